@@ -79,18 +79,6 @@ def turn(p, r, t):
 
 
 @product
-def square(a, out):
-    """Computes a·a."""
-    j = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
-    first = 1 + cuda.blockIdx.y * ROWS
-    if j < a.shape[1]:
-        part = 0.0
-        for i in range(first, min(first + ROWS, a.shape[0] - 1)):
-            part += a[i, j] * a[i, j]
-        cuda.atomic.add(out, 0, part)
-
-
-@product
 def dot(a, b, out):
     """Computes a·b."""
     j = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
@@ -115,14 +103,14 @@ def error_norm(a, x, r, out):
 
 
 @synk.sequence
-def iterate(x, r, p, q, solution):
-    """Makes one iteration; returns r·r and the squared norm of the error."""
+def iterate(x, r, p, q, solution, old):
+    """Makes one iteration, where `old` is r·r; returns r'·r' and the squared norm of the error."""
     synk.exchange(p)
     apply(q, p)
-    old = square(r)
     advance(x, r, p, q, old / dot(p, q))
-    new = square(r)
+    new = dot(r, r)
     turn(p, r, new / old)
+    synk.carry(old, new)
     return new, error_norm(solution, x, r)
 
 
@@ -149,7 +137,8 @@ def solve(cells: int, every: int, tolerance: float) -> tuple[np.ndarray, np.ndar
     start = (b**2).sum(), (exact * b).sum()
     goal = tolerance**2 * start[0]
     began = time.perf_counter()
-    residuals, errors = iterate(x, r, p, q, solution, times=100 * cells, every=every, until=lambda kept: kept[0] < goal)
+    options = {"times": 100 * cells, "every": every, "until": lambda kept: kept[0] < goal}
+    residuals, errors = iterate(x, r, p, q, solution, dot(r, r), **options)
     seconds = time.perf_counter() - began
     squares = np.array([np.append(*pair) for pair in zip(start, (residuals, errors), strict=True)])
     return synk.gather(x, nd_up=0), np.sqrt(squares.clip(0)), seconds  # rounding may leave −10⁻³⁰ of an error

@@ -13,6 +13,7 @@ from synknumba._call.function import Function as Function
 from synknumba._call.future import Future as Future
 from synknumba._call.report import PlanReport as PlanReport
 from synknumba._call.sequence import Sequence as Sequence
+from synknumba._call.sequence import carry as carry
 from synknumba._call.sequence import sequence as sequence
 from synknumba._call.sequence import static as static
 from synknumba._errors import ArgumentError as ArgumentError

@@ -23,8 +23,23 @@ _SIGNS: Mapping[Any, str] = {
     np.floor_divide: "//",
     np.remainder: "%",
     np.power: "**",
+    np.negative: "neg",
+    np.absolute: "abs",
 }
-_COMPUTE = "Compute with it by + - * / // % ** and abs()"
+_COMPUTE = (
+    "Compute with it by + - * / // % **, abs() and functions of NumPy, such as np.sqrt(n) in place of math.sqrt(n) and "
+    "np.maximum(a, b) in place of max(a, b)"
+)
+FUNCTIONS: dict[str, np.ufunc] = {  # of one float64 or two; the last two give ints for ints
+    one.__name__: one
+    for one in (
+        *(np.sqrt, np.cbrt, np.exp, np.exp2, np.expm1, np.log, np.log2, np.log10, np.log1p),
+        *(np.sin, np.cos, np.tan, np.arcsin, np.arccos, np.arctan, np.arctan2, np.hypot),
+        *(np.sinh, np.cosh, np.tanh, np.arcsinh, np.arccosh, np.arctanh),
+        *(np.minimum, np.maximum),
+    )
+}
+_KEEP_INTS = {"minimum", "maximum"}
 OPERATORS: dict[str, Callable[..., Any]] = {  # as Python computes
     "+": operator.add,
     "-": operator.sub,
@@ -35,6 +50,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {  # as Python computes
     "**": operator.pow,
     "neg": operator.neg,
     "abs": operator.abs,
+    **FUNCTIONS,
 }
 _PACKAGE = __name__.partition(".")[0]
 
@@ -63,6 +79,9 @@ class Recorder(Protocol):
 
     def swap(self, first: Any, second: Any) -> None:
         """Exchanges the memory of two variables, for the calls that follow."""
+
+    def carry(self, number: Any, value: Any) -> None:
+        """Gives a number of the sequence's arguments another value from the next iteration on."""
 
 
 current: Recorder | None = None  # of the sequence that is traced, in any thread
@@ -163,10 +182,16 @@ class Number(Unknown):
         return f"<{self.label} of a sequence>"
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:  # type: ignore[override]
-        """Computes with NumPy's numbers."""
-        if method != "__call__" or options or ufunc not in _SIGNS or len(operands) != 2:
+        """Computes with NumPy's numbers and functions."""
+        if method != "__call__" or options:
             self._refuse()
-        return self._with(_SIGNS[ufunc], *operands)
+        name = ufunc.__name__
+        if FUNCTIONS.get(name) is ufunc:
+            are_int = [self._is_int(one) for one in operands]
+            return self._made(name, *operands, is_int=name in _KEEP_INTS and all(are_int))
+        if ufunc not in _SIGNS:
+            self._refuse()
+        return self._with(_SIGNS[ufunc], *operands) if len(operands) == 2 else OPERATORS[_SIGNS[ufunc]](self)
 
     def __index__(self) -> int:
         if self._formula[:1] != ("scalar",):
@@ -186,7 +211,8 @@ class Number(Unknown):
 
     def _promoted(self, sign: str, *operands: Any) -> str | None:
         """Returns the dtype of a computed number; raises `ArgumentError` if NumPy would compute in fewer than 64 bits."""
-        found = OPERATORS[sign](*(_example(one) for one in operands))
+        with np.errstate(all="ignore"):
+            found = OPERATORS[sign](*(_example(one) for one in operands))
         dtype = getattr(found, "dtype", np.dtype(np.float64))  # Python's numbers have 64 bits, or more
         if dtype.itemsize < 8 or dtype.kind not in "iuf":
             told = ", ".join(
@@ -207,19 +233,21 @@ class Number(Unknown):
         label = f"a number computed from {self._first.label}"
         return Number((sign, *formulas), label, is_int=is_int, source=self._first, line=where(), dtype=dtype)
 
-    def _with(self, sign: str, left: Any, right: Any) -> Any:
-        other = right if left is self else left
-        if isinstance(other, Number):
-            other_is_int = other.is_int
-        elif isinstance(other, bool | np.bool_) or not isinstance(other, int | float | np.integer | np.floating):
+    def _is_int(self, operand: Any) -> bool:
+        """Returns whether an operand is an int, of the sequence or plain; raises `ArgumentError` if it is no number."""
+        if isinstance(operand, Number):
+            return operand.is_int
+        if isinstance(operand, bool | np.bool_) or not isinstance(operand, int | float | np.integer | np.floating):
             raise ArgumentError(
                 f"{where()}: {self.label} is a number of a sequence, which computes with ints and floats; got a "
-                f"{type(other).__name__}. Compute with arrays in a kernel or a function"
+                f"{type(operand).__name__}. Compute with arrays in a kernel or a function"
             )
-        else:
-            other_is_int = isinstance(other, int | np.integer)
+        return isinstance(operand, int | np.integer)
+
+    def _with(self, sign: str, left: Any, right: Any) -> Any:
+        are_int = [self._is_int(one) for one in (left, right)]
         stays_int = sign != "/" and (sign != "**" or (isinstance(right, int | np.integer) and bool(right >= 0)))
-        return self._made(sign, left, right, is_int=self.is_int and other_is_int and stays_int)
+        return self._made(sign, left, right, is_int=all(are_int) and stays_int)
 
     def __add__(self, other: Any) -> Any:
         return self._with("+", self, other)

@@ -12,7 +12,7 @@ All errors in arguments are found here, in the coordinator, before anything is s
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -118,7 +118,9 @@ class Binder:
 
     def bind(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """Binds a call's arguments; copies NumPy arrays into shared memory, and places new variables. Returns the call."""
-        for name, value in self.match(args, kwargs).items():
+        given = self.match(args, kwargs)
+        call.shared = _passed_twice(given.values(), may_nest=self._options.style == "function")
+        for name, value in given.items():
             call.whole[name] = value
             call.parameters[name] = self._param(call, name, name, value)
         for name, (variable, op) in self._options.updates.items():
@@ -191,9 +193,9 @@ class Binder:
                 f"{path} of {self._name} is {variable.label}, which the call also assigns (updates=); bind it with givens= to "
                 f"read its old value"
             )
-        self._claim(call, path, variable)
-        number = self._hold(call, path, variable)
         sliceable, writable = name in self._options.sliceable, name in self._options.inout
+        self._claim(call, name, path, variable)
+        number = self._hold(call, path, variable)
         for leaf, by_rank in enumerate(shapes_by_rank(call, variable) if sliceable else ()):
             if not by_rank[0]:
                 raise ArgumentError(
@@ -204,9 +206,13 @@ class Binder:
             call.own_lengths[key] = tuple(own.stop - own.start for own in owned)
         if not sliceable:
             call.intact[path] = variable
-        kind, flag = (program.HeldRows, writable) if sliceable else (program.Held, read_only)
-        params = [kind(number, leaf, flag) for leaf in variable.leaves()]
-        if not (read_only or (sliceable and not writable)):
+        params: list[program.Param]
+        if sliceable:
+            params = [program.HeldRows(number, leaf, writable) for leaf in variable.leaves()]
+        else:
+            shared = {leaf for one, leaf in call.shared if one == id(variable)}
+            params = [program.Held(number, leaf, read_only or leaf in shared) for leaf in variable.leaves()]
+        if writable if sliceable else any(isinstance(one, program.Held) and not one.read_only for one in params):
             call.changed.append(variable)
         return program.Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
 
@@ -217,7 +223,7 @@ class Binder:
                 f"updates[{name!r}] of {self._name} is a tree, but a kernel takes single arrays; make one variable per array"
             )
         if not any(variable is one for one in call.variables.values()):
-            self._claim(call, name, variable)
+            call.variables[name] = variable
         if call.options.shards is not None and variable.sharded:
             raise ArgumentError(
                 f"{self._name} got shards=…, so that updates[{name!r}] gets the same value on every rank, but the rows of "
@@ -238,22 +244,25 @@ class Binder:
             raise ArgumentError(f"{path} of {self._name} is {branch.label}, and {what}; make one variable per array")
         if branch.structure != LEAF and self._options.style == "kernel":
             raise ArgumentError(f"{path} of {self._name} is {branch.label}, a tree, but a kernel takes single arrays")
-        self._claim(call, path, variable, branch.leaves)
+        self._claim(call, name, path, variable, branch.leaves)
         call.branches[path] = branch.leaves
         number = self._hold(call, path, variable)
         call.key.append((branch.structure, branch.leaves.start))
-        call.changed.append(variable)
-        params = tuple(program.Held(number, leaf) for leaf in branch.leaves)
+        params = tuple(program.Held(number, leaf, (id(variable), leaf) in call.shared) for leaf in branch.leaves)
+        if not all(one.read_only for one in params):
+            call.changed.append(variable)
         return params[0] if branch.structure == LEAF else program.Tree(branch.structure, params)
 
-    def _claim(self, call: Call, path: str, variable: VariableState, leaves: range | None = None) -> None:
-        mine = {*(variable.leaves() if leaves is None else leaves)}
-        for other, claimed in call.variables.items():
-            if claimed is variable and not mine.isdisjoint(call.branches.get(other, variable.leaves())):
-                name = "" if variable.name is None else f" {variable.name!r}"
+    def _claim(self, call: Call, name: str, path: str, variable: VariableState, leaves: range | None = None) -> None:
+        """Notes a variable of a call; raises `ArgumentError` for one whose rows are written, and that is passed twice."""
+        other = same_variable(call, variable, leaves)
+        if other is not None:
+            rows = self._options.sliceable & self._options.inout
+            written = name if name in rows else next((one for one in rows if other == one or other.startswith(f"{one}[")), None)
+            if written is not None:
                 raise ArgumentError(
-                    f"{path} and {other} of {self._name} are the same variable{name}; pass it once: to a function that takes "
-                    "one of the two, or with a copy of it as another variable"
+                    f"{path} and {other} of {self._name} are the same variable{_named(variable)}, and the rows of {written}, "
+                    "which is in inout=, are written; pass a copy of it as another variable"
                 )
         call.variables[path] = variable
 
@@ -423,6 +432,31 @@ class Binder:
                             f"{_both(name, f'{other}{path}')} in inout=, and {name} is an array over the memory of the Data "
                             f"passed as {other}{path}: one would overwrite the other. Pass a copy."
                         )
+
+
+def same_variable(call: Call, variable: VariableState, leaves: range | None = None, besides: str = "") -> str | None:
+    """Returns the path of another argument that is the same variable, or has an array of it; None if there is none."""
+    mine = {*(variable.leaves() if leaves is None else leaves)}
+    paths_of = (path for path, one in call.variables.items() if one is variable and path != besides)
+    return next((path for path in paths_of if not mine.isdisjoint(call.branches.get(path, variable.leaves()))), None)
+
+
+def _passed_twice(values: Iterable[Any], *, may_nest: bool) -> frozenset[tuple[int, int]]:
+    """Returns the arrays of variables, by id of the state and leaf, that several arguments are."""
+    seen: set[tuple[int, int]] = set()
+    twice: set[tuple[int, int]] = set()
+    for value in values:
+        for one in flatten(value)[0] if may_nest and is_nested(value) else (value,):
+            if isinstance(one, Variable | Branch):
+                variable = state_of(one) if isinstance(one, Variable) else one.variable
+                arrays = {(id(variable), leaf) for leaf in (variable.leaves() if isinstance(one, Variable) else one.leaves)}
+                twice |= arrays & seen
+                seen |= arrays
+    return frozenset(twice)
+
+
+def _named(variable: VariableState) -> str:
+    return "" if variable.name is None else f" {variable.name!r}"
 
 
 def _leaves(name: str, param: program.Param) -> list[tuple[str, program.Param]]:

@@ -44,6 +44,7 @@ class Call:
     own_lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)  # rows on each rank of each sliceable variable
     variables: dict[str, VariableState] = field(default_factory=dict)  # by the parameter, or leaf of one, that receives them
     branches: dict[str, range] = field(default_factory=dict)  # arrays of those that are passed in part only
+    shared: frozenset[tuple[int, int]] = frozenset()  # arrays of variables, by id and leaf, that several arguments are
     intact: dict[str, VariableState] = field(default_factory=dict)  # those of them that ranks get whole, not in rows
     filled: set[RankConstant] = field(default_factory=set)  # constants that an argument, or a leaf of one, is
     changed: list[VariableState] = field(default_factory=list)  # that ranks may write to

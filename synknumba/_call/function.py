@@ -16,7 +16,7 @@ import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._call.access import read_parameters, written_parameters
-from synknumba._call.bind import Binder, signature_names
+from synknumba._call.bind import Binder, same_variable, signature_names
 from synknumba._call.call import Call
 from synknumba._call.checked_call import check_call
 from synknumba._call.collect import Count
@@ -72,7 +72,7 @@ class Prepared:
     plan: Plan
     call: Call
     used: int  # bytes of the ranks' small results up to the end of its own
-    written: frozenset[str]  # parameters that the source stores to
+    written: frozenset[str]  # parameters with variables that a kernel may write
     selector: RowSelector  # owns the memory for row numbers
     uses: Uses  # functions that the ranks run, with their code
 
@@ -505,7 +505,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             small = self._small_of_function(used, world.ranks.results.shape[1])
         plan, used = self._make_plan(world, call, used, small, lends=False)
         uses = world.code.uses(self._roots(), self.name)
-        return Prepared(plan, call, used if small is None else sum(small), frozenset(self._written or ()), selector, uses)
+        return Prepared(plan, call, used if small is None else sum(small), self._may_write(call), selector, uses)
 
     def _small_of_function(self, used: int, room: int) -> tuple[int, int]:
         """Returns where the results of a Python function lie in `room` bytes, and how many they may have."""
@@ -588,6 +588,12 @@ class Function(Decorated, Distributed, Generic[P, R]):
             is_old = isinstance(param, Held) and param.read_only
             if is_input or is_old:
                 where = f"{self.py_func.__code__.co_filename}:{line}"
+                other = same_variable(call, call.variables[name], call.branches.get(name), name) if is_old else None
+                if other is not None:
+                    raise ArgumentError(
+                        f"{self.name} ({where}) writes to {name}, and {other} is the same variable; pass a copy of it as "
+                        "another variable"
+                    )
                 what, way_out = "an input", f'Pass it in inout=("{name}",) to have its rows written back'
                 if is_old:
                     what = "the old value of a variable that is updated"
@@ -605,11 +611,25 @@ class Function(Decorated, Distributed, Generic[P, R]):
         """Returns the frozen inputs that the kernel certainly does not write to: on a GPU, a call needs no copies of these."""
         arrays = {name: param.array for name, param in call.parameters.items() if isinstance(param, Sharded | Broadcast)}
         frozen = {name for name, array in arrays.items() if array.version and array.dtype.names is None}
-        if not frozen:
-            return frozenset()
-        dimensions = {name: max(len(array.shape), 1) for name, array in arrays.items()}
-        numbers = {name: 0 for name, param in call.parameters.items() if isinstance(param, Dynamic)}
-        return read_parameters(self.py_func, {**dimensions, **numbers}) & frozen
+        return self._certainly_read(call) & frozen if frozen else frozenset()
+
+    def _may_write(self, call: Call) -> frozenset[str]:
+        """Returns the parameters with variables that a kernel may write, itself or in a function that it calls."""
+        held = {name for name, param in call.parameters.items() if isinstance(param, Held | HeldRows)}
+        return frozenset(held - self._certainly_read(call)) if held and self._options.style == "kernel" else frozenset()
+
+    def _certainly_read(self, call: Call) -> frozenset[str]:
+        """Returns the array parameters to which a kernel certainly does not write."""
+        dimensions: dict[str, int] = {}
+        for name, param in call.parameters.items():
+            match param:
+                case Sharded(array) | Broadcast(array):
+                    dimensions[name] = max(len(array.shape), 1)
+                case Held(_, leaf) | HeldRows(_, leaf):
+                    dimensions[name] = max(len(call.variables[name].root_shapes()[leaf]), 1)
+                case Dynamic():
+                    dimensions[name] = 0
+        return read_parameters(self.py_func, dimensions)
 
     def _ship(self, world: Engine, program: Program | None, info: CallInfo) -> None:
         """Installs a program on the ranks, and the function before its first program."""
@@ -780,8 +800,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
         else:
             built.used = sum(self._small_of_function(used, RESULT_BYTES))
         ops, returns = (None, False) if is_kernel else (self._subset_ops(options), self._options.has_ops)
-        results, written = tuple(built.results.values()), frozenset(self._written or ())
-        return Rehearsed(call, report, results, ops, returns, built.used, written, is_kernel)
+        results = tuple(built.results.values())
+        return Rehearsed(call, report, results, ops, returns, built.used, self._may_write(call), is_kernel)
 
     @property
     def output_modes(self) -> Any:

@@ -27,7 +27,7 @@ from synknumba._types import CollectiveKind, CollectiveOp
 from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
 from synknumba._variables.state import VariableState
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Result, Sharded, Update
-from synknumba._wire.sequence import Access, Key, Loop, Part, Shared, waits
+from synknumba._wire.sequence import CARRIED, Access, Key, Loop, Part, Shared, waits
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function
@@ -134,6 +134,31 @@ class Lines:
             )
 
 
+def _as_number(value: Any) -> Number:
+    """Returns a number of a sequence, or a plain one as such."""
+    if isinstance(value, Number):
+        return value
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        raise ArgumentError(f"{tracing.where()}: carry takes a number as the next value; got a {type(value).__name__}")
+    dtype = told_dtype(value.dtype) if isinstance(value, np.generic) else None
+    plain = value.item() if isinstance(value, np.generic) else value
+    return Number(("value", plain), repr(value), is_int=isinstance(plain, int), dtype=dtype)
+
+
+def _check_carried(number: Number, value: Number) -> None:
+    """Raises `ArgumentError` if a number of another kind than `number` would be its next value."""
+    if number.is_int and not value.is_int:
+        raise ArgumentError(
+            f"{tracing.where()}: {number.label} is an int, and its next value, {value.label}, a float; pass a float at first"
+        )
+    if number.dtype != value.dtype and not (number.dtype is None and value.dtype == "uint64"):
+        theirs, mine = (one.dtype or ("int64" if one.is_int else "float64") for one in (number, value))
+        raise ArgumentError(
+            f"{tracing.where()}: {number.label} is {theirs}, and its next value, {value.label}, {mine}; pass a number of "
+            "the same dtype at first"
+        )
+
+
 def rows_of(call: Call) -> int:
     """Returns the number of rows of the arrays of a call."""
     return next(iter(call.lengths.values()))
@@ -152,6 +177,8 @@ class Recording(ABC):
         used: bytes of the ranks' small results so far.
         slots: number of results that ranks share.
         starts: index of the first part of each turn.
+        carried: formulas of the scalars that have other values after an iteration, by index; of each turn.
+        lines: file and line of the body that computes a number, by the part's name and the formula.
         kept: memory of the parts that has no other owner.
         written: segments whose rows ranks write.
     """
@@ -164,6 +191,8 @@ class Recording(ABC):
         self.used = 0
         self.slots = 0
         self.starts = [0]
+        self.carried: list[dict[int, Formula]] = [{}]
+        self.lines: dict[tuple[str, Formula], str] = {}
         self.kept: list[Any] = []
         self.written: set[int] = set()
         self._exchanges = 0  # beside other parts, so far
@@ -293,7 +322,7 @@ class Recording(ABC):
     def _access(self, parameters: Sequence[tuple[str, Param]], written: Collection[str], *, is_kernel: bool) -> Access:
         """Returns what a call reads and writes: variables on its own rank, and arrays that others may read or write, too.
 
-        `written` are the parameters that a kernel stores to.
+        `written` are the parameters that a kernel may write.
 
         Raises:
             ArgumentError: it writes to a result of another call.
@@ -308,7 +337,8 @@ class Recording(ABC):
                 match leaf:
                     case Held(variable, index) | HeldRows(variable, index):
                         reads.add(("variable", variable, index))
-                        if not is_kernel or name in written:
+                        is_fixed = isinstance(leaf, Held) and leaf.read_only  # for functions; a GPU's kernel may write to it
+                        if name in written if is_kernel else not is_fixed:
                             writes.add(("variable", variable, index))
                     case Update(variable, index):
                         writes.add(("variable", variable, index))
@@ -401,8 +431,33 @@ class Recording(ABC):
         if len(self.starts) == period:
             return True
         self.starts.append(len(self.parts))
+        self.carried.append({})
         self._begin_turn()
         return False
+
+    # ---- numbers
+
+    def carry(self, number: Any, value: Any) -> None:
+        """Gives a number of the sequence's arguments another value from the next iteration on."""
+        if self._outer:
+            raise ArgumentError(
+                f"{tracing.where()}: carry in {self.names[-1]}, which {self.name} calls: an inner sequence begins with the "
+                f"numbers that the call passes; carry in {self.name}"
+            )
+        if not isinstance(number, Number) or number.formula[:1] != ("scalar",):
+            told = number.label if isinstance(number, Unknown) else repr(number)
+            raise ArgumentError(
+                f"{tracing.where()}: carry takes a number that is passed to {self.name}, and its next value, as in "
+                f"synk.carry(old, new); got {told}"
+            )
+        if isinstance(value, Unknown) and not isinstance(value, Number):
+            value._refuse()  # noqa: SLF001
+        (_, index), next_one = number.formula, _as_number(value)
+        if index in self.carried[-1]:
+            raise ArgumentError(f"{tracing.where()}: {number.label} has its next value already; carry it once")
+        _check_carried(number, next_one)
+        self.carried[-1][index] = next_one.formula
+        self.lines[CARRIED, next_one.formula] = next_one.line or tracing.where()
 
     # ---- inner sequences
 

@@ -44,7 +44,7 @@ class Rehearsed:
         ops: tree of ops of a Python function.
         returns: whether the Python function has ops, and so a result.
         used: bytes of the ranks' small results up to the end of its own.
-        written: parameters that the source stores to.
+        written: parameters with variables that a kernel may write.
         is_kernel: whether it is a kernel.
     """
 

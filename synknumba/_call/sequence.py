@@ -24,18 +24,19 @@ from synknumba import _tracing as tracing
 from synknumba._call.bind import share_memory, signature_names
 from synknumba._call.call import describe, type_told
 from synknumba._call.function import planned_partition
+from synknumba._call.future import Future
 from synknumba._call.plan import FunctionPlan, KernelPlan
 from synknumba._call.recording import Outcome, Recording, Seen, ordered, told_dtype
 from synknumba._call.rehearsal import Rehearsal
 from synknumba._call.sequence_body import OuterValues, check_assignments
-from synknumba._call.sequence_report import Schedule, SequenceReport, schedule
+from synknumba._call.sequence_report import LAST_ONLY, Schedule, SequenceReport, schedule
 from synknumba._call.trace import Trace, Unseen
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._ops.tree import LEAF, Structure, flatten, paths, unflatten
+from synknumba._ops.tree import LEAF, NONE, Structure, flatten, paths, unflatten
 from synknumba._tracing import Number, Unknown
 from synknumba._types import Array
 from synknumba._variables.state import note_failure
@@ -53,6 +54,7 @@ from synknumba._wire.sequence import (
     position_word,
     shown_path,
 )
+from synknumba._world.call_in_flight import Flight
 from synknumba._world.code import refuse
 from synknumba._world.engine import Engine, current_world, open_world
 from synknumba._world.failure import CallInfo
@@ -102,6 +104,45 @@ def static(value: Any) -> Any:
     return Static(value)
 
 
+def carry(number: Any, value: Any) -> None:
+    """Gives a number that was passed to a sequence another value from the next iteration on.
+
+    Calls after it in the same iteration still get the old value. The next call of the sequence begins with its own argument.
+
+    Args:
+        number: a parameter of the body for which the call passes an int or a float.
+        value: a number, or a formula of numbers and 0-d results of kernels; float64 for a float, an int for an int.
+
+    Raises:
+        ArgumentError: this is no body of a sequence, or that of an inner one; `number` was not passed to it as a number, or is
+            carried already; or the value is of another kind.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function
+        ... def note(v, step, n):
+        ...     v[step] = n
+        >>> @synk.sequence
+        ... def fibonacci(v, a, b):
+        ...     note(v, synk.STEP, a)
+        ...     synk.carry(a, b)
+        ...     synk.carry(b, a + b)
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.variable(np.zeros(8, int))
+        ...     fibonacci(v, 0, 1, times=8)
+        ...     v.get_value()
+        array([ 0,  1,  1,  2,  3,  5,  8, 13])
+    """
+    recorder = tracing.current
+    if recorder is None or not recorder.is_here:
+        raise ArgumentError(
+            "synk.carry gives a number of a sequence its next value, and there is none here; use it inside a function "
+            "decorated with @synk.sequence"
+        )
+    recorder.carry(number, value)
+
+
 @final
 class _Positions:
     """Where ranks are in a sequence, as its board shows.
@@ -113,17 +154,12 @@ class _Positions:
         self._program = program
         first = position_word(world_size, 0)
         self._words = board[first : first + world_size * LINE].reshape(world_size, LINE)
-        self._iterations = self._words[:, ITERATION]
-        self._times = 0  # iterations of the call
-
-    def begin(self, times: int) -> None:
-        """Notes the start of a round, on a board of zeros."""
-        self._times = times
-        self._iterations[:] = NOT_BEGUN
+        self._words[:, ITERATION] = NOT_BEGUN
+        self.times = 0  # iterations of the call
 
     def __call__(self, rank: int) -> str:
         """Returns in words where a rank is."""
-        return place_told(self._program, self._times, shown_path(self._words[rank].tolist()))
+        return place_told(self._program, self.times, shown_path(self._words[rank].tolist()))
 
 
 @final
@@ -137,6 +173,7 @@ class SequencePlan:
         # Of each turn, the stand-ins among the leaves; None for the others, which are returned as they are.
         self._turns = [[_unseen(leaf) for leaf in flatten(result)[0]] for result in results]
         self._results = self._turns[0]
+        self._turns_differ = len(results) > 1
         self._at = 0  # number of the last iteration
         self._plans = {plan.program.number: plan for plan in trace.plans}
         size = 8 * board_words(world.world_size, trace.slots)
@@ -152,6 +189,7 @@ class SequencePlan:
             entry_bytes=trace.used,
             starts=tuple(trace.starts),
             lines=trace.lines,
+            carried=tuple(tuple(one.items()) for one in trace.carried),
             segment_ids=frozenset(trace.segments),
             variable_numbers=frozenset(trace.variables),
         )
@@ -167,7 +205,8 @@ class SequencePlan:
         self.used = 0  # number of the world's call that has used it last
         self._unchecked: dict[int, FunctionPlan] = {}  # functions without ops that have returned something new
         self._positions = _Positions(self.program, self._board, world.world_size)
-        self._info = CallInfo(name, where=self._positions)
+        self._board_memory, self._clear_board = self._board.data, self._board.copy().data  # faster than the arrays
+        self.info = CallInfo(name, where=self._positions)
 
     @property
     def returns_something(self) -> bool:
@@ -176,6 +215,8 @@ class SequencePlan:
 
     def schedule(self, times: int, every: int | None, *, is_judged: bool) -> Schedule:
         """Returns the rounds of a call; `is_judged` is whether it has `until=`."""
+        if every is None and not is_judged:
+            return LAST_ONLY
         large = next((one.label for one in self._results if one is not None and not _is_small(one)), None)
         nbytes = self.program.entry_bytes * self.world.world_size
         returns = self.returns_something
@@ -197,31 +238,61 @@ class SequencePlan:
 
     def run(self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = 0) -> list[Any]:
         """Runs iterations in one round, of `times` in all; with a period, returns the results that it keeps, by entries."""
+        self._send(first, count, times, scalars, period)
+        try:
+            self.world.run(self.program.number, self.info, self.learn)
+            self._note_end(first, count)
+        except BaseException as error:  # Ctrl-C also after the round: swapped variables may not be swapped here yet
+            self.note_failure(error)
+            raise
+        return self._results_of(first, count, period)
+
+    def launch(self, flight: Flight, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = 0) -> None:
+        """Starts a round as `run` does, without waiting for its end; `finish` follows then."""
+        self._send(first, count, times, scalars, period)
+        self.world.launch(flight, self.program.number)
+
+    def finish(self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = 0) -> list[Any]:
+        """Returns what `run` does, for a round that `launch` has started, and that has ended."""
+        self._note_end(first, count)
+        return self._results_of(first, count, period)
+
+    def note_failure(self, error: BaseException) -> None:
+        """Notes the variables that have no values any more, as a round has failed."""
+        note_failure(self.world, [variable() for variable, *_ in self._changed], error)
+
+    def _send(self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int) -> None:
+        """Writes the values of a round to shared memory."""
         entries = count // period if period else 0
-        segment = self._kept_segment(entries) if entries else None
-        self._board.fill(0)
-        self._positions.begin(times)
+        kept = self._kept_segment(entries).id if entries else -1
+        self._board_memory[:] = self._clear_board
+        self._positions.times = times
         if self.trace.lenders:
             scalars = [*scalars, *[lender.choose() for lender in self.trace.lenders]]
-        kept = -1 if segment is None else segment.id
         self._pack(self._memory, 0, first, count, times, period if entries else 0, kept, *scalars)
         tally = self.world.tally
         tally.calls += 1
         self.used = tally.calls
-        try:
-            self.world.run(self.program.number, self._info, self._learn)
-            for variable, differs, sharded in self._changed:
-                one = variable()
-                if one is not None:
-                    one.mark(differs=differs, sharded=sharded)
+
+    def _note_end(self, first: int, count: int) -> None:
+        """Notes what a round has done to variables."""
+        for variable, differs, sharded in self._changed:
+            one = variable()
+            if one is not None:
+                one.mark(differs=differs, sharded=sharded)
+        if self._turns_differ:
             self.trace.turn(first, count)
-        except BaseException as error:  # Ctrl-C also after the round: swapped variables may not be swapped here yet
-            note_failure(self.world, [variable() for variable, *_ in self._changed], error)
-            raise
+
+    def _results_of(self, first: int, count: int, period: int) -> list[Any]:
+        """Returns the results that a round has kept."""
         while self._unchecked:
             self._unchecked.popitem()[1].collect(None)  # raises if it returns something, which nothing says how to combine
         self._at = first + count - 1
-        return [] if segment is None else self._read(segment, entries, period)
+        entries = count // period if period else 0
+        if not entries:
+            return []
+        assert self._ring is not None  # the ranks have written to it
+        return self._read(self._ring, entries, period)
 
     def collect(self) -> Any:
         """Returns the results of the last iteration."""
@@ -230,6 +301,8 @@ class SequencePlan:
     def _make_collect(self) -> Callable[[], Any]:
         if len(self._turns) > 1:
             return self._collect_all
+        if self._structure == NONE:
+            return lambda: None
         if not self._leaves:
             return lambda: unflatten(self._structure, [])
         if len(self._leaves) == 1 and self._structure == LEAF:
@@ -253,7 +326,8 @@ class SequencePlan:
             leaves.append(value if one.index is None else value[one.index])
         return unflatten(self._structure, leaves)
 
-    def _learn(self, news: AnySequence[RankNews]) -> None:
+    def learn(self, news: AnySequence[RankNews]) -> None:
+        """Processes the shapes of results that are new."""
         for rank, item, descriptors in news:
             assert isinstance(item, ReturnedInSequence)  # the world has raised failures already
             left = list(descriptors)
@@ -447,17 +521,82 @@ class Sequence(Generic[P, R]):
         world = current_world()
         world.begin()
         try:
-            if not kwargs and times and world is self._world:
-                plan, scalars = self._find(args)
-                if plan is not None and not plan.forgotten and plan.is_current:
-                    return self._repeat(plan, scalars, times, every, until)
-            return self._run(world, args, kwargs, times, every, until)
+            plan, scalars, back = self._prepared(world, args, kwargs, times)
+            if not times:
+                self._check_until(plan, until)
+                return self._nothing(plan, every)
+            result = self._repeat(plan, scalars, times, every, until)
+            for array, staged in back:
+                copy_into(array, staged.data)
+            return result
         finally:
             world.end()
+
+    def submit(self, *args: Any, times: Any = 1, every: int | None = None, until: Any = None, **kwargs: Any) -> Future[Any]:
+        """Starts a call, and returns while the ranks work.
+
+        Arguments are those of a call, without `until=`. As for `submit` of a function, NumPy arrays have been copied when this
+        returns, the script must not change or read what the calls write before the end, and the next use of the world waits for
+        it. Where a round ends at each kept result (`plan` tells), those after the first run in `result()`, or at the next use.
+
+        Returns:
+            The future of the results.
+
+        Raises:
+            ArgumentError: `until=` is given; or as for a call, of what is found before the ranks start.
+        """
+        if until is not None:
+            raise ArgumentError(
+                f"{self.name}: until= is judged in the script at each kept result, and submit() returns before the first; call "
+                f"{self.name}(...), or submit it with times= and every="
+            )
+        times, every = self._checked(times, every, None)
+        world = current_world()
+        world.begin()
+        try:
+            return self._submit(world, args, kwargs, times, every)
+        finally:
+            world.end()
+
+    def _submit(
+        self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int, every: int | None
+    ) -> Future[Any]:
+        plan, scalars, back = self._prepared(world, args, kwargs, times)
+        self._check_before(plan, times)
+        found = plan.schedule(times, every, is_judged=False)
+        launched = [plan.finish]  # of the first round
+
+        def run(*values: Any) -> list[Any]:
+            return (launched.pop() if launched else plan.run)(*values)
+
+        def collect(_: object = (args, kwargs)) -> Any:
+            result = self._rounds(plan, scalars, times, found, None, run) if times else nothing
+            for array, staged in back:
+                copy_into(array, staged.data)
+            return result
+
+        def give_up(error: BaseException) -> None:
+            plan.note_failure(error)
+            self._drop(plan)
+
+        nothing = None if times else self._nothing(plan, every)
+        future: Future[Any] = Future(flight := Flight(world, plan.info, plan.learn, collect, give_up))
+        if not times:
+            flight.complete()
+            return future
+        try:
+            count, period = (found.period, 0) if found.round_ends else (times, found.period)
+            plan.launch(flight, 0, count, times, scalars, period)
+        except BaseException as error:
+            give_up(error)
+            raise
+        return future
 
     # ---- checks
 
     def _checked(self, times: Any, every: Any, until: Any) -> tuple[int, int | None]:
+        if every is None and until is None and type(times) is int and 0 < times < 2**63:
+            return times, None
         times = _count(self.name, "times", times, 0)
         if every is not None:
             every = _count(self.name, "every", every, 1)
@@ -554,9 +693,14 @@ class Sequence(Generic[P, R]):
             key = (layout_of(arg) if isinstance(arg, Variable | Data) else type(arg) for arg in args)
             self._known[self._outer.version(), *key] = plan
 
-    def _run(
-        self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int, every: int | None, until: Any
-    ) -> Any:
+    def _prepared(
+        self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int
+    ) -> tuple[SequencePlan, AnySequence[Any], AnySequence[tuple[Array, Data]]]:
+        """Returns the plan of a call, its scalars, and the NumPy arrays that get what ranks write, with the staged copies."""
+        if not kwargs and times and world is self._world:
+            known, scalars = self._find(args)
+            if known is not None and not known.forgotten and known.is_current:
+                return known, scalars, ()
         if world is not self._world:
             self._leave()
             self._world = world
@@ -564,16 +708,10 @@ class Sequence(Generic[P, R]):
         leaves, structure = self._bound(args, kwargs)
         told = self._told_apart(leaves, structure)
         plan = self._plan(world, structure, told)
-        self._check_until(plan, until)
-        if times == 0:
-            return self._nothing(plan, every)
-        back = self._written_back(plan, told)
-        if not kwargs:
+        back = self._written_back(plan, told) if times else []
+        if not kwargs and times:
             self._remember(args, told, plan)
-        result = self._repeat(plan, told.scalars, times, every, until)
-        for array, staged in back:
-            copy_into(array, staged.data)
-        return result
+        return plan, told.scalars, back
 
     def _written_back(self, plan: SequencePlan, told: _Arguments) -> list[tuple[Array, Data]]:
         """Returns the NumPy arrays that get what ranks write; raises `ArgumentError` if that overwrites another argument."""
@@ -600,36 +738,50 @@ class Sequence(Generic[P, R]):
         raise ArgumentError(f"{self.name}: until= judges what {self.name} returns, and it returns nothing")
 
     def _repeat(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
-        self._check_until(plan, until)
+        if until is not None:
+            self._check_until(plan, until)
+        self._check_before(plan, times)
+        try:
+            found = plan.schedule(times, every, is_judged=until is not None)
+            return self._rounds(plan, scalars, times, found, until, plan.run)
+        except BaseException:
+            self._drop(plan)  # ranks may have stopped at different places
+            raise
+
+    def _check_before(self, plan: SequencePlan, times: int) -> None:
+        """Raises `ArgumentError` or `BatchError` for what may have changed since the plan was made."""
         for one, code in plan.trace.uses:
             if one.__code__ is not code:
                 refuse(one, self.name)
         for lines in plan.trace.rows:
             lines.check(self.name, times)
-        try:
-            return self._rounds(plan, scalars, times, every, until)
-        except BaseException:
-            self._drop(plan)  # ranks may have stopped at different places
-            raise
 
-    def _rounds(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
-        found = plan.schedule(times, every, is_judged=until is not None)
+    @staticmethod
+    def _rounds(
+        plan: SequencePlan,
+        scalars: AnySequence[Any],
+        times: int,
+        found: Schedule,
+        until: Any,
+        run: Callable[..., list[Any]],
+    ) -> Any:
+        """Makes the rounds of a call by `run`, as `SequencePlan.run`, and returns the results."""
         step = found.period
         if not step:
-            plan.run(0, times, times, scalars)
+            run(0, times, times, scalars)
             return plan.collect()
         if not found.round_ends:
-            return plan.unflatten(plan.run(0, times, times, scalars, step))
+            return plan.unflatten(run(0, times, times, scalars, step))
         kept, done = [], 0
         for _ in range(times // step):
-            plan.run(done, step, times, scalars)
+            run(done, step, times, scalars)
             done += step
             kept.append(plan.collect())
             if until is not None and until(kept[-1]):
                 break
         else:
             if times > done:
-                plan.run(done, times - done, times, scalars)
+                run(done, times - done, times, scalars)
         return stack(kept)
 
     def _nothing(self, plan: SequencePlan, every: int | None) -> Any:

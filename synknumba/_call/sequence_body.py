@@ -66,8 +66,16 @@ def _way_out(statement: ast.Assign | ast.AugAssign) -> str:
             swaps = "; ".join(f"synk.swap({one}, {other})" for one, other in itertools.pairwise(names))
             return f"To exchange the memory of variables, write {swaps}"
         case ast.Assign(targets=[ast.Name(id=target)], value=ast.Name(id=source)):
-            return f"To exchange the memory of variables, write synk.swap({target}, {source}); to copy, write a kernel"
-    return "Compute a number from synk.STEP, or keep it in a variable that a function writes"
+            return (
+                f"To exchange the memory of variables, write synk.swap({target}, {source}); to copy, write a kernel; for a "
+                f"number, write synk.carry({target}, {source})"
+            )
+        case ast.Assign(targets=[ast.Name(id=target)], value=value):
+            return f"For the next iteration, write synk.carry({target}, {ast.unparse(value)}) for a number"
+        case ast.AugAssign(target=ast.Name(id=target), op=operation, value=value):
+            computed = ast.unparse(ast.BinOp(ast.Name(target), operation, value))
+            return f"For the next iteration, write synk.carry({target}, {computed}) for a number"
+    return "Write synk.carry(n, value) for the value of a number in the next iteration"
 
 
 @final

@@ -152,6 +152,9 @@ class Schedule:
         return min(times, 1) if not self.round_ends else -(-times // self.period)
 
 
+LAST_ONLY = Schedule(0, "")
+
+
 def schedule(
     times: int, every: int | None, *, is_judged: bool, returns: bool, large: str | None, nbytes: int, room: int
 ) -> Schedule:
@@ -167,7 +170,7 @@ def schedule(
         room: bytes of them that one round keeps.
     """
     if not is_judged and (every is None or not returns):
-        return Schedule(0, "")
+        return LAST_ONLY
     period = every or 1
     each = "after each iteration" if period == 1 else f"after every {period:,} iterations"
     if is_judged:

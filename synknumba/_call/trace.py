@@ -83,7 +83,6 @@ class Trace(Recording):
         # Swaps so far, while the body runs; with the first one's memory before.
         self._memory: list[tuple[VariableState, VariableState, Allocation]] = []
         self.rows: list[Lines] = []
-        self.lines: dict[tuple[str, Formula], str] = {}  # of the body that compute numbers, by part and formula
         self.uses: Uses = ()  # functions that the ranks run, with their code
 
     # ---- calls

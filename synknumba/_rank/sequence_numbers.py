@@ -31,8 +31,25 @@ def _as_numpy(python: Callable[[Any, Any], Any], numpy: Callable[[Any, Any], Any
     return compute
 
 
+def _of_floats(ufunc: np.ufunc, of_ints: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Returns a function of NumPy as one of float64; of ints that a formula keeps ints, as `of_ints` computes."""
+
+    def compute(*operands: Any) -> Any:
+        if of_ints is not None and all(isinstance(one, int) for one in operands):
+            return of_ints(*operands)
+        with np.errstate(all="ignore"):
+            return ufunc(*map(np.float64, operands)).item()
+
+    return compute
+
+
 _RAISING = {"/": np.true_divide, "//": np.floor_divide, "%": np.remainder, "**": np.power}  # Python raises where NumPy has inf
-OPERATORS = tracing.OPERATORS | {sign: _as_numpy(tracing.OPERATORS[sign], ufunc) for sign, ufunc in _RAISING.items()}
+_OF_INTS = {"minimum": min, "maximum": max}
+OPERATORS = {
+    **tracing.OPERATORS,
+    **{sign: _as_numpy(tracing.OPERATORS[sign], ufunc) for sign, ufunc in _RAISING.items()},
+    **{name: _of_floats(ufunc, _OF_INTS.get(name)) for name, ufunc in tracing.FUNCTIONS.items()},
+}
 
 
 @final

@@ -28,7 +28,7 @@ from synknumba._types import Array, UserOp
 from synknumba._wire import sequence, sequence_waits
 from synknumba._wire.messages import News, Returned, ReturnedInSequence
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import HEAD, Loop, Part, SequenceProgram, Shared, Wait
+from synknumba._wire.sequence import CARRIED, HEAD, Formula, Loop, Part, SequenceProgram, Shared, Wait
 
 ABORT_PERIOD = 64  # iterations in Python after which a rank that waits for no other sees that one has failed
 
@@ -58,6 +58,7 @@ class SequenceRoutine(Repeated):
         self._round = place.control.values.data[: head.size + scalars.nbytes]  # all values
         self._again_for: bytes | None = None  # those of the last round, if compiled code may repeat it
         self._scalars: Array | None = scalars.view(np.int64) if program.scalars else None  # of a round
+        self._carried = sorted({index for turn in program.carried for index, _ in turn})
         self._turns: Array = np.zeros(program.slots, np.int64)  # how often each shared result has been combined
         self._uses_table = runs_tables(place.device)
         self._table: SequenceTable | None = None
@@ -92,18 +93,22 @@ class SequenceRoutine(Repeated):
         """Runs the iterations of one round."""
         first, count, times, period, segment = self._unpack(self._packed)
         if self._scalars is not None:
+            kept = self._numbers.scalars[self._carried] if self._carried and first else None
             self._numbers.scalars[:] = self._scalars
+            if kept is not None:  # from the round before
+                self._numbers.scalars[self._carried] = kept
         self._news, self._descriptors, self._again_for = [], [], None
         kept = self._kept(segment, count // period) if period else None
         self._running = None
-        self._numbers.steps[0] = first
         try:
             if self._actions is None and self._table is None:
+                self._numbers.steps[0] = first
                 self._prepare()
             self._begin_turns()
             if self._table is not None:
                 self._table.run(first, count, period, kept)
             else:
+                self._numbers.steps[0] = first
                 self._stretches.begin()
                 (self._run if self._whole is None else self._queue)(first, count, period, kept)
                 self._again_for = bytes(self._round) if count == 1 and not period else None
@@ -128,7 +133,7 @@ class SequenceRoutine(Repeated):
             self._abort = self._board[sequence.abort_word(self.place.world_size) :].data
             ends = (*self.program.starts[1:], len(self.program.parts))
             turns = [self.program.parts[start:end] for start, end in zip(self.program.starts, ends, strict=True)]
-            self._whole = self._stretches.whole(turns, 0)
+            self._whole = None if self._carried else self._stretches.whole(turns, 0)
             self._actions = (
                 [] if self._whole else [self._actions_of(*one) for one in zip(turns, self.program.starts, strict=True)]
             )
@@ -148,8 +153,11 @@ class SequenceRoutine(Repeated):
             if iteration % ABORT_PERIOD == ABORT_PERIOD - 1 and self._abort[0]:
                 raise GivenUp
             self._position[sequence.ITERATION] = self._numbers.steps[0] = first + iteration
-            for action in self._actions[(first + iteration) % len(self._actions)]:
+            turn = (first + iteration) % len(self._actions)
+            for action in self._actions[turn]:
                 action()
+            if self._carried:
+                self._carry(self.program.carried[turn])
             if kept is not None and (iteration + 1) % period == 0:
                 kept[iteration // period] = self._results()
 
@@ -182,6 +190,14 @@ class SequenceRoutine(Repeated):
 
     def _results(self) -> Array:
         return self.place.control.results[self.place.rank, : self.program.entry_bytes]
+
+    def _carry(self, carried: Sequence[tuple[int, Formula]]) -> None:
+        """Gives scalars their values for the next iteration, at the end of one."""
+        self._running = None
+        scalars = self.program.scalars
+        found = [(index, self._numbers.packed(scalars[index], formula, CARRIED)) for index, formula in carried]
+        for index, packed in found:
+            self._numbers.scalars[index] = np.frombuffer(packed, np.int64)[0]
 
     def descriptors(self, news: News) -> list[int]:
         return self._descriptors

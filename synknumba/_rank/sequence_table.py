@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numba import types
 
+from synknumba import _tracing as tracing
 from synknumba._device import Device, Step
 from synknumba._rank.collective_routine import StagedRoutine, Steps
 from synknumba._rank.kernel_routine import KernelRoutine
@@ -25,8 +26,9 @@ from synknumba._types import Array
 from synknumba._wire import sequence
 from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.native import Native, NativeCall, NativeCopy, NativeStep, raise_error, words_of
+from synknumba._wire.numpy_loops import loop_of, words_of_call
 from synknumba._wire.program import Dynamic
-from synknumba._wire.sequence import Formula, Loop, Part, SequenceProgram, Shared
+from synknumba._wire.sequence import CARRIED, Formula, Loop, Part, SequenceProgram, Shared
 
 NAP_SECONDS = 2e-4  # between two rounds of spins, in a wait for a rank that works for long
 
@@ -43,6 +45,8 @@ _INT_OPERATIONS = {
     "%": table.INT_MOD,
     "neg": table.INT_NEG,
     "abs": table.INT_ABS,
+    "minimum": table.INT_MIN,
+    "maximum": table.INT_MAX,
 }
 _COMBINATIONS = {  # (op, dtype): operation, type of the parts
     ("sum", "d"): (table.ADD, table.DOUBLE),
@@ -114,7 +118,7 @@ class SequenceTable:
         self._add_iterations()
         self._table = np.array(self._rows, np.int64)
         self._state = self._make_state()
-        self._words = self._state.data  # faster to index than the array
+        self._words, self._step = self._state.data, self._numbers.steps.data  # faster to index than the arrays
         self._addresses = self._table.ctypes.data, self._state.ctypes.data
 
     # ---- runs
@@ -124,10 +128,10 @@ class SequenceTable:
         if not count:
             return
         state, words, python = self._addresses, self._words, self._python
-        self._numbers.steps[0] = self._position[sequence.ITERATION] = first
+        position = self._position  # of zeros, as the script has cleared the board
+        self._step[0] = position[sequence.ITERATION] = first
         turn = first % len(self._begins)
-        self._position[sequence.AT] = self._program.starts[turn]
-        self._position[sequence.INNER :] = 0
+        position[sequence.AT] = self._program.starts[turn]
         words[table.AT] = self._begins[turn]
         words[table.DONE_PARTS] = words[table.ITERATION] = words[table.BEGAN] = 0
         words[table.TIMES], words[table.PERIOD] = count, 0 if kept is None else period
@@ -161,7 +165,8 @@ class SequenceTable:
         self._results = place.control.results[place.rank]
         at = sequence.position_word(place.world_size, place.rank)
         self._abort = self._board[sequence.abort_word(place.world_size) :].data
-        self._position = self._board[at : at + sequence.LINE]
+        position = self._board[at : at + sequence.LINE]
+        self._position = position.data  # as above
         state = np.zeros(table.STATE_WORDS, np.int64)
         words = {
             table.STEP: self._numbers.steps.ctypes.data,
@@ -172,7 +177,7 @@ class SequenceTable:
             table.RANK: place.rank,
             table.PAUSES: place.control.patience.pauses,
             table.YIELDS: place.control.patience.rank,
-            table.POSITION: self._position.ctypes.data,
+            table.POSITION: position.ctypes.data,
         }
         for word, value in words.items():
             state[word] = value
@@ -205,11 +210,32 @@ class SequenceTable:
     def _add_iterations(self) -> None:
         """Adds the parts of an iteration; of several where variables swap their memory."""
         parts, starts = self._program.parts, self._program.starts
-        for start, end in zip(starts, (*starts[1:], len(parts)), strict=True):
+        ends = (*starts[1:], len(parts))
+        for start, end, carried in zip(starts, ends, self._program.carried, strict=True):
             self._begins.append(len(self._rows))
             self._add(parts[start:end], start)
+            self._add_carried(carried)
             self._row(table.END, len(self._rows) + 1)
         self._rows[-1][1] = 0
+
+    def _add_carried(self, carried: Sequence[tuple[int, Formula]]) -> None:
+        """Adds rows that give scalars their values for the next iteration: all are computed before the first is replaced."""
+        moves = [(index, self._next_value(self._program.scalars[index], formula)) for index, formula in carried]
+        for index, address in moves:
+            self._row(table.MOVE, self._numbers.scalars[index:].ctypes.data, address)
+
+    def _next_value(self, letter: str, formula: Formula) -> int:
+        """Adds rows that compute a number; returns the address of its value."""
+        cell = np.zeros(1, np.int64)
+        address = cell.ctypes.data
+
+        def compute() -> None:
+            cell[:] = np.frombuffer(self._numbers.packed(letter, formula, CARRIED), np.int64)
+
+        store = self._store_float if letter == "d" else self._store_int
+        self._store(formula, compute, lambda source, is_float: store(address, source, is_float=is_float))
+        self._kept.append(cell)
+        return address
 
     def _add(self, parts: Sequence[Part | Loop], first: int = 0, word: int = sequence.AT) -> None:
         """Adds parts, whose indices begin at `first`; the word of the rank's position shows which one it runs."""
@@ -412,11 +438,23 @@ class SequenceTable:
         has_float = any(is_float for _, is_float in operands)
         operation = (_FLOAT_OPERATIONS if has_float else _INT_OPERATIONS).get(sign)
         if operation is None:
-            raise _PythonOnly
+            return self._of_function(sign, operands)
         addresses = [self._as_float(*one) if has_float else one[0] for one in operands]
         target = self._cell(0)
         self._row(table.OPERATE, target, addresses[0], addresses[-1], operation)
         return target, has_float or sign == "/"
+
+    def _of_function(self, name: str, operands: Sequence[tuple[int, bool]]) -> tuple[int, bool]:
+        """Adds a row that computes a function of NumPy."""
+        ufunc = tracing.FUNCTIONS.get(name)
+        loop = None if ufunc is None else loop_of(ufunc)
+        if loop is None:
+            raise _PythonOnly
+        target = self._cell(0.0)
+        words = words_of_call([self._as_float(*one) for one in operands], target)
+        self._kept.append(words)
+        self._row(table.FUNCTION, loop.address, loop.data, words.ctypes.data)
+        return target, True
 
     def _as_float(self, address: int, is_float: bool) -> int:
         if is_float:

@@ -138,7 +138,7 @@ class Held:
 
     variable: int
     leaf: int
-    read_only: bool = False  # whether the function must not write, because the call assigns the variable at its end
+    read_only: bool = False  # whether the function must not write: the call assigns the variable at its end, or passes it twice
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ Key: TypeAlias = Hashable
 """Memory that parts read and write: ("variable", number, leaf), ("data", segment) or ("stage", index)."""
 
 Formula: TypeAlias = tuple[Any, ...]
-"""("value", number), ("step", depth of the loop), ("scalar", index), ("result", slot), or (operator, operand, …)."""
+"""("value", number), ("step", depth of the loop), ("scalar", index), ("result", slot), or (operation, operand, …)."""
 
 NOTHING: frozenset[Key] = frozenset()
 
@@ -119,6 +119,8 @@ class SequenceProgram:
         lines: file and line of the body that computes a number, by the part's name and the formula, for messages.
         board: where ranks show their counts and put down results: int64, `board_words(W, slots)` long.
         entry_bytes: bytes of a rank's small results that are kept.
+        carried: of each of the iterations that `starts` tells apart, scalars that have other values from the next iteration on:
+            index, and formula, which is evaluated at the end.
     """
 
     number: int
@@ -133,6 +135,7 @@ class SequenceProgram:
     segment_ids: frozenset[int] = frozenset()
     variable_numbers: frozenset[int] = field(default_factory=frozenset)
     lines: Mapping[tuple[str, Formula], str] = field(default_factory=dict)
+    carried: tuple[tuple[tuple[int, Formula], ...], ...] = ((),)
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that the parts use."""
@@ -143,6 +146,7 @@ class SequenceProgram:
         return self.variable_numbers
 
 
+CARRIED = "the next iteration"  # stands for the name of a part that gets a number
 HEAD = "qqqqq"  # first iteration, count, count in all rounds, period of kept results, segment of these
 LINE = 8  # words of a cache line; ranks' counts are on lines of their own
 # Words of a rank's position, for messages: iteration, index of the part that it runs, and then two words for each loop inside

@@ -21,6 +21,7 @@ from numba.extending import intrinsic
 from synknumba._wire import sequence_waits
 from synknumba._wire.compiled import compiled
 from synknumba._wire.doorbell import call_with_two, clock, memcpy, store_release
+from synknumba._wire.numpy_loops import COUNT, STEPS
 
 ROW_WORDS = 8
 SERVE_MS = 50  # `run` then returns to Python, which handles signals
@@ -43,7 +44,8 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     COMBINE,  # target, stage, operation on numbers, type of the parts, bytes between the two stages, turn
     OPERATE,  # target, left, right, operation on numbers
     END,  # of an iteration: row at which the next begins
-) = range(16)
+    FUNCTION,  # loop of NumPy, its data, words (`numpy_loops.py`)
+) = range(17)
 
 # Operations: on floats, then on ints. What they take is float64 or int64.
 TO_FLOAT, ADD, SUB, MUL, DIV, NEG, ABS = range(7)
@@ -104,6 +106,18 @@ def _as_single(typingctx: Any, value: Any) -> Any:
     return types.float32(types.float64), codegen
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def run_loop(typingctx: Any, loop: Any, args: Any, count: Any, steps: Any, data: Any) -> Any:
+    """Calls a loop of NumPy by its address."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        declared = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 4)
+        builder.call(builder.inttoptr(args[0], declared.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), codegen
+
+
 @compiled("int64(int64, int64, int64, int64)")
 def operate(operation: int, target: int, left: int, right: int) -> int:
     """Computes a number from one or two others. Returns 0 if that is left to Python."""
@@ -146,6 +160,10 @@ def operate(operation: int, target: int, left: int, right: int) -> int:
         if not (-_ROOT < a < _ROOT and -_ROOT < b < _ROOT):
             return 0
         store_word(target, a * b)
+    elif operation == INT_MIN:
+        store_word(target, min(a, b))
+    elif operation == INT_MAX:
+        store_word(target, max(a, b))
     elif b == 0:
         return 0
     elif operation == INT_DIV:
@@ -220,6 +238,8 @@ def _row(row: int, state: int) -> int:
     elif code == OPERATE:
         if operate(load_word(row + 32), a, b, c) == 0:
             return TO_PYTHON
+    elif code == FUNCTION:
+        run_loop(a, c, c + 8 * COUNT, c + 8 * STEPS, b)
     elif code == PUT:
         memcpy(a + (load_word(load_word(row + 40)) & 1) * load_word(row + 32), b, c)
     elif code == COMBINE:

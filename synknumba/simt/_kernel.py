@@ -421,7 +421,10 @@ class Kernel:
                 shown = name.removesuffix("__arg")
                 return ArgumentError(f"{where}: {shown} is an input; to write to it pass it in inout=({shown!r},)")
         where = f"{source.name} ({source.filename}:{source.tree.lineno})"
-        return ArgumentError(f"{where} writes to an input; its inputs are {', '.join(sorted(fixed))}: pass it in inout=(...)")
+        return ArgumentError(
+            f"{where} writes to an input; its inputs are {', '.join(sorted(fixed))}: pass it in inout=(...). A variable that "
+            "is passed twice is an input, too; pass a copy of it as another variable"
+        )
 
 
 # Classes of arguments that `coerce` need not unwrap.

@@ -88,16 +88,17 @@ class TestBothWays:
             step = synk.STEP
             values = (k, x, k * step, x * step + 1, step / 3, (step + 7) // -2, (k - 3) % 5, -x, abs(-k), step**2, x**0.5)
             values += (k * 2**40 // 2**41, 2**70 * 1.0 + k, x // 0.3, x % 0.3, 2 - x, 1 / (x + 1))
+            values += (np.sqrt(k), np.maximum(step, 2), np.minimum(x, step), np.exp(-x) * np.tanh(step), np.log(step))
             for place, value in enumerate(values):
                 note(log, place, value)
-            inner(log, 20, k + step, times=step % 3 + 1)
-            inner(log, 24, k, times=2)
+            inner(log, 30, k + step, times=step % 3 + 1)
+            inner(log, 34, k, times=2)
             note_single(short, step, x / 3)
             note_single(short, 9, step)
-            note_short(log, 28, k)
+            note_short(log, 38, k)
 
         def run():
-            log, short, v = synk.variable(np.zeros(30)), synk.variable(np.zeros(10, "f4")), synk.variable(np.ones(2))
+            log, short, v = synk.variable(np.zeros(40)), synk.variable(np.zeros(10, "f4")), synk.variable(np.ones(2))
             seen = []
             for times, x, k in ((1, 0.1, 3), (4, -0.7, -(2**40)), (9, 1e300, 7)):
                 body(log, short, v, abs(x), k % 1000, times=times)
@@ -220,7 +221,7 @@ def test_nothing_is_left_to_python(monkeypatch):
     @synk.sequence
     def body(log, v, x):
         synk.all_reduce(v, "mean")
-        note(log, synk.STEP % 3, (found(v) + x) / 2)
+        note(log, synk.STEP % 3, (np.maximum(found(v), -np.exp(synk.STEP)) + np.sqrt(x)) / 2)
         inner(log, 1.0, times=2)
         return found(v)
 

@@ -1,5 +1,6 @@
 """Sequences: the ranks repeat calls by themselves, with the bits of single calls."""
 
+import math
 import random
 
 import numpy as np
@@ -217,6 +218,81 @@ def test_numbers_are_ieee_numbers_and_ints_of_any_length(world):
 
     with pytest.raises(synk.RankError, match=r"computes for scale\(.*\) does not fit in 64 bits: 2\d+; compute with floats"):
         cube(v, 3 * 10**6 * 10**3)
+
+
+@synk.parallel(grid=1, block=1, outputs={"d": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def dot(a, b, d):
+    for i in range(a.shape[0]):
+        d[0] += a[i] * b[i]
+
+
+def test_a_variable_may_be_passed_twice_where_it_is_only_read(world):
+    @synk.sequence
+    def body(v, w):
+        scale(v, 1 / np.sqrt(dot(v, v)))
+        mix(w, v, dot(w, w))
+        return dot(v, v), dot(v, w)
+
+    def single(v, w):
+        scale(v, 1 / np.sqrt(dot(v, v)))
+        mix(w, v, dot(w, w))
+        return dot(v, v), dot(v, w)
+
+    starts = [np.random.default_rng(k).random(7) for k in range(2)]
+    mine, theirs = ([synk.variable(one) for one in starts] for _ in range(2))
+    found = body(*mine, times=5, every=1)
+    assert_array_equal(found, np.transpose([single(*theirs) for _ in range(5)]))
+    assert_allclose(found[0], 1.0, rtol=1e-14)
+    assert_array_equal(mine[1].get_value(), theirs[1].get_value())
+    with pytest.raises(synk.ArgumentError, match=r"mix \(.*test_sequences\.py:\d+\) writes to a, and b is the same variable"):
+        synk.sequence(lambda v: mix(v, v, 1.0))(mine[0])
+
+
+def test_functions_of_numbers(world):
+    """The oracle is NumPy's arithmetic in the script, on the results of single calls."""
+
+    def values(found, n, x, step):
+        yield from (np.sqrt(n), np.exp(-0.1 * step), np.log(found), np.sin(x) * np.cos(x) + np.tanh(step), np.abs(-x))
+        yield from (np.maximum(found, 2 * n), np.minimum(n, step), np.maximum(x, 1) ** 2, np.arctan2(x, step), -np.negative(n))
+        yield np.hypot(np.log1p(found), np.log(step))  # of −inf at first
+        yield np.power(np.sqrt(np.float64(3.0)), x)
+
+    @synk.sequence
+    def body(v, log, n, x):
+        for place, value in enumerate(values(total(v), n, x, synk.STEP)):
+            store(log, synk.STEP, place, value)
+        scale(v, 1.5)
+
+    v, theirs, log = (synk.variable(array) for array in (np.full(3, 0.3), np.full(3, 0.3), np.zeros((4, 13))))
+    for n, x in ((2, 0.7), (3, -1.25)):
+        body(v, log, n, x, times=4)
+        for step in range(4):
+            with np.errstate(all="ignore"):
+                told = [float(one) for one in values(total(theirs), n, x, step)]
+            scale(theirs, 1.5)
+            for rank in range(world.world_size):
+                assert_array_equal(log.get_value(rank)[step], [*told, 0.0])
+    assert body._traced == 1
+    for wrong, match in (
+        (lambda v, n: scale(v, np.sqrt(highest(v) + np.int64(0)) + np.exp(single_total(v))), "compute this in float32"),
+        (lambda v, n: scale(v, np.maximum(n, np.ones(3))), "computes with ints and floats; got a ndarray"),
+        (lambda v, n: scale(v, np.maximum(True, n)), "computes with ints and floats; got a bool"),
+        (lambda v, n: scale(v, np.maximum.reduce(n)), "is not known while"),
+        (lambda v, n: scale(v, np.isnan(n)), "is not known while"),
+        (lambda v, n: scale(v, np.sqrt(n, out=np.ones(1))), "is not known while"),
+        (lambda v, n: scale(v, math.sqrt(n)), r"np\.sqrt\(n\) in place of math\.sqrt\(n\)"),
+        (lambda v, n: scale(v, max(n, 2)), r"np\.maximum\(a, b\) in place of max\(a, b\)"),
+        (lambda v, n: scale(v, float(n)), "is not known while"),
+    ):
+        with pytest.raises(synk.ArgumentError, match=rf"test_sequences\.py:\d+: .*{match}"):
+            synk.sequence(wrong)(v, 3)
+
+
+@synk.parallel(grid=1, block=1)
+@cuda.jit
+def store(log, line, at, value):
+    log[line, at] = value
 
 
 def test_data_and_arrays(world):
@@ -438,14 +514,14 @@ class TestRefused:
         self.refused(here, lambda v: float(total(v)), v)
         self.refused(here, lambda v: total(v) if total(v) > 1 else None, v)
         self.refused(here, lambda v: f"{total(v)}", v)
-        self.refused(here, lambda v: np.sqrt(total(v)), v)
+        self.refused(here, lambda v: np.floor(total(v)), v)
         self.refused("the value of n of ", lambda n: int(n) + 1, 3)
         self.refused(r"n of .* may change from call to call.*synk\.static", lambda n: list(range(n)), 3)
         self.refused("the result of first is not known", lambda v: scale(v, first(v) + 1), v)
 
     def test_the_way_out_is_that_of_the_value(self, world):
         v, rates = synk.variable(np.ones(3)), synk.data(np.ones(3))
-        self.refused(r"t of total .* pass until=.*Compute with it by \+ - ", lambda v: scale(v, np.sqrt(total(v))), v)
+        self.refused(r"t of total .* pass until=.*Compute with it by \+ - ", lambda v: scale(v, np.cumsum(total(v))), v)
         self.refused(
             r"computed from by of .* may change from call .*synk\.static", lambda v, by: scale(v, round(2 * by + 1)), v, 2.0
         )

@@ -59,7 +59,7 @@ def names(one):
         (synk.Function, FUNCTION),
         (synk.Vectorized, "accumulate as_serial plan reduce submit"),
         (synk.Expectation, "as_serial plan submit"),
-        (synk.Sequence, "plan"),
+        (synk.Sequence, "plan submit"),
         (synk.Future, "done exception result"),
         (synk.Data, DATA),
         (synk.Variable, VARIABLE),

@@ -43,8 +43,8 @@ WRONG = {
     trailing_swap: (r"u, v = v, u has no effect", "write synk.swap(u, v)"),
     trailing_cycle: (r"u, v, w = w, u, v has no effect", "write synk.swap(u, v); synk.swap(v, w)"),
     trailing_name: (r"u = v has no effect", "write synk.swap(u, v); to copy, write a kernel"),
-    trailing_number: (r"beta \*= 1.01 has no effect", "Compute a number from synk.STEP"),
-    trailing_sum: (r"beta = beta \+ 0.5 \* synk.STEP has no effect", "or keep it in a variable"),
+    trailing_number: (r"beta \*= 1.01 has no effect", "write synk.carry(beta, beta * 1.01)"),
+    trailing_sum: (r"beta = beta \+ 0.5 \* synk.STEP has no effect", "write synk.carry(beta, beta + 0.5 * synk.STEP)"),
 }
 
 

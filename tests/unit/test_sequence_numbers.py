@@ -4,10 +4,13 @@ import random
 
 import numpy as np
 import pytest
+from numba import njit
 
 from synknumba._rank import sequence_table
 from synknumba._rank.sequence_numbers import OPERATORS, Numbers
+from synknumba._tracing import FUNCTIONS
 from synknumba._wire import sequence_interpreter as table
+from synknumba._wire.numpy_loops import COUNT, STEPS, loop_of, words_of_call
 from tests.quick import examples
 
 INTS = (0, 1, -1, 2, 7, -13, 2**31, -(2**31), 2**53, 2**53 + 1, 2**62, -(2**62), 2**63 - 1, -(2**63))
@@ -29,7 +32,7 @@ def computed(sign, left, right):
 def test_operations(sign, kind):
     operations = sequence_table._FLOAT_OPERATIONS if kind == "float" else sequence_table._INT_OPERATIONS
     if sign not in operations:
-        assert sign in {"//", "%", "**"}  # those that compiled code leaves to Python
+        assert sign in {"//", "%", "**", *FUNCTIONS}  # those that compiled code leaves to Python, or to NumPy
         return
     rng, numbers, found = random.Random(0), [*(FLOATS if kind == "float" else INTS)], 0
     numbers += [rng.gauss(0, 1e3) if kind == "float" else rng.randint(-(10**6), 10**6) for _ in range(examples(40, quick=10))]
@@ -45,6 +48,36 @@ def test_operations(sign, kind):
     assert found > 10
 
 
+@pytest.mark.parametrize("name", [*FUNCTIONS])
+def test_functions_are_those_of_numpy(name):
+    rng, ufunc, loop = random.Random(0), FUNCTIONS[name], loop_of(FUNCTIONS[name])
+    numbers = [*FLOATS, *INTS, 0.5, -1.0, *(rng.gauss(0, 3) for _ in range(examples(200, quick=40)))]
+    for left in numbers:
+        for right in numbers if ufunc.nin == 2 else (0,):
+            operands = (left, right)[: ufunc.nin]
+            with np.errstate(all="ignore"):
+                told = ufunc(*operands).item()
+                if name in {"minimum", "maximum"} and all(isinstance(one, int) for one in operands):
+                    assert OPERATORS[name](*operands) == told
+                    continue
+            cells = [np.array([float(one)]) for one in operands]
+            target = np.zeros(1)
+            words = words_of_call([cell.ctypes.data for cell in cells], target.ctypes.data)
+            run(loop.address, loop.data, words.ctypes.data)
+            assert repr(OPERATORS[name](*operands)) == repr(told), operands
+            assert repr(target[0].item()) == repr(told), operands
+
+
+@njit("void(int64, int64, int64)")
+def run(loop, data, words):
+    table.run_loop(loop, words, words + 8 * COUNT, words + 8 * STEPS, data)
+
+
+def test_a_loop_is_found_by_the_layout_of_its_ufunc():
+    assert loop_of(np.bitwise_and) is None  # has none for float64
+    assert loop_of.__wrapped__(np.frompyfunc(lambda x: x, 1, 1)) is None
+
+
 def test_what_is_left_to_python():
     assert computed("/", 1.0, 0.0) is None
     assert computed("//", 1, 0) is None
@@ -52,6 +85,7 @@ def test_what_is_left_to_python():
     assert computed("*", 2**40, 2**40) is None
     assert computed("+", 2**62, 2**62) is None
     assert computed("/", 2**60 + 1, 3) is None
+    assert computed("maximum", 2**62, 0) is None
 
 
 def test_results_of_other_dtypes_have_no_cell():

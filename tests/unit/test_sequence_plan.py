@@ -194,10 +194,17 @@ def idle(v):
 
 
 def test_swapped_variables_and_halos():
+    @synk.parallel(grid="elements")
+    @cuda.jit
+    def move_elements(u, v):
+        j, i = cuda.grid(2)
+        if i < v.shape[0] and j < v.shape[1]:
+            v[i, j] = u[i, j] + 1.0
+
     @synk.sequence
     def body(u, v):
         synk.exchange(u)
-        move(u, v, 1.0)
+        move_elements(u, v)
         synk.swap(u, v)
 
     with synk.fork(2, device="cpu"):
@@ -209,6 +216,47 @@ def test_swapped_variables_and_halos():
     assert (step.writes, step.waits_for) == (("v",), None)
     assert (swap.name, plan.turns) == ("swap of u and v", 2)
     assert "again after 2 iterations" in str(plan)
+
+
+@cuda.jit(device=True)
+def put_at(array, at, value):
+    array[at] = value
+
+
+def test_a_kernel_may_write_in_functions_that_it_calls():
+    """What a kernel passes on, or gives another name, counts as written."""
+
+    @synk.parallel(grid="elements")
+    @cuda.jit
+    def writes_elsewhere(u, v, own):
+        i = cuda.grid(1)
+        if own.start <= i < own.stop:
+            put_at(u, i, v[i] + u.shape[0])
+
+    @synk.parallel(grid="elements")
+    @cuda.jit
+    def writes_by_another_name(u, v, own):
+        target = u
+        i = cuda.grid(1)
+        if own.start <= i < own.stop:
+            target[i] = v[i]
+
+    @synk.sequence
+    def body(u, v, kernel):
+        kernel(u, v, synk.OWN)
+        synk.exchange(u)
+        synk.exchange(v)
+
+    with synk.fork(2, device="cpu"):
+        u, v = (synk.scatter(synk.variable(np.zeros(8)), halo=1) for _ in range(2))
+        for kernel in (writes_elsewhere, writes_by_another_name):
+            call, first, second = body.plan(u, v, kernel).parts
+            assert (call.reads, call.writes) == (("u", "v"), ("u",))
+            assert first.waits_for == "neighbours"
+            assert second.waits_for is None
+            body(u, v, kernel)
+            (waits, other) = [part.wait is not None for plan, _ in body._plans.values() for part in plan.program.parts[1:]][-2:]
+            assert (waits, other) == (True, False)
 
 
 def test_nothing_is_left_behind():

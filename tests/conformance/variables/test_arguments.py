@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from numba import cuda
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
@@ -35,6 +36,58 @@ def test_kernels_write_in_place_on_each_rank(world, dtype):
             ADD[len(shape)](v, synk.RANK)
         assert_held(v, world, lambda rank, first=first, dtype=dtype: first + np.asarray(2 * rank, dtype))
         assert v.dtype == dtype
+
+
+@synk.parallel(grid=1, block=1, outputs={"d": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def dot(a, b, d):
+    for i in range(a.shape[0]):
+        d[0] += a[i] * b[i]
+
+
+def test_a_variable_may_be_passed_twice_where_it_is_only_read(world):
+    @synk.function(outputs="sum")
+    def inner(a, b):
+        return sum(float(x @ y) for x, y in zip(a, b, strict=True)) if isinstance(a, tuple | list) else float(a @ b)
+
+    @synk.function
+    def subtract(w, a, b):
+        w -= a * b
+
+    @synk.function(outputs="sum", sliceable=("a",))
+    def rows(a, b):
+        return float(a.sum() * b.sum())
+
+    size, numbers = world.world_size, np.arange(1.0, 4.0)
+    v, w, pair = synk.variable(numbers), synk.variable(numbers), synk.variable((numbers, 2 * numbers))
+    dot(v, v)
+    assert "replicas equal" in repr(v)  # nobody has written
+    for _ in range(2):  # the second call is known
+        assert dot(v, v) == inner(v, v) == inner([v], (v,)) == 14.0 * size
+        assert dot(v, w) == 14.0 * size
+        assert inner(pair, pair) == 5 * 14.0 * size
+        assert rows(v, v) == 36.0 * size
+    assert dot.submit(v, v).result() == 14.0 * size
+    assert synk.function(outputs="sum", givens={"b": v})(inner.py_func)(v) == 14.0 * size
+    subtract(w, v, v)
+    assert_held(w, world, numbers - numbers**2)
+    assert_held(v, world, numbers)
+
+
+def test_arrays_of_a_tree_passed_twice(world):
+    @synk.function
+    def update(a, b, into):
+        into += a * b
+
+    @synk.sequence
+    def body(tree):
+        update(tree["x"], tree["x"], tree["y"])
+        return dot(tree["x"], tree["x"])
+
+    tree = synk.variable({"x": np.arange(3.0), "y": np.zeros(3)})
+    assert_array_equal(body(tree, times=4, every=2), [5.0 * world.world_size] * 2)
+    for rank in range(world.world_size):
+        assert_array_equal(tree.get_value(rank)["y"], 4 * np.arange(3.0) ** 2)
 
 
 @pytest.mark.parametrize("dtype", [*NUMBERS, "float16"])
