@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import final
 
 from synknumba._device import import_driver
+from synknumba._errors import SANDBOX, WorldError
 from synknumba._host.children import exit_status, has_ended, has_stopped, kill, lives, reap, was_stopped
 from synknumba._host.inherited import before_fork, fork
 from synknumba._host.segment import allow_descriptors
@@ -23,7 +24,7 @@ from synknumba._rank.startup import RankConfig
 from synknumba._types import DeviceKind
 from synknumba._wire.control import ControlBlock
 from synknumba._world.failure import Death
-from synknumba._world.limits import DESCRIPTORS
+from synknumba._world.limits import DESCRIPTORS, REFUSED
 from synknumba._world.output_process import Scribe
 
 
@@ -120,6 +121,8 @@ class Processes:
         try:
             pid = fork()
         except OSError as error:
+            if error.errno in REFUSED:
+                raise WorldError(f"os.fork() failed: {type(error).__name__}: {error}. {SANDBOX}") from error
             raise OSError(
                 error.errno,
                 f"{error.strerror}: rank {config.rank} of {config.control.world_size} could not be started: the system is out "
