@@ -57,7 +57,7 @@ def test_the_bits_of_single_calls(world, case):
     kernel, rng = KERNELS[case], np.random.default_rng(0)
     x = rng.random(11)
 
-    if world.transport == "nccl" and world.size > 1 and case[1] == LARGE and case[0] != "user":
+    if world.transport == "nccl" and world.world_size > 1 and case[1] == LARGE and case[0] != "user":
         with pytest.raises(synk.ArgumentError, match="r of found cannot be an .*: it is so large that the GPUs combine it"):
             synk.sequence(lambda x, v: keep(v, kernel(x, 0.0, synk.OFFSET), 0.7))(x, synk.variable(np.arange(9.0)))
         return
