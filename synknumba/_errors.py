@@ -9,6 +9,8 @@ import linecache
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+SANDBOX = "A sandbox refuses this system call: allow it in its profile, as by docker run --security-opt seccomp=<profile>."
+
 
 class SynkError(Exception):
     """Base class of all exceptions of synknumba."""

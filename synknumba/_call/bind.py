@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from synknumba._call.arguments import IndexRange, PerRankValues
-from synknumba._call.call import Call
+from synknumba._call.call import Call, leaves_of
 from synknumba._call.options import FunctionOptions
 from synknumba._call.variable_rows import fill_in, own_by_rank, shapes_by_rank
 from synknumba._errors import ArgumentError, DataError
@@ -127,6 +127,7 @@ class Binder:
             call.parameters[name] = self._update(call, name, variable, op)
         if call.filled:
             fill_in(self._name, call)
+        self._check_written(call)
         self._check_aliases(call)
         return call
 
@@ -403,6 +404,18 @@ class Binder:
             call.world.code.uses([value], f"{name} of {self._name}")
         return program.Constant(value)
 
+    def _check_written(self, call: Call) -> None:
+        """Raises `ArgumentError` if an argument is to be written back and contains no array that can be; None is allowed."""
+        for name in self._options.inout:
+            value, leaves = call.whole.get(name), list(leaves_of(call.parameters[name]))
+            if value is None or not leaves or any(isinstance(leaf, _WRITTEN) for leaf in leaves):
+                continue
+            what = "0-d, and ranks get it as a number" if np.ndim(value) == 0 and isinstance(value, np.ndarray | Data) else ""
+            raise ArgumentError(
+                f"{name} of {self._name} is in inout=, so its rows are written back, but it is "
+                f"{what or f'of type {type(value).__name__}, without any'}; pass an array with rows, or Data"
+            )
+
     def _check_aliases(self, call: Call) -> None:
         """Raises `ArgumentError` if a `Data` whose rows are written is also read through another argument."""
         if not self._options.inout or call.world is None:
@@ -457,6 +470,9 @@ def _passed_twice(values: Iterable[Any], *, may_nest: bool) -> frozenset[tuple[i
 
 def _named(variable: VariableState) -> str:
     return "" if variable.name is None else f" {variable.name!r}"
+
+
+_WRITTEN = (program.Sharded, program.Held, program.HeldRows)  # what a function may write in place
 
 
 def _leaves(name: str, param: program.Param) -> list[tuple[str, program.Param]]:

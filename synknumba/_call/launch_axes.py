@@ -61,6 +61,9 @@ def _names_positions(function: FunctionType, seen: set[FunctionType]) -> bool:
     values = [function.__globals__.get(name) for name in names]
     values += [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
     values += [getattr(value, name, None) for value in values if isinstance(value, ModuleType) for name in names]
+    grid = getattr(sys.modules["numba.cuda"], "grid", None)
+    if any(value is grid for value in values):  # under another name
+        return True
     called = (getattr(value, "py_func", None) for value in values)
     return any(isinstance(one, FunctionType) and one not in seen and _names_positions(one, seen) for one in called)
 
@@ -183,10 +186,22 @@ class _ZeroIndices:
         match node:
             case ast.Name(id=name) if name in self._values and not isinstance(self._values[name], ast.Name):
                 return self.grid(self._values[name])
-            case ast.Call(func=function, args=[ast.Constant(value=2 | 3 as dimensions)], keywords=[]):
-                return dimensions if self._member(function) == "grid" else None  # type: ignore[return-value]  # 2 or 3
+            case ast.Call(func=function, args=[count], keywords=[]) if self._member(function) == "grid":
+                dimensions = self._number(count)
+                return dimensions if dimensions in {2, 3} else None
             case ast.Call() if (result := self._result(node)) is not None:
                 return result[0].grid(result[1])
+        return None
+
+    def _number(self, node: ast.expr) -> int | None:
+        """Returns the number that an expression is: a literal, or a name of one."""
+        match node:
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.Name(id=name) if name in self._values and not isinstance(self._values[name], ast.Name):
+                return self._number(self._values[name])
+            case ast.Name() | ast.Attribute() if isinstance(number := self._scope.resolve(node), int):
+                return number
         return None
 
     def _asks_for_size(self, node: ast.AST) -> bool:

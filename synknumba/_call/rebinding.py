@@ -1,10 +1,12 @@
 """Parameters that a function is meant to write in place, and assigns to instead: `new = x.sum(0)`, nothing written.
 
-An assignment to the bare name binds it to another array; the array that was passed keeps its values. A function's source shows
-some of these mistakes with certainty, and they are refused when it is decorated. Two cases are certain:
+An assignment to the bare name binds it to another array; the array that was passed keeps its values. So do `:=`, the targets
+of `for` and `with`, and those in a tuple. A function's source shows some of these mistakes with certainty, and they are refused
+when it is decorated. Three cases are certain:
 
 - A statement of the function's outermost level rebinds the parameter, and up to there the array is only read.
 - The array is only read wherever its name occurs, and the name is rebound somewhere.
+- Names are exchanged, as in `u, v = v, u`, and not used afterwards.
 
 A variable that `givens=` binds, or that a call passes, may be written or not, so a local of its name is right if it is read:
 `w = w - w.mean()`. An assignment is refused if nothing reads its value, as in `w = w - g` at the end: it was meant for the
@@ -16,9 +18,10 @@ give the array another name, or pass it on, counts as a write.
 
 import ast
 import dis
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -35,6 +38,35 @@ _REDUCTIONS = {"all", "any", "argmax", "argmin", "dot", "max", "mean", "min", "p
 _BY_NAME = {"eval", "exec", "locals", "vars"}  # with these, a variable may be read without its name in the source
 
 MAX_SHOWN = 60  # characters of a value that an error repeats
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """A place where a function binds names: an assignment or a pair of one, a `:=`, or the target of a `for` or `with`.
+
+    Attributes:
+        node: the statement, or the expression with `:=`.
+        names: the names that it binds.
+        value: the value of the only name; None if it is an item or a part of a value.
+        source: what the names get their values from.
+        end: position where the names have their values.
+    """
+
+    node: ast.stmt | ast.NamedExpr
+    names: tuple[ast.Name, ...]
+    value: ast.expr | None
+    source: ast.expr
+    end: tuple[int, int]
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether names are exchanged, as in `u, v = v, u`."""
+        match self.node:
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                new, old = ([one.id for one in several if isinstance(one, ast.Name)] for several in (targets, values))
+                return new != old and sorted(new) == sorted(old) and len(new) == len(targets) == len(values) == len({*new})
+        return False
 
 
 def check_rebinding(name: str, function: Callable[..., Any], options: FunctionOptions) -> None:
@@ -54,12 +86,12 @@ def _check_written(name: str, function: Callable[..., Any], options: FunctionOpt
     if source is None:
         return
     for parameter, role in written.items():
-        statement = source.lost(parameter)
-        if statement is None:
+        binding = source.lost(parameter)
+        if binding is None:
             continue
-        where = f"{function.__code__.co_filename}:{statement.lineno}"
+        where = f"{function.__code__.co_filename}:{binding.node.lineno}"
         what = f"{parameter}, which {role}= names"
-        way_out = _way_out(parameter, statement, role, is_kernel=is_kernel, is_array=parameter in arrays)
+        way_out = _way_out(parameter, binding, role, is_kernel=is_kernel, is_array=parameter in arrays)
         raise ArgumentError(
             f"{name} ({where}) assigns to {what}: this rebinds the name, and writes nothing to the array. {way_out}"
         )
@@ -91,16 +123,16 @@ def _check_variables(
     if source is None:
         return
     for parameter, (variable, is_whole, how) in variables.items():
-        statement = source.unread(parameter)
-        if statement is None:
+        binding = source.unread(parameter)
+        if binding is None:
             continue
         is_array = is_whole and not variable.is_tree
-        way_out = _way_out(parameter, statement, "givens", is_kernel=options.style == "kernel", is_array=is_array)
+        way_out = _way_out(parameter, binding, "givens", is_kernel=options.style == "kernel", is_array=is_array)
         if is_array and not variable.root_shapes()[0]:
             way_out = way_out.replace(f"{parameter}[:]", f"{parameter}[...]").replace(f"{parameter}[i]", f"{parameter}[()]")
         if any(updated is variable for updated, _ in options.updates.values()):
             way_out = "Accumulate into the parameter that updates= names"
-        where = f"{function.__code__.co_filename}:{statement.lineno}"
+        where = f"{function.__code__.co_filename}:{binding.node.lineno}"
         raise ArgumentError(
             f"{name} ({where}) assigns to {parameter}, {how}, and never reads it again: this rebinds the "
             f"name, and {variable.label} keeps its values. {way_out}"
@@ -112,10 +144,19 @@ def _variable_in(value: Any) -> VariableState | None:
     return next((state_of(leaf) for leaf in flatten(value)[0] if isinstance(leaf, Variable)), None)
 
 
-def _way_out(parameter: str, statement: ast.Assign | ast.AnnAssign, role: str, *, is_kernel: bool, is_array: bool) -> str:
-    value, shown = statement.value, "..."
-    is_single = isinstance(statement, ast.AnnAssign) or isinstance(statement.targets[0], ast.Name)
-    if value is not None and is_single and len(text := ast.unparse(value)) <= MAX_SHOWN:
+def _way_out(parameter: str, binding: _Binding, role: str, *, is_kernel: bool, is_array: bool) -> str:
+    if binding.exchanges:
+        names = ", ".join(one.id for one in binding.names)
+        swap = f", or exchange variables by synk.swap({names})" if len(binding.names) == 2 else ""
+        return f"Pass {names} in the other order at the next call{swap}"
+    written = _written(parameter, binding.value, role, is_kernel=is_kernel, is_array=is_array)
+    kind = {ast.For: "loop", ast.With: "with statement"}.get(type(binding.node))
+    return written if kind is None else f"Give the variable of the {kind} another name. {written}"
+
+
+def _written(parameter: str, value: ast.expr | None, role: str, *, is_kernel: bool, is_array: bool) -> str:
+    shown = "..."
+    if value is not None and len(text := ast.unparse(value)) <= MAX_SHOWN:
         shown = text
     if is_kernel and role in {"inout", "givens"}:
         return f"Write to its elements: {parameter}[i] = {shown}"
@@ -160,13 +201,17 @@ class _Assignments:
         self._own = {id(node) for node in definition.own}
         self._local = {*definition.stored, *function.__code__.co_varnames, *function.__code__.co_freevars}
         self._globals = function.__globals__
+        self._bindings = [one for node in self._nodes if id(node) in self._own for one in _bindings(node)]
         self._is_unclear = any(node.id in _BY_NAME for node in self._names)
 
-    def lost(self, name: str) -> ast.Assign | ast.AnnAssign | None:
-        """Returns the assignment after which a parameter's array certainly has not been written and never will be."""
+    def lost(self, name: str) -> _Binding | None:
+        """Returns the binding after which a parameter's array certainly has not been written and never will be.
+
+        Also an exchange that nothing notices.
+        """
         if self._is_unclear or name in self._mentioned:
             return None
-        rebinding = {id(target): node for node in self._assignments() for target in _targets(node) if target.id == name}
+        rebinding = {id(target): one for one in self._bindings for target in one.names if target.id == name}
         if not rebinding:
             return None
         used = [node for node in self._names if node.id == name and id(node) not in rebinding]
@@ -174,13 +219,15 @@ class _Assignments:
             inside = {id(node) for node in ast.walk(statement)}
             if not all(self._only_reads(node, strictly=True) for node in used if id(node) in inside):
                 break
-            if statement in rebinding.values():
-                return statement  # type: ignore[return-value]
-        only_read = all(self._only_reads(node, strictly=False) for node in used)
-        return min(rebinding.values(), key=lambda node: node.lineno) if only_read else None
+            found = next((one for one in rebinding.values() if self._statement(one) is statement), None)
+            if found is not None:
+                return found
+        if all(self._only_reads(node, strictly=False) for node in used):
+            return min(rebinding.values(), key=lambda one: one.node.lineno)
+        return next((one for one in rebinding.values() if one.exchanges and self._is_last(one)), None)
 
-    def unread(self, name: str) -> ast.Assign | ast.AnnAssign | None:
-        """Returns an assignment to a parameter whose value nothing reads; None if none certainly is one."""
+    def unread(self, name: str) -> _Binding | None:
+        """Returns a binding of a parameter to a value that nothing reads; None if there certainly is none."""
         if self._is_unclear or name in self._mentioned:
             return None
         used = [node for node in self._names if node.id == name and not isinstance(node.ctx, ast.Store)]
@@ -189,23 +236,35 @@ class _Assignments:
         only_read = all(self._only_reads(node, strictly=False) for node in used)
         parents = [self._parents.get(id(node)) for node in self._names if node.id == name]
         in_place = any(isinstance(parent, ast.AugAssign) for parent in parents)
-        for statement in self._assignments():
-            if {target.id for target in _targets(statement)} != {name} or isinstance(statement.value, ast.Constant):
+        for one in self._bindings:
+            if name not in {target.id for target in one.names} or isinstance(one.source, ast.Constant):
                 continue
-            is_last = all(_position(node) < _end(statement) for node in used) and not self._is_repeated(statement)
-            if is_last and (isinstance(statement.value, ast.BinOp) or (only_read and not in_place)):
-                return statement
+            if isinstance(one.node, ast.NamedExpr) and not isinstance(self._parents.get(id(one.node)), ast.Expr):
+                continue  # the expression around it reads it
+            if isinstance(one.node, ast.For | ast.With) and used and not _contains(one.source, used):
+                continue  # a counter, or a resource, of that name
+            if self._is_last(one) and (one.exchanges or isinstance(one.value, ast.BinOp) or (only_read and not in_place)):
+                return one
         return None
+
+    def _statement(self, binding: _Binding) -> ast.AST | None:
+        """Returns the statement of a binding; None for a `:=` inside another expression."""
+        if isinstance(binding.node, ast.NamedExpr):
+            parent = self._parents.get(id(binding.node))
+            return parent if isinstance(parent, ast.Expr) else None
+        return binding.node
+
+    def _is_last(self, binding: _Binding) -> bool:
+        """Returns whether none of the names that are bound is read afterwards."""
+        bound = {one.id for one in binding.names}
+        used = [node for node in self._names if node.id in bound and not isinstance(node.ctx, ast.Store)]
+        return all(_position(node) < binding.end for node in used) and not self._is_repeated(binding.node)
 
     def _is_repeated(self, node: ast.AST) -> bool:
         """Returns whether a statement is in a loop, where the next iteration may read what it assigns."""
         while (parent := self._parents.get(id(node))) is not None and not isinstance(parent, ast.For | ast.While):
             node = parent
         return parent is not None
-
-    def _assignments(self) -> list[ast.Assign | ast.AnnAssign]:
-        nodes = [node for node in self._nodes if id(node) in self._own]
-        return [node for node in nodes if isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and node.value)]
 
     def _only_reads(self, name: ast.Name, *, strictly: bool) -> bool:
         """Returns whether an occurrence of a name reads numbers or sizes, and leaves the array without another name.
@@ -264,20 +323,57 @@ def _position(node: ast.expr) -> tuple[int, int]:
     return node.lineno, node.col_offset
 
 
-def _end(statement: ast.stmt) -> tuple[int, int]:
-    return statement.end_lineno or statement.lineno, statement.end_col_offset or 0
+def _end(node: ast.expr | ast.stmt) -> tuple[int, int]:
+    return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
-def _targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.Name]:
-    """Returns the bare names that an assignment binds."""
-    targets = [*statement.targets] if isinstance(statement, ast.Assign) else [statement.target]
-    found = []
-    while targets:
-        match targets.pop():
-            case ast.Name() as name:
-                found.append(name)
+def _contains(expression: ast.expr, names: Collection[ast.Name]) -> bool:
+    inside = {id(node) for node in ast.walk(expression)}
+    return any(id(name) in inside for name in names)
+
+
+def _bindings(node: ast.AST) -> Iterator[_Binding]:
+    """Yields the bindings of a statement, or of an expression with `:=`, but not of what is inside."""
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if _are_pairs(targets, values):
+            exchanged = _Binding(node, tuple(_names(node.targets)), None, node.value, _end(node))
+            if exchanged.exchanges:
+                yield exchanged
+                return
+            for target, value in zip(targets, values, strict=True):
+                yield from _bound(node, [target], value, _end(node))
+        case ast.Assign(targets=targets, value=value):
+            yield from _bound(node, targets, value, _end(node))
+        case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
+            yield from _bound(node, [target], value, _end(node))
+        case ast.For(target=target, iter=source):
+            yield from _bound(node, [target], source, _end(source))
+        case ast.With(items=items):
+            for item in items:
+                if item.optional_vars is not None:
+                    yield from _bound(node, [item.optional_vars], item.context_expr, _end(item.optional_vars))
+
+
+def _are_pairs(targets: list[ast.expr], values: list[ast.expr]) -> bool:
+    return len(targets) == len(values) and not any(isinstance(one, ast.Starred) for one in (*targets, *values))
+
+
+def _bound(
+    node: ast.stmt | ast.NamedExpr, targets: list[ast.expr], source: ast.expr, end: tuple[int, int]
+) -> Iterator[_Binding]:
+    names = tuple(_names(targets))
+    if names:
+        is_value = all(isinstance(one, ast.Name) for one in targets) and not isinstance(node, ast.For | ast.With)
+        yield _Binding(node, names, source if is_value else None, source, end)
+
+
+def _names(targets: list[ast.expr]) -> Iterator[ast.Name]:
+    """Yields the bare names among targets."""
+    for target in targets:
+        match target:
+            case ast.Name():
+                yield target
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
-                targets = [*targets, *elements]
+                yield from _names(elements)
             case ast.Starred(value=value):
-                targets = [*targets, value]
-    return found
+                yield from _names([value])

@@ -376,6 +376,9 @@ class Recording(ABC):
 
     def beside(self, during: Callable[[], object], given: Any) -> Any:
         """Records the calls that `during` makes, and an exchange that runs beside them."""
+        several = several_of(given, "exchange")
+        self._place(several)
+        check_halos(several)  # before `during` has run
         number = self._exchanges = self._exchanges + 1
         first = len(self.parts)
         during()

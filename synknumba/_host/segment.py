@@ -556,4 +556,7 @@ def _cannot_have(nbytes: int, error: Exception) -> SharedMemoryError:
             f"{nbytes:,} bytes of shared memory were requested, but the process has no file descriptor left. Every Data and "
             "every Variable uses one or two: free some, or raise the limit with ulimit -Hn."
         )
-    return SharedMemoryError(f"cannot allocate {nbytes:,} bytes of shared memory: {error}.")
+    limit = ""
+    if getattr(error, "errno", None) == errno.EFBIG:
+        limit = " The limit of file sizes (`ulimit -f`) holds for shared memory too: raise it, or pass less at once."
+    return SharedMemoryError(f"cannot allocate {nbytes:,} bytes of shared memory: {error}.{limit}")

@@ -4,6 +4,7 @@
     Estimate and a number    +, −, *, / of each row              → Estimate; exact
     Estimate and Estimate    −, *, / of the means                → Measurement; errors propagated to first order
     Measurement and any      +, −, *, / of the values            → Measurement; likewise
+    powers, |a|, NumPy's exp, log, sqrt, sin, … of the mean      → Measurement; likewise
 
 Rows have an identity, which multiples of an estimate keep and sums collect. Errors of the same rows are not independent, so an
 operation on the means of two operands that share an identity is refused; so is a / (a + b), where `+` might be meant as that of
@@ -16,17 +17,19 @@ can choose; `==` compares identities of objects.
 import math
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from numbers import Real
-from operator import mul, truediv
-from typing import Any, final
+from operator import is_, is_not, mul, neg, pos, truediv
+from typing import Any, Self, final
 
 import numpy as np
 
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._ops import moments as moments_module
+from synknumba._ops.derivatives import DERIVATIVES
 from synknumba._ops.moments import Moments, Powers
 from synknumba._types import Array, as_flag
 
@@ -39,16 +42,77 @@ _MOST_ROWS = 16  # identities of rows that a sum keeps, the last ones, as a sum 
 # against rounding: for a mean of 1 ± 10^-8 the error bar is still accurate to 10^-5.
 _STEP = 0.01
 
+# How NumPy's arrays and scalars come to Python's operators of what is on their other side.
+_OPERATORS: dict[np.ufunc, str] = {
+    np.add: "add",
+    np.subtract: "sub",
+    np.multiply: "mul",
+    np.true_divide: "truediv",
+    np.power: "pow",
+}
+_OF_ONE: dict[np.ufunc, Callable[[Any], Any]] = {np.negative: neg, np.positive: pos}
+_IDENTITY: dict[np.ufunc, Callable[[Any, Any], bool]] = {np.equal: is_, np.not_equal: is_not}
+
+
+class _Quantity(ABC):
+    """A mean with its standard error: powers, absolute value, and NumPy's functions of it, to first order."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _measured(self) -> "Measurement":
+        """Returns mean and standard error."""
+
+    @abstractmethod
+    def _function_of_means(self, function: str, others: tuple[Any, ...]) -> str:
+        """Returns the expression that propagates errors through a NumPy function of `others`, which include this one."""
+
+    def __pos__(self) -> Self:
+        return self
+
+    def __abs__(self) -> "Measurement":
+        return _through(np.absolute, self._measured())
+
+    def __pow__(self, other: Any) -> "Measurement":
+        """Raises the mean to a power: `a**2` is the square of the mean, not the mean of squares."""
+        return _combined(self._measured(), other, _power)
+
+    def __rpow__(self, other: Any) -> "Measurement":
+        return _combined(self._measured(), other, lambda a, s, b, t: _power(b, t, a, s))
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """Propagates errors through NumPy's functions of one number, and leaves operations of arrays to this object."""
+        plain = method == "__call__" and not options
+        if plain and len(inputs) == 1 and ufunc in DERIVATIVES:
+            return _through(ufunc, self._measured())
+        if plain and ufunc in _OF_ONE:
+            return _OF_ONE[ufunc](*inputs)
+        if plain and ufunc in _IDENTITY:
+            return _IDENTITY[ufunc](*inputs)
+        if plain and ufunc in _OPERATORS:
+            left, right = inputs
+            name = _OPERATORS[ufunc]  # by name, since `left * right` would come here again
+            found = getattr(left, f"__{name}__")(right) if isinstance(left, _Quantity) else getattr(right, f"__r{name}__")(left)
+            if found is not NotImplemented:
+                return found
+        first = next(one for one in inputs if isinstance(one, _Quantity))
+        way_out = f"pass its mean, as in np.{ufunc.__name__}(a.mean{', x' if len(inputs) > 1 else ''})"
+        if plain and any(one[-1] not in "?O" for one in ufunc.types):
+            line = first._function_of_means(f"np.{ufunc.__name__}", inputs)  # noqa: SLF001  # same class
+            way_out = f"write {line}, which propagates the error to first order, or {way_out}"
+        raise ArgumentError(f"np.{ufunc.__name__} takes no {type(first).__name__}: {way_out}")
+
 
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Estimate:
+class Estimate(_Quantity):
     """Mean, variance and standard error of rows.
 
     Returned by `expectation`, or made from values in memory by `from_values`. Estimates of different rows can be added: `a + b`
     is the estimate of all their rows. `2 * a`, `a / 2`, `-a`, `a + 1`, `1 - a` are estimates of the rows so transformed; with k
     values per row, the number may be an array of shape (k,). `a - b`, `a * b`, `a / b` and `1 / a` combine means of different
-    rows, and give a `Measurement`; so does `propagate`, for any function of the means.
+    rows, and give a `Measurement`; so do `a**2`, `abs(a)` and NumPy's `np.exp(a)`, `np.log(a)`, `np.sqrt(a)`, … of the mean,
+    and `propagate`, for any function of the means.
 
     `str()` gives the mean, with the standard error in parentheses, in units of the last digits. A format for floats is applied
     to mean and standard error, any other to the text. Estimates have no order, and `==` is identity.
@@ -64,8 +128,6 @@ class Estimate:
     >>> print(a + b, 10 * a, a / b, f"{a:.3f}")
     2.60(53) 23.3(8.8) 0.78(32) 2.333 ± 0.882
     """
-
-    __array_ufunc__ = None  # NumPy's arrays and scalars leave operations to the methods below
 
     _moments: Moments
     _scalar: bool
@@ -294,6 +356,12 @@ class Estimate:
     def _measured(self) -> "Measurement":
         return Measurement(self.mean, self.stderr, frozenset(self._rows))
 
+    def _function_of_means(self, function: str, others: tuple[Any, ...]) -> str:
+        if self._scalar and all(isinstance(one, Estimate) for one in others):
+            return f"a.propagate({function}{', b' if len(others) > 1 else ''})"
+        mean = "mean" if self._scalar else "mean[0]"
+        return f"a.propagate(lambda mean: {function}({', '.join(mean if one is self else 'x' for one in others)}))"
+
     def __neg__(self) -> "Estimate":
         return self._scaled(mul, np.full(self._moments.mean.shape[1], -1.0))
 
@@ -382,13 +450,14 @@ class Estimate:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Measurement:
+class Measurement(_Quantity):
     """A value with its standard error, computed from the means of estimates.
 
     Returned by `a - b`, `a * b`, `a / b` of estimates, and by `Estimate.propagate`. It has no `count`, and `+`, `-`, `*`, `/`
     all combine values, with numbers, measurements and estimates. Errors are propagated to first order for independent
-    operands: JCGM 100:2008 (GUM), equation 10. If both contain the same rows, as in `a / (a - b)`, they are refused;
-    `propagate` takes such functions. With several values, operations are elementwise.
+    operands: JCGM 100:2008 (GUM), equation 10; so they are by `**`, `abs` and NumPy's functions of one number. If both operands
+    contain the same rows, as in `a / (a - b)`, they are refused; `propagate` takes such functions. With several values,
+    operations are elementwise.
 
     >>> a, b = Estimate.from_values([9.0, 10.0, 11.0]), Estimate.from_values([4.9, 5.1])
     >>> print(a / b, 2 * (a - b), f"{a * b:.1f}")
@@ -400,8 +469,6 @@ class Measurement:
         rows: identities of the rows that it was computed from.
     """
 
-    __array_ufunc__ = None  # as in Estimate
-
     mean: Any
     stderr: Any
     rows: frozenset[bytes] = frozenset()
@@ -410,45 +477,33 @@ class Measurement:
         return Measurement(-self.mean, self.stderr, self.rows)
 
     def __add__(self, other: Any) -> "Measurement":
-        return self._with(other, lambda a, s, b, t: (a + b, np.hypot(s, t)))
+        return _combined(self, other, lambda a, s, b, t: (a + b, np.hypot(s, t)))
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> "Measurement":
-        return self._with(other, lambda a, s, b, t: (a - b, np.hypot(s, t)))
+        return _combined(self, other, lambda a, s, b, t: (a - b, np.hypot(s, t)))
 
     def __rsub__(self, other: Any) -> "Measurement":
         return -self + other
 
     def __mul__(self, other: Any) -> "Measurement":
-        return self._with(other, lambda a, s, b, t: (a * b, np.hypot(b * s, a * t)))
+        return _combined(self, other, lambda a, s, b, t: (a * b, np.hypot(b * s, a * t)))
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> "Measurement":
-        return self._with(other, lambda a, s, b, t: (a / b, np.hypot(s / b, a / b * (t / b))))
+        return _combined(self, other, lambda a, s, b, t: (a / b, np.hypot(s / b, a / b * (t / b))))
 
     def __rtruediv__(self, other: Any) -> "Measurement":
-        return self._with(other, lambda a, s, b, t: (b / a, np.hypot(t / a, b / a * (s / a))))
+        return _combined(self, other, lambda a, s, b, t: (b / a, np.hypot(t / a, b / a * (s / a))))
 
-    def _with(self, other: Any, combine: Callable[..., tuple[Any, Any]]) -> "Measurement":
-        """Returns combine(mean, stderr, other mean, other stderr), for independent errors."""
-        if isinstance(other, Estimate):
-            other = Measurement(other.mean, other.stderr, frozenset(other._rows))  # noqa: SLF001  # same module
-        elif not isinstance(other, Measurement):
-            array = _real_array(other)
-            if array is None:
-                return NotImplemented
-            other = Measurement(array, np.zeros(array.shape))
-        if self.rows & other.rows:
-            raise _shared()
-        numbers = [np.asarray(one) for one in (self.mean, self.stderr, other.mean, other.stderr)]
-        shapes = numbers[0].shape, numbers[2].shape
-        if len(shapes[1]) > 1 or (all(shapes) and shapes[0] != shapes[1]):
-            raise ReductionError(f"operands must be single values or have one shape (k,), got {shapes[0]} and {shapes[1]}")
-        with np.errstate(all="ignore"):  # division by a mean of 0 and overflow give infinity or NaN, as in arrays
-            mean, stderr = (one if one.ndim else float(one) for one in combine(*numbers))
-        return Measurement(mean, stderr, self.rows | other.rows)
+    def _measured(self) -> "Measurement":
+        return self
+
+    def _function_of_means(self, function: str, others: tuple[Any, ...]) -> str:
+        arguments = ", ".join("x / y" if one is self else "z" for one in others)
+        return f"one function of the means of estimates, as in a.propagate(lambda x, y: {function}({arguments}), b)"
 
     def __float__(self) -> float:
         """Returns a single value."""
@@ -465,6 +520,46 @@ class Measurement:
     def __repr__(self) -> str:
         """Shows value and standard error at full precision."""
         return f"Measurement(mean={np.asarray(self.mean).tolist()!r}, stderr={np.asarray(self.stderr).tolist()!r})"
+
+
+def _combined(one: Measurement, other: Any, combine: Callable[..., tuple[Any, Any]]) -> Measurement:
+    """Returns combine(mean, stderr, other mean, other stderr), for independent errors."""
+    if isinstance(other, Estimate):
+        other = other._measured()  # noqa: SLF001  # same module
+    elif not isinstance(other, Measurement):
+        array = _real_array(other)
+        if array is None:
+            return NotImplemented
+        other = Measurement(array, np.zeros(array.shape))
+    if one.rows & other.rows:
+        raise _shared()
+    numbers = [np.asarray(number) for number in (one.mean, one.stderr, other.mean, other.stderr)]
+    shapes = numbers[0].shape, numbers[2].shape
+    if len(shapes[1]) > 1 or (all(shapes) and shapes[0] != shapes[1]):
+        raise ReductionError(f"operands must be single values or have one shape (k,), got {shapes[0]} and {shapes[1]}")
+    with np.errstate(all="ignore"):  # division by a mean of 0 and overflow give infinity or NaN, as in arrays
+        mean, stderr = (array if array.ndim else float(array) for array in combine(*numbers))
+    return Measurement(mean, stderr, one.rows | other.rows)
+
+
+def _through(function: np.ufunc, one: Measurement) -> Measurement:
+    """Returns a function of a value, elementwise, with its error to first order."""
+    with np.errstate(all="ignore"):
+        mean, stderr = np.asarray(one.mean), np.asarray(one.stderr)
+        found = np.asarray(function(mean)), _part(DERIVATIVES[function](mean), stderr)
+    value, error = (array if array.ndim else float(array) for array in found)
+    return Measurement(value, error, one.rows)
+
+
+def _power(a: Array, s: Array, b: Array, t: Array) -> tuple[Array, Array]:
+    """Returns aᵇ and its error, of a ± s and b ± t."""
+    value = a**b
+    return value, np.hypot(_part(np.where(b == 0, 0.0, b * a ** (b - 1)), s), _part(np.log(a) * value, t))
+
+
+def _part(slope: Array, stderr: Array) -> Array:
+    """Returns the error that an operand with this error brings; 0 if it has none, also where there is no slope."""
+    return np.where(stderr == 0, 0.0, np.absolute(slope) * stderr)
 
 
 def _slopes(function: Callable[..., Any], means: list[Any], position: int, estimate: Estimate) -> Array:

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, assert_never
 
 from synknumba._comm import DRIVERS, Communicator
 from synknumba._device import Device, DeviceKernel, open_device
-from synknumba._errors import WorldError
+from synknumba._errors import SANDBOX, WorldError
 from synknumba._host.inherited import flush
 from synknumba._host.segment import Segment
 from synknumba._host.this_process import end_child
@@ -48,7 +48,6 @@ from synknumba.simt.internals import explain
 
 RESERVE_BYTES = 1 << 20  # untouched memory that a rank gives up to report that it has no more
 
-_SANDBOX = " A sandbox refuses this system call: allow it in its profile, as by docker run --security-opt seccomp=<profile>."
 _FILES = " The limit of open files is reached: raise it by `ulimit -n`, close files before fork(), or fork fewer ranks."
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -386,7 +385,7 @@ def _way_out(error: Exception) -> str:
     code = getattr(error, "errno", None)
     if code in {errno.EMFILE, errno.ENFILE}:
         return _FILES
-    return _SANDBOX if isinstance(error, PermissionError) or code == errno.ENOSYS else ""
+    return f" {SANDBOX}" if isinstance(error, PermissionError) or code == errno.ENOSYS else ""
 
 
 def _live(config: RankConfig) -> int:

@@ -669,8 +669,9 @@ def exchange(vars: Any, *, during: Callable[[], object] | None = None) -> Any:
     Args:
         vars: a `Variable`, or a tree of variables, each divided by `scatter` with `halo=`.
         during: function that makes calls, for which neighbours need not be waited, as in
-            `edges(u, v); synk.exchange(v, during=lambda: interior(u, v))`. It runs first. Its calls must neither read the
-            halos of `vars` nor write the rows that neighbours get: in a sequence they may run while neighbours read those.
+            `edges(u, v); synk.exchange(v, during=lambda: interior(u, v))`. It runs first, unless the exchange is refused. Its
+            calls must neither read the halos of `vars` nor write the rows that neighbours get: in a sequence they may run while
+            neighbours read those.
 
     Returns:
         `vars`.
@@ -682,9 +683,11 @@ def exchange(vars: Any, *, during: Callable[[], object] | None = None) -> Any:
     if during is not None:
         if not callable(during):
             raise ArgumentError(f"exchange: during takes a function without arguments, that makes calls; got {during!r}")
-        several_of(vars, "exchange")  # raises before anything has run
+        several = several_of(vars, "exchange")
         if tracing.current is not None and tracing.current.is_here:
             return tracing.current.beside(during, vars)
+        with placed(several, written=()):
+            check_halos(several)  # before anything has run
         during()
     if (quick := run_known(vars, "exchange", None)) is not None:
         return quick

@@ -42,6 +42,13 @@ def load(payload: bytes, sent: Callable[[int], Any]) -> Any:
     return _Unpickler(io.BytesIO(payload), sent).load()
 
 
+def _is_intrinsic_of_numba(obj: Any) -> bool:
+    kind, module = type(obj), str(getattr(obj, "__module__", None))
+    if kind.__name__ != "_Intrinsic" or not module.startswith("numba."):
+        return False
+    return getattr(sys.modules.get(module), obj.__name__, None) is obj
+
+
 def _dumped(kind: Any, value: Any, **settings: Any) -> bytes:
     file = io.BytesIO()
     pickler = kind(file)
@@ -63,6 +70,8 @@ class _Telling:
     def reducer_override(self, obj: Any) -> Any:
         if is_foreign(obj):
             return reduce_foreign(obj)
+        if _is_intrinsic_of_numba(obj):
+            return obj.__name__  # by reference: `numba.cuda.grid`, imported by name, is known to the compiler by its identity
         if hasattr(type(obj), "_reduce_for_ranks"):  # of a decorated function, which other pickles refer to by name
             return obj._reduce_for_ranks()  # noqa: SLF001
         parts = super().reducer_override(obj)  # type: ignore[misc]  # the pickler's method

@@ -16,7 +16,7 @@ from synknumba._host import this_process
 from synknumba._host.inherited import tell_of_threads
 from synknumba._types import DeviceKind, Transport, as_flag, known_options
 from synknumba._world.engine import Engine, current_world, open_world, world_to_start_again
-from synknumba._world.limits import as_timeout, check_room
+from synknumba._world.limits import as_timeout, check_room, check_system_calls
 from synknumba._world.world import World, world_of
 from synknumba.simt.internals import jit_problem
 
@@ -64,7 +64,8 @@ def fork(
         the same call returns the world that it has opened.
 
     Raises:
-        WorldError: a world is open already, this process is a rank, or MPI has been initialised in it.
+        WorldError: a world is open already, this process is a rank, MPI has been initialised in it, or a sandbox refuses a
+            system call that is needed.
         PartitionError: `world_size`, `device`, `devices`, `transport` or `timeout` is invalid, there are fewer GPUs than
             ranks, or the machine has no room for so many ranks.
         ArgumentError: `profile` or `prefix_output` is not True or False.
@@ -97,6 +98,7 @@ def fork(
         with ExitStack() as awake:  # keeps the probed GPUs initialised until the ranks have opened theirs
             size, kind, indices = _resolve(world_size, "cuda" if device == "gpu" else device, devices, awake)
             check_room(size)
+            check_system_calls()
             _check_mpi()
             tell_of_threads()
             carrier = _choose_transport(transport, kind, indices)

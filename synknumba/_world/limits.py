@@ -1,14 +1,17 @@
-"""Limits: how many ranks this machine has room for, by open files, processes and memory; the time limit of a call."""
+"""Limits: how many ranks this machine has room for; the time limit of a call; system calls that a sandbox refuses."""
 
+import errno
 import os
 import resource
-from collections.abc import Iterator
+import select
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from numbers import Real
 from pathlib import Path
 from typing import cast
 
-from synknumba._errors import PartitionError
+from synknumba._errors import SANDBOX, PartitionError, WorldError
 
 ALWAYS = 64  # so few ranks are started without a look at the limits; what fails then says so itself
 
@@ -39,6 +42,37 @@ def check_room(world_size: int) -> None:
             f"world_size={world_size} is more than this machine has room for: {told}. Pass at most {max(most, 1)}; a rank per "
             "core, the default, is the fastest on CPU cores"
         )
+
+
+def check_system_calls() -> None:
+    """Raises `WorldError` if a sandbox refuses a system call without which no world can be."""
+    for call, make in _NEEDED.items():
+        try:
+            make()
+        except OSError as error:
+            if error.errno in REFUSED:
+                raise WorldError(f"fork() needs {call}, which failed: {type(error).__name__}: {error}. {SANDBOX}") from error
+
+
+def _open_pipe() -> None:
+    for end in os.pipe():
+        os.close(end)
+
+
+def _send_descriptor() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        socket.send_fds(ours, [b"-"], [theirs.fileno()])
+
+
+REFUSED = {errno.EPERM, errno.EACCES, errno.ENOSYS}  # what filters of sandboxes answer
+
+_NEEDED: dict[str, Callable[[], object]] = {
+    "os.pipe() (pipe2)": _open_pipe,
+    "socket.socketpair() and sendmsg": _send_descriptor,
+    "select.poll()": lambda: select.poll().poll(0),
+    "os.waitid()": lambda: os.waitid(os.P_PID, os.getpid(), os.WEXITED | os.WNOHANG | os.WNOWAIT),  # ECHILD where it works
+}
 
 
 def _room() -> Iterator[tuple[str, int]]:

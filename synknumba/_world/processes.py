@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import final
 
 from synknumba._device import import_driver
+from synknumba._errors import SANDBOX, WorldError
 from synknumba._host.children import exit_status, has_ended, has_stopped, kill, lives, reap, was_stopped
 from synknumba._host.inherited import before_fork, fork
 from synknumba._host.segment import allow_descriptors
@@ -23,7 +24,7 @@ from synknumba._rank.startup import RankConfig
 from synknumba._types import DeviceKind
 from synknumba._wire.control import ControlBlock
 from synknumba._world.failure import Death
-from synknumba._world.limits import DESCRIPTORS
+from synknumba._world.limits import DESCRIPTORS, REFUSED
 from synknumba._world.output_process import Scribe
 
 
@@ -53,6 +54,9 @@ class Processes:
         self.pids: list[int] = []  # by rank; 0 for a rank that has ended and been reaped
         self.sockets: list[socket.socket] = []  # the coordinator's end of each rank's socketpair
         self._lifelines: list[int] = []
+        # The ranks' ends: with these open here, a cut lifeline also ends the processes that a rank has left behind, by the
+        # rights that the rank had at its start. The script may have given up its own since.
+        self._groups: list[int] = []
         self._stacks: list[Stacks] = []
         self.scribe = Scribe(prefix=prefix_output)
         self._asking = threading.RLock()  # one request at a time; a signal handler may nest another
@@ -87,7 +91,7 @@ class Processes:
                     lifeline=lifeline,
                     stacks=self._stacks[rank],
                     streams=streams,
-                    others=self._descriptors() - {self._stacks[rank].fd},
+                    others=self._descriptors() - {self._stacks[rank].fd, lifeline},
                     coordinator=os.getpid(),
                     from_main_thread=in_main_thread(),
                     random_state=state,
@@ -103,7 +107,7 @@ class Processes:
         child_ends.callback(theirs.close)
         lifeline, end = os.pipe()
         self._lifelines.append(end)
-        child_ends.callback(os.close, lifeline)
+        self._groups.append(lifeline)
         self._stacks.append(Stacks(rank))
         streams = {}
         for stream in self.scribe.streams:
@@ -114,12 +118,16 @@ class Processes:
     def _descriptors(self) -> frozenset[int]:
         """Returns the descriptors that the coordinator has for ranks."""
         stacks = (one.fd for one in self._stacks)
-        return frozenset((*(sock.fileno() for sock in self.sockets), *self._lifelines, *stacks, *self.scribe.readers))
+        return frozenset(
+            (*(sock.fileno() for sock in self.sockets), *self._lifelines, *self._groups, *stacks, *self.scribe.readers)
+        )
 
     def _fork_one(self, config: RankConfig) -> None:
         try:
             pid = fork()
         except OSError as error:
+            if error.errno in REFUSED:
+                raise WorldError(f"os.fork() failed: {type(error).__name__}: {error}. {SANDBOX}") from error
             raise OSError(
                 error.errno,
                 f"{error.strerror}: rank {config.rank} of {config.control.world_size} could not be started: the system is out "
@@ -220,5 +228,6 @@ class Processes:
         self._cut_lifelines()
 
     def _cut_lifelines(self) -> None:
-        while self._lifelines:
-            os.close(self._lifelines.pop())
+        for ends in (self._lifelines, self._groups):  # in this order: SIGIO comes while there is a reader
+            while ends:
+                os.close(ends.pop())

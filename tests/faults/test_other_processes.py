@@ -1,6 +1,8 @@
 """Processes that the script makes for itself, beside the ranks: neither gets in the way of the other."""
 
+import contextlib
 import os
+import signal
 import textwrap
 from pathlib import Path
 
@@ -265,6 +267,47 @@ def test_a_script_that_becomes_another_user_still_ends_its_ranks(start):
     """)
     script.expect("told")
     script.finish()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("end", ["closed", *whole("a rank that exits", "the only rank")])
+def test_processes_of_ranks_end_though_the_script_has_become_another_user(start, end):
+    ranks = 1 if end == "the only rank" else 2
+    script = start(f"""
+        import subprocess
+
+        @synk.function(outputs=None)
+        def starting(x):
+            return subprocess.Popen(["sleep", "1000"]).pid  # has none of the rank's descriptors
+
+        @synk.function(outputs=None)
+        def leaving(x, rank):
+            if rank == 0:
+                os._exit(3)
+
+        world = synk.fork({ranks}, device="cpu")
+        say("pids", *starting(ROWS))
+        os.setuid(65534)
+        if {end != "closed"}:
+            try:
+                leaving(ROWS, synk.RANK)
+            except synk.RankDied:
+                pass
+        world.close()
+        say("ended")
+        hear()
+    """)
+    pids = [int(pid) for pid in script.expect("pids (.*)")[1].split()]
+    assert len(pids) == ranks
+    script.expect("ended")
+    try:
+        poll(
+            lambda: not any(Path(f"/proc/{pid}").exists() and status(pid)["State"][0] != "Z" for pid in pids), "all ended", 5.0
+        )
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_data_that_other_threads_make_during_a_fork(start):

@@ -105,6 +105,50 @@ def test_a_call_that_a_rank_cannot_do_without_is_named(start):
     script.finish()
 
 
+@filters
+@pytest.mark.parametrize(
+    ("call", "needed"),
+    [
+        ("pipe2", r"os\.pipe\(\) \(pipe2\)"),
+        ("socketpair", r"socket\.socketpair\(\) and sendmsg"),
+        ("sendmsg", r"socket\.socketpair\(\) and sendmsg"),
+        ("poll", r"select\.poll\(\)"),
+        ("waitid", r"os\.waitid\(\)"),
+    ],
+)
+def test_a_call_that_the_script_cannot_do_without_is_named(start, call, needed):
+    text = """
+        for _ in range(2):
+            try:
+                synk.fork(2, device="cpu")
+            except synk.WorldError as error:
+                say(error)
+    """
+    script = start(refusing(call, text=text))
+    for _ in range(2):
+        script.expect(
+            rf"fork\(\) needs {needed}, which failed: PermissionError: \[Errno 1\] Operation not permitted\. "
+            r"A sandbox refuses this system call: allow it in its profile.*"
+        )
+    script.finish()
+    script.check_nothing_left()
+
+
+@filters
+def test_a_refused_fork_is_no_lack_of_memory(start):
+    text = """
+        from tests.faults.seccomp import refuse
+        refuse("clone")
+        try:
+            synk.fork(2, device="cpu")
+        except synk.WorldError as error:
+            say(error)
+    """
+    script = start(text)
+    script.expect(r"os\.fork\(\) failed: PermissionError: \[Errno 1\] Operation not permitted\. A sandbox refuses .*")
+    script.finish()
+
+
 def in_a_namespace(*command):
     """Runs a command where /proc is an empty folder."""
     hidden = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]

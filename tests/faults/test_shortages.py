@@ -68,3 +68,23 @@ def test_too_few_descriptors_to_start_ranks(start):
     assert any("could not be started: the limit of open files is reached" in line for line in failed)
     script.finish()
     assert script.errors == ""
+
+
+def test_a_limit_of_file_sizes(start):
+    script = start("""
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        for _ in range(2):
+            try:
+                synk.data(ROWS)
+            except synk.SharedMemoryError as error:
+                say(error)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        with synk.fork(2, device="cpu"):
+            assert total(synk.data(ROWS)) == ROWS.sum()
+    """)
+    for _ in range(2):
+        script.expect(
+            r"cannot allocate [\d,]+ bytes of shared memory: .*File too large\. The limit of file sizes \(`ulimit -f`\).*"
+        )
+    script.finish()

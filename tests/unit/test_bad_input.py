@@ -194,6 +194,27 @@ def test_a_read_only_array_that_is_to_be_written(world):
         add_one(y)
 
 
+@pytest.mark.parametrize("value", [3.0, [1.0, 2.0], (1, 2), {"a": 1.0}, range(4), "text"], ids=repr)
+def test_what_has_no_rows_to_write_back(world, value):
+    told = f"it is of type {type(value).__name__}, without any; pass an array with rows, or Data"
+    with refused(synk.ArgumentError, "y of add_one is in inout=, so its rows are written back, but", told):
+        add_one(value)
+    for number in (np.array(3.0), synk.data(np.array(3.0))):
+        with refused(synk.ArgumentError, "y of add_one is in inout=", "it is 0-d, and ranks get it as a number"):
+            add_one(number)
+
+
+def test_trees_that_have_rows_to_write_back_beside_numbers(world):
+    @synk.function(inout=("tree", "other"))
+    def raised(tree, other=None):
+        tree["a"] += tree["by"]
+
+    a = np.zeros(4)
+    raised({"a": a, "by": 2.0})
+    raised({"a": a, "by": 3.0}, None)
+    assert np.array_equal(a, np.full(4, 5.0))
+
+
 def test_data_that_is_written_and_read_in_one_call(world):
     @synk.function(inout=("y",))
     def shift(x, y):

@@ -3,6 +3,7 @@
 import math
 import operator
 import pickle
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
 from synknumba import Estimate, Measurement
+from synknumba._ops.derivatives import DERIVATIVES
 
 CLOSE = {"rtol": 1e-12, "atol": 0}
 ROWS = np.random.default_rng(5).normal(3.0, 1.0, size=40)
@@ -122,6 +124,18 @@ def of(mean, stderr):
         (lambda a, b: a.propagate(lambda x, y: x + y, b), 4.0, math.hypot(SA, SB)),
         (lambda a, b: a.propagate(lambda x, y: x / (x + y), b), 1.5, math.hypot(B * SA, A * SB) / 16),
         (lambda a, b: a.propagate(math.log), math.log(6), SA / A),
+        (lambda a, b: a**2, 36.0, 2 * A * SA),
+        (lambda a, b: b**3, -8.0, 3 * B**2 * SB),
+        (lambda a, b: a**-0.5, A**-0.5, 0.5 * A**-1.5 * SA),
+        (lambda a, b: b**0, 1.0, 0.0),
+        (lambda a, b: 2**b, 0.25, math.log(2) / 4 * SB),
+        (lambda a, b: np.float64(4.0) ** b, 1 / 16, math.log(4) / 16 * SB),
+        (lambda a, b: a**b, 1 / 36, math.hypot(2 * SA / A, math.log(6) * SB) / 36),
+        (lambda a, b: (a / b) ** 2, 9.0, 18 * math.hypot(SA / A, SB / B)),
+        (lambda a, b: abs(b), 2.0, SB),
+        (lambda a, b: abs(a / b) + 0, 3.0, 3 * math.hypot(SA / A, SB / B)),
+        (lambda a, b: np.exp(-a / 2) * b, -2 * math.exp(-3), 2 * math.exp(-3) * math.hypot(SA / 2, SB / B)),
+        (lambda a, b: np.sqrt(a / of(1.5, 0.0)), 2.0, SA / 6),
     ],
 )
 def test_errors_of_means_of_different_rows_are_propagated(found, mean, stderr):
@@ -130,6 +144,71 @@ def test_errors_of_means_of_different_rows_are_propagated(found, mean, stderr):
     assert type(got.mean) is type(got.stderr) is float
     assert_allclose(got.mean, mean, **CLOSE)
     assert_allclose(got.stderr, stderr, rtol=1e-6)  # numerical derivatives
+
+
+@pytest.mark.parametrize("ufunc", DERIVATIVES, ids=lambda one: one.__name__)
+def test_errors_are_propagated_through_functions_of_numpy(ufunc):
+    e = of(0.4, 1e-3)
+    found, numerical = ufunc(e), e.propagate(ufunc)
+    assert isinstance(found, Measurement)
+    assert type(found.mean) is type(found.stderr) is float
+    assert found.mean == numerical.mean == ufunc(e.mean)
+    assert_allclose(found.stderr, numerical.stderr, rtol=1e-5)
+    several = ufunc(Estimate.from_values([[0.399, 0.5], [0.401, 0.7]]))
+    assert_allclose((several.mean[0], several.stderr[0]), (found.mean, found.stderr), rtol=1e-9)
+    with pytest.raises(synk.ReductionError, match="same rows"):
+        found * e
+
+
+def test_powers_and_functions_at_the_edge_of_where_they_are_defined():
+    zero, constant = of(0.0, 0.1), of(-2.0, 0.0)
+    assert ((zero**2).mean, (zero**2).stderr) == (0.0, 0.0)
+    assert np.sqrt(zero).stderr == math.inf
+    assert math.isnan(abs(zero).stderr)
+    assert math.isnan(np.log(-(of(2.0, 0.1) / 1)).mean)
+    assert ((constant**3).mean, (constant**3).stderr) == (-8.0, 0.0)
+    assert_array_equal((Estimate.from_values([[1.0, 3.0], [3.0, 3.0]]) ** np.array([2.0, 1.0])).mean, [4.0, 3.0])
+
+
+def test_signs_and_numpy_operators_keep_the_rows():
+    e = Estimate.from_values(ROWS)
+    for found, rows in (
+        (+e, ROWS),
+        (np.negative(e), -ROWS),
+        (np.add(1, e), 1 + ROWS),
+        (np.subtract(e, 1), ROWS - 1),
+        (np.float32(2) - e, 2 - ROWS),
+        (np.array(3.0) * e, 3 * ROWS),
+        (np.divide(e, 3), ROWS / 3),
+    ):
+        assert_allclose(statistics(found), statistics(Estimate.from_values(rows)), rtol=1e-11)
+    assert_array_equal(
+        [np.float64(e.mean) == e, np.equal(e, e), e != np.float64(1.0), np.ones(2) == e], [False, True, True, False]
+    )
+
+
+@pytest.mark.parametrize(
+    ("misuse", "words"),
+    [
+        (lambda e, k: np.gcd(e, 2), "np.gcd takes no Estimate: write a.propagate(lambda mean: np.gcd(mean, x)), which"),
+        (lambda e, k: np.hypot(e, of(1.0, 0.1)), "np.hypot takes no Estimate: write a.propagate(np.hypot, b), which"),
+        (lambda e, k: np.rint(e), "np.rint takes no Estimate: write a.propagate(np.rint), which"),
+        (
+            lambda e, k: np.maximum(0, k),
+            "np.maximum takes no Estimate: write a.propagate(lambda mean: np.maximum(x, mean[0])), ",
+        ),
+        (lambda e, k: np.arctan2(1 / e, 1.0), "np.arctan2 takes no Measurement: write one function of the means of estimates"),
+        (lambda e, k: np.isfinite(e), "np.isfinite takes no Estimate: pass its mean, as in np.isfinite(a.mean)"),
+        (lambda e, k: np.float64(2.0) < e, "np.less takes no Estimate: pass its mean, as in np.less(a.mean, x)"),
+        (lambda e, k: np.exp(e, out=np.zeros(())), "np.exp takes no Estimate: pass its mean, as in np.exp(a.mean)"),
+        (lambda e, k: np.add.reduce(e), "np.add takes no Estimate: pass its mean"),
+        (lambda e, k: np.ones(2).__imul__(k), "np.multiply takes no Estimate: pass its mean"),
+    ],
+    ids=map(str, range(10)),
+)
+def test_other_functions_of_numpy_name_propagate(misuse, words):
+    with pytest.raises(synk.ArgumentError, match=f"^{re.escape(words)}"):
+        misuse(Estimate.from_values([1.0, 2.0]), Estimate.from_values([[1.0, 2.0], [2.0, 3.0]]))
 
 
 @pytest.mark.parametrize(
@@ -294,5 +373,3 @@ def test_numpy_scalars_and_arrays_leave_operations_to_the_estimate(op):
     e = Estimate.from_values([1.0, 2.0])
     assert isinstance(op(np.float64(2.0), e), Estimate)
     assert isinstance(op(np.float64(2.0), 1 / e), Measurement)
-    with pytest.raises(TypeError):
-        np.sqrt(e)

@@ -65,6 +65,39 @@ def as_a_tuple(x, out):
     out[position[0], position[1]] = 1
 
 
+AXES = 2
+positions_in_the_grid = grid
+
+
+@flat(2, "j")
+def under_another_name(x, out):
+    i, j = positions_in_the_grid(2)
+    out[i, j] = x[i, j]
+
+
+class Settings:
+    axes = 3
+
+
+@flat(2, "j")
+def axes_by_name(x, out):
+    i, j = cuda.grid(AXES)
+    out[i, j] = x[i, j]
+
+
+@flat(3, "j")
+def axes_in_a_variable(x, out):
+    n = 2
+    i, j = cuda.grid(n)
+    out[i, j] = x[i, j]
+
+
+@flat(2, "k")
+def axes_of_a_class(x, out):
+    _, _, k = cuda.grid(Settings.axes)
+    out[k] = x[k]
+
+
 @flat(2, "position")
 def a_whole_tuple(x, out):
     position = grid(2)

@@ -8,6 +8,7 @@ import cloudpickle
 import numpy as np
 import pytest
 from numba import cuda
+from numba.cuda import atomic, blockIdx, grid, gridsize, shared, syncthreads, syncthreads_count, threadIdx
 
 import synknumba as synk
 
@@ -110,3 +111,24 @@ def test_ranks_get_the_plain_function():
         inner, squares = nested(), synk.vectorize(lambda x: x * x)
         captured = synk.function(lambda x: inner.py_func(squares.py_func(x)), outputs="sum")
         assert captured(np.full(4, 2.0)) == 16
+
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(3,), dtype="int64")}, grid=2, block=32)
+@cuda.jit
+def imported_by_name(x, total):
+    part = shared.array(32, "int64")
+    part[threadIdx.x] = 0
+    for i in range(grid(1), x.shape[0], gridsize(1)):
+        part[threadIdx.x] += x[i]
+    positive = syncthreads_count(part[threadIdx.x] > 0)
+    syncthreads()
+    if threadIdx.x == 0:
+        for one in part:
+            atomic.add(total, 0, one)
+        atomic.add(total, 1, positive)
+        atomic.add(total, 2, blockIdx.x)
+
+
+def test_members_of_numba_cuda_that_are_imported_by_name():
+    with synk.fork(2, device="cpu"):
+        assert imported_by_name(np.arange(1, 101)).tolist() == [5050, 100, 2]

@@ -1,6 +1,6 @@
 """`new = x.sum(0)` where `new` is to be written in place: refused at definition if the source shows it with certainty."""
 
-# ruff: noqa: F841, SIM108, RET504, PLW2901, RUF005, PLR1704  # names assigned and lost are what is tested
+# ruff: noqa: B007, B020, F841, PLW0131, RUF059, SIM108, RET504, PLW2901, RUF005, PLR1704  # names assigned and lost are what is tested
 
 import inspect
 import math
@@ -104,10 +104,59 @@ def in_a_loop(x, new):
         new = g
 
 
-@lost("updates", 1, "new += ..., or new[:] = ...")
+@lost("updates", 1, "new += x.sum(0), or new[:] = x.sum(0)")
 def one_of_two(x, new):
     count, new = len(x), x.sum(0)
     assert count
+
+
+@lost("updates", 1, "new += ..., or new[:] = ...")
+def unpacked(x, new):
+    new, *others = x
+
+
+@lost("updates", 1, "new += x.sum(0), or new[:] = x.sum(0)")
+def named_in_a_statement(x, new):
+    (new := x.sum(0))
+    new += 1
+
+
+@lost("inout", 1, "y[:] = 2 * x")
+def named_in_an_expression(x, y):
+    if (y := 2 * x).any():
+        return y.sum()
+    return 0
+
+
+@lost("inout", 2, "Give the variable of the loop another name. Write y[:] = ...")
+def the_variable_of_a_loop(x, y):
+    total = 0
+    for y in x:
+        total += y.sum()
+    return total
+
+
+@lost("inout", 1, "Give the variable of the loop another name. Write y[:] = ...")
+def written_after_a_loop(x, y):
+    for i, y in enumerate(x):
+        print(i)
+    y[:] = x[0]
+
+
+@lost("inout", 1, "Give the variable of the with statement another name. Write y[:] = ...")
+def the_variable_of_a_with_statement(x, y):
+    with np.errstate(all="ignore"), memoryview(x) as y:
+        return y[0]
+
+
+@lost(
+    "inout",
+    2,
+    "Pass x, y in the other order at the next call, or exchange variables by synk.swap(x, y)",
+)
+def exchanged(x, y):
+    y[:] = 2 * x
+    x, y = y, x
 
 
 @lost("updates", 1, "new += x.sum(0), or new[:] = x.sum(0)")
@@ -321,6 +370,32 @@ def a_variable_of_a_loop(x, y):
 
 
 @right("inout")
+def rows_that_a_loop_writes(x, y):
+    for y in y:
+        y += 1
+
+
+@right("inout")
+def exchanged_in_a_loop(x, y):
+    for _ in range(4):
+        y[:] = 2 * x
+        x, y = y, x
+
+
+@right("inout")
+def exchanged_and_returned(x, y):
+    y[:] = 2 * x
+    x, y = y, x
+    return y.sum()
+
+
+@right("inout")
+def written_and_named(x, y):
+    y[:] = 2 * x
+    return (y := y.ravel())[0]
+
+
+@right("inout")
 def of_a_comprehension(x, y):
     y[:] = sum(y for y in x)
 
@@ -366,6 +441,40 @@ def an_element_of_a_variable(x, w):
     w = w[i] - x[i]
 
 
+@lost("given", 1, "w /= 2, or w[:] = w / 2")
+def with_another(x, w):
+    w, n = w / 2, len(x)
+    return n
+
+
+@lost("given", 1, "w -= x.sum(0), or w[:] = w - x.sum(0)")
+def named(x, w):
+    (w := w - x.sum(0))
+
+
+@lost("given", 1, "w -= x.sum(0), or w[:] = w - x.sum(0)")
+def twice(x, w):
+    w = new = w - x.sum(0)
+
+
+@lost("given", 2, "Give the variable of the loop another name. Write w[:] = ...")
+def of_a_loop(x, w):
+    n = 0
+    for w in x:
+        n += 1
+    return n
+
+
+@lost(
+    "given",
+    2,
+    "Pass w, x in the other order at the next call, or exchange variables by synk.swap(w, x)",
+)
+def exchanged_with_an_argument(x, w):
+    w += x.sum(0)
+    w, x = x, w
+
+
 @right("given")
 def read_later(x, w):
     w = w - x.mean(0)
@@ -402,8 +511,41 @@ def dropped(x, w):
 
 @right("given")
 def one_of_two_is_read(x, w):
-    w, n = w / 2, len(x)
+    w, n = np.frexp(w)
     return n
+
+
+@right("given")
+def named_and_read(x, w):
+    return np.abs(w := w - x.sum(0)).sum()
+
+
+@right("given")
+def named_in_a_condition(x, w):
+    while (w := w / 2).any():
+        pass
+
+
+@right("given")
+def rows_of_a_loop(x, w):
+    total = w.sum()
+    for w in x:
+        total += w.sum()
+    return total
+
+
+@right("given")
+def a_counter(x, w):
+    total = w.sum()
+    for w in range(3):
+        total += 1
+    return total
+
+
+@right("given")
+def chained(x, w):
+    w = new = w - x.sum(0)
+    return new.sum()
 
 
 @right("given")
@@ -445,6 +587,22 @@ def in_a_grid_stride(x, y):
 def accumulated(x, new):
     i = cuda.grid(1)
     new = x[i, 0]
+
+
+@lost(
+    "output",
+    1,
+    "Give the variable of the loop another name. Write to its elements: total[i] = ..., or cuda.atomic.add(total, i, ...)",
+)
+def a_loop_of_a_kernel(x, total):
+    for total in range(3):
+        pass
+
+
+@lost("kernel", 2, "y[i] = 2 * x[i]")
+def a_pair_in_a_kernel(x, y):
+    i = cuda.grid(1)
+    n, y = len(x), 2 * x[i]
 
 
 @right("output")
@@ -528,14 +686,24 @@ def variables(shape=(3,)):
     return synk.variable(np.zeros(shape), name="w"), synk.variable(np.ones(shape), name="g")
 
 
+def exchanged_variables(w, g, rate):
+    w += g
+    w, g = g, w
+
+
 @pytest.mark.parametrize(
     ("function", "line", "advice"),
     [
+        (
+            synk.function(exchanged_variables),
+            2,
+            "Pass w, g in the other order at the next call, or exchange variables by synk.swap(w, g)",
+        ),
         (synk.function(step), 1, "Write w -= rate * g, or w[:] = w - rate * g"),
         (synk.function(maximum, outputs=None), 3, "Write w[:] = np.maximum(w, g)"),
         (synk.parallel(cuda.jit(kernel_step)), 2, "Write to its elements: w[i] = w[i] - rate * g[i]"),
     ],
-    ids=["step", "maximum", "kernel"],
+    ids=["exchanged", "step", "maximum", "kernel"],
 )
 def test_a_variable_that_a_call_passes(function, line, advice):
     code = function.py_func.__code__

@@ -342,3 +342,4 @@ def test_a_kernel_typed_at_the_prompt_is_refused_by_name():
     )
     assert "double (<stdin>:" in run.stderr
     assert re.search("typed at Python's prompt.*define it in a file.*IPython.*3.13", run.stderr)
+    assert "could not get source code" not in run.stderr

@@ -205,17 +205,17 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
             raise KernelError(
                 f"{name} was read from standard input, as by python - < script.py, which keeps no source, and running a kernel "
                 "on the CPU needs it; pass the script's file to python"
-            ) from error
+            ) from None
         if function.__code__.co_filename == "<string>" and sys.argv[:1] == ["-c"] and function.__module__ == "__main__":
             raise KernelError(
                 f"{name} was given to python -c, which keeps no source, and running a kernel on the CPU needs it; write it to "
                 "a file, and run that"
-            ) from error
+            ) from None
         if function.__code__.co_filename == "<stdin>":
             raise KernelError(
                 f"{name} was typed at Python's prompt, which before Python 3.13 keeps no source, and running a kernel on the "
                 "CPU needs it; define it in a file that you import, or use IPython or the prompt of Python 3.13"
-            ) from error
+            ) from None
         raise KernelError(
             f"{name}: the Python source of the kernel cannot be found ({error}), and running it on the CPU needs it; "
             "define the kernel in a file or a notebook cell, not through exec() or eval()"

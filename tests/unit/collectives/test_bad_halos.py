@@ -64,6 +64,24 @@ def test_exchanges_of_variables_without_a_halo(held):
         synk.exchange([held.v, held.v])
 
 
+def test_a_refused_exchange_runs_nothing_first(held):
+    ran = []
+
+    @synk.sequence
+    def exchanging(v):
+        synk.exchange(v, during=lambda: ran.append(1))
+
+    for wrong, told in (
+        (held.v, "exchange: variable 'v' is a replica"),
+        (held.shards, "exchange: variable 'shards' is divided without a halo"),
+    ):
+        with refused(synk.PartitionError, told):
+            synk.exchange(wrong, during=lambda: ran.append(1))
+        with refused(synk.PartitionError, told):
+            exchanging(wrong, times=2)
+    assert not ran
+
+
 def test_own_rows_of_another_number(held):
     u = synk.scatter(synk.variable(ROWS, "haloed"), halo=1)
     told = ["set_value: variable 'haloed' is scattered with halo=1", "own rows on rank 0 keep their shape (2,); got (3,)"]
