@@ -27,7 +27,7 @@ def check_assignments(name: str, function: Callable[..., Any]) -> None:
     if definition is None:
         return
     parameters = {*definition.parameters}
-    for statement in definition.tree.body:  # those of the outermost level, which run once an iteration
+    for statement in map(_plain, definition.tree.body):  # those of the outermost level, which run once an iteration
         bound = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         if not isinstance(statement, ast.Assign | ast.AugAssign) or not bound or not bound <= parameters:
             continue
@@ -40,6 +40,14 @@ def check_assignments(name: str, function: Callable[..., Any]) -> None:
             f"{name} ({where}): {_shown(statement)} has no effect: it changes names until the end of the body, and each "
             f"iteration begins with the arguments again. {_way_out(statement)}"
         )
+
+
+def _plain(statement: ast.stmt) -> ast.stmt:
+    """Returns `(u := v)` as the assignment that it is, and other statements unchanged."""
+    match statement:
+        case ast.Expr(value=ast.NamedExpr(target=target, value=value)):
+            return ast.copy_location(ast.Assign([target], value), statement)
+    return statement
 
 
 def _are_read(bound: set[str], definition: Definition, statement: ast.stmt) -> bool:

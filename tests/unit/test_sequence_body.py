@@ -28,6 +28,11 @@ def trailing_name(u, v):
     u = v
 
 
+def trailing_walrus(u, v):
+    add(u, 1.0)
+    (u := v)  # noqa: PLW0131  # what is tested
+
+
 def trailing_number(v, beta):
     add(v, beta)
     beta *= 1.01
@@ -43,6 +48,7 @@ WRONG = {
     trailing_swap: (r"u, v = v, u has no effect", "write synk.swap(u, v)"),
     trailing_cycle: (r"u, v, w = w, u, v has no effect", "write synk.swap(u, v); synk.swap(v, w)"),
     trailing_name: (r"u = v has no effect", "write synk.swap(u, v); to copy, write a kernel"),
+    trailing_walrus: (r"u = v has no effect", "write synk.swap(u, v); to copy, write a kernel"),
     trailing_number: (r"beta \*= 1.01 has no effect", "write synk.carry(beta, beta * 1.01)"),
     trailing_sum: (r"beta = beta \+ 0.5 \* synk.STEP has no effect", "write synk.carry(beta, beta + 0.5 * synk.STEP)"),
 }
