@@ -197,6 +197,10 @@ class Chain(ABC):
         """
 
     @abstractmethod
+    def scalars(self, first: int, after: int) -> Scalars:
+        """Returns where these steps have their scalars, for compiled code that renews them; raises as `renew` does."""
+
+    @abstractmethod
     def close(self) -> None:
         """Frees the recording, after queued launches have ended; idempotent."""
 

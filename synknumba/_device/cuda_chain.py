@@ -11,8 +11,9 @@ from typing import Any, final
 from cupy.cuda import runtime
 
 from synknumba._device.base import Chain, Step
-from synknumba._device.cuda_nodes import KernelNode, ScalarPlace, capture, find_scalars
+from synknumba._device.cuda_nodes import KernelNode, ScalarPlace, capture, find_scalars, rewriter
 from synknumba._device.cuda_steps import CudaLaunch
+from synknumba._wire.relaunch import Scalars
 
 
 def record_chain(steps: Iterable[Step], stream: Any) -> Chain | None:
@@ -48,15 +49,23 @@ class _GraphChain(Chain):
         runtime.graphLaunch(self._executable, self._stream.ptr)
 
     def renew(self, first: int, after: int) -> None:
+        for kernel, launch in self._kernels_of(first, after):
+            kernel.renew(self._executable, launch.arguments)
+
+    def scalars(self, first: int, after: int) -> Scalars:
+        kernels = [kernel for kernel, _ in self._kernels_of(first, after)]
+        places = [place for kernel in kernels for place in kernel.scalars]
+        return Scalars(places, rewriter(), [(self._executable, *kernel.node_and_params) for kernel in kernels])
+
+    def _kernels_of(self, first: int, after: int) -> Iterator[tuple[KernelNode, CudaLaunch]]:
         for position in range(first, after):
             if position not in self._nodes:
                 continue
             step = self._steps[position]
             assert isinstance(step, CudaLaunch)  # others have no nodes here
-            kernel = self._kernels.get(position)
-            if kernel is None:
-                kernel = self._kernels[position] = KernelNode(self._nodes[position], self._places_of(step))
-            kernel.renew(self._executable, step.arguments)
+            if position not in self._kernels:
+                self._kernels[position] = KernelNode(self._nodes[position], self._places_of(step))
+            yield self._kernels[position], step
 
     def _places_of(self, launch: CudaLaunch) -> list[ScalarPlace]:
         found = self._places.get(launch.layout)

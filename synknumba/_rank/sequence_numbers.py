@@ -89,6 +89,12 @@ class Numbers:
             self._is_float[slot] = kind.kind == "f"
         return slot in self._is_float
 
+    def all_but(self, depth: int) -> Any:
+        """Returns a key of all numbers but the step of one loop."""
+        steps = self.steps.tolist()
+        del steps[depth]
+        return self.scalars.tobytes(), self.results.tobytes(), *self._values, *steps
+
     def set_result(self, slot: int, value: Any) -> None:
         """Notes a result."""
         self._values[slot] = value

@@ -62,7 +62,7 @@ class SequenceRoutine(Repeated):
         self._turns: Array = np.zeros(program.slots, np.int64)  # how often each shared result has been combined
         self._uses_table = runs_tables(place.device)
         self._table: SequenceTable | None = None
-        self._stretches = Stretches(place, self._numbers, routines, self._seen)
+        self._stretches = Stretches(place, self._numbers, program.scalars, routines, self._seen)
         self._whole: Stretch | None = None  # all parts of an iteration, where no host is needed between them
         self._actions: list[list[Action]] | None = None  # of the parts of each iteration, in Python
         self._staged: list[StagedRoutine] = []  # of the parts

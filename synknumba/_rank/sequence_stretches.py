@@ -19,9 +19,10 @@ from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
 from synknumba._rank.sequence_numbers import Numbers
+from synknumba._rank.sequence_renewal import Renewal
 from synknumba._types import Array
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import Loop, Part
+from synknumba._wire.sequence import Formula, Loop, Part
 
 SIZES = 64, 8  # recordings are of so many iterations, or of one
 MOST_STEPS = 5000  # in a recording
@@ -68,11 +69,13 @@ class _Written:
     packed: bytes  # the values that they have
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Recording:
     chain: Chain
     count: int  # of iterations
     written: list[_Written]
+    renewal: Renewal | None  # writes what depends on the step; None if Python does
+    known: object = None  # all other numbers that it has
 
 
 @final
@@ -82,6 +85,7 @@ class Stretch:
     Args:
         device: of the rank.
         numbers: of the sequence.
+        letters: `struct` letters of its scalars.
         depth: of the loop whose step counts the iterations.
         turns: the parts of one iteration, and of the next ones until swapped variables have their memory again.
         seen: called meanwhile with the number of the first iteration not known to be done; what it raises ends the run.
@@ -91,10 +95,17 @@ class Stretch:
     """
 
     def __init__(
-        self, device: Device, numbers: Numbers, depth: int, turns: Sequence[Sequence[_Apart]], seen: Callable[[int], None]
+        self,
+        device: Device,
+        numbers: Numbers,
+        letters: str,
+        depth: int,
+        turns: Sequence[Sequence[_Apart]],
+        seen: Callable[[int], None],
     ) -> None:
         self.running: Part | None = None
-        self._device, self._numbers, self._depth, self._turns, self._seen = device, numbers, depth, turns, seen
+        self._device, self._numbers, self._letters, self._depth = device, numbers, letters, depth
+        self._turns, self._seen = turns, seen
         self._last = [_Last(device, turn) for turn in turns]
         self._warm = [False] * len(turns)  # whether the steps of each turn were run, which compiles kernels
         self._recordings: dict[tuple[int, int], _Recording | None] = {}  # by turn and count; None if there cannot be one
@@ -225,15 +236,33 @@ class Stretch:
                     position = after
 
         chain = self._device.record_chain(steps())
-        return None if chain is None else _Recording(chain, count, written)
+        return None if chain is None else _Recording(chain, count, written, self._renewal(chain, written))
+
+    def _renewal(self, chain: Chain, written: Sequence[_Written]) -> Renewal | None:
+        """Returns what writes the numbers that depend on the step into a recording."""
+        stepping = [place for place in written if _has_step(place.one.part, self._depth)]
+        try:
+            launches = [
+                (place.iteration, place.one.part, place.one.routine, chain.scalars(place.first, place.after))
+                for place in stepping
+                if isinstance(place.one.routine, KernelRoutine)
+            ]
+            return Renewal(self._numbers, self._letters, self._depth, launches)
+        except Exception:  # noqa: BLE001  # of compiled code, the driver, the compiler
+            return None
 
     def _renew(self, recording: _Recording, step: int) -> bool:
         """Writes the numbers of the iterations from `step` on into a recording; if that is not possible, gives it up."""
+        others = self._numbers.all_but(self._depth)
+        if recording.renewal is not None and recording.known == others and recording.renewal(step):
+            self._numbers.steps[self._depth] = step
+            return True
+        recording.known = None
         for place in recording.written:
             self._numbers.steps[self._depth] = step + place.iteration
             self.running = place.one.part
             packed = place.one.write(self._numbers)
-            if packed == place.packed:
+            if packed == place.packed and recording.renewal is None:
                 continue
             place.packed = b""  # unknown until it is written
             try:
@@ -243,6 +272,7 @@ class Stretch:
                 return False
             place.packed = packed
         self._numbers.steps[self._depth] = step
+        recording.known = others
         return True
 
     def _give_up(self, recording: _Recording) -> None:
@@ -250,6 +280,15 @@ class Stretch:
         for key, one in self._recordings.items():
             if one is recording:
                 self._recordings[key] = None
+
+
+def _has_step(part: Part, depth: int) -> bool:
+    """Whether a number of a part depends on the step of a loop."""
+
+    def inside(formula: Formula) -> bool:
+        return formula == ("step", depth) or any(isinstance(one, tuple) and inside(one) for one in formula[1:])
+
+    return any(inside(formula) for _, _, formula in part.formulas)
 
 
 @final
@@ -294,14 +333,15 @@ class Stretches:
     Args:
         place: state of the rank.
         numbers: of the sequence.
+        letters: `struct` letters of its scalars.
         routines: of the parts' programs, by number.
         seen: as for `Stretch`.
     """
 
     def __init__(
-        self, place: Place, numbers: Numbers, routines: Mapping[int, Repeated], seen: Callable[[int, int], None]
+        self, place: Place, numbers: Numbers, letters: str, routines: Mapping[int, Repeated], seen: Callable[[int, int], None]
     ) -> None:
-        self._place, self._numbers, self._routines, self._seen = place, numbers, routines, seen
+        self._place, self._numbers, self._letters, self._routines, self._seen = place, numbers, letters, routines, seen
         self._made: list[Stretch] = []
 
     def whole(self, turns: Sequence[Sequence[Part | Loop]], depth: int) -> Stretch | None:
@@ -339,7 +379,8 @@ class Stretches:
         self._made.clear()
 
     def _note(self, turns: Sequence[Sequence[_Apart]], depth: int) -> Stretch:
-        stretch = Stretch(self._place.device, self._numbers, depth, turns, lambda done: self._seen(depth, done))
+        told = self._place.device, self._numbers, self._letters, depth, turns
+        stretch = Stretch(*told, lambda done: self._seen(depth, done))
         self._made.append(stretch)
         return stretch
 

@@ -11,22 +11,21 @@ A table refers to memory by address, so it is made anew after memory has moved.
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import numpy as np
 from numba import types
 
-from synknumba import _tracing as tracing
 from synknumba._device import Device, Step
 from synknumba._rank.collective_routine import StagedRoutine, Steps
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Place, Repeated
 from synknumba._rank.sequence_numbers import Numbers
+from synknumba._rank.sequence_rows import FormulaRows, PythonOnlyError
 from synknumba._types import Array
 from synknumba._wire import sequence
 from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.native import Native, NativeCall, NativeCopy, NativeStep, raise_error, words_of
-from synknumba._wire.numpy_loops import loop_of, words_of_call
 from synknumba._wire.program import Dynamic
 from synknumba._wire.sequence import CARRIED, Formula, Loop, Part, SequenceProgram, Shared
 
@@ -35,19 +34,6 @@ NAP_SECONDS = 2e-4  # between two rounds of spins, in a wait for a rank that wor
 Action: TypeAlias = Callable[[], None]
 _Ways: TypeAlias = tuple[Step, Sequence[NativeStep] | None]  # a step, and what compiled code does in its place
 
-_FLOAT_OPERATIONS = {"+": table.ADD, "-": table.SUB, "*": table.MUL, "/": table.DIV, "neg": table.NEG, "abs": table.ABS}
-_INT_OPERATIONS = {
-    "+": table.INT_ADD,
-    "-": table.INT_SUB,
-    "*": table.INT_MUL,
-    "/": table.INT_DIV,
-    "//": table.INT_FLOORDIV,
-    "%": table.INT_MOD,
-    "neg": table.INT_NEG,
-    "abs": table.INT_ABS,
-    "minimum": table.INT_MIN,
-    "maximum": table.INT_MAX,
-}
 _COMBINATIONS = {  # (op, dtype): operation, type of the parts
     ("sum", "d"): (table.ADD, table.DOUBLE),
     ("prod", "d"): (table.MUL, table.DOUBLE),
@@ -65,10 +51,6 @@ class GivenUp(Exception):  # noqa: N818  # nothing is wrong on this rank
     """Raised in a wait when another rank has failed, which reports it."""
 
 
-class _PythonOnly(Exception):  # noqa: N818  # not an error
-    """Raised for a formula that compiled code cannot compute."""
-
-
 def _ways(step: Step) -> _Ways:
     return step, step.native() if isinstance(step, Native) else None
 
@@ -80,7 +62,7 @@ def runs_tables(device: Device) -> bool:
 
 
 @final
-class SequenceTable:
+class SequenceTable(FormulaRows):
     """The table of one sequence on one rank.
 
     Args:
@@ -103,13 +85,12 @@ class SequenceTable:
         routines: Mapping[int, Repeated],
         doing: Callable[[Part], Action],
     ) -> None:
-        self._program, self._place, self._numbers = program, place, numbers
+        super().__init__(numbers, program.scalars)
+        self._program, self._place = program, place
         self._board, self._turns, self._routines, self._doing = board, turns, routines, doing
-        self._rows: list[list[int]] = []
         self._parts: list[Part | None] = []  # of the rows
         self._python: dict[int, tuple[Action, int]] = {}  # what Python does at a row, and the row after that
         self._begins: list[int] = []  # of the iterations that differ, the first rows
-        self._kept: list[Any] = []  # memory and code that rows refer to
         self.running: Part | None = None  # for messages
 
     def build(self) -> None:
@@ -186,18 +167,12 @@ class SequenceTable:
     # ---- rows
 
     def _row(self, *words: int) -> None:
-        self._rows.append([*words, *[0] * (table.ROW_WORDS - len(words))])
+        super()._row(*words)
         self._parts.append(self.running)
 
     def _in_python(self, action: Action) -> None:
         self._python[len(self._rows)] = action, len(self._rows) + 1
         self._row(table.PYTHON)
-
-    def _cell(self, value: float) -> int:
-        """Returns the address of a new cell with a number."""
-        cell = np.array([value], np.int64 if isinstance(value, int) else np.float64)
-        self._kept.append(cell)
-        return int(cell.ctypes.data)
 
     def _declare(self, parts: Sequence[Part | Loop]) -> None:
         """Finds the results that are kept in cells."""
@@ -386,7 +361,7 @@ class SequenceTable:
             elif same and letter == "d" and kind == types.float32 and is_float:
                 self._row(table.TO_SINGLE, address, source)
             else:
-                raise _PythonOnly
+                raise PythonOnlyError
 
         self._store(formula, renew, lambda source, is_float: store(source, is_float=is_float))
 
@@ -395,70 +370,9 @@ class SequenceTable:
         begin = len(self._rows)
         try:
             store(*self._number(formula))
-        except _PythonOnly:
+        except PythonOnlyError:
             del self._rows[begin:], self._parts[begin:]
             self._in_python(action)
             return
         for at in range(begin, len(self._rows)):
             self._python[at] = action, len(self._rows)
-
-    def _store_int(self, target: int, source: int, *, is_float: bool) -> None:
-        if is_float:
-            raise _PythonOnly
-        self._row(table.MOVE, target, source)
-
-    def _store_float(self, target: int, source: int, *, is_float: bool) -> None:
-        if is_float:
-            self._row(table.MOVE, target, source)
-        else:
-            self._row(table.OPERATE, target, source, source, table.TO_FLOAT)
-
-    def _number(self, formula: Formula) -> tuple[int, bool]:
-        """Adds rows that compute a formula; returns the address of its value, and whether that is a float."""
-        kind, *operands = formula
-        numbers = self._numbers
-        match kind:
-            case "value":
-                (value,) = operands
-                if isinstance(value, int) and not -(2**63) <= value < 2**63:
-                    raise _PythonOnly
-                return self._cell(value), isinstance(value, float)
-            case "step":
-                return numbers.steps[operands[0] :].ctypes.data, False
-            case "scalar":
-                return numbers.scalars[operands[0] :].ctypes.data, self._program.scalars[operands[0]] == "d"
-            case "result":
-                letter = numbers.letter(operands[0])
-                if letter is None:
-                    raise _PythonOnly
-                return numbers.results[operands[0] :].ctypes.data, letter == "d"
-        return self._computed(kind, [self._number(operand) for operand in operands])
-
-    def _computed(self, sign: str, operands: Sequence[tuple[int, bool]]) -> tuple[int, bool]:
-        has_float = any(is_float for _, is_float in operands)
-        operation = (_FLOAT_OPERATIONS if has_float else _INT_OPERATIONS).get(sign)
-        if operation is None:
-            return self._of_function(sign, operands)
-        addresses = [self._as_float(*one) if has_float else one[0] for one in operands]
-        target = self._cell(0)
-        self._row(table.OPERATE, target, addresses[0], addresses[-1], operation)
-        return target, has_float or sign == "/"
-
-    def _of_function(self, name: str, operands: Sequence[tuple[int, bool]]) -> tuple[int, bool]:
-        """Adds a row that computes a function of NumPy."""
-        ufunc = tracing.FUNCTIONS.get(name)
-        loop = None if ufunc is None else loop_of(ufunc)
-        if loop is None:
-            raise _PythonOnly
-        target = self._cell(0.0)
-        words = words_of_call([self._as_float(*one) for one in operands], target)
-        self._kept.append(words)
-        self._row(table.FUNCTION, loop.address, loop.data, words.ctypes.data)
-        return target, True
-
-    def _as_float(self, address: int, is_float: bool) -> int:
-        if is_float:
-            return address
-        target = self._cell(0.0)
-        self._row(table.OPERATE, target, address, address, table.TO_FLOAT)
-        return target

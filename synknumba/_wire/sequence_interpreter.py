@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 
 from synknumba._wire import sequence_waits
 from synknumba._wire.compiled import compiled
-from synknumba._wire.doorbell import call_with_two, clock, memcpy, store_release
+from synknumba._wire.doorbell import call_with_three, call_with_two, clock, memcpy, store_release
 from synknumba._wire.numpy_loops import COUNT, STEPS
 
 ROW_WORDS = 8
@@ -45,7 +45,8 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     OPERATE,  # target, left, right, operation on numbers
     END,  # of an iteration: row at which the next begins
     FUNCTION,  # loop of NumPy, its data, words (`numpy_loops.py`)
-) = range(17)
+    REWRITE,  # C function, its three arguments
+) = range(18)
 
 # Operations: on floats, then on ints. What they take is float64 or int64.
 TO_FLOAT, ADD, SUB, MUL, DIV, NEG, ABS = range(7)
@@ -247,6 +248,9 @@ def _row(row: int, state: int) -> int:
         stage = b + (load_word(turn) & 1) * load_word(row + 40)
         combine(a, stage, load_word(state + 8 * WORLD_SIZE), c, load_word(row + 32))
         store_word(turn, load_word(turn) + 1)
+    elif code == REWRITE:
+        if call_with_three(a, b, c, load_word(row + 32)) != 0:
+            return FAILED
     else:
         return TO_PYTHON
     return -1

@@ -268,14 +268,17 @@ class CalledChain(Chain):
 
     Attributes:
         recorded: how many there have been.
+        renewed: how often a node has got other scalars.
         refuses_in: of how many times from now that one gets other scalars one fails; 0 if none does.
     """
 
     recorded = 0
+    renewed = 0
     refuses_in = 0
 
     def __init__(self, steps: Iterable[Step]) -> None:
         self._nodes = [Node(step) if isinstance(step, Launch) else None for step in self._noted(steps)]
+        self._set = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 3)(fatal(self._set_node))
         type(self).recorded += 1
 
     def _noted(self, steps: Iterable[Step]) -> Iterator[Step]:
@@ -289,15 +292,29 @@ class CalledChain(Chain):
             (step if node is None else node.step)()
 
     def renew(self, first: int, after: int) -> None:
-        for node in self._nodes[first:after]:
+        for position, node in enumerate(self._nodes[first:after], first):
             if node is not None:
-                kind = type(self)
-                if kind.refuses_in:
-                    kind.refuses_in -= 1
-                    if not kind.refuses_in:
-                        raise RuntimeError("no such node")
                 node.write()
-                node.read()
+                if self._set_node(11, position, position + 1):
+                    raise RuntimeError("no such node")
+
+    def scalars(self, first: int, after: int) -> Scalars:
+        nodes = [(position, node) for position, node in enumerate(self._nodes[first:after], first) if node is not None]
+        address = ctypes.cast(self._set, ctypes.c_void_p).value or 0
+        places = [place for _, node in nodes for place in node.scalars]
+        return Scalars(places, address, [(11, position, position + 1) for position, _ in nodes])
+
+    def _set_node(self, executable: int, position: int, params: int) -> int:
+        assert (executable, params) == (11, position + 1)
+        node, kind = self._nodes[position], type(self)
+        assert node is not None
+        if kind.refuses_in:
+            kind.refuses_in -= 1
+            if not kind.refuses_in:
+                return 1
+        node.read()
+        kind.renewed += 1
+        return 0
 
     def close(self) -> None:
         self._nodes = []

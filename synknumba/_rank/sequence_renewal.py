@@ -1,0 +1,90 @@
+"""Renewals: the numbers of the next iterations are written into a recording by compiled code.
+
+for each iteration: step ──formulas──> scalars of its launches ──> the device is told of each launch whose scalars have changed
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import final
+
+import numpy as np
+
+from synknumba._rank.kernel_routine import KernelRoutine
+from synknumba._rank.sequence_numbers import Numbers
+from synknumba._rank.sequence_rows import FormulaRows, PythonOnlyError
+from synknumba._wire import sequence_interpreter as table
+from synknumba._wire.relaunch import Scalar, Scalars
+from synknumba._wire.sequence import Formula, Part
+
+
+@final
+class Renewal(FormulaRows):
+    """Rows that renew one recording.
+
+    Args:
+        numbers: of the sequence.
+        letters: `struct` letters of its scalars.
+        depth: of the loop whose step counts the iterations.
+        launches: of each part whose numbers depend on the step: iteration in the recording, part, its routine, and the places
+            of its scalars in the recording.
+
+    Raises:
+        PythonOnlyError: compiled code cannot do it.
+    """
+
+    def __init__(
+        self, numbers: Numbers, letters: str, depth: int, launches: Iterable[tuple[int, Part, KernelRoutine, Scalars]]
+    ) -> None:
+        super().__init__(numbers, letters)
+        self._first = np.zeros(1, np.int64)  # step of the first iteration
+        step, begun = numbers.steps[depth:].ctypes.data, -1
+        for iteration, part, routine, scalars in launches:
+            if not scalars.calls:  # this rank launches nothing
+                continue
+            if iteration != begun:
+                begun = iteration
+                self._row(table.OPERATE, step, self._first.ctypes.data, self._cell(iteration), table.INT_ADD)
+            for offset, letter, formula in part.formulas:
+                self._store(formula, letter, self._places(routine, offset, scalars.places))
+            for call in scalars.calls:
+                self._row(table.REWRITE, scalars.function, *call)
+        self._row(table.END, 0)
+        self._table = np.array(self._rows, np.int64)
+        self._state = np.zeros(table.STATE_WORDS, np.int64)
+        self._state[table.STEP] = step
+        self._addresses = self._table.ctypes.data, self._state.ctypes.data
+
+    def __call__(self, step: int) -> bool:
+        """Renews the recording for the iterations from `step` on. Returns false if a number needs Python, or a call fails."""
+        self._first[0] = step
+        self._state[: table.ITERATION + 1] = 0
+        self._state[table.TIMES], self._state[table.BEGAN] = 1, 0
+        return int(table.run(*self._addresses)) == table.FINISHED
+
+    @staticmethod
+    def _places(routine: KernelRoutine, offset: int, places: Sequence[Scalar]) -> list[Scalar]:
+        """Returns the places of the scalar that has an offset among the packed values."""
+        formats = routine.program.values
+        positions = [
+            position
+            for position, param in routine.dynamic.items()
+            if struct.calcsize("<" + formats[: param.index]) == offset
+            and not param.is_complex
+            and (param.dtype is None or np.dtype(param.dtype).name in {"int64", "float64", "float32"})
+        ]
+        return [place for place in places if place.position in positions]
+
+    def _store(self, formula: Formula, letter: str, places: Sequence[Scalar]) -> None:
+        if not places:
+            raise PythonOnlyError
+        source, is_float = self._number(formula)
+        for place in places:
+            match letter, place.letter:
+                case "q", "q":
+                    self._store_int(place.address, source, is_float=is_float)
+                case "d", "d":
+                    self._store_float(place.address, source, is_float=is_float)
+                case "d", "f" if is_float:
+                    self._row(table.TO_SINGLE, place.address, source)
+                case _:
+                    raise PythonOnlyError

@@ -1,0 +1,114 @@
+"""Formulas of a sequence as rows that compiled code runs (`_wire/sequence_interpreter.py`)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from synknumba import _tracing as tracing
+from synknumba._rank.sequence_numbers import Numbers
+from synknumba._wire import sequence_interpreter as table
+from synknumba._wire.numpy_loops import loop_of, words_of_call
+from synknumba._wire.sequence import Formula
+
+_FLOAT_OPERATIONS = {"+": table.ADD, "-": table.SUB, "*": table.MUL, "/": table.DIV, "neg": table.NEG, "abs": table.ABS}
+_INT_OPERATIONS = {
+    "+": table.INT_ADD,
+    "-": table.INT_SUB,
+    "*": table.INT_MUL,
+    "/": table.INT_DIV,
+    "//": table.INT_FLOORDIV,
+    "%": table.INT_MOD,
+    "neg": table.INT_NEG,
+    "abs": table.INT_ABS,
+    "minimum": table.INT_MIN,
+    "maximum": table.INT_MAX,
+}
+
+
+class PythonOnlyError(Exception):
+    """Raised for a formula that compiled code cannot compute."""
+
+
+class FormulaRows:
+    """Rows under construction.
+
+    Args:
+        numbers: what formulas refer to.
+        scalars: `struct` letters of the scalars among them.
+    """
+
+    def __init__(self, numbers: Numbers, scalars: str) -> None:
+        self._numbers, self._letters = numbers, scalars
+        self._rows: list[list[int]] = []
+        self._kept: list[Any] = []  # memory and code that rows refer to
+
+    def _row(self, *words: int) -> None:
+        self._rows.append([*words, *[0] * (table.ROW_WORDS - len(words))])
+
+    def _cell(self, value: float) -> int:
+        """Returns the address of a new cell with a number."""
+        cell = np.array([value], np.int64 if isinstance(value, int) else np.float64)
+        self._kept.append(cell)
+        return int(cell.ctypes.data)
+
+    def _store_int(self, target: int, source: int, *, is_float: bool) -> None:
+        if is_float:
+            raise PythonOnlyError
+        self._row(table.MOVE, target, source)
+
+    def _store_float(self, target: int, source: int, *, is_float: bool) -> None:
+        if is_float:
+            self._row(table.MOVE, target, source)
+        else:
+            self._row(table.OPERATE, target, source, source, table.TO_FLOAT)
+
+    def _number(self, formula: Formula) -> tuple[int, bool]:
+        """Adds rows that compute a formula; returns the address of its value, and whether that is a float."""
+        kind, *operands = formula
+        numbers = self._numbers
+        match kind:
+            case "value":
+                (value,) = operands
+                if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                    raise PythonOnlyError
+                return self._cell(value), isinstance(value, float)
+            case "step":
+                return numbers.steps[operands[0] :].ctypes.data, False
+            case "scalar":
+                return numbers.scalars[operands[0] :].ctypes.data, self._letters[operands[0]] == "d"
+            case "result":
+                letter = numbers.letter(operands[0])
+                if letter is None:
+                    raise PythonOnlyError
+                return numbers.results[operands[0] :].ctypes.data, letter == "d"
+        return self._computed(kind, [self._number(operand) for operand in operands])
+
+    def _computed(self, sign: str, operands: Sequence[tuple[int, bool]]) -> tuple[int, bool]:
+        has_float = any(is_float for _, is_float in operands)
+        operation = (_FLOAT_OPERATIONS if has_float else _INT_OPERATIONS).get(sign)
+        if operation is None:
+            return self._of_function(sign, operands)
+        addresses = [self._as_float(*one) if has_float else one[0] for one in operands]
+        target = self._cell(0)
+        self._row(table.OPERATE, target, addresses[0], addresses[-1], operation)
+        return target, has_float or sign == "/"
+
+    def _of_function(self, name: str, operands: Sequence[tuple[int, bool]]) -> tuple[int, bool]:
+        """Adds a row that computes a function of NumPy."""
+        ufunc = tracing.FUNCTIONS.get(name)
+        loop = None if ufunc is None else loop_of(ufunc)
+        if loop is None:
+            raise PythonOnlyError
+        target = self._cell(0.0)
+        words = words_of_call([self._as_float(*one) for one in operands], target)
+        self._kept.append(words)
+        self._row(table.FUNCTION, loop.address, loop.data, words.ctypes.data)
+        return target, True
+
+    def _as_float(self, address: int, is_float: bool) -> int:
+        if is_float:
+            return address
+        target = self._cell(0.0)
+        self._row(table.OPERATE, target, address, address, table.TO_FLOAT)
+        return target
