@@ -114,7 +114,8 @@ class Rehearsal(Recording):
         if found.returns:
             told.append(ResultReport("result", found.ops, None, None, False, False, False))
         told = [replace(one, is_kept=one.is_kept and one.op is not None) for one in told]
-        self._add(name, [access], results=tuple(told), plan=found.report)
+        needs_host = not found.is_kernel or call.source.kind == "line"
+        self._add(name, [access], results=tuple(told), plan=found.report, needs_host=needs_host)
         labels = [f"{one.name if found.is_kernel else 'the result'} of {function.name}" for one in told]
         shards = options.shards is not None
         planned = [
@@ -166,7 +167,7 @@ class Rehearsal(Recording):
     def _join(self, outcome: Outcome, data: Data, access: Access) -> Part:
         self._labels[data._segment.id] = outcome.label  # noqa: SLF001  # shared with this package
         given = data.nbytes * self._partition.parts if self._partition.parts > 1 else 0
-        self._told.append(PartReport(0, f"{outcome.label}, combined by the ranks", moved_bytes=given))
+        self._told.append(PartReport(0, f"{outcome.label}, combined by the ranks", moved_bytes=given, needs_host=True))
         return Part(len(self._told) - 1, outcome.label, self.calls, access)
 
     # ---- collectives
@@ -241,7 +242,7 @@ class Rehearsal(Recording):
             shared = part.puts or part.combines
             if shared is not None:
                 given = np.dtype(shared.dtype).itemsize * self._partition.parts if self._partition.parts > 1 else 0
-                told = PartReport(0, f"{part.name}, combined by each rank", moved_bytes=given)
+                told = PartReport(0, f"{part.name}, combined by each rank", moved_bytes=given, needs_host=True)
             else:
                 told = self._told[part.number]
             same = last is not None and (part.number, part.puts or part.combines) == (last.number, last.puts or last.combines)

@@ -929,6 +929,7 @@ class Sequence(Generic[P, R]):
             found.rounds(times),
             found.round_ends,
             rehearsal.used * partition.parts,
+            any(rehearsal.carried),
         )
 
     def _drop(self, plan: SequencePlan) -> None:

@@ -52,6 +52,7 @@ class PartReport:
         moved_bytes: bytes that a collective, or a combination, takes from ranks for others, of all ranks together.
         results: results of a call.
         plan: rows, grids and bytes of a call; None for the others.
+        needs_host: whether on GPUs the host acts at it; other parts in a row are recorded together.
     """
 
     call: int
@@ -62,6 +63,7 @@ class PartReport:
     moved_bytes: int = 0
     results: tuple[ResultReport, ...] = ()
     plan: PlanReport | None = None
+    needs_host: bool = False
 
     def lines(self, indent: str) -> Iterator[str]:
         """Yields lines of text."""
@@ -109,6 +111,7 @@ class SequenceReport:
         rounds: number of rounds, at each of whose ends the script waits for the ranks; at most, with `until=`.
         round_ends: why there is more than one round; "" for one.
         kept_bytes: bytes of the small results of an iteration, on all ranks together.
+        carries: whether `synk.carry` replaces numbers at the end of an iteration.
     """
 
     sequence: str
@@ -120,6 +123,7 @@ class SequenceReport:
     rounds: int
     round_ends: str
     kept_bytes: int
+    carries: bool
 
     def __str__(self) -> str:
         """Formats the report as a list."""
@@ -130,9 +134,31 @@ class SequenceReport:
         ]
         lines += [f"a round ends {self.round_ends}"] if self.round_ends else []
         lines += [line for part in self.parts for line in part.lines("  ")]
+        lines.append(self._on_gpus())
         if self.turns > 1:
             lines.append(f"swapped variables have their memory again after {self.turns} iterations")
         return "\n".join(lines)
+
+    def _on_gpus(self) -> str:
+        """Says what ranks with a GPU each record; over the host's memory, the host also acts at each collective."""
+        acts = [
+            f"call {part.call}" if isinstance(part, PartReport) and part.call else part.name
+            for part in self.parts
+            if _needs_host(part)
+        ]
+        acts += [f"{part.name}, which is recorded for itself" for part in self.parts if _is_recorded_loop(part)]
+        acts += ["synk.carry"] if self.carries else []
+        if not acts:
+            return "on GPUs, over NCCL: all calls of many iterations are one recording"
+        return f"on GPUs, over NCCL: calls in a row are one recording; the host acts at {', '.join(acts)}"
+
+
+def _needs_host(part: PartReport | LoopReport) -> bool:
+    return part.needs_host if isinstance(part, PartReport) else not _is_recorded_loop(part)
+
+
+def _is_recorded_loop(part: PartReport | LoopReport) -> bool:
+    return isinstance(part, LoopReport) and not any(isinstance(one, LoopReport) or one.needs_host for one in part.parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ def test_arrays_from_call_to_call():
 
     made, joined, taken = body.plan(synk.variable(np.zeros(4)), world_size=3).parts
     assert [(one.is_passed, one.is_returned) for one in made.results] == [(True, False)]
+    assert "on GPUs, over NCCL: calls in a row are one recording; the host acts at doubled of double, combined" in str(plan)
     assert (joined.name, joined.waits_for, joined.moved_bytes) == ("doubled of double, combined by the ranks", "all ranks", 72)
     assert (taken.reads, taken.waits_for) == (("doubled of double", "v"), "all ranks")
     assert "doubled: sum of float64 (3,), combined by the ranks for later calls" in str(
@@ -215,6 +216,7 @@ def test_swapped_variables_and_halos():
     assert exchange.moved_bytes == 3 * 2 * 2 * 5 * 8  # 3 ranks get 2 rows of 5 numbers from above and from below
     assert (step.writes, step.waits_for) == (("v",), None)
     assert (swap.name, plan.turns) == ("swap of u and v", 2)
+    assert "on GPUs, over NCCL: all calls of many iterations are one recording" in str(plan)
     assert "again after 2 iterations" in str(plan)
 
 
