@@ -124,7 +124,8 @@ def test_arrays_from_call_to_call():
     def body(v):
         put(v, double(v))
 
-    made, joined, taken = body.plan(synk.variable(np.zeros(4)), world_size=3).parts
+    plan = body.plan(synk.variable(np.zeros(4)), world_size=3)
+    made, joined, taken = plan.parts
     assert [(one.is_passed, one.is_returned) for one in made.results] == [(True, False)]
     assert "on GPUs, over NCCL: calls in a row are one recording; the host acts at doubled of double, combined" in str(plan)
     assert (joined.name, joined.waits_for, joined.moved_bytes) == ("doubled of double, combined by the ranks", "all ranks", 72)
