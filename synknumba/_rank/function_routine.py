@@ -1,9 +1,12 @@
 """Routine for Python functions: calls the function per slice, merges the results, and packs them for the coordinator."""
 
+import copy
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from functools import partial
 from itertools import groupby
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, final
 
 import numpy as np
@@ -19,7 +22,20 @@ from synknumba._rank.update_routine import variable_updates
 from synknumba._types import Array, UserOp
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import News, Returned
-from synknumba._wire.program import HeldRows, Param, Program, Sharded, Tree
+from synknumba._wire.program import Constant, HeldRows, Param, Program, Sharded, Tree
+
+_FIXED = (
+    *(type(None), bool, int, float, complex, str, bytes, range, slice, type, Enum, np.generic, np.dtype),
+    *(FunctionType, BuiltinFunctionType, ModuleType),
+)
+
+
+@final
+class _Passed:
+    """An object that is an argument, and that a function may change."""
+
+    def __init__(self, slot: object, value: Any) -> None:
+        self.slot, self.value = slot, value
 
 
 @final
@@ -36,6 +52,7 @@ class FunctionRoutine(Routine):
         self._steps: list[Step] = []  # through the last slice
         self._after: list[Step] = []  # assignments of updated variables
         self._results: list[tuple[Any, SliceRows | None]] = []
+        self._objects: dict[object, Any] = {}  # copies of objects that are arguments, of this run
         self._alone: Callable[[], Any] | None = None  # the only call, if it needs no steps around it: fast path
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
@@ -63,12 +80,32 @@ class FunctionRoutine(Routine):
             result = result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
         self._results.append((result if alone else self._keep(result), rows))
 
+    def argument(self, slot: object, param: Any, rows: SliceRows | None, values: tuple[Any, ...], moves: Moves) -> Any:
+        if isinstance(param, Constant) and not _is_fixed(param.value):
+            return _Passed(slot, param.value)
+        return super().argument(slot, param, rows, values, moves)
+
     def _call_with(self, arguments: dict[str, Any]) -> Callable[[], Any]:
-        """Returns a callable that calls the function, with new dicts and lists each time: the function may modify them."""
-        trees = [name for name, param in self.program.parameters if isinstance(param, Tree)]
-        if not trees:
+        """Returns a callable that calls the function, which may modify dicts, lists and objects: it gets new ones."""
+        renewed = [name for name, param in self.program.parameters if isinstance(param, Tree)]
+        renewed += [name for name, argument in arguments.items() if isinstance(argument, _Passed)]
+        if not renewed:
             return partial(self._function, **arguments)
-        return lambda: self._function(**arguments | {name: _fresh(arguments[name]) for name in trees})
+        return lambda: self._function(**arguments | {name: self._renewed(arguments[name]) for name in renewed})
+
+    def _renewed(self, argument: Any) -> Any:
+        """Returns a tree with new dicts, lists and tuples, and this run's objects."""
+        leaves, structure = flatten(argument)
+        return unflatten(structure, [self._object(leaf) if isinstance(leaf, _Passed) else leaf for leaf in leaves])
+
+    def _object(self, passed: "_Passed") -> Any:
+        """Returns this run's copy of an object: the next call is to get what the script passes."""
+        if passed.slot not in self._objects:
+            try:
+                self._objects[passed.slot] = copy.deepcopy(passed.value)
+            except Exception:  # noqa: BLE001  # of the object's own methods
+                self._objects[passed.slot] = passed.value
+        return self._objects[passed.slot]
 
     def forget_buffers(self) -> None:
         super().forget_buffers()
@@ -77,6 +114,8 @@ class FunctionRoutine(Routine):
         self._alone = None
 
     def run(self) -> News | None:
+        if self._objects:
+            self._objects.clear()
         if self._alone is not None:
             try:
                 result = self._alone()
@@ -166,10 +205,10 @@ def _has_input_rows(param: Param) -> bool:
     return isinstance(param, Sharded | HeldRows) and not param.writable
 
 
-def _fresh(tree: Any) -> Any:
-    """Returns a tree of the same leaves with new dicts, lists and tuples."""
-    leaves, structure = flatten(tree)
-    return unflatten(structure, leaves)
+def _is_fixed(value: Any) -> bool:
+    if isinstance(value, tuple | frozenset):
+        return all(map(_is_fixed, value))
+    return isinstance(value, _FIXED)
 
 
 def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:

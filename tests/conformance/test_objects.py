@@ -84,6 +84,35 @@ def test_an_object_that_was_changed_arrives_as_it_is_now(world, kind):
     assert settings_of(settings) == ([2.0] * size, [5.0] * size)
 
 
+@synk.function(outputs=None)
+def count_up(settings, nested):
+    settings.table[0] += 1
+    nested["settings"].factor += 1
+    return settings.table[0], nested["settings"].factor
+
+
+@synk.function(outputs="sum")
+def drawn(x, rng):
+    return rng.random(2)
+
+
+def test_what_a_function_changes_is_its_own(world):
+    """Each call gets what the script passes, also where an equal object was passed before."""
+    size = world.world_size
+    for factor in (1.0, 2.0, 1.0, 1.0):
+        assert count_up(Settings(factor), {"settings": Settings(factor)}) == ([2.0] * size, [factor + 1] * size)
+
+
+@pytest.mark.parametrize("num_slices", [1, 3])
+def test_a_generator_is_that_of_the_script(world, num_slices):
+    x = np.arange(30.0)
+    for seed in (1, 2, 1, 2):
+        rng, draws = np.random.default_rng(seed), np.zeros(2)
+        for _ in range(num_slices):
+            draws += rng.random(2)
+        assert_allclose(drawn(x, np.random.default_rng(seed), num_slices=num_slices), world.world_size * draws, rtol=1e-12)
+
+
 def test_a_changed_object_inside_a_nested_argument(world):
     @synk.function(outputs="sum")
     def scaled(tree):
