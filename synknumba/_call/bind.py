@@ -24,6 +24,7 @@ from synknumba._call.options import FunctionOptions
 from synknumba._call.variable_rows import fill_in, own_by_rank, shapes_by_rank
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
+from synknumba._host.signals import is_of_handler
 from synknumba._ops.tree import LEAF, flatten, is_nested, paths
 from synknumba._tracing import Number
 from synknumba._types import Array, Op, RankConstant, Shape
@@ -396,6 +397,8 @@ class Binder:
         try:
             call.key.append(value if value is None or type(value) is str else _exact(value))
         except (Exception, SystemExit) as error:  # what a class of the script raises in its __reduce__
+            if is_of_handler(error):
+                raise
             raise ArgumentError(
                 f"{name} of {self._name} is a {type(value).__name__}, which cannot be sent to the ranks "
                 f"({error}); pass an array, Data, a number, or a picklable object"

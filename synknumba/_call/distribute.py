@@ -23,6 +23,7 @@ from typing import Any, NoReturn, Self, final
 
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError
+from synknumba._host.signals import is_of_handler
 from synknumba._wire import function_pickling as pickling
 from synknumba._wire.messages import Install
 from synknumba._wire.program import FunctionSpec
@@ -49,6 +50,8 @@ def make_spec(
     try:
         pickled = pickling.dump((function, *told), sent)
     except (Exception, SystemExit) as error:  # what a class of the script raises in its __reduce__
+        if is_of_handler(error):
+            raise
         raise ArgumentError(
             f"{one.name} cannot be sent to the ranks: {error}. Pass what it needs as arguments, or make it picklable."
         ) from error

@@ -19,7 +19,8 @@ import threading
 from _thread import interrupt_main
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+from functools import partial
+from types import CodeType, FrameType
 from typing import Any, final
 
 _ALL = tuple(_signal.valid_signals())
@@ -28,6 +29,25 @@ _ALL = tuple(_signal.valid_signals())
 def in_main_thread() -> bool:
     """Returns whether this is the main thread. Unlike `threading.current_thread()`, leaves no record of a foreign thread."""
     return threading.get_ident() == threading.main_thread().ident
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Returns whether a handler of a signal has raised an exception, wherever it struck: its code is in the traceback."""
+    codes = set(map(_code_of, map(_signal.getsignal, _ALL))) - {None}
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code not in codes:
+        at = at.tb_next
+    return at is not None
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    if type(handler) is _StandIn:  # remained installed, see there
+        return None
+    while isinstance(handler, partial):
+        handler = handler.func
+    function = getattr(handler, "__func__", handler)  # of a method
+    found = getattr(function, "__code__", None) or getattr(vars(type(handler)).get("__call__"), "__code__", None)
+    return found if isinstance(found, CodeType) else None
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from functools import partial
 from typing import NoReturn, Protocol, TypeAlias, final
 
 from synknumba._errors import ArgumentError, CallTimeout, DeviceError, SynkError, WorldError
-from synknumba._host.signals import held_signals
+from synknumba._host.signals import held_signals, is_of_handler
 from synknumba._types import Array, DeviceKind
 from synknumba._wire import channel, doorbell
 from synknumba._wire import function_pickling as pickling
@@ -395,6 +395,8 @@ class Rounds:
         try:
             payload = pickling.dump(command)
         except (Exception, SystemExit) as error:
+            if is_of_handler(error):
+                raise
             raise ArgumentError(f"{info}: the arguments cannot be sent to the ranks: {error}") from error
         began = time.monotonic_ns()
         self.under_way = True

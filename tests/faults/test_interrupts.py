@@ -54,6 +54,51 @@ def test_interrupt_between_calls_leaves_the_world_usable(start):
     script.finish()
 
 
+@pytest.mark.parametrize("handler", ["handle", "Handler().handle", "partial(handle)", "Handler()"])
+def test_a_handler_that_raises_while_an_argument_is_pickled(start, handler):
+    """Its exception is the script's, and not taken for an object that cannot be pickled."""
+    script = start(f"""
+        import signal
+        from functools import partial
+
+        class Late(Exception):
+            pass
+
+        def handle(*_):
+            raise Late("time is up")
+
+        class Handler:
+            def handle(self, *_):
+                handle()
+
+            __call__ = handle
+
+        class Slow:
+            def __reduce__(self):
+                if alarmed:
+                    signal.setitimer(signal.ITIMER_REAL, 0.01)
+                    time.sleep(60)
+                return (Slow, ())
+
+        @synk.function(outputs="sum")
+        def takes(x, what):
+            return x.sum()
+
+        alarmed = True
+        signal.signal(signal.SIGALRM, {handler})
+        with synk.fork(2, device="cpu") as world:
+            try:
+                takes(ROWS, Slow())
+            except Late as error:
+                assert str(error) == "time is up"
+            else:
+                raise AssertionError
+            alarmed = False
+            assert takes(ROWS, Slow()) == ROWS.sum()
+    """)
+    script.finish()
+
+
 @pytest.mark.whole
 def test_interrupts_at_random_moments(start):
     """Whatever a call was doing, a script that goes on gets right results, from the same world or from a new one."""
