@@ -34,7 +34,7 @@ from synknumba._call.rehearsal import Rehearsed
 from synknumba._call.report import PlanReport, make_report
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.shared_updates import SharedUpdates
-from synknumba._call.whole_arguments import warn_of_whole
+from synknumba._call.whole_arguments import warn_of_means, warn_of_whole
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, DecoratedError, LaunchError, ReductionError, SharedMemoryError, WorldError
 from synknumba._host.copying import copy_into
@@ -525,9 +525,11 @@ class Function(Decorated, Distributed, Generic[P, R]):
             if values != world.world_size:
                 raise ArgumentError(f"{path}=per_rank(...) has {values} values for {world.world_size} ranks; pass one per rank")
         self._check_writes(call)
-        if self._is_new and self._options.style == "function" and call.run_partition.parts > 1:
+        if self._is_new and call.run_partition.parts > 1:
             self._is_new = False
-            warn_of_whole(self.name, self._parameters, self._options, call)
+            if self._options.style == "function":
+                warn_of_whole(self.name, self._parameters, self._options, call)
+            warn_of_means(self.name, self._options, call)
         room = world.ranks.values.nbytes // 8 - ROW_VALUES - OWN_VALUES * world.world_size - len(self._options.outputs)
         if len(call.values) > room:
             raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Warning about arguments that look like rows, but are passed whole to every rank: lists, ranges and sparse matrices."""
+"""Warnings about arguments that look like rows: what is passed whole to every rank, and divided variables in means."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -39,6 +39,28 @@ def warn_of_whole(name: str, defaults: Mapping[str, Any], options: FunctionOptio
                 f"{parameter} of {name} is a {type(value).__name__}, which every rank receives whole, so the op {ops[0]!r} "
                 f"counts it once per rank; pass a NumPy array to have its rows divided, or name it in "
                 f'broadcast=("{parameter}",) if every rank needs all of it',
+                RuntimeWarning,
+                stacklevel=6,  # the script's call
+            )
+            return
+
+
+def warn_of_means(name: str, options: FunctionOptions, call: Call) -> None:
+    """Warns if means are asked of a call without rows, whose divided variables have different numbers of rows on the ranks.
+
+    Ranks then count equally. Arguments are as for `warn_of_whole`.
+    """
+    ops = [*flatten(options.ops)[0], *(output.op for output in options.outputs.values())]
+    if "mean" not in ops or call.lengths or call.own_lengths:
+        return
+    for parameter, variable in call.variables.items():
+        if not variable.sharded or variable.halo is not None:
+            continue
+        rows = tuple(shape[0] if shape else 0 for shape in variable.shapes()[0])
+        if len(set(rows)) > 1:
+            warnings.warn(
+                f"the op 'mean' of {name} counts each rank equally, since the call has no rows, and {parameter} has "
+                f'{rows} rows on the ranks; name it in sliceable=("{parameter}",) to have ranks weighted by them, or gather sums',
                 RuntimeWarning,
                 stacklevel=6,  # the script's call
             )

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -538,6 +539,21 @@ def test_a_whole_argument_as_long_as_the_rows_beside_it(world):
     function = synk.function(lambda x, weights: x.sum() * sum(weights), outputs="sum", name="weighted")
     with pytest.warns(RuntimeWarning, match="weights of weighted is a list"):
         function(X, [1] * len(X))
+
+
+def test_a_mean_over_ranks_that_have_different_numbers_of_rows(world):
+    def middle(v):
+        return v.mean()
+
+    mean, weighted = synk.function(middle, outputs="mean"), synk.function(middle, outputs="mean", sliceable=("v",))
+    uneven = synk.scatter(synk.variable(np.zeros(1)), np.arange(3.0 * world.world_size - 1))
+    with pytest.warns(RuntimeWarning, match=r"'mean' of middle counts each rank equally.* name it in sliceable=\(\"v\",\)"):
+        mean(uneven)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        even = synk.scatter(synk.variable(np.zeros(1)), np.arange(3.0 * world.world_size))
+        assert synk.function(middle, outputs="mean")(even) == even.get_value(0).mean() or world.world_size > 1
+        assert weighted(uneven) == np.arange(3.0 * world.world_size - 1).mean()
 
 
 def test_whole_arguments_that_are_not_taken_for_rows(world):
