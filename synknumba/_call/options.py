@@ -17,6 +17,9 @@ from synknumba._variables.variable import Variable, state_of
 from synknumba._wire.program import FunctionStyle
 
 
+MOST_PARTS = 10**6  # slices or shards of a call
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionOptions:
     """The options of a decorator."""
@@ -85,6 +88,9 @@ class CallOptions:
                 )
         if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
             raise PartitionError(f"num_slices must be an integer of at least 1, got {slices!r}")
+        for name, count in (("num_slices", slices), ("shards", shards)):
+            if count is not None and hasattr(count, "__index__") and count > MOST_PARTS:
+                raise PartitionError(f"{name} must be at most {MOST_PARTS:,}; parts beyond the number of rows have none")
         if shards is not None and (isinstance(shards, bool) or not hasattr(shards, "__index__") or shards < 1):
             raise PartitionError(f"shards must be an integer of at least 1, or None for one per rank, got {shards!r}")
         if self.output_subset is not None and not isinstance(self.output_subset, str | int | np.integer | Iterable):

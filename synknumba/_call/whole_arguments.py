@@ -60,7 +60,7 @@ def warn_of_means(name: str, options: FunctionOptions, call: Call) -> None:
         if len(set(rows)) > 1:
             warnings.warn(
                 f"the op 'mean' of {name} counts each rank equally, since the call has no rows, and {parameter} has "
-                f'{rows} rows on the ranks; name it in sliceable=("{parameter}",) to have ranks weighted by them, or gather sums',
+                f'{rows} rows on the ranks; name it in sliceable=("{parameter}",) to weight ranks by them, or gather sums',
                 RuntimeWarning,
                 stacklevel=6,  # the script's call
             )

@@ -541,6 +541,13 @@ def test_a_whole_argument_as_long_as_the_rows_beside_it(world):
         function(X, [1] * len(X))
 
 
+@pytest.mark.parametrize("count", [10**6 + 1, 2**62, 10**5000], ids=["million", "large", "huge"])
+@pytest.mark.parametrize("option", ["num_slices", "shards"])
+def test_more_parts_than_there_can_be(world, option, count):
+    with refused(synk.PartitionError, f"{option} must be at most 1,000,000"):
+        synk.function(lambda x: x.sum(), outputs="sum")(X, **{option: count})
+
+
 def test_a_mean_over_ranks_that_have_different_numbers_of_rows(world):
     def middle(v):
         return v.mean()
