@@ -16,7 +16,6 @@ from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
 from synknumba._wire.program import FunctionStyle
 
-
 MOST_PARTS = 10**6  # slices or shards of a call
 
 

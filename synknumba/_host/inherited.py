@@ -186,6 +186,14 @@ def settle_streams() -> None:
         _libc.setvbuf(stdout, buffer, _LINE_BUFFERED, ctypes.c_size_t(_BUFFER_BYTES))
 
 
+def leave_deleted_directory() -> None:
+    """Goes to the root directory if the working directory was deleted, where Numba could not format its messages."""
+    try:
+        os.getcwd()
+    except OSError:
+        os.chdir("/")
+
+
 def _by_line(stream: Any, fd: int) -> Any:
     """Returns the stream, made line-buffered, if it writes to `fd`; else a new stream on `fd`."""
     with suppress(AttributeError, OSError, ValueError):  # sys.stdout may be any object

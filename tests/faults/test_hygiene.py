@@ -555,3 +555,27 @@ def test_stderr_that_nobody_reads_holds_nothing_up(start):
     """)
     assert float(script.expect(r"closed (\S+)")[1]) < 3
     script.finish()
+
+
+def test_a_working_directory_that_was_deleted(start):
+    """Numba formats paths relative to it while it compiles."""
+    start("""
+        import tempfile
+
+        os.environ["SYNKNUMBA_CACHE"] = "0"
+        gone = tempfile.mkdtemp()
+        os.chdir(gone)
+        os.rmdir(gone)
+
+        @synk.parallel(inout=("x",))
+        @cuda.jit
+        def increase(x):
+            i = cuda.grid(1)
+            if i < x.shape[0]:
+                x[i] += 1
+
+        with synk.fork(2, device="cpu"):
+            x = np.zeros(4)
+            increase(x)
+            assert (x == 1).all()
+    """).finish()
