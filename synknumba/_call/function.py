@@ -34,6 +34,7 @@ from synknumba._call.rehearsal import Rehearsed
 from synknumba._call.report import PlanReport, make_report
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.shared_updates import SharedUpdates
+from synknumba._call.unwritten_outputs import check_stores
 from synknumba._call.whole_arguments import warn_of_whole
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, DecoratedError, LaunchError, ReductionError, SharedMemoryError, WorldError
@@ -114,6 +115,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             for op in options.user_ops():
                 keep_text(op.function)
             check_rebinding(self.name, function, options)
+            if options.style == "kernel":
+                check_stores(self.name, function, options.outputs)
             if options.launch is not None:
                 check_axes(self.name, function, options.launch)
         self._parameters = parameters

@@ -411,6 +411,7 @@ def test_an_unknown_output_subset(world):
         i = cuda.grid(1)
         if i < x.shape[0]:
             cuda.atomic.add(a, 0, x[i])
+            cuda.atomic.max(b, 0, x[i])
 
     for bad in (("c",), "c", 2, (0, -3), (1.5,)):
         with refused(synk.ReductionError, "output_subset names", "not an output of two", "a, b"):
