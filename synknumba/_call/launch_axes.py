@@ -4,11 +4,16 @@ In such a launch j is 0 in every thread, and all columns but the first stay as t
 where its source, with that of the device functions that it calls, shows it with certainty: an index of a parameter is a
 position along an axis for which neither block= nor grid= gives a size. Allowed are kernels that ask for the number of threads
 there, such as those that loop with a stride of `cuda.blockDim.y`: they may be right in any launch.
+
+With grid="elements" every axis has a size, and the last axis of the array is along x: `i, j = cuda.grid(2); u[i, j] = …` has a
+thread for each element of the transposed array, and leaves out elements of any other. Refused if no index of the kernel, and no
+comparison with a shape, shows an axis other than the last along x.
 """
 
 import ast
 import sys
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from types import CellType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
@@ -30,11 +35,42 @@ _ELEMENTS = {1: "j, i = cuda.grid(2) for u[i, j]", 2: "k, j, i = cuda.grid(3) fo
 
 
 def check_axes(name: str, function: Callable[..., Any], launch: LaunchConfig) -> None:
-    """Raises `LaunchError` if a kernel certainly indexes a parameter by a position that is 0 in every thread of the launch."""
-    if launch.axes == len(_AXES) or "numba.cuda" not in sys.modules or not isinstance(function, FunctionType):
+    """Raises `LaunchError` if a kernel certainly indexes a parameter by a position that is 0 in every thread of the launch.
+
+    With grid="elements", also if it indexes parameters by the positions in the order of the axes of the grid.
+    """
+    by_elements = launch.grid == ELEMENTS
+    if (launch.axes == len(_AXES) and not by_elements) or "numba.cuda" not in sys.modules:
         return
-    if not _names_positions(function, set()):
+    if not isinstance(function, FunctionType) or not _names_positions(function, set()):
         return  # most kernels; to find the source takes milliseconds
+    if launch.axes < len(_AXES):
+        _check_flat(name, function, launch)
+    if by_elements:
+        _check_order(name, function)
+
+
+def _check_order(name: str, function: FunctionType) -> None:
+    """Raises `LaunchError` if a kernel launched by elements takes the first axis of its arrays along x."""
+    source = _read(function, 0, {})  # in a launch without any size, every position is found
+    found = None if source is None else source.reversed_indices()
+    if found is None:
+        return
+    node, array, indices = found
+    axes = len(indices)
+    element = f"{array}[{', '.join(map(ast.unparse, indices))}]"
+    right = _ELEMENTS[axes - 1]
+    if all(isinstance(index, ast.Name) for index in indices):
+        right = f"{', '.join(map(ast.unparse, reversed(indices)))} = cuda.grid({axes}) for {element}"
+    raise LaunchError(
+        f"{name} ({function.__code__.co_filename}:{node.lineno}) uses the position along x, {ast.unparse(indices[0])}, as the "
+        f'first index in {element}, but grid="elements" has one thread per element with the last axis along x: elements are '
+        f"left out if the array's axes differ in length. Write {right}."
+    )
+
+
+def _check_flat(name: str, function: FunctionType, launch: LaunchConfig) -> None:
+    """Raises `LaunchError` if a kernel certainly indexes a parameter by a position that is 0 in every thread of the launch."""
     source = _read(function, launch.axes, {})
     found = None if source is None else source.flat_index()
     if found is None:
@@ -133,6 +169,52 @@ class _ZeroIndices:
                         case [ast.Name(id=name), *_] if name in self._parameters:
                             yield node, name, index, axis
 
+    def reversed_indices(self) -> tuple[ast.expr, str, list[ast.expr]] | None:
+        """Returns an expression whose indices are the positions along x, y and z in this order, the parameter and the indices.
+
+        None if there is none, or if another expression takes the axes in the other order, so that this one may be a transpose.
+        """
+        found = None
+        if self.asks_for_sizes() or any(map(self._compares_along_last, self._nodes)):
+            return None
+        for node in self._nodes:
+            array, indices = self._all_indices(node)
+            along = [self._positions(index) for index in indices]
+            if len(indices) > 1 and any(axis for axis in along[0]):
+                return None
+            if any(max(first) > min(second) for first, second in combinations(filter(None, along), 2)):
+                return None
+            if len(indices) > 1 and [self.zero(index) for index in indices] == [*range(len(indices))]:
+                found = found or (node, array, indices)
+        return found  # type: ignore[return-value]  # nodes with indices are expressions
+
+    def _positions(self, index: ast.expr) -> set[int]:
+        """Returns the axes of the positions in an index."""
+        axes = (self.zero(part) for part in ast.walk(index) if isinstance(part, ast.expr))
+        return {axis for axis in axes if axis is not None}
+
+    def _all_indices(self, node: ast.AST) -> tuple[str, list[ast.expr]]:
+        """Returns what `_indices` does, with `u[i][j]` and `u[cuda.grid(2)]` as `u[i, j]`."""
+        parent = self._parents.get(id(node))
+        if isinstance(parent, ast.Subscript) and parent.value is node:
+            return "", []  # a part of that
+        array, indices = self._indices(node)
+        inner = node.value if isinstance(node, ast.Subscript) else None
+        while isinstance(inner, ast.Subscript):
+            indices = [*(inner.slice.elts if isinstance(inner.slice, ast.Tuple) else [inner.slice]), *indices]
+            inner = inner.value
+        if len(indices) == 1 and (dimensions := self.grid(indices[0])) is not None:
+            indices = [_item(indices[0], axis) for axis in range(dimensions)]
+        return array, indices if array else []
+
+    def _compares_along_last(self, node: ast.AST) -> bool:
+        """Returns whether a node compares a position with the length of another axis, as in `i < u.shape[1]` with i along x."""
+        match node:
+            case ast.Compare(left=left, comparators=[ast.Subscript(value=ast.Attribute(attr="shape"), slice=axis)]):
+                position = self.zero(left)
+                return position is not None and ast.unparse(axis) != str(position)
+        return False
+
     def asks_for_sizes(self) -> bool:
         return any(map(self._asks_for_size, self._nodes)) or any(one.asks_for_sizes() for one in self._called.values())
 
@@ -155,7 +237,7 @@ class _ZeroIndices:
         match node:
             case ast.Name(id=name):
                 return self._zeros.get(name)
-            case ast.Attribute(value=position, attr="y" | "z" as letter) if self._member(position) in _POSITIONS:
+            case ast.Attribute(value=position, attr="x" | "y" | "z" as letter) if self._member(position) in _POSITIONS:
                 return _AXES[letter] if _AXES[letter] >= self._axes else None
             case ast.Subscript(value=several, slice=ast.Constant(value=int(axis))):
                 return self.zero_part(several, axis)

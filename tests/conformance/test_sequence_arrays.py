@@ -184,7 +184,7 @@ def test_what_cannot_be_an_array(world):
     def kinds(x, listed, rows, top, flag, total):
         i = cuda.grid(1)
         if i < x.shape[0]:
-            rows[i] = x[i]
+            listed[0] = top[i, 0] = flag[0] = rows[i] = x[i]
             cuda.atomic.add(total, 0, x[i])
 
     @synk.parallel(inout=("r",))

@@ -412,6 +412,7 @@ def test_an_unknown_output_subset(world):
         i = cuda.grid(1)
         if i < x.shape[0]:
             cuda.atomic.add(a, 0, x[i])
+            cuda.atomic.max(b, 0, x[i])
 
     for bad in (("c",), "c", 2, (0, -3), (1.5,)):
         with refused(synk.ReductionError, "output_subset names", "not an output of two", "a, b"):
@@ -695,7 +696,7 @@ def test_like_an_index_range(world):
 
             @synk.parallel(outputs={"out": synk.output(op, like="rows", **known)})
             def f(rows, out):
-                for i in range(rows.start, rows.stop):
+                for i in range(rows.start + cuda.grid(1), rows.stop, cuda.gridsize(1)):
                     out[0] += i
 
             with refused(synk.ArgumentError, "out of f is like='rows', which is synknumba.arange", f"write {advice} in place"):

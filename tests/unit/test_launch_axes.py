@@ -236,7 +236,6 @@ def stride():
 
 
 @flat(2, "j")
-@right(grid="elements")
 def position_by_a_function(x, out):
     i, j = position()
     out[i, j] = x[i, j]
@@ -355,3 +354,125 @@ def test_members_under_names_of_their_own_are_known():
 
     with pytest.raises(synk.LaunchError, match="uses j as an index"):
         synk.parallel(outputs=OUT)(strided)
+
+
+REVERSED, IN_ORDER = [], []
+
+
+def reversed_axes(line, element, advice, **launch):
+    def note(function):
+        REVERSED.append(pytest.param(function, launch, line, element, advice, id=function.__name__))
+        return function
+
+    return note
+
+
+def in_order(function):
+    IN_ORDER.append(pytest.param(function, id=function.__name__))
+    return function
+
+
+@reversed_axes(3, "v[i, j]", "j, i = cuda.grid(2) for v[i, j]")
+def added(v, k):
+    i, j = cuda.grid(2)
+    if i < v.shape[0] and j < v.shape[1]:
+        v[i, j] += k
+
+
+@reversed_axes(3, "v[i, j]", "j, i = cuda.grid(2) for v[i, j]", block=(16, 16))
+def added_by_parts(v, k):
+    i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+    j = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
+    v[i, j] += k
+
+
+@reversed_axes(2, "v[a, b, c]", "c, b, a = cuda.grid(3) for v[a, b, c]")
+def added_in_three_axes(v, k):
+    a, b, c = cuda.grid(3)
+    v[a, b, c] += k
+
+
+@reversed_axes(2, "v[i, j]", "j, i = cuda.grid(2) for v[i, j]")
+def of_neighbours(v, w):
+    i, j = cuda.grid(2)
+    v[i][j] = w[i - 1, j] + w[i, j + 1]
+
+
+@reversed_axes(2, "v[p[0], p[1]]", "j, i = cuda.grid(2) for u[i, j]")
+def by_the_tuple(v, k):
+    p = position()
+    v[p] += k
+
+
+@reversed_axes(5, "v[i, j]", "j, i = cuda.grid(2) for v[i, j]")
+def a_product(v, w):
+    i, j = cuda.grid(2)
+    s = 0.0
+    for k in range(w.shape[0]):
+        s += v[i, k] * w[k, j]
+    cuda.atomic.add(v, (i, j), s)
+
+
+@in_order
+def last_along_x(v, k):
+    j, i = cuda.grid(2)
+    if i < v.shape[0] and j < v.shape[1]:
+        v[i, j] += k
+
+
+@in_order
+def transposed(v, w):
+    i, j = cuda.grid(2)
+    w[i, j] = v[j, i]
+
+
+@in_order
+def compared(v, w):
+    i, j = cuda.grid(2)
+    if i < v.shape[1] and j < v.shape[0]:
+        w[i, j] = 1
+
+
+@in_order
+def by_strides(v, k):
+    first, start = cuda.grid(2)
+    rows, columns = cuda.gridsize(2)
+    for i in range(first, v.shape[0], rows):
+        for j in range(start, v.shape[1], columns):
+            v[i, j] += k
+
+
+@in_order
+def rows_of_another(v, w):
+    i, j = cuda.grid(2)
+    w[i, j] = v[j, 0] + v[j, i + 1]
+
+
+@in_order
+def into_shared(v, k):
+    s = cuda.shared.array((32, 8), float32)
+    s[cuda.threadIdx.x, cuda.threadIdx.y] = k
+    j, i = cuda.grid(2)
+    v[i, j] = s[cuda.threadIdx.x, cuda.threadIdx.y]
+
+
+@in_order
+def flat_in_one_axis(v, k):
+    i = cuda.grid(1)
+    v[i] += k
+
+
+@pytest.mark.parametrize(("function", "launch", "line", "element", "advice"), REVERSED)
+def test_the_order_of_axes(function, launch, line, element, advice):
+    with pytest.raises(synk.LaunchError) as caught:
+        synk.parallel(grid="elements", **launch)(cuda.jit(function))
+    text, code = str(caught.value), function.__code__
+    decorators = sum(one.startswith("@") for one in inspect.getsourcelines(function)[0])
+    assert text.startswith(f"{code.co_name} ({code.co_filename}:{code.co_firstlineno + decorators + line})")
+    assert f"as the first index in {element}, but" in text
+    assert text.endswith(f"Write {advice}.")
+
+
+@pytest.mark.parametrize("function", IN_ORDER)
+def test_axes_in_order(function):
+    assert synk.parallel(grid="elements")(cuda.jit(function)).py_func is function

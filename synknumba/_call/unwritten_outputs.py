@@ -1,0 +1,61 @@
+"""Outputs that a kernel never stores to: every call would return the identity of the op, such as 0.0.
+
+Refused when the kernel is decorated, where its source shows it with certainty: each use of the output's name reads an element
+in arithmetic, or asks for a size. A view, another name for it and an argument of a function may all be stored to. Allowed are
+kernels without any statement, which stand for one that is to be written, and kernels that raise, which may be there to check.
+"""
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from synknumba._call.access import SIZES
+from synknumba._call.arguments import Output
+from synknumba._call.definition import Definition, read_function
+from synknumba._errors import ArgumentError
+from synknumba._ops.reduction import BY_ROWS
+
+_ATOMICS = {"sum": "add", "min": "min", "max": "max"}
+
+
+def check_stores(name: str, function: Callable[..., Any], outputs: Mapping[str, Output]) -> None:
+    """Raises `ArgumentError` if a kernel certainly stores to none of the elements of an output."""
+    definition = read_function(function) if outputs else None
+    if definition is None or _may_store_nothing(definition):
+        return
+    for parameter, output in outputs.items():
+        if parameter not in definition.parameters or parameter in definition.mentioned:
+            continue
+        if any(not _only_reads(definition, use) for use in definition.uses(parameter)):
+            continue
+        line = f"{parameter}[0] = …"
+        if output.op in _ATOMICS:
+            line = f"cuda.atomic.{_ATOMICS[output.op]}({parameter}, 0, …), or {line}"
+        elif output.op in BY_ROWS:
+            line = f"{parameter}[i] = …, with i = cuda.grid(1)"
+        value = "what it was allocated with" if output.op is None else f"the identity of {output.op!r}"
+        raise ArgumentError(
+            f"{name} ({function.__code__.co_filename}:{definition.tree.lineno}) never stores to its output {parameter}, which "
+            f"would be {value} in every call. Write {line}; or leave {parameter} out of outputs= and of the parameters."
+        )
+
+
+def _may_store_nothing(definition: Definition) -> bool:
+    if any(isinstance(node, ast.Raise) for node in definition.nodes):
+        return True
+    return all(isinstance(node, ast.Pass | ast.Expr | ast.Constant) for node in definition.nodes)
+
+
+def _only_reads(definition: Definition, use: ast.Name) -> bool:
+    """Returns whether one use of an output certainly stores nothing, and makes no view of it."""
+    if not isinstance(use.ctx, ast.Load):
+        return False
+    parent = definition.parents.get(id(use))
+    match parent:
+        case ast.Attribute(attr=attribute, ctx=ast.Load()):
+            return attribute in SIZES
+        case ast.Call(func=ast.Name(id="len"), args=[_]):
+            return True
+        case ast.Subscript(value=value, ctx=ast.Load()) if value is use:
+            return isinstance(definition.parents.get(id(parent)), ast.BinOp | ast.UnaryOp | ast.Compare)
+    return False
