@@ -38,7 +38,7 @@ from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, NONE, Structure, flatten, paths, unflatten
 from synknumba._tracing import Number, Unknown
-from synknumba._types import Array
+from synknumba._types import Array, unknown_keyword
 from synknumba._variables.state import note_failure
 from synknumba._variables.variable import Variable, layout_of, state_of
 from synknumba._wire.messages import Install, ReturnedInSequence
@@ -611,6 +611,9 @@ class Sequence(Generic[P, R]):
         return times, every
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Structure]:
+        for name in kwargs:
+            if name not in self._signature.parameters:
+                raise ArgumentError(unknown_keyword(self.name, name, self._signature.parameters, OPTIONS))
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:

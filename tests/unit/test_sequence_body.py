@@ -230,3 +230,15 @@ def test_times_of_an_inner_sequence_are_ints():
         pytest.raises(synk.ArgumentError, match=r"y:\d+: times of inner must be an int.*//"),
     ):
         body(4)
+
+
+def test_names_that_calls_do_not_have():
+    @synk.sequence
+    def steps(u):
+        add(u, 1.0)
+
+    u = synk.variable(np.zeros(2))
+    for name, near in (("evry", "every"), ("time", "times"), ("untl", "until")):
+        says = rf"no parameter '{name}'; it has u, and calls have the options times, every, until\. Did you mean {near}\?"
+        with pytest.raises(synk.ArgumentError, match=says):
+            steps.plan(u, world_size=2, **{name: 2})
