@@ -52,7 +52,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {  # as Python computes
     "abs": operator.abs,
     **FUNCTIONS,
 }
-_PACKAGE = __name__.partition(".")[0]
+_NOT_OF_BODIES = {__name__.partition(".")[0], "numpy"}  # packages whose lines no body of a sequence is on
+_ARRAY_MEMBERS = frozenset(name for name in dir(np.ndarray) if not name.startswith("_"))
 
 
 class Recorder(Protocol):
@@ -97,9 +98,9 @@ def refuse(what: str) -> None:
 
 
 def where() -> str:
-    """Returns file and line of the innermost frame outside this package."""
+    """Returns file and line of the innermost frame outside this package and NumPy, which calls methods of what it is given."""
     frame = sys._getframe(1)  # noqa: SLF001  # as the warnings module does
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_OF_BODIES:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -109,7 +110,7 @@ class Unknown:
 
     label = "a number"
 
-    def _refuse(self, *_: object) -> NoReturn:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         name = "the sequence" if current is None else current.name
         raise ArgumentError(f"{where()}: the value of {self.label} is not known while {name} is traced: {self._why()}")
 
@@ -119,9 +120,17 @@ class Unknown:
 
     __bool__ = __float__ = __int__ = __complex__ = __array__ = __iter__ = __len__ = _refuse
     __round__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = __matmul__ = __rmatmul__ = _refuse
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = __setitem__ = __delitem__ = _refuse
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __rfloordiv__ = __rmod__ = __rpow__ = _refuse
     __str__ = __format__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _refuse  # type: ignore[assignment]
     __hash__ = None  # type: ignore[assignment]
     __array_ufunc__ = _refuse
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuses what an array would have; anything else is missing as usual, since NumPy and others look for names."""
+        if name in _ARRAY_MEMBERS:
+            self._refuse()
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class Number(Unknown):

@@ -97,17 +97,30 @@ def known_options(function: _F) -> _F:
     return _checked  # type: ignore[return-value]  # the same signature
 
 
+def _nearest(name: str, names: Iterable[str], after: str = "") -> str:
+    """Returns the question whether the nearest of some names was meant, with `after` behind it; "" if none is near."""
+    import difflib  # for errors only
+
+    near = difflib.get_close_matches(name, list(names), 1, 0.6)
+    return f". Did you mean {near[0]}{after}?" if near else ""
+
+
+def unknown_keyword(called: str, name: str, parameters: Iterable[str], options: Iterable[str]) -> str:
+    """Returns that calls have no such keyword, and which they have: parameters of the function, and options."""
+    parameters, options = list(parameters), list(options)
+    return (
+        f"{called} has no parameter {name!r}; it has {', '.join(parameters) or 'none'}, and calls have the options "
+        f"{', '.join(options)}{_nearest(name, [one for one in (*parameters, *options) if one != name])}"
+    )
+
+
 def _misfit(function: Callable[..., Any], options: Iterable[str], error: TypeError) -> str:
     """Returns what is wrong with the arguments of a call that has raised `error`."""
-    import difflib  # for this error only
-
     parameters = inspect.signature(function).parameters
     names = [name for name, one in parameters.items() if one.kind is not one.POSITIONAL_ONLY]
     for name in options:
         if name not in names:
-            near = difflib.get_close_matches(name, names, 1, 0.6)
-            hint = f". Did you mean {near[0]}=?" if near else ""
-            return f"{function.__name__} has no option {name}=; it has {', '.join(names)}{hint}"
+            return f"{function.__name__} has no option {name}=; it has {', '.join(names)}{_nearest(name, names, '=')}"
     plain = inspect.Signature([one.replace(annotation=one.empty) for one in parameters.values()])
     return f"{error}; write {function.__name__}{plain}"
 

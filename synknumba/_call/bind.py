@@ -27,7 +27,7 @@ from synknumba._host.data import Data
 from synknumba._host.signals import is_of_handler
 from synknumba._ops.tree import LEAF, flatten, is_nested, paths
 from synknumba._tracing import Number
-from synknumba._types import Array, Op, RankConstant, Shape
+from synknumba._types import Array, Op, RankConstant, Shape, unknown_keyword
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Branch, Variable, state_of
 from synknumba._wire import function_pickling as pickling
@@ -63,8 +63,11 @@ def signature_names(function: Callable[..., Any], what: str, reserved: Collectio
 class Binder:
     """Binds the arguments of one function, whose `parameters` come with their defaults."""
 
-    def __init__(self, name: str, parameters: Mapping[str, Any], options: FunctionOptions) -> None:
+    def __init__(
+        self, name: str, parameters: Mapping[str, Any], options: FunctionOptions, reserved: Collection[str] = RESERVED
+    ) -> None:
         self._name = name
+        self._reserved = reserved  # options of calls
         self._options = options
         self._defaults = dict(parameters)
         self._outputs = tuple(options.outputs if options.style == "kernel" else ())
@@ -106,11 +109,7 @@ class Binder:
         elif name in self._options.givens:
             message = f"{name} of {self._name} is bound by givens=; leave it out"
         elif name not in self._defaults:
-            import difflib  # for this error only
-
-            near = difflib.get_close_matches(name, {*self.passed, *RESERVED} - {name}, 1, 0.8)
-            message = f"{self._name} has no parameter {name!r}; it has {', '.join(self.passed) or 'none'}"
-            message += f". Did you mean {near[0]}?" if near else ""
+            message = unknown_keyword(self._name, name, self.passed, self._reserved)
         elif name in given:
             message = f"{self._name} got the argument {name} twice"
         else:

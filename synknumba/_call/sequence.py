@@ -38,7 +38,7 @@ from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, NONE, Structure, flatten, paths, unflatten
 from synknumba._tracing import Number, Unknown
-from synknumba._types import Array
+from synknumba._types import Array, known_options, unknown_keyword
 from synknumba._variables.state import note_failure
 from synknumba._variables.variable import Variable, layout_of, state_of
 from synknumba._wire.messages import Install, ReturnedInSequence
@@ -104,6 +104,7 @@ def static(value: Any) -> Any:
     return Static(value)
 
 
+@known_options
 def carry(number: Any, value: Any) -> None:
     """Gives a number that was passed to a sequence another value from the next iteration on.
 
@@ -219,8 +220,7 @@ class SequencePlan:
             return LAST_ONLY
         large = next((one.label for one in self._results if one is not None and not _is_small(one)), None)
         nbytes = self.program.entry_bytes * self.world.world_size
-        returns = self.returns_something
-        return schedule(times, every, is_judged=is_judged, returns=returns, large=large, nbytes=nbytes, room=KEPT_BYTES)
+        return schedule(times, every, is_judged=is_judged, large=large, nbytes=nbytes, room=KEPT_BYTES)
 
     @property
     def is_current(self) -> bool:
@@ -523,7 +523,7 @@ class Sequence(Generic[P, R]):
         try:
             plan, scalars, back = self._prepared(world, args, kwargs, times)
             if not times:
-                self._check_until(plan, until)
+                self._check_kept(every, until, returns=plan.returns_something)
                 return self._nothing(plan, every)
             result = self._repeat(plan, scalars, times, every, until)
             for array, staged in back:
@@ -562,6 +562,7 @@ class Sequence(Generic[P, R]):
         self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int, every: int | None
     ) -> Future[Any]:
         plan, scalars, back = self._prepared(world, args, kwargs, times)
+        self._check_kept(every, None, returns=plan.returns_something)
         self._check_before(plan, times)
         found = plan.schedule(times, every, is_judged=False)
         launched = [plan.finish]  # of the first round
@@ -611,6 +612,9 @@ class Sequence(Generic[P, R]):
         return times, every
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Structure]:
+        for name in kwargs:
+            if name not in self._signature.parameters:
+                raise ArgumentError(unknown_keyword(self.name, name, self._signature.parameters, OPTIONS))
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -730,16 +734,26 @@ class Sequence(Generic[P, R]):
             found.append((array, staged))
         return found
 
-    def _check_until(self, plan: SequencePlan, until: Any) -> None:
-        if until is not None and not plan.returns_something:
-            self._refuse_until()
+    def _check_kept(self, every: int | None, until: Any, *, returns: bool) -> None:
+        """Raises `ArgumentError` for options about results, unless the body returns any."""
+        if returns or (every is None and until is None):
+            return
+        what = "every= keeps" if until is None else "until= judges"
+        raise ArgumentError(
+            f"{self.name}: {what} what {self.name} returns, and it returns nothing; return the result of a call in its body"
+        )
 
-    def _refuse_until(self) -> NoReturn:
-        raise ArgumentError(f"{self.name}: until= judges what {self.name} returns, and it returns nothing")
+    def _holds(self, answer: Any) -> bool:
+        """Returns whether the loop ends, by what `until=` has returned."""
+        if answer is None:
+            raise ArgumentError(
+                f"{self.name}: until= must return True or False, got None; a function without a return statement returns None"
+            )
+        return bool(answer)
 
     def _repeat(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
-        if until is not None:
-            self._check_until(plan, until)
+        if every is not None or until is not None:
+            self._check_kept(every, until, returns=plan.returns_something)
         self._check_before(plan, times)
         try:
             found = plan.schedule(times, every, is_judged=until is not None)
@@ -756,8 +770,8 @@ class Sequence(Generic[P, R]):
         for lines in plan.trace.rows:
             lines.check(self.name, times)
 
-    @staticmethod
     def _rounds(
+        self,
         plan: SequencePlan,
         scalars: AnySequence[Any],
         times: int,
@@ -777,7 +791,7 @@ class Sequence(Generic[P, R]):
             run(done, step, times, scalars)
             done += step
             kept.append(plan.collect())
-            if until is not None and until(kept[-1]):
+            if until is not None and self._holds(until(kept[-1])):
                 break
         else:
             if times > done:
@@ -908,13 +922,11 @@ class Sequence(Generic[P, R]):
         returned, _ = flatten(results)
         planned = [leaf.unseen if isinstance(leaf, Seen) else leaf for leaf in returned]
         parts = rehearsal.report(planned)
-        if until is not None and not returned:
-            self._refuse_until()
+        self._check_kept(every, until, returns=bool(returned))
         found = schedule(
             times,
             every,
             is_judged=until is not None,
-            returns=bool(returned),
             large=rehearsal.first_large(planned),
             nbytes=rehearsal.used * partition.parts,
             room=KEPT_BYTES,

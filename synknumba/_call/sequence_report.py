@@ -181,21 +181,18 @@ class Schedule:
 LAST_ONLY = Schedule(0, "")
 
 
-def schedule(
-    times: int, every: int | None, *, is_judged: bool, returns: bool, large: str | None, nbytes: int, room: int
-) -> Schedule:
+def schedule(times: int, every: int | None, *, is_judged: bool, large: str | None, nbytes: int, room: int) -> Schedule:
     """Returns the rounds of a call.
 
     Args:
         times: number of iterations.
         every: period of kept results, if given.
         is_judged: whether `until=` is given.
-        returns: whether the body returns anything.
         large: name of a result that the ranks cannot keep; None if there is none.
         nbytes: bytes of the small results of an iteration, on all ranks.
         room: bytes of them that one round keeps.
     """
-    if not is_judged and (every is None or not returns):
+    if not is_judged and every is None:
         return LAST_ONLY
     period = every or 1
     each = "after each iteration" if period == 1 else f"after every {period:,} iterations"

@@ -47,7 +47,7 @@ class RowFunction(Decorated):
         if own:
             raise ArgumentError(f"{self.name} has a parameter named {own[0]!r}, which the generated kernel uses; rename it")
         check_names(self.name, self._parameters, options)
-        self._binder = Binder(self.name, self._parameters, options)
+        self._binder = Binder(self.name, self._parameters, options, [one for one in reserved if one != "output_subset"])
         self._inner = InnerFunction(self.name, function)
         self._kernels: dict[tuple[Any, ...], Any] = {}  # generated kernels, by all that they depend on
         self._known: dict[Any, Any] = {}  # what calls with the same quick key have in common; a repeated call looks there only

@@ -400,7 +400,7 @@ def test_refuses(world):
     with pytest.raises(synk.ArgumentError, match=r"wave takes 2 arguments \(x, beta\), got 3$"):
         wave(np.zeros(3), 1.0, 2.0)
     for unknown in ("gamma", "synk_slice", "synk_partials", "output_subset"):
-        with pytest.raises(synk.ArgumentError, match=f"wave has no parameter '{unknown}'; it has x, beta$"):
+        with pytest.raises(synk.ArgumentError, match=f"wave has no parameter '{unknown}'; it has x, beta, and calls have the"):
             wave(np.zeros(3), **{unknown: 1})
     with pytest.raises(synk.PartitionError, match="shards must be an integer"):
         plain(np.zeros(3), shards=0)

@@ -519,6 +519,24 @@ class TestRefused:
         self.refused(r"n of .* may change from call to call.*synk\.static", lambda n: list(range(n)), 3)
         self.refused("the result of first is not known", lambda v: scale(v, first(v) + 1), v)
 
+    def test_what_arrays_and_numpy_would_do(self, world):
+        v = synk.variable(np.ones(3))
+        here = r"^\S*test_sequences\.py:\d+: the value of "
+        for body in (
+            lambda v: np.round(total(v)),
+            lambda v: np.mean(first(v)),
+            lambda v: total(v).item(),
+            lambda v: first(v).sum(),
+            lambda v: scale(v, np.clip(synk.STEP, 0, 2)),
+            lambda v: scale(v, synk.STEP & 1),
+            lambda v: scale(v, 1 << synk.STEP),
+            lambda v: scale(v, ~synk.STEP),
+            lambda v: 2 % first(v),
+            lambda v: quarters(v).__setitem__(0, 1.0),
+        ):
+            self.refused(here, body, v)
+        assert not hasattr(synk.STEP, "itme")
+
     def test_the_way_out_is_that_of_the_value(self, world):
         v, rates = synk.variable(np.ones(3)), synk.data(np.ones(3))
         self.refused(r"t of total .* pass until=.*Compute with it by \+ - ", lambda v: scale(v, np.cumsum(total(v))), v)

@@ -113,6 +113,12 @@ def test_an_unknown_argument(world):
         axpy_sum(1.0, X, X, z=1)
     with refused(synk.ArgumentError, "axpy_sum has no parameter 'num_slice'", "Did you mean num_slices?"):
         axpy_sum(1.0, X, X, num_slice=2)
+    with refused(
+        synk.ArgumentError, "axpy_sum has no parameter 'block'", "a, x, y, and calls have the options batch, local_batch"
+    ):
+        axpy_sum(1.0, X, X, block=2)
+    with refused(synk.ArgumentError, "total_of has no parameter 'batchsize'", "options batch, local", "Did you mean batch?"):
+        total_of(X, batchsize=2)
 
 
 @pytest.mark.parametrize("wrong", [3, "sum", int])

@@ -230,3 +230,60 @@ def test_times_of_an_inner_sequence_are_ints():
         pytest.raises(synk.ArgumentError, match=r"y:\d+: times of inner must be an int.*//"),
     ):
         body(4)
+
+
+def test_names_that_calls_do_not_have():
+    @synk.sequence
+    def steps(u):
+        add(u, 1.0)
+
+    u = synk.variable(np.zeros(2))
+    for name, near in (("evry", "every"), ("time", "times"), ("untl", "until")):
+        says = rf"no parameter '{name}'; it has u, and calls have the options times, every, until\. Did you mean {near}\?"
+        with pytest.raises(synk.ArgumentError, match=says):
+            steps.plan(u, world_size=2, **{name: 2})
+
+
+def test_every_needs_results():
+    @synk.sequence
+    def steps(u):
+        add(u, 1.0)
+
+    u = synk.variable(np.zeros(2))
+    says = "steps: every= keeps what steps returns, and it returns nothing; return the result of a call"
+    with synk.fork(1, device="cpu"):
+        for times in (0, 4):
+            for call in (steps, steps.submit, steps.plan):
+                with pytest.raises(synk.ArgumentError, match=says):
+                    call(u, times=times, every=2)
+
+
+def test_until_that_forgets_its_return():
+    @synk.function(outputs="sum")
+    def total(u):
+        return u.sum()
+
+    @synk.sequence
+    def steps(u):
+        add(u, 1.0)
+        return total(u)
+
+    def large(result):
+        result > 5  # noqa: B015  # what is tested
+
+    u = synk.variable(np.zeros(2))
+    with synk.fork(1, device="cpu"):
+        with pytest.raises(synk.ArgumentError, match=r"steps: until= must return True or False, got None; .* return statement"):
+            steps(u, times=10, until=large)
+        assert u.get_value()[0] == 1
+        assert steps(u, times=10, until=lambda result: result > 5).tolist() == [4, 6]
+
+
+def test_carry_takes_two_arguments():
+    @synk.sequence
+    def steps(u, number):
+        add(u, number)
+        synk.carry(number)
+
+    with pytest.raises(synk.ArgumentError, match=r"missing 1 required .*; write carry\(number, value\)"):
+        steps.plan(synk.variable(np.zeros(2)), 1, world_size=2)
