@@ -285,19 +285,19 @@ class Number(Unknown):
     def __floordiv__(self, other: Any) -> Any:
         return self._with("//", self, other)
 
-    def __rfloordiv__(self, other: Any) -> Any:
+    def __rfloordiv__(self, other: Any) -> Any:  # type: ignore[override]  # refused for other unknowns
         return self._with("//", other, self)
 
     def __mod__(self, other: Any) -> Any:
         return self._with("%", self, other)
 
-    def __rmod__(self, other: Any) -> Any:
+    def __rmod__(self, other: Any) -> Any:  # type: ignore[override]  # refused for other unknowns
         return self._with("%", other, self)
 
     def __pow__(self, other: Any) -> Any:
         return self._with("**", self, other)
 
-    def __rpow__(self, other: Any) -> Any:
+    def __rpow__(self, other: Any) -> Any:  # type: ignore[override]  # refused for other unknowns
         return self._with("**", other, self)
 
     def __neg__(self) -> "Number":

@@ -44,7 +44,8 @@ def check_positions(name: str, function: Callable[..., Any], launch: LaunchConfi
     raise LaunchError(
         f"{name} ({function.__code__.co_filename}:{added.lineno}): each thread of a launch, "  # type: ignore[attr-defined]
         f"by default one per row in blocks of {launch.threads}, runs all of this kernel, and adds to the same "
-        f"elements in {ast.unparse(added)}. Use i = cuda.grid(1), and let each thread work on row i; or pass grid=1, block=1 for one thread on each rank."
+        f"elements in {ast.unparse(added)}. Use i = cuda.grid(1), and let each thread work on row i; or pass grid=1, block=1 "
+        "for one thread on each rank."
     )
 
 

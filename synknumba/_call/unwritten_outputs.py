@@ -30,7 +30,7 @@ def check_stores(name: str, function: Callable[..., Any], outputs: Mapping[str, 
             continue
         line = f"{parameter}[0] = …"
         if output.op in _ATOMICS:
-            line = f"cuda.atomic.{_ATOMICS[output.op]}({parameter}, 0, …), or {line}"
+            line = f"an atomic operation, as cuda.atomic.{_ATOMICS[output.op]}({parameter}, 0, …), or {line}"
         elif output.op in BY_ROWS:
             line = f"{parameter}[i] = …, with i = cuda.grid(1)"
         value = "what it was allocated with" if output.op is None else f"the identity of {output.op!r}"
