@@ -31,6 +31,7 @@ from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.plan_cache import KeptPlans
 from synknumba._call.rebinding import check_passed, check_rebinding
 from synknumba._call.rehearsal import Rehearsed
+from synknumba._call.repeated_work import check_positions
 from synknumba._call.report import PlanReport, make_report
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.shared_updates import SharedUpdates
@@ -119,6 +120,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
                 check_stores(self.name, function, options.outputs)
             if options.launch is not None:
                 check_axes(self.name, function, options.launch)
+                check_positions(self.name, function, options.launch)
         self._parameters = parameters
         self._binder = Binder(self.name, parameters, options)
         self._selector = RowSelector(self.name, options.style)

@@ -673,7 +673,7 @@ def test_like_an_index_range(world):
 
             @synk.parallel(outputs={"out": synk.output(op, like="rows", **known)})
             def f(rows, out):
-                for i in range(rows.start, rows.stop):
+                for i in range(rows.start + cuda.grid(1), rows.stop, cuda.gridsize(1)):
                     out[0] += i
 
             with refused(synk.ArgumentError, "out of f is like='rows', which is synknumba.arange", f"write {advice} in place"):

@@ -117,7 +117,7 @@ def _(calls, ranks):
     endless(mask(ranks), synk.RANK)
 
 
-@synk.parallel(outputs={"found": synk.output("sum", shape=(), dtype="int64")})
+@synk.parallel(outputs={"found": synk.output("sum", shape=(), dtype="int64")}, grid=1, block=1)
 def endless_kernel(x, on, rank, rounds, found):
     state = 1
     if on >> rank & 1:
