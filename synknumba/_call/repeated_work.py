@@ -43,9 +43,9 @@ def check_positions(name: str, function: Callable[..., Any], launch: LaunchConfi
         return
     raise LaunchError(
         f"{name} ({function.__code__.co_filename}:{added.lineno}): each thread of a launch, "  # type: ignore[attr-defined]
-        f"by default one per row in blocks of {launch.threads}, runs all of this kernel, and adds to the same "
-        f"elements in {ast.unparse(added)}. Use i = cuda.grid(1), and let each thread work on row i; or pass grid=1, block=1 "
-        "for one thread on each rank."
+        f"by default one per row in blocks of {launch.threads}, runs all of this kernel, and adds to the same elements in "
+        f"{ast.unparse(added)}. Use i = cuda.grid(1), and let each thread work on row i; or pass grid=1, block=1 for one "
+        "thread on each rank."
     )
 
 
