@@ -1,5 +1,6 @@
 """Special arguments of calls (`arange`, `per_rank`), and the declaration of kernel outputs (`output`)."""
 
+import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,6 +23,15 @@ class IndexRange:
     def __len__(self) -> int:
         """Returns the number of indices."""
         return self.length
+
+
+def array_hint(value: object) -> str:
+    """Returns what to pass in place of a value that is no argument of a kernel."""
+    if isinstance(value, range):
+        return "pass synk.arange(n) for the indices 0 … n − 1, each rank its own, or np.asarray(...) of it"
+    if isinstance(value, list | array.array | bytearray | memoryview):
+        return "pass np.asarray(...) of it"
+    return "pass an array, Data, a Variable, or a number"
 
 
 def arange(n: int) -> IndexRange:

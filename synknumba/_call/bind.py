@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from synknumba._call.arguments import IndexRange, PerRankValues
+from synknumba._call.arguments import IndexRange, PerRankValues, array_hint
 from synknumba._call.call import Call, leaves_of
 from synknumba._call.options import FunctionOptions
 from synknumba._call.variable_rows import fill_in, own_by_rank, shapes_by_rank
@@ -389,9 +389,9 @@ class Binder:
         Its key is its pickle, since the value may be mutable, and 1 == 1.0 == True.
         """
         if not (isinstance(value, tuple | Enum | np.generic) or value is None or self._options.style == "function"):
-            hint = "pass np.asarray(...) of it" if isinstance(value, list) else "pass an array, Data, or a number"
             raise ArgumentError(
-                f"{name} of {self._name} is a {type(value).__name__}, which cannot be passed to a {self._options.style}; {hint}"
+                f"{name} of {self._name} is a {type(value).__name__}, which cannot be passed to a {self._options.style}; "
+                f"{array_hint(value)}"
             )
         try:
             call.key.append(value if value is None or type(value) is str else _exact(value))

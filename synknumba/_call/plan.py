@@ -39,7 +39,7 @@ from synknumba._host.copying import private_copy
 from synknumba._host.lent_results import Lender
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._ops.tree import NONE, Structure, flatten, result_told, spread, unflatten
+from synknumba._ops.tree import LEAF, NONE, Structure, flatten, result_told, spread, unflatten
 from synknumba._types import Array, Op, UserOp
 from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, Program, Result, next_number
@@ -308,7 +308,7 @@ class FunctionPlan(Plan):
             returns = [shard for one in returns for shard in one.apart()]
         structure = self._common_structure(ran, returns)
         ops = enumerate(self._leaf_ops(structure))
-        collectors = [self._leaf_collector(op, [one.leaves[i] for one in returns], ran) for i, op in ops]
+        collectors = [self._leaf_collector(op, [one.leaves[i] for one in returns], ran, structure) for i, op in ops]
         if structure == ("leaf",):
             return collectors[0]
         finish = partial(unflatten, structure)
@@ -350,14 +350,14 @@ class FunctionPlan(Plan):
             )
         return ops
 
-    def _leaf_collector(self, op: Op, leaves: Sequence[Array], ran: Sequence[int]) -> Collector:
+    def _leaf_collector(self, op: Op, leaves: Sequence[Array], ran: Sequence[int], structure: Structure) -> Collector:
         if op is None:
             places: list[Array | None] = [None] * self.program.shard_partition.parts
             for part, leaf in zip(ran, leaves, strict=True):
                 places[part] = leaf
             return lambda _: [leaf if leaf is None else leaf.copy() if leaf.ndim else leaf[()] for leaf in places]
         if op == "gather":
-            return self._gatherer(leaves)
+            return self._gatherer(leaves, structure)
         shapes = {leaf.shape for leaf in leaves}
         if len(shapes) > 1:
             told = ", ".join(f"{leaf.shape} on {self._part} {rank}" for rank, leaf in zip(ran, leaves, strict=True))
@@ -402,11 +402,14 @@ class FunctionPlan(Plan):
             return lambda: view
         return lambda: np.stack(leaves)
 
-    def _gatherer(self, leaves: Sequence[Array]) -> Collector:
+    def _gatherer(self, leaves: Sequence[Array], structure: Structure) -> Collector:
         if leaves[0].ndim == 0:
-            raise ReductionError(
-                f'{self.info} returned a number, which has no rows to "gather"; use None for a list of all ranks\' values'
-            )
+            returned, way_out = "a number, which has", "use None for a list of all ranks' values"
+            if structure != LEAF:
+                kind = structure[0] if structure[0] in {"dict", "list"} else "tuple"
+                returned = f"a {kind}, in which each value is a result of its own, and a number has"
+                way_out = f"return np.array([...]) for an array of numbers, or {way_out}"
+            raise ReductionError(f'{self.info} returned {returned} no rows to "gather"; {way_out}')
         rows = {leaf.shape[1:] for leaf in leaves}
         if len(rows) > 1:
             raise ReductionError(

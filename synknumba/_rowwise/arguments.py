@@ -11,7 +11,7 @@ from numba.core import types
 from numba.core.errors import NumbaError
 from numba.np.numpy_support import from_dtype
 
-from synknumba._call.arguments import IndexRange, PerRankValues
+from synknumba._call.arguments import IndexRange, PerRankValues, array_hint
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
 from synknumba._rowwise.map_kernels import OUT, Kind, Operand
@@ -77,7 +77,7 @@ def describe(function: str, name: str, value: Any, *, broadcast: Collection[str]
     if isinstance(value, PerRankValues):
         return _describe_per_rank(function, name, value)
     if not hasattr(value, "__array__"):
-        raise ArgumentError(f"{name} of {function} is a {type(value).__name__}; pass an array, Data, a Variable, or a number")
+        raise ArgumentError(f"{name} of {function} is a {type(value).__name__}; {array_hint(value)}")
     array = value if isinstance(value, Data | np.ndarray) else np.asarray(value)
     kind = _number(function, name, numba_type(array.dtype), array.dtype)
     if array.ndim == 0:

@@ -66,6 +66,7 @@ class OpenWorld:
         self.untold: SynkError | None = None  # what ended the last one outside any call, until a call has raised it
         self.reason: str | None = None  # why the last one ended; None if the script closed it
         self.ended: Engine | None = None  # a world that a failure has ended, and that the next call starts again
+        self.is_parents = False  # whether the world that this process had when it was forked is that of its parent
         self.snapshots = 0  # number of snapshots taken in this process
         self._starting = threading.Lock()
 
@@ -93,6 +94,11 @@ class OpenWorld:
             return self._start_again()
         if self.reason is not None:
             message = f"the world has ended: {self.reason}. Call synknumba.fork() to start a new one."
+        elif self.is_parents or _is_of_multiprocessing():
+            message = (
+                "no world is open in this process: a world belongs to the process that has called synknumba.fork(), and this "
+                "is the child of another. Make the calls in the parent process, or call synknumba.fork() here for another world"
+            )
         else:
             message = "no world is open: call synknumba.fork() first (it starts one process per GPU, or per CPU core)"
         raise WorldError(message)
@@ -302,7 +308,7 @@ class Engine:
             self._rounds.await_ranks(self.device)
             # Subscriptions keep the world alive, so they come last. A world whose start and end were both interrupted by Ctrl-C
             # must be found by `close()`, or be garbage-collected, which kills its ranks (`Processes.__del__`).
-            _open.untold, _open.world, _open.ended = None, self, None
+            _open.untold, _open.world, _open.ended, _open.is_parents = None, self, None, False
             self._subscriptions.callback(segment_module.on_release(lambda segment: self.forget("segment", segment)))
             self._subscriptions.callback(segment_module.before_making(self._drop_unwanted))
         except BaseException:
@@ -731,6 +737,12 @@ class Engine:
         return f"<World of {self.world_size} {self.device} rank{'s' if self.world_size > 1 else ''}{where}, {state}>"
 
 
+def _is_of_multiprocessing() -> bool:
+    """Returns whether this is a child that multiprocessing has started, also without a copy of its parent's memory."""
+    process: Any = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
 def open_world() -> Engine | None:
     """Returns the engine of the open world, or None."""
     world = _open.world
@@ -763,7 +775,9 @@ def world_to_close() -> Engine | None:
 
 
 def _disown() -> None:
-    world, _open.world, _open.ended = _open.world, None, None
+    world, ended, _open.world, _open.ended = _open.world, _open.ended, None, None
+    if world is not None or ended is not None:
+        _open.is_parents, _open.reason = True, None
     if world is not None:
         world.disown()
 

@@ -3,12 +3,15 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from synknumba._host.children import status
+from tests.environment import environment
 from tests.faults.scripts import poll
 from tests.quick import whole
 
@@ -29,8 +32,38 @@ def test_forked_child_has_no_world(start):
             assert os.waitstatus_to_exitcode(status) == 6
             assert total(ROWS) == ROWS.sum()
     """)
-    script.expect("refused: .*fork.*")
+    script.expect("refused: .*no world is open in this process: .* in the parent process, or call synknumba.fork.*")
     script.finish()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_of_multiprocessing_is_told_whose_the_world_is(method, tmp_path):
+    program = f"""
+        import multiprocessing
+        import numpy as np
+        import synknumba as synk
+
+        @synk.function(outputs="sum")
+        def total(x):
+            return x.sum()
+
+        def child():
+            try:
+                total(np.ones(4))
+            except synk.WorldError as error:
+                print(error, flush=True)
+
+        if __name__ == "__main__":
+            with synk.fork(1, device="cpu"):
+                process = multiprocessing.get_context("{method}").Process(target=child)
+                process.start()
+                process.join()
+                total(np.ones(4))
+    """
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(program))
+    told = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=60, env=environment(), check=True)
+    assert "no world is open in this process: a world belongs to the process that has called" in told.stdout, told
 
 
 def test_forked_child_can_have_a_world_of_its_own(start):

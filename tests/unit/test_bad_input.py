@@ -121,6 +121,28 @@ def test_an_unknown_argument(world):
         total_of(X, batchsize=2)
 
 
+def test_gathered_lists_of_numbers(world):
+    pair = synk.function(lambda x: [float(x[0]), 2.0], outputs="gather")
+    with refused(synk.ReductionError, 'a number has no rows to "gather"', "return np.array([...])"):
+        pair(X)
+
+
+@synk.vectorize
+def sum_of_two(x, y):
+    return x + y
+
+
+@pytest.mark.parametrize("call", [lambda x: axpy_sum(1.0, x, X), lambda x: sum_of_two(x, X)], ids=["kernel", "vectorize"])
+def test_sequences_that_are_no_arrays(world, call):
+    with refused(synk.ArgumentError, "x of ", "is a range", "pass synk.arange(n)", "or np.asarray(...) of it"):
+        call(range(10))
+    for wrong in (array.array("d", X), list(X), memoryview(b"0123456789")):
+        with refused(synk.ArgumentError, "x of ", f"is a {type(wrong).__name__}", "pass np.asarray(...) of it"):
+            call(wrong)
+    with refused(synk.ArgumentError, "x of ", "is a dict", "pass an array, Data, a Variable, or a number"):
+        call({1: 2})
+
+
 @pytest.mark.parametrize("wrong", [3, "sum", int])
 def test_what_is_no_function(wrong):
     with refused(synk.ArgumentError, "must be a Python function", repr(wrong)):
@@ -170,7 +192,7 @@ def test_what_a_kernel_cannot_take(world):
     with refused(synk.ArgumentError, "x of axpy_sum is a list", "np.asarray(...)"):
         axpy_sum(1.0, [1.0, 2.0], X)
     for bad in ("text", {"x": X}, object(), lambda: 0):
-        with refused(synk.ArgumentError, "a of axpy_sum is a", type(bad).__name__, "pass an array, Data, or a number"):
+        with refused(synk.ArgumentError, "a of axpy_sum is a", type(bad).__name__, "pass an array, Data, a Variable, or"):
             axpy_sum(bad, X, X)
     with refused(synk.ArgumentError, "a", "does not fit in 64 bits", "float"):
         axpy_sum(2**64, X, X)

@@ -13,6 +13,7 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
+from synknumba import simt
 from synknumba.simt.internals import explain
 from tests.environment import environment
 
@@ -284,8 +285,9 @@ def test_any_exception_of_the_compiler_names_the_kernel(monkeypatch):
 
 @pytest.mark.parametrize("made", [synk.function, synk.vectorize, synk.expectation], ids=lambda made: made.__name__)
 def test_a_kernel_for_a_decorator_of_functions(made):
-    with pytest.raises(synk.ArgumentError, match=r"wrong_dtype is a kernel.*use @synk\.parallel"):
-        made(cuda.jit(wrong_dtype))
+    for jit, told in ((cuda.jit, "cuda"), (simt.jit, "simt")):
+        with pytest.raises(synk.ArgumentError, match=rf"wrong_dtype is a kernel.*@{told}\.jit; use @synk\.parallel"):
+            made(jit(wrong_dtype))
 
 
 def test_a_function_that_returns_a_value_is_no_kernel():
