@@ -121,7 +121,7 @@ class Unknown:
     __bool__ = __float__ = __int__ = __complex__ = __array__ = __iter__ = __len__ = _refuse
     __round__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = __matmul__ = __rmatmul__ = _refuse
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = __setitem__ = __delitem__ = _refuse
-    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __rfloordiv__ = __rmod__ = __rpow__ = _refuse
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _refuse
     __str__ = __format__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _refuse  # type: ignore[assignment]
     __hash__ = None  # type: ignore[assignment]
     __array_ufunc__ = _refuse

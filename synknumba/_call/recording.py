@@ -51,6 +51,7 @@ class Outcome(Unknown):
         self.label, self.result, self.key, self.home = label, result, key, recording.parts
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = Unknown._refuse  # noqa: SLF001
+    __rfloordiv__ = __rmod__ = __rpow__ = Unknown._refuse  # noqa: SLF001
     __floordiv__ = __mod__ = __pow__ = __neg__ = __pos__ = __abs__ = Unknown._refuse  # noqa: SLF001
 
 

@@ -74,7 +74,9 @@ def conjugate(x, r, p, old):
     return new
 
 
-@pytest.mark.parametrize("options", [{"every": 1}, {"every": 3}, {"every": 2, "until": lambda _: False}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"every": 1}, {"every": 3}, {"every": 2, "until": lambda _: False}], ids=["1", "3", "until"]
+)
 def test_results_of_the_iteration_before(world, options):
     @synk.sequence
     def iterate(x, r, p, old):

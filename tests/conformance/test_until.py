@@ -87,7 +87,6 @@ def test_a_plan_has_one_part(option):
     assert plain.plan(values, world_size=2, batch=slice(0, 10_000)).rows == 10_000
 
 
-@pytest.mark.whole
 def test_samples_of_an_index(world):
     until = Asked(lambda e: e.stderr < 0.01)
     found = circle(synk.arange(10**12), 7, until=until, max_rows=10**8)
@@ -98,7 +97,6 @@ def test_samples_of_an_index(world):
     assert abs(found.mean - math.pi) < 5 * found.stderr
 
 
-@pytest.mark.whole
 def test_rows_made_by_functions(world):
     rng, made = np.random.default_rng(3), []
 
@@ -117,7 +115,6 @@ def test_rows_made_by_functions(world):
     assert_allclose(told.mean, [2.0 * x[:100].mean(), 3.0 + y[:100].mean()], **CLOSE)
 
 
-@pytest.mark.whole
 def test_blocks_of_a_chain_go_on_from_part_to_part(world):
     rng = np.random.default_rng(5)
     values = np.cumsum(rng.normal(size=30_011)) / 50

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from synknumba._rank import sequence_table
+from synknumba._rank import sequence_rows
 from synknumba._rank.sequence_numbers import OPERATORS, Numbers
 from synknumba._tracing import FUNCTIONS
 from synknumba._wire import sequence_interpreter as table
@@ -21,7 +21,7 @@ def computed(sign, left, right):
     """The result of the compiled operation; None if it is left to Python."""
     cells = [np.array([one], np.int64 if isinstance(one, int) else np.float64) for one in (left, right)]
     has_float = isinstance(left, float)
-    operations = sequence_table._FLOAT_OPERATIONS if has_float else sequence_table._INT_OPERATIONS
+    operations = sequence_rows._FLOAT_OPERATIONS if has_float else sequence_rows._INT_OPERATIONS
     target = np.zeros(1, np.float64 if has_float or sign == "/" else np.int64)
     done = table.operate(operations[sign], target.ctypes.data, *(cell.ctypes.data for cell in cells))
     return target[0].item() if done else None
@@ -30,7 +30,7 @@ def computed(sign, left, right):
 @pytest.mark.parametrize("sign", [*OPERATORS])
 @pytest.mark.parametrize("kind", ["int", "float"])
 def test_operations(sign, kind):
-    operations = sequence_table._FLOAT_OPERATIONS if kind == "float" else sequence_table._INT_OPERATIONS
+    operations = sequence_rows._FLOAT_OPERATIONS if kind == "float" else sequence_rows._INT_OPERATIONS
     if sign not in operations:
         assert sign in {"//", "%", "**", *FUNCTIONS}  # those that compiled code leaves to Python, or to NumPy
         return
