@@ -29,7 +29,7 @@ PUBLISHED_BYTES = 64 << 10  # copied by one block; larger results go through the
 _NOT_READY = 600  # cudaErrorNotReady: work is pending, without an error
 
 
-def record(steps: Sequence[Step], stream: Any, box: Mailbox, *, alone: bool) -> Replay | None:
+def record(steps: Sequence[Step], stream: Any, box: Mailbox, *, alone: bool = True) -> Replay | None:
     """Records steps that were run before; None if they do more than put work on this stream and on streams that join it."""
     if not steps or len(steps) > MOST_STEPS or not all_on_stream(steps):
         return None

@@ -624,7 +624,7 @@ def test_refuses_arguments(world):
         (lambda: add(x), "is missing the argument y"),
         (lambda: add(x, x, x), "takes 2 arguments"),
         (lambda: add(x, z=x), "no parameter 'z'"),
-        (lambda: add(x, [1.0] * 6), "list; pass an array"),
+        (lambda: add(x, [1.0] * 6), r"list; pass np.asarray\(...\) of it"),
         (lambda: add(x, None), "NoneType"),
         (lambda: add(x, np.array(["a"] * 6)), "dtype"),
         (lambda: add(x, np.zeros(6, "M8[s]")), "which Numba cannot compute with"),

@@ -24,8 +24,8 @@ def maybe(function):
     return function
 
 
-@never("sum", "cuda.atomic.add(t, 0, …), or t[0] = …")
-@never("max", "cuda.atomic.max(t, 0, …), or t[0] = …")
+@never("sum", "an atomic operation, as cuda.atomic.add(t, 0, …), or t[0] = …")
+@never("max", "an atomic operation, as cuda.atomic.max(t, 0, …), or t[0] = …")
 @never("prod", "t[0] = …")
 @never("gather", "t[i] = …, with i = cuda.grid(1)")
 @never(None, "t[0] = …")
@@ -35,7 +35,7 @@ def unused(x, t):
         s += x[i]
 
 
-@never("sum", "cuda.atomic.add(t, 0, …), or t[0] = …")
+@never("sum", "an atomic operation, as cuda.atomic.add(t, 0, …), or t[0] = …")
 def only_read(x, t):
     i = cuda.grid(1)
     if i < len(t) and t.shape[0] > 0 and t[i] < 1:
@@ -55,7 +55,7 @@ def added(x, t):
 
 @maybe
 def by_an_atomic(x, t):
-    cuda.atomic.add(t, 0, x[0])
+    cuda.atomic.add(t, 0, x[cuda.grid(1)])
 
 
 @maybe

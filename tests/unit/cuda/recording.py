@@ -21,8 +21,8 @@ class Bench:
         self.stream = stand_in.Stream(non_blocking=True)
         self.box = gpu.code.Mailbox()
 
-    def record(self, steps: Any) -> Any:
-        return self.gpu.graph.record(steps, self.stream, self.box)
+    def record(self, steps: Any, *, alone: bool = True) -> Any:
+        return self.gpu.graph.record(steps, self.stream, self.box, alone=alone)
 
     def host(self, values: Any) -> np.ndarray:
         """A page-locked array."""

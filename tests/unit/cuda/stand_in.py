@@ -20,7 +20,7 @@ import synknumba._device
 from tests.unit.cuda.machine import ILLEGAL_ADDRESS, INVALID_VALUE, MISALIGNED, CUDARuntimeError, FaultError, Machine
 
 TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3
-MODULES = ("cuda_steps", "cuda_code", "cuda_memory", "cuda_graph")
+MODULES = ("cuda_steps", "cuda_code", "cuda_memory", "cuda_nodes", "cuda_graph")
 
 
 class _Now:
@@ -287,7 +287,7 @@ def _modules() -> dict[str, ModuleType]:
 
 @cache
 def load() -> SimpleNamespace:
-    """The device's modules: steps, code, memory, graph; and the stand-in for CuPy's runtime."""
+    """The device's modules: steps, code, memory, nodes, graph; and the stand-in for CuPy's runtime."""
     stand_in = _modules()
     names = [f"synknumba._device.{name}" for name in MODULES]
     package = vars(synknumba._device)
@@ -307,7 +307,7 @@ def load() -> SimpleNamespace:
                 package[name] = module
     runtime = stand_in["cupy.cuda.runtime"]
     loaded["graph"].launcher = _launcher(runtime)
-    loaded["graph"].rewriter = _rewriter(loaded["graph"])
+    loaded["graph"].rewriter = _rewriter(loaded["nodes"])
     return SimpleNamespace(**loaded, runtime=runtime)
 
 
@@ -324,11 +324,11 @@ def _launcher(runtime: ModuleType) -> Any:
     return _for_compiled_code(launch, 2)
 
 
-def _rewriter(graph: ModuleType) -> Any:
+def _rewriter(nodes: ModuleType) -> Any:
     """That which gives a node other parameters, likewise."""
 
     def rewrite(executable: int, node: int, parameters: int) -> int:
-        return int(graph._driver().cuGraphExecKernelNodeSetParams_v2(executable, node, parameters))
+        return int(nodes._driver().cuGraphExecKernelNodeSetParams_v2(executable, node, parameters))
 
     return _for_compiled_code(rewrite, 3)
 

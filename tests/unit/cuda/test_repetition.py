@@ -72,7 +72,7 @@ def test_a_first_run_that_fails_is_not_recorded(bench, launches):
 def test_steps_that_cannot_be_recorded_are_tried_once(bench):
     ran, tried = [], []
     device = device_of(bench)
-    device.record = tried.append
+    device.record = lambda steps, *, alone: tried.append(steps)
     repeated = Repetition(device, [lambda: ran.append(1)])
     for _ in range(4):
         repeated()
@@ -83,7 +83,7 @@ def test_steps_that_cannot_be_recorded_are_tried_once(bench):
 def test_kernels_between_those_with_scalars(bench, monkeypatch, launches):
     """As where an op is a function: launches of its kernel, which have no scalars that change, are left as they are."""
     driver = Driver(bench.machine)
-    monkeypatch.setattr(bench.gpu.graph, "_driver", lambda: driver)
+    monkeypatch.setattr(bench.gpu.nodes, "_driver", lambda: driver)
     total, out = bench.array(1), bench.host([0.0])
     parts = [bench.array(1) for _ in range(3)]
 
@@ -116,7 +116,7 @@ def test_kernels_between_those_with_scalars(bench, monkeypatch, launches):
 def test_scalars(bench, monkeypatch, launches, refuses):
     driver = Driver(bench.machine)
     driver.refuses = refuses
-    monkeypatch.setattr(bench.gpu.graph, "_driver", lambda: driver)
+    monkeypatch.setattr(bench.gpu.nodes, "_driver", lambda: driver)
     seen, args = [], [1]
     kernel = bench.kernel(Dispatcher(bench.machine, seen.append))
     repeated = Repetition(device_of(bench), [kernel.bind((1, 1, 1), (1, 1, 1), 0, args, (0,))])

@@ -17,7 +17,7 @@ GRID, BLOCK = (1, 1, 1), (1, 1, 1)
 @pytest.fixture(params=[False, True], ids=["function", "library"])
 def driver(request, bench, monkeypatch):
     made = Driver(bench.machine, by_library=request.param)
-    monkeypatch.setattr(bench.gpu.graph, "_driver", lambda: made)
+    monkeypatch.setattr(bench.gpu.nodes, "_driver", lambda: made)
     return made
 
 
@@ -257,7 +257,7 @@ def test_an_older_driver(bench, monkeypatch, name):
             return super().__getattribute__(asked)
 
     made = Older(bench.machine)
-    monkeypatch.setattr(bench.gpu.graph, "_driver", lambda: made)
+    monkeypatch.setattr(bench.gpu.nodes, "_driver", lambda: made)
     replay, (args,), seen = launching(bench, [1], (0,))
     args[0] = 2
     assert not replay.renew()
