@@ -72,7 +72,7 @@ def test_a_first_run_that_fails_is_not_recorded(bench, launches):
 def test_steps_that_cannot_be_recorded_are_tried_once(bench):
     ran, tried = [], []
     device = device_of(bench)
-    device.record = lambda steps, *, alone: tried.append(steps)
+    device.record = lambda steps, *, alone: tried.append((steps, alone))
     repeated = Repetition(device, [lambda: ran.append(1)])
     for _ in range(4):
         repeated()
