@@ -243,8 +243,8 @@ FAULTS = (
     Fault(
         "rank-nested-argument-used-again",
         "synknumba/_rank/function_routine.py",
-        "return lambda: self._function(**arguments | {name: _fresh(arguments[name]) for name in trees})",
-        "return lambda: self._function(**arguments)",
+        "return unflatten(structure, [self._object(leaf) if isinstance(leaf, _Passed) else leaf for leaf in leaves])",
+        "return argument",
         ("tests/conformance/test_objects.py", "tests/conformance/test_arguments.py"),
     ),
     Fault(
