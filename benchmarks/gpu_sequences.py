@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import sequences
-from _common import arguments, print_table, save, time_in_turns
+from _common import arguments, save, time_in_turns
 from numba import cuda
 from sequences import (
     CALLS,
@@ -138,19 +138,7 @@ def main() -> None:
         results += measure(ranks, options.seconds, options.sides)
         if not options.no_peers:
             results += peers(ranks, options.seconds, options.sides)
-    least = {(one.what, one.ranks): one.timing.median for one in results if one.library == "synknumba: sequence"}
-    rows = [
-        (
-            one.library,
-            one.what,
-            str(one.ranks),
-            f"{one.timing.median:.2f}",
-            f"{one.timing.minimum:.2f}",
-            f"{one.timing.median / least[one.what, one.ranks]:.2f}",
-        )
-        for one in results
-    ]
-    print_table(("library", "what", "ranks", "median µs", "minimum µs", "ratio of medians"), rows)
+    sequences.show(results, "median", digits=2)
     save(
         options.json,
         "gpu_sequences",

@@ -239,6 +239,23 @@ def results_of(
         yield Result(library, what, ranks, Timing(**timing))
 
 
+def show(results: Sequence[Result], compared: str, *, digits: int) -> None:
+    """Prints a table, with ratios of medians, or minima, to those of the sequence."""
+    least = {(one.what, one.ranks): one.timing for one in results if one.library == "synknumba: sequence"}
+    rows = [
+        (
+            one.library,
+            one.what,
+            str(one.ranks),
+            f"{one.timing.median:.{digits}f}",
+            f"{one.timing.minimum:.{digits}f}",
+            f"{getattr(one.timing, compared) / getattr(least[one.what, one.ranks], compared):.2f}",
+        )
+        for one in results
+    ]
+    print_table(("library", "what", "ranks", "median µs", "minimum µs", f"ratio, {compared}"), rows)
+
+
 def main() -> None:
     given = arguments(__doc__)
     given.add_argument("--no-peers", action="store_true")
@@ -253,19 +270,7 @@ def main() -> None:
         if not options.no_peers:
             results += measure_mpi(ranks, options.seconds, options.sides)
             results += measure_jax(ranks, options.seconds, options.sides)
-    least = {(one.what, one.ranks): one.timing.minimum for one in results if one.library == "synknumba: sequence"}
-    rows = [
-        (
-            one.library,
-            one.what,
-            str(one.ranks),
-            f"{one.timing.median:.3f}",
-            f"{one.timing.minimum:.3f}",
-            f"{one.timing.minimum / least[one.what, one.ranks]:.2f}",
-        )
-        for one in results
-    ]
-    print_table(("library", "what", "ranks", "median µs", "minimum µs", "ratio of minima"), rows)
+    show(results, "minimum", digits=3)
     save(
         options.json, "sequences", results, {"count": COUNT, "times": TIMES, "sides": options.sides, "seconds": options.seconds}
     )

@@ -5,13 +5,12 @@ graph of 64 iterations ──launch──launch──launch──> event
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, final
 
 from cupy.cuda import runtime
 
 from synknumba._device.base import Chain, Step
-from synknumba._device.cuda_nodes import KernelNode, ScalarPlace, capture, find_scalars, rewriter
+from synknumba._device.cuda_nodes import KernelNode, ScalarPlace, capture, find_scalars, free_graph, rewriter
 from synknumba._device.cuda_steps import CudaLaunch
 from synknumba._wire.relaunch import Scalars
 
@@ -75,9 +74,6 @@ class _GraphChain(Chain):
 
     def close(self) -> None:
         if self._executable:
-            with suppress(runtime.CUDARuntimeError):
-                self._stream.synchronize()
-                runtime.graphExecDestroy(self._executable)
-                runtime.graphDestroy(self._graph)
+            free_graph(self._graph, self._executable, self._stream)
             self._executable = 0
             self._steps = ()

@@ -10,14 +10,22 @@ Changed scalars are written into the nodes of kernels. Where that is not possibl
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, final
 
 from cupy.cuda import runtime
 
 from synknumba._device.base import Replay, Step
 from synknumba._device.cuda_code import MAILED_WORDS, Copy, Mailbox, mail, publish
-from synknumba._device.cuda_nodes import KernelNode, ScalarPlace, UnknownNodeError, capture, find_scalars, launcher, rewriter
+from synknumba._device.cuda_nodes import (
+    KernelNode,
+    ScalarPlace,
+    UnknownNodeError,
+    capture,
+    find_scalars,
+    free_graph,
+    launcher,
+    rewriter,
+)
 from synknumba._device.cuda_steps import CopyOut, CudaLaunch, Fill, OnStream, StoreToHost, all_on_stream
 from synknumba._errors import DeviceError
 from synknumba._wire import doorbell
@@ -144,10 +152,7 @@ class _GraphReplay(Replay):
 
     def close(self) -> None:
         if self._executable:
-            with suppress(runtime.CUDARuntimeError):
-                self._stream.synchronize()
-                runtime.graphExecDestroy(self._executable)
-                runtime.graphDestroy(self._graph)
+            free_graph(self._graph, self._executable, self._stream)
             self._executable = self.relaunch = 0
             self.scalars = None
             self._steps = ()

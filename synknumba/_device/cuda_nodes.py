@@ -92,6 +92,14 @@ def capture(steps: Iterable[Step], stream: Any) -> tuple[int, dict[int, int]]:
     return runtime.streamEndCapture(stream.ptr), nodes
 
 
+def free_graph(graph: int, executable: int, stream: Any) -> None:
+    """Frees a graph and its executable, after launches on the stream have ended; a kernel may have destroyed the context."""
+    with suppress(runtime.CUDARuntimeError):
+        stream.synchronize()
+        runtime.graphExecDestroy(executable)
+        runtime.graphDestroy(graph)
+
+
 def _last_node(stream: Any) -> int:
     """Returns the node captured last on a stream."""
     status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()

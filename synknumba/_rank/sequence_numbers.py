@@ -12,7 +12,7 @@ import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._types import Array
-from synknumba._wire.sequence import Formula
+from synknumba._wire.sequence import Formula, Part
 
 
 def _as_numpy(python: Callable[[Any, Any], Any], numpy: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -120,6 +120,12 @@ class Numbers:
                 is_float = self._is_float.get(slot)
                 return self._values[slot] if is_float is None else self._cell(self.results, slot, is_float=is_float)
         return OPERATORS[kind](*map(self.evaluate, operands))
+
+    def fill(self, values: bytearray, part: Part) -> None:
+        """Writes what a part's formulas give into its packed values; raises as `packed` does."""
+        for offset, letter, formula in part.formulas:
+            packed = self.packed(letter, formula, part.name)
+            values[offset : offset + len(packed)] = packed
 
     def packed(self, letter: str, formula: Formula, part: str) -> bytes:
         """Returns the value of a formula for an argument of a call, packed by a `struct` letter.

@@ -330,9 +330,7 @@ class SequenceRoutine(Repeated):
         values = bytearray(part.values)
 
         def call() -> None:
-            for offset, letter, formula in part.formulas:
-                packed = self._numbers.packed(letter, formula, part.name)
-                values[offset : offset + len(packed)] = packed
+            self._numbers.fill(values, part)
             news = routine.call(bytes(values))
             if isinstance(news, Returned):
                 self._news.append((part.number, news))

@@ -48,9 +48,7 @@ class _Apart:
         if not self.part.formulas:
             return self.packed
         values = bytearray(self.part.values)
-        for offset, letter, formula in self.part.formulas:
-            packed = numbers.packed(letter, formula, self.part.name)
-            values[offset : offset + len(packed)] = packed
+        numbers.fill(values, self.part)
         if values != self.packed:
             assert isinstance(self.routine, KernelRoutine)  # others have no values
             self.routine.change_scalars(self.launches, bytes(values))
@@ -109,9 +107,8 @@ class Stretch:
         self._last = [_Last(device, turn) for turn in turns]
         self._warm = [False] * len(turns)  # whether the steps of each turn were run, which compiles kernels
         self._recordings: dict[tuple[int, int], _Recording | None] = {}  # by turn and count; None if there cannot be one
-        self._under_way: deque[tuple[Callable[[], bool], int, int]] = (
-            deque()
-        )  # whether it is done, its iterations, the one after
+        # Of recordings: whether they are done, their iterations, the number of the one after.
+        self._under_way: deque[tuple[Callable[[], bool], int, int]] = deque()
         self._queued = 0  # iterations, in all runs
         self._seconds = 0.0  # of an iteration
         self._ended = 0.0  # when a recording was seen to have ended
@@ -150,12 +147,12 @@ class Stretch:
         """Queues iterations from `step` on, at most so many; returns how many."""
         turn = step % len(self._turns)
         recording = self._recording(turn, left, step)
-        if recording is None or not self._renew(recording, step):
-            recording = None
-            self._one_by_one(turn, step)
-        else:
+        if recording is not None and self._renew(recording, step):
             recording.chain()
-        count = 1 if recording is None else recording.count
+            count = recording.count
+        else:
+            self._one_by_one(turn, step)
+            count = 1
         self._queued += count
         self._under_way.append((self._device.marker(), count, step + count))
         while len(self._under_way) > UNDER_WAY:
