@@ -21,6 +21,13 @@ def energy(x, beta, total):
     cuda.atomic.add(total, 0, acc)
 
 
+@synk.parallel(grid=1, block=1, outputs={"d": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def dot(a, b, d):
+    for i in range(a.shape[0]):
+        d[0] += a[i] * b[i]
+
+
 @synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
 @cuda.jit
 def add_up(x, total):

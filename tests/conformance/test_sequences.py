@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
 from tests.conformance.conftest import ROWS
+from tests.conformance.kernels import dot
 from tests.quick import whole
 
 
@@ -219,13 +220,6 @@ def test_numbers_are_ieee_numbers_and_ints_of_any_length(world):
 
     with pytest.raises(synk.RankError, match=r"computes for scale\(.*\) does not fit in 64 bits: 2\d+; compute with floats"):
         cube(v, 3 * 10**6 * 10**3)
-
-
-@synk.parallel(grid=1, block=1, outputs={"d": synk.output("sum", shape=(), dtype="float64")})
-@cuda.jit
-def dot(a, b, d):
-    for i in range(a.shape[0]):
-        d[0] += a[i] * b[i]
 
 
 def test_a_variable_may_be_passed_twice_where_it_is_only_read(world):

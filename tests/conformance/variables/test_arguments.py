@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from numba import cuda
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
+from tests.conformance.kernels import dot
 from tests.conformance.variables import functions
 from tests.conformance.variables.ranks import NUMBERS, RECORD, assert_held, held, put, shard_of, shards
 
@@ -36,13 +36,6 @@ def test_kernels_write_in_place_on_each_rank(world, dtype):
             ADD[len(shape)](v, synk.RANK)
         assert_held(v, world, lambda rank, first=first, dtype=dtype: first + np.asarray(2 * rank, dtype))
         assert v.dtype == dtype
-
-
-@synk.parallel(grid=1, block=1, outputs={"d": synk.output("sum", shape=(), dtype="float64")})
-@cuda.jit
-def dot(a, b, d):
-    for i in range(a.shape[0]):
-        d[0] += a[i] * b[i]
 
 
 def test_a_variable_may_be_passed_twice_where_it_is_only_read(world):
