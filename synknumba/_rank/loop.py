@@ -44,7 +44,7 @@ from synknumba._wire.program import Collective, Combination, FunctionSpec, Joine
 from synknumba._wire.rank_warnings import Collector
 from synknumba._wire.relaunch import Table
 from synknumba._wire.sequence import SequenceProgram
-from synknumba.simt.internals import explain
+from synknumba.simt.internals import explain, with_frame_space
 
 RESERVE_BYTES = 1 << 20  # untouched memory that a rank gives up to report that it has no more
 
@@ -352,6 +352,7 @@ def describe_failure(error: BaseException, more: str = "") -> messages.Failed:
     return messages.Failed(type(error).__qualname__, f"{message} {more}".rstrip(), text, cause)
 
 
+@with_frame_space
 def rank_main(config: RankConfig) -> NoReturn:
     """Runs a rank in the child, right after the fork, to the end of its process."""
     code = 1

@@ -14,6 +14,8 @@ from numba.core.compiler_machinery import FunctionPass, PassManager, register_pa
 from numba.core.registry import cpu_target
 from numba.core.typed_passes import NopythonTypeInference
 
+from synknumba.simt._frontend.frame_space import with_frame_space
+
 TypeMap = Mapping[str, types.Type]
 
 
@@ -83,6 +85,7 @@ class _TypesOnly(compiler.CompilerBase):  # type: ignore[misc]
         return [manager]
 
 
+@with_frame_space
 def infer_types(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) -> TypeMap:
     """Runs Numba's type inference on a function and returns the types of all its variables."""
     dispatcher = njit(pipeline_class=_TypesOnly, error_model="numpy")(function)

@@ -19,6 +19,7 @@ from numba.core.compiler import CompileResult
 from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
+from synknumba.simt._frontend.frame_space import with_frame_space
 from synknumba.simt._machine.codegen import Compiled, KernelLibrary
 from synknumba.simt._machine.fingerprint import Fingerprint, NotComparableError, environment, type_text
 from synknumba.simt._machine.store import KernelStore, directory
@@ -69,6 +70,7 @@ class KernelCache:
             if self._digest() == (digest, None):  # no value that it reads has changed in the meantime
                 store.write(key, b"")
 
+    @with_frame_space
     def get(self, kinds: tuple[types.Type, ...], build: Callable[[str], Compiled]) -> Compiled:
         """Returns the kernel compiled for these argument types: loaded if cached, else built and stored.
 
