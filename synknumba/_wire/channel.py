@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cloudpickle
+from synknumba.simt.internals import dumps
 
 _LENGTH = struct.Struct("<Q")
 MAX_DESCRIPTORS = 128  # Linux passes at most 253 in one message (SCM_MAX_FD)
@@ -31,8 +31,7 @@ def _wait(sock: socket.socket, event: int, watch: Callable[[], None]) -> None:
 
 def pack(message: object) -> bytes:
     """Pickles a message. Classes of the script are pickled by value, and map back to the same class in their own process."""
-    packed: bytes = cloudpickle.dumps(message)
-    return packed
+    return dumps(message)
 
 
 # Creating one of their exceptions queries the driver for a text; with CUDA initialised, the coordinator could not fork again.

@@ -15,9 +15,7 @@ from functools import cache
 from types import FunctionType, MappingProxyType
 from typing import Any
 
-import cloudpickle
-
-from synknumba.simt.internals import by_one_pickler, is_foreign, overloads_of, reduce_foreign, reduce_overloaded
+from synknumba.simt.internals import Pickler, by_one_pickler, is_foreign, overloads_of, reduce_foreign, reduce_overloaded
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
@@ -88,7 +86,7 @@ class _Telling:
             return parts
 
 
-class _Pickler(_Telling, cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+class _Pickler(_Telling, Pickler):
     numbers: Mapping[int, int] = _NOTHING
 
     def reducer_override(self, obj: Any) -> Any:

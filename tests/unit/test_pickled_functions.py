@@ -3,6 +3,7 @@
 import multiprocessing
 import pickle
 import sys
+from types import CodeType
 
 import cloudpickle
 import numpy as np
@@ -11,6 +12,9 @@ from numba import cuda
 from numba.cuda import atomic, blockIdx, grid, gridsize, shared, syncthreads, syncthreads_count, threadIdx
 
 import synknumba as synk
+from synknumba import simt
+from synknumba._wire import channel
+from synknumba._wire.function_pickling import dump, load
 
 
 @synk.function(outputs="sum")
@@ -127,6 +131,30 @@ def imported_by_name(x, total):
             atomic.add(total, 0, one)
         atomic.add(total, 1, positive)
         atomic.add(total, 2, blockIdx.x)
+
+
+def test_names_of_files_stay(monkeypatch):
+    """Release 3.1.3 of cloudpickle writes a placeholder, and ranks would not find the source of a kernel."""
+    reduce = cloudpickle.Pickler.dispatch_table[CodeType]
+    table = {**cloudpickle.Pickler.dispatch_table, CodeType: lambda code: reduce(code.replace(co_filename="<dynamic-code>"))}
+    monkeypatch.setattr(cloudpickle.Pickler, "dispatch_table", table)
+
+    @cuda.jit
+    def kernel(x, out):
+        i = cuda.grid(1)
+        if i < x.size:
+            out[i] = twice(x[i])
+
+    twice = cuda.jit(device=True)(lambda v: v + v)
+    function = kernel.py_func
+    assert pickle.loads(cloudpickle.dumps(lambda: 0)).__code__.co_filename == "<dynamic-code>"  # else this tests nothing
+    of_kernel = pickle.loads(pickle.dumps(simt.jit(kernel))).py_func
+    copies = [load(dump(function), dict), pickle.loads(channel.pack(function)), of_kernel]
+    for copy in copies:
+        assert copy is not function
+        assert copy.__code__ == function.__code__
+        assert copy.__code__.co_filename == __file__
+        assert copy.__closure__[0].cell_contents.py_func.__code__.co_filename == __file__
 
 
 def test_members_of_numba_cuda_that_are_imported_by_name():

@@ -9,8 +9,12 @@ holds the arguments of the declaration, and unpickling declares it again.
 
 Overloads of functions (`numba.extending.overload`, `register_jitable`) are registered by the identity of the function. A rank
 unpickles a new function object, so the pickle carries the overloads, and unpickling registers them again.
+
+Since release 3.1.3 cloudpickle writes `<dynamic-code>` in place of the names of source files. A kernel is translated from its
+source, and tracebacks show it, so the names stay.
 """
 
+import io
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +23,7 @@ from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
 from operator import attrgetter
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
@@ -34,6 +38,26 @@ _ARGUMENTS = attrgetter("_overload_func", "_jit_options", "_strict", "_inline.va
 _Overload = tuple[str, type, tuple[Any, ...], dict[str, Any]]
 
 
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """The pickler of cloudpickle, which writes the names of source files in every release."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, CodeType):
+            return _code_of_file, (obj.co_filename, *self.dispatch_table[CodeType](obj))
+        return super().reducer_override(obj)
+
+
+def _code_of_file(name: str, make: Callable[..., CodeType], parts: tuple[Any, ...]) -> CodeType:
+    return make(*parts).replace(co_filename=name)
+
+
+def dumps(value: Any) -> bytes:
+    """Pickles a value; functions and classes that cannot be imported by name by value, as `cloudpickle.dumps` does."""
+    file = io.BytesIO()
+    Pickler(file).dump(value)
+    return file.getvalue()
+
+
 def is_foreign(value: object) -> bool:
     """Returns whether the value was returned by `cuda.declare_device`."""
     kind = type(value)
@@ -42,7 +66,7 @@ def is_foreign(value: object) -> bool:
 
 def reduce_foreign(function: Any) -> tuple[Any, ...]:
     """Returns the `__reduce__` value of a foreign function declared in this process: the arguments of its declaration."""
-    return _declared, (cloudpickle.dumps((function.name, function.sig, _options(function))),)
+    return _declared, (dumps((function.name, function.sig, _options(function))),)
 
 
 @cache  # declared twice, it would be two functions of one name, and the linker rejects the second
@@ -69,7 +93,7 @@ def _options(function: Any) -> dict[str, Any]:
         return {}
     (library,), (descriptor,) = lowering.libs, lowering.__defaults__
     abi = "c" if type(descriptor.call_conv).__name__ == "CUDACABICallConv" else "numba"
-    linked = [cloudpickle.dumps(code) for code in library._linking_files]  # noqa: SLF001
+    linked = [dumps(code) for code in library._linking_files]  # noqa: SLF001
     return {"link": linked, "use_cooperative": library.use_cooperative, "abi": abi}
 
 
@@ -91,7 +115,7 @@ def reduce_object(make: Callable[..., Any], parts: tuple[Any, ...]) -> tuple[Any
     if _inside.get():
         return make, parts
     with by_one_pickler():
-        packed = cloudpickle.dumps((make, parts))
+        packed = dumps((make, parts))
     return _made, (packed,)
 
 
