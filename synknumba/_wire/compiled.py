@@ -20,7 +20,7 @@ from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-from synknumba.simt.internals import Fingerprint, KernelStore, directory, environment, is_ours
+from synknumba.simt.internals import Fingerprint, KernelStore, directory, environment, is_ours, link_runtime
 
 CALLED = ("doorbell.py", "sequence_waits.py")  # files with functions that compiled functions of other files call
 _OPTIONS = {"nogil": True, "error_model": "numpy"}
@@ -56,7 +56,7 @@ class _Stored(NullCache):  # type: ignore[misc]  # Numba has no types
 
     def __init__(self, function: Callable[..., Any]) -> None:
         held = [_text(value) for value in getclosurevars(function).nonlocals.values()]
-        parts = *_common(), _content(function.__code__.co_filename), function.__qualname__, held
+        parts = _common(), _content(function.__code__.co_filename), function.__qualname__, held
         self.digest = Fingerprint(*parts).hexdigest()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -65,7 +65,7 @@ class _Stored(NullCache):  # type: ignore[misc]  # Numba has no types
         payload = None if store is None else store.read(self._key(sig))
         if payload is None:
             return None
-        target_context.refresh()  # as Numba's cache does: the loaded code refers to functions of the context
+        link_runtime()
         try:
             return CompileResult._rebuild(target_context, *pickle.loads(payload))  # noqa: S301, SLF001  # checked by the store
         except Exception:  # noqa: BLE001  # an entry of other versions: compile
@@ -100,9 +100,10 @@ def _store() -> KernelStore | None:
 
 
 @cache
-def _common() -> tuple[Any, ...]:
-    """Returns what all compiled functions depend on; they call those of `CALLED`."""
-    return ("host", repr(_OPTIONS), *environment(), *(_content(str(Path(__file__).with_name(name))) for name in CALLED))
+def _common() -> str:
+    """Returns the digest of what all compiled functions depend on; they call those of `CALLED`."""
+    called = (_content(str(Path(__file__).with_name(name))) for name in CALLED)
+    return Fingerprint("host", repr(_OPTIONS), *environment(), *called).hexdigest()
 
 
 @cache

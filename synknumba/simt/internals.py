@@ -25,6 +25,7 @@ from synknumba.simt._machine.fingerprint import NotComparableError as NotCompara
 from synknumba.simt._machine.fingerprint import environment as environment
 from synknumba.simt._machine.fingerprint import type_text as type_text
 from synknumba.simt._machine.fingerprint import versions as versions
+from synknumba.simt._machine.runtime import link_runtime as link_runtime
 from synknumba.simt._machine.store import KernelStore as KernelStore
 from synknumba.simt._machine.store import directory as directory
 from synknumba.simt._machine.store import is_ours as is_ours

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from synknumba._cli import main
 from synknumba._host.segment import describe
+from tests.environment import environment
 
 GPU_LIBRARIES = ("cupy", "numba.cuda", "numba_cuda", "cuda", "mpi4py", "synknumba._comm.nccl", "synknumba._device.cuda")
 
@@ -19,6 +21,39 @@ def test_no_gpu_library_is_loaded(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout.endswith("LOADED []\n")
+
+
+REGISTRIES = """
+import sys
+import numpy as np
+import synknumba as synk
+from numba import cuda
+
+@synk.parallel(inout=("x",))
+@cuda.jit
+def double(x):
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] *= 2
+
+@synk.function(outputs="gather")
+def loaded(rows):
+    return np.array(["numba.np.arraymath" in sys.modules])
+
+x = np.ones(10)
+with synk.fork(2, device="cpu"):
+    double(x)
+    print(x.sum(), any(loaded(x)), "numba.np.arraymath" in sys.modules)
+"""
+
+
+def test_what_only_compilers_need_is_not_loaded(tmp_path: Path) -> None:
+    """Kernels and the package's own functions are found in the store."""
+    script = tmp_path / "script.py"
+    script.write_text(REGISTRIES)
+    env = environment(SYNKNUMBA_CACHE_DIR=str(tmp_path))
+    runs = [subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert [run.stdout for run in runs] == ["20.0 True True\n", "20.0 False False\n"]
 
 
 def test_info_tells_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from numba.core.serialize import dumps
 from synknumba.simt._frontend.frame_space import with_frame_space
 from synknumba.simt._machine.codegen import Compiled, KernelLibrary
 from synknumba.simt._machine.fingerprint import Fingerprint, NotComparableError, environment, type_text
+from synknumba.simt._machine.runtime import give_way, link_runtime
 from synknumba.simt._machine.store import KernelStore, directory
 from synknumba.simt._machine.vector_math import describe
 
@@ -86,6 +87,7 @@ class KernelCache:
         store = KernelStore(path)
         if (found := self._load(store, key)) is not None:
             return found
+        give_way()
         with store.lock(key):
             if (found := self._load(store, key)) is not None:
                 return found
@@ -141,6 +143,7 @@ def _keep(store: KernelStore, key: str, compiled: Compiled) -> str | None:
 
 
 def _unpacked(payload: bytes) -> Compiled | None:
+    link_runtime()
     try:
         text, parts = pickle.loads(payload)  # noqa: S301  # the store reads files of this user only
         result = CompileResult._rebuild(cpu_target.target_context, *parts)  # noqa: SLF001
