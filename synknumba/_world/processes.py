@@ -62,10 +62,11 @@ class Processes:
         self._asking = threading.RLock()  # one request at a time; a signal handler may nest another
         self._asked = 0
         self._owner = os.getpid()
+        self._closed = False
 
     def __del__(self) -> None:
         """Ends the ranks with the object that tracks them, as where a second Ctrl-C interrupts the handling of the first."""
-        if os.getpid() == self._owner:
+        if not self._closed and os.getpid() == self._owner:  # if closed, this may be the end of Python, where `os` is None
             self.kill()
             self.close()
 
@@ -226,6 +227,7 @@ class Processes:
         for sock in self.sockets:
             sock.close()
         self._cut_lifelines()
+        self._closed = True
 
     def _cut_lifelines(self) -> None:
         for ends in (self._lifelines, self._groups):  # in this order: SIGIO comes while there is a reader

@@ -289,6 +289,20 @@ def test_data_dropped_by_another_thread(start):
     script.finish()
 
 
+def test_a_world_that_python_keeps_to_its_end(start):
+    """After `gc.freeze` Python empties its modules before it lets go of what they hold."""
+    script = start("""
+        import builtins, gc
+
+        with synk.fork(2, device="cpu") as world:
+            assert total(ROWS) == ROWS.sum()
+        builtins.kept = world
+        gc.freeze()
+    """)
+    script.finish()
+    assert script.errors == ""
+
+
 def test_data_collected_in_another_thread(start):
     """A garbage collection that happens to run there: its finalizers must neither fail nor disturb the calls."""
     script = start("""
