@@ -291,18 +291,25 @@ def test_data_dropped_by_another_thread(start):
 
 KEPT = """
 import builtins, gc
+import numpy as np
 import synknumba as synk
 
+@synk.function(outputs="sum")
+def total(x):
+    return x.sum()
+
 with synk.fork(2, device="cpu") as world:
-    pass
+    total(np.ones(3))
 builtins.kept = world._engine._processes
 gc.freeze()
 """
 
 
-def test_a_world_that_python_keeps_to_its_end():
+def test_a_world_that_python_keeps_to_its_end(tmp_path):
     """After `gc.freeze` Python empties its modules before it lets go of what they hold."""
-    done = subprocess.run([sys.executable, "-c", KEPT], env=environment(), capture_output=True, text=True, check=True)
+    script = tmp_path / "script.py"
+    script.write_text(KEPT)
+    done = subprocess.run([sys.executable, script], env=environment(), capture_output=True, text=True, check=True)
     assert done.stderr == ""
 
 
