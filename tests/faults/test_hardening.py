@@ -309,8 +309,9 @@ def test_a_world_that_python_keeps_to_its_end(tmp_path):
     """After `gc.freeze` Python empties its modules before it lets go of what they hold."""
     script = tmp_path / "script.py"
     script.write_text(KEPT)
-    done = subprocess.run([sys.executable, script], env=environment(), capture_output=True, text=True, check=True)
-    assert done.stderr == ""
+    for _ in range(2):  # the first may compile, and Numba then keeps modules in another order
+        done = subprocess.run([sys.executable, script], env=environment(), capture_output=True, text=True, check=True)
+        assert done.stderr == ""
 
 
 def test_data_collected_in_another_thread(start):
