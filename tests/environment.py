@@ -1,11 +1,13 @@
 """Where this checkout is, the environment in which a process finds it, and a program run in that."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+STORE = os.environ.get("SYNKNUMBA_CACHE_DIR", "")  # of kernels, for this run of the tests
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -18,3 +20,9 @@ def run_program(text: str, script: Path) -> subprocess.CompletedProcess[str]:
     script.write_text(text, encoding="utf-8")
     command = [sys.executable, "-W", "error", str(script)]
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+
+
+def share_own_functions(store: str | Path) -> None:
+    """Puts the package's own functions, which take seconds to compile, into a new store of kernels, if they are compiled."""
+    if (compiled := Path(STORE, "package")).is_dir():
+        shutil.copytree(compiled, Path(store, "package"), dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))

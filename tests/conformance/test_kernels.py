@@ -22,7 +22,7 @@ quick = settings(max_examples=25, suppress_health_check=[HealthCheck.function_sc
 
 
 # Kernels, or dtypes, whose constructs others have.
-FURTHER = ("block_sums_float32", "block_sums_int16", "matmul_float32", "centered_products")
+FURTHER = ("asian_payoffs", "block_products", "block_sums_float32", "block_sums_int16", "matmul_float32", "centered_products")
 
 
 @pytest.mark.parametrize("num_slices", [1, 3])

@@ -36,7 +36,7 @@ def test_forked_child_has_no_world(start):
     script.finish()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", *whole("spawn")])
 def test_a_child_of_multiprocessing_is_told_whose_the_world_is(method, tmp_path):
     program = f"""
         import multiprocessing

@@ -16,6 +16,7 @@ from synknumba._comm import base
 from synknumba._host import segment
 from synknumba._wire.compiled import compiled
 from synknumba.simt._machine.store import KernelStore
+from tests.environment import share_own_functions
 from tests.faults.scripts import MAKERS, names_in_shm, poll
 
 ROWS = np.arange(100_000.0)
@@ -211,6 +212,7 @@ def test_an_import_reads_no_cache_of_numbas(tmp_path):
     for folder in (tmp_path, PACKAGE):
         for left in folder.rglob("*.nbi"):
             left.unlink()  # of an earlier release
+    share_own_functions(tmp_path / "kernels")
     opened = imported(tmp_path, PACKAGE, NUMBA_CACHE_DIR=str(tmp_path), SYNKNUMBA_CACHE_DIR=str(tmp_path / "kernels"))
     assert not [path for path in opened if path.endswith((".nbi", ".nbc"))]
     assert not [*tmp_path.rglob("*.nbi"), *PACKAGE.rglob("*.nbi")]

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests.faults.scripts import await_work
+from tests.quick import whole
 
 
 def test_a_rank_killed_in_flight(start):
@@ -32,7 +33,7 @@ def test_a_rank_killed_in_flight(start):
     script.finish()
 
 
-@pytest.mark.parametrize("use", ["total(ROWS)", "total.submit(ROWS)", "synk.variable(np.zeros(2)).get_value(0)"])
+@pytest.mark.parametrize("use", ["total(ROWS)", *whole("total.submit(ROWS)", "synk.variable(np.zeros(2)).get_value(0)")])
 def test_a_rank_killed_in_flight_is_told_by_the_next_use(start, use):
     script = start(f"""
         world = synk.fork(2, device="cpu")

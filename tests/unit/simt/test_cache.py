@@ -27,6 +27,7 @@ from synknumba.simt._machine import store as store_module
 from synknumba.simt._machine.fingerprint import Fingerprint, NotComparableError
 from synknumba.simt._machine.store import KernelStore
 from synknumba.simt._machine.vector_math import vector_library
+from tests.environment import share_own_functions
 
 HEAD = """
 import enum
@@ -423,6 +424,7 @@ class TestStore:
         os.close(probe)
 
     def test_killed_holder_holds_nothing(self, cache_directory: Path) -> None:
+        share_own_functions(cache_directory)
         code = (
             "import sys, signal; from pathlib import Path; from synknumba.simt._machine.store import KernelStore\n"
             "with KernelStore(Path(sys.argv[1])).lock('ab'):\n    print('held', flush=True); signal.pause()"
@@ -481,7 +483,9 @@ print(json.dumps(done))
 
 
 def started(script: Path, *args: str, **env: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, str(script), *args], stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
+    env = {**os.environ, **env}
+    share_own_functions(env["SYNKNUMBA_CACHE_DIR"])
+    return subprocess.Popen([sys.executable, str(script), *args], stdout=subprocess.PIPE, text=True, env=env)
 
 
 def result(process: subprocess.Popen[str]) -> Any:
