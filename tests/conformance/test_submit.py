@@ -14,8 +14,8 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
-from tests.quick import whole
 from synknumba._errors import ArgumentError, BatchError, RankError, ReductionError, WorldError
+from tests.quick import whole
 
 PATIENCE = 30.0  # seconds until a rank that waits for a file gives up
 ROWS = np.arange(1003.0)
