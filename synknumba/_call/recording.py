@@ -23,7 +23,7 @@ from synknumba._host.data import Data
 from synknumba._ops import reduction
 from synknumba._ops.tree import flatten, unflatten
 from synknumba._tracing import Formula, Here, Line, Number, Unknown
-from synknumba._types import CollectiveKind, CollectiveOp
+from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
 from synknumba._variables.state import VariableState
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Result, Sharded, Update
@@ -181,6 +181,7 @@ class Recording(ABC):
         carried: formulas of the scalars that have other values after an iteration, by index; of each turn.
         lines: file and line of the body that computes a number, by the part's name and the formula.
         kept: memory of the parts that has no other owner.
+        outside: NumPy arrays that calls take and that are no arguments of the sequence, by id, with their copies.
         written: segments whose rows ranks write.
     """
 
@@ -195,6 +196,7 @@ class Recording(ABC):
         self.carried: list[dict[int, Formula]] = [{}]
         self.lines: dict[tuple[str, Formula], str] = {}
         self.kept: list[Any] = []
+        self.outside: dict[int, tuple[Array, Data]] = {}
         self.written: set[int] = set()
         self._exchanges = 0  # beside other parts, so far
         self._outer: list[Parts] = []  # bodies around the innermost one
@@ -247,10 +249,11 @@ class Recording(ABC):
             )
 
     def _argument(self, value: Any) -> Any:
-        """Returns an argument with NumPy arrays, which are part of the sequence, copied to memory of its own."""
+        """Returns an argument with NumPy arrays, which the body has from outside or makes, copied to shared memory."""
         if isinstance(value, np.ndarray) and value.ndim:
-            self.kept.append(Data(value))
-            return self.kept[-1]
+            if id(value) not in self.outside:
+                self.outside[id(value)] = value, Data(value)
+            return self.outside[id(value)][1]
         if isinstance(value, Outcome):
             return self._as_array(value)
         if isinstance(value, Line):

@@ -8,15 +8,17 @@ segment, and one round does all.
 """
 
 import inspect
+import itertools
 import operator
 import struct
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as AnySequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeVar, final
+from typing import Any, Final, Generic, Never, NoReturn, ParamSpec, TypeVar, final
 
 import numpy as np
 
@@ -28,7 +30,7 @@ from synknumba._call.future import Future
 from synknumba._call.plan import FunctionPlan, KernelPlan
 from synknumba._call.recording import Outcome, Recording, Seen, ordered, told_dtype
 from synknumba._call.rehearsal import Rehearsal
-from synknumba._call.sequence_body import OuterValues, check_assignments
+from synknumba._call.sequence_body import OuterValues, check_assignments, check_generators, refusing_draws
 from synknumba._call.sequence_report import LAST_ONLY, Schedule, SequenceReport, schedule
 from synknumba._call.trace import Trace, Unseen
 from synknumba._errors import ArgumentError, ReductionError
@@ -199,6 +201,7 @@ class SequencePlan:
         self._layout = struct.Struct("<" + HEAD + trace.scalars)
         self._pack, self._memory = self._layout.pack_into, world.ranks.values.data
         self._collect = self._make_collect()
+        self.outside = [pair for pair in trace.outside.values() if _owners(pair) > _ONE_OWNER]  # others are constants
         self._changed = tuple(trace.changed.values())
         self._layouts = tuple(trace.variables.values())
         self._ring: Segment | None = None
@@ -229,7 +232,13 @@ class SequencePlan:
             one = variable()
             if one is None or one._layout != layout:  # noqa: SLF001  # as a key
                 return False
-        return True
+        return all(array.shape == copy.shape for array, copy in self.outside)
+
+    def renew_outside(self) -> list[tuple[Array, Data]]:
+        """Copies NumPy arrays that are no arguments for the next call; returns those that get what ranks write."""
+        for array, copy in self.outside:
+            copy.set_value(array)
+        return [pair for pair in self.outside if pair[1]._segment.id in self.trace.written]  # noqa: SLF001  # as above
 
     @property
     def is_lost(self) -> bool:
@@ -384,6 +393,17 @@ class SequencePlan:
             self.world.forget("program", number)
 
 
+def _owners(pair: tuple[Array, Any]) -> int:
+    """Returns how many references there are to the array of a pair, or to the one of which it is a view."""
+    array = pair[0]
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return sys.getrefcount(array)
+
+
+_ONE_OWNER: Final = _owners((np.zeros(1), None))
+
+
 def _unseen(leaf: Any) -> Unseen | None:
     """Returns the stand-in for a result of a call that the body returns; None for anything else."""
     one = leaf.unseen if isinstance(leaf, Seen) else leaf
@@ -483,6 +503,7 @@ class Sequence(Generic[P, R]):
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             raise ArgumentError(f"{self.name} is a generator or a coroutine, whose body would not run; write a plain function")
         check_assignments(self.name, function)
+        check_generators(self.name, function)
         self._signature = inspect.signature(function)
         self._outer = OuterValues(function, _body_of)
         self._plans: dict[Any, tuple[SequencePlan, list[Any]]] = {}
@@ -642,7 +663,7 @@ class Sequence(Generic[P, R]):
             ):
                 self._number(told, name, leaf)
             else:
-                told.key.append(_static_key(leaf))
+                told.key.append(self._outer.key_of(leaf, told.kept))
                 told.kept.append(leaf)
                 told.leaves.append(leaf)
         return told
@@ -704,7 +725,7 @@ class Sequence(Generic[P, R]):
         if not kwargs and times and world is self._world:
             known, scalars = self._find(args)
             if known is not None and not known.forgotten and known.is_current:
-                return known, scalars, ()
+                return known, scalars, known.renew_outside() if known.outside else ()
         if world is not self._world:
             self._leave()
             self._world = world
@@ -712,7 +733,7 @@ class Sequence(Generic[P, R]):
         leaves, structure = self._bound(args, kwargs)
         told = self._told_apart(leaves, structure)
         plan = self._plan(world, structure, told)
-        back = self._written_back(plan, told) if times else []
+        back = [*self._written_back(plan, told), *plan.renew_outside()] if times else []
         if not kwargs and times:
             self._remember(args, told, plan)
         return plan, told.scalars, back
@@ -826,8 +847,10 @@ class Sequence(Generic[P, R]):
         self._traced += 1
         tracing.current = trace
         try:
-            results = self._run_turns(trace, structure, told.leaves)
+            with refusing_draws(self.name, self._generators(told)):
+                results = self._run_turns(trace, structure, told.leaves)
             trace.undo()
+            self._check_outside(trace, told)
             return SequencePlan(world, self.name, trace, results)
         except BaseException:
             trace.undo()
@@ -836,6 +859,28 @@ class Sequence(Generic[P, R]):
             raise
         finally:
             tracing.current = None
+
+    def _generators(self, told: _Arguments) -> Iterator[Any]:
+        """Yields values that the body may use, among which are random number generators."""
+        yield from (value for _, value in self._outer.labels())
+        for leaf in told.kept:
+            yield leaf
+            yield from getattr(leaf, "__dict__", {}).values()
+
+    def _check_outside(self, trace: Trace, told: _Arguments) -> None:
+        """Refuses NumPy arrays from outside over the same memory as other arrays of the sequence, if one is written.
+
+        Each has a copy, and what calls write to one would not be seen in the other.
+        """
+        arrays = [(f"an array that {self.name} has from outside", *pair) for pair in trace.outside.values()]
+        others = [*arrays, *told.write_back, *((name, data.data, data) for name, data in told.data)]
+        for (name, array, copy), (other, memory, data) in itertools.product(arrays, others):
+            written = {copy._segment.id, data._segment.id} & trace.written  # noqa: SLF001  # shared with this package
+            if array is not memory and written and share_memory(array, memory):
+                raise ArgumentError(
+                    f"{name} and {other} are arrays over the same memory, and calls write to one of them, which the other "
+                    "would not show. Pass one of them, or a copy."
+                )
 
     def _run_turns(self, recording: Recording, structure: Structure, leaves: AnySequence[Any]) -> list[Any]:
         """Runs the body until swapped variables have their memory again; returns what it returns each time."""
@@ -1002,14 +1047,6 @@ def _inner_argument(leaf: Any) -> Any:
     if isinstance(leaf, Static):
         return leaf.value
     return Number(leaf.formula, leaf.label, is_int=leaf.is_int) if leaf is tracing.STEP else leaf
-
-
-def _static_key(value: Any) -> Any:
-    try:
-        hash(value)
-    except TypeError:
-        return ("id", id(value))
-    return (type(value), value)
 
 
 _NOTHING: Any = object()

@@ -101,7 +101,7 @@ def _parts(one: Any) -> list[Any]:
         case FunctionType():
             return [one]
         case type():
-            return [*vars(one).values(), *one.__bases__] if is_the_scripts(_file_of(one.__module__)) else []
+            return [*vars(one).values(), *one.__bases__] if is_the_scripts(file_of(one.__module__)) else []
         case staticmethod() | classmethod():
             return [one.__func__]
         case property():
@@ -125,7 +125,8 @@ def _functions(parts: Iterable[Any]) -> Iterator[FunctionType]:
                 yield one
 
 
-def _file_of(module: str) -> str | None:
+def file_of(module: str) -> str | None:
+    """Returns the file of a module that is loaded; "__main__" for that one."""
     return "__main__" if module == "__main__" else getattr(sys.modules.get(module), "__file__", None)
 
 

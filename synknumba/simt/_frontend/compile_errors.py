@@ -47,6 +47,8 @@ _OF_A_RANK: Final = frozenset({"rank", "world_size"})
 _ARRAY_MEMBERS: Final = frozenset({name for name in dir(np.ndarray) if not name.startswith("_")})
 _SIGNATURE: Final = re.compile(r"^\s*>>> \w+\((.*)\)\s*$", re.M)
 _NAMED: Final = re.compile(r"name '(\w+)'|attribute '(\w+)'|Variable '(\w+)'|[Uu]nify .* for '(\w+)")
+_ARRAY: Final = re.compile(r"array\((?P<dtype>.+), (?P<ndim>\d+)d, \w\)")
+_NUMBER: Final = re.compile(r"(?:u?int|float|complex)\d+|bool")
 _LITERAL: Final = re.compile(r"Literal\[\w+\]\(([^()]*)\)")
 _MANGLED: Final = re.compile(r"(\w)__(?:arg|t)\d*\b(?:\.\d+)?|'(\w+)\.\d+'")
 
@@ -296,6 +298,8 @@ def _reason(text: str) -> tuple[str, str, Any]:
             reason = f"Numba has no operator {symbol} for {' and '.join(_split(types))}"
             way_out = "Convert an operand, for example with int(…) or float(…), or pass arrays of another dtype."
             return reason, way_out, lambda node: _has_operator(node, kind)
+        if name in {"getitem", "setitem"} and (refused := _indexing(*_split(types))):
+            return refused
         way_out = "Pass arguments of other types, or use another function."
         return f"Numba has no {name}({types})", way_out, lambda node: _is_call(node, name)
     named = _NAMED.search(lines[0])
@@ -306,6 +310,43 @@ def _reason(text: str) -> tuple[str, str, Any]:
         "Numba compiles a subset of Python and NumPy: write it in another way.",
         lambda node: name and name in _names(node),
     )
+
+
+def _indexing(container: str, index: str, stored: str = "") -> tuple[str, str, Any] | None:
+    """Returns what `_reason` does for a value of the first type that is indexed by one of the second; None if it may be.
+
+    Args:
+        container: the type.
+        index: the type of the index, a tuple or one index.
+        stored: the type of what is stored there; empty where an element is read.
+    """
+    array = _ARRAY.search(container)
+    if array is None:
+        if _NUMBER.fullmatch(container):
+            return f"a {container} is one number, and is indexed", "Pass an array, or use the number itself.", _is_subscript
+        return None
+    found, several = re.fullmatch(r"UniTuple\((.+) x (\d+)\)", index), re.fullmatch(r"Tuple\((.+)\)", index)
+    kinds = [found[1]] * int(found[2]) if found else _split(several[1]) if several else [index]
+    ndim = int(array["ndim"])
+
+    def is_it(node: ast.AST) -> bool:
+        return isinstance(node, ast.Subscript) and len(getattr(node.slice, "elts", [node.slice])) == len(kinds)
+
+    if len(kinds) > ndim:
+        reason = f"an array of {ndim} dimension{'s' * (ndim != 1)} has {len(kinds)} indices here"
+        return reason, f"Pass an array of {len(kinds)} dimensions, or use {ndim} ind{'ex' if ndim == 1 else 'ices'}.", is_it
+    if wrong := next((kind for kind in kinds if kind.startswith(("float", "complex"))), None):
+        return f"an index is a {wrong}", "Convert it with int(…), or divide by // in place of /.", is_it
+    if len(kinds) == ndim and (value := _ARRAY.search(stored)):
+        reason = (
+            f"an array of {value['ndim']} dimension{'s' * (value['ndim'] != '1')} is stored where one {array['dtype']} belongs"
+        )
+        return reason, "Store one of its elements.", lambda node: is_it(node) and isinstance(node.ctx, ast.Store)  # type: ignore[attr-defined]
+    return None
+
+
+def _is_subscript(node: ast.AST) -> bool:
+    return isinstance(node, ast.Subscript)
 
 
 def _split(types: str) -> list[str]:

@@ -1,0 +1,277 @@
+"""What the body of a sequence has from outside: changes between calls are seen, as by single calls."""
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numba import cuda
+from numpy.testing import assert_array_equal
+
+import synknumba as synk
+from synknumba._errors import ArgumentError
+
+
+@synk.parallel(inout=("y",))
+@cuda.jit
+def add(y, n):
+    i = cuda.grid(1)
+    if i < y.size:
+        y[i] += n
+
+
+@synk.parallel(inout=("y",), broadcast=("other",))
+@cuda.jit
+def add_array(y, other):
+    i = cuda.grid(1)
+    if i < y.size:
+        y[i] += other[i]
+
+
+class Plain:
+    shared = 1.0
+
+    def __init__(self, n=1.0):
+        self.n = n
+        self.inner = SimpleNamespace(n=n)
+        self.table = {"n": n}
+
+    def twice(self):
+        return 2 * self.half()
+
+    def half(self):
+        return self.n / 2
+
+    @property
+    def doubled(self):
+        return 2 * self.n
+
+    @synk.sequence
+    def of_self(self, y):
+        add(y, self.n)
+
+    @synk.sequence
+    def of_a_method(self, y):
+        add(y, self.twice())
+
+    @synk.sequence
+    def of_an_inner_object(self, y):
+        add(y, self.inner.n)
+
+    @synk.sequence
+    def of_a_table(self, y):
+        add(y, self.table["n"])
+
+
+class Slotted:
+    __slots__ = ("n",)
+
+    def __init__(self):
+        self.n = 1.0
+
+
+def function_of(module_value):
+    return module_value["n"]
+
+
+def made(get, holder):
+    """A sequence that adds what `get` finds in the holder, both variables of its closure."""
+
+    @synk.sequence
+    def body(y):
+        add(y, get(holder))
+
+    return body
+
+
+def set_item(holder, value, key):
+    holder[key] = value
+
+
+HOLDERS = {  # what holds a number, how the body gets it, how it is set
+    "a dict": ({"n": 1.0}, lambda h: h["n"], lambda h, v: set_item(h, v, "n")),
+    "a dict, by a function": ({"n": 1.0}, function_of, lambda h, v: set_item(h, v, "n")),
+    "a list": ([0, 1.0], lambda h: h[1], lambda h, v: set_item(h, v, 1)),
+    "a dict in a dict": ({"a": {"n": 1.0}}, lambda h: h["a"]["n"], lambda h, v: set_item(h["a"], v, "n")),
+    "a list in a tuple": (([1.0],), lambda h: h[0][0], lambda h, v: set_item(h[0], v, 0)),
+    "an object": (Plain(), lambda h: h.n, lambda h, v: setattr(h, "n", v)),
+    "an object, by a method": (Plain(), lambda h: h.twice(), lambda h, v: setattr(h, "n", v)),
+    "an object, by a property": (Plain(), lambda h: h.doubled / 2, lambda h, v: setattr(h, "n", v)),
+    "an object in an object": (Plain(), lambda h: h.inner.n, lambda h, v: setattr(h.inner, "n", v)),
+    "a dict in an object": (Plain(), lambda h: h.table["n"], lambda h, v: set_item(h.table, v, "n")),
+    "an object in a list": ([Plain()], lambda h: h[0].n, lambda h, v: setattr(h[0], "n", v)),
+    "a namespace": (SimpleNamespace(n=1.0), lambda h: h.n, lambda h, v: setattr(h, "n", v)),
+    "slots": (Slotted(), lambda h: h.n, lambda h, v: setattr(h, "n", v)),
+    "a class": (type("Made", (Plain,), {}), lambda h: h.shared, lambda h, v: setattr(h, "shared", v)),
+    "an element of an array": (np.ones(3), lambda h: float(h[1]), lambda h, v: set_item(h, v, 1)),
+}
+
+
+def sums(world, sequence, change):
+    """The variable after two calls, a change from 1 to 10, and one more; and how often the body was traced until then."""
+    y = synk.variable(np.zeros(4))
+    sequence(y)
+    sequence(y)
+    traced = sequence._traced if isinstance(sequence, type(made(len, ""))) else None
+    change()
+    sequence(y)
+    return [y.get_value(rank) for rank in range(world.world_size)], traced
+
+
+@pytest.mark.parametrize("case", HOLDERS)
+def test_a_number_in(world, case):
+    holder, get, put = HOLDERS[case]
+    put(holder, 1.0)
+    found, traced = sums(world, made(get, holder), lambda: put(holder, 10.0))
+    assert traced == 1
+    assert_array_equal(found, np.full((world.world_size, 4), 12.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "put"),
+    [
+        ("of_self", lambda one: setattr(one, "n", 10.0)),
+        ("of_a_method", lambda one: setattr(one, "n", 10.0)),
+        ("of_an_inner_object", lambda one: setattr(one.inner, "n", 10.0)),
+        ("of_a_table", lambda one: one.table.update(n=10.0)),
+    ],
+)
+def test_the_object_of_a_method(world, name, put):
+    one = Plain()
+    found, _ = sums(world, getattr(one, name), lambda: put(one))
+    assert_array_equal(found, np.full((world.world_size, 4), 12.0))
+
+
+@pytest.mark.parametrize("view", [slice(None), slice(1, 5)])
+def test_an_array_that_changes_in_place(world, view):
+    whole = np.ones(1000)
+    outside = whole[:4] if view == slice(None) else whole[view]
+
+    @synk.sequence
+    def body(y):
+        add_array(y, outside[:])
+        add_array(y, np.array([1.0, 2.0, 3.0, 4.0]))  # made here: always the same
+
+    whole[:] = 1
+    found, traced = sums(world, body, lambda: whole.fill(10.0))
+    assert traced == 1
+    assert_array_equal(found, np.tile(12.0 + 3 * np.arange(1.0, 5), (world.world_size, 1)))
+
+
+def test_an_array_that_is_written(world):
+    total, large = np.zeros(100), np.ones(100)
+
+    @synk.sequence
+    def body(y):
+        add_array(total, large)
+        add_array(y, total)
+
+    y = synk.variable(np.zeros(100))
+    body(y, times=3)
+    assert_array_equal(total, np.full(100, 3.0))
+    assert_array_equal(y.get_value(0), np.full(100, 6.0))
+    total[:] = 10
+    body.submit(y).result()
+    assert_array_equal(total, np.full(100, 11.0))
+    assert_array_equal(y.get_value(0), np.full(100, 17.0))
+    del world
+
+
+def test_two_arrays_over_the_same_memory(world):
+    total = np.zeros(100)
+    half = total[:50]
+
+    @synk.sequence
+    def body(y):
+        add_array(total, np.ones(100))
+        add_array(y, half)
+
+    with pytest.raises(ArgumentError, match="over the same memory, and calls write to one of them"):
+        body(synk.variable(np.zeros(50)))
+    del world
+
+
+def test_an_array_is_replaced_by_one_of_another_length(world):
+    outside = np.ones(200)
+
+    @synk.sequence
+    def body(y):
+        add_array(y, outside)
+
+    y = synk.variable(np.zeros(2))
+    body(y)
+    outside = np.full(100, 10.0)
+    body(y)
+    assert_array_equal(y.get_value(0), [11.0, 11.0])
+    del world
+
+
+RNG, OLD, PYTHONS = np.random.default_rng(1), np.random.RandomState(1), random.Random(1)
+DRAWS = {
+    "numpy.random": np.random.rand,
+    "a generator": RNG.random,
+    "a RandomState": OLD.rand,
+    "random": random.random,
+    "a Random": PYTHONS.random,
+}
+
+
+@pytest.mark.parametrize("case", DRAWS)
+def test_random_numbers_of_the_body_are_refused(world, case):
+    draw = DRAWS[case]
+
+    @synk.sequence
+    def body(y):
+        add(y, draw())
+
+    y = synk.variable(np.zeros(4))
+    with pytest.raises(ArgumentError, match="body draws random numbers in its body, which runs once.*synk.random"):
+        body(y)
+    assert_array_equal(y.get_value(0), np.zeros(4))
+    del world
+
+
+class Simulation:
+    def __init__(self):
+        self.rng = np.random.default_rng(1)
+
+    @synk.sequence
+    def step(self, y):
+        add(y, self.rng.random())
+
+
+def test_random_numbers_of_an_object_are_refused(world):
+    with pytest.raises(ArgumentError, match="step draws random numbers in its body"):
+        Simulation().step(synk.variable(np.zeros(4)))
+    del world
+
+
+def test_a_generator_without_a_seed_is_refused():
+    with pytest.raises(ArgumentError, match=r"body .*np\.random\.default_rng\(\) has other numbers each time"):
+
+        @synk.sequence
+        def body(y):
+            add(y, np.random.default_rng().random())
+
+
+def test_a_generator_with_a_seed_is_a_constant(world):
+    @synk.sequence
+    def body(y):
+        add(y, np.random.default_rng(3).random())
+
+    y = synk.variable(np.zeros(4))
+    body(y)
+    assert_array_equal(y.get_value(0), np.full(4, np.random.default_rng(3).random()))
+    del world
+
+
+def test_what_is_not_read_makes_no_other_sequence(world):
+    holder = Plain()
+
+    @synk.sequence
+    def body(y):
+        add(y, holder.n)
+
+    found, traced = sums(world, body, lambda: setattr(holder, "other", 3))
+    assert traced == body._traced == 1
+    assert_array_equal(found[0], np.full(4, 3.0))
