@@ -399,11 +399,13 @@ class _NoDescriptorError(SharedMemoryError):
 
 
 def _with_descriptors(make: Callable[[], _T]) -> _T:
-    """Calls `make`; if it runs out of descriptors, raises the limit and calls it again."""
+    """Calls `make`; if it runs out of descriptors, closes those left over, raises the limit and calls it again."""
     try:
         return make()
     except _NoDescriptorError:
-        if not allow_descriptors():
+        before = len(_descriptors)
+        close_orphans()
+        if not allow_descriptors() and len(_descriptors) == before:
             raise
         return make()
 

@@ -9,6 +9,7 @@ from typing import NoReturn, TextIO, final
 from synknumba import _tracing as tracing
 from synknumba._errors import WorldError
 from synknumba._host import this_process
+from synknumba._host.segment import close_orphans
 from synknumba._types import DeviceKind, Transport
 from synknumba._wire.statistics import Statistics
 from synknumba._world.engine import Engine, current_world, world_to_close
@@ -188,8 +189,9 @@ def world_size() -> int:
 
 
 def close() -> None:
-    """Closes the open world, if there is one; see `World.close`."""
+    """Closes the open world, if there is one, and what interrupts have left open; see `World.close`."""
     tracing.refuse("close()")
     world = world_to_close()
     if world is not None:
         world.close()
+    close_orphans()

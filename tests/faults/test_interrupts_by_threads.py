@@ -113,7 +113,7 @@ if {moment == "made"}:
         segment_module.Segment(4096)
     except KeyboardInterrupt:
         say("interrupted")
-    segment_module.close_orphans()
+    synk.close()
 else:
     segment = segment_module.Segment(4096)
     struck(segment_module.os, "close")
