@@ -81,6 +81,9 @@ class Recorder(Protocol):
     def swap(self, first: Any, second: Any) -> None:
         """Exchanges the memory of two variables, for the calls that follow."""
 
+    def note_read(self, data: Any) -> None:
+        """Notes that the body looks at what `Data` holds, so that other contents make another recording."""
+
     def carry(self, number: Any, value: Any) -> None:
         """Gives a number of the sequence's arguments another value from the next iteration on."""
 
@@ -103,6 +106,17 @@ def where() -> str:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_OF_BODIES:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def note_read(data: Any) -> None:
+    """Notes that the body of a sequence looks at `data`, unless it is this package that does."""
+    if current is None or not current.is_here:
+        return
+    frame = sys._getframe(2)  # noqa: SLF001  # as above
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("synknumba._host.data", "numpy.")):
+        frame = frame.f_back
+    if frame.f_globals.get("__name__", "").partition(".")[0] not in _NOT_OF_BODIES:
+        current.note_read(data)
 
 
 class Unknown:

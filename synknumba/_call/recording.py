@@ -55,6 +55,11 @@ class Outcome(Unknown):
     __floordiv__ = __mod__ = __pow__ = __neg__ = __pos__ = __abs__ = Unknown._refuse  # noqa: SLF001
 
 
+def contents(data: Array | Data) -> bytes:
+    """Returns what an array holds."""
+    return np.asarray(data).tobytes()
+
+
 def told_dtype(dtype: "np.dtype[Any]") -> str | None:
     """Returns the name of a dtype for a `Number`: None for int64 and float64, which are as Python's numbers."""
     return None if dtype in (np.int64, np.float64) else dtype.name
@@ -173,6 +178,7 @@ class Recording(ABC):
 
     Attributes:
         names: names of the sequences that are recorded, from the outermost.
+        running: these sequences.
         parts: parts of the innermost of them, so far.
         calls: number of calls so far.
         used: bytes of the ranks' small results so far.
@@ -182,12 +188,14 @@ class Recording(ABC):
         lines: file and line of the body that computes a number, by the part's name and the formula.
         kept: memory of the parts that has no other owner.
         outside: NumPy arrays that calls take and that are no arguments of the sequence, by id, with their copies.
+        looked: arrays whose elements have decided what is recorded, by id, with these.
         written: segments whose rows ranks write.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.names = [name]
+        self.running: list[Any] = []
         self.parts: Parts = []
         self.calls = 0
         self.used = 0
@@ -197,6 +205,7 @@ class Recording(ABC):
         self.lines: dict[tuple[str, Formula], str] = {}
         self.kept: list[Any] = []
         self.outside: dict[int, tuple[Array, Data]] = {}
+        self.looked: dict[int, tuple[Array | Data, bytes]] = {}
         self.written: set[int] = set()
         self._exchanges = 0  # beside other parts, so far
         self._outer: list[Parts] = []  # bodies around the innermost one
@@ -229,6 +238,9 @@ class Recording(ABC):
                 f"{tracing.where()}: {function.name} has shards= and updates=, which the script combines; leave shards= out in "
                 f"{self.name}"
             )
+        for rows in (options.batch, options.local_batch):
+            if isinstance(rows, Data | np.ndarray):
+                self.note_read(rows)
         self.calls += 1
         args, kwargs = tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
         return self._record(function, args, kwargs, options)
@@ -262,6 +274,9 @@ class Recording(ABC):
             leaves, structure = flatten(value)
             return unflatten(structure, [self._argument(leaf) for leaf in leaves])
         return value
+
+    def note_read(self, data: Array | Data) -> None:
+        self.looked.setdefault(id(data), (data, contents(data)))
 
     def _check_located(self, function: str, results: Collection[Result], options: CallOptions) -> None:
         located = [result.name for result in results if result.op in reduction.LOCATING]

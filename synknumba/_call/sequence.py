@@ -28,9 +28,9 @@ from synknumba._call.call import describe, type_told
 from synknumba._call.function import planned_partition
 from synknumba._call.future import Future
 from synknumba._call.plan import FunctionPlan, KernelPlan
-from synknumba._call.recording import Outcome, Recording, Seen, ordered, told_dtype
+from synknumba._call.recording import Outcome, Recording, Seen, contents, ordered, told_dtype
 from synknumba._call.rehearsal import Rehearsal
-from synknumba._call.sequence_body import OuterValues, check_assignments, check_generators, refusing_draws
+from synknumba._call.sequence_body import OuterValues, check_assignments, check_generators, check_stores, refusing_draws
 from synknumba._call.sequence_report import LAST_ONLY, Schedule, SequenceReport, schedule
 from synknumba._call.trace import Trace, Unseen
 from synknumba._errors import ArgumentError, ReductionError
@@ -201,7 +201,8 @@ class SequencePlan:
         self._layout = struct.Struct("<" + HEAD + trace.scalars)
         self._pack, self._memory = self._layout.pack_into, world.ranks.values.data
         self._collect = self._make_collect()
-        self.outside = [pair for pair in trace.outside.values() if _owners(pair) > _ONE_OWNER]  # others are constants
+        self.outside = [pair for pair in trace.outside.values() if _has_other_owner(pair)]  # others are constants
+        self._looked = tuple(trace.looked.values())
         self._changed = tuple(trace.changed.values())
         self._layouts = tuple(trace.variables.values())
         self._ring: Segment | None = None
@@ -232,7 +233,9 @@ class SequencePlan:
             one = variable()
             if one is None or one._layout != layout:  # noqa: SLF001  # as a key
                 return False
-        return all(array.shape == copy.shape for array, copy in self.outside)
+        if any(array.shape != copy.shape or array.dtype != copy.dtype for array, copy in self.outside):
+            return False
+        return all(contents(data) == before for data, before in self._looked)
 
     def renew_outside(self) -> list[tuple[Array, Data]]:
         """Copies NumPy arrays that are no arguments for the next call; returns those that get what ranks write."""
@@ -393,15 +396,36 @@ class SequencePlan:
             self.world.forget("program", number)
 
 
-def _owners(pair: tuple[Array, Any]) -> int:
-    """Returns how many references there are to the array of a pair, or to the one of which it is a view."""
+class _Method(partial[Any]):
+    """A sequence with the object of which it is a method."""
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        return self.func.submit(*self.args, *args, **kwargs)  # type: ignore[attr-defined]  # a sequence
+
+    def plan(self, *args: Any, **kwargs: Any) -> Any:
+        return self.func.plan(*self.args, *args, **kwargs)  # type: ignore[attr-defined]  # as above
+
+
+def _references(pair: tuple[Array, Any]) -> int:
     array = pair[0]
-    while isinstance(array.base, np.ndarray):
-        array = array.base
     return sys.getrefcount(array)
 
 
-_ONE_OWNER: Final = _owners((np.zeros(1), None))
+_ONE_OWNER: Final = _references((np.zeros(1), None))
+
+
+def _has_other_owner(pair: tuple[Array, Any]) -> bool:
+    """Returns whether something else than a pair has its array, or an object of which that is a view."""
+    array = pair[0]
+    while sys.getrefcount(array) <= _ONE_OWNER:
+        base = array.base
+        if base is None:
+            return False
+        if not isinstance(base, np.ndarray):  # memory of another object, of whose owners nothing is known
+            return True
+        array = base
+        del base
+    return True
 
 
 def _unseen(leaf: Any) -> Unseen | None:
@@ -503,6 +527,7 @@ class Sequence(Generic[P, R]):
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             raise ArgumentError(f"{self.name} is a generator or a coroutine, whose body would not run; write a plain function")
         check_assignments(self.name, function)
+        check_stores(self.name, function)
         check_generators(self.name, function)
         self._signature = inspect.signature(function)
         self._outer = OuterValues(function, _body_of)
@@ -862,10 +887,9 @@ class Sequence(Generic[P, R]):
 
     def _generators(self, told: _Arguments) -> Iterator[Any]:
         """Yields values that the body may use, among which are random number generators."""
-        yield from (value for _, value in self._outer.labels())
+        yield from self._outer.objects()
         for leaf in told.kept:
-            yield leaf
-            yield from getattr(leaf, "__dict__", {}).values()
+            yield from self._outer.objects(leaf)
 
     def _check_outside(self, trace: Trace, told: _Arguments) -> None:
         """Refuses NumPy arrays from outside over the same memory as other arrays of the sequence, if one is written.
@@ -873,17 +897,22 @@ class Sequence(Generic[P, R]):
         Each has a copy, and what calls write to one would not be seen in the other.
         """
         arrays = [(f"an array that {self.name} has from outside", *pair) for pair in trace.outside.values()]
-        others = [*arrays, *told.write_back, *((name, data.data, data) for name, data in told.data)]
+        labels = [(name, value) for name, value in self._outer.labels() if isinstance(value, Data)]
+        shared = {id(data): (name, data.data, data) for name, data in (*labels, *told.data)}
+        others = [*arrays, *told.write_back, *shared.values()]
         for (name, array, copy), (other, memory, data) in itertools.product(arrays, others):
             written = {copy._segment.id, data._segment.id} & trace.written  # noqa: SLF001  # shared with this package
-            if array is not memory and written and share_memory(array, memory):
+            if copy is not data and written and share_memory(array, memory):
                 raise ArgumentError(
                     f"{name} and {other} are arrays over the same memory, and calls write to one of them, which the other "
                     "would not show. Pass one of them, or a copy."
                 )
+            if not array.flags.writeable and copy._segment.id in trace.written:  # noqa: SLF001  # as above
+                raise ArgumentError(f"{name} is read-only, and calls write to it. Pass a copy.")
 
     def _run_turns(self, recording: Recording, structure: Structure, leaves: AnySequence[Any]) -> list[Any]:
         """Runs the body until swapped variables have their memory again; returns what it returns each time."""
+        recording.running.append(self)
         results = [self._run_body(structure, leaves)]
         while not recording.end_of_turn():
             results.append(self._run_body(structure, leaves))
@@ -908,7 +937,7 @@ class Sequence(Generic[P, R]):
         self, trace: Recording, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: Any, every: Any, until: Any
     ) -> Any:
         """Records a call inside another sequence."""
-        if self.name in trace.names:
+        if any(one is self for one in trace.running):
             path = " → ".join([*trace.names[trace.names.index(self.name) :], self.name])
             raise ArgumentError(f"{tracing.where()}: {self.name} calls itself ({path}); loop with times=")
         if until is not None:
@@ -926,7 +955,11 @@ class Sequence(Generic[P, R]):
         leaves, structure = self._bound(args, kwargs)
         values = [_inner_argument(leaf) for leaf in leaves]
         with trace.inside(self.name, times):
-            return self._body(**unflatten(structure, values))
+            trace.running.append(self)
+            try:
+                return self._body(**unflatten(structure, values))
+            finally:
+                trace.running.pop()
 
     # ---- inspection
 
@@ -1000,10 +1033,11 @@ class Sequence(Generic[P, R]):
         self._world = None
         self._plans.clear()
         self._known.clear()
+        self._outer = OuterValues(self.py_func, _body_of)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Binds a decorated method to its instance."""
-        return self if instance is None else partial(self, instance)
+        return self if instance is None else _Method(self, instance)
 
     def __repr__(self) -> str:
         """Shows name and parameters."""

@@ -6,27 +6,27 @@ sequence.
 """
 
 import ast
+import hashlib
 import itertools
 import pickle
 import random
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
+from types import BuiltinMethodType, CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, final
 
 import numpy as np
 
 from synknumba._call.definition import Definition, read_function
 from synknumba._errors import ArgumentError
-from synknumba._host.data import Data
-from synknumba._variables.variable import Variable
 from synknumba._world.code import file_of, is_the_scripts, names_in
 
+DIGEST_BYTES = 4096  # of an array, of which a longer one is kept as a digest
 VERSIONS_KEPT = 64  # sets of values from outside that are told apart
-MOST_ITEMS = 1000  # of a container whose contents are compared
-MOST_ELEMENTS = 64  # of an array of which elements may be read; larger ones are taken to be passed as they are
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _LIBRARIES = frozenset({"synknumba", "numba", "numpy", "cupy", "builtins", "weakref"})  # whose objects have no settings
 _MISSING = object()
@@ -51,6 +51,29 @@ def check_assignments(name: str, function: Callable[..., Any]) -> None:
         raise ArgumentError(
             f"{name} ({where}): {_shown(statement)} has no effect: it changes names until the end of the body, and each "
             f"iteration begins with the arguments again. {_way_out(statement)}"
+        )
+
+
+def check_stores(name: str, function: Callable[..., Any]) -> None:
+    """Raises `ArgumentError` for an assignment to what outlives the body, such as `self.t += dt`: it would be made once."""
+    definition = read_function(function)
+    if definition is None:
+        return
+    shared = {one for node in definition.own if isinstance(node, ast.Global | ast.Nonlocal) for one in node.names}
+    local = {node.id for node in definition.names if not isinstance(node.ctx, ast.Load)} - shared - {*definition.parameters}
+    for node in definition.own:
+        if isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
+            continue
+        root: Any = node
+        while isinstance(root, ast.Attribute | ast.Subscript):
+            root = root.value
+        if not isinstance(root, ast.Name) or (root.id not in shared if root is node else root.id in local):
+            continue
+        where = f"{function.__code__.co_filename}:{getattr(node, 'lineno', 0)}"
+        raise ArgumentError(
+            f"{name} ({where}): {ast.unparse(node)} would be assigned once, while the body is recorded, and not in each "
+            "iteration. For a number of each iteration write synk.carry, to exchange the memory of variables synk.swap, and "
+            "assign other things after the call"
         )
 
 
@@ -105,8 +128,10 @@ def refusing_draws(name: str, values: Iterable[Any]) -> Iterator[None]:
     Raises:
         ArgumentError: a generator has another state at the end.
     """
-    found = [one for value in values for one in (value, getattr(value, "__self__", None))]  # `draw = rng.random`, too
-    generators = [one for one in found if isinstance(one, np.random.Generator | np.random.RandomState | random.Random)]
+    kinds = np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random
+    bound = BuiltinMethodType | MethodType  # as in `draw = rng.random`
+    owners = [value.__self__ if isinstance(value, bound) else value for value in values]
+    generators = [one for one in owners if isinstance(one, kinds) and not isinstance(one, random.SystemRandom)]
     before = _states(generators)
     yield
     if before != _states(generators):
@@ -124,8 +149,9 @@ def _states(generators: Iterable[Any]) -> list[Any]:
 def _state(generator: Any) -> Any:
     if isinstance(generator, random.Random):
         return generator.getstate()
-    is_new = isinstance(generator, np.random.Generator)
-    return pickle.dumps(generator.bit_generator.state if is_new else generator.get_state(legacy=False))
+    if isinstance(generator, np.random.RandomState):
+        return pickle.dumps(generator.get_state(legacy=False))
+    return pickle.dumps(generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.state)
 
 
 def check_generators(name: str, function: Callable[..., Any]) -> None:
@@ -146,7 +172,7 @@ def check_generators(name: str, function: Callable[..., Any]) -> None:
 class OuterValues:
     """The values from outside that a body and the functions that it calls use, told apart like arguments.
 
-    They are globals, variables of closures, attributes of objects, and what containers and small arrays hold.
+    They are globals, variables of closures, attributes of objects, and what containers and arrays hold.
 
     Args:
         body: the function.
@@ -155,96 +181,164 @@ class OuterValues:
 
     def __init__(self, body: Callable[..., Any], inside: Callable[[Any], Any]) -> None:
         self._body, self._inside = body, inside
-        self._names: list[tuple[Callable[..., Any], str, Any]] = []  # how to look up a name; the value, or a weak reference
-        self._cells: list[tuple[Any, Any]] = []
-        self._codes: list[tuple[FunctionType, CodeType]] = []  # of the body and the functions
-        self._contents: list[tuple[Any, Any]] = []  # containers and arrays, with the keys of what they hold
-        self._read: set[str] = set()  # names of globals and attributes in the code
+        self._found: _Walk | None = None
         self._versions: dict[Any, tuple[int, list[Any]]] = {}  # with values whose ids are in the key
         self._numbers = itertools.count()
         self._version = -1
 
     def version(self) -> int:
         """Returns a number that is the same for the same values; it may be new for old ones."""
-        for look_up, name, value in self._names:
-            now = look_up(name, _MISSING)
-            if now is not value and not (type(value) is weakref.ref and value() is now):
-                return self._renew()
-        for function, code in self._codes:
-            if function.__code__ is not code:  # changed in place, as %autoreload does
-                return self._renew()
-        for cell, value in self._cells:
-            now = _cell_contents(cell)
-            if now is not value and not (type(value) is weakref.ref and value() is now):
-                return self._renew()
-        for holder, key in self._contents:
-            if _contents_key(holder, []) != key:
-                return self._renew()
-        return self._version if self._version >= 0 else self._renew()
+        found = self._found
+        return self._version if found is not None and found.is_current() else self._renew()
 
     def key_of(self, argument: Any, kept: list[Any]) -> Any:
-        """Returns the key of an argument that is part of the sequence, with the attributes that the code may read."""
-        if self._version < 0:
-            self._renew()
-        keys: list[Any] = []
-        waiting, seen = [argument], {id(argument)}
-        while waiting:
-            one = waiting.pop()
-            keys.append(_contents_key(one, kept))
-            for _, name, value in _attributes(one, _names_with_methods(one, self._read)):
-                keys.append((name, _key(value, kept)))
-                if id(value) not in seen:
-                    seen.add(id(value))
-                    waiting.append(value)
+        """Returns the key of an argument that is part of the sequence, with what the code may read of it."""
+        self.version()
+        assert self._found is not None
+        walk = _Walk(argument, self._inside, self._found.read)
+        kept += walk.kept
+        if walk.key and is_the_scripts(file_of(str(type(argument).__module__))):
+            return (type(argument), *walk.key)
         try:
             hash(argument)
         except TypeError:
-            return ("id", id(argument), *keys)
-        return (type(argument), argument, *keys)
+            return ("id", id(argument), *walk.key)
+        return (*_plain_key(argument), *walk.key)
+
+    def objects(self, argument: Any = None) -> list[Any]:
+        """Returns all values, or those that an argument has."""
+        self.version()
+        assert self._found is not None
+        walk = self._found if argument is None else _Walk(argument, self._inside, self._found.read)
+        return [one() if type(one) is weakref.ref else one for one in walk.kept]
 
     def _renew(self) -> int:
         """Finds the values anew."""
-        key, kept = self._found(set())
-        while len(key) != len(again := self._found(self._read)[0]):  # methods that attributes name read further names
-            key = again
-        key, kept = self._found(self._read)
+        self._found, self._version = None, -1  # if an object raises an exception, the next call tries again
+        found = _Walk(self._body, self._inside, frozenset())
         if len(self._versions) > VERSIONS_KEPT:
             self._versions.clear()
-        known = self._versions.get(tuple(key))
+        key = tuple(found.key)
+        known = self._versions.get(key)
         if known is None or any(type(one) is weakref.ref and one() is None for one in known[1]):  # ids may be used again
-            known = self._versions[tuple(key)] = next(self._numbers), kept
-        self._version = known[0]
+            known = self._versions[key] = next(self._numbers), found.kept
+        self._found, self._version = found, known[0]
         return self._version
 
-    def _found(self, names: set[str]) -> tuple[list[Any], list[Any]]:
-        """Returns a key of all values, and what its ids stand for; `names` are those that the code is known to read."""
-        self._names, self._cells, self._codes, self._contents = [], [], [], []
-        self._read = set(names)
-        key: list[Any] = []
-        kept: list[Any] = []
-        waiting, seen = [self._body], {id(self._body)}
+    def labels(self) -> list[tuple[str, Any]]:
+        """Returns the values by name."""
+        self._renew()
+        assert self._found is not None
+        return [(name, value() if type(value) is weakref.ref else value) for name, value in self._found.labels()]
+
+
+@final
+class _Walk:
+    """What a function, or an object, reaches.
+
+    Args:
+        root: the body of a sequence, or an argument.
+        inside: as for `OuterValues`.
+        read: names that code outside is known to read.
+
+    Attributes:
+        read: with those that the code reads that was found.
+        key: differs if a value does.
+        kept: the values whose ids are in it, or weak references to them.
+    """
+
+    def __init__(self, root: Any, inside: Callable[[Any], Any], read: frozenset[str]) -> None:
+        self._root, self._inside = root, inside
+        self.read: frozenset[str] = read
+        before = -1
+        while len(self.read) != before:  # methods, which attributes name, read further names
+            before = len(self.read)
+            self._start()
+
+    def is_current(self) -> bool:
+        """Returns whether all values are as they were."""
+        for look_up, name, value in self._names:
+            now = look_up(name, _MISSING)
+            if now is not value and not (type(value) is weakref.ref and now is not None and value() is now):
+                return False
+        for function, code in self._codes:
+            if function.__code__ is not code:  # changed in place, as %autoreload does
+                return False
+        for cell, value in self._cells:
+            now = _cell_contents(cell)
+            if now is not value and not (type(value) is weakref.ref and now is not None and value() is now):
+                return False
+        for holder, key in self._contents:
+            now = holder() if type(holder) is weakref.ref else holder
+            if now is None or _contents_key(now) != key:
+                return False
+        return True
+
+    def labels(self) -> list[tuple[str, Any]]:
+        cells = zip(self._root.__code__.co_freevars, self._cells, strict=False) if isinstance(self._root, FunctionType) else ()
+        return [(name, value) for _, name, value in self._names] + [(name, value) for name, (_, value) in cells]
+
+    def _start(self) -> None:
+        self._names: list[tuple[Callable[..., Any], str, Any]] = []  # how to look up a name; the value, or a weak reference
+        self._cells: list[tuple[Any, Any]] = []
+        self._codes: list[tuple[FunctionType, CodeType]] = []
+        self._contents: list[tuple[Any, Any]] = []  # containers and arrays, with the keys of what they hold
+        self.key: list[Any] = []
+        self.kept: list[Any] = []
+        self._passed: set[int] = set()  # arrays by id, of which no element is read
+        waiting, seen = [self._root], {id(self._root)}
         while waiting:
-            one = waiting.pop()
-            if isinstance(one, FunctionType):
-                if not is_the_scripts(one.__code__.co_filename):
+            for value in self._next(waiting.pop()):
+                if isinstance(value, _PLAIN):
+                    self.key.append(_plain_key(value))
                     continue
-                key.append(one.__code__)
-                found = self._used_by(one)
-            else:
-                found = self._held_by(one, key, kept)
-            for value in found:
-                key.append(_key(value, kept))
-                inner = value.fget if isinstance(value, property) else self._inside(value) or value
-                if id(inner) not in seen and not isinstance(inner, _PLAIN):
-                    seen.add(id(inner))
-                    waiting.append(inner)
-        return key, kept
+                self.key.append(id(value))
+                self.kept.append(_held(value))
+                if id(value) not in seen:
+                    seen.add(id(value))
+                    waiting.append(value)
+
+    def _next(self, one: Any) -> list[Any]:
+        """Returns what an object leads to, and notes how to see whether it has changed."""
+        if (body := self._inside(one)) is not None:
+            return [body]
+        if (plain := getattr(one, "py_func", None) if _is_of(one, "synknumba") else None) is not None:
+            self._read_by(getattr(plain, "__code__", None))  # it runs on the ranks: of what it is passed it may read these
+            return []
+        match one:
+            case FunctionType():
+                return self._used_by(one) if is_the_scripts(one.__code__.co_filename) else [*_wrapped(one)]
+            case MethodType():
+                return [one.__func__, one.__self__]
+            case staticmethod() | classmethod():
+                return [one.__func__]
+            case property():
+                return [one.fget]
+            case partial():
+                return [one.func, *one.args, *one.keywords.values()]
+            case np.ndarray() if id(one) in self._passed:
+                return []
+        contents = _contents_key(one)
+        if contents is not None:
+            self._contents.append((_held(one), contents))
+            self.key.append(contents)
+            return [item for item in _items(one) if not isinstance(item, _PLAIN)]
+        found = []
+        for look_up, name, value in _attributes(one, self.read):
+            self._names.append((look_up, name, _held(value)))
+            found.append(value)
+        return found
+
+    def _read_by(self, code: CodeType | None) -> list[str]:
+        names = [*dict.fromkeys((*names_in(code), *_texts_in(code)))] if code is not None else []
+        self.read |= {*names}
+        return names
 
     def _used_by(self, function: FunctionType) -> list[Any]:
         self._codes.append((function, function.__code__))
-        found: list[Any] = []
-        names = [*dict.fromkeys(names_in(function.__code__))]
-        self._read.update(names)
+        self.key.append(function.__code__)
+        found: list[Any] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *_wrapped(function)]
+        names = self._read_by(function.__code__)
         spaces = [function.__globals__]
         spaces += [
             vars(module)
@@ -256,36 +350,58 @@ class OuterValues:
                 if name in space:
                     found.append(space[name])
                     self._names.append((space.get, name, _held(space[name])))
-        for cell in function.__closure__ or ():
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        for cell in cells.values():
             found.append(_cell_contents(cell))
             self._cells.append((cell, _held(found[-1])))
+        by_name = {**function.__globals__, **{name: _cell_contents(cell) for name, cell in cells.items()}}
+        self._passed |= {id(by_name[name]) for name in _passed_whole(function, by_name) if name in by_name}
         return found
 
-    def _held_by(self, holder: Any, key: list[Any], kept: list[Any]) -> list[Any]:
-        """Returns what a container or an object holds, and notes it."""
-        contents = _contents_key(holder, kept)
-        if contents is not None:
-            self._contents.append((holder, contents))
-            key.append(contents)
-            items = [] if isinstance(holder, np.ndarray) else holder.values() if isinstance(holder, dict) else holder
-            return [item for item in items if not isinstance(item, _PLAIN)]
-        found = []
-        for look_up, name, value in _attributes(holder, self._read):
-            self._names.append((look_up, name, _held(value)))
-            found.append(value)
-        return found
 
-    def labels(self) -> list[tuple[str, Any]]:
-        """Returns the values by name."""
-        self._renew()
-        cells = zip(self._body.__code__.co_freevars, self._cells, strict=False) if isinstance(self._body, FunctionType) else ()
-        named = [(name, value) for _, name, value in self._names] + [(name, value) for name, (_, value) in cells]
-        return [(name, value() if type(value) is weakref.ref else value) for name, value in named]
+def _texts_in(code: CodeType) -> Iterator[str]:
+    """Yields the constants that may be names, as in `getattr(settings, "rate")`."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _texts_in(constant)
+        elif isinstance(constant, str) and constant.isidentifier():
+            yield constant
+
+
+def _is_of(value: Any, package: str) -> bool:
+    return str(type(value).__module__).partition(".")[0] == package
+
+
+def _wrapped(function: Any) -> Iterator[Any]:
+    """Yields the function that a decorator of a library has wrapped."""
+    if (wrapped := vars(function).get("__wrapped__")) is not None:
+        yield wrapped
+
+
+def _passed_whole(function: FunctionType, values: Mapping[str, Any]) -> set[str]:
+    """Returns names that a function passes to decorated functions, as they are, and uses in no other way."""
+    definition = read_function(function)
+    if definition is None:
+        return set()
+    looked, passed = set[str](), set[str]()
+    for node in definition.names:
+        call = definition.parents.get(id(node))
+        keyword = definition.parents.get(id(call)) if isinstance(call, ast.keyword) else call
+        match keyword:
+            case ast.Call(func=ast.Name(id=name), args=args) if node in args or keyword is not call:
+                taken = _is_of(values.get(name), "synknumba")
+            case _:
+                taken = False
+        (passed if taken else looked).add(node.id)
+    return passed - looked
 
 
 def _held(value: Any) -> Any:
-    """Returns a value, or a weak reference to what has memory on the ranks, which is freed with its last name."""
-    return weakref.ref(value) if isinstance(value, Variable | Data) else value
+    """Returns a weak reference to a value, so that it is freed with its last name; itself if there are none to its type."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return value
 
 
 def _cell_contents(cell: Any) -> Any:
@@ -295,49 +411,80 @@ def _cell_contents(cell: Any) -> Any:
         return _MISSING
 
 
-def _key(value: Any, kept: list[Any]) -> Any:
-    if isinstance(value, _PLAIN):
-        return type(value), value
-    kept.append(_held(value))
-    return id(value)
+def _plain_key(value: Any) -> tuple[Any, ...]:
+    """Returns a key that tells 0.0 from −0.0 and 1 from True, and is equal for two NaN."""
+    if isinstance(value, float | complex) and (value != value or value == 0):  # noqa: PLR0124  # NaN
+        return type(value), repr(value)
+    return type(value), value
 
 
-def _contents_key(holder: Any, kept: list[Any], depth: int = 4) -> Any:
-    """Returns a key of what a container or a small array holds; None for anything else, and for containers of variables."""
+def _items(holder: Any) -> Iterable[Any]:
+    """Returns what a container holds besides its keys, at one moment."""
     if isinstance(holder, np.ndarray):
-        small = holder.size <= MOST_ELEMENTS and not holder.dtype.hasobject
-        return (holder.dtype.str, holder.shape, holder.tobytes()) if small else None
-    if not isinstance(holder, dict | list | tuple | set | frozenset) or len(holder) > MOST_ITEMS or not depth:
+        return holder.ravel().tolist() if holder.dtype.hasobject else ()
+    return list(holder.values()) if isinstance(holder, dict | MappingProxyType) else list(holder)
+
+
+def _contents_key(holder: Any) -> Any:
+    """Returns a key of what a container or an array holds: plain values, and the ids of others; None for anything else."""
+    if isinstance(holder, np.ndarray):
+        data = holder.tobytes()
+        return holder.dtype, holder.shape, data if len(data) <= DIGEST_BYTES else hashlib.blake2b(data).digest()
+    if isinstance(holder, bytearray | array):
+        return bytes(holder)
+    if not isinstance(holder, dict | MappingProxyType | list | tuple | set | frozenset | deque):
         return None
-    if isinstance(holder, set | frozenset):
-        return type(holder), frozenset(holder)
-    items: list[Any] = []
-    for item in holder.values() if isinstance(holder, dict) else holder:
-        if isinstance(item, Variable | Data):  # the key would keep its memory
-            return None
-        inner = _contents_key(item, kept, depth - 1)
-        items.append(_key(item, kept) if inner is None else inner)
-    return type(holder), tuple(holder) if isinstance(holder, dict) else None, tuple(items)
+    keys = tuple(map(_item_key, list(holder))) if isinstance(holder, dict | MappingProxyType) else ()
+    items = map(_item_key, _items(holder))
+    return type(holder), keys, frozenset(items) if isinstance(holder, set | frozenset) else tuple(items)
 
 
-def _attributes(holder: Any, names: set[str]) -> Iterator[tuple[Callable[..., Any], str, Any]]:
-    """Yields attributes of an object or a class of the script that have one of the names: how to look them up, and values."""
+def _item_key(item: Any) -> Any:
+    return _plain_key(item) if isinstance(item, _PLAIN) else id(item)
+
+
+def _attributes(holder: Any, names: frozenset[str]) -> Iterator[tuple[Callable[..., Any], str, Any]]:
+    """Yields attributes of an object, a class or a module that code may read: how to look them up, and values.
+
+    Those have one of the names, or are special methods. An attribute that the object does not have but its class is yielded
+    as missing, since it may get one of its own.
+    """
     is_class = isinstance(holder, type)
-    of_a_library = not is_class and type(holder).__module__.partition(".")[0] in _LIBRARIES
-    if of_a_library or isinstance(holder, FunctionType | ModuleType):
+    if not is_class and _is_of_a_library(holder):
         return
-    own = getattr(holder, "__dict__", None)
-    if isinstance(own, dict):
+    try:
+        own = vars(holder)
+    except Exception:  # noqa: BLE001  # no attributes of its own, or an object that answers for another one
+        own = {}
+    if not is_class:
+        look_up = _look_up_of(holder)
         for name in names & own.keys():
-            yield _look_up_of(holder), name, own[name]
+            yield look_up, name, own[name]
     for kind in holder.__mro__ if is_class else type(holder).__mro__:
-        if is_the_scripts(file_of(kind.__module__)):
-            for name in names & vars(kind).keys():
-                value = vars(kind)[name]
+        if is_the_scripts(file_of(str(kind.__module__))):
+            members = vars(kind)
+            special = {name for name, value in members.items() if name[:2] == "__" and isinstance(value, FunctionType)}
+            for name in (names & members.keys()) | special:
+                value = members[name]
                 if isinstance(value, MemberDescriptorType) and not is_class:  # of __slots__
-                    yield partial(getattr, holder), name, getattr(holder, name, _MISSING)
-                else:
-                    yield vars(kind).get, name, value
+                    yield partial(_slot, holder), name, _slot(holder, name, _MISSING)
+                    continue
+                yield members.get, name, value
+                if not is_class and name not in own:
+                    yield look_up, name, _MISSING
+
+
+def _is_of_a_library(holder: Any) -> bool:
+    if isinstance(holder, ModuleType):
+        return not is_the_scripts(getattr(holder, "__file__", None))
+    return str(type(holder).__module__).partition(".")[0] in _LIBRARIES
+
+
+def _slot(holder: Any, name: str, default: Any) -> Any:
+    try:
+        return object.__getattribute__(holder, name)
+    except AttributeError:
+        return default
 
 
 def _look_up_of(holder: Any) -> Callable[..., Any]:
@@ -345,22 +492,9 @@ def _look_up_of(holder: Any) -> Callable[..., Any]:
     try:
         reference = weakref.ref(holder)
     except TypeError:
-        return vars(holder).get
+        return lambda name, default: getattr(holder, "__dict__", {}).get(name, default)
 
     def look_up(name: str, default: Any) -> Any:
-        found = reference()
-        return default if found is None else vars(found).get(name, default)
+        return getattr(reference(), "__dict__", {}).get(name, default)
 
     return look_up
-
-
-def _names_with_methods(holder: Any, names: set[str]) -> set[str]:
-    """Returns names that code reads, with those that methods of an object read which it names."""
-    found, before = set(names), -1
-    while len(found) != before:
-        before = len(found)
-        for _, _, value in _attributes(holder, found):
-            code = getattr(getattr(value, "fget", value), "__code__", None)  # also of a property
-            if isinstance(code, CodeType):
-                found.update(names_in(code))
-    return found

@@ -264,6 +264,8 @@ class Data(ArrayOperations):
     def data(self) -> Array:
         """A NumPy view of the current shape, writable unless frozen; take a new one after the shape has changed."""
         self._check_usable()
+        if tracing.current is not None:
+            tracing.note_read(self)
         return self._view
 
     @property
