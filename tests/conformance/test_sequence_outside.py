@@ -1,6 +1,8 @@
 """What the body of a sequence has from outside: changes between calls are seen, as by single calls."""
 
 import random
+from collections import deque
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,6 +37,20 @@ class Plain:
         self.n = n
         self.inner = SimpleNamespace(n=n)
         self.table = {"n": n}
+
+    def __getitem__(self, name):
+        return getattr(self, name)
+
+    def __call__(self):
+        return self.n
+
+    @classmethod
+    def of_class(cls):
+        return cls.shared
+
+    def bound(self):
+        half = self.half
+        return half()
 
     def twice(self):
         return 2 * self.half()
@@ -84,6 +100,13 @@ def made(get, holder):
     return body
 
 
+def with_default(value):
+    def get(value=value):
+        return value["n"]
+
+    return get
+
+
 def set_item(holder, value, key):
     holder[key] = value
 
@@ -103,6 +126,19 @@ HOLDERS = {  # what holds a number, how the body gets it, how it is set
     "a namespace": (SimpleNamespace(n=1.0), lambda h: h.n, lambda h, v: setattr(h, "n", v)),
     "slots": (Slotted(), lambda h: h.n, lambda h, v: setattr(h, "n", v)),
     "a class": (type("Made", (Plain,), {}), lambda h: h.shared, lambda h, v: setattr(h, "shared", v)),
+    "a class, hidden by an attribute later": (Plain(), lambda h: h.shared, lambda h, v: setattr(h, "shared", v)),
+    "an object, by name": (Plain(), lambda h: getattr(h, "n"), lambda h, v: setattr(h, "n", v)),  # noqa: B009
+    "an object, by its own way to get items": (Plain(), lambda h: h["n"], lambda h, v: setattr(h, "n", v)),
+    "an object, by calling it": (Plain(), lambda h: h(), lambda h, v: setattr(h, "n", v)),
+    "an object, by a bound method": (Plain().half.__self__, lambda h: 2 * h.bound(), lambda h, v: setattr(h, "n", v)),
+    "a class, by its method": (type("Of", (Plain,), {}), lambda h: h.of_class(), lambda h, v: setattr(h, "shared", v)),
+    "a dict beside an object": ({"n": 1.0, "o": Plain()}, lambda h: h["n"], lambda h, v: set_item(h, v, "n")),
+    "a default": ({"n": 1.0}, lambda h: with_default(h)(), lambda h, v: set_item(h, v, "n")),
+    "a partial function": ({"n": 1.0}, lambda h: partial(function_of, h)(), lambda h, v: set_item(h, v, "n")),
+    "a deque": (deque([1.0]), lambda h: h[0], lambda h, v: set_item(h, v, 0)),
+    "a long list": ([1.0] * 1500, lambda h: h[3], lambda h, v: set_item(h, v, 3)),
+    "a long array": (np.ones(2000), lambda h: float(h[3]), lambda h, v: set_item(h, v, 3)),
+    "the sum of an array": (np.zeros(2000), lambda h: float(h.sum()), lambda h, v: set_item(h, v, 3)),
     "an element of an array": (np.ones(3), lambda h: float(h[1]), lambda h, v: set_item(h, v, 1)),
 }
 
@@ -275,3 +311,245 @@ def test_what_is_not_read_makes_no_other_sequence(world):
     found, traced = sums(world, body, lambda: setattr(holder, "other", 3))
     assert traced == body._traced == 1
     assert_array_equal(found[0], np.full(4, 3.0))
+
+
+def total_of(function, *args, times=1):
+    y = synk.variable(np.zeros(4))
+    for arg in args:
+        function(y, arg, times=times)
+    return y.get_value(0)[0]
+
+
+BY_ARRAY = {
+    "an element": lambda y, p: add(y, p[0]),
+    "a condition": lambda y, p: add(y, 5.0 if p[0] > 2 else 1.0),
+    "a sum": lambda y, p: add(y, p.sum()),
+    "a loop": lambda y, p: add(y, sum(value for value in p)),
+    "a computed array": lambda y, p: add_array(y, np.resize(2 * p, 4) / 2),
+    "NumPy's function": lambda y, p: add(y, float(np.dot(p, np.array([1.0, 0.0])))),
+}
+
+
+@pytest.mark.parametrize("case", BY_ARRAY)
+@pytest.mark.parametrize("make", [np.array, synk.data])
+def test_what_the_body_reads_of_an_argument(world, case, make):
+    body = synk.sequence(BY_ARRAY[case])
+    p = make(np.array([1.0, 0.0]))
+    y = synk.variable(np.zeros(4))
+    body(y, p)
+    body(y, p)
+    traced = body._traced
+    p[0] = 5.0
+    body(y, p)
+    assert traced == 1
+    assert y.get_value(0)[0] == 7.0
+    del world
+
+
+def test_an_argument_that_is_only_passed_makes_no_other_recording(world):
+    @synk.sequence
+    def body(y, p):
+        add_array(y, p)
+
+    assert total_of(body, np.ones(4), np.full(4, 5.0)) == 6.0
+    assert body._traced == 1
+    del world
+
+
+@synk.function(outputs="sum")
+def rows(x):
+    return x.sum()
+
+
+def test_rows_that_an_argument_selects(world):
+    x = np.arange(10.0)
+
+    @synk.sequence
+    def body(x, index):
+        return rows(x, batch=index)
+
+    shared = synk.data(x)
+    assert [float(body(shared, np.array(index))) for index in ([0, 1], [8, 9], [8, 9], [1, 0])] == [1.0, 17.0, 17.0, 1.0]
+    del world
+
+
+@synk.function
+def add_of_object(y, one):
+    y += one.n
+
+
+def test_an_object_that_a_function_takes(world):
+    one = Plain()
+
+    @synk.sequence
+    def by_argument(y, one):
+        add_of_object(y, one)
+
+    @synk.sequence
+    def from_outside(y):
+        add_of_object(y, one)
+
+    y = synk.variable(np.zeros(4))
+    for value in (1.0, 5.0):
+        one.n = value
+        by_argument(y, one)
+        from_outside(y)
+    assert_array_equal(y.get_value(0), np.full(4, 12.0))
+    del world
+
+
+VIEWS = {
+    "reshaped": lambda: np.zeros(12).reshape(3, 4)[0],
+    "transposed": lambda: np.zeros((4, 3)).T[1],
+    "reversed": lambda: np.zeros(4)[::-1],
+    "a window": lambda: np.lib.stride_tricks.sliding_window_view(np.zeros(7), 4, writeable=True)[2],
+    "of a buffer": lambda: np.frombuffer(bytearray(32)),
+}
+
+
+@pytest.mark.parametrize("case", VIEWS)
+def test_views_are_written_and_read_anew(world, case):
+    view = VIEWS[case]()
+
+    @synk.sequence
+    def body(y):
+        add(view, 1.0)
+        add_array(y, view)
+
+    y = synk.variable(np.zeros(4))
+    body(y)
+    view[:] = 10
+    body(y)
+    assert_array_equal(view, np.full(4, 11.0))
+    assert_array_equal(y.get_value(0), np.full(4, 12.0))
+    assert body._traced == 1
+    del world
+
+
+def test_an_argument_that_the_body_has_from_outside_too(world):
+    outside = np.zeros(4)
+
+    @synk.sequence
+    def body(a):
+        add(a, 1.0)
+        add(outside, 10.0)
+
+    with pytest.raises(ArgumentError, match="over the same memory"):
+        body(outside)
+    shared = synk.data(np.zeros(4))
+    view = np.asarray(shared)
+
+    @synk.sequence
+    def other():
+        add(shared, 1.0)
+        add(view, 10.0)
+
+    with pytest.raises(ArgumentError, match="over the same memory"):
+        other()
+    del world
+
+
+def test_a_read_only_array_that_is_written(world):
+    outside = np.zeros(4)
+    outside.setflags(write=False)
+
+    @synk.sequence
+    def body():
+        add(outside, 1.0)
+
+    with pytest.raises(ArgumentError, match=r"read-only|cannot be written"):
+        body()
+    del world
+
+
+def test_zeros_and_ones_of_other_kinds(world):
+    sign = [0.0]
+
+    @synk.sequence
+    def body(y):
+        add(y, float(np.copysign(1.0, sign[0])))
+
+    y = synk.variable(np.zeros(4))
+    body(y)
+    sign[0] = -0.0
+    body(y)
+    assert_array_equal(y.get_value(0), np.zeros(4))
+    del world
+
+
+class Base:
+    def __init__(self):
+        self.y = synk.variable(np.zeros(4))
+
+    @synk.sequence
+    def step(self):
+        add(self.y, 1.0)
+
+
+class Derived(Base):
+    @synk.sequence
+    def step(self):
+        super().step()
+        add(self.y, 10.0)
+
+
+def test_a_method_may_call_the_one_that_it_overrides(world):
+    one = Derived()
+    one.step(times=2)
+    one.step.submit(times=3).result()
+    assert_array_equal(one.y.get_value(0), np.full(4, 55.0))
+    assert "add" in str(one.step.plan(times=2))
+    del world
+
+
+class Bad:
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+
+def test_an_exception_of_an_object_is_not_the_end(world):
+    holder = SimpleNamespace(n=1.0, extra=None)
+
+    @synk.sequence
+    def body(y):
+        add(y, holder.n + (holder.extra is None))
+
+    y = synk.variable(np.zeros(4))
+    body(y)
+    holder.extra, holder.n = Bad(), 5.0
+    body(y)
+    assert_array_equal(y.get_value(0), np.full(4, 7.0))
+    del world
+
+
+STORES = [
+    "self.t += 1.0",
+    "self.a, self.b = self.b, self.a",
+    "self['t'] = 1.0",
+    "del self.t",
+    "self.rows[0] = 2",
+    "self.a.t = 1",
+]
+
+
+@pytest.mark.parametrize("store", [*STORES, "global T\n    T = 1"])
+def test_assignments_to_what_outlives_the_body_are_refused(store, tmp_path):
+    path = tmp_path / "body.py"
+    path.write_text(f"def step(self):\n    {store}\n    add(self.y, 1.0)\n")
+    names = {"add": add}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    with pytest.raises(ArgumentError, match=r"body.py:[23]\): .* would be assigned once"):
+        synk.sequence(names["step"])
+
+
+def test_what_the_body_makes_may_be_assigned_to(world):
+    @synk.sequence
+    def body(y):
+        numbers = {}
+        numbers["n"] = 2.0
+        add(y, numbers["n"])
+
+    y = synk.variable(np.zeros(4))
+    body(y, times=2)
+    assert_array_equal(y.get_value(0), np.full(4, 4.0))
+    del world
