@@ -15,7 +15,6 @@ from numba import cuda
 
 import synknumba as synk
 from synknumba._errors import ArgumentError, BatchError, RankError, ReductionError, WorldError
-from tests.quick import whole
 
 PATIENCE = 30.0  # seconds until a rank that waits for a file gives up
 ROWS = np.arange(1003.0)
@@ -133,10 +132,7 @@ def submitted(function: Any, *args: Any, **options: Any) -> Any:
     return function.submit(*args, **options).result()
 
 
-FURTHER = ("blocks", "overflow")  # calls that compile for seconds, with results of a kind that others have
-
-
-@pytest.mark.parametrize("what", [*whole(*FURTHER), *(what for what in CALLS if what not in FURTHER)])
+@pytest.mark.parametrize("what", CALLS)
 def test_results_are_those_of_plain_calls(world, what):
     del world
     plain = CALLS[what](lambda function, *args, **options: function(*args, **options))

@@ -77,6 +77,24 @@ def misspelt_parameter(x, total):
         total[i] = totl[i]  # noqa: F821
 
 
+def too_many_indices(x, y):
+    y[0] = x[0, 1]
+
+
+def stores_with_too_many(x, y):
+    y[0, 0, 0] = x[0]
+
+
+def a_float_as_index(x, y):
+    i = cuda.grid(1)
+    if i < y.shape[0]:
+        y[i] = x[i / 2]
+
+
+def stores_an_array(x, y):
+    y[0] = x
+
+
 SETTINGS = {"a": 1.0}
 
 
@@ -142,6 +160,15 @@ CASES = [  # a kernel, the text under the caret, what the message says
     (unknown_attribute, "x.sizes", "'sizes'", "Did you mean x.size?"),
     (undefined, "nowhere", "'nowhere'", "subset of Python"),
     (misspelt_parameter, "totl", "'totl'", "Did you mean total?"),
+    (
+        too_many_indices,
+        "x[0, 1]",
+        "an array of 1 dimension has 2 indices here",
+        "Pass an array of 2 dimensions, or use 1 index.",
+    ),
+    (stores_with_too_many, "y[0, 0, 0]", "an array of 1 dimension has 3 indices here", "Pass an array of 3 dimensions"),
+    (a_float_as_index, "y[i] = x[i / 2]", "an index is a float64", "divide by // in place of /"),
+    (stores_an_array, "y[0]", "an array of 1 dimension is stored where one float64 belongs", "Store one of its elements."),
     (reads_a_dict, "SETTINGS", "SETTINGS is a dict, which Numba cannot use", "Pass its numbers as arguments"),
     (reads_an_object, "MODEL", "MODEL is a Model, which Numba cannot use", "use constants"),
     (reads_a_list_of_objects, "OBJECTS", "OBJECTS is a list, which Numba cannot use", "use constants"),
