@@ -125,8 +125,12 @@ class Unknown:
     label = "a number"
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        name = "the sequence" if current is None else current.name
-        raise ArgumentError(f"{where()}: the value of {self.label} is not known while {name} is traced: {self._why()}")
+        if current is None:
+            raise ArgumentError(
+                f"{where()}: the script has no {self.label}, which a sequence left to the ranks; return it from its body, "
+                "and look at what the call returns"
+            )
+        raise ArgumentError(f"{where()}: the value of {self.label} is not known while {current.name} is traced: {self._why()}")
 
     def _why(self) -> str:
         """Returns the reason, and the way out."""

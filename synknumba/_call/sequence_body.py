@@ -114,10 +114,11 @@ def _way_out(statement: ast.Assign | ast.AugAssign) -> str:
                 f"number, write synk.carry({target}, {source})"
             )
         case ast.Assign(targets=[ast.Name(id=target)], value=value):
-            return f"For the next iteration, write synk.carry({target}, {ast.unparse(value)}) for a number"
+            computed = ast.unparse(value)
+            return f"For the next iteration, write synk.carry({target}, {computed}) for a number, and a kernel for an array"
         case ast.AugAssign(target=ast.Name(id=target), op=operation, value=value):
             computed = ast.unparse(ast.BinOp(ast.Name(target), operation, value))
-            return f"For the next iteration, write synk.carry({target}, {computed}) for a number"
+            return f"For the next iteration, write synk.carry({target}, {computed}) for a number, and a kernel for an array"
     return "Write synk.carry(n, value) for the value of a number in the next iteration"
 
 

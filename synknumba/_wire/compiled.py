@@ -20,7 +20,7 @@ from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-from synknumba.simt.internals import Fingerprint, KernelStore, directory, environment, is_ours, link_runtime
+from synknumba.simt.internals import Fingerprint, KernelStore, directory, host, is_ours, link_runtime
 
 CALLED = ("doorbell.py", "sequence_waits.py")  # files with functions that compiled functions of other files call
 _OPTIONS = {"nogil": True, "error_model": "numpy"}
@@ -103,7 +103,7 @@ def _store() -> KernelStore | None:
 def _common() -> str:
     """Returns the digest of what all compiled functions depend on; they call those of `CALLED`."""
     called = (_content(str(Path(__file__).with_name(name))) for name in CALLED)
-    return Fingerprint("host", repr(_OPTIONS), *environment(), *called).hexdigest()
+    return Fingerprint("host", repr(_OPTIONS), *host(), *called).hexdigest()
 
 
 @cache

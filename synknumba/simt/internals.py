@@ -22,7 +22,7 @@ from synknumba.simt._machine.cache import CacheInfo as CacheInfo
 from synknumba.simt._machine.codegen import jit_problem as jit_problem
 from synknumba.simt._machine.fingerprint import Fingerprint as Fingerprint
 from synknumba.simt._machine.fingerprint import NotComparableError as NotComparableError
-from synknumba.simt._machine.fingerprint import environment as environment
+from synknumba.simt._machine.fingerprint import host as host
 from synknumba.simt._machine.fingerprint import type_text as type_text
 from synknumba.simt._machine.fingerprint import versions as versions
 from synknumba.simt._machine.runtime import link_runtime as link_runtime

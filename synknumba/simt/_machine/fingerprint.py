@@ -341,15 +341,25 @@ def _members_of(cuda: ModuleType) -> dict[int, str]:
 
 
 def environment() -> tuple[object, ...]:
-    """Returns versions, processor and Numba settings: the dependencies common to all kernels."""
+    """Returns the dependencies common to all kernels: those of compiled code, and what `numba.cuda` is."""
+    return (*host(), os.environ.get("NUMBA_ENABLE_CUDASIM", "0"))
+
+
+def host() -> tuple[object, ...]:
+    """Returns versions, processor and Numba settings: the dependencies common to all code compiled for this machine."""
     settings = [(name, str(getattr(config, name, None))) for name in _NUMBA_SETTINGS]
-    return (*versions(), *cpu_target.target_context.codegen().magic_tuple(), *settings)
+    return (*versions(), *_processor(), *settings)
+
+
+@cache
+def _processor() -> tuple[object, ...]:
+    """Returns what code is generated for, which stays the same in a process; to ask for it takes LLVM's lock."""
+    return tuple(cpu_target.target_context.codegen().magic_tuple())
 
 
 @cache
 def versions() -> tuple[object, ...]:
     """Returns the versions of Python and the packages, and the state of this compiler's source files."""
     cuda = sys.modules.get("numba_cuda")
-    simulated = os.environ.get("NUMBA_ENABLE_CUDASIM", "0")
-    packages = (numba.__version__, llvmlite.__version__, np.__version__, getattr(cuda, "__version__", None), simulated)
+    packages = (numba.__version__, llvmlite.__version__, np.__version__, getattr(cuda, "__version__", None))
     return sys.version, sys.implementation.cache_tag, platform.machine(), *packages, *_COMPILER_FILES
