@@ -194,6 +194,8 @@ class OuterValues:
 
     def key_of(self, argument: Any, kept: list[Any]) -> Any:
         """Returns the key of an argument that is part of the sequence, with what the code may read of it."""
+        if isinstance(argument, _PLAIN):
+            return _plain_key(argument)
         self.version()
         assert self._found is not None
         walk = _Walk(argument, self._inside, self._found.read)
@@ -243,7 +245,7 @@ class _Walk:
         read: names that code outside is known to read.
 
     Attributes:
-        read: with those that the code reads that was found.
+        read: these names, and those that the code which it reaches reads.
         key: differs if a value does.
         kept: the values whose ids are in it, or weak references to them.
     """
@@ -386,14 +388,14 @@ def _passed_whole(function: FunctionType, values: Mapping[str, Any]) -> set[str]
         return set()
     looked, passed = set[str](), set[str]()
     for node in definition.names:
-        call = definition.parents.get(id(node))
-        keyword = definition.parents.get(id(call)) if isinstance(call, ast.keyword) else call
-        match keyword:
-            case ast.Call(func=ast.Name(id=name), args=args) if node in args or keyword is not call:
-                taken = _is_of(values.get(name), "synknumba")
+        parent = definition.parents.get(id(node))
+        is_keyword = isinstance(parent, ast.keyword)
+        match definition.parents.get(id(parent)) if is_keyword else parent:
+            case ast.Call(func=ast.Name(id=name), args=args) if is_keyword or node in args:
+                is_passed = _is_of(values.get(name), "synknumba")
             case _:
-                taken = False
-        (passed if taken else looked).add(node.id)
+                is_passed = False
+        (passed if is_passed else looked).add(node.id)
     return passed - looked
 
 
