@@ -29,7 +29,7 @@ _NOT_ALONE = (
     *("blocks", "correlated_rows", "expectation", "expectation_blocks", "extensions", "kernels", "kernels_physics"),
     *("large_reductions", "locate", "masks_and_texts", "random_streams", "replayed", "until", "user_ops", "vectorize"),
     *("errors", "grids_of_arrays", "halo", "kept_results", "lifetimes", "manual", "next_world", "objects", "ops"),
-    *("sequence_arrays", "sequence_outside", "sequences", "shards", "sliceable", "submit", "updates"),
+    *("sequence_arrays", "sequence_outside", "worlds", "sequences", "shards", "sliceable", "submit", "updates"),
 )
 NOT_ALONE = {f"test_{name}.py" for name in _NOT_ALONE}
 # Files whose tests start worlds of their own, and the tests of them that stand-ins for GPUs run.

@@ -164,7 +164,7 @@ def test_a_reader_that_pauses_gets_everything(start, blocking):
     script.finish()
 
 
-@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("blocking", [True, *whole(False)])
 def test_a_reader_that_pauses_while_the_world_ends_gets_everything(start, blocking):
     script = start(
         OWN_PIPE.replace("BLOCKING", str(blocking))
@@ -269,7 +269,7 @@ def complain(rank, lines):
         print(f"{k} of {rank}: {'.' * 50}", file=sys.stderr)
 
 
-@pytest.mark.parametrize("prefix", [False, True])
+@pytest.mark.parametrize("prefix", [True, *whole(False)])
 def test_a_scribe_that_is_killed_costs_nothing(prefix, capfd):
     marks = [f"[rank {rank}] " if prefix else "" for rank in range(2)]
     said = [[], []]

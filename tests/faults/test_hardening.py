@@ -111,7 +111,7 @@ with synk.fork(2, device="cpu"):
     script.finish()
 
 
-@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("place", [*whole("before"), "after"])
 def test_results_of_classes_of_the_script(start, place):
     before, after = (CLASSES, "") if place == "before" else ("", CLASSES)
     script = start(
@@ -172,7 +172,7 @@ def test_results_whose_structure_does_not_pickle(start):
     script.finish()
 
 
-@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("place", [*whole("before"), "after"])
 def test_exceptions_of_the_script(start, place):
     before, after = (CLASSES, "") if place == "before" else ("", CLASSES)
     script = start(

@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from tests.faults.scripts import await_work
+from tests.quick import whole
 
 CALLS = {"python": "forever(ROWS)", "kernel": "burn(ROWS, HOURS)"}
 
@@ -54,7 +55,7 @@ def test_interrupt_between_calls_leaves_the_world_usable(start):
     script.finish()
 
 
-@pytest.mark.parametrize("handler", ["handle", "Handler().handle", "partial(handle)", "Handler()"])
+@pytest.mark.parametrize("handler", ["handle", *whole("Handler().handle", "partial(handle)"), "Handler()"])
 def test_a_handler_that_raises_while_an_argument_is_pickled(start, handler):
     """Its exception is the script's, and not taken for an object that cannot be pickled."""
     script = start(f"""

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from tests.faults.scripts import cpu_ticks, poll
+from tests.quick import whole
 
 pytestmark = pytest.mark.usefixtures("maker")
 
@@ -113,7 +114,10 @@ DROPS = {
 }
 
 
-@pytest.mark.parametrize("use", DROPS)
+FURTHER = ("argument of a kernel", "broadcast", "in slices")
+
+
+@pytest.mark.parametrize("use", [*whole(*FURTHER), *(use for use in DROPS if use not in FURTHER)])
 def test_dropped_data_frees_its_memory_everywhere(start, use):
     """A megabyte-sized mapping is looked for in the ranks and in the script by its size."""
     script = start(

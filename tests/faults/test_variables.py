@@ -42,7 +42,15 @@ USES = {
 }
 
 
-FURTHER = ("reduce to an array", "in a list", "of values", "single ranks", "argument of a function")
+FURTHER = (
+    "other shapes",
+    "argument of a kernel",
+    "reduce to an array",
+    "in a list",
+    "of values",
+    "single ranks",
+    "argument of a function",
+)
 
 
 @pytest.mark.parametrize("use", [*whole(*FURTHER), *(use for use in USES if use not in FURTHER)])
