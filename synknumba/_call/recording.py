@@ -18,6 +18,7 @@ import numpy as np
 from synknumba import _tracing as tracing
 from synknumba._call.call import Call, leaves_of
 from synknumba._call.options import CallOptions
+from synknumba._call.sequence_body import contents
 from synknumba._errors import ArgumentError, BatchError
 from synknumba._host.data import Data
 from synknumba._ops import reduction
@@ -53,11 +54,6 @@ class Outcome(Unknown):
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = Unknown._refuse  # noqa: SLF001
     __rfloordiv__ = __rmod__ = __rpow__ = Unknown._refuse  # noqa: SLF001
     __floordiv__ = __mod__ = __pow__ = __neg__ = __pos__ = __abs__ = Unknown._refuse  # noqa: SLF001
-
-
-def contents(data: Array | Data) -> bytes:
-    """Returns what an array holds."""
-    return np.asarray(data).tobytes()
 
 
 def told_dtype(dtype: "np.dtype[Any]") -> str | None:
@@ -177,8 +173,7 @@ class Recording(ABC):
         name: name of the sequence, for messages.
 
     Attributes:
-        names: names of the sequences that are recorded, from the outermost.
-        running: these sequences.
+        running: the sequences that are recorded, from the outermost.
         parts: parts of the innermost of them, so far.
         calls: number of calls so far.
         used: bytes of the ranks' small results so far.
@@ -188,13 +183,12 @@ class Recording(ABC):
         lines: file and line of the body that computes a number, by the part's name and the formula.
         kept: memory of the parts that has no other owner.
         outside: NumPy arrays that calls take and that are no arguments of the sequence, by id, with their copies.
-        looked: arrays whose elements have decided what is recorded, by id, with these.
+        looked: arrays whose elements have decided what is recorded, by id, with what they hold.
         written: segments whose rows ranks write.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.names = [name]
         self.running: list[Any] = []
         self.parts: Parts = []
         self.calls = 0
@@ -426,8 +420,9 @@ class Recording(ABC):
     def swap(self, first: VariableState, second: VariableState) -> None:
         """Exchanges the memory of two variables, for the calls that follow."""
         if self._outer:
+            inner = self.running[-1].name
             raise ArgumentError(
-                f"{tracing.where()}: swap in {self.names[-1]}, which {self.name} calls; swap in {self.name}, or write two steps"
+                f"{tracing.where()}: swap in {inner}, which {self.name} calls; swap in {self.name}, or write two steps"
             )
         if len(self.starts) == 1:
             self._swapped.append((id(first), id(second)))
@@ -462,8 +457,9 @@ class Recording(ABC):
     def carry(self, number: Any, value: Any) -> None:
         """Gives a number of the sequence's arguments another value from the next iteration on."""
         if self._outer:
+            inner = self.running[-1].name
             raise ArgumentError(
-                f"{tracing.where()}: carry in {self.names[-1]}, which {self.name} calls: an inner sequence begins with the "
+                f"{tracing.where()}: carry in {inner}, which {self.name} calls: an inner sequence begins with the "
                 f"numbers that the call passes; carry in {self.name}"
             )
         if not isinstance(number, Number) or number.formula[:1] != ("scalar",):
@@ -484,19 +480,19 @@ class Recording(ABC):
     # ---- inner sequences
 
     @contextmanager
-    def inside(self, name: str, times: Any) -> Iterator[None]:
+    def inside(self, sequence: Any, times: Any) -> Iterator[None]:
         """Context in which calls become parts of an inner sequence."""
         formula = times.formula if isinstance(times, Number) else ("value", times)
         parts: Parts = []
         self._outer.append(self.parts)
-        self.names.append(name)
+        self.running.append(sequence)
         self.parts = parts
         try:
             yield
         finally:
             self.parts = self._outer.pop()
-            self.names.pop()
-        self.parts.append(Loop(name, formula, self.depth + 1, tuple(ordered(parts))))
+            self.running.pop()
+        self.parts.append(Loop(sequence.name, formula, self.depth + 1, tuple(ordered(parts))))
 
 
 def _period(swaps: Sequence[tuple[int, int]]) -> int:

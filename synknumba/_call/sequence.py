@@ -28,9 +28,9 @@ from synknumba._call.call import describe, type_told
 from synknumba._call.function import planned_partition
 from synknumba._call.future import Future
 from synknumba._call.plan import FunctionPlan, KernelPlan
-from synknumba._call.recording import Outcome, Recording, Seen, contents, ordered, told_dtype
+from synknumba._call.recording import Outcome, Recording, Seen, ordered, told_dtype
 from synknumba._call.rehearsal import Rehearsal
-from synknumba._call.sequence_body import OuterValues, check_assignments, check_generators, check_stores, refusing_draws
+from synknumba._call.sequence_body import OuterValues, check_body, contents, refusing_draws
 from synknumba._call.sequence_report import LAST_ONLY, Schedule, SequenceReport, schedule
 from synknumba._call.trace import Trace, Unseen
 from synknumba._errors import ArgumentError, ReductionError
@@ -526,9 +526,7 @@ class Sequence(Generic[P, R]):
         signature_names(function, "the sequence", OPTIONS)
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             raise ArgumentError(f"{self.name} is a generator or a coroutine, whose body would not run; write a plain function")
-        check_assignments(self.name, function)
-        check_stores(self.name, function)
-        check_generators(self.name, function)
+        check_body(self.name, function)
         self._signature = inspect.signature(function)
         self._outer = OuterValues(function, _body_of)
         self._plans: dict[Any, tuple[SequencePlan, list[Any]]] = {}
@@ -900,15 +898,16 @@ class Sequence(Generic[P, R]):
         labels = [(name, value) for name, value in self._outer.labels() if isinstance(value, Data)]
         shared = {id(data): (name, data.data, data) for name, data in (*labels, *told.data)}
         others = [*arrays, *told.write_back, *shared.values()]
+        for name, array, copy in arrays:
+            if not array.flags.writeable and copy._segment.id in trace.written:  # noqa: SLF001  # shared with this package
+                raise ArgumentError(f"{name} is read-only, and calls write to it. Pass a copy.")
         for (name, array, copy), (other, memory, data) in itertools.product(arrays, others):
-            written = {copy._segment.id, data._segment.id} & trace.written  # noqa: SLF001  # shared with this package
+            written = {copy._segment.id, data._segment.id} & trace.written  # noqa: SLF001  # as above
             if copy is not data and written and share_memory(array, memory):
                 raise ArgumentError(
                     f"{name} and {other} are arrays over the same memory, and calls write to one of them, which the other "
                     "would not show. Pass one of them, or a copy."
                 )
-            if not array.flags.writeable and copy._segment.id in trace.written:  # noqa: SLF001  # as above
-                raise ArgumentError(f"{name} is read-only, and calls write to it. Pass a copy.")
 
     def _run_turns(self, recording: Recording, structure: Structure, leaves: AnySequence[Any]) -> list[Any]:
         """Runs the body until swapped variables have their memory again; returns what it returns each time."""
@@ -937,8 +936,8 @@ class Sequence(Generic[P, R]):
         self, trace: Recording, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: Any, every: Any, until: Any
     ) -> Any:
         """Records a call inside another sequence."""
-        if any(one is self for one in trace.running):
-            path = " → ".join([*trace.names[trace.names.index(self.name) :], self.name])
+        if self in trace.running:
+            path = " → ".join(one.name for one in (*trace.running[trace.running.index(self) :], self))
             raise ArgumentError(f"{tracing.where()}: {self.name} calls itself ({path}); loop with times=")
         if until is not None:
             raise ArgumentError(f"{tracing.where()}: until= is judged in the script; an inner sequence cannot wait for it")
@@ -954,12 +953,8 @@ class Sequence(Generic[P, R]):
             )
         leaves, structure = self._bound(args, kwargs)
         values = [_inner_argument(leaf) for leaf in leaves]
-        with trace.inside(self.name, times):
-            trace.running.append(self)
-            try:
-                return self._body(**unflatten(structure, values))
-            finally:
-                trace.running.pop()
+        with trace.inside(self, times):
+            return self._body(**unflatten(structure, values))
 
     # ---- inspection
 

@@ -33,11 +33,22 @@ _MISSING = object()
 _GENERATORS = frozenset({"default_rng", "RandomState", "Random", "SystemRandom"})
 
 
-def check_assignments(name: str, function: Callable[..., Any]) -> None:
-    """Raises `ArgumentError` for an assignment to parameters that nothing reads: the next iteration has the arguments again."""
+def check_body(name: str, function: Callable[..., Any]) -> None:
+    """Raises `ArgumentError` for what a body does once, while it is recorded, and was meant for each iteration."""
     definition = read_function(function)
     if definition is None:
         return
+
+    def place(node: ast.AST) -> str:
+        return f"{name} ({function.__code__.co_filename}:{getattr(node, 'lineno', 0)})"
+
+    _check_assignments(definition, place)
+    _check_stores(definition, place)
+    _check_generators(definition, place)
+
+
+def _check_assignments(definition: Definition, place: Callable[[ast.AST], str]) -> None:
+    """Refuses an assignment to parameters that nothing reads: the next iteration has the arguments again."""
     parameters = {*definition.parameters}
     for statement in map(_plain, definition.tree.body):  # those of the outermost level, which run once an iteration
         bound = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -47,18 +58,14 @@ def check_assignments(name: str, function: Callable[..., Any]) -> None:
         clears = isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
         if calls or clears or _are_read(bound, definition, statement):
             continue
-        where = f"{function.__code__.co_filename}:{statement.lineno}"
         raise ArgumentError(
-            f"{name} ({where}): {_shown(statement)} has no effect: it changes names until the end of the body, and each "
+            f"{place(statement)}: {_shown(statement)} has no effect: it changes names until the end of the body, and each "
             f"iteration begins with the arguments again. {_way_out(statement)}"
         )
 
 
-def check_stores(name: str, function: Callable[..., Any]) -> None:
-    """Raises `ArgumentError` for an assignment to what outlives the body, such as `self.t += dt`: it would be made once."""
-    definition = read_function(function)
-    if definition is None:
-        return
+def _check_stores(definition: Definition, place: Callable[[ast.AST], str]) -> None:
+    """Refuses an assignment to what outlives the body, such as `self.t += dt`: it would be made once."""
     shared = {one for node in definition.own if isinstance(node, ast.Global | ast.Nonlocal) for one in node.names}
     local = {node.id for node in definition.names if not isinstance(node.ctx, ast.Load)} - shared - {*definition.parameters}
     for node in definition.own:
@@ -69,12 +76,23 @@ def check_stores(name: str, function: Callable[..., Any]) -> None:
             root = root.value
         if not isinstance(root, ast.Name) or (root.id not in shared if root is node else root.id in local):
             continue
-        where = f"{function.__code__.co_filename}:{getattr(node, 'lineno', 0)}"
         raise ArgumentError(
-            f"{name} ({where}): {ast.unparse(node)} would be assigned once, while the body is recorded, and not in each "
+            f"{place(node)}: {ast.unparse(node)} would be assigned once, while the body is recorded, and not in each "
             "iteration. For a number of each iteration write synk.carry, to exchange the memory of variables synk.swap, and "
             "assign other things after the call"
         )
+
+
+def _check_generators(definition: Definition, place: Callable[[ast.AST], str]) -> None:
+    """Refuses a body that makes a random number generator without a seed."""
+    for node in ast.walk(definition.tree):
+        match node:
+            case ast.Call(func=ast.Name(id=made) | ast.Attribute(attr=made), args=[], keywords=[]) if made in _GENERATORS:
+                raise ArgumentError(
+                    f"{place(node)}: {ast.unparse(node)} has other numbers each time, and the body runs once, so that all "
+                    "iterations and later calls would get the same ones. Draw in kernels with synk.random, which takes "
+                    "synk.STEP as an index; or draw before the call, and pass the numbers as an argument"
+                )
 
 
 def _plain(statement: ast.stmt) -> ast.stmt:
@@ -153,20 +171,6 @@ def _state(generator: Any) -> Any:
     if isinstance(generator, np.random.RandomState):
         return pickle.dumps(generator.get_state(legacy=False))
     return pickle.dumps(generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.state)
-
-
-def check_generators(name: str, function: Callable[..., Any]) -> None:
-    """Raises `ArgumentError` for a body that makes a random number generator without a seed."""
-    definition = read_function(function)
-    for node in ast.walk(definition.tree) if definition is not None else ():
-        match node:
-            case ast.Call(func=ast.Name(id=made) | ast.Attribute(attr=made), args=[], keywords=[]) if made in _GENERATORS:
-                where = f"{function.__code__.co_filename}:{node.lineno}"
-                raise ArgumentError(
-                    f"{name} ({where}): {ast.unparse(node)} has other numbers each time, and the body runs once, so that all "
-                    "iterations and later calls would get the same ones. Draw in kernels with synk.random, which takes "
-                    "synk.STEP as an index; or draw before the call, and pass the numbers as an argument"
-                )
 
 
 @final
@@ -428,11 +432,16 @@ def _items(holder: Any) -> Iterable[Any]:
     return list(holder.values()) if isinstance(holder, dict | MappingProxyType) else list(holder)
 
 
+def contents(array: Any) -> bytes:
+    """Returns what an array, or `Data`, holds: its bytes, or a digest of many."""
+    data = np.asarray(array).tobytes()
+    return data if len(data) <= DIGEST_BYTES else hashlib.blake2b(data).digest()
+
+
 def _contents_key(holder: Any) -> Any:
     """Returns a key of what a container or an array holds: plain values, and the ids of others; None for anything else."""
     if isinstance(holder, np.ndarray):
-        data = holder.tobytes()
-        return holder.dtype, holder.shape, data if len(data) <= DIGEST_BYTES else hashlib.blake2b(data).digest()
+        return holder.dtype, holder.shape, contents(holder)
     if isinstance(holder, bytearray | array):
         return bytes(holder)
     if not isinstance(holder, dict | MappingProxyType | list | tuple | set | frozenset | deque):
