@@ -216,7 +216,7 @@ def test_places_in_inner_sequences():
         around(v, times=1)
 
         def look() -> None:
-            while not re.search(stuck, told.getvalue()) and not world.closed:
+            while not all(re.search(text, told.getvalue()) for text in (stuck, waiting)) and not world.closed:
                 told.seek(0)
                 told.truncate()
                 world.dump(told)
