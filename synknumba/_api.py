@@ -12,7 +12,7 @@ from synknumba._call.arguments import Output
 from synknumba._call.function import Function
 from synknumba._call.options import FunctionOptions, check_updates
 from synknumba._device.compilers import plain_kernel, refuse_kernel
-from synknumba._errors import ArgumentError, ReductionError
+from synknumba._errors import ArgumentError, ReductionError, shortened
 from synknumba._ops import reduction
 from synknumba._ops.launch import named_launch
 from synknumba._rowwise.expectation import Expectation
@@ -167,6 +167,7 @@ def parallel(
             along y or z, but neither block nor grid has a size there. Calls raise it where a grid cannot be derived.
     """
 
+    @shortened
     def decorate(target: Any) -> Function[..., Any]:
         plain = plain_kernel(target)
         if plain is None:
@@ -175,8 +176,10 @@ def parallel(
         declared = _by_name(outputs, "outputs", '{"total": synk.output("sum", shape=())}')
         for key, value in declared.items():
             if not isinstance(value, Output):
+                op = value if isinstance(value, str) else "sum"
                 raise ReductionError(
-                    f"outputs[{key!r}] of a kernel needs synknumba.output(op, shape=…, dtype=…), got {value!r}"
+                    f"outputs[{key!r}] of a kernel needs an output, which tells what is allocated, got {value!r}; write "
+                    f'outputs={{{key!r}: synk.output({op!r}, shape=(), dtype="float64")}} with the shape and dtype of yours'
                 )
         options = FunctionOptions(
             style="kernel",
@@ -274,6 +277,7 @@ def function(
             givens=, and never reads it again.
     """
 
+    @shortened
     def decorate(target: Callable[..., Any]) -> Function[..., Any]:
         refuse_kernel("function", target)
         has_ops = outputs is not _MISSING
@@ -354,6 +358,7 @@ def expectation(
         ArgumentError: a name is not a parameter of the function, or the function's result is not as required.
     """
 
+    @shortened
     def decorate(target: Callable[..., Any]) -> Expectation:
         refuse_kernel("expectation", target)
         options = _kernel_options(broadcast, givens, sliceable)
@@ -414,6 +419,7 @@ def vectorize(
     """
     declared = func if isinstance(func, str | list | tuple) else signatures
 
+    @shortened
     def decorate(target: Any) -> Vectorized:
         refuse_kernel("vectorize", target)
         options = _kernel_options(broadcast, givens, sliceable)

@@ -5,11 +5,61 @@ work. A message names the argument, the requirement, the value received and the 
 rank and re-raised in the coordinator.
 """
 
+import functools
 import linecache
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, TypeVar
 
 SANDBOX = "A sandbox refuses this system call: allow it in its profile, as by docker run --security-opt seccomp=<profile>."
+
+
+FULL_TRACEBACK: Final = "SYNKNUMBA_FULL_TRACEBACK"  # environment variable
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_PACKAGE = str(Path(__file__).parent) + os.sep
+
+
+def full_traceback() -> bool:
+    """Returns whether the package's own frames, and Numba's messages and tracebacks, are asked for."""
+    return os.environ.get(FULL_TRACEBACK, "") not in {"", "0"}
+
+
+def shorten(error: BaseException) -> None:
+    """Removes the frames of this package from the traceback of an error, so that it ends in the caller's line.
+
+    Frames of other files stay, such as those of a function that the script has passed. The `except` clause that calls this then
+    re-raises by `raise` alone, which adds no frame.
+    """
+    if full_traceback():
+        return
+    frames, left = [], error.__traceback__
+    while left is not None:
+        if not left.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            frames.append(left)
+        left = left.tb_next
+    following: TracebackType | None = None
+    for one in reversed(frames):
+        following = TracebackType(following, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    error.__traceback__ = following
+
+
+def shortened(function: _F) -> _F:
+    """Makes a function raise errors of this package without the package's own frames."""
+
+    @functools.wraps(function)
+    def _called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except SynkError as error:
+            shorten(error)
+            raise
+
+    return _called  # type: ignore[return-value]  # the same signature
 
 
 class SynkError(Exception):

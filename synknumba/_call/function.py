@@ -22,8 +22,9 @@ from synknumba._call.checked_call import check_call
 from synknumba._call.collect import Count
 from synknumba._call.distribute import Decorated, Distributed, InnerFunction, make_spec
 from synknumba._call.future import Future
+from synknumba._call.guarded_rows import Guarded, guarded_elements
 from synknumba._call.launch_axes import check_axes
-from synknumba._call.launches import check_launches, sized_by
+from synknumba._call.launches import check_launches, check_rows, sized_by
 from synknumba._call.options import CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
 from synknumba._call.parameter_roles import Roles, find_roles
@@ -38,7 +39,17 @@ from synknumba._call.shared_updates import SharedUpdates
 from synknumba._call.unwritten_outputs import check_stores
 from synknumba._call.whole_arguments import warn_of_means, warn_of_whole
 from synknumba._device import fold_kernel
-from synknumba._errors import ArgumentError, DecoratedError, LaunchError, ReductionError, SharedMemoryError, WorldError
+from synknumba._errors import (
+    ArgumentError,
+    DecoratedError,
+    LaunchError,
+    ReductionError,
+    SharedMemoryError,
+    SynkError,
+    WorldError,
+    shorten,
+    shortened,
+)
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
 from synknumba._ops.launch import LaunchConfig, named_launch
@@ -111,6 +122,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._inner = inner  # the function that `function`, a generated kernel, calls; else None
         parameters = signature_names(function, "the function" if options.style == "function" else "the kernel")
         check_names(self.name, parameters, options)
+        guarded: tuple[Guarded, ...] = ()
         if inner is None:  # not a generated kernel
             keep_text(function)
             for op in options.user_ops():
@@ -121,6 +133,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             if options.launch is not None:
                 check_axes(self.name, function, options.launch)
                 check_positions(self.name, function, options.launch)
+                guarded = guarded_elements(function, options.launch)
+        self._guarded = guarded  # elements of which each call checks that they exist
         self._parameters = parameters
         self._binder = Binder(self.name, parameters, options)
         self._selector = RowSelector(self.name, options.style)
@@ -216,8 +230,12 @@ class Function(Decorated, Distributed, Generic[P, R]):
                         raise
             options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
             return self._call(world, args, kwargs, options)
-        except SharedMemoryError:  # perhaps of results, of which ranks tell once: plans made anew are told again
-            self._plans.forget_all()
+        except SynkError as error:
+            if isinstance(
+                error, SharedMemoryError
+            ):  # perhaps of results, of which ranks tell once: plans made anew are told again
+                self._plans.forget_all()
+            shorten(error)
             raise
         finally:
             world.end()
@@ -235,7 +253,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
     @overload
     def submit(self, *args: Any, shards: int | None, **kwargs: Any) -> Future[R]: ...
 
-    def submit(  # type: ignore[misc]  # as for `__call__`
+    @shortened  # type: ignore[misc]  # as for `__call__`
+    def submit(
         self,
         *args: Any,
         batch: Batch = None,
@@ -547,6 +566,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             self._check_shared_memory(launch)
             wanted = self._builder.wanted(options.subset)
             built = self._builder.build(call, world, wanted, used, lends=lends)
+            if self._guarded:
+                check_rows(self.name, self._guarded, call, built.results)
             self._builder.check_count(call.total, wanted)
         updates = SharedUpdates(call, self._options.updates) if options.shards is not None and self._options.updates else None
         parameters = call.parameters | built.results | ({} if updates is None else updates.parameters)
@@ -715,6 +736,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             )
         return [bool(flag) for flag in flags]
 
+    @shortened
     def plan(
         self,
         *args: Any,
@@ -744,6 +766,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             check_launches(self.name, launch, call, source)
         return make_report(self.name, self._options, self.update_modes, call, source)
 
+    @shortened
     def check(
         self, *args: Any, batch: Batch = None, local_batch: Any = None, world_size: int | None = None, **kwargs: Any
     ) -> None:

@@ -3,7 +3,7 @@
 import math
 from typing import Any, Generic, NoReturn, TypeVar, cast, final
 
-from synknumba._errors import ArgumentError
+from synknumba._errors import ArgumentError, shortened
 from synknumba._world.call_in_flight import Flight
 
 R = TypeVar("R")
@@ -26,6 +26,7 @@ class Future(Generic[R]):
         """Whether `result()` would return, or raise the call's error, without waiting for the ranks. Returns at once."""
         return self._flight.is_done
 
+    @shortened
     def result(self, timeout: float | None = None) -> R:
         """Waits until the call has ended, and returns its result.
 

@@ -1,16 +1,18 @@
 """The launches of a call, as the coordinator plans them: each rank's slices, and what each works on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from synknumba._call.call import Call
+from synknumba._call.guarded_rows import Guarded
 from synknumba._call.variable_rows import shapes_by_rank
 from synknumba._errors import LaunchError
 from synknumba._ops.launch import Dim3, Extent, LaunchConfig
+from synknumba._ops.reduction import BY_ROWS
 from synknumba._ops.rows import Partition
 from synknumba._types import Shape
-from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, Update
+from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Result, Sharded, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,16 @@ def check_launches(name: str, launch: LaunchConfig, call: Call, source: str | No
             launches(launch, call, rank, share, source)
     except LaunchError as error:
         raise LaunchError(f"{name}: {error}") from error.__cause__
+
+
+def check_rows(name: str, guarded: Sequence[Guarded], call: Call, results: Mapping[str, Result]) -> None:
+    """Raises `ArgumentError` if a kernel certainly uses rows past the end of an array, or of one of its results."""
+    outputs = {one: result.shape or (1,) for one, result in results.items() if result.op not in BY_ROWS}
+    for rank, share in enumerate(shares(call)):
+        for count in {stop - start for start, stop in share.slices} if call.count is not None else {None}:
+            shapes = _shapes(call, rank, count) | outputs
+            for one in guarded:
+                one.check(name, rank, shapes)
 
 
 def launches(launch: LaunchConfig, call: Call, rank: int, share: Share, source: str | None) -> tuple[tuple[Dim3, Dim3], ...]:

@@ -33,7 +33,7 @@ from synknumba._call.rehearsal import Rehearsal
 from synknumba._call.sequence_body import OuterValues, check_body, contents, refusing_draws
 from synknumba._call.sequence_report import LAST_ONLY, Schedule, SequenceReport, schedule
 from synknumba._call.trace import Trace, Unseen
-from synknumba._errors import ArgumentError, ReductionError
+from synknumba._errors import ArgumentError, ReductionError, SynkError, shorten, shortened
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
@@ -572,10 +572,15 @@ class Sequence(Generic[P, R]):
             result = self._repeat(plan, scalars, times, every, until)
             for array, staged in back:
                 copy_into(array, staged.data)
+        except SynkError as error:
+            shorten(error)
+            raise
+        else:
             return result
         finally:
             world.end()
 
+    @shortened
     def submit(self, *args: Any, times: Any = 1, every: int | None = None, until: Any = None, **kwargs: Any) -> Future[Any]:
         """Starts a call, and returns while the ranks work.
 
@@ -958,6 +963,7 @@ class Sequence(Generic[P, R]):
 
     # ---- inspection
 
+    @shortened
     def plan(
         self,
         *args: Any,

@@ -1,5 +1,7 @@
 """Values that functions of rows read from global names: those at the first call in each world."""
 
+import gc
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -94,6 +96,7 @@ def test_types_of_functions_that_were_distributed(monkeypatch):
     with fork():
         same(direct(X), FACTOR * X)
     monkeypatch.setitem(globals(), "FACTOR", 2.5)
+    gc.collect()  # functions of other tests, some of which cannot be sent
     with fork():
         synk.distribute()
         monkeypatch.setitem(globals(), "FACTOR", 3)

@@ -621,7 +621,7 @@ def test_an_unknown_op():
 def test_an_output_that_is_not_declared_fully():
     with refused(synk.ArgumentError, "output needs shape=", "()", "like="):
         synk.output("sum")
-    with refused(synk.ReductionError, "outputs['t'] of a kernel needs", "output(op, shape=", "'sum'"):
+    with refused(synk.ReductionError, "outputs['t'] of a kernel needs", "synk.output('sum', shape=()"):
         synk.parallel(outputs={"t": "sum"})(lambda x, t: None)
     for dtype in ("nonsense", object):
         with pytest.raises(synk.ReductionError, match="dtype"):

@@ -22,13 +22,11 @@ import numpy as np
 from numba import typeof
 from numba.core.errors import NumbaError
 
-from synknumba._errors import KernelError, SynkError
+from synknumba._errors import FULL_TRACEBACK, KernelError, SynkError, full_traceback
 from synknumba._types import RankConstant
 from synknumba.simt._frontend.scope import called_functions
 from synknumba.simt._frontend.source import Source, marked_line, read_definition
 from synknumba.simt._frontend.syntax import assigned_names
-
-FULL_TRACEBACK: Final = "SYNKNUMBA_FULL_TRACEBACK"
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of messages for terminals, which Numba writes where colorama is installed
 _PLACES: Final = re.compile(
@@ -73,11 +71,6 @@ _OPERATORS: Final = {
     "eq": (ast.Eq, "=="),
     "ne": (ast.NotEq, "!="),
 }
-
-
-def full_traceback() -> bool:
-    """Returns whether Numba's own messages and tracebacks are asked for."""
-    return os.environ.get(FULL_TRACEBACK, "") not in {"", "0"}
 
 
 def cause(error: BaseException) -> BaseException | None:
