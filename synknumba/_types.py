@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from synknumba._errors import ArgumentError, shortened
+from synknumba._errors import ArgumentError, SynkError, shorten
 
 DeviceKind: TypeAlias = Literal["cuda", "cpu"]
 NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather", "argmin", "argmax"]
@@ -84,11 +84,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def known_options(function: _F) -> _F:
     """Makes a function raise `ArgumentError` for arguments that it does not have, with the nearest option that it has."""
 
-    @shortened
     @functools.wraps(function)
     def _checked(*args: Any, **options: Any) -> Any:
         try:
             return function(*args, **options)
+        except SynkError as error:
+            shorten(error)
+            raise
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # in the function

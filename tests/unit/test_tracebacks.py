@@ -101,7 +101,7 @@ CASES = [
     of_a_shape,
     of_fork,
 ]
-BETWEEN = {of_a_sequence: ["outer", "twice"]}  # frames of the script's own functions
+BETWEEN = {of_a_sequence: ["outer", "twice"], of_an_option: ["_checked"]}  # frames of the script, and of whoever raises
 
 
 @pytest.fixture(scope="module", autouse=True)
