@@ -4,10 +4,12 @@ import ctypes
 import importlib.util
 import json
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,7 +19,6 @@ from synknumba._host.copying import allowed_cores
 from synknumba._host.inherited import fork, take_standard_descriptors
 from synknumba._host.signals import held_signals
 
-_CRASHED = "the NVIDIA driver crashed when it was initialised; see what `nvidia-smi` says"
 _END_SECONDS = 2.0  # the driver takes 0.1 s to release four GPUs
 _CUDA_ERROR_NOT_INITIALIZED = 3  # cuda.h, CUresult
 _CUDA_ERROR_NO_DEVICE = 100
@@ -105,15 +106,13 @@ def probed(*, thorough: bool = False) -> Iterator[DeviceReport]:
     with ExitStack() as stack:
         with held_signals():
             ours, theirs = map(stack.enter_context, socket.socketpair())
-            pid = fork()
-            if pid == 0:
-                _answer(ours, theirs, thorough=thorough)
+            pid = fork(partial(_answer, ours, theirs, thorough=thorough))
             for _ in range(2):  # twice, since Ctrl-C may interrupt before the first call has begun
                 stack.callback(_end, pid)
         theirs.close()
         with ours.makefile("rb") as told:
             answer = told.read()
-        count, problem = json.loads(answer) if answer else (0, _CRASHED)
+        count, problem = json.loads(answer) if answer else (0, _silence(pid))
         yield DeviceReport(0 if problem else count, problem)
 
 
@@ -127,6 +126,22 @@ def _answer(ours: socket.socket, theirs: socket.socket, *, thorough: bool) -> No
         theirs.recv(1)
     finally:
         os._exit(0)
+
+
+def _silence(pid: int) -> str:
+    """Returns why a child has ended without an answer."""
+    try:
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:  # the script ignores SIGCHLD, or waits for any child
+        end = None
+    number = end.si_status if end is not None and end.si_code in {os.CLD_KILLED, os.CLD_DUMPED} else None
+    if number in {signal.SIGKILL, signal.SIGTERM}:
+        return (
+            f"the process that asks the NVIDIA driver for GPUs was ended by {signal.Signals(number).name}, by somebody or "
+            "where memory is short; call fork() again"
+        )
+    by = "" if number is None else f", by signal {number},"
+    return f"the NVIDIA driver crashed{by} when it was initialised; see what `nvidia-smi` says"
 
 
 def _end(pid: int) -> None:

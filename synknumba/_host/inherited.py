@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -54,14 +54,35 @@ def before_fork() -> None:
     _libc.fflush(None)
 
 
-def fork() -> int:
-    """Calls `os.fork` while no other thread compiles: the child would wait for the compiler's locks for ever.
+def fork(child: Callable[[], Any]) -> int:
+    """Forks a process that runs `child` and ends; returns its number.
 
-    Without Python 3.12's warning about threads; `tell_of_threads` warns instead, with their names.
+    It calls `os.fork` while no other thread compiles: the child would wait for the compiler's locks for ever. Python 3.12's
+    warning about threads is left out; `tell_of_threads` warns instead, with their names.
+
+    No exception of the child propagates into its copy of the script, which would run on there. `child` tells of its own; what
+    is raised before it runs, as where memory is short, is printed to stderr.
     """
-    with _compilers_at_rest(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
+    parent = os.getpid()
+    try:
+        with _compilers_at_rest(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            child()
+            os._exit(0)
+    except BaseException as error:
+        if os.getpid() != parent:
+            _end_here(error)
+        raise
+    return pid
+
+
+def _end_here(error: BaseException) -> NoReturn:
+    try:
+        os.write(2, f"synknumba: a process could not start: {type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(1)
 
 
 @contextmanager

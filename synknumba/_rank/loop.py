@@ -352,7 +352,6 @@ def describe_failure(error: BaseException, more: str = "") -> messages.Failed:
     return messages.Failed(type(error).__qualname__, f"{message} {more}".rstrip(), text, cause)
 
 
-@with_frame_space
 def rank_main(config: RankConfig) -> NoReturn:
     """Runs a rank in the child, right after the fork, to the end of its process."""
     code = 1
@@ -389,6 +388,7 @@ def _way_out(error: Exception) -> str:
     return f" {SANDBOX}" if isinstance(error, PermissionError) or code == errno.ENOSYS else ""
 
 
+@with_frame_space
 def _live(config: RankConfig) -> int:
     collector = Collector()
     try:

@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from fcntl import ioctl
+from functools import partial
 from typing import NoReturn, final
 
 from synknumba._host.children import end_child, has_ended, reap
@@ -108,9 +109,7 @@ class Scribe:
                 one.lose()  # what an output process that was killed had read
             end, self._lifeline = os.pipe()
             try:
-                self._pid = fork()
-                if self._pid == 0:
-                    _scribe_main(self._carried, end, self._owner)
+                self._pid = fork(partial(_scribe_main, self._carried, end, self._owner))
             finally:
                 os.close(end)
 

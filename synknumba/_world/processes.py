@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -125,7 +126,7 @@ class Processes:
 
     def _fork_one(self, config: RankConfig) -> None:
         try:
-            pid = fork()
+            pid = fork(partial(rank_main, config))  # closes the coordinator's ends, or a rank would not see them close
         except OSError as error:
             if error.errno in REFUSED:
                 raise WorldError(f"os.fork() failed: {type(error).__name__}: {error}. {SANDBOX}") from error
@@ -134,8 +135,6 @@ class Processes:
                 f"{error.strerror}: rank {config.rank} of {config.control.world_size} could not be started: the system is out "
                 "of processes or memory. See `ulimit -u` and `free`; close other programs, or fork fewer ranks.",
             ) from error  # OSError picks its subclass by errno
-        if pid == 0:
-            rank_main(config)  # closes the coordinator's ends, or a rank would not see them close
         self.pids.append(pid)
 
     def is_stopped(self, rank: int) -> bool:

@@ -61,6 +61,18 @@ def test_threads_are_named_once(monkeypatch):
             thread.join()
 
 
+def test_what_is_raised_in_a_child_stays_there(capfd):
+    def child():
+        raise MemoryError("none left")
+
+    parent = os.getpid()
+    pid = inherited.fork(child)
+    if os.getpid() != parent:
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    assert capfd.readouterr().err == "synknumba: a process could not start: MemoryError: none left\n"
+
+
 def test_no_word_of_threads_where_there_are_none_but_the_main_one(monkeypatch):
     monkeypatch.setattr(inherited, "_told", [])
     problems = []

@@ -88,3 +88,33 @@ def test_a_limit_of_file_sizes(start):
             r"cannot allocate [\d,]+ bytes of shared memory: .*File too large\. The limit of file sizes \(`ulimit -f`\).*"
         )
     script.finish()
+
+
+def test_a_rank_without_memory_to_start_does_not_run_on_in_the_script(start):
+    """Wherever the limit is reached, in the script or on a rank."""
+    script = start("""
+        import resource
+
+        def forked(more):  # in a child, which ends with its limit
+            with open("/proc/self/statm") as statm:
+                used = int(statm.read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
+            try:
+                with synk.fork(2, device="cpu"):
+                    pass
+            except (OSError, MemoryError, synk.SynkError):
+                pass
+
+        with synk.fork(2, device="cpu"):
+            assert total(ROWS) == ROWS.sum()
+        for kib in range(0, 1024, 64):
+            child = os.fork()
+            if child == 0:
+                forked(kib << 10)
+                os.write(1, b"after ")  # once in each child
+                os._exit(0)
+            os.waitpid(child, 0)
+        say("end")
+    """)
+    script.expect("^(after ){16}end$")
+    script.finish()

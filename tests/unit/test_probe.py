@@ -1,5 +1,6 @@
 """The process that counts the GPUs: what it tells, and that it is there for as long as its answer is used, and no longer."""
 
+import ctypes
 import os
 import select
 import signal
@@ -76,12 +77,20 @@ def test_packages_are_missing_where_there_are_gpus(counting):
     assert gpu_probe.probe() == DeviceReport(0, "no CuPy")
 
 
-def test_a_driver_that_crashes(counting):
+@pytest.mark.parametrize(
+    ("end", "problem"),
+    [
+        (lambda: ctypes.string_at(0), f"{CRASHED}, by signal 11, when it was initialised"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "the process that asks the NVIDIA driver for GPUs was ended by SIGKILL"),
+    ],
+    ids=["crash", "kill"],
+)
+def test_a_driver_that_crashes(counting, end, problem):
     before = children()
-    counting(lambda **_: os.kill(os.getpid(), signal.SIGKILL))
+    counting(lambda **_: end())
     with gpu_probe.probed() as told:
         assert told.count == 0
-        assert told.problem.startswith(CRASHED)
+        assert told.problem.startswith(problem)
     assert children() == before
 
 
@@ -136,7 +145,7 @@ def test_it_works_where_the_script_ignores_the_end_of_children(counting):
     try:
         assert gpu_probe.probe() == DeviceReport(2)
         counting(lambda **_: os.kill(os.getpid(), signal.SIGKILL))
-        assert gpu_probe.probe().problem.startswith(CRASHED)
+        assert gpu_probe.probe().problem.startswith(CRASHED)  # how the child has ended is not known
     finally:
         signal.signal(signal.SIGCHLD, old)
     assert children() == before

@@ -312,7 +312,7 @@ class Victim:
         """Drops everything."""
         self.stop.set()
         self.model.world = None
-        for thread in self.threads:
+        for thread in (one for one in self.threads if one.ident is not None):  # others could not start for lack of memory
             thread.join(PATIENCE)
             if thread.is_alive():
                 self.say("wrong: a thread does not end")
@@ -366,8 +366,9 @@ class Victim:
                 finally:
                     self.over.set()
 
-            self.threads.append(threading.Thread(target=call))
-            self.threads[0].start()
+            thread = threading.Thread(target=call)
+            thread.start()
+            self.threads.append(thread)
         self.over.wait()  # an interrupted `join` takes a thread for ended on Python 3.11
 
     def prepare_exit(self) -> None:
