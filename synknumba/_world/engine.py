@@ -31,7 +31,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol, TextIO, final
@@ -68,7 +69,30 @@ class OpenWorld:
         self.ended: Engine | None = None  # a world that a failure has ended, and that the next call starts again
         self.is_parents = False  # whether the world that this process had when it was forked is that of its parent
         self.snapshots = 0  # number of snapshots taken in this process
-        self._starting = threading.Lock()
+        self.starters: dict[str, list[int]] = {}  # "one": the thread that starts a world, in a list of its own
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Refuses a second start of a world meanwhile; a dict can be taken and given back in one step, unlike a lock.
+
+        Raises:
+            WorldError: another thread, or a call around this one, starts a world.
+        """
+        mine = [threading.get_ident()]
+        try:
+            if self.starters.setdefault("one", mine) is not mine:
+                raise WorldError(
+                    "a world is being started, by another thread or by the call around this one; call again when it has started"
+                )
+            yield
+        finally:
+            if self.starters.get("one") is mine:
+                del self.starters["one"]
+
+    def await_start(self) -> None:
+        """Waits until another thread has started a world."""
+        while self.starters.get("one", [threading.get_ident()]) != [threading.get_ident()]:
+            time.sleep(0.001)
 
     def raise_untold(self) -> None:
         """Raises the error that ended the last world outside any call, once."""
@@ -105,16 +129,9 @@ class OpenWorld:
 
     def _start_again(self) -> "Engine":
         """Starts the ranks of the world that has ended."""
-        if not self._starting.acquire(blocking=False):
-            raise WorldError(
-                "the world is being started again, by another thread or by the call around this one; "
-                "call again when it has started"
-            )
-        try:
+        with self.starting():
             if self.world is None and self.ended is not None:
                 self.ended._start_again()  # noqa: SLF001
-        finally:
-            self._starting.release()
         return self.current()
 
 
@@ -158,6 +175,7 @@ _frame: Callable[..., FrameType] = sys._getframe  # noqa: SLF001
 _open = OpenWorld()
 current_world = _open.current
 raise_untold = _open.raise_untold
+starting = _open.starting
 
 
 @final
@@ -580,7 +598,8 @@ class Engine:
             at_exit: whether the script ends, so that values of variables are not fetched.
             patient: whether to wait for the call in flight.
         """
-        if _open.ended is self:
+        if _open.ended is self and not self.is_inherited:
+            _open.await_start()
             _open.ended = None
         if self._closed or self.is_inherited:
             return
@@ -775,6 +794,7 @@ def world_to_close() -> Engine | None:
 
 
 def _disown() -> None:
+    _open.starters.clear()  # the thread is not in this process
     world, ended, _open.world, _open.ended = _open.world, _open.ended, None, None
     if world is not None or ended is not None:
         _open.is_parents, _open.reason = True, None

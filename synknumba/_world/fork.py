@@ -15,7 +15,7 @@ from synknumba._errors import DeviceError, PartitionError, WorldError
 from synknumba._host import this_process
 from synknumba._host.inherited import tell_of_threads
 from synknumba._types import DeviceKind, Transport, as_flag, known_options
-from synknumba._world.engine import Engine, current_world, open_world, world_to_start_again
+from synknumba._world.engine import Engine, current_world, open_world, starting, world_to_start_again
 from synknumba._world.limits import as_timeout, check_room, check_system_calls
 from synknumba._world.world import World, world_of
 from synknumba.simt.internals import jit_problem
@@ -94,33 +94,36 @@ def fork(
     profile, prefix_output = as_flag(profile, "profile"), as_flag(prefix_output, "prefix_output")
     if transport not in ("auto", *get_args(Transport)):
         raise PartitionError(f'transport must be "auto", "nccl" or "host", got {transport!r}')
-    try:
-        with ExitStack() as awake:  # keeps the probed GPUs initialised until the ranks have opened theirs
-            size, kind, indices = _resolve(world_size, "cuda" if device == "gpu" else device, devices, awake)
-            check_room(size)
-            check_system_calls()
-            _check_mpi()
-            tell_of_threads()
-            carrier = _choose_transport(transport, kind, indices)
-            engine = Engine(
-                size,
-                kind,
-                indices,
-                profile=profile,
-                timeout=timeout,
-                transport=carrier,
-                transport_is_free=transport == "auto",
-                prefix_output=prefix_output,
-            )
-            engine.asked = repr(asked)
-            if respawn:
-                engine._set_respawn(partial(_check_again, kind))  # noqa: SLF001
-            return world_of(engine)
-    except BaseException:
-        engine = open_world()
-        if engine is not None:  # Ctrl-C came after the ranks had started: the caller will not get the world
-            engine.close()
-        raise
+    with starting():
+        if open_world() is not None:
+            raise WorldError("fork() called while another thread has opened a world; call close() first")
+        try:
+            with ExitStack() as awake:  # keeps the probed GPUs initialised until the ranks have opened theirs
+                size, kind, indices = _resolve(world_size, "cuda" if device == "gpu" else device, devices, awake)
+                check_room(size)
+                check_system_calls()
+                _check_mpi()
+                tell_of_threads()
+                carrier = _choose_transport(transport, kind, indices)
+                engine = Engine(
+                    size,
+                    kind,
+                    indices,
+                    profile=profile,
+                    timeout=timeout,
+                    transport=carrier,
+                    transport_is_free=transport == "auto",
+                    prefix_output=prefix_output,
+                )
+                engine.asked = repr(asked)
+                if respawn:
+                    engine._set_respawn(partial(_check_again, kind))  # noqa: SLF001
+                return world_of(engine)
+        except BaseException:
+            engine = open_world()
+            if engine is not None:  # Ctrl-C came after the ranks had started: the caller will not get the world
+                engine.close()
+            raise
 
 
 def _check_again(kind: DeviceKind) -> None:

@@ -332,3 +332,52 @@ with synk.fork(2, device="cpu", respawn=True):
     script.expect("died")
     script.expect("lost")
     script.finish()
+
+
+def test_close_and_fork_while_another_thread_starts_the_ranks_again(start):
+    """There is one world at a time: fork() is refused, and close() waits, and ends what that thread has started."""
+    script = start(
+        START
+        + """
+import threading
+from synknumba._world import fork
+
+usual, entered, go_on = fork._check_again, threading.Event(), threading.Event()
+
+def slow(kind):
+    entered.set()
+    assert go_on.wait(20)
+    usual(kind)
+
+fork._check_again = slow
+
+def again():
+    try:
+        add(1.0, "")
+    except synk.WorldError:
+        pass  # closed, or of the variable's lost values
+
+world = synk.fork(2, device="cpu", respawn=True)
+try:
+    add(1.0, "die")
+except synk.RankDied:
+    pass
+thread = threading.Thread(target=again)
+thread.start()
+assert entered.wait(20)
+try:
+    synk.fork(2, device="cpu")
+except synk.WorldError as error:
+    say(error)
+threading.Timer(0.2, go_on.set).start()
+synk.close()
+assert world.closed
+thread.join()
+w.set_value(np.zeros(3))
+with synk.fork(2, device="cpu"):
+    add(1.0, "")
+    check(1.0)
+"""
+    )
+    script.expect("a world is being started, by another thread or by the call around this one; call again when it has started")
+    script.finish()

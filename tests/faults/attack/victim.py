@@ -35,6 +35,7 @@ AFTERWARDS = 2  # steps after the last strike: what it has broken shows in the n
 MOST_TOLD = 30  # errors; where something is short, each call may raise
 KEPT = {"descriptor": 10, "segment": 5, "child": 0}  # by functions, for NumPy arrays that they were called with
 WARM = 6  # rounds of calls, after which functions keep no more memory for rows and results
+BUSY = "another call is in progress", "a world is being started", "another thread has opened"  # told with other threads
 PATIENCE = 20.0  # seconds for the attacker to strike, and for a child of the script to end
 LIMITS = {"descriptors": resource.RLIMIT_NOFILE, "file size": resource.RLIMIT_FSIZE, "memory": resource.RLIMIT_AS}
 
@@ -265,7 +266,7 @@ class Victim:
                     self.step()
                 except (KeyboardInterrupt, Exception) as error:
                     self.forget()
-                    if "another call is in progress" not in str(error):
+                    if not any(word in str(error) for word in BUSY):
                         self.tell(error)
 
     def strike(self) -> None:
