@@ -28,13 +28,18 @@ def drawn(seed: int, minutes: float, device: str) -> Iterator[Case]:
     return (draw(seed, number, device) for number in numbers)
 
 
-def attack(cases: Iterable[Case], arena: Arena) -> tuple[Counter[tuple[str, str]], list[str]]:
-    """Runs cases, and prints what is found. Returns how many of each fault and phase, and a line for each finding."""
+def attack(cases: Iterable[Case], arena: Arena) -> tuple[Counter[tuple[str, str]], Counter[str], list[str]]:
+    """Runs cases, and prints what is found.
+
+    Returns how many of each fault and phase, how many of each fault struck nobody, and a line for each finding.
+    """
     counts: Counter[tuple[str, str]] = Counter()
+    missed: Counter[str] = Counter()
     lines = []
     for case in cases:
         seen = arena.run(case)
         counts[case.fault, case.phase] += 1
+        missed[case.fault] += not seen.struck
         found = findings(case, seen)
         if not found:
             shutil.rmtree(arena.place(case), ignore_errors=True)
@@ -43,7 +48,7 @@ def attack(cases: Iterable[Case], arena: Arena) -> tuple[Counter[tuple[str, str]
         again = f"python -m tests.faults.attack --replay {case.name} --device {case.device} --times 20"
         print(f"\n== {case}\n   {again}\n   {arena.place(case)} has the script and all that it wrote", *found, sep="\n   - ")
         print("   log:", *seen.log[-12:], sep="\n      ", flush=True)
-    return counts, lines
+    return counts, missed, lines
 
 
 def summary(counts: Counter[tuple[str, str]]) -> str:
@@ -69,8 +74,9 @@ def main() -> int:
     folder = options.folder or Path(tempfile.mkdtemp(prefix="synknumba-attack-"))
     began = time.monotonic()
     with closing(Arena(folder)) as arena:
-        counts, found = attack(cases, arena)
+        counts, missed, found = attack(cases, arena)
     print(f"\n{summary(counts)}\n\n{counts.total()} cases, {len(found)} with findings, {time.monotonic() - began:.0f} s")
+    print(f"{missed.total()} struck nobody:", dict(+missed))
     print(*found, sep="\n")
     return 1 if found else 0
 

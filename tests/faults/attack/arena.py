@@ -63,7 +63,7 @@ class Arena:
     def run(self, case: Case) -> Seen:
         """Carries a case out."""
         if not self._cache.exists() and case.surroundings.get("cache", "none") != "none":
-            self.run(Case("warm", surroundings={"cache": "none"}))
+            self.run(Case("warm", device=case.device, surroundings={"cache": "none"}))
             shutil.move(self.folder / "warm" / "cache", self._cache)
         place, names = self.place(case), names_in_shm()
         shutil.rmtree(place, ignore_errors=True)
