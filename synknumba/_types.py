@@ -80,6 +80,8 @@ def as_flag(value: object, what: str) -> bool:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+_SHOWN_BITS = 1000
+
 
 def known_options(function: _F) -> _F:
     """Makes a function raise `ArgumentError` for arguments that it does not have, with the nearest option that it has."""
@@ -98,6 +100,17 @@ def known_options(function: _F) -> _F:
         raise ArgumentError(message)
 
     return _checked  # type: ignore[return-value]  # the same signature
+
+
+def shown(value: object) -> str:
+    """Returns the repr of a value for a message; of an int with more digits than Python converts to text, its bits.
+
+    >>> shown(12), shown(1 << 20000)
+    ('12', 'an int of 20001 bits')
+    """
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+        return f"an int of {value.bit_length()} bits"
+    return repr(value)
 
 
 def _nearest(name: str, names: Iterable[str], after: str = "") -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._ops import reduction
-from synknumba._types import NamedOp, Op, Shape, UserOp, known_options
+from synknumba._types import NamedOp, Op, Shape, UserOp, known_options, shown
 
 MAX_INDICES = 2**62
 
@@ -46,9 +46,9 @@ def arange(n: int) -> IndexRange:
         ArgumentError: `n` is not such an integer.
     """
     if isinstance(n, bool) or not hasattr(n, "__index__") or n < 0:
-        raise ArgumentError(f"arange needs a non-negative integer, got {n!r}")
+        raise ArgumentError(f"arange needs a non-negative integer, got {shown(n)}")
     if int(n) > MAX_INDICES:
-        raise ArgumentError(f"arange takes at most 2**62 indices, since ranks count in int64; got {n}")
+        raise ArgumentError(f"arange takes at most 2**62 indices, since ranks count in int64; got {shown(n)}")
     return IndexRange(int(n))
 
 

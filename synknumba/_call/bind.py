@@ -27,7 +27,7 @@ from synknumba._host.data import Data
 from synknumba._host.signals import is_of_handler
 from synknumba._ops.tree import LEAF, flatten, is_nested, paths
 from synknumba._tracing import Number
-from synknumba._types import Array, Op, RankConstant, Shape, unknown_keyword
+from synknumba._types import Array, Op, RankConstant, Shape, shown, unknown_keyword
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Branch, Variable, state_of
 from synknumba._wire import function_pickling as pickling
@@ -362,7 +362,7 @@ class Binder:
         fmt = {"b": "?", "i": "q", "u": "Q", "f": "d"}[kind]
         if kind == "i" and not -(2**63) <= value < 2**63:
             if not 0 <= value < 2**64:
-                raise ArgumentError(f"{name}={value} does not fit in 64 bits; pass a float, or an array")
+                raise ArgumentError(f"{name}={shown(value)} does not fit in 64 bits; pass a float, or an array")
             fmt, dtype = "Q", "uint64"
         call.key.append((fmt, dtype))
         return call.add_value(value if dtype is None else value.item() if isinstance(value, np.generic) else value, fmt, dtype)

@@ -25,7 +25,7 @@ from synknumba._call.future import Future
 from synknumba._call.guarded_rows import Guarded, guarded_elements
 from synknumba._call.launch_axes import check_axes
 from synknumba._call.launches import check_launches, check_rows, sized_by
-from synknumba._call.options import CallOptions, FunctionOptions, check_names
+from synknumba._call.options import MOST_PARTS, CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
 from synknumba._call.parameter_roles import Roles, find_roles
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
@@ -43,6 +43,7 @@ from synknumba._errors import (
     ArgumentError,
     DecoratedError,
     LaunchError,
+    PartitionError,
     ReductionError,
     SharedMemoryError,
     SynkError,
@@ -55,7 +56,7 @@ from synknumba._host.data import Data
 from synknumba._ops.launch import LaunchConfig, named_launch
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
-from synknumba._types import Array, Batch
+from synknumba._types import Array, Batch, shown
 from synknumba._variables.state import VariableState, note_failure, writing
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import Install
@@ -853,6 +854,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
 def planned_partition(what: str, world_size: int | None) -> Partition:
     """Returns the partition of rows of a planned call, by default that of the open world; `what` is the method, for errors."""
     if world_size is not None:
+        if isinstance(world_size, int) and world_size > MOST_PARTS:
+            raise PartitionError(f"{what}() got world_size={shown(world_size)}; plan for at most {MOST_PARTS:,} ranks")
         return Partition.even(world_size)
     world = open_world()
     if world is None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synknumba._errors import BatchError, PartitionError
-from synknumba._types import Array, Batch
+from synknumba._types import Array, Batch, shown
 
 _ACCEPTED = "a batch is an int k (the first k rows), a slice, a 1-D list or array of integers, or a boolean mask"
 
@@ -223,9 +223,11 @@ def _first(array: Array, batch: object, n: int) -> Range:
     if k == 0:
         _refuse_empty("batch=0")
     if k < 0:
-        raise BatchError(f"batch={k} asks for the first {k} rows; use 1 to {n}, or slice({k}, None) for the last {-k}")
+        raise BatchError(
+            f"batch={shown(k)} asks for a negative number; use 1 to {n}, or slice({shown(k)}, None) for the last {shown(-k)}"
+        )
     if k > n:
-        raise BatchError(f"batch={k} asks for the first {k} rows, but there are {n}; use 1 to {n}")
+        raise BatchError(f"batch={shown(k)} asks for the first {shown(k)} rows, but there are {n}; use 1 to {n}")
     return Range(0, 1, k)
 
 

@@ -14,7 +14,7 @@ from synknumba._device import cuda_is_initialised, probed, usable_cores
 from synknumba._errors import DeviceError, PartitionError, WorldError
 from synknumba._host import this_process
 from synknumba._host.inherited import tell_of_threads
-from synknumba._types import DeviceKind, Transport, as_flag, known_options
+from synknumba._types import DeviceKind, Transport, as_flag, known_options, shown
 from synknumba._world.engine import Engine, current_world, open_world, starting, world_to_start_again
 from synknumba._world.limits import as_timeout, check_room, check_system_calls
 from synknumba._world.world import World, world_of
@@ -82,7 +82,7 @@ def fork(
     if problem:
         raise DeviceError(f"fork() needs Numba's compiler, also on GPUs: {problem}")
     engine = open_world()
-    asked = (world_size, device, devices, transport, profile, timeout, prefix_output, respawn)
+    asked = [*map(shown, (world_size, device, devices, transport, profile, timeout, prefix_output, respawn))]
     if engine is not None:
         if hasattr(sys, "ps1") and engine.asked == repr(asked):
             return world_of(engine)

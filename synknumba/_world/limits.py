@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import cast
 
 from synknumba._errors import SANDBOX, PartitionError, WorldError
+from synknumba._types import shown
 
+LONGEST = 10**9  # seconds, 31 years: no limit, as what waits takes floats
 ALWAYS = 64  # so few ranks are started without a look at the limits; what fails then says so itself
 
 # What a rank needs at least: descriptors of the coordinator's while it starts (a socket, a lifeline, a file for stacks, pipes
@@ -26,8 +28,8 @@ def as_timeout(value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, Real) or not (seconds := cast("float", value)) > 0:
-        raise PartitionError(f"timeout must be a positive number of seconds or None, got {value!r}")
-    return seconds
+        raise PartitionError(f"timeout must be a positive number of seconds or None, got {shown(value)}")
+    return seconds if not isinstance(seconds, int) or seconds < LONGEST else None
 
 
 def check_room(world_size: int) -> None:
@@ -39,8 +41,8 @@ def check_room(world_size: int) -> None:
     if world_size > most:
         told = "; ".join(f"{count} by {what}" for what, count in sorted(room.items(), key=lambda item: item[1]))
         raise PartitionError(
-            f"world_size={world_size} is more than this machine has room for: {told}. Pass at most {max(most, 1)}; a rank per "
-            "core, the default, is the fastest on CPU cores"
+            f"world_size={shown(world_size)} is more than this machine has room for: {told}. Pass at most {max(most, 1)}; a "
+            "rank per core, the default, is the fastest on CPU cores"
         )
 
 

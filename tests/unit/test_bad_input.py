@@ -434,6 +434,28 @@ def test_more_slices_than_rows_are_allowed(world):
     assert axpy_sum(1.0, X, X, num_slices=np.int64(11)) == 90
 
 
+def test_integers_that_python_does_not_convert_to_text(world):
+    """More than 4,300 digits: the message gives the number of bits."""
+    huge = 10**5000
+    told = "an int of 16610 bits"
+    for make in (
+        lambda: synk.arange(huge),
+        lambda: synk.arange(-huge),
+        lambda: both.plan(X, huge, world_size=2),
+        lambda: total_of.plan(X, batch=huge, world_size=2),
+        lambda: total_of.plan(X, batch=-huge, world_size=2),
+        lambda: total_of.plan(X, world_size=huge),
+    ):
+        with pytest.raises(synk.SynkError, match=told):
+            make()
+    with pytest.raises(synk.PartitionError, match="num_slices must be at most"):
+        total_of.plan(X, num_slices=huge, world_size=2)
+    world.timeout = huge
+    assert world.timeout is None
+    with pytest.raises(synk.PartitionError, match=told):
+        world.timeout = -huge
+
+
 def test_an_unknown_output_subset(world):
     @synk.parallel(outputs={"a": synk.output("sum", shape=()), "b": synk.output("max", shape=())})
     def two(x, a, b):
