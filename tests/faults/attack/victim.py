@@ -35,7 +35,8 @@ AFTERWARDS = 2  # steps after the last strike: what it has broken shows in the n
 MOST_TOLD = 30  # errors; where something is short, each call may raise
 KEPT = {"descriptor": 10, "segment": 5, "child": 0}  # by functions, for NumPy arrays that they were called with
 WARM = 6  # rounds of calls, after which functions keep no more memory for rows and results
-BUSY = "another call is in progress", "a world is being started", "another thread has opened"  # told with other threads
+# Told with other threads, of which one may make the call that fails.
+BUSY = "another call is in progress", "a world is being started", "another thread has opened", "the world has ended"
 PATIENCE = 20.0  # seconds for the attacker to strike, and for a child of the script to end
 LIMITS = {"descriptors": resource.RLIMIT_NOFILE, "file size": resource.RLIMIT_FSIZE, "memory": resource.RLIMIT_AS}
 
@@ -243,7 +244,11 @@ class Victim:
             same = np.array_equal(self.rows, ROWS)
             del self.rows
             os._exit(0 if same else 9)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        ended = os.waitpid(child, os.WUNTRACED)[1]
+        while os.WIFSTOPPED(ended):  # taken for a rank
+            os.kill(child, signal.SIGCONT)
+            ended = os.waitpid(child, os.WUNTRACED)[1]
+        status = os.waitstatus_to_exitcode(ended)
         struck = self.case["harms"] or self.case["act"].startswith("signal")  # it may be taken for a rank
         if status and not (status < 0 and struck):
             self.say("wrong status of a child:", status)
