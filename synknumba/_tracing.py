@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias, final
 import numpy as np
 
 from synknumba._errors import ArgumentError
+from synknumba._types import shown
 
 Formula: TypeAlias = tuple[Any, ...]  # see `_wire/sequence.py`
 
@@ -40,6 +41,18 @@ FUNCTIONS: dict[str, np.ufunc] = {  # of one float64 or two; the last two give i
     )
 }
 _KEEP_INTS = {"minimum", "maximum"}
+_MOST_BITS = 1 << 20  # of a power of ints, which formulas compute exactly: such ints take milliseconds
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """Returns a power, as Python computes; raises `OverflowError` for ints where that would take all memory and time."""
+    if isinstance(base, int) and isinstance(exponent, int) and (abs(base).bit_length() - 1) * exponent > _MOST_BITS:
+        raise OverflowError(
+            f"{shown(base)} ** {shown(exponent)} has more than {_MOST_BITS:,} bits; compute with floats, as in 2.0 ** n"
+        )
+    return operator.pow(base, exponent)
+
+
 OPERATORS: dict[str, Callable[..., Any]] = {  # as Python computes
     "+": operator.add,
     "-": operator.sub,
@@ -47,7 +60,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {  # as Python computes
     "/": operator.truediv,
     "//": operator.floordiv,
     "%": operator.mod,
-    "**": operator.pow,
+    "**": _power,
     "neg": operator.neg,
     "abs": operator.abs,
     **FUNCTIONS,

@@ -22,7 +22,7 @@ from synknumba._call.checked_call import check_call
 from synknumba._call.collect import Count
 from synknumba._call.distribute import Decorated, Distributed, InnerFunction, make_spec
 from synknumba._call.future import Future
-from synknumba._call.guarded_rows import Guarded, guarded_elements
+from synknumba._call.guarded_rows import NO_USES, row_uses
 from synknumba._call.launch_axes import check_axes
 from synknumba._call.launches import check_launches, check_rows, sized_by
 from synknumba._call.options import MOST_PARTS, CallOptions, FunctionOptions, check_names
@@ -37,7 +37,7 @@ from synknumba._call.report import PlanReport, make_report
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.shared_updates import SharedUpdates
 from synknumba._call.unwritten_outputs import check_stores
-from synknumba._call.whole_arguments import warn_of_means, warn_of_whole
+from synknumba._call.whole_arguments import warn_of_means, warn_of_pairs, warn_of_whole
 from synknumba._device import fold_kernel
 from synknumba._errors import (
     ArgumentError,
@@ -123,7 +123,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._inner = inner  # the function that `function`, a generated kernel, calls; else None
         parameters = signature_names(function, "the function" if options.style == "function" else "the kernel")
         check_names(self.name, parameters, options)
-        guarded: tuple[Guarded, ...] = ()
+        uses = NO_USES
         if inner is None:  # not a generated kernel
             keep_text(function)
             for op in options.user_ops():
@@ -134,8 +134,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             if options.launch is not None:
                 check_axes(self.name, function, options.launch)
                 check_positions(self.name, function, options.launch)
-                guarded = guarded_elements(function, options.launch)
-        self._guarded = guarded  # elements of which each call checks that they exist
+                uses = row_uses(function)
+        self._row_uses = uses  # of a kernel, whose calls are checked by it
         self._parameters = parameters
         self._binder = Binder(self.name, parameters, options)
         self._selector = RowSelector(self.name, options.style)
@@ -567,8 +567,10 @@ class Function(Decorated, Distributed, Generic[P, R]):
             self._check_shared_memory(launch)
             wanted = self._builder.wanted(options.subset)
             built = self._builder.build(call, world, wanted, used, lends=lends)
-            if self._guarded:
-                check_rows(self.name, self._guarded, call, built.results)
+            if self._row_uses.guarded:
+                check_rows(self.name, launch, self._row_uses, call, built.results, source)
+            if call.run_partition.parts > 1:
+                warn_of_pairs(self.name, self._row_uses, call)
             self._builder.check_count(call.total, wanted)
         updates = SharedUpdates(call, self._options.updates) if options.shards is not None and self._options.updates else None
         parameters = call.parameters | built.results | ({} if updates is None else updates.parameters)

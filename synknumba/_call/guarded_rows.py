@@ -5,8 +5,7 @@
 
 Refused before anything is sent, where the kernel's source shows it with certainty: the index is a position in the grid, or runs
 over the rows in a loop; nothing else is compared with it; the element is read or written whenever the comparison holds; and
-the size of the smaller array is not asked for. A position counts in a launch by rows or elements only, since others may have
-fewer threads than there are rows. Other reads past the end are found by `check`.
+the size of the smaller array is not asked for. Other reads past the end are found by `check`.
 """
 
 import ast
@@ -18,7 +17,6 @@ from typing import Any, final
 
 from synknumba._call.definition import Definition, atomic_operation, read_code
 from synknumba._errors import ArgumentError, KernelError
-from synknumba._ops.launch import ELEMENTS, LaunchConfig
 from synknumba._types import Shape
 from synknumba.simt.internals import CudaPath, Scope, read_definition
 
@@ -35,24 +33,30 @@ class Guarded:
     used: str  # the parameter of the element
     place: str  # file and line
     by_position: bool  # whether the index is a position in the grid
+    is_written: bool  # whether the kernel stores to elements of `used`
 
-    def check(self, name: str, rank: int, shapes: Mapping[str, Shape]) -> None:
+    def check(self, name: str, rank: int, shapes: Mapping[str, Shape], threads: int) -> None:
         """Raises `ArgumentError` if the element's array has fewer rows than those that its index is compared with.
 
         Args:
             name: the kernel's.
             rank: the rank of a launch.
             shapes: those of the arrays in the launch, as far as they are known.
+            threads: those of the launch along x.
         """
         guard, used = shapes.get(self.guard), shapes.get(self.used)
-        if not guard or not used or used[0] >= guard[0] or (self.is_size and len(guard) > 1):
+        if not guard or not used or (self.is_size and len(guard) > 1):
+            return
+        if used[0] >= (min(guard[0], threads) if self.by_position else guard[0]):
             return
         size = "size" if self.is_size else "shape[0]"
         raise ArgumentError(
             f"{name} ({self.place}) uses {self.index} as an index of {self.used}, but compares it with rows of {self.guard} "
             f"only: rank {rank} has {_rows(guard[0])} of {self.guard} and {_rows(used[0])} of {self.used}, so that "
-            f"{self.used}[{self.index}] would lie past its end. Pass {self.used} with the rows of {self.guard}, or write "
-            f"`if {self.index} < min({self.guard}.{size}, {self.used}.shape[0])`."
+            f"{self.used}[{self.index}] would lie past its end. Pass {self.used} with the rows of {self.guard}; name it in "
+            f'broadcast=("{self.used}",) if every rank needs all of it, and index it by rows of the whole, synk.OFFSET + '
+            f"{self.index}; or write `if {self.index} < min({self.guard}.{size}, {self.used}.shape[0])` to leave out the other "
+            "rows of each rank."
         )
 
 
@@ -60,17 +64,32 @@ def _rows(count: int) -> str:
     return f"{count} row{'' if count == 1 else 's'}"
 
 
-def guarded_elements(function: Callable[..., Any], launch: LaunchConfig) -> tuple[Guarded, ...]:
-    """Returns the elements that a kernel certainly uses for every value of an index below the length of another array."""
+@dataclass(frozen=True, slots=True)
+class RowUses:
+    """How a kernel uses rows.
+
+    Attributes:
+        guarded: elements that it certainly uses for every value of an index below the length of another array.
+        looked_up: arrays of which each element that it uses has a first index that is the value of another array.
+    """
+
+    guarded: tuple[Guarded, ...] = ()
+    looked_up: frozenset[str] = frozenset()
+
+
+NO_USES = RowUses()
+
+
+def row_uses(function: Callable[..., Any]) -> RowUses:
+    """Returns how a kernel uses rows, as far as its source shows it."""
     definition = read_code(function.__code__) if isinstance(function, FunctionType) else None
     if definition is None or not isinstance(function, FunctionType) or "numba.cuda" not in sys.modules:
-        return ()
+        return NO_USES
     try:
-        found = _Guards(definition, Scope(read_definition(function)), function.__code__.co_filename).elements()
+        found = _Guards(definition, Scope(read_definition(function)), function.__code__.co_filename)
     except KernelError:  # raised again by the first call, where it matters
-        return ()
-    covers = launch.grid is None or launch.grid == ELEMENTS
-    return tuple(one for one in found if covers or not one.by_position)
+        return NO_USES
+    return RowUses(tuple(found.elements()), frozenset(found.looked_up()))
 
 
 @final
@@ -100,7 +119,36 @@ class _Guards:
                 used = _array_at(node, index)
                 if used in self._parameters and used != length[0] and not self._may_know_size(used):
                     place = f"{self._file}:{node.lineno}"  # type: ignore[attr-defined]  # of an expression
-                    yield Guarded(index, *length, used, place, by_position)
+                    yield Guarded(index, *length, used, place, by_position, self._is_written(used))
+
+    def looked_up(self) -> Iterator[str]:
+        """Yields the parameters of which each element has a first index that is the value of another array."""
+        found: dict[str, bool] = {}
+        for node in self._definition.nodes:
+            match node:
+                case ast.Subscript(value=ast.Name(id=name), slice=index) if name in self._parameters:
+                    first = index.elts[0] if isinstance(index, ast.Tuple) and index.elts else index
+                    found[name] = found.get(name, True) and self._is_value(first, name)
+        yield from (name for name, always in found.items() if always)
+
+    def _is_value(self, node: ast.expr, name: str, depth: int = 4) -> bool:
+        """Returns whether an expression contains an element of another parameter than `name`."""
+        for part in ast.walk(node):
+            match part:
+                case ast.Subscript(value=ast.Name(id=array)) if array in self._parameters and array != name:
+                    return True
+                case ast.Name(id=variable) if depth and (value := self._values.get(variable)) is not None:
+                    if self._is_value(value, name, depth - 1):
+                        return True
+        return False
+
+    def _is_written(self, name: str) -> bool:
+        parents = [self._definition.parents.get(id(use)) for use in self._definition.uses(name)]
+        return any(
+            (isinstance(one, ast.Subscript) and not isinstance(one.ctx, ast.Load))
+            or (one is not None and atomic_operation(one) is not None)
+            for one in parents
+        )
 
     def _guards(self) -> Iterator[tuple[str, ast.expr, list[ast.stmt], bool]]:
         """Yields an index, what it is below, the statements in which it is, and whether it is a position.
@@ -221,6 +269,9 @@ def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
         case ast.If(test=first) | ast.IfExp(test=first) | ast.While(test=first) | ast.For(iter=first):
             yield from _evaluated(first)
         case ast.BoolOp(values=[first, *_]):
+            yield from _evaluated(first)
+        case ast.Compare(left=left, comparators=[first, *_]):  # a < b < c may end after b
+            yield from _evaluated(left)
             yield from _evaluated(first)
         case ast.Try() | ast.FunctionDef() | ast.Lambda() | ast.ListComp() | ast.GeneratorExp():
             return

@@ -1,11 +1,11 @@
 """The launches of a call, as the coordinator plans them: each rank's slices, and what each works on."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 from synknumba._call.call import Call
-from synknumba._call.guarded_rows import Guarded
+from synknumba._call.guarded_rows import RowUses
 from synknumba._call.variable_rows import shapes_by_rank
 from synknumba._errors import LaunchError
 from synknumba._ops.launch import Dim3, Extent, LaunchConfig
@@ -70,14 +70,20 @@ def check_launches(name: str, launch: LaunchConfig, call: Call, source: str | No
         raise LaunchError(f"{name}: {error}") from error.__cause__
 
 
-def check_rows(name: str, guarded: Sequence[Guarded], call: Call, results: Mapping[str, Result]) -> None:
+def check_rows(
+    name: str, launch: LaunchConfig, uses: RowUses, call: Call, results: Mapping[str, Result], source: str | None
+) -> None:
     """Raises `ArgumentError` if a kernel certainly uses rows past the end of an array, or of one of its results."""
     outputs = {one: result.shape or (1,) for one, result in results.items() if result.op not in BY_ROWS}
     for rank, share in enumerate(shares(call)):
         for count in {stop - start for start, stop in share.slices} if call.count is not None else {None}:
-            shapes = _shapes(call, rank, count) | outputs
-            for one in guarded:
-                one.check(name, rank, shapes)
+            shapes = _shapes(call, rank, count)
+            extent = Extent.of(count, shapes, source)
+            if launch.launches_nothing(extent):
+                continue
+            (blocks, *_), (threads, *_) = launch.resolve(*extent)
+            for one in uses.guarded:
+                one.check(name, rank, shapes | outputs, blocks * threads)
 
 
 def launches(launch: LaunchConfig, call: Call, rank: int, share: Share, source: str | None) -> tuple[tuple[Dim3, Dim3], ...]:

@@ -5,9 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from synknumba._call.call import Call, leaves_of
+from synknumba._call.guarded_rows import RowUses
 from synknumba._call.options import FunctionOptions
+from synknumba._call.variable_rows import shapes_by_rank
 from synknumba._ops.tree import flatten
-from synknumba._wire.program import Constant, Dynamic, Param
+from synknumba._types import RankConstant
+from synknumba._wire.program import Broadcast, Constant, Dynamic, Param, Sharded
 
 _ADDING = ("sum", "prod")  # ops to which the same result from every rank is not the result from one
 
@@ -65,6 +68,76 @@ def warn_of_means(name: str, options: FunctionOptions, call: Call) -> None:
                 stacklevel=6,  # the script's call
             )
             return
+
+
+def warn_of_pairs(name: str, uses: RowUses, call: Call) -> None:
+    """Warns if a kernel uses the same index for arrays whose rows with this index are not the same row of the whole.
+
+    Also if it looks up elements of a divided array by the values of another, where each rank has its own rows only.
+
+    Args:
+        name: the kernel's.
+        uses: what its source shows.
+        call: bound, with its rows, on several ranks.
+    """
+    for one in uses.guarded:
+        problem = _told_apart(one.used, one.guard, call, is_written=one.is_written)
+        if problem:
+            warnings.warn(f"{name} ({one.place}) uses {one.index} as an index of both: {problem}", RuntimeWarning, stacklevel=6)
+            return
+    for parameter in uses.looked_up:
+        if isinstance(call.parameters.get(parameter), Sharded):
+            warnings.warn(
+                f"{name} looks up elements of {parameter} by values of another array, but {parameter} is divided among the "
+                f'ranks, which have their own rows only; name it in broadcast=("{parameter}",) to have all of it on every rank',
+                RuntimeWarning,
+                stacklevel=6,
+            )
+            return
+
+
+def _told_apart(used: str, guard: str, call: Call, *, is_written: bool) -> str:
+    """Returns how rows of two arrays with the same index differ, and what to do; "" if they are the same, or not known."""
+    variables = [one for one in (used, guard) if one in call.intact and call.intact[one].sharded]
+    arrays = [one for one in (used, guard) if isinstance(call.parameters.get(one), Sharded)]
+    if len(variables) == 1 and len(arrays) == 1:
+        (scattered,), (array,) = variables, arrays
+        variable, length = call.intact[scattered], call.lengths.get(array)
+        if variable.halo is not None:
+            if RankConstant.OWN in call.filled or RankConstant.OFFSET in call.filled:
+                return ""
+            return f"row 0 of {scattered} is one of its halo, and that of {array} is a rank's own; add OWN.start, of synk.OWN"
+        owned = tuple(shape[0] for shape in shapes_by_rank(call, variable)[0])
+        options = call.options
+        if length is None or (call.source.kind == "all" and options.num_slices == 1 and options.shards is None):
+            if length is None or call.run_partition.counts(length) == owned:
+                return ""
+            return (
+                f"the ranks have {owned} rows of the variable {scattered} and {call.run_partition.counts(length)} of {array}, "
+                f"so that these are other rows of the whole; pass {array} with {sum(owned)} rows"
+            )
+        return (
+            f"the call selects or slices rows of {array}, and the ranks get all their rows of the variable {scattered}; name "
+            f'it in sliceable=("{scattered}",) for num_slices, or gather it and pass an array'
+        )
+    if used in variables or used in arrays or is_written or not (variables or arrays):
+        return ""
+    total = call.lengths.get(guard) if arrays else sum(shape[0] for shape in shapes_by_rank(call, call.intact[guard])[0])
+    if total is None or _rows_of_whole(used, call) != total:
+        return ""
+    return (
+        f"each rank has its own rows of {guard}, and all {total} of {used}; index {used} by rows of the whole, as in "
+        f"{used}[offset + i] with offset=synk.OFFSET"
+    )
+
+
+def _rows_of_whole(parameter: str, call: Call) -> int | None:
+    """Returns the rows of an array that each rank has whole; None for others."""
+    param = call.parameters.get(parameter)
+    shape = param.array.shape if isinstance(param, Broadcast) else ()
+    if parameter in call.intact and not call.intact[parameter].sharded:
+        shape = call.intact[parameter].root_shapes()[0]
+    return shape[0] if shape else None
 
 
 def _rows_of(value: object, param: Param) -> int:

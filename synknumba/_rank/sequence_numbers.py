@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from synknumba import _tracing as tracing
-from synknumba._types import Array
+from synknumba._types import Array, shown
 from synknumba._wire.sequence import Formula, Part
 
 
@@ -140,6 +140,6 @@ class Numbers:
             what = "is no finite int" if letter in "qQ" and isinstance(value, float) else "does not fit in 64 bits"
             line = self._lines.get((part, formula))
             raise OverflowError(
-                f"{f'{line}: ' if line else ''}a number that the sequence computes for {part} {what}: {value!r}; compute with "
-                "floats, as in 1.0 * n"
+                f"{f'{line}: ' if line else ''}a number that the sequence computes for {part} {what}: {shown(value)}; compute "
+                "with floats, as in 1.0 * n"
             ) from None

@@ -7,8 +7,7 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
-from synknumba._call.guarded_rows import guarded_elements
-from synknumba._ops.launch import LaunchConfig
+from synknumba._call.guarded_rows import row_uses
 
 pytestmark = pytest.mark.usefixtures("world")
 
@@ -115,6 +114,12 @@ def loops_to_the_end_it_knows(u, a):
         u[i] = a[i]
 
 
+def compares_in_a_chain(u, a):
+    i = cuda.grid(1)
+    if i < u.size:
+        u[i] = 1 if u[i] < -1 < a[i] else u[i]
+
+
 def is_passed_on(u, a):
     i = cuda.grid(1)
     if i < u.size:
@@ -134,6 +139,7 @@ MAYBE = [
     repeats,
     has_a_flag,
     loops_to_the_end_it_knows,
+    compares_in_a_chain,
     is_passed_on,
 ]
 
@@ -150,9 +156,10 @@ def test_refused(function, u):
     synk.parallel(cuda.jit(function))(u, np.ones(12))
 
 
+@pytest.mark.filterwarnings("ignore:.*uses i as an index of both:RuntimeWarning")
 @pytest.mark.parametrize("function", MAYBE, ids=lambda one: one.__name__)
 def test_allowed(function, u):
-    assert not [one for one in guarded_elements(function, LaunchConfig()) if one.guard == "u"]
+    assert not [one for one in row_uses(function).guarded if one.guard == "u"]
     synk.parallel(cuda.jit(function))(u, np.ones(4))
 
 
@@ -191,12 +198,14 @@ def test_whole_arrays_and_outputs():
 
 
 @pytest.mark.parametrize("launch", [{"grid": 1, "block": 2}, {"grid": lambda rows: 1, "block": 2}], ids=["number", "rule"])
+@pytest.mark.filterwarnings("ignore:by_size .*uses i as an index of both:RuntimeWarning")
 def test_launches_of_fewer_threads(launch, u):
     synk.parallel(**launch)(cuda.jit(by_size))(u, np.ones(4))  # index 0 and 1 only
     with pytest.raises(synk.ArgumentError, match="rank 0 has 6 rows of u"):
         synk.parallel(**launch)(cuda.jit(in_a_loop))(u, np.ones(4))
 
 
+@pytest.mark.filterwarnings("ignore:.*uses i as an index of both:RuntimeWarning")
 def test_rows_of_each_call(u):
     kernel = synk.parallel(cuda.jit(by_size))
     for count in (12, 14, 24):
@@ -206,3 +215,77 @@ def test_rows_of_each_call(u):
     kernel(u, np.ones(16), batch=12)
     with pytest.raises(synk.ArgumentError, match="rank 0 has 6 rows of u and 3 rows of a"):
         kernel(u, np.ones(12), num_slices=2)
+
+
+def added(u, a, y):
+    i = cuda.grid(1)
+    if i < u.shape[0]:
+        y[i] = u[i] + a[i]
+
+
+ADD = {"outputs": {"y": synk.output("gather", shape=(), dtype="float64")}}
+
+
+def test_rows_of_slices_and_of_variables(u):
+    """Row i of an array in a call is not row i of a variable if the call selects rows, or cuts them in another way."""
+    kernel, x = synk.parallel(**ADD)(cuda.jit(added)), np.arange(12.0)
+    np.testing.assert_array_equal(kernel(x, u), x + np.concatenate(synk.gather(u)))
+    for options in ({"num_slices": 2}, {"shards": 4}, {"batch": slice(6, 12)}):
+        with pytest.warns(RuntimeWarning, match=r'uses i as an index of both: the call selects.*sliceable=\("a",\)'):
+            kernel(x, u, **options)
+    with pytest.warns(RuntimeWarning, match=r"have \(6, 6\) rows of the variable a and \(5, 6\) of u.*pass u with 12 rows"):
+        kernel(x[:11], u)
+    sliced = synk.parallel(**ADD, sliceable=("a",))(cuda.jit(added))
+    values = np.concatenate(synk.gather(u))
+    np.testing.assert_array_equal(sliced(x, u, num_slices=2), x + values)
+
+
+def test_rows_of_the_whole():
+    def offset_added(u, a, offset, y):
+        i = cuda.grid(1)
+        if i < u.shape[0]:
+            y[i] = u[i] + a[offset + i]
+
+    x, table = np.arange(12.0), 10 * np.arange(12.0)
+    for whole, broadcast in ((table, ("a",)), (synk.variable(table), ())):
+        kernel = synk.parallel(**ADD, broadcast=broadcast)(cuda.jit(added))
+        with pytest.warns(
+            RuntimeWarning, match=r"own rows of u, and all 12 of a; .*in a\[offset \+ i\] with offset=synk.OFFSET"
+        ):
+            kernel(x, whole)
+        right = synk.parallel(**ADD, broadcast=broadcast)(cuda.jit(offset_added))
+        np.testing.assert_array_equal(right(x, whole, synk.OFFSET), x + table)
+    kernel(x[:10], synk.variable(table))  # tables of other lengths have their own meaning
+
+
+def test_tables_that_are_divided(u):
+    def looked_up(x, v, table):
+        i = cuda.grid(1)
+        if i < x.shape[0]:
+            j = int(x[i])
+            v[i] = table[j]
+
+    x, v = (synk.scatter(synk.variable(np.zeros(1)), np.arange(8.0)) for _ in range(2))
+    with pytest.warns(RuntimeWarning, match=r'looks up elements of table .*broadcast=\("table",\)'):
+        synk.parallel(cuda.jit(looked_up))(x, v, 10 * np.arange(8.0))
+    synk.parallel(broadcast=("table",))(cuda.jit(looked_up))(x, v, 10 * np.arange(8.0))
+    np.testing.assert_array_equal(np.concatenate(synk.gather(v)), 10 * np.arange(8.0))
+
+
+def test_rows_of_halos():
+    halo = synk.scatter(synk.variable(np.zeros(1)), np.arange(12.0), halo=1)
+    with pytest.warns(RuntimeWarning, match=r"row 0 of a is one of its halo.*OWN\.start"):
+        synk.parallel(**ADD)(cuda.jit(added))(np.arange(12.0), halo)
+
+
+def test_a_launch_with_fewer_threads_than_rows():
+    """Two threads on each rank: the grid is that of the first array."""
+
+    def first_rows(a, u):
+        i = cuda.grid(1)
+        if i < u.shape[0]:
+            u[i] += a[i]
+
+    a, u = (synk.scatter(synk.variable(np.zeros(1)), np.ones(n)) for n in (4, 12))
+    synk.parallel(block=1)(cuda.jit(first_rows))(a, u)
+    assert np.concatenate(synk.gather(u)).sum() == 16
