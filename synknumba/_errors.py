@@ -22,6 +22,7 @@ FULL_TRACEBACK: Final = "SYNKNUMBA_FULL_TRACEBACK"  # environment variable
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _PACKAGE = str(Path(__file__).parent) + os.sep
+_LIBRARY, _INSTALLED = str(Path(os.__file__).parent) + os.sep, f"{os.sep}site-packages{os.sep}"
 
 
 def full_traceback() -> bool:
@@ -32,14 +33,17 @@ def full_traceback() -> bool:
 def shorten(error: BaseException) -> None:
     """Removes the frames of this package from the traceback of an error, so that it ends in the caller's line.
 
-    Frames of other files stay, such as those of a function that the script has passed. The `except` clause that calls this then
+    So are those of Python's own library that the package has called. Frames of other files stay, such as those of a function
+    that the script has passed. The `except` clause that calls this then
     re-raises by `raise` alone, which adds no frame.
     """
     if full_traceback():
         return
-    frames, left = [], error.__traceback__
+    frames, left, of_package = [], error.__traceback__, False
     while left is not None:
-        if not left.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        file = left.tb_frame.f_code.co_filename
+        of_package = file.startswith(_PACKAGE) or (of_package and file.startswith(_LIBRARY) and _INSTALLED not in file)
+        if not of_package:
             frames.append(left)
         left = left.tb_next
     following: TracebackType | None = None

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from synknumba._errors import ArgumentError, ReductionError
+from synknumba._errors import ArgumentError, ReductionError, shortened
 from synknumba._ops import reduction
 from synknumba._types import NamedOp, Op, Shape, UserOp, known_options, shown
 
@@ -59,6 +59,7 @@ class PerRankValues:
     values: tuple[Any, ...]
 
 
+@shortened
 def per_rank(values: Iterable[Any]) -> PerRankValues:
     """Returns an argument that has a different scalar value on each rank.
 

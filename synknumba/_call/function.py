@@ -347,6 +347,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             raise
         return future
 
+    @shortened
     def __getitem__(self, config: Any) -> "Function[P, R]":
         """Returns the kernel with another launch configuration, as in `kernel[grid, block](x)` or `[grid, block, 0, smem]`.
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from synknumba._call.call import Call
 from synknumba._call.guarded_rows import RowUses
 from synknumba._call.variable_rows import shapes_by_rank
@@ -67,7 +69,15 @@ def check_launches(name: str, launch: LaunchConfig, call: Call, source: str | No
         for rank, share in enumerate(shares(call)):
             launches(launch, call, rank, share, source)
     except LaunchError as error:
-        raise LaunchError(f"{name}: {error}") from error.__cause__
+        raise LaunchError(f"{name}: {error}{_without_rows(call)}") from error.__cause__
+
+
+def _without_rows(call: Call) -> str:
+    """Returns the arguments that may be meant to have rows, and have none, where no argument has any; else ""."""
+    if call.count is not None or call.variables:
+        return ""
+    found = [f"{one} is {value!r}" for one, value in call.whole.items() if value is None or np.ndim(value) == 0]
+    return f". {', '.join(found)}: pass an array for rows" if found else ""
 
 
 def check_rows(

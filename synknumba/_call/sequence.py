@@ -875,7 +875,7 @@ class Sequence(Generic[P, R]):
         self._traced += 1
         tracing.current = trace
         try:
-            with refusing_draws(self.name, self._generators(told)):
+            with refusing_draws(self.py_func, self.name, self._generators(told)):
                 results = self._run_turns(trace, structure, told.leaves)
             trace.undo()
             self._check_outside(trace, told)

@@ -30,6 +30,7 @@ VERSIONS_KEPT = 64  # sets of values from outside that are told apart
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _LIBRARIES = frozenset({"synknumba", "numba", "numpy", "cupy", "builtins", "weakref"})  # whose objects have no settings
 _MISSING = object()
+_GROWING = {"append", "appendleft", "extend", "insert", "setdefault"}  # methods of containers
 _GENERATORS = frozenset({"default_rng", "RandomState", "Random", "SystemRandom"})
 
 
@@ -69,17 +70,19 @@ def _check_stores(definition: Definition, place: Callable[[ast.AST], str]) -> No
     shared = {one for node in definition.own if isinstance(node, ast.Global | ast.Nonlocal) for one in node.names}
     local = {node.id for node in definition.names if not isinstance(node.ctx, ast.Load)} - shared - {*definition.parameters}
     for node in definition.own:
-        if isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
+        is_grown = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _GROWING
+        if isinstance(getattr(node, "ctx", ast.Load()), ast.Load) and not is_grown:
             continue
-        root: Any = node
+        root: Any = node.func if isinstance(node, ast.Call) else node
         while isinstance(root, ast.Attribute | ast.Subscript):
             root = root.value
         if not isinstance(root, ast.Name) or (root.id not in shared if root is node else root.id in local):
             continue
+        done = "called" if is_grown else "assigned"
         raise ArgumentError(
-            f"{place(node)}: {ast.unparse(node)} would be assigned once, while the body is recorded, and not in each "
-            "iteration. For a number of each iteration write synk.carry, to exchange the memory of variables synk.swap, and "
-            "assign other things after the call"
+            f"{place(node)}: {ast.unparse(node)} would be {done} once, while the body is recorded, and not in each "
+            "iteration. For a number of each iteration write synk.carry, to exchange the memory of variables synk.swap; return "
+            "results, which every=1 gives of each iteration, and assign other things after the call"
         )
 
 
@@ -141,7 +144,7 @@ def _way_out(statement: ast.Assign | ast.AugAssign) -> str:
 
 
 @contextmanager
-def refusing_draws(name: str, values: Iterable[Any]) -> Iterator[None]:
+def refusing_draws(function: Callable[..., Any], name: str, values: Iterable[Any]) -> Iterator[None]:
     """Refuses a body that draws random numbers, from Python's or NumPy's generator or one among values.
 
     Raises:
@@ -155,8 +158,9 @@ def refusing_draws(name: str, values: Iterable[Any]) -> Iterator[None]:
     yield
     if before != _states(generators):
         raise ArgumentError(
-            f"{name} draws random numbers in its body, which runs once, so that all iterations and later calls would get the "
-            "same ones. Draw in kernels with synk.random, which takes synk.STEP as an index; or draw before the call, and pass "
+            f"{name} ({function.__code__.co_filename}:{function.__code__.co_firstlineno}) draws random numbers in its body, "
+            "which runs once, so that all iterations and later calls would get the same ones. Draw in "
+            "kernels with synk.random, which takes synk.STEP as an index; or draw before the call, and pass "
             "the numbers as an argument"
         )
 

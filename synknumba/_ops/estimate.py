@@ -96,11 +96,24 @@ class _Quantity(ABC):
             if found is not NotImplemented:
                 return found
         first = next(one for one in inputs if isinstance(one, _Quantity))
+        if method != "__call__":  # as np.sum(a) ends in np.add.reduce
+            raise ArgumentError(_no_array(f"np.{ufunc.__name__}.{method}", first))
         way_out = f"pass its mean, as in np.{ufunc.__name__}(a.mean{', x' if len(inputs) > 1 else ''})"
         if plain and any(one[-1] not in "?O" for one in ufunc.types):
             line = first._function_of_means(f"np.{ufunc.__name__}", inputs)  # noqa: SLF001  # same class
             way_out = f"write {line}, which propagates the error to first order, or {way_out}"
         raise ArgumentError(f"np.{ufunc.__name__} takes no {type(first).__name__}: {way_out}")
+
+    def __array_function__(self, function: Callable[..., Any], *_: Any) -> Any:
+        """Refuses NumPy's functions of arrays, of which some would call methods that an estimate has not."""
+        raise ArgumentError(_no_array(f"np.{function.__name__}", self))
+
+
+def _no_array(called: str, one: _Quantity) -> str:
+    return (
+        f"{called} is for arrays, and this is one {type(one).__name__}, a mean with its standard error; write a.mean, a.stderr "
+        "or a.variance for its numbers, a + b for the estimate of the rows of both, and 2 * a or np.exp(a) for functions of it"
+    )
 
 
 @final

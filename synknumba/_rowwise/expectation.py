@@ -19,7 +19,7 @@ from synknumba._call.function import Function
 from synknumba._call.future import Future
 from synknumba._call.options import CallOptions, FunctionOptions
 from synknumba._call.report import PlanReport
-from synknumba._errors import ArgumentError, KernelError
+from synknumba._errors import ArgumentError, KernelError, shortened
 from synknumba._host.data import Data
 from synknumba._ops import estimate
 from synknumba._ops.estimate import Estimate
@@ -95,6 +95,7 @@ class Expectation(RowFunction):
 
     # ---- calls
 
+    @shortened
     def __call__(
         self,
         *args: Any,

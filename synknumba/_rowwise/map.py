@@ -18,7 +18,7 @@ from synknumba._call.function import Function
 from synknumba._call.future import Future
 from synknumba._call.options import CallOptions, FunctionOptions
 from synknumba._call.report import PlanReport
-from synknumba._errors import ArgumentError
+from synknumba._errors import ArgumentError, shortened
 from synknumba._host.data import Data
 from synknumba._rowwise.arguments import Given, describe, merged, operand, quick_key, result_row, variable_shape
 from synknumba._rowwise.base import split_selection
@@ -79,6 +79,7 @@ class Vectorized(Reducible):
 
     # ---- calls
 
+    @shortened
     def __call__(
         self,
         *args: Any,

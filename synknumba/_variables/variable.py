@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from synknumba import _tracing as tracing
-from synknumba._errors import ArgumentError, DataError
+from synknumba._errors import ArgumentError, DataError, shortened
 from synknumba._host.casting import accept
 from synknumba._host.data import Data
 from synknumba._ops.tree import Structure, child, count_leaves, describe, parts_like, shape_told, unflatten
@@ -90,6 +90,7 @@ class Variable:
 
     # ---- values
 
+    @shortened
     def get_value(self, rank: int | None = None) -> Any:
         """Returns a copy of one rank's array, without the rows of halos.
 
@@ -115,6 +116,7 @@ class Variable:
             )
         return value
 
+    @shortened
     def set_value(self, value: Any, rank: int | None = None) -> None:
         """Sets the arrays of all ranks, or of one rank, to a new value.
 

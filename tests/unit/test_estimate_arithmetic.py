@@ -201,7 +201,7 @@ def test_signs_and_numpy_operators_keep_the_rows():
         (lambda e, k: np.isfinite(e), "np.isfinite takes no Estimate: pass its mean, as in np.isfinite(a.mean)"),
         (lambda e, k: np.float64(2.0) < e, "np.less takes no Estimate: pass its mean, as in np.less(a.mean, x)"),
         (lambda e, k: np.exp(e, out=np.zeros(())), "np.exp takes no Estimate: pass its mean, as in np.exp(a.mean)"),
-        (lambda e, k: np.add.reduce(e), "np.add takes no Estimate: pass its mean"),
+        (lambda e, k: np.add.reduce(e), "np.add.reduce is for arrays, and this is one Estimate"),
         (lambda e, k: np.ones(2).__imul__(k), "np.multiply takes no Estimate: pass its mean"),
     ],
     ids=map(str, range(10)),
@@ -373,3 +373,9 @@ def test_numpy_scalars_and_arrays_leave_operations_to_the_estimate(op):
     e = Estimate.from_values([1.0, 2.0])
     assert isinstance(op(np.float64(2.0), e), Estimate)
     assert isinstance(op(np.float64(2.0), 1 / e), Measurement)
+
+
+@pytest.mark.parametrize("function", [np.sum, np.max, np.mean, np.std, np.round, np.median, np.cumsum, np.sort])
+def test_functions_of_arrays(function):
+    with pytest.raises(synk.ArgumentError, match=r"is for arrays, and this is one Estimate.*a\.mean, a\.stderr"):
+        function(synk.Estimate.from_values([1.0, 2.0]))

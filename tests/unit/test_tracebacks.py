@@ -29,6 +29,16 @@ def outer(x):
     return twice(x)
 
 
+@synk.sequence
+def drawn(x):
+    return summed(x, np.random.random())  # noqa: NPY002
+
+
+@synk.expectation
+def mean_of(i):
+    return i + 1.0
+
+
 def rows_of(arguments):
     raise synk.PartitionError("told by the script")
 
@@ -83,6 +93,22 @@ def of_a_shape():
     shaped(np.ones(4))
 
 
+def of_a_draw():
+    drawn(np.ones(4))
+
+
+def of_a_launch():
+    shaped[-1, 2](np.ones(4))
+
+
+def of_an_expectation():
+    mean_of()
+
+
+def of_a_value():
+    synk.variable(np.zeros(2)).set_value("text")
+
+
 def of_fork():
     synk.fork(-1)
 
@@ -99,6 +125,10 @@ CASES = [
     of_a_decorator,
     of_an_option,
     of_a_shape,
+    of_a_draw,
+    of_a_launch,
+    of_an_expectation,
+    of_a_value,
     of_fork,
 ]
 BETWEEN = {of_a_sequence: ["outer", "twice"], of_an_option: ["_checked"]}  # frames of the script, and of whoever raises
