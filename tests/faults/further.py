@@ -126,6 +126,24 @@ FURTHER = (
         ("faults/test_shortages.py::test_a_rank_that_has_no_memory_left_to_pickle_its_error",),
     ),
     Further(
+        "there is no memory for a rank to start in, so that it fails at its first call",
+        "`RankDied`, `MemoryError` or `OSError`; the rank ends, and does not run on in its copy of the script",
+        (
+            "faults/test_shortages.py::test_a_rank_without_memory_to_start_does_not_run_on_in_the_script",
+            "faults/test_hygiene.py::test_what_is_raised_in_a_child_stays_there",
+        ),
+    ),
+    Further(
+        "`fork()` or `close()` while another thread's call starts the ranks of an ended world again",
+        "`fork()`: `WorldError`; `close()` waits for the start, and ends the world",
+        ("faults/test_respawn.py::test_close_and_fork_while_another_thread_starts_the_ranks_again",),
+    ),
+    Further(
+        "SIGKILL or a crash ends the process that asks the NVIDIA driver for GPUs",
+        "`DeviceError`, or the warning that cores are used, with the signal",
+        ("unit/test_probe.py::test_a_driver_that_crashes",),
+    ),
+    Further(
         "the script changes its user after `fork()`",
         "nothing; it still ends its ranks, by their lifelines",
         ("faults/test_other_processes.py::test_a_script_that_becomes_another_user_still_ends_its_ranks",),
