@@ -320,10 +320,12 @@ class Ranks:
         for run in range(2):
             for array in range(len(case.counts)):
                 sources = [given(case, array, rank, run) for rank in range(self.world_size)]
-                values = expected(case, array, sources)
+                values: list[np.ndarray | None]
                 if case.collective == "exchange":
                     kept = [self.kept(case, array, rank, sources) for rank in range(self.world_size)]
                     values = [*exchanged(case, array, sources, kept)]
+                else:
+                    values = expected(case, array, sources)
                 for rank, value in enumerate(values):
                     wanted = self.kept(case, array, rank, sources) if value is None else value
                     got = results[rank][run][array]

@@ -22,6 +22,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,8 @@ class Victim:
 
     def tighten(self) -> None:
         """Sets the limits of the case."""
+        if "memory" in self.case["limits"]:  # OpenBLAS, which Numba's compiler loads, asks for memory for ever without any
+            import_module("scipy.linalg")
         used = {"descriptors": max(_descriptors()) + 1, "file size": 0, "memory": _address_space()}
         for what, more in self.case["limits"].items():
             resource.setrlimit(LIMITS[what], (used[what] + more,) * 2)
