@@ -34,8 +34,7 @@ def shorten(error: BaseException) -> None:
     """Removes the frames of this package from the traceback of an error, so that it ends in the caller's line.
 
     So are those of Python's own library that the package has called. Frames of other files stay, such as those of a function
-    that the script has passed. The `except` clause that calls this then
-    re-raises by `raise` alone, which adds no frame.
+    that the script has passed. The `except` clause that calls this then re-raises by `raise` alone, which adds no frame.
     """
     if full_traceback():
         return

@@ -232,10 +232,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
             return self._call(world, args, kwargs, options)
         except SynkError as error:
-            if isinstance(
-                error, SharedMemoryError
-            ):  # perhaps of results, of which ranks tell once: plans made anew are told again
-                self._plans.forget_all()
+            if isinstance(error, SharedMemoryError):  # perhaps of results, of which ranks tell once
+                self._plans.forget_all()  # plans made anew are told again
             shorten(error)
             raise
         finally:

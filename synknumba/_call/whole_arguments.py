@@ -107,18 +107,19 @@ def _told_apart(used: str, guard: str, call: Call, *, is_written: bool) -> str:
             if RankConstant.OWN in call.filled or RankConstant.OFFSET in call.filled:
                 return ""
             return f"row 0 of {scattered} is one of its halo, and that of {array} is a rank's own; add OWN.start, of synk.OWN"
-        owned = tuple(shape[0] for shape in shapes_by_rank(call, variable)[0])
-        options = call.options
-        if length is None or (call.source.kind == "all" and options.num_slices == 1 and options.shards is None):
-            if length is None or call.run_partition.counts(length) == owned:
-                return ""
+        if length is None:
+            return ""
+        if call.source.kind != "all" or call.options.num_slices != 1 or call.options.shards is not None:
             return (
-                f"the ranks have {owned} rows of the variable {scattered} and {call.run_partition.counts(length)} of {array}, "
-                f"so that these are other rows of the whole; pass {array} with {sum(owned)} rows"
+                f"the call selects or slices rows of {array}, and the ranks get all their rows of the variable {scattered}; "
+                f'name it in sliceable=("{scattered}",) for num_slices, or gather it and pass an array'
             )
+        owned, counts = tuple(shape[0] for shape in shapes_by_rank(call, variable)[0]), call.run_partition.counts(length)
+        if counts == owned:
+            return ""
         return (
-            f"the call selects or slices rows of {array}, and the ranks get all their rows of the variable {scattered}; name "
-            f'it in sliceable=("{scattered}",) for num_slices, or gather it and pass an array'
+            f"the ranks have {owned} rows of the variable {scattered} and {counts} of {array}, so that these are other rows of "
+            f"the whole; pass {array} with {sum(owned)} rows"
         )
     if used in variables or used in arrays or is_written or not (variables or arrays):
         return ""
