@@ -28,7 +28,7 @@ from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
 from synknumba._variables.state import VariableState
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Result, Sharded, Update
-from synknumba._wire.sequence import CARRIED, Access, Key, Loop, Part, Shared, waits
+from synknumba._wire.sequence import CARRIED, SUCCESS, Access, Key, Loop, Part, Shared, waits
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function
@@ -366,7 +366,8 @@ class Recording(ABC):
                         self.written |= {array.segment} if writable else set()
                     case Broadcast(array):
                         shared_reads.add(("data", array.segment))
-        return Access(frozenset(reads), frozenset(writes), frozenset(shared_reads), frozenset(shared_writes))
+        outcome = frozenset() if is_kernel else SUCCESS  # a function may raise on one rank only
+        return Access(frozenset(reads), frozenset(writes) | outcome, frozenset(shared_reads), frozenset(shared_writes))
 
     # ---- collectives
 

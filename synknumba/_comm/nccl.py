@@ -31,8 +31,10 @@ import numpy as np
 from cupy.cuda import nccl, runtime
 
 from synknumba._comm.base import Communicator, Exchange, Step, stay_on_this_machine
+from synknumba._comm.gpu_mail import GpuMail, open_mail
+from synknumba._comm.letters import MOST_LETTERS, fit, letters_of
 from synknumba._host.gpu_packages import install_nccl
-from synknumba._types import CollectiveOp
+from synknumba._types import Array, CollectiveOp
 
 _Call: TypeAlias = Callable[[], object]
 _Part: TypeAlias = tuple[int, int]  # start, stop
@@ -137,6 +139,7 @@ class NcclCommunicator(Communicator):
     def __init__(self, world_size: int, rank: int, unique_id: bytes, stream: Any) -> None:
         self._world_size, self._rank, self._stream = world_size, rank, stream
         self._nccl: Any = _connect(world_size, rank, unique_id) if world_size > 1 else None
+        self.mail: GpuMail | None = None if world_size == 1 else open_mail(rank, world_size, self._gathered, stream)
 
     def broadcast(self, exchanges: Sequence[Exchange], root: int) -> Step:
         return self._step(exchanges, lambda exchange: self._broadcast(_viewed(exchange, np.uint8), root))
@@ -154,6 +157,9 @@ class NcclCommunicator(Communicator):
         return self._step(exchanges, plan)
 
     def all_reduce(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> Step:
+        if self._goes_by_mail(exchanges, op):
+            return partial(_run, self._mailed(exchanges, op), tuple(exchanges))
+
         def plan(exchange: Exchange) -> list[_Round]:
             if _wire_dtype(exchange.dtype, op) is None:
                 return self._combine_everywhere(exchange, op, _STAGING_BYTES // len(exchanges))
@@ -173,8 +179,13 @@ class NcclCommunicator(Communicator):
         return self._step(exchanges, plan)
 
     def exchange(self, exchanges: Sequence[Exchange]) -> Step:
-        plans = [self._exchange(_viewed(exchange, np.uint8)) for exchange in exchanges]
-        return partial(_run, list(_merged(plans)), tuple(exchanges))
+        viewed = [_viewed(exchange, np.uint8) for exchange in exchanges]
+        copies = [exchange.copies for exchange in viewed]
+        if self.mail is None or not fit(copies, self._world_size):
+            return partial(_run, list(_merged(map(self._exchange, viewed))), tuple(exchanges))
+        letters = letters_of(self._rank, self._world_size, copies, [self._addresses(exchange) for exchange in viewed])
+        here = [call for exchange in viewed for call in self._copies_here(exchange)]
+        return partial(_run, [*here, *self.mail.exchange(letters)], tuple(exchanges))
 
     def close(self) -> None:
         self._nccl = None  # drops this end's reference only; see _connect
@@ -217,17 +228,49 @@ class NcclCommunicator(Communicator):
         """Sends and receives in the order of the copies, by which NCCL matches those between two ranks."""
         source, target = self._addresses(exchange)
         calls: list[_Call] = []
-        here: list[_Call] = []
         for one in exchange.copies:
-            given, got = source + one.source_start, target + one.target_start
-            if one.source == one.target == self._rank:
-                kind = runtime.memcpyDeviceToDevice
-                here.append(partial(runtime.memcpyAsync, got, given, one.count, kind, self._stream.ptr))
-            elif one.source == self._rank:
-                calls.append(self._send(given, one.count, one.target))
+            if one.source == one.target:
+                continue
+            if one.source == self._rank:
+                calls.append(self._send(source + one.source_start, one.count, one.target))
             elif one.target == self._rank:
-                calls.append(self._receive(got, one.count, one.source))
+                calls.append(self._receive(target + one.target_start, one.count, one.source))
+        here = self._copies_here(exchange)
         return [_Round(calls, here)] if calls or here else []
+
+    def _copies_here(self, exchange: Exchange) -> list[_Call]:
+        """Returns the copies of an exchange that stay on this rank; it is of bytes."""
+        source, target = self._addresses(exchange)
+        kind, stream = runtime.memcpyDeviceToDevice, self._stream.ptr
+        return [
+            partial(runtime.memcpyAsync, target + one.target_start, source + one.source_start, one.count, kind, stream)
+            for one in exchange.copies
+            if one.source == one.target == self._rank
+        ]
+
+    def _goes_by_mail(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> bool:
+        """Whether an all_reduce goes by mail, which all ranks decide alike."""
+        dtypes = {_real_dtype(exchange.dtype, op) for exchange in exchanges}
+        if self.mail is None or len(dtypes) != 1 or len(exchanges) > MOST_LETTERS // 4:
+            return False
+        nbytes = sum(exchange.source_counts[0] * np.dtype(exchange.dtype).itemsize for exchange in exchanges)
+        return self.mail.reduces(dtypes.pop(), "sum" if op == "avg" else op, nbytes)
+
+    def _mailed(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> list[_Call]:
+        """Returns the calls of an all_reduce by mail."""
+        assert self.mail is not None  # `_goes_by_mail`
+        dtype = _real_dtype(exchanges[0].dtype, op)
+        arrays = [(*self._addresses(one), one.source_counts[0] * np.dtype(one.dtype).itemsize) for one in exchanges]
+        calls = self.mail.reduce(dtype, "sum" if op == "avg" else op, arrays)
+        filled = [one for one in exchanges if one.source_counts[0]]
+        return [*calls, *(call for one in filled for call in self._average(_viewed(one, dtype), op))]
+
+    def _gathered(self, own: Array) -> Array:
+        """Returns the uint8 arrays of all ranks, as lines."""
+        with self._stream:
+            given, got = cupy.asarray(own), cupy.empty((self._world_size, len(own)), np.uint8)
+            self._nccl.allGather(given.data.ptr, got.data.ptr, len(own), nccl.NCCL_UINT8, self._stream.ptr)
+            return cupy.asnumpy(got)
 
     def _reduce_whole(self, exchange: Exchange, op: CollectiveOp, function: Any, counts: Sequence[int]) -> list[_Round]:
         """Reduces with one call of `allReduce` or `reduceScatter`; counts are in elements of the exchange."""
@@ -358,6 +401,12 @@ def _wire_dtype(dtype: Any, op: CollectiveOp) -> Any:
         case "b", "min" | "max":
             return np.dtype(np.uint8)
     return dtype if dtype.name in _NATIVE else None
+
+
+def _real_dtype(dtype: Any, op: CollectiveOp) -> Any:
+    """Returns the dtype in which an op combines elements one by one: complex numbers are added by parts."""
+    dtype = np.dtype(dtype)
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" and op in {"sum", "avg"} else dtype
 
 
 def _codes(dtype: Any, op: CollectiveOp) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from synknumba._device.base import DeviceTraits as DeviceTraits
 from synknumba._device.base import Replay as Replay
 from synknumba._device.base import SliceSteps as SliceSteps
 from synknumba._device.base import Step as Step
+from synknumba._device.base import StrandedError as StrandedError
 from synknumba._device.base import Workspace as Workspace
 from synknumba._device.gpu_libraries import LIBRARIES as LIBRARIES
 from synknumba._device.gpu_libraries import GpuLibraries as GpuLibraries

@@ -35,6 +35,10 @@ Step: TypeAlias = Callable[[], object]
 Three: TypeAlias = tuple[int, int, int]
 
 
+class StrandedError(Exception):
+    """Work on a device waits for a rank that has failed, and would do so for ever."""
+
+
 def unmasked(value: Any) -> Array:
     """Returns a function's result as a NumPy array; refuses masked items, whose mask would be lost."""
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
@@ -213,6 +217,8 @@ class Device(ABC):
 
     # Called with a segment's id before its memory is page-locked anew; recordings that use it are then invalid.
     when_moved: Callable[[int], None] | None = None
+    # Whether another rank has failed in this round, so that work which waits for it may never end.
+    others_failed: Callable[[], bool] = staticmethod(lambda: False)
 
     @property
     def traits(self) -> DeviceTraits:
@@ -224,7 +230,7 @@ class Device(ABC):
         """Returns the memory of one program; `sliced` if its slices may overlap."""
 
     def on_stream(self, step: Step) -> Step:
-        """Marks a step of a communicator, which only puts work on the device's stream, as one that can be recorded."""
+        """Marks a step of a communicator, which only puts work on the stream: it can be recorded, and meets other ranks."""
         return step
 
     def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
@@ -359,7 +365,11 @@ class Device(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Waits for all steps so far."""
+        """Waits for all steps so far.
+
+        Raises:
+            StrandedError: one of them waits for a rank that has failed. The device is of no use then.
+        """
 
     def memory_use(self) -> tuple[int | None, int | None]:
         """Returns the device bytes that this rank has allocated and that are free; None where memory is the host's."""

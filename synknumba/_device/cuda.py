@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, final
@@ -18,7 +19,7 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from synknumba._device.base import Chain, Device, DeviceKernel, Replay, Step, Workspace, unmasked
+from synknumba._device.base import Chain, Device, DeviceKernel, Replay, Step, StrandedError, Workspace, unmasked
 from synknumba._device.compilers import find_compiler
 from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_chain import record_chain
@@ -29,6 +30,7 @@ from synknumba._device.cuda_steps import (
     CopyOut,
     CudaKernel,
     Fill,
+    Meeting,
     OnStream,
     address_of,
     all_on_stream,
@@ -43,6 +45,9 @@ from synknumba._host.segment import Segment
 from synknumba._types import Array, Op, Shape, UserOp
 
 _UFUNCS: dict[Op, Any] = {None: cupy.add, "sum": cupy.add, "prod": cupy.multiply, "min": cupy.minimum, "max": cupy.maximum}
+
+
+STRANDED_SECONDS = 10.0  # for which work that may wait for a rank goes on after that rank has failed
 
 
 @final
@@ -65,15 +70,17 @@ class CudaDevice(Device):
         self._launch_stream = self._compiler.stream(self.stream.ptr)
         self._locked = LockedMemory(self._before_relocking)
         self._box = Mailbox()
+        self._meets = False  # whether work on the stream has met other ranks
+        self._stranded = False
 
     def workspace(self, *, sliced: bool = False) -> Workspace:
         return CudaWorkspace(self._streams, self._locked, sliced=sliced)
 
     def on_stream(self, step: Step) -> Step:
-        return OnStream(step)
+        return Meeting(self._meet, step)
 
     def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
-        return record(steps, self.stream, self._box, alone=alone)
+        return record(steps, self.stream, self._box, self._await, alone=alone)
 
     def record_chain(self, steps: Iterable[Step]) -> Chain | None:
         return record_chain(steps, self.stream)
@@ -151,15 +158,34 @@ class CudaDevice(Device):
         return self.stream
 
     def synchronize(self) -> None:
-        self._streams.synchronize()
+        if self._meets:
+            self._await(self._streams.are_done)
+        else:
+            self._streams.synchronize()
+
+    def _meet(self, step: Step) -> None:
+        self._meets = True
+        step()
+
+    def _await(self, is_done: Callable[[], bool]) -> None:
+        """Waits for work that may wait for other ranks."""
+        noticed = None
+        while not is_done():
+            if self.others_failed():
+                noticed = noticed or time.monotonic()
+                if time.monotonic() - noticed > STRANDED_SECONDS:
+                    self._stranded = True
+                    raise StrandedError("the GPU waits for a rank that has failed")
 
     def memory_use(self) -> tuple[int | None, int | None]:
         return cupy.get_default_memory_pool().total_bytes(), runtime.memGetInfo()[0]
 
     def recover(self) -> bool:
         # After a sticky error, such as an illegal address, both fail: the context is lost, and the process with it.
-        for wait in (self._streams.synchronize, runtime.deviceSynchronize):
-            with contextlib.suppress(runtime.CUDARuntimeError):
+        for wait in (self.synchronize, runtime.deviceSynchronize):
+            if self._stranded:
+                return False
+            with contextlib.suppress(runtime.CUDARuntimeError, StrandedError):
                 wait()
                 return True
         return False

@@ -9,8 +9,8 @@ waits, private outputs are filled for the next run, if nothing else runs these s
 Changed scalars are written into the nodes of kernels. Where that is not possible, the steps are run one by one.
 """
 
-from collections.abc import Sequence
-from typing import Any, final
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, final
 
 from cupy.cuda import runtime
 
@@ -26,7 +26,7 @@ from synknumba._device.cuda_nodes import (
     launcher,
     rewriter,
 )
-from synknumba._device.cuda_steps import CopyOut, CudaLaunch, Fill, OnStream, StoreToHost, all_on_stream
+from synknumba._device.cuda_steps import CopyOut, CudaLaunch, Fill, Meeting, OnStream, StoreToHost, all_on_stream
 from synknumba._errors import DeviceError
 from synknumba._wire import doorbell
 from synknumba._wire.relaunch import Relaunch, Scalars
@@ -34,20 +34,32 @@ from synknumba._wire.relaunch import Relaunch, Scalars
 MOST_STEPS = 5000  # beyond, launches are a small part of the time
 PUBLISHED_BYTES = 64 << 10  # copied by one block; larger results go through the copy engine
 
+Wait: TypeAlias = Callable[[Callable[[], bool]], None]
+"""Waits until a function returns true, unless that will never be."""
+
 _NOT_READY = 600  # cudaErrorNotReady: work is pending, without an error
 
 
-def record(steps: Sequence[Step], stream: Any, box: Mailbox, *, alone: bool = True) -> Replay | None:
-    """Records steps that were run before; None if they do more than put work on this stream and on streams that join it."""
+def spin(is_done: Callable[[], bool]) -> None:
+    """Waits until a function returns true."""
+    while not is_done():
+        pass
+
+
+def record(steps: Sequence[Step], stream: Any, box: Mailbox, wait: Wait = spin, *, alone: bool = True) -> Replay | None:
+    """Records steps that were run before; None if they do more than put work on this stream and on streams that join it.
+
+    `wait` waits for work that meets other ranks, which would never end after one of them has failed.
+    """
     if not steps or len(steps) > MOST_STEPS or not all_on_stream(steps):
         return None
     try:
-        return _record(steps, stream, box, alone=alone)
+        return _record(steps, stream, box, wait if any(isinstance(step, Meeting) for step in steps) else spin, alone=alone)
     except Exception:  # noqa: BLE001  # of CUDA, CuPy, the compiler, NCCL: a step cannot be recorded, or memory is short
         return None
 
 
-def _record(steps: Sequence[Step], stream: Any, box: Mailbox, *, alone: bool) -> Replay:
+def _record(steps: Sequence[Step], stream: Any, box: Mailbox, wait: Wait, *, alone: bool) -> Replay:
     prints = any(step.kernel is not None and step.kernel.prints() for step in steps if isinstance(step, CudaLaunch))
     rest, copies = (list(steps), None) if prints else _split(steps)
     fills: list[Step] = []
@@ -63,7 +75,7 @@ def _record(steps: Sequence[Step], stream: Any, box: Mailbox, *, alone: bool) ->
         runtime.graphDestroy(graph)
         raise
     relaunch = Relaunch(launcher(), executable, stream.ptr, box.address, targets) if targets else None
-    replay = _GraphReplay(graph, executable, stream, relaunch, [*rest, *steps], nodes)
+    replay = _GraphReplay(graph, executable, stream, relaunch, [*rest, *steps], nodes, wait)
     try:
         for fill in fills:
             fill()
@@ -100,10 +112,17 @@ def _is_private(step: Step) -> bool:
 @final
 class _GraphReplay(Replay):
     def __init__(
-        self, graph: int, executable: int, stream: Any, relaunch: Relaunch | None, steps: Sequence[Step], nodes: dict[int, int]
+        self,
+        graph: int,
+        executable: int,
+        stream: Any,
+        relaunch: Relaunch | None,
+        steps: Sequence[Step],
+        nodes: dict[int, int],
+        wait: Wait,
     ) -> None:
         self._graph, self._executable = graph, executable
-        self._stream, self._pointer = stream, stream.ptr
+        self._stream, self._pointer, self._await = stream, stream.ptr, wait
         self._relaunch = relaunch
         self.relaunch = 0 if relaunch is None else relaunch.address
         self._steps = steps  # keeps alive what the graph addresses; the recorded steps come first
@@ -117,15 +136,25 @@ class _GraphReplay(Replay):
         self.wait()
 
     def wait(self) -> None:
-        if not self.relaunch:
-            runtime.streamSynchronize(self._pointer)
+        if self.relaunch:
+            self._await(self._has_mail)
             return
-        while not doorbell.take(self.relaunch):
-            if runtime.streamQuery(self._pointer) == _NOT_READY:
-                continue
-            runtime.streamSynchronize(self._pointer)  # raises an error, after which no mail arrives
-            if not doorbell.take(self.relaunch):
-                raise DeviceError("a recorded CUDA graph ended without results; please report this, with the kernel")
+        if self._await is not spin:
+            self._await(self._is_idle)
+        runtime.streamSynchronize(self._pointer)
+
+    def _has_mail(self) -> bool:
+        if doorbell.take(self.relaunch):
+            return True
+        if not self._is_idle():
+            return False
+        runtime.streamSynchronize(self._pointer)  # raises an error, after which no mail arrives
+        if not doorbell.take(self.relaunch):
+            raise DeviceError("a recorded CUDA graph ended without results; please report this, with the kernel")
+        return True
+
+    def _is_idle(self) -> bool:
+        return bool(runtime.streamQuery(self._pointer) != _NOT_READY)
 
     def renew(self) -> bool:
         try:

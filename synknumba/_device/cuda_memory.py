@@ -128,9 +128,15 @@ class Streams:
 
     def synchronize(self) -> None:
         """Waits for all streams created so far."""
-        for name in ("load", "work", "store"):
-            if name in self.__dict__:
-                self.__dict__[name].synchronize()
+        for stream in self._created():
+            stream.synchronize()
+
+    def are_done(self) -> bool:
+        """Whether no stream has work left."""
+        return all(stream.done for stream in self._created())
+
+    def _created(self) -> list[Any]:
+        return [self.__dict__[name] for name in ("load", "work", "store") if name in self.__dict__]
 
 
 @final

@@ -22,6 +22,10 @@ class OnStream(partial[Any]):
 _Kind = TypeVar("_Kind", bound=OnStream)
 
 
+class Meeting(OnStream):
+    """A step whose work on the stream waits for other ranks."""
+
+
 class StoreToHost(OnStream):
     """A step that writes to host memory."""
 

@@ -80,7 +80,9 @@ class Rank:
         self._table = Table()
         self._transports: dict[Transport, Communicator] = {}
         self._reserve = _reserve()
+        self._sequence = 0  # number of the round
         device.when_moved = self._forget_buffers
+        device.others_failed = lambda: config.control.has_failed(self._sequence)
 
     # ---- the loop
 
@@ -93,6 +95,7 @@ class Rank:
         sequence, number, table = 0, self._await_command(0), self._table
         while number is not None:
             sequence += 1  # rounds are consecutive, so the doorbell can only have been rung for this one
+            self._sequence = sequence
             news, descriptors, again = None, [], None
             try:
                 if number == doorbell_module.UNDER_WAY:
@@ -111,8 +114,11 @@ class Rank:
             except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
                 self._make_room(error)
                 end_child(error)
+                control.note_failure(sequence)
                 # Wait for copies in progress: they must not write to memory that the script uses next.
                 lost = not self.device.recover()
+                if lost:
+                    control.note_loss(sequence, rank)
                 news = replace(
                     describe_failure(self._explained(number, error), "" if lost else self.device.explain(error)), lost=lost
                 )

@@ -22,7 +22,7 @@ from synknumba._ops import reduction
 from synknumba._rank.collective_routine import StagedRoutine
 from synknumba._rank.routine import Place, Repeated, Routine
 from synknumba._rank.sequence_numbers import Numbers
-from synknumba._rank.sequence_stretches import Stretch, Stretches
+from synknumba._rank.sequence_stretches import Stretch, Stretches, wait_of
 from synknumba._rank.sequence_table import NAP_SECONDS, Action, GivenUp, SequenceTable, runs_tables
 from synknumba._types import Array, UserOp
 from synknumba._wire import sequence, sequence_waits
@@ -113,7 +113,7 @@ class SequenceRoutine(Repeated):
                 (self._run if self._whole is None else self._queue)(first, count, period, kept)
                 self._again_for = bytes(self._round) if count == 1 and not period else None
         except GivenUp:
-            pass
+            self.place.device.synchronize()  # parts that were queued
         except BaseException as error:  # noqa: BLE001  # raised again
             self._fail(error, times)
         return ReturnedInSequence(tuple(self._news)) if self._news else None
@@ -232,14 +232,13 @@ class SequenceRoutine(Repeated):
 
     def _action_of(self, stretch: Stretch, group: Sequence[Part | Loop], word: int, shown: int, depth: int) -> Action:
         """Returns a callable that runs the parts of a stretch once, and waits for them."""
-        position, first, last = self._shown(word), group[0], group[-1]
-        assert isinstance(first, Part)  # loops are in no stretch
-        assert isinstance(last, Part)
+        position, wait, last = self._shown(word), wait_of(group), group[-1]
+        assert isinstance(last, Part)  # loops are in no stretch
 
         def action() -> None:
             position[word] = shown
-            if first.wait is not None:
-                self._await(first.wait)
+            if wait is not None:
+                self._await(wait)
             step = int(self._numbers.steps[depth])
             with self._in(stretch):
                 stretch.run(step, 1)

@@ -22,7 +22,7 @@ from synknumba._rank.sequence_numbers import Numbers
 from synknumba._rank.sequence_renewal import Renewal
 from synknumba._types import Array
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import Formula, Loop, Part
+from synknumba._wire.sequence import Formula, Loop, Part, Wait
 
 SIZES = 64, 8  # recordings are of so many iterations, or of one
 MOST_STEPS = 5000  # in a recording
@@ -279,6 +279,20 @@ class Stretch:
                 self._recordings[key] = None
 
 
+def wait_of(group: Sequence[Part | Loop]) -> Wait | None:
+    """Returns the wait before parts that are run together: that for the last part for which one of them waits.
+
+    >>> from synknumba._wire.sequence import Access
+    >>> first, second, third = (Part(0, "", 0, Access(), wait=wait) for wait in (Wait(2), None, Wait(3, nearby=True)))
+    >>> wait_of([first, second, third])
+    Wait(back=1, nearby=False)
+    """
+    found = [(place, one.wait) for place, one in enumerate(group) if isinstance(one, Part) and one.wait is not None]
+    if not found:
+        return None
+    return Wait(min(wait.back - place for place, wait in found), nearby=all(wait.nearby for _, wait in found))
+
+
 def _has_step(part: Part, depth: int) -> bool:
     """Whether a number of a part depends on the step of a loop."""
 
@@ -394,10 +408,10 @@ class Stretches:
         return isinstance(routine, Steps)
 
     def _end_of_group(self, parts: Sequence[Part | Loop], at: int) -> int:
-        """Returns the end of the longest group from a part on: only its first waits, and only its last is waited for."""
+        """Returns the end of the longest group from a part on: it waits for earlier parts, and only its last is waited for."""
         end, waits = at, self._place.world_size > 1
         while end < len(parts) and self._can_be_apart(one := parts[end]):
-            if end > at and waits and one.wait is not None:
+            if waits and one.wait is not None and one.wait.back <= end - at:  # for a part of the group
                 break
             end += 1
             if waits and one.shows:

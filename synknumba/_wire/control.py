@@ -23,6 +23,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
+
 from synknumba._host.segment import Segment
 from synknumba._types import Array
 from synknumba._wire import doorbell
@@ -36,6 +38,8 @@ SLEEP_SECONDS = 0.05  # interval at which a sleeping coordinator checks the rank
 SEMAPHORE_BYTES = 32  # sizeof(sem_t) on 64-bit Linux (glibc's and musl's bits/semaphore.h)
 IDLE_SECONDS = 1.0  # interval at which a sleeping rank checks that the coordinator is alive
 
+
+FAILED, LOST, LOST_RANK = range(3)  # words of `ControlBlock.failed`
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -115,6 +119,8 @@ class ControlBlock:
         base: address of the block.
         values: values of a call: uint8, shape (VALUE_BYTES,).
         results: small results: uint8, shape (W, RESULT_BYTES).
+        failed: number of the last round in which a rank has failed, of the last one in which a rank's device has become
+            useless, and that rank: int64, shape (3,).
         done: semaphore on which the coordinator sleeps.
         doorbells: semaphore of each rank.
     """
@@ -124,13 +130,15 @@ class ControlBlock:
         self.patience = patience
         values = _align((doorbell.RANK_LINES + world_size * doorbell.WORDS_PER_RANK) * 8)
         results = _align(values + VALUE_BYTES, 4096)
-        size = results + world_size * RESULT_BYTES
+        failed = results + world_size * RESULT_BYTES
+        size = failed + 64
         self.segment = Segment(MARGIN + size + MARGIN)
         memory = self.segment.array("u1", (size,), offset=MARGIN)
         memory[:] = 0  # touches every page, so that no call pays for a page fault
         self.base: int = memory.ctypes.data
         self.values: Array = memory[values : values + VALUE_BYTES]
-        self.results: Array = memory[results:].reshape(world_size, RESULT_BYTES)
+        self.results: Array = memory[results:failed].reshape(world_size, RESULT_BYTES)
+        self.failed: Array = memory[failed : failed + 24].view(np.int64)
         self.done = Semaphore(self.base + doorbell.COORDINATOR_SEMAPHORE * 8)
         semaphores = (_rank_word(rank, doorbell.SEMAPHORE) for rank in range(world_size))
         self.doorbells = tuple(Semaphore(self.base + word * 8) for word in semaphores)
@@ -187,9 +195,27 @@ class ControlBlock:
             rank for rank in range(self.world_size) if doorbell.read(self.base, _rank_word(rank, doorbell.DONE)) != sequence
         ]
 
-    def with_news(self) -> list[int]:
-        """Returns the ranks whose answer comes with a message."""
-        return [rank for rank in range(self.world_size) if doorbell.read(self.base, _rank_word(rank, doorbell.HAS_NEWS))]
+    def note_failure(self, sequence: int) -> None:
+        """Notes, on a rank, that it has failed in this round."""
+        self.failed[FAILED] = sequence
+
+    def note_loss(self, sequence: int, rank: int) -> None:
+        """Notes, on a rank, that its device is useless from this round on."""
+        self.failed[LOST_RANK] = rank
+        self.failed[LOST] = sequence
+
+    def has_failed(self, sequence: int) -> bool:
+        """Whether a rank has failed in this round."""
+        return bool(self.failed[FAILED] == sequence)
+
+    def is_lost(self, sequence: int) -> bool:
+        """Whether a rank's device has become useless in this round, and that rank has answered."""
+        return bool(self.failed[LOST] == sequence) and int(self.failed[LOST_RANK]) in self.with_news(sequence)
+
+    def with_news(self, sequence: int) -> list[int]:
+        """Returns the ranks that have answered this round with a message."""
+        answered = set(range(self.world_size)).difference(self.missing(sequence))
+        return [rank for rank in sorted(answered) if doorbell.read(self.base, _rank_word(rank, doorbell.HAS_NEWS))]
 
     def close(self) -> None:
         """Frees the shared memory and the semaphores in it; idempotent."""

@@ -25,6 +25,10 @@ Formula: TypeAlias = tuple[Any, ...]
 
 NOTHING: frozenset[Key] = frozenset()
 
+# What calls that may fail on one rank alone write, and collectives on streams read of all ranks: a rank that fails never comes
+# to the collective, so the others must not begin it. As for a stage, who reads it need not be waited for.
+SUCCESS: frozenset[Key] = frozenset({("stage", "success")})
+
 
 @dataclass(frozen=True, slots=True)
 class Access:

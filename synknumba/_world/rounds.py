@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NoReturn, Protocol, TypeAlias, final
 
+from synknumba._device import StrandedError
 from synknumba._errors import ArgumentError, CallTimeout, DeviceError, SynkError, WorldError
 from synknumba._host.signals import held_signals, is_of_handler
 from synknumba._types import Array, DeviceKind
@@ -315,17 +316,28 @@ class Rounds:
         watch = self._watch(info, spent)
         while code == doorbell.NOT_YET and not self._control.sleep_coordinator():
             watch()
+            if self._control.is_lost(self.sequence):  # others may wait for that device for ever
+                break
         news = self._read_news(info, watch)
         self.in_flight = None
         learn([one for one in news if not isinstance(one[1], Failed)])
         failures = [(rank, item) for rank, item, _ in news if isinstance(item, Failed)]
-        for rank, failed in failures:
-            if failed.lost:
-                what = (failed.message.strip().splitlines() or [""])[0]
-                reason = f"the GPU of rank {rank} failed ({failed.type_name}: {what})"
-                self._end(reason, Death(rank, self._processes.pids[rank], None), info)
+        if any(failed.lost for _, failed in failures):
+            self._end_for_lost(failures, info)
         if failures:
             raise rank_error(info, failures)
+
+    def _end_for_lost(self, failures: Sequence[tuple[int, Failed]], info: CallInfo) -> NoReturn:
+        """Ends all ranks after the device of one has become useless, and raises `RankDied` with the first cause."""
+        stranded = StrandedError.__qualname__
+        rank, failed = min(failures, key=lambda one: (one[1].type_name == stranded, not one[1].lost))
+        what = f"{failed.type_name}: {(failed.message.strip().splitlines() or [''])[0]}"
+        if failed.lost:
+            reason = f"the GPU of rank {rank} failed ({what})"
+        else:
+            waiting = ", ".join(str(other) for other, one in failures if one.lost)
+            reason = f"rank {rank} failed ({what}), for which the GPU of rank {waiting} waits"
+        self._end(reason, Death(rank, self._processes.pids[rank], None), info)
 
     def _watch(self, info: CallInfo, spent: float = 0.0) -> Callable[[], None]:
         """Returns a check to call repeatedly while ranks work: it raises if a rank has died or the time limit is exceeded."""
@@ -343,7 +355,7 @@ class Rounds:
 
     def _give_up(self, info: CallInfo) -> None:
         # If all ranks have arrived, one of them has not sent its news.
-        missing = self._control.missing(self.sequence) or self._control.with_news()
+        missing = self._control.missing(self.sequence) or self._control.with_news(self.sequence)
         places, stacks = self.places(), self._processes.where(missing)
         self.kill(f"{info} took longer than timeout={self.timeout} s")
         way_out = "Call fork() again, with a larger timeout"
@@ -359,7 +371,7 @@ class Rounds:
     def _read_news(self, info: CallInfo, watch: Callable[[], None]) -> list[RankNews]:
         out: list[RankNews] = []
         try:
-            for rank in self._control.with_news():
+            for rank in self._control.with_news(self.sequence):
                 answer, descriptors = self._read_one(info, watch, rank)
                 self._warned += answer.warned
                 if answer.news is not None:

@@ -94,7 +94,7 @@ def coordinator_side(control: ControlBlock, rounds: int, delay: Delays) -> None:
         for rank in range(world_size):
             expected = payload(sequence, rank)
             assert (results[rank][0], results[rank][LAST]) == (expected, expected), (sequence, rank)
-        assert control.with_news() == [rank for rank in range(world_size) if sequence % 7 == rank], sequence
+        assert control.with_news(sequence) == [rank for rank in range(world_size) if sequence % 7 == rank], sequence
 
 
 def run(rounds: int, ranks: int, patience: Patience, *, delays: bool) -> float:

@@ -87,6 +87,45 @@ except synk.RankDied as error:
     finish(script, f"a kernel writes to an illegal address, devices={devices}", "`RankDied`", told[1])
 
 
+@pytest.mark.gpu
+@pytest.mark.multi_gpu
+@pytest.mark.parametrize("times", [1, 1000])
+def test_illegal_address_before_a_collective(start, finish, times):
+    """The other GPUs wait in the collective of a sequence, for ever: the world ends, and the first cause is told."""
+    script = start(
+        "DEVICES = [0, 1]\n"
+        + WILD
+        + f"""
+@synk.sequence
+def loop(y, v, far):
+    wild(y, 1, synk.RANK, far)
+    synk.all_reduce(v, "sum")
+
+numbers = synk.data(ROWS)
+y, v = synk.data(np.zeros(1001)), synk.variable(np.ones(1 << 20))
+world = synk.fork(devices=DEVICES)
+total(numbers)
+for _ in range(3):
+    loop(y, v, 0, times={times})
+began = time.monotonic()
+try:
+    loop(y, v, 10**12, times={times})
+except synk.RankDied as error:
+    say("died", time.monotonic() - began, str(error).replace("\\n", " "))
+"""
+        + AGAIN
+    )
+    told = script.expect(r"died (\S+) (.*)")
+    assert float(told[1]) < 2.0
+    assert "the GPU of rank 1 failed" in told[2]
+    finish(
+        script,
+        f"a kernel writes to an illegal address before an all_reduce in a sequence, times={times}",
+        "`RankDied`",
+        told[1],
+    )
+
+
 @one_gpu
 def test_exception_in_a_kernel(start, finish):
     """Told as what it is where Numba tells it; where its `raise` traps, the context is lost and the world ends."""

@@ -48,6 +48,7 @@ class Case:
         in_place: sources and targets are the same memory, or lie where the collective would put them.
         staging: bytes of a step for the pieces of others; None as it is.
         captured: run as a CUDA graph.
+        mail: whether what is small may go by the package's own kernels.
     """
 
     collective: str
@@ -58,6 +59,7 @@ class Case:
     in_place: bool = False
     staging: int | None = None
     captured: bool = False
+    mail: bool = True
 
     def source_counts(self, array: int) -> tuple[int, ...]:
         counts = self.counts[array]
@@ -163,13 +165,15 @@ class Rank:
         make = getattr(self.communicator, case.collective)
         op = () if case.op is None else (case.op,)
         root = (case.root,) if case.collective in ("broadcast", "reduce") else ()
-        kept = self.driver._STAGING_BYTES
+        kept, mail = self.driver._STAGING_BYTES, self.communicator.mail
         try:
+            if not case.mail:
+                self.communicator.mail = None
             if case.staging is not None:
                 self.driver._STAGING_BYTES = case.staging
             return make(exchanges, *op, *root)
         finally:
-            self.driver._STAGING_BYTES = kept
+            self.driver._STAGING_BYTES, self.communicator.mail = kept, mail
 
     def arrays(self, case: Case, array: int) -> tuple[Any, Any]:
         """Source and target on the GPU, not filled."""
@@ -255,6 +259,54 @@ class Rank:
             step()
         self.stream.synchronize()
         return asked
+
+    def rounds(self, sizes: list[tuple[int, int]]) -> list[np.ndarray]:
+        """Sums and exchanges with the other ranks in turns, of so many numbers, all in one stretch of the stream."""
+        most = max(max(pair) for pair in sizes)
+        with self.stream:
+            x = self.cupy.asarray(np.random.default_rng(self.rank).integers(-9, 9, most))
+            inbox = self.cupy.zeros(most * self.world_size, np.int64)
+        steps, others = {}, list(range(self.world_size))
+        for pair in set(sizes):
+            summed, sent = pair
+            case = Case("all_reduce", "int64", ((summed,) * self.world_size,), "sum")
+            reduce = self.step(case, [self.exchange(case, 0, x[:summed], x[:summed])])
+            counts = (most,) * self.world_size, (most * self.world_size,) * self.world_size
+            sides = ((one if rank == self.rank else None for rank in others) for one in (x, inbox))
+            to_all = tuple(Copy(a, 0, b, a * most, sent) for a in others for b in others if sent)
+            given, got = map(tuple, sides)
+            steps[pair] = reduce, self.communicator.exchange([Exchange(np.dtype("int64"), given, got, *counts, to_all)])
+        if self.communicator.mail is None:
+            return []
+        for pair in sizes:
+            for step in steps[pair]:
+                step()
+            with self.stream:
+                x += inbox.reshape(self.world_size, most).sum(0) // 3 + self.rank
+        with self.stream:
+            return [x.get(), inbox.get()]
+
+    def times(self, op: str, nbytes: int, mail: bool) -> float:
+        """Microseconds of a captured collective."""
+        counts = ((nbytes // 4,) * self.world_size,)
+        case = Case("all_reduce" if op else "exchange", "float32", counts, op or None, mail=mail)
+        pair = self.arrays(case, 0)
+        step = self.step(case, [self.exchange(case, 0, *pair)])
+        step()
+        with self.stream:
+            self.stream.begin_capture()
+            for _ in range(100):
+                step()
+            graph = self.stream.end_capture()
+            graph.launch()
+            events = [self.cupy.cuda.Event() for _ in range(2)]
+            self.stream.synchronize()
+            events[0].record()
+            for _ in range(10):
+                graph.launch()
+            events[1].record()
+            self.stream.synchronize()
+        return self.cupy.cuda.get_elapsed_time(*events)
 
     def close(self) -> bool:
         self.communicator.close()
@@ -399,6 +451,35 @@ def test_broadcast(ranks: Ranks, dtype: str, in_place: bool) -> None:
 def test_all_gather(ranks: Ranks, dtype: str, in_place: bool) -> None:
     for counts in (equal_counts(ranks.world_size), unequal_counts(ranks.world_size)):
         ranks.check(Case("all_gather", dtype, counts, in_place=in_place))
+
+
+@pytest.mark.multi_gpu
+def test_mail_in_turns(many: Ranks) -> None:
+    """Letters of all lengths follow each other without a wait of the host; each is read before it is overwritten."""
+    rng = np.random.default_rng(5)
+    kinds = [(int(a), int(b)) for a, b in zip(rng.integers(0, 8192, 20), rng.integers(0, 32_768, 20), strict=True)]
+    sizes = [kinds[i] for i in rng.integers(0, len(kinds), 400)]
+    found = many.ask("rounds", sizes)
+    assert all(found), "the GPUs do not write to each other's memory"
+    world_size, most = many.world_size, max(max(pair) for pair in sizes)
+    x = np.array([np.random.default_rng(rank).integers(-9, 9, most) for rank in range(world_size)])
+    inbox = np.zeros((world_size, most), np.int64)
+    for summed, sent in sizes:
+        x[:, :summed] = x[:, :summed].sum(0)
+        inbox[:, :sent] = x[:, :sent]
+        x += inbox.sum(0) // 3 + np.arange(world_size)[:, None]
+    for rank in range(world_size):
+        assert_array_equal(found[rank][0], x[rank])
+        assert_array_equal(found[rank][1].reshape(world_size, most), inbox)
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.parametrize("collective", ["all_reduce", "exchange"])
+def test_without_mail(many: Ranks, collective: str) -> None:
+    """NCCL does what mail does, where GPUs cannot write to each other's memory."""
+    for dtype in ("int8", "float32", "complex128"):
+        op = "sum" if collective == "all_reduce" else None
+        many.check(Case(collective, dtype, equal_counts(many.world_size), op, mail=False))
 
 
 @in_place_or_not
