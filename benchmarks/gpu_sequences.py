@@ -5,8 +5,8 @@ python benchmarks/gpu_sequences.py --ranks 1 2 --json benchmarks/results/h100-gp
 
 Rows: an empty kernel, without and with the iteration's number as an argument; a kernel, an all_reduce of 100 float32, a kernel
 and the sum of its results; steps of Jacobi's method on n × n points, float32, whose ranks exchange rows and swap two arrays;
-and sweeps of an Ising model on 512 × 512 sites. CuPy's peer runs on one GPU, 100 steps in a graph; JAX's is fori_loop under
-jit, with ppermute between GPUs. Microseconds an iteration.
+and sweeps of an Ising model on 512 × 512 sites. CuPy's peer has 100 steps in a graph, with NCCL between GPUs; JAX's is
+fori_loop under jit, with ppermute. Microseconds an iteration.
 """
 
 import sys
@@ -29,8 +29,6 @@ from sequences import (
     relaxed,
     repeated,
     start_of,
-    step,
-    steps,
     sweep,
     sweeps,
 )
@@ -46,6 +44,32 @@ CUPY_PEER = Path(__file__).with_name("_gpu_sequences_cupy.py")
 @cuda.jit
 def numbered(x, number):
     pass
+
+
+@synk.parallel(grid=1, block=128)
+@cuda.jit
+def halve(x):
+    i = cuda.threadIdx.x
+    if i < x.shape[0]:
+        x[i] = np.float32(0.5) * x[i] + np.float32(1.0)
+
+
+@synk.parallel(grid=1, block=128, outputs={"t": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def total(x, t):
+    i = cuda.threadIdx.x
+    if i < x.shape[0]:
+        cuda.atomic.add(t, 0, x[i])
+
+
+def step(x):
+    """An iteration, which brings all elements closer to 2."""
+    halve(x)
+    synk.all_reduce(x, "avg")
+    return total(x)
+
+
+steps = synk.sequence(step)
 
 
 @synk.sequence
@@ -120,8 +144,8 @@ def both(
 
 def peers(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result]:
     """Those that are installed."""
-    if ranks == 1:
-        yield from sequences.results_of("CuPy, graph", [], CUPY_PEER, ranks, seconds, sides, "cuda")
+    name = "CuPy, graph" if ranks == 1 else "CuPy and NCCL, graph"
+    yield from sequences.results_of(name, [], CUPY_PEER, ranks, seconds, sides, "cuda")
     if find_spec("jax"):
         yield from sequences.results_of("JAX", [], sequences.JAX_PEER, ranks, seconds, ["float32", *sides], "cuda")
     else:
