@@ -5,8 +5,9 @@ python benchmarks/gpu_sequences.py --ranks 1 2 --json benchmarks/results/h100-gp
 
 Rows: an empty kernel, without and with the iteration's number as an argument; a kernel, an all_reduce of 100 float32, a kernel
 and the sum of its results; steps of Jacobi's method on n × n points, float32, whose ranks exchange rows and swap two arrays;
-and sweeps of an Ising model on 512 × 512 sites. CuPy's peer has 100 steps in a graph, with NCCL between GPUs; JAX's is
-fori_loop under jit, with ppermute. Microseconds an iteration.
+sweeps of an Ising model on 512 × 512 sites; and steps of softmax regression, by functions with record=True in the sequence,
+and without in single calls. CuPy's peer has 100 steps in a graph, with NCCL between GPUs; JAX's is fori_loop under jit, with
+ppermute; of the regression, a step under jit, with its loss. Microseconds an iteration.
 """
 
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import sequences
 from _common import arguments, save, time_in_turns
+from _gpu_regression import CLASSES, FEATURES, RATE, WHAT, losses_by_numpy, problem
 from numba import cuda
 from sequences import (
     CALLS,
@@ -37,7 +39,7 @@ import synknumba as synk
 
 SIDES = (1024, 4096, 16384)
 LATTICE = 512
-CUPY_PEER = Path(__file__).with_name("_gpu_sequences_cupy.py")
+CUPY_PEER, REGRESSION = (Path(__file__).with_name(name) for name in ("_gpu_sequences_cupy.py", "_gpu_regression.py"))
 
 
 @synk.parallel(grid=1, block=1)
@@ -97,6 +99,40 @@ def jacobi_once(u, v):
     relax(u, v)
 
 
+@synk.function(outputs="mean")
+def slope(x, onehot, w, new):
+    """The loss of softmax regression, and the sum of its gradient over rows."""
+    z = synk.matmul(x, w)
+    e = np.exp(z - z.max(1, keepdims=True))
+    p = e / e.sum(1, keepdims=True)
+    new[...] = synk.matmul(x.T, p - onehot)
+    return -np.log((p * onehot).sum(1)).mean()
+
+
+@synk.function
+def descend(w, new, rate):
+    w -= rate * new
+
+
+recorded_slope = synk.function(record=True, outputs="mean")(slope.__wrapped__)
+recorded_descend = synk.function(record=True)(descend.__wrapped__)
+
+
+def learn_once(x, onehot, w, new):
+    loss = slope(x, onehot, w, new)
+    synk.all_reduce(new, "sum")
+    descend(w, new, RATE)
+    return loss
+
+
+@synk.sequence
+def learn(x, onehot, w, new):
+    loss = recorded_slope(x, onehot, w, new)
+    synk.all_reduce(new, "sum")
+    recorded_descend(w, new, RATE)
+    return loss
+
+
 def steps_of(side: int) -> int:
     """How many steps take some milliseconds."""
     return max(100, TIMES * SIDES[0] ** 2 // side**2)
@@ -119,6 +155,7 @@ def measure(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result
         for side in sides:
             yield from measure_jacobi(ranks, seconds, side)
         s = synk.scatter(synk.variable(np.ones((LATTICE, LATTICE), np.int8)), halo=1, periodic=True)
+        yield from measure_regression(ranks, seconds)
         yield from both(f"Ising {LATTICE}²", ranks, lambda: sweeps(s, 0.5, times=500), 500, lambda: sweep(s, 0.5, 7), seconds)
         assert set(np.unique(synk.gather(s, nd_up=0))) <= {-1, 1}
 
@@ -131,6 +168,15 @@ def measure_jacobi(ranks: int, seconds: float, side: int) -> Iterator[Result]:
     if side <= SIDES[0]:
         assert np.allclose(synk.gather(u, nd_up=0), relaxed(start, 10), rtol=1e-5)
     yield from both(f"Jacobi {side}²", ranks, lambda: jacobi(u, v, times=times), times, lambda: jacobi_once(u, v), seconds)
+
+
+def measure_regression(ranks: int, seconds: float) -> Iterator[Result]:
+    """Steps of softmax regression, with the loss of each to the script."""
+    x, y = (synk.scatter(synk.variable(one)) for one in problem())
+    w, new = (synk.variable(np.zeros((FEATURES, CLASSES), np.float32)) for _ in range(2))
+    assert np.allclose(learn(x, y, w, new, times=20, every=1), losses_by_numpy(20), rtol=1e-4)
+    given = x, y, w, new
+    yield from both(WHAT, ranks, lambda: learn(*given, times=100, every=1), 100, lambda: learn_once(*given), seconds)
 
 
 def both(
@@ -146,6 +192,10 @@ def peers(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result]:
     """Those that are installed."""
     name = "CuPy, graph" if ranks == 1 else "CuPy and NCCL, graph"
     yield from sequences.results_of(name, [], CUPY_PEER, ranks, seconds, sides, "cuda")
+    for module, how in (("torch", "torch"), ("torch", "graph"), ("jax", "jax")):
+        if find_spec(module):
+            name = {"graph": "torch, CUDA graph", "jax": "JAX"}.get(how, how)
+            yield from sequences.results_of(name, [], REGRESSION, ranks, seconds, [how], "cuda")
     if find_spec("jax"):
         yield from sequences.results_of("JAX", [], sequences.JAX_PEER, ranks, seconds, ["float32", *sides], "cuda")
     else:

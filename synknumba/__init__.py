@@ -16,6 +16,7 @@ from synknumba._call.sequence import Sequence as Sequence
 from synknumba._call.sequence import carry as carry
 from synknumba._call.sequence import sequence as sequence
 from synknumba._call.sequence import static as static
+from synknumba._device.matmul import matmul as matmul
 from synknumba._errors import ArgumentError as ArgumentError
 from synknumba._errors import BatchError as BatchError
 from synknumba._errors import CallTimeout as CallTimeout
@@ -26,6 +27,7 @@ from synknumba._errors import LaunchError as LaunchError
 from synknumba._errors import PartitionError as PartitionError
 from synknumba._errors import RankDied as RankDied
 from synknumba._errors import RankError as RankError
+from synknumba._errors import RecordError as RecordError
 from synknumba._errors import ReductionError as ReductionError
 from synknumba._errors import SharedMemoryError as SharedMemoryError
 from synknumba._errors import SynkError as SynkError

@@ -33,6 +33,12 @@ class _Roles(TypedDict, total=False):
     name: str | None
 
 
+class _Calls(_Roles, total=False):
+    """Options of `function` alone that leave the parameters as they are."""
+
+    record: bool
+
+
 class _Sizes(_Roles, total=False):
     """Options of `parallel` that leave the parameters as they are."""
 
@@ -198,13 +204,13 @@ def parallel(
 
 
 @overload
-def function(func: Callable[P, Any], /, **options: Unpack[_Roles]) -> Function[P, None]: ...
+def function(func: Callable[P, Any], /, **options: Unpack[_Calls]) -> Function[P, None]: ...
 @overload
-def function(func: Callable[P, Any], /, *, outputs: Any, **options: Unpack[_Roles]) -> Function[P, Any]: ...
+def function(func: Callable[P, Any], /, *, outputs: Any, **options: Unpack[_Calls]) -> Function[P, Any]: ...
 @overload
-def function(**options: Unpack[_Roles]) -> _Wrap: ...
+def function(**options: Unpack[_Calls]) -> _Wrap: ...
 @overload
-def function(*, outputs: Any, **options: Unpack[_Roles]) -> _WrapWithResult: ...
+def function(*, outputs: Any, **options: Unpack[_Calls]) -> _WrapWithResult: ...
 @overload
 def function(
     func: Callable[..., Any],
@@ -213,7 +219,7 @@ def function(
     outputs: Any = ...,
     givens: Mapping[str, Any] | None,
     updates: Mapping[str, Any] | None = None,
-    **options: Unpack[_Roles],
+    **options: Unpack[_Calls],
 ) -> Function[..., Any]: ...
 @overload
 def function(
@@ -222,7 +228,7 @@ def function(
     *,
     outputs: Any = ...,
     updates: Mapping[str, Any] | None,
-    **options: Unpack[_Roles],
+    **options: Unpack[_Calls],
 ) -> Function[..., Any]: ...
 @overload
 def function(
@@ -230,7 +236,7 @@ def function(
     outputs: Any = ...,
     givens: Mapping[str, Any] | None = None,
     updates: Mapping[str, Any] | None = None,
-    **options: Unpack[_Roles],
+    **options: Unpack[_Calls],
 ) -> _WrapBound: ...
 @known_options
 def function(
@@ -243,6 +249,7 @@ def function(
     givens: Mapping[str, Any] | None = None,
     updates: Mapping[str, Any] | None = None,
     sliceable: Iterable[str] = (),
+    record: bool = False,
     name: str | None = None,
 ) -> Any:
     """Runs a Python function on all ranks, each on its own rows: of NumPy arrays on the CPU, of CuPy arrays on GPUs.
@@ -266,6 +273,10 @@ def function(
             `local_batch` selects, in `num_slices` slices. They are inputs unless also named in inout=. Sharded arguments may
             have a different number of rows: both are sliced by the same rule, a slice runs if either has rows, and "mean" is
             weighted by the rows of the sharded arguments.
+        record: whether a GPU repeats what the function has put on it without running Python, which takes a call from some
+            hundred microseconds to some ten. The function runs twice for each kind of arguments, which differ by shapes,
+            dtypes and numbers, and must depend on nothing else; it must not look at numbers of the GPU. Matrices are
+            multiplied by `matmul`. On cores it has no effect.
         name: name in messages; default: the function's.
 
     Returns:
@@ -286,6 +297,7 @@ def function(
             style="function",
             ops=ops,
             has_ops=has_ops,
+            record=_flag(record, "record"),
             broadcast=_names(broadcast, "broadcast"),
             inout=_names(inout, "inout"),
             givens=_by_name(givens, "givens", '{"x": data}'),
@@ -436,6 +448,12 @@ def _kernel_options(broadcast: Iterable[str], givens: Mapping[str, Any] | None, 
         givens=_by_name(givens, "givens", '{"x": data}'),
         sliceable=_names(sliceable, "sliceable"),
     )
+
+
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name} must be True or False, got {value!r}")
+    return value
 
 
 def _plain_ops(ops: Any) -> Any:

@@ -157,6 +157,10 @@ class CallTimeout(WorldError, TimeoutError):  # noqa: N818  # named as the built
         self.stacks = dict(stacks or {})
 
 
+class RecordError(SynkError, RuntimeError):
+    """A function with `record=True` does what a recording cannot repeat."""
+
+
 class VariableLost(WorldError):  # noqa: N818  # named as `RankDied`
     """The values of a `Variable` ended with the ranks of its world, and no snapshot has them. It can be given a value."""
 

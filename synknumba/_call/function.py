@@ -589,6 +589,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             only_read=frozenset() if launch is None else self._only_read(call),
             shards=options.shards,
             small=small,
+            is_recorded=self._options.record,
             sized_by=source,
         )
         world.attach([*call.segments, *built.segments.values(), *(() if updates is None else updates.segments)], info)

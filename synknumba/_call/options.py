@@ -34,6 +34,7 @@ class FunctionOptions:
     updates: Mapping[str, tuple[VariableState, Op]] = field(default_factory=dict)  # accumulators, by parameter
     launch: LaunchConfig | None = None  # of a kernel
     compile_options: Mapping[str, Any] = field(default_factory=dict)  # of a kernel
+    record: bool = False  # whether GPUs repeat a Python function's work without Python
     flat: frozenset[str] = frozenset()  # whose arrays a generated kernel sees with all axes but that of the rows merged
 
     def user_ops(self) -> list[UserOp]:

@@ -209,6 +209,28 @@ class Chain(ABC):
         """Frees the recording, after queued launches have ended; idempotent."""
 
 
+class Recorder(ABC):
+    """Records the calls of one Python function, which then run without Python."""
+
+    @abstractmethod
+    def recorded(self, call: Callable[[], Any], arguments: Any, written: Sequence[Any]) -> Callable[[], Any]:
+        """Returns a call that is recorded when it is first made.
+
+        Args:
+            call: calls the function, with the device's scope as context.
+            arguments: tree of its arguments.
+            written: the arrays among them that it may write.
+
+        Raises:
+            RecordError: an argument is neither an array nor a number; or, from the call, the function does what a recording
+                cannot repeat.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the recordings."""
+
+
 class Device(ABC):
     """One GPU, or one core, and its memory; made in a rank, after the fork."""
 
@@ -258,6 +280,10 @@ class Device(ABC):
     def marker(self) -> Callable[[], bool]:
         """Returns a function that tells whether the work that is on the stream now has been done."""
         return lambda: True
+
+    def recorder(self, name: str) -> "Recorder | None":
+        """Returns what records the calls of a Python function; None if Python is not what its calls wait for."""
+        return None
 
     @abstractmethod
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:

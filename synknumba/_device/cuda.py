@@ -19,13 +19,14 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from synknumba._device.base import Chain, Device, DeviceKernel, Replay, Step, StrandedError, Workspace, unmasked
+from synknumba._device.base import Chain, Device, DeviceKernel, Recorder, Replay, Step, StrandedError, Workspace, unmasked
 from synknumba._device.compilers import find_compiler
 from synknumba._device.compilers.base import RecordArray
+from synknumba._device.cuda_calls import RecordedFunction
 from synknumba._device.cuda_chain import record_chain
 from synknumba._device.cuda_code import ADD_WEIGHTED, DIVIDE, Mailbox
 from synknumba._device.cuda_graph import record
-from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, Streams, typed
+from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, Streams, is_done, typed
 from synknumba._device.cuda_steps import (
     CopyOut,
     CudaKernel,
@@ -95,7 +96,10 @@ class CudaDevice(Device):
     def marker(self) -> Callable[[], bool]:
         event = cupy.cuda.Event(disable_timing=True)
         event.record(self.stream)
-        return lambda: bool(event.done)
+        return lambda: is_done(runtime.eventQuery, event)
+
+    def recorder(self, name: str) -> Recorder:
+        return RecordedFunction(name, self.stream)
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
         return CudaKernel(self._compiler.kernel(function, options, self._launch_stream))

@@ -26,7 +26,7 @@ from synknumba._device.cuda_nodes import (
     launcher,
     rewriter,
 )
-from synknumba._device.cuda_steps import CopyOut, CudaLaunch, Fill, Meeting, OnStream, StoreToHost, all_on_stream
+from synknumba._device.cuda_steps import NOT_READY, CopyOut, CudaLaunch, Fill, Meeting, OnStream, StoreToHost, all_on_stream
 from synknumba._errors import DeviceError
 from synknumba._wire import doorbell
 from synknumba._wire.relaunch import Relaunch, Scalars
@@ -36,8 +36,6 @@ PUBLISHED_BYTES = 64 << 10  # copied by one block; larger results go through the
 
 Wait: TypeAlias = Callable[[Callable[[], bool]], None]
 """Waits until a function returns true, unless that will never be."""
-
-_NOT_READY = 600  # cudaErrorNotReady: work is pending, without an error
 
 
 def spin(is_done: Callable[[], bool]) -> None:
@@ -154,7 +152,7 @@ class _GraphReplay(Replay):
         return True
 
     def _is_idle(self) -> bool:
-        return bool(runtime.streamQuery(self._pointer) != _NOT_READY)
+        return bool(runtime.streamQuery(self._pointer) != NOT_READY)
 
     def renew(self) -> bool:
         try:

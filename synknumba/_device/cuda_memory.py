@@ -24,7 +24,7 @@ from cupy.cuda import runtime
 from synknumba._device.base import Buffer, SliceSteps, Step, Workspace
 from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_code import move_rows
-from synknumba._device.cuda_steps import OnStream, StoreToHost, copy_in, copy_out, keeping
+from synknumba._device.cuda_steps import NOT_READY, OnStream, StoreToHost, copy_in, copy_out, keeping
 from synknumba._ops.rows import Listed, Range, Rows
 from synknumba._types import Array, Shape
 
@@ -110,6 +110,14 @@ class LockedMemory:
         self._known.clear()
 
 
+def is_done(query: Callable[[int], int], of: Any) -> bool:
+    """Whether a stream or an event is done; raises the error if its work has failed, after which CuPy's `done` stays false."""
+    if query(of.ptr) == NOT_READY:
+        return False
+    of.synchronize()
+    return True
+
+
 @dataclass(frozen=True)
 class Streams:
     """The streams of one device: for work and, created on first use, for copies that overlap it."""
@@ -133,7 +141,7 @@ class Streams:
 
     def are_done(self) -> bool:
         """Whether no stream has work left."""
-        return all(stream.done for stream in self._created())
+        return all(is_done(runtime.streamQuery, stream) for stream in self._created())
 
     def _created(self) -> list[Any]:
         return [self.__dict__[name] for name in ("load", "work", "store") if name in self.__dict__]

@@ -41,6 +41,35 @@ class _NodeParams(ctypes.Structure):
     )
 
 
+class _CopyParams(ctypes.Structure):
+    """CUDA_MEMCPY3D of cuda.h."""
+
+    _fields_ = (
+        *((f"source_{name}", ctypes.c_size_t) for name in ("x", "y", "z", "lod")),
+        ("source_type", ctypes.c_uint),
+        ("source_host", ctypes.c_void_p),
+        ("source", ctypes.c_uint64),
+        ("source_array", ctypes.c_void_p),
+        ("reserved_0", ctypes.c_void_p),
+        ("source_pitch", ctypes.c_size_t),
+        ("source_height", ctypes.c_size_t),
+        *((f"target_{name}", ctypes.c_size_t) for name in ("x", "y", "z", "lod")),
+        ("target_type", ctypes.c_uint),
+        ("target_host", ctypes.c_void_p),
+        ("target", ctypes.c_uint64),
+        ("target_array", ctypes.c_void_p),
+        ("reserved_1", ctypes.c_void_p),
+        ("target_pitch", ctypes.c_size_t),
+        ("target_height", ctypes.c_size_t),
+        *((name, ctypes.c_size_t) for name in ("width", "height", "depth")),
+    )
+
+
+_COPY_NODE, _HOST_NODE = 1, 3  # CUgraphNodeType
+_HOST, _UNIFIED = 1, 4  # CUmemorytype
+_MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+
+
 @cache
 def _driver() -> ctypes.CDLL:
     driver = ctypes.CDLL("libcuda.so.1")
@@ -90,6 +119,36 @@ def capture(steps: Iterable[Step], stream: Any) -> tuple[int, dict[int, int]]:
                 runtime.graphDestroy(graph)
         raise
     return runtime.streamEndCapture(stream.ptr), nodes
+
+
+def host_work(graph: int) -> str | None:
+    """Returns what a graph does with memory of the host, or on the host, in words; None if nothing."""
+    count = ctypes.c_size_t()
+    _ask("cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
+    nodes = (ctypes.c_void_p * count.value)()
+    if nodes:
+        _ask("cuGraphGetNodes", ctypes.c_void_p(graph), nodes, ctypes.byref(count))
+    for node in nodes:
+        kind = ctypes.c_int()
+        _ask("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
+        if kind.value == _HOST_NODE:
+            return "calls a function of the host"
+        if kind.value == _COPY_NODE:
+            copy = _CopyParams()
+            _ask("cuGraphMemcpyNodeGetParams", ctypes.c_void_p(node), ctypes.byref(copy))
+            if _is_of_host(copy.source_type, copy.source_host, copy.source):
+                return "copies memory of the host to the GPU"
+            if _is_of_host(copy.target_type, copy.target_host, copy.target):
+                return "copies memory of the GPU to the host"
+    return None
+
+
+def _is_of_host(kind: int, host: int | None, address: int | None) -> bool:
+    if kind != _UNIFIED:
+        return kind == _HOST
+    found = ctypes.c_uint()
+    code = _driver().cuPointerGetAttribute(ctypes.byref(found), _MEMORY_TYPE, ctypes.c_uint64(address or host or 0))
+    return code != 0 or found.value == _HOST
 
 
 def free_graph(graph: int, executable: int, stream: Any) -> None:

@@ -9,6 +9,8 @@ from cupy.cuda import runtime
 from synknumba._device.base import DeviceKernel, Step, Three
 from synknumba._device.compilers.base import CompiledKernel
 
+NOT_READY = 600  # cudaErrorNotReady: work is pending, without an error
+
 
 class OnStream(partial[Any]):
     """A step that only puts work on a stream: it reads no host memory and waits for nothing.

@@ -22,7 +22,7 @@ from synknumba._rank.update_routine import variable_updates
 from synknumba._types import Array, UserOp
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import News, Returned
-from synknumba._wire.program import Constant, HeldRows, Param, Program, Sharded, Tree
+from synknumba._wire.program import Constant, Held, HeldRows, Param, Program, Sharded, Tree, Update
 
 _FIXED = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, type, Enum, np.generic, np.dtype),
@@ -53,6 +53,9 @@ class FunctionRoutine(Routine):
         self._after: list[Step] = []  # assignments of updated variables
         self._results: list[tuple[Any, SliceRows | None]] = []
         self._objects: dict[object, Any] = {}  # copies of objects that are arguments, of this run
+        # Records the calls, if the function has `record=True` and Python is what its calls wait for.
+        name = getattr(function, "__name__", "the function")
+        self._recorder = place.device.recorder(name) if program.is_recorded else None
         self._alone: Callable[[], Any] | None = None  # the only call, if it needs no steps around it: fast path
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
@@ -63,7 +66,7 @@ class FunctionRoutine(Routine):
             moves = Moves(number, self.workspace.turns, updates)
             arguments = {name: self.argument(name, param, rows, values, moves) for name, param in self.program.parameters}
             moves.after += [step for update in updates.values() for step in update.fold(rows)]
-            call = self._call_with(arguments)
+            call = self._recorded(self._call_with(arguments), arguments)
             parts.append(moves.around(partial(self._call_slice, call, rows, alone=len(slices) == 1)))
             checks += moves.checks
             calls.append((call, moves.is_empty))
@@ -92,6 +95,20 @@ class FunctionRoutine(Routine):
         if not renewed:
             return partial(self._function, **arguments)
         return lambda: self._function(**arguments | {name: self._renewed(arguments[name]) for name in renewed})
+
+    def _recorded(self, call: Callable[[], Any], arguments: dict[str, Any]) -> Callable[[], Any]:
+        """Returns a call that is recorded, if the function is."""
+        if self._recorder is None:
+            return call
+        leaves, structure = flatten(list(arguments.values()))
+        plain = unflatten(structure, [leaf.value if isinstance(leaf, _Passed) else leaf for leaf in leaves])
+        written = [
+            array
+            for name, param in self.program.parameters
+            for leaf, array in zip(_leaves(param), flatten(arguments[name])[0], strict=True)
+            if _is_written(leaf)
+        ]
+        return self._recorder.recorded(call, plain, written)
 
     def _renewed(self, argument: Any) -> Any:
         """Returns a tree with new dicts, lists and tuples, and this run's objects."""
@@ -159,6 +176,8 @@ class FunctionRoutine(Routine):
     def close(self) -> None:
         super().close()
         self._writer.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     def _answer(self, results: list[tuple[Any, SliceRows | None]]) -> News | None:
         if not results:
@@ -203,6 +222,22 @@ def _has_input_rows(param: Param) -> bool:
     if isinstance(param, Tree):
         return any(map(_has_input_rows, param.leaves))
     return isinstance(param, Sharded | HeldRows) and not param.writable
+
+
+def _leaves(param: Param) -> list[Param]:
+    return [leaf for one in param.leaves for leaf in _leaves(one)] if isinstance(param, Tree) else [param]
+
+
+def _is_written(leaf: Param) -> bool:
+    """Returns whether a function may write an argument."""
+    match leaf:
+        case Update():
+            return True
+        case Held():
+            return not leaf.read_only
+        case Sharded() | HeldRows():
+            return leaf.writable
+    return False
 
 
 def _is_fixed(value: Any) -> bool:

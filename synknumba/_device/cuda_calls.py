@@ -1,0 +1,217 @@
+"""Python functions recorded as CUDA graphs: what a call puts on the stream is repeated without Python.
+
+    1st call of a kind   the function runs as it is ──> its arrays are put back ──> it runs again, captured ──> the graph runs
+                         ──> the same numbers? ──no──> error
+    later calls          the graph runs; the results lie where they lay
+
+Kinds differ by the arguments' memory, shapes and dtypes, and by numbers. Temporary arrays come from a pool of the recordings'
+own, so that nobody else gets their memory while the graph refers to it.
+
+The comparison finds what a graph cannot repeat: random numbers, counters, anything that Python computes anew at each call.
+Copies from and to the host are refused for themselves: a graph would read the same address of the host again, whatever lies
+there by then.
+"""
+
+import os
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, final
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from synknumba._device.base import Recorder
+from synknumba._device.cuda_nodes import free_graph, host_work
+from synknumba._errors import RecordError
+from synknumba._ops.tree import flatten, unflatten
+
+MOST_KINDS = 16  # recordings of one function that are kept
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed: memory may be allocated meanwhile
+# Of the largest number of an array. Sums by atomic operations differ by rounding from run to run; random numbers by far more.
+_TOLERANCE = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-8, "complex64": 1e-4, "complex128": 1e-8}
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+Call = Callable[[], Any]
+
+
+@final
+class RecordedFunction(Recorder):
+    """The recordings of one function on one rank.
+
+    Args:
+        name: of the function, for messages.
+        stream: CuPy's, which is the current one while the function runs.
+    """
+
+    def __init__(self, name: str, stream: Any) -> None:
+        self._name, self._stream = name, stream
+        self._pool = cupy.cuda.MemoryPool()
+        self._kinds: OrderedDict[Any, _Recording] = OrderedDict()
+        self.made = 0  # recordings so far
+
+    def recorded(self, call: Call, arguments: Any, written: Sequence[Any]) -> Call:
+        kind = tuple(_kind(self._name, leaf) for leaf in flatten(arguments)[0])
+        found = self._kinds.get(kind)
+        if found is None:
+            found = self._kinds[kind] = _Recording(self._name, call, written, self._stream, self._pool, self._note)
+        self._kinds.move_to_end(kind)
+        while len(self._kinds) > MOST_KINDS:
+            self._kinds.popitem(last=False)[1].close()
+        return found
+
+    def _note(self) -> None:
+        self.made += 1
+
+    def close(self) -> None:
+        while self._kinds:
+            self._kinds.popitem()[1].close()
+        self._pool.free_all_blocks()
+
+
+def _kind(name: str, leaf: Any) -> Any:
+    """Returns what a recording depends on in an argument."""
+    if isinstance(leaf, cupy.ndarray):
+        return leaf.data.ptr, leaf.shape, leaf.strides, leaf.dtype.str
+    if leaf is None or isinstance(leaf, bool | int | float | complex | str | np.generic | tuple):
+        return type(leaf), repr(leaf)  # −0.0 is not 0.0, and NaN is NaN
+    raise RecordError(
+        f"{name} has record=True, which takes arrays, numbers, texts and trees of them; got a {type(leaf).__name__}. Leave "
+        "record= out, or pass what the function needs of it."
+    )
+
+
+@final
+class _Recording:
+    """One call of a function, as a graph once it has been made."""
+
+    def __init__(self, name: str, call: Call, written: Sequence[Any], stream: Any, pool: Any, made: Callable[[], None]) -> None:
+        self._name, self._call, self._written = name, call, written
+        self._stream, self._pool, self._made = stream, pool, made
+        self._graph = self._executable = 0
+        self._result: Any = None
+
+    def __call__(self) -> Any:
+        if not self._executable:
+            return self._first()
+        runtime.graphLaunch(self._executable, self._stream.ptr)
+        return self._result
+
+    def _first(self) -> Any:
+        """Runs the function, and records it."""
+        before = [array.copy() for array in self._written]
+        usual = _copied(self._call())
+        after = [array.copy() for array in self._written]
+        self._put_back(before)
+        try:
+            self._result = self._capture()
+            self._executable = runtime.graphInstantiate(self._graph)
+            runtime.graphLaunch(self._executable, self._stream.ptr)
+            self._compare(usual, after)
+        except BaseException:
+            self._put_back(after)
+            self.close()
+            raise
+        self._made()
+        return self._result
+
+    def _put_back(self, contents: Sequence[Any]) -> None:
+        for array, content in zip(self._written, contents, strict=True):
+            array[...] = content
+
+    def _capture(self) -> Any:
+        runtime.streamBeginCapture(self._stream.ptr, _RELAXED)
+        try:
+            with cupy.cuda.using_allocator(self._pool.malloc):
+                result = self._call()
+            self._check_leaves(result)
+        except BaseException as error:
+            with suppress(runtime.CUDARuntimeError):  # the error has ended the capture
+                graph = runtime.streamEndCapture(self._stream.ptr)
+                if graph:
+                    runtime.graphDestroy(graph)
+            if isinstance(error, RecordError) or not isinstance(error, Exception):
+                raise
+            raise self._refusal(error) from error
+        try:
+            self._graph = runtime.streamEndCapture(self._stream.ptr)
+        except runtime.CUDARuntimeError as error:
+            raise self._refusal(error) from error
+        what = host_work(self._graph)
+        if what is not None:
+            raise RecordError(
+                f"{self._name} cannot be recorded: it {what} in each call. Make NumPy arrays CuPy arrays before, or pass them "
+                "as arguments; return what the script is to have. Or leave record=True out."
+            )
+        return result
+
+    def _check_leaves(self, result: Any) -> None:
+        for leaf in flatten(result)[0]:
+            if not (leaf is None or isinstance(leaf, cupy.ndarray | bool | int | float | complex | np.generic)):
+                raise RecordError(
+                    f"{self._name} has record=True and returned a {type(leaf).__name__}; return arrays of the GPU, as x.sum()"
+                )
+
+    def _refusal(self, error: Exception) -> RecordError:
+        lines = traceback.extract_tb(error.__traceback__)
+        packages = *(os.path.dirname(str(module.__file__)) + os.sep for module in (cupy, np)), _PACKAGE
+        own = [one for one in lines if one.filename.endswith(".py") and not one.filename.startswith(packages)]
+        where = f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}: {own[-1].line}: " if own else ""
+        way_out = "Leave record=True out"
+        if "cublas" in str(error).lower():
+            way_out = "Use synk.matmul(a, b) in place of a @ b, or leave record=True out"
+        elif "H2D" in str(error):
+            way_out = "Make NumPy arrays CuPy arrays before, or pass them as arguments; or leave record=True out"
+        elif isinstance(error, runtime.CUDARuntimeError) or "captur" in str(error):
+            way_out = (
+                "A recorded function must not look at numbers of the GPU, as in float(x), x.get(), print(x) and `if x:`, nor "
+                "have shapes that depend on them, as in x[x > 0]. Leave record=True out if it must"
+            )
+        text = (str(error).strip().splitlines() or [""])[0]
+        return RecordError(f"{self._name} cannot be recorded: {where}{type(error).__name__}: {text}. {way_out}.")
+
+    def _compare(self, usual: Any, after: Sequence[Any]) -> None:
+        """Raises `RecordError` if the graph gives other numbers than the function."""
+        leaves, structure = flatten(self._result)
+        wanted, other = flatten(usual)
+        same = structure == other and len(leaves) == len(wanted)
+        pairs = [*zip(leaves, wanted, strict=True)] if same else []
+        if same and all(_alike(one, two) for one, two in (*pairs, *zip(self._written, after, strict=True))):
+            return
+        raise RecordError(
+            f"{self._name} cannot be recorded: run again on the same arrays, it gave other numbers. A recorded function must "
+            "depend on its arguments only: take random numbers from synk.random, and keep what changes from call to call in "
+            "variables. Or leave record=True out."
+        )
+
+    def close(self) -> None:
+        if self._executable:
+            free_graph(self._graph, self._executable, self._stream)
+        elif self._graph:
+            runtime.graphDestroy(self._graph)
+        self._graph = self._executable = 0
+        self._result = None
+
+
+def _copied(result: Any) -> Any:
+    """Returns a result whose arrays are copies: they may be views of arguments."""
+    leaves, structure = flatten(result)
+    return unflatten(structure, [leaf.copy() if isinstance(leaf, cupy.ndarray) else leaf for leaf in leaves])
+
+
+def _alike(one: Any, two: Any) -> bool:
+    if not (isinstance(one, cupy.ndarray) and isinstance(two, cupy.ndarray)):
+        return type(one) is type(two) and repr(one) == repr(two)
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    tolerance = _TOLERANCE.get(one.dtype.name)
+    if tolerance is None or not one.size:
+        return bool((one == two).all())
+    both = cupy.isfinite(one) & cupy.isfinite(two)
+    apart = cupy.where(both, cupy.abs(one - two), 0).max()
+    most = cupy.where(both, cupy.abs(two), 0).max()
+    special = both | (one == two) | (cupy.isnan(one) & cupy.isnan(two))
+    return bool((apart <= tolerance * most) & special.all())
