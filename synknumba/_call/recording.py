@@ -28,7 +28,7 @@ from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
 from synknumba._variables.state import VariableState
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Result, Sharded, Update
-from synknumba._wire.sequence import CARRIED, SUCCESS, Access, Key, Loop, Part, Shared, waits
+from synknumba._wire.sequence import CARRIED, NOTHING, RECORDED, SUCCESS, Access, Key, Loop, Part, Shared, waits
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function
@@ -510,10 +510,25 @@ def _period(swaps: Sequence[tuple[int, int]]) -> int:
     return period
 
 
-def ordered(parts: Sequence[Part | Loop]) -> Parts:
-    """Returns the parts of a loop with their waits."""
-    found, shown = waits([part.access if isinstance(part, Part) else None for part in parts])
+def ordered(parts: Sequence[Part | Loop], without: frozenset[Key] = NOTHING) -> Parts:
+    """Returns the parts of a loop with their waits, as if nobody read these keys of others."""
+    accesses = [
+        replace(part.access, remote_reads=part.access.remote_reads - without) if isinstance(part, Part) else None
+        for part in parts
+    ]
+    found, shown = waits(accesses)
     return [
-        part if isinstance(part, Loop) else replace(part, wait=wait, shows=index in shown)
+        replace(part, parts=tuple(ordered(part.parts, without)))
+        if isinstance(part, Loop)
+        else replace(part, wait=wait, shows=index in shown)
         for index, (part, wait) in enumerate(zip(parts, found, strict=True))
     ]
+
+
+def free_of_recorded(parts: Sequence[Part | Loop]) -> tuple[Part | Loop, ...]:
+    """Returns parts with the waits that they need once functions are recorded; none if that makes no difference."""
+    return tuple(ordered(parts, RECORDED)) if any(map(_is_recorded, parts)) else ()
+
+
+def _is_recorded(part: Part | Loop) -> bool:
+    return any(map(_is_recorded, part.parts)) if isinstance(part, Loop) else part.access.writes >= RECORDED

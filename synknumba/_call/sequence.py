@@ -28,7 +28,7 @@ from synknumba._call.call import describe, type_told
 from synknumba._call.function import planned_partition
 from synknumba._call.future import Future
 from synknumba._call.plan import FunctionPlan, KernelPlan
-from synknumba._call.recording import Outcome, Recording, Seen, ordered, told_dtype
+from synknumba._call.recording import Outcome, Recording, Seen, free_of_recorded, ordered, told_dtype
 from synknumba._call.rehearsal import Rehearsal
 from synknumba._call.sequence_body import OuterValues, check_body, contents, refusing_draws
 from synknumba._call.sequence_report import LAST_ONLY, Schedule, SequenceReport, schedule
@@ -192,6 +192,7 @@ class SequencePlan:
             entry_bytes=trace.used,
             starts=tuple(trace.starts),
             lines=trace.lines,
+            free=free_of_recorded(trace.parts),
             carried=tuple(tuple(one.items()) for one in trace.carried),
             segment_ids=frozenset(trace.segments),
             variable_numbers=frozenset(trace.variables),

@@ -26,7 +26,7 @@ from synknumba._variables.collectives import check_alike, check_uniform, pairs_i
 from synknumba._variables.state import VariableState, check_rank, traffic_of
 from synknumba._wire.messages import Install
 from synknumba._wire.program import HostArray, Joined, Result, next_number
-from synknumba._wire.sequence import Access, Key, Part
+from synknumba._wire.sequence import RECORDED, SUCCESS, Access, Key, Part
 from synknumba._world.code import Uses
 from synknumba._world.engine import Engine
 
@@ -109,6 +109,8 @@ class Trace(Recording):
         access = self._access(plan.program.parameters, prepared.written, is_kernel=isinstance(plan, KernelPlan))
         if isinstance(plan, KernelPlan):
             access = replace(access, writes=access.writes | {_result_key(plan, index) for index in range(len(plan.wanted))})
+        elif plan.program.is_recorded and not formulas:
+            access = replace(access, writes=access.writes - SUCCESS | RECORDED)
         self.parts.append(Part(plan.program.number, str(plan.info), self.calls, access, packed, formulas))
         self.programs.add(plan.program.number)
         return self._results_of(function, plan, call.count)

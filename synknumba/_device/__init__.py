@@ -6,6 +6,8 @@ from synknumba._device.base import Chain as Chain
 from synknumba._device.base import Device as Device
 from synknumba._device.base import DeviceKernel as DeviceKernel
 from synknumba._device.base import DeviceTraits as DeviceTraits
+from synknumba._device.base import RecordedCall as RecordedCall
+from synknumba._device.base import Recorder as Recorder
 from synknumba._device.base import Replay as Replay
 from synknumba._device.base import SliceSteps as SliceSteps
 from synknumba._device.base import Step as Step

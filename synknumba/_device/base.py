@@ -209,11 +209,30 @@ class Chain(ABC):
         """Frees the recording, after queued launches have ended; idempotent."""
 
 
+class RecordedCall(ABC):
+    """A call of a Python function that is recorded when it is first made."""
+
+    @abstractmethod
+    def __call__(self) -> Any:
+        """Makes the call, and returns its result.
+
+        Raises:
+            RecordError: the function does what a recording cannot repeat.
+        """
+
+    @abstractmethod
+    def step(self) -> tuple[Step, Any] | None:
+        """Returns a step that repeats the call on the stream, and the arrays of its results; None before the first call.
+
+        The arrays belong to the step. It can be recorded with other steps.
+        """
+
+
 class Recorder(ABC):
     """Records the calls of one Python function, which then run without Python."""
 
     @abstractmethod
-    def recorded(self, call: Callable[[], Any], arguments: Any, written: Sequence[Any]) -> Callable[[], Any]:
+    def recorded(self, call: Callable[[], Any], arguments: Any, written: Sequence[Any]) -> RecordedCall:
         """Returns a call that is recorded when it is first made.
 
         Args:
@@ -222,8 +241,7 @@ class Recorder(ABC):
             written: the arrays among them that it may write.
 
         Raises:
-            RecordError: an argument is neither an array nor a number; or, from the call, the function does what a recording
-                cannot repeat.
+            RecordError: an argument is neither an array nor a number.
         """
 
     @abstractmethod

@@ -3,6 +3,7 @@
     1st call of a kind   the function runs as it is ──> its arrays are put back ──> it runs again, captured ──> the graph runs
                          ──> the same numbers? ──no──> error
     later calls          the graph runs; the results lie where they lay
+    in sequences         it runs once more, captured with what the other calls do
 
 Kinds differ by the arguments' memory, shapes and dtypes, and by numbers. Temporary arrays come from a pool of the recordings'
 own, so that nobody else gets their memory while the graph refers to it.
@@ -23,8 +24,9 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from synknumba._device.base import Recorder
+from synknumba._device.base import RecordedCall, Recorder, Step
 from synknumba._device.cuda_nodes import free_graph, host_work
+from synknumba._device.cuda_steps import OnStream
 from synknumba._errors import RecordError
 from synknumba._ops.tree import flatten, unflatten
 
@@ -53,7 +55,7 @@ class RecordedFunction(Recorder):
         self._kinds: OrderedDict[Any, _Recording] = OrderedDict()
         self.made = 0  # recordings so far
 
-    def recorded(self, call: Call, arguments: Any, written: Sequence[Any]) -> Call:
+    def recorded(self, call: Call, arguments: Any, written: Sequence[Any]) -> RecordedCall:
         kind = tuple(_kind(self._name, leaf) for leaf in flatten(arguments)[0])
         found = self._kinds.get(kind)
         if found is None:
@@ -85,7 +87,7 @@ def _kind(name: str, leaf: Any) -> Any:
 
 
 @final
-class _Recording:
+class _Recording(RecordedCall):
     """One call of a function, as a graph once it has been made."""
 
     def __init__(self, name: str, call: Call, written: Sequence[Any], stream: Any, pool: Any, made: Callable[[], None]) -> None:
@@ -99,6 +101,25 @@ class _Recording:
             return self._first()
         runtime.graphLaunch(self._executable, self._stream.ptr)
         return self._result
+
+    def step(self) -> tuple[Step, Any] | None:
+        leaves, structure = flatten(self._result)
+        if not self._executable or not all(isinstance(leaf, cupy.ndarray) for leaf in leaves):
+            return None
+        with self._stream:
+            own = [cupy.empty_like(leaf, order="C") for leaf in leaves]
+        return OnStream(self._repeat, own), unflatten(structure, own)
+
+    def _repeat(self, targets: Sequence[Any]) -> None:
+        """Repeats the call, and copies its results, which may be views of arguments that others change before they are read."""
+        with self._stream:
+            if self._stream.is_capturing():  # a graph cannot be launched then
+                with cupy.cuda.using_allocator(self._pool.malloc):
+                    result = self._call()
+            else:
+                result = self()
+            for target, leaf in zip(targets, flatten(result)[0], strict=True):
+                target[...] = leaf
 
     def _first(self) -> Any:
         """Runs the function, and records it."""

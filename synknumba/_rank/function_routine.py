@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import groupby
@@ -11,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._device import Step, fold_kernel
+from synknumba._device import RecordedCall, Step, fold_kernel
 from synknumba._errors import PartitionError, ReductionError
 from synknumba._host.this_process import end_child
 from synknumba._ops import reduction
@@ -36,6 +37,14 @@ class _Passed:
 
     def __init__(self, slot: object, value: Any) -> None:
         self.slot, self.value = slot, value
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionBinding:
+    """A recorded function for one set of values."""
+
+    checks: Sequence[Step]  # loads that are run before, at the beginning of a round
+    steps: list[Step]
 
 
 @final
@@ -75,6 +84,28 @@ class FunctionRoutine(Routine):
         self._after = [step for update in updates.values() for step in update.after()]
         plain = not self._queues_work and len(calls) == 1 and calls[0][1] and not updates
         self._alone = calls[0][0] if plain and self.program.subset is None and self.program.shards is None else None
+
+    def apart(self, packed: bytes) -> FunctionBinding | None:
+        """Returns the steps of a recorded function that has been called with these values; None if it takes Python."""
+        values = self._unpack(packed)
+        slices = self.slices(values)
+        if self._recorder is None or len(slices) != 1 or self.program.subset is not None or self.program.shards is not None:
+            return None
+        replaced, (rows,) = self.workspace.replaced, slices
+        updates = variable_updates(self, slices, lift=False)
+        moves = Moves(0, self.workspace.turns, updates)
+        arguments = {name: self.argument(name, param, rows, values, moves) for name, param in self.program.parameters}
+        moves.after += [step for update in updates.values() for step in update.fold(rows)]
+        if self.workspace.replaced != replaced:  # the steps of other calls refer to the replaced memory
+            self._packed = None
+        call = self._recorded(self._call_with(arguments), arguments)
+        made = call.step() if isinstance(call, RecordedCall) else None
+        copies = None if made is None else self._writer.copies(made[1])
+        if made is None or copies is None:
+            return None
+        before = [step for update in updates.values() for step in update.before()]
+        after = [step for update in updates.values() for step in update.after()]
+        return FunctionBinding(moves.checks, [*before, *self.workspace.in_order([moves.around(made[0])]), *after, *copies])
 
     def _call_slice(self, call: Callable[[], Any], rows: SliceRows | None, *, alone: bool) -> None:
         result, subset = call(), self.program.subset

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from synknumba._device import Device
+from synknumba._device import Device, Step
 from synknumba._errors import ReductionError, SharedMemoryError
 from synknumba._host.segment import Segment
 from synknumba._ops.tree import Structure, flatten
@@ -65,6 +65,21 @@ class ResultWriter:
             self._device.put(view, array)
         self._number[0] = number
         return news
+
+    def copies(self, result: Any) -> list[Step] | None:
+        """Returns steps that pack a result whose arrays stay where they are; None if that takes more than copies of the device.
+
+        A result of this structure has been packed before.
+        """
+        leaves, structure = flatten(result)
+        spec = self._specs.get((structure, tuple((leaf.dtype, leaf.shape) for leaf in leaves)))
+        if spec is None or any(not np.may_share_memory(view, self._memory) for view in spec[1]):
+            return None
+        number = self._device.view(self._device.memory(8), 0, np.int64, (1,))
+        self._device.upload(number, np.array([spec[0]]))()
+        self._device.synchronize()
+        pairs = [*zip(spec[1], leaves, strict=True), (self._number, number)]
+        return [self._device.download(view, leaf) for view, leaf in pairs if view.size]
 
     def _new_spec(self, structure: Structure, types: tuple[LeafType, ...]) -> tuple[_Spec, Returned]:
         if len(self._specs) >= SPECS_KEPT:

@@ -30,6 +30,7 @@ from synknumba._wire.messages import News, Returned, ReturnedInSequence
 from synknumba._wire.relaunch import Again
 from synknumba._wire.sequence import CARRIED, HEAD, Formula, Loop, Part, SequenceProgram, Shared, Wait
 
+TRIALS = 3  # rounds in which functions have their chance to be recorded
 ABORT_PERIOD = 64  # iterations in Python after which a rank that waits for no other sees that one has failed
 
 
@@ -70,6 +71,9 @@ class SequenceRoutine(Repeated):
         self._news: list[tuple[int, Returned]] = []
         self._descriptors: list[int] = []
         self._running: Part | None = None
+        # Where functions are recorded: the parts with waits for those that fail, until all ranks' functions are recorded.
+        self._parts = program.parts
+        self._trials = TRIALS if program.free and not self._uses_table else 0
 
     @property
     def running(self) -> Part | None:
@@ -97,7 +101,7 @@ class SequenceRoutine(Repeated):
             self._numbers.scalars[:] = self._scalars
             if kept is not None:  # from the round before
                 self._numbers.scalars[self._carried] = kept
-        self._news, self._descriptors, self._again_for = [], [], None
+        self._news, self._descriptors, self._again_for, self._count = [], [], None, 0
         kept = self._kept(segment, count // period) if period else None
         self._running = None
         try:
@@ -108,9 +112,11 @@ class SequenceRoutine(Repeated):
             if self._table is not None:
                 self._table.run(first, count, period, kept)
             else:
-                self._numbers.steps[0] = first
+                done = self._try_out(first, count) if self._trials and not period else 0
+                self._numbers.steps[0] = first + done
                 self._stretches.begin()
-                (self._run if self._whole is None else self._queue)(first, count, period, kept)
+                if count > done:
+                    (self._run if self._whole is None else self._queue)(first + done, count - done, period, kept)
                 self._again_for = bytes(self._round) if count == 1 and not period else None
         except GivenUp:
             self.place.device.synchronize()  # parts that were queued
@@ -121,7 +127,7 @@ class SequenceRoutine(Repeated):
     def _prepare(self) -> None:
         self._board = self.place.host(self.program.board)
         self._address = self._board.ctypes.data
-        used = [self._routines[number] for number in sorted(_numbers(self.program.parts))]
+        used = [self._routines[number] for number in sorted(_numbers(self._parts))]
         self._staged = [routine for routine in used if isinstance(routine, StagedRoutine)]
         if self._uses_table:
             args = self.program, self.place, self._numbers, self._board, self._turns, self._routines
@@ -131,12 +137,33 @@ class SequenceRoutine(Repeated):
             at = sequence.position_word(self.place.world_size, self.place.rank)
             self._position = self._board[at : at + sequence.LINE].data  # faster to index than the array
             self._abort = self._board[sequence.abort_word(self.place.world_size) :].data
-            ends = (*self.program.starts[1:], len(self.program.parts))
-            turns = [self.program.parts[start:end] for start, end in zip(self.program.starts, ends, strict=True)]
+            ends = (*self.program.starts[1:], len(self._parts))
+            turns = [self._parts[start:end] for start, end in zip(self.program.starts, ends, strict=True)]
             self._whole = None if self._carried else self._stretches.whole(turns, 0)
             self._actions = (
                 [] if self._whole else [self._actions_of(*one) for one in zip(turns, self.program.starts, strict=True)]
             )
+
+    def _try_out(self, first: int, count: int) -> int:
+        """Runs some iterations one by one, which records functions; then goes over to parts without waits for these.
+
+        All ranks do, or none: they wait for each other's. Returns the number of iterations that were run.
+        """
+        some = min(count, len(self.program.starts))
+        self._numbers.steps[0] = first
+        self._stretches.begin()
+        self._run(first, some, 0, None)
+        self._trials -= 1
+        world_size, rank = self.place.world_size, self.place.rank
+        own, after = sequence.ready_word(world_size, rank), sequence.ready_word(world_size, world_size)
+        self._board[own] = self._stretches.are_recorded(self.program.parts)
+        self._meet()
+        if self._board[after - world_size : after].all():
+            self._trials = 0
+            self._stretches.close()
+            self._parts = self.program.free
+            self._prepare()
+        return some
 
     def _begin_turns(self) -> None:
         """Lets all ranks begin a round with the same places on their stages, also where a failure has ended the last one."""
@@ -148,7 +175,6 @@ class SequenceRoutine(Repeated):
     def _run(self, first: int, count: int, period: int, kept: Array | None) -> None:
         """Runs iterations in Python."""
         assert self._actions is not None  # prepared
-        self._count = 0
         for iteration in range(count):
             if iteration % ABORT_PERIOD == ABORT_PERIOD - 1 and self._abort[0]:
                 raise GivenUp
@@ -212,7 +238,7 @@ class SequenceRoutine(Repeated):
         """Lets the other ranks go, and raises the error with the place where it happened."""
         self._board[sequence.abort_word(self.place.world_size)] = 1
         part = self.running
-        indices = () if part is None else sequence.path_to(part, self.program.parts)
+        indices = () if part is None else sequence.path_to(part, self._parts)
         path = list(zip(self._numbers.steps.tolist(), indices or (-1,), strict=False))
         error.add_note(sequence.place_told(self.program, times, path))
         raise error

@@ -15,14 +15,15 @@ from typing import TypeGuard, final
 
 from synknumba._device import Chain, Device, Step
 from synknumba._rank.collective_routine import Steps
+from synknumba._rank.function_routine import FunctionRoutine
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.replay import Repetition
-from synknumba._rank.routine import Place, Repeated
+from synknumba._rank.routine import Place, Repeated, Routine
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._rank.sequence_renewal import Renewal
 from synknumba._types import Array
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import Formula, Loop, Part, Wait
+from synknumba._wire.sequence import RECORDED, Formula, Loop, Part, Wait
 
 SIZES = 64, 8  # recordings are of so many iterations, or of one
 MOST_STEPS = 5000  # in a recording
@@ -389,6 +390,15 @@ class Stretches:
             stretch.close()
         self._made.clear()
 
+    def are_recorded(self, parts: Sequence[Part | Loop]) -> bool:
+        """Whether all functions that can be recorded have been, with the values of these parts."""
+        return all(
+            self.are_recorded(part.parts)
+            if isinstance(part, Loop)
+            else not (part.access.writes >= RECORDED) or self._apart(part, copies_apart=False) is not None
+            for part in parts
+        )
+
     def _note(self, turns: Sequence[Sequence[_Apart]], depth: int) -> Stretch:
         told = self._place.device, self._numbers, self._letters, depth, turns
         stretch = Stretch(*told, lambda done: self._seen(depth, done))
@@ -403,6 +413,8 @@ class Stretches:
         if not isinstance(part, Part) or part.puts is not None or part.combines is not None:
             return False
         routine = self._routines[part.number]
+        if isinstance(routine, FunctionRoutine):
+            return not part.formulas and routine.program.is_recorded
         if isinstance(routine, KernelRoutine):
             return all(offset < routine.scalar_bytes for offset, _, _ in part.formulas)
         return isinstance(routine, Steps)
@@ -420,7 +432,7 @@ class Stretches:
 
     def _all_apart(self, parts: Sequence[Part], *, copies_apart: bool) -> list[_Apart] | None:
         """Returns the parts with steps of their own; None if one has steps for which the host is needed."""
-        used = {id(routine): routine for part in parts if isinstance(routine := self._routines[part.number], KernelRoutine)}
+        used = {id(routine): routine for part in parts if isinstance(routine := self._routines[part.number], Routine)}
         replaced = -1
         found: list[_Apart] = []
         while replaced != (now := sum(routine.workspace.replaced for routine in used.values())):
@@ -439,6 +451,11 @@ class Stretches:
             binding = routine.apart(part.values)
             checks, steps = binding.run.parted
             one = _Apart(part, routine, checks, [*steps], launches=binding.launches, packed=part.values)
+        elif isinstance(routine, FunctionRoutine):
+            recorded = routine.apart(part.values)
+            if recorded is None:
+                return None
+            one = _Apart(part, routine, recorded.checks, recorded.steps)
         else:
             assert isinstance(routine, Steps)  # `_can_be_apart`
             one = _Apart(part, routine, (), routine.make())

@@ -19,7 +19,7 @@ from synknumba._types import Array
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_plans import Pair, Row, Run, Traffic, Work, describe, operands_of, pairs_of
 from synknumba._wire.program import Collective, HostArray, Transfer, Transferred, next_number
-from synknumba._wire.sequence import SUCCESS, Access, Key
+from synknumba._wire.sequence import RECORDED, SUCCESS, Access, Key
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.transport_setup import join
@@ -195,7 +195,7 @@ class GpuTraffic(Traffic):
         if not DRIVERS[self.world.transport].in_shared_memory:
             program = self._on_stream(work, pairs)
             self.install(program, info)
-            return [(program.number, [], Access(keys, keys, SUCCESS))]  # the stream waits for other ranks
+            return [(program.number, [], Access(keys, keys, SUCCESS | RECORDED))]  # the stream waits for other ranks
         packing, segment = StagingLayout(), Segment(1)  # of its own: the staging segment is freed after large transfers
         middle: list[Collective] = []
         if work.kind == "exchange":

@@ -26,8 +26,10 @@ Formula: TypeAlias = tuple[Any, ...]
 NOTHING: frozenset[Key] = frozenset()
 
 # What calls that may fail on one rank alone write, and collectives on streams read of all ranks: a rank that fails never comes
-# to the collective, so the others must not begin it. As for a stage, who reads it need not be waited for.
+# to the collective, so the others must not begin it. As for a stage, who reads it need not be waited for. Functions that are
+# recorded write a key of their own: once they are, they no longer fail.
 SUCCESS: frozenset[Key] = frozenset({("stage", "success")})
+RECORDED: frozenset[Key] = frozenset({("stage", "recorded")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ class SequenceProgram:
         lines: file and line of the body that computes a number, by the part's name and the formula, for messages.
         board: where ranks show their counts and put down results: int64, `board_words(W, slots)` long.
         entry_bytes: bytes of a rank's small results that are kept.
+        free: the parts with the waits that they need once all functions are recorded; empty if there is no difference.
         carried: of each of the iterations that `starts` tells apart, scalars that have other values from the next iteration on:
             index, and formula, which is evaluated at the end.
     """
@@ -139,6 +142,7 @@ class SequenceProgram:
     segment_ids: frozenset[int] = frozenset()
     variable_numbers: frozenset[int] = field(default_factory=frozenset)
     lines: Mapping[tuple[str, Formula], str] = field(default_factory=dict)
+    free: tuple[Part | Loop, ...] = ()
     carried: tuple[tuple[tuple[int, Formula], ...], ...] = ((),)
 
     def segments(self) -> frozenset[int]:
@@ -169,9 +173,15 @@ def position_word(world_size: int, rank: int) -> int:
     return (world_size + 1 + rank) * LINE
 
 
+def ready_word(world_size: int, rank: int) -> int:
+    """Returns the index of the word of the board in which a rank tells whether its functions are recorded."""
+    return position_word(world_size, world_size) + rank
+
+
 def stage_word(world_size: int, slot: int, turn: int, rank: int) -> int:
     """Returns the index of the word of the board where a rank puts down a result; turns 0 and 1 alternate."""
-    return position_word(world_size, world_size) + ((2 * slot + turn) * world_size + rank) * LINE
+    first = ready_word(world_size, 0) + -(-world_size // LINE) * LINE
+    return first + ((2 * slot + turn) * world_size + rank) * LINE
 
 
 def inner_word(depth: int) -> int:

@@ -43,13 +43,22 @@ class Links:
 
 
 class LinkedCommunicator(Communicator):
-    """A transport between memories that only their own ranks can reach: reductions of a program's results, and exchanges."""
+    """A transport between memories that only their own ranks can reach, as far as tests need it."""
 
     def __init__(self, links: Links, world_size: int, rank: int) -> None:
         self._links, self._rank, self._world_size = links, rank, world_size
         self._host = host_communicator(rank, world_size)
 
     def reduce_scatter(self, exchanges: Sequence[Exchange], op: Any) -> Any:
+        return self._over_links(exchanges, lambda communicator, linked: communicator.reduce_scatter(linked, op))
+
+    def all_reduce(self, exchanges: Sequence[Exchange], op: Any) -> Any:
+        return self._over_links(exchanges, lambda communicator, linked: communicator.all_reduce(linked, op))
+
+    def broadcast(self, exchanges: Sequence[Exchange], root: int) -> Any:
+        return self._over_links(exchanges, lambda communicator, linked: communicator.broadcast(linked, root))
+
+    def _over_links(self, exchanges: Sequence[Exchange], make: Any) -> Any:
         (one,) = exchanges
 
         def line(place: int, count: int) -> np.ndarray:
@@ -58,7 +67,7 @@ class LinkedCommunicator(Communicator):
 
         sources = tuple(line(rank, one.source_counts[rank]) for rank in range(self._world_size))
         targets = tuple(line(self._world_size + rank, one.target_counts[rank]) for rank in range(self._world_size))
-        combine = self._host.reduce_scatter([Exchange(one.dtype, sources, targets, *self._counts(one))], op)
+        combine = make(self._host, [Exchange(one.dtype, sources, targets, *self._counts(one))])
 
         def step() -> None:
             sources[self._rank][:] = one.sources[self._rank]
@@ -97,7 +106,7 @@ class LinkedCommunicator(Communicator):
     def _not_here(self, *args: object) -> Any:
         raise NotImplementedError
 
-    broadcast = all_gather = reduce = all_reduce = _not_here
+    all_gather = reduce = _not_here
 
     def close(self) -> None:
         pass

@@ -118,6 +118,78 @@ def test_the_numbers_are_those_of_numpy(world, body):
         assert_array_equal(synk.gather(v, nd_up=0), b)
 
 
+def regression(world, record):
+    """A step of a linear regression over all ranks' rows, whose functions are recorded or not."""
+    slope = synk.variable(np.zeros(3, np.int64))
+
+    @synk.function(record=record, outputs={"loss": "sum", "most": "max"}, updates={"new": (slope, "sum")})
+    def differ(x, y, w, new):
+        apart = (x * w).sum(1) - y
+        new += (x * apart[:, None]).sum(0)
+        return {"loss": (apart * apart).sum(), "most": apart.max()}
+
+    @synk.function(record=record)
+    def descend(w, slope, rate):
+        w -= slope // rate
+
+    @synk.sequence
+    def learn(x, y, w, slope):
+        found = differ(x, y, w)
+        synk.all_reduce(slope, "sum")
+        descend(w, slope, 2000)
+        return found
+
+    return learn, slope
+
+
+def learned(x, y, w, times):
+    """What `regression` does; returns losses and largest differences."""
+    told = []
+    for _ in range(times):
+        apart = (x * w).sum(1) - y
+        told.append(((apart * apart).sum(), apart.max()))
+        w -= (x * apart[:, None]).sum(0) // 2000
+    return [*zip(*told, strict=True)]
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_functions(world, record):
+    """Rounds of one iteration and of many, with other numbers in the same memory, other rows, and another memory."""
+    rng = np.random.default_rng(0)
+    learn, slope = regression(world, record)
+    for rows in (40, 23):
+        x, y = (synk.data(rng.integers(-9, 9, shape)) for shape in ((rows, 3), rows))
+        w, mine = synk.variable(np.zeros(3, np.int64)), np.zeros(3, np.int64)
+        for times, every in ((1, None), (1, None), (4, 1), (200, None), (150, 50), (1, None), (1, None), (1, None), (7, 2)):
+            found = learn(x, y, w, slope, times=times, every=every)
+            losses, most = learned(x.data, y.data, mine, times)
+            kept = slice(-1, None) if every is None else slice(every - 1, None, every)
+            assert_array_equal(np.ravel(found["loss"]), losses[kept])
+            assert_array_equal(np.ravel(found["most"]), most[kept])
+            assert_array_equal(w.get_value(), mine)
+            x[:] = -x.data
+
+
+def test_a_function_that_is_to_be_recorded_fails_on_one_rank(world):
+    """The others are not left in the collective behind it."""
+
+    @synk.function(record=True)
+    def fail(v, rank):
+        if rank == 0:
+            raise KeyError("broken")
+
+    @synk.sequence
+    def loop(v):
+        fail(v, synk.RANK)
+        synk.all_reduce(v, "sum")
+
+    v = synk.variable(np.ones(3))
+    for _ in range(2):
+        with pytest.raises(synk.RankError, match=r"in iteration 0 of 10 of loop, call 1: fail"):
+            loop(v, times=10)
+    assert_array_equal(synk.broadcast(v, np.ones(3)).get_value(), np.ones(3))
+
+
 def test_inner_sequences(world):
     x = np.arange(7)
     u, v, a, b = fields()
@@ -163,6 +235,24 @@ def test_a_number_that_does_not_fit_is_told_with_its_place(world):
 
 @pytest.mark.parametrize("row", [REPLAYED_LINKED], indirect=True)
 class TestRecordings:
+    def test_recorded_functions_are_part_of_it(self, world):
+        rng = np.random.default_rng(1)
+        learn, slope = regression(world, record=True)
+        x, y = (synk.data(rng.integers(-9, 9, shape)) for shape in ((40, 3), 40))
+        w, mine = synk.variable(np.zeros(3, np.int64)), np.zeros(3, np.int64)
+        before = recorded()[0]
+        learn(x, y, w, slope, times=2000)
+        learned(x.data, y.data, mine, 2000)
+        assert_array_equal(w.get_value(), mine)
+        assert recorded()[0] > before
+        learn(x, y, w, slope)
+        count_served()
+        for _ in range(20):
+            found = learn(x, y, w, slope)
+        losses, _ = learned(x.data, y.data, mine, 21)
+        assert found["loss"] == losses[-1]
+        assert min(count_served()[0]) >= 4  # some are late
+
     def test_a_body_without_the_host_is_one(self, world):
         x, before = synk.data(np.arange(7)), recorded()[0]
         u, v, *_ = fields()
