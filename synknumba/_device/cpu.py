@@ -7,7 +7,8 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._device.base import Buffer, Device, DeviceKernel, Step, Three, Workspace, unmasked
+from synknumba._device.base import Buffer, Device, DeviceKernel, Replay, Step, Three, Workspace, unmasked
+from synknumba._device.cpu_replay import record
 from synknumba._ops.reduction import accumulate, locate
 from synknumba._ops.rows import Range, Rows
 from synknumba._types import Array, Op, Shape, UserOp
@@ -147,6 +148,9 @@ class CpuDevice(Device):
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
         return CpuKernel(jit(function, fastmath=options.get("fastmath"), debug=options.get("debug")))
+
+    def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
+        return record(steps)
 
     def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
         return Fill(array.fill, value)

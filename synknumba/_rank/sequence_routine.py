@@ -27,7 +27,7 @@ from synknumba._rank.sequence_table import NAP_SECONDS, Action, GivenUp, Sequenc
 from synknumba._types import Array, UserOp
 from synknumba._wire import sequence, sequence_waits
 from synknumba._wire.messages import News, Returned, ReturnedInSequence
-from synknumba._wire.relaunch import Again
+from synknumba._wire.relaunch import Again, Relaunch, ScalarPacking
 from synknumba._wire.sequence import CARRIED, HEAD, Formula, Loop, Part, SequenceProgram, Shared, Wait
 
 TRIALS = 3  # rounds in which functions have their chance to be recorded
@@ -58,6 +58,8 @@ class SequenceRoutine(Repeated):
         scalars = place.control.values[head.size :][: self._numbers.scalars.nbytes]
         self._round = place.control.values.data[: head.size + scalars.nbytes]  # all values
         self._again_for: bytes | None = None  # those of the last round, if compiled code may repeat it
+        self._seen_for: bytes | None = None  # those of the round before, by Python
+        self._repeated: tuple[bytes, Relaunch, Again] | None = None  # of a table: values of a round, and what repeats it
         self._scalars: Array | None = scalars.view(np.int64) if program.scalars else None  # of a round
         self._carried = sorted({index for turn in program.carried for index, _ in turn})
         self._turns: Array = np.zeros(program.slots, np.int64)  # how often each shared result has been combined
@@ -82,12 +84,52 @@ class SequenceRoutine(Repeated):
 
     @property
     def again(self) -> Again | None:
-        if self._whole is None or self._again_for is None:
+        if self._again_for is None:
             return None
         packed = self._again_for
+        if self._table is not None:
+            return self._again_by_table(self._table, packed)
+        if self._whole is None:
+            return None
         return self._whole.again(self.program.number, self.place.control.values, packed, self._unpack(packed[: self._head])[0])
 
+    def _again_by_table(self, table: SequenceTable, packed: bytes) -> Again | None:
+        """Returns the `Again` that repeats a round with the same values."""
+        if self._repeated is None or self._repeated[0] != packed:
+            self._forget_repeated()
+            seen, self._seen_for = self._seen_for, packed
+            if seen != packed:  # worth the work once they are repeated
+                return None
+            first, count, times, *_ = self._unpack(packed[: self._head])
+            self._begin_turns()
+            self._take_scalars(first)
+            state = [self._turns, self._numbers.scalars, *(routine.turn for routine in self._staged)]
+            launch = table.repetition(first, count, state)
+            if launch is None:
+                return None
+            values = self.place.control.values
+            args = self.program.number, values, packed, ScalarPacking(), launch.address, partial(self._resume, table, times)
+            again = Again(*args, lambda: None)
+            again.know(packed, None)
+            self._repeated = packed, launch, again
+        return self._repeated[2]
+
+    def _resume(self, table: SequenceTable, times: int) -> None:
+        """Goes on with a round that compiled code has begun."""
+        try:
+            table.resume()
+        except GivenUp:
+            pass
+        except BaseException as error:  # noqa: BLE001  # raised again
+            self._fail(error, times)
+
+    def _forget_repeated(self) -> None:
+        if self._repeated is not None:
+            self._repeated[2].close()
+            self._repeated = None
+
     def forget_buffers(self) -> None:
+        self._forget_repeated()
         self._stretches.close()
         self._whole = None
         self._actions = None
@@ -96,11 +138,7 @@ class SequenceRoutine(Repeated):
     def __call__(self) -> News | None:
         """Runs the iterations of one round."""
         first, count, times, period, segment = self._unpack(self._packed)
-        if self._scalars is not None:
-            kept = self._numbers.scalars[self._carried] if self._carried and first else None
-            self._numbers.scalars[:] = self._scalars
-            if kept is not None:  # from the round before
-                self._numbers.scalars[self._carried] = kept
+        self._take_scalars(first)
         self._news, self._descriptors, self._again_for, self._count = [], [], None, 0
         kept = self._kept(segment, count // period) if period else None
         self._running = None
@@ -111,6 +149,7 @@ class SequenceRoutine(Repeated):
             self._begin_turns()
             if self._table is not None:
                 self._table.run(first, count, period, kept)
+                self._again_for = None if period or self._news or (first and self._carried) else bytes(self._round)
             else:
                 done = self._try_out(first, count) if self._trials and not period else 0
                 self._numbers.steps[0] = first + done
@@ -123,6 +162,14 @@ class SequenceRoutine(Repeated):
         except BaseException as error:  # noqa: BLE001  # raised again
             self._fail(error, times)
         return ReturnedInSequence(tuple(self._news)) if self._news else None
+
+    def _take_scalars(self, first: int) -> None:
+        """Takes the scalars of a round; those that are carried keep what they have got in the round before."""
+        if self._scalars is not None:
+            kept = self._numbers.scalars[self._carried] if self._carried and first else None
+            self._numbers.scalars[:] = self._scalars
+            if kept is not None:
+                self._numbers.scalars[self._carried] = kept
 
     def _prepare(self) -> None:
         self._board = self.place.host(self.program.board)

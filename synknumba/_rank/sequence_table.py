@@ -25,8 +25,20 @@ from synknumba._rank.sequence_rows import FormulaRows, PythonOnlyError
 from synknumba._types import Array
 from synknumba._wire import sequence
 from synknumba._wire import sequence_interpreter as table
-from synknumba._wire.native import Native, NativeCall, NativeCopy, NativeStep, raise_error, words_of
+from synknumba._wire.native import (
+    RESULT,
+    Native,
+    NativeCall,
+    NativeCopy,
+    NativeStep,
+    address_of,
+    copy_of,
+    raise_error,
+    rows_of,
+    words_of,
+)
 from synknumba._wire.program import Dynamic
+from synknumba._wire.relaunch import Relaunch
 from synknumba._wire.sequence import CARRIED, Formula, Loop, Part, SequenceProgram, Shared
 
 NAP_SECONDS = 2e-4  # between two rounds of spins, in a wait for a rank that works for long
@@ -92,6 +104,7 @@ class SequenceTable(FormulaRows):
         self._python: dict[int, tuple[Action, int]] = {}  # what Python does at a row, and the row after that
         self._begins: list[int] = []  # of the iterations that differ, the first rows
         self.running: Part | None = None  # for messages
+        self._repeated: NativeCall | None = None  # of a run, by compiled code
 
     def build(self) -> None:
         """Makes the rows; an exception is about the part `running`."""
@@ -106,9 +119,38 @@ class SequenceTable(FormulaRows):
 
     def run(self, first: int, count: int, period: int, kept: Array | None) -> None:
         """Runs iterations; `kept`, shape (entries, bytes), gets this rank's small results after each period."""
-        if not count:
-            return
-        state, words, python = self._addresses, self._words, self._python
+        if count:
+            self._start(first, count, period, kept)
+            self._go_on(table.run(*self._addresses))
+
+    def resume(self) -> None:
+        """Goes on with a run that compiled code has begun, by `repetition`."""
+        assert self._repeated is not None  # it has
+        self._go_on(int(self._repeated.words[RESULT]))
+
+    def repetition(self, first: int, count: int, others: Sequence[Array]) -> Relaunch | None:
+        """Returns the launch with which compiled code repeats the run of iterations; None if it takes Python.
+
+        Args:
+            first: number of the first iteration.
+            count: how many.
+            others: further state, which has its values of the beginning again when a run begins.
+        """
+        if not count or any(row[0] == table.PYTHON for row in self._rows):
+            return None
+        position = self._board[sequence.position_word(self._place.world_size, self._place.rank) :][: sequence.LINE]
+        position.fill(0)
+        self._start(first, count, 0, None)
+        changing = [self._state, self._numbers.steps, position, *others]
+        copies = [copy_of(one, one.copy()) for one in changing if one.nbytes]
+        result = table.run.overloads[types.int64, types.int64]
+        kinds = types.int64, types.int64
+        self._repeated = NativeCall(address_of(result), kinds, self._addresses, (table.run, self._table, self._state))
+        rows = rows_of([*copies, self._repeated], table.FINISHED)
+        return Relaunch.of_rows(rows, copies)
+
+    def _start(self, first: int, count: int, period: int, kept: Array | None) -> None:
+        words = self._words
         position = self._position  # of zeros, as the script has cleared the board
         self._step[0] = position[sequence.ITERATION] = first
         turn = first % len(self._begins)
@@ -118,17 +160,18 @@ class SequenceTable(FormulaRows):
         words[table.TIMES], words[table.PERIOD] = count, 0 if kept is None else period
         if kept is not None:
             words[table.KEPT], words[table.KEPT_STRIDE] = kept.ctypes.data, kept.strides[0]
-        while True:
-            code = table.run(*state)
+
+    def _go_on(self, code: int) -> None:
+        """Does what compiled code leaves to Python, and lets it go on, until the run is finished."""
+        while code != table.FINISHED:
             if code == table.TO_PYTHON:
-                at = words[table.AT]
+                at = self._words[table.AT]
                 self.running = self._parts[at]
-                action, words[table.AT] = python[at]
+                action, self._words[table.AT] = self._python[at]
                 action()
-            elif code == table.FINISHED:
-                return
             else:
                 self._handle(code)
+            code = table.run(*self._addresses)
 
     def _handle(self, code: int) -> None:
         at = self._words[table.AT]

@@ -342,6 +342,7 @@ LAUNCH, EXECUTABLE, STREAM, BOX, MAILED, TARGETS = range(6)
 
 # Words of a `Rewriting`, followed by its calls and moves, three words each.
 FUNCTION, CALLS, MOVES, FIRST = range(4)
+ANY_RESULT = -1  # of a row of `run_rows`
 AS_SINGLE = -1  # instead of a move's number of bytes: convert float64 to float32
 
 # Words of an `Again`. Among its values, scalars precede those that select rows.
@@ -409,8 +410,31 @@ def rewrite(again: int) -> int:
 
 
 @compiled("int64(int64)")
+def run_rows(rows: int) -> int:
+    """Runs rows of four words, after their number. Returns 0, the code of the first that fails, or UNDER_WAY.
+
+    A row is a thunk, a function, its words (`native.py`), and the result with which it is done, or ANY_RESULT: with another one
+    Python goes on. Or it is 0, a target, a source and the bytes to copy.
+    """
+    for row in range(1, 1 + 4 * load_acquire(rows, 0), 4):
+        thunk, first, second = load_acquire(rows, row), load_acquire(rows, row + 1), load_acquire(rows, row + 2)
+        if thunk == 0:
+            memcpy(first, second, load_acquire(rows, row + 3))
+        else:
+            code = call_with_two(thunk, first, second)
+            if code != 0:
+                return code
+            wanted = load_acquire(rows, row + 3)
+            if wanted != ANY_RESULT and load_acquire(second, 0) != wanted:
+                return UNDER_WAY
+    return 0
+
+
+@compiled("int64(int64)")
 def launch(relaunch: int) -> int:
-    """Empties the mailbox and launches. Returns 0 or the driver's error code."""
+    """Empties the mailbox and launches. Returns 0 or an error code."""
+    if load_acquire(relaunch, LAUNCH) == 0:
+        return run_rows(load_acquire(relaunch, EXECUTABLE))
     box = load_acquire(relaunch, BOX)
     for word in range(load_acquire(relaunch, MAILED)):
         store_release(box, word, 0)
@@ -448,7 +472,11 @@ def repeat(table: int, number: int) -> int:
         if rewrite(again) != 0:
             return 0
     relaunch = load_acquire(again, RELAUNCH)
-    if launch(relaunch) != 0:
+    code = launch(relaunch)
+    if code == UNDER_WAY:
+        store_release(table, LATE, again)
+        return UNDER_WAY
+    if code != 0:
         return 0  # Python launches again, and reports the error
     if take(relaunch) == 0:
         store_release(table, LATE, again)

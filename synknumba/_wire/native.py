@@ -27,6 +27,7 @@ from numba.extending import intrinsic
 
 from synknumba._types import Array
 from synknumba._wire.compiled import compiled
+from synknumba._wire.doorbell import ANY_RESULT
 
 RESULT, ERROR, FIRST = range(3)  # words of a call: result, address of its error, first argument
 
@@ -105,6 +106,23 @@ class Native(ABC):
     @abstractmethod
     def native(self) -> Sequence[NativeStep] | None:
         """Returns what compiled code does in place of the step; None if only Python can run it."""
+
+
+def rows_of(steps: Sequence[NativeStep], result: int = ANY_RESULT) -> Array:
+    """Returns the words of steps for `doorbell.run_rows`; `result` is that of the last step with which they are done."""
+    rows = [[0, one.target, one.source, one.nbytes] if isinstance(one, NativeCopy) else _call_row(one) for one in steps]
+    if rows and isinstance(steps[-1], NativeCall):
+        rows[-1][3] = result
+    return np.array([len(rows), *(word for row in rows for word in row)], np.int64)
+
+
+def _call_row(call: NativeCall) -> list[int]:
+    return [call.thunk, call.address, call.words.ctypes.data, ANY_RESULT]
+
+
+def copy_of(target: Array, source: Array) -> NativeCopy:
+    """Returns the copy of an array to another of the same size; both are contiguous."""
+    return NativeCopy(target.ctypes.data, source.ctypes.data, target.nbytes, (target, source))
 
 
 def call_of(dispatcher: Any, argument: int, kept: object) -> NativeCall:

@@ -39,7 +39,7 @@ class Relaunch:
     """A launch, and the targets of its results, 4 bytes each.
 
     Args:
-        function: address of a C function of (executable, stream) that returns 0 or an error code.
+        function: address of a C function of (executable, stream) that returns 0 or an error code; 0 for `run_rows`.
         executable: its first argument.
         stream: its second argument.
         box: address of the mailbox, which has one word per target.
@@ -47,8 +47,16 @@ class Relaunch:
     """
 
     def __init__(self, function: int, executable: int, stream: int, box: int, targets: Sequence[int]) -> None:
+        self._kept: object = None
         self._words = np.array([function, executable, stream, box, len(targets), *targets], np.int64)
         self.address: int = self._words.ctypes.data
+
+    @classmethod
+    def of_rows(cls, rows: Array, kept: object) -> "Relaunch":
+        """Returns the launch of rows by `doorbell.run_rows`, which then is over; `kept` owns what the rows refer to."""
+        made = cls(0, rows.ctypes.data, 0, 0, ())
+        made._kept = rows, kept
+        return made
 
 
 @dataclass(frozen=True, slots=True)
