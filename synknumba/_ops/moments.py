@@ -18,7 +18,7 @@ the mean: about a mean larger by d they are S_0, S_1 − d S_0, S_2 − 2 d S_1 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, TypeAlias, final
@@ -147,9 +147,29 @@ def _merged_few(parts: Moments) -> Moments | None:
 
     None if there are more of them, a part has no rows, or a number is not finite.
     """
-    if len(parts.count) >= _FEW or parts.mean.shape[1] > 1 or parts.squares is not None:
+    if parts.mean.shape[1] > 1 or parts.squares is not None:
         return None
-    means, rests, weights = (one[:, 0].tolist() for one in (parts.mean, parts.rest, parts.weight))
+    columns = (parts.count, parts.weight, parts.mean, parts.rest, parts.products.reshape(-1, 1))
+    found = of_few_lines([*zip(*(one[:, 0].tolist() for one in columns), strict=True)])
+    if found is None:
+        return None
+    return replace(found, products=found.products.reshape(1, *parts.products.shape[1:]), power=parts.power)
+
+
+def of_few_lines(lines: Sequence[Sequence[float]]) -> Moments | None:
+    """Merges a few parts of one value without weights.
+
+    Args:
+        lines: of each part its rows, weight, mean, the mean's rounding error, and Σ (v − mean)².
+
+    Returns:
+        The moments of all; None if there are too many parts, one has no rows, or a number is not finite.
+    """
+    if len(lines) >= _FEW:
+        return None
+    if len(lines) == 1:
+        return _of_line(lines[0]) if lines[0][1] and math.isfinite(lines[0][4]) else None
+    counts, weights, means, rests, products = zip(*lines, strict=True)
     if not all(weights):
         return None
     total, first = sum(weights), means[0]
@@ -157,13 +177,15 @@ def _merged_few(parts: Moments) -> Moments | None:
     shift = sum([weight * delta for weight, delta in zip(weights, deltas, strict=True)]) / total
     mean, rest = _two_sum(first, shift)
     away = [delta - shift for delta in deltas]
-    products = parts.products.ravel().tolist()
     product = sum([own + one * one * weight for own, one, weight in zip(products, away, weights, strict=True)])
     if not math.isfinite(product):  # nor is it if a mean is not
         return None
-    square = np.array(product).reshape(1, *parts.products.shape[1:])
-    count = np.array([[sum(parts.count[:, 0].tolist())]])
-    return Moments(count, np.array([[total]]), np.array([[mean]]), np.array([[rest]]), square, None, parts.power)
+    return _of_line((sum(counts), total, mean, rest, product))
+
+
+def _of_line(line: Sequence[float]) -> Moments:
+    row = np.array([line])
+    return Moments(row[:, 0:1], row[:, 1:2], row[:, 2:3], row[:, 3:4], row[:, 4:5])
 
 
 def joined(a: Moments, b: Moments) -> Moments:

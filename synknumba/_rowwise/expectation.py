@@ -252,6 +252,8 @@ class Expectation(RowFunction):
         block: int,
     ) -> Estimate:
         """Returns the estimate; runs the kernel again with weights, or values, in other units where its sums overflow."""
+        if (found := reader.quick(results)) is not None:
+            return found
         num_slices, blocked, last = selecting["num_slices"], block > 1, (block,) if block > 1 else ()
         lines, units = reader.read(results), None
         while (others := reader.units(lines, units)) is not None:  # at most twice

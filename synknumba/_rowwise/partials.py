@@ -10,7 +10,7 @@ import numpy as np
 
 from synknumba._ops import estimate as estimate_module
 from synknumba._ops.estimate import Estimate
-from synknumba._ops.moments import FAR, Moments, Powers, as_rows, joined, merge
+from synknumba._ops.moments import FAR, Moments, Powers, as_rows, joined, merge, of_few_lines
 from synknumba._rowwise.moment_kernels import Recipe
 from synknumba._types import Array
 
@@ -46,7 +46,7 @@ class Units:
 class LineReader:
     """Reads lines: rows, weight, means, their rounding errors, products; with weights also the sums with w²."""
 
-    __slots__ = ("_columns", "_cuts", "_pairs", "_part_columns", "_range", "_scalar", "_values")
+    __slots__ = ("_columns", "_cuts", "_is_plain", "_pairs", "_part_columns", "_range", "_scalar", "_values")
 
     def __init__(self, recipe: Recipe) -> None:
         k = recipe.values
@@ -58,10 +58,18 @@ class LineReader:
         self._scalar = recipe.size is None or (recipe.weight == "" and recipe.size == 2)
         self._values = k
         self._range = _RANGES[recipe.real]
+        self._is_plain = recipe.weight is None and k == 1 and not recipe.part_columns
 
     def read(self, parts: Sequence[Array]) -> Array:
         """The lines of all ranks and slices, in order."""
         return np.concatenate([part.reshape(-1, self._columns + 2 * self._part_columns) for part in parts])
+
+    def quick(self, parts: Sequence[Array]) -> Estimate | None:
+        """Returns what `estimate` does, of the parts of `read`, if they are few and simple: in a tenth of the time."""
+        if not self._is_plain:
+            return None
+        moments = of_few_lines([line for part in parts for line in part.reshape(-1, self._columns).tolist()])
+        return None if moments is None else Estimate(moments, self._scalar)
 
     def estimate(self, lines: Array, units: Units | None = None, block: int = 1) -> Estimate:
         """Merges lines, from `read`, into one estimate. The kernels' sums are in `units`; None for 1.
