@@ -6,7 +6,7 @@ While a sequence is traced, in one thread, its calls are recorded instead of mad
 import operator
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, TypeAlias, final
 
 import numpy as np
@@ -42,6 +42,8 @@ FUNCTIONS: dict[str, np.ufunc] = {  # of one float64 or two; the last two give i
 }
 _KEEP_INTS = {"minimum", "maximum"}
 _MOST_BITS = 1 << 20  # of a power of ints, which formulas compute exactly: such ints take milliseconds
+_MOST_DEPTH = 256  # of a formula: ranks recurse, two frames a level, and Python allows 1000
+_MOST_OPERATIONS = 10_000  # of a formula: 0.1 ms compiled, 20 ms in Python; n = n + n, repeated, doubles them
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -171,9 +173,11 @@ class Number(Unknown):
         is_int: whether the ranks get an int; else a float.
         line: file and line of the body that computes it; "" if none does.
         dtype: name of the NumPy dtype that ranks convert it to for a call; None for int64, float64 and Python's numbers.
+        depth: number of operations of the formula inside each other.
+        operations: number of operations of the formula, with those of parts that it has twice counted twice.
     """
 
-    __slots__ = ("_formula", "_source", "dtype", "is_int", "label", "line")
+    __slots__ = ("_formula", "_source", "depth", "dtype", "is_int", "label", "line", "operations")
 
     def __init__(
         self,
@@ -191,6 +195,7 @@ class Number(Unknown):
         self.is_int = is_int
         self.line = line
         self.dtype = dtype
+        self.depth = self.operations = 0
 
     @property
     def formula(self) -> Formula:
@@ -271,7 +276,23 @@ class Number(Unknown):
         operands = tuple(one.item() if isinstance(one, np.generic) else one for one in operands)
         formulas = [one.formula if isinstance(one, Number) else ("value", one) for one in operands]
         label = f"a number computed from {self._first.label}"
-        return Number((sign, *formulas), label, is_int=is_int, source=self._first, line=where(), dtype=dtype)
+        made = Number((sign, *formulas), label, is_int=is_int, source=self._first, line=where(), dtype=dtype)
+        made._measure([one for one in operands if isinstance(one, Number)])
+        return made
+
+    def _measure(self, operands: Sequence["Number"]) -> None:
+        """Sets depth and number of operations; raises `ArgumentError` for a formula that is too long."""
+        self.depth = 1 + max(one.depth for one in operands)
+        self.operations = 1 + sum(one.operations for one in operands)
+        if self.depth > _MOST_DEPTH:
+            found = f"{self.depth} operations inside each other, and a formula can have {_MOST_DEPTH}"
+        elif self.operations > _MOST_OPERATIONS:
+            found = f"more than {_MOST_OPERATIONS:,} operations, with those of parts that it has twice counted twice"
+        else:
+            return
+        raise ArgumentError(
+            f"{self.line}: {self.label} has {found}. Pass the numbers as an array, and compute in a kernel or function"
+        )
 
     def _is_int(self, operand: Any) -> bool:
         """Returns whether an operand is an int, of the sequence or plain; raises `ArgumentError` if it is no number."""

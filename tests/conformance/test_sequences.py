@@ -603,12 +603,37 @@ class TestRefused:
         with pytest.raises(synk.ArgumentError, match="one_by_one is a generator"):
             synk.sequence(one_by_one)
 
+    def test_long_formulas(self, world):
+        v = synk.variable(np.ones(3))
+        long = r"test_sequences\.py:\d+: a number computed from .*{}.*Pass the numbers as an array, and compute in a kernel"
+
+        def doubled(n):
+            for _ in range(40):
+                n = 0.5 * (n + n)
+            return n
+
+        for count in (257, 600, 20_000):
+            times = synk.static(count)
+            self.refused(long.format("257 operations inside each other"), lambda v, n, k: scale(v, sum([n] * k)), v, 3, times)
+        self.refused(long.format("more than 10,000 operations"), lambda v, n: scale(v, doubled(n)), v, 3.0)
+
     def test_step_outside(self, world):
         v = synk.variable(np.ones(3))
         with pytest.raises(synk.ArgumentError, match=r"use it inside a function decorated with @synk\.sequence"):
             scale(v, synk.STEP)
         with pytest.raises(synk.ArgumentError, match=r"@synk\.sequence"):
             synk.STEP + 1
+
+
+def test_sums_of_many_numbers(world):
+    @synk.sequence
+    def body(v, numbers):
+        scale(v, sum(numbers) - sum(numbers[:-1]))
+        synk.carry(numbers[0], sum(numbers[1:], numbers[0]))
+
+    v = synk.variable(np.ones(2))
+    body(v, [*map(float, range(1, 253)), 3.0], times=2)
+    assert_array_equal(v.get_value(), 9.0)
 
 
 def test_static_numbers_are_part_of_the_sequence(world):
