@@ -77,6 +77,10 @@ class DecoratedError(ArgumentError, AttributeError):
     """Another decorator asks for the code of a function that synknumba has decorated."""
 
 
+class MemberError(ArgumentError, AttributeError):
+    """An array has no such method while the body of a sequence is recorded; `hasattr` and NumPy's functions see that."""
+
+
 class PartitionError(SynkError, ValueError):
     """The rows cannot be partitioned: lengths disagree, or the number of slices or ranks is invalid."""
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias, final
 
 import numpy as np
 
-from synknumba._errors import ArgumentError
+from synknumba._errors import ArgumentError, MemberError
 from synknumba._types import shown
 
 Formula: TypeAlias = tuple[Any, ...]  # see `_wire/sequence.py`
@@ -112,6 +112,15 @@ def refuse(what: str) -> None:
         raise ArgumentError(
             f"{where()}: {what} inside {current.name} would run once, while it is traced; make it before and pass it, or do it "
             "after the call"
+        )
+
+
+def refuse_member(label: str, name: str) -> None:
+    """Raises `MemberError` inside a sequence that is traced, for an attribute of arrays that an argument lacks."""
+    if current is not None and current.is_here and name in _ARRAY_MEMBERS:
+        raise MemberError(
+            f"{where()}: {label} has no {name} in the body of {current.name}, which only records calls. Use it before the "
+            "call, and pass what it gives, or compute in a kernel or function"
         )
 
 

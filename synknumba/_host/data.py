@@ -14,7 +14,7 @@ import math
 import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, final
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -423,6 +423,13 @@ class Data(ArrayOperations):
 
     def __len__(self) -> int:
         return len(self._view)
+
+    if not TYPE_CHECKING:  # else a checker would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Raises for an attribute that it does not have; in the body of a sequence with the line."""
+            tracing.refuse_member("an array" if self.name is None else self._label(), name)
+            return object.__getattribute__(self, name)  # raises the usual error
 
     @property
     def __array_interface__(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 """
 
 import math
-from typing import Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -157,6 +157,14 @@ class Variable:
     def __float__(self) -> float:
         return float(np.asarray(self))
 
+    if not TYPE_CHECKING:  # else a checker would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Raises for an attribute that it does not have; in the body of a sequence with the line."""
+            if name != "_state":  # a variable that is not made yet
+                tracing.refuse_member(self._state.label, name)
+            return object.__getattribute__(self, name)  # raises the usual error
+
     def __reduce__(self) -> NoReturn:
         """Raises `DataError`: a copy in another process would not be the variable."""
         raise DataError(
@@ -226,6 +234,10 @@ class Branch:
             raise _NoBranchError(f"{self.label} has no array or subtree {key!r}: it is {describe(self.structure)}") from None
         start = self.leaves.start + first
         return Branch(self.variable, structure, range(start, start + count_leaves(structure)), f"{self.label}[{key!r}]")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        tracing.refuse_member(self.label, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def told(self) -> str:
         """Returns dtype and shape of its first array, on the root."""

@@ -532,6 +532,26 @@ class TestRefused:
             self.refused(here, body, v)
         assert not hasattr(synk.STEP, "itme")
 
+    def test_methods_of_arrays(self, world):
+        v, tree = synk.variable(np.ones(3)), synk.variable({"w": np.ones(3)})
+        rows, shared = np.arange(3.0), synk.data(np.arange(3.0))
+        for body in (
+            lambda v, p: damp(v, p.astype(np.float64)),
+            lambda v, p: damp(v, p.ravel()),
+            lambda v, p: damp(v, p.reshape(-1)),
+            lambda v, p: scale(v, p.item(0)),
+            lambda v, p: [scale(v, one) for one in p.flat],
+        ):
+            for array in (rows, shared, v):
+                self.refused(r"test_sequences\.py:\d+: .* before the call, and pass .* kernel or function", body, v, array)
+        self.refused(r"test_sequences\.py:\d+: the variable has no T in the body of", lambda v: scale(v.T, 1.0), v)
+        self.refused(r"test_sequences\.py:\d+: .*\['w'\] has no ravel in", lambda p: scale(p["w"].ravel(), 1.0), tree)
+        damp(v, shared)
+        with pytest.raises(AttributeError, match="has no attribute 'ravel'"):
+            shared.ravel()
+        looked = synk.sequence(lambda v, p: damp(v, np.reshape(p, (4, 1))[:, 0]))
+        looked(v, synk.data(np.arange(4.0)))
+
     def test_the_way_out_is_that_of_the_value(self, world):
         v, rates = synk.variable(np.ones(3)), synk.data(np.ones(3))
         self.refused(r"t of total .* pass until=.*Compute with it by \+ - ", lambda v: scale(v, np.cumsum(total(v))), v)
