@@ -27,10 +27,22 @@ _SIGNS: Mapping[Any, str] = {
     np.negative: "neg",
     np.absolute: "abs",
 }
-_COMPUTE = (
-    "Compute with it by + - * / // % **, abs() and functions of NumPy, such as np.sqrt(n) in place of math.sqrt(n) and "
-    "np.maximum(a, b) in place of max(a, b)"
-)
+_ROUND = "write (n + 0.5) // 1, which rounds halves up, in place of round(n)"
+_FLOOR = "write n // 1, which rounds down and is a float for a float, in place of int(n) or floor(n)"
+_HINTS: Mapping[str, str] = {  # what to write in place of an operation, a method or a function of NumPy
+    **dict.fromkeys(("&", "bitwise_and"), "write n % 2 ** k for the last k bits of n"),
+    **dict.fromkeys(("<<", "left_shift"), "write n * 2 ** k in place of n << k"),
+    **dict.fromkeys((">>", "right_shift"), "write n // 2 ** k in place of n >> k"),
+    **dict.fromkeys(("~", "invert"), "write -n - 1 in place of ~n"),
+    "divmod": "write n // m and n % m in place of divmod(n, m)",
+    "<>": "write np.maximum(a, b) in place of max(a, b), and np.minimum(a, b) in place of min(a, b)",
+    "float": "write np.sqrt(n) in place of math.sqrt(n), and 1.0 * n in place of float(n)",
+    "clip": "write np.minimum(np.maximum(n, low), high) in place of clip",
+    "square": "write n * n in place of square",
+    **dict.fromkeys(("round", "rint"), "write (n + 0.5) // 1, which rounds halves up, in place of round(n)"),
+    **dict.fromkeys(("int", "floor", "trunc"), "write n // 1, which rounds down, in place of int(n) or floor(n)"),
+    "ceil": "write -(-n // 1) in place of ceil(n)",
+}
 FUNCTIONS: dict[str, np.ufunc] = {  # of one float64 or two; the last two give ints for ints
     one.__name__: one
     for one in (
@@ -143,35 +155,54 @@ def note_read(data: Any) -> None:
         current.note_read(data)
 
 
+def _refusing(operation: str) -> Any:
+    """Returns a method that refuses an operation, with its name in `_HINTS`."""
+
+    def method(self: "Unknown", *_: object, **__: object) -> NoReturn:
+        self._refuse_operation(operation)
+
+    return method
+
+
 class Unknown:
     """Stands for a value that a sequence will have on the ranks."""
 
     label = "a number"
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
+        self._refuse_operation("")
+
+    def _refuse_operation(self, operation: str) -> NoReturn:
         if current is None:
             raise ArgumentError(
                 f"{where()}: the script has no {self.label}, which a sequence left to the ranks; return it from its body, "
                 "and look at what the call returns"
             )
-        raise ArgumentError(f"{where()}: the value of {self.label} is not known while {current.name} is traced: {self._why()}")
+        why = self._why(operation)
+        raise ArgumentError(f"{where()}: the value of {self.label} is not known while {current.name} is traced: {why}")
 
-    def _why(self) -> str:
+    def _why(self, _operation: str) -> str:
         """Returns the reason, and the way out."""
         return "its calls run later, on the ranks. Return it and look at it after the call, pass until=, or pass it to a kernel"
 
-    __bool__ = __float__ = __int__ = __complex__ = __array__ = __iter__ = __len__ = _refuse
-    __round__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = __matmul__ = __rmatmul__ = _refuse
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = __setitem__ = __delitem__ = _refuse
-    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _refuse
-    __str__ = __format__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _refuse  # type: ignore[assignment]
+    __bool__ = __complex__ = __array__ = __iter__ = __len__ = __matmul__ = __rmatmul__ = _refuse
+    __or__ = __ror__ = __xor__ = __rxor__ = __setitem__ = __delitem__ = _refuse
+    __str__ = __format__ = __eq__ = __ne__ = __le__ = __ge__ = __getitem__ = _refuse  # type: ignore[assignment]
+    __float__, __int__, __trunc__ = _refusing("float"), _refusing("int"), _refusing("trunc")
+    __round__, __floor__, __ceil__ = _refusing("round"), _refusing("floor"), _refusing("ceil")
+    __lt__ = __gt__ = _refusing("<>")
+    __and__ = __rand__ = _refusing("&")
+    __lshift__ = __rlshift__ = _refusing("<<")
+    __rshift__ = __rrshift__ = _refusing(">>")
+    __divmod__ = __rdivmod__ = _refusing("divmod")
+    __invert__ = _refusing("~")
     __hash__ = None  # type: ignore[assignment]
     __array_ufunc__ = _refuse
 
     def __getattr__(self, name: str) -> NoReturn:
         """Refuses what an array would have; anything else is missing as usual, since NumPy and others look for names."""
         if name in _ARRAY_MEMBERS:
-            self._refuse()
+            self._refuse_operation(name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
@@ -221,15 +252,20 @@ class Number(Unknown):
         """Whether it is the number of the iteration of the outermost sequence."""
         return self._formula == ("step", 0)
 
-    def _why(self) -> str:
+    def _why(self, operation: str) -> str:
+        hint = _HINTS.get(operation, "")
+        compute = f"{hint[:1].upper()}{hint[1:]}, or compute it" if hint else "Compute it"
         match self._first._formula[:1]:  # noqa: SLF001  # without sharing a result among the ranks
             case ("step",):
-                return f"it is another in each iteration. {_COMPUTE}, and pass it to a kernel, which may look at it"
+                return f"it is another in each iteration. {compute} in a kernel or function, which may look at it"
             case ("scalar",):
                 static = "synk.static(…) for a number that is part of the sequence"
-                return f"it may change from call to call. {_COMPUTE}, pass it to a kernel, or pass {static}"
+                return (
+                    f"it may change from call to call. {compute} in a kernel or function, or before the call, and pass it as "
+                    f"an argument; or pass {static}"
+                )
             case _:
-                return f"{super()._why()}. {_COMPUTE}"
+                return f"{super()._why(operation)}. {compute} in a kernel or function"
 
     def __repr__(self) -> str:
         """Shows the formula."""
@@ -244,7 +280,7 @@ class Number(Unknown):
             are_int = [self._is_int(one) for one in operands]
             return self._made(name, *operands, is_int=name in _KEEP_INTS and all(are_int))
         if ufunc not in _SIGNS:
-            self._refuse()
+            self._refuse_operation(name)
         return self._with(_SIGNS[ufunc], *operands) if len(operands) == 2 else OPERATORS[_SIGNS[ufunc]](self)
 
     def __index__(self) -> int:
@@ -421,7 +457,7 @@ class Line(Unknown):
         self.data, self.number = data, number
         self.label = f"a line of {data.name or 'the data'}"
 
-    def _why(self) -> str:
+    def _why(self, _operation: str) -> str:
         return (
             "its number is not. Use it as batch= of a call, or pass the data, in broadcast=, and the number to a kernel or "
             "function, which looks it up"

@@ -554,7 +554,9 @@ class TestRefused:
 
     def test_the_way_out_is_that_of_the_value(self, world):
         v, rates = synk.variable(np.ones(3)), synk.data(np.ones(3))
-        self.refused(r"t of total .* pass until=.*Compute with it by \+ - ", lambda v: scale(v, np.cumsum(total(v))), v)
+        self.refused(
+            r"t of total .* pass until=.*Compute it in a kernel or function", lambda v: scale(v, np.cumsum(total(v))), v
+        )
         self.refused(
             r"computed from by of .* may change from call .*synk\.static", lambda v, by: scale(v, round(2 * by + 1)), v, 2.0
         )

@@ -1,0 +1,91 @@
+"""What the body of a sequence cannot do with numbers: the error names the operand, and tells what to write instead."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import synknumba as synk
+
+V = synk.variable(np.zeros(4), name="v")
+ROWS = synk.data(np.zeros((4, 4)), name="rows")
+
+
+@synk.parallel(grid=1, block=4)
+@cuda.jit
+def scale(v, by):
+    i = cuda.grid(1)
+    if i < v.shape[0]:
+        v[i] *= by
+
+
+@synk.parallel(grid=1, block=4, outputs={"t": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def total(v, t):
+    i = cuda.grid(1)
+    if i < v.shape[0]:
+        cuda.atomic.add(t, 0, v[i])
+
+
+@synk.function(outputs=None)
+def first(v):
+    return v[0]
+
+
+def planned(compute, *numbers):
+    synk.sequence(lambda v, n, k: scale(v, compute(n, k))).plan(V, *numbers, world_size=2)
+
+
+def refused(compute, *numbers):
+    with pytest.raises(synk.ArgumentError, match=rf"^\S*{re.escape(__file__)}:\d+: ") as caught:
+        planned(compute, *numbers)
+    return str(caught.value)
+
+
+GENERAL = ["np.sqrt", "np.maximum", "np.minimum", "+ - *"]
+MAXIMUM = "np.maximum(a, b) in place of max(a, b), and np.minimum(a, b) in place of min(a, b)"
+SQRT = "np.sqrt(n) in place of math.sqrt(n), and 1.0 * n in place of float(n)"
+HINTS = {
+    "n & 1": "n % 2 ** k",
+    "6 & n": "n % 2 ** k",
+    "n << 2": "n * 2 ** k",
+    "1 << n": "n * 2 ** k",
+    "n >> 2": "n // 2 ** k",
+    "~n": "-n - 1",
+    "np.left_shift(n, 2)": "n * 2 ** k",
+    "divmod(n, 2)": "n // m and n % m",
+    "round(n)": "(n + 0.5) // 1",
+    "np.round(n)": "(n + 0.5) // 1",
+    "np.floor(n)": "n // 1",
+    "math.floor(n)": "n // 1",
+    "math.ceil(n)": "-(-n // 1)",
+    "int(n)": "n // 1",
+    "np.square(n)": "n * n",
+    "np.clip(n, 0, 2)": "np.minimum(np.maximum(n, low), high)",
+    "max(n, 2)": MAXIMUM,
+    "min(2, n)": MAXIMUM,
+    "math.sqrt(n)": SQRT,
+    "float(n)": SQRT,
+    "n | 1": "",
+    "n ^ 1": "",
+    "n @ n": "",
+    "np.isnan(n)": "",
+    "np.cumsum(n)": "",
+    "n == 3": "",
+    "n.real": "",
+    "'a' if n else 'b'": "",
+    "f'{n}'": "",
+}
+
+
+@pytest.mark.parametrize("case", HINTS)
+@pytest.mark.parametrize("of", ["an argument", "synk.STEP", "a result"])
+def test_the_hint_fits_the_operation(case, of):
+    compute = eval(compile(f"lambda n: {case}", __file__, "eval"), {"np": np, "math": math})
+    number = {"an argument": lambda n: n, "synk.STEP": lambda n: synk.STEP / 2, "a result": lambda n: total(V)}[of]
+    told = refused(lambda n, k: compute(number(n)), 3.5, 2)
+    assert HINTS[case] in told
+    assert not [one for one in GENERAL if one in told and one not in HINTS[case]]
+    assert "kernel" in told
