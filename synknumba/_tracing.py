@@ -79,6 +79,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {  # as Python computes
     "abs": operator.abs,
     **FUNCTIONS,
 }
+_PLAIN = bool | int | float | complex | np.generic | None
 _NOT_OF_BODIES = {__name__.partition(".")[0], "numpy"}  # packages whose lines no body of a sequence is on
 _ARRAY_MEMBERS = frozenset(name for name in dir(np.ndarray) if not name.startswith("_"))
 
@@ -206,6 +207,14 @@ class Unknown:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
+class UnknownArray(Unknown):
+    """Stands for a value that the body of a sequence cannot compute with."""
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = Unknown._refuse  # noqa: SLF001
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = Unknown._refuse  # noqa: SLF001
+    __neg__ = __pos__ = __abs__ = Unknown._refuse  # noqa: SLF001
+
+
 class Number(Unknown):
     """A number of a sequence: a formula that the ranks evaluate.
 
@@ -277,7 +286,7 @@ class Number(Unknown):
             self._refuse()
         name = ufunc.__name__
         if FUNCTIONS.get(name) is ufunc:
-            are_int = [self._is_int(one) for one in operands]
+            are_int = _are_int(name, *operands)
             return self._made(name, *operands, is_int=name in _KEEP_INTS and all(are_int))
         if ufunc not in _SIGNS:
             self._refuse_operation(name)
@@ -339,19 +348,8 @@ class Number(Unknown):
             f"{self.line}: {self.label} has {found}. Pass the numbers as an array, and compute in a kernel or function"
         )
 
-    def _is_int(self, operand: Any) -> bool:
-        """Returns whether an operand is an int, of the sequence or plain; raises `ArgumentError` if it is no number."""
-        if isinstance(operand, Number):
-            return operand.is_int
-        if isinstance(operand, bool | np.bool_) or not isinstance(operand, int | float | np.integer | np.floating):
-            raise ArgumentError(
-                f"{where()}: {self.label} is a number of a sequence, which computes with ints and floats; got a "
-                f"{type(operand).__name__}. Compute with arrays in a kernel or a function"
-            )
-        return isinstance(operand, int | np.integer)
-
     def _with(self, sign: str, left: Any, right: Any) -> Any:
-        are_int = [self._is_int(one) for one in (left, right)]
+        are_int = _are_int(sign, left, right)
         stays_int = sign != "/" and (sign != "**" or (isinstance(right, int | np.integer) and bool(right >= 0)))
         return self._made(sign, left, right, is_int=all(are_int) and stays_int)
 
@@ -407,6 +405,37 @@ class Number(Unknown):
         return self._made("abs", self, is_int=self.is_int)
 
 
+def _are_int(sign: str, *operands: Any) -> list[bool]:
+    """Returns which operands are ints, of the sequence or plain; raises `ArgumentError` for one that is no number."""
+    return [_is_int(sign, operands, place) for place in range(len(operands))]
+
+
+def _is_int(sign: str, operands: Sequence[Any], place: int) -> bool:
+    operand = operands[place]
+    if isinstance(operand, Number):
+        return operand.is_int
+    if isinstance(operand, Unknown):
+        operand._refuse_operation(sign)  # noqa: SLF001  # of this module
+    is_bool = isinstance(operand, bool | np.bool_)
+    if isinstance(operand, int | float | np.integer | np.floating) and not is_bool:
+        return isinstance(operand, int | np.integer)
+    value = f", {operand}," if isinstance(operand, _PLAIN) else ""
+    way = "write int(x) for a bool" if is_bool else "compute with it in a kernel or function"
+    raise ArgumentError(
+        f"{where()}: {_told(sign, operands)}: a sequence computes with ints and floats; got a {type(operand).__name__}{value} "
+        f"as the {('first', 'second')[place]} operand; {way}"
+    )
+
+
+def _told(sign: str, operands: Sequence[Any]) -> str:
+    """Returns an operation in words: numbers of the sequence by their labels, and others by values or types."""
+    names = [
+        one.label if isinstance(one, Unknown) else str(one) if isinstance(one, _PLAIN) else type(one).__name__
+        for one in operands
+    ]
+    return f"{sign}({', '.join(names)})" if sign in FUNCTIONS else f" {sign} ".join(names)
+
+
 def _example(value: Any) -> Any:
     """Returns a number of the same type in NumPy's arithmetic as one of a sequence, or as a plain one."""
     if not isinstance(value, Number):
@@ -445,7 +474,7 @@ STEP = _Step()
 
 
 @final
-class Line(Unknown):
+class Line(UnknownArray):
     """A line of a `Data` whose number is not known yet: row numbers, for `batch=` of a call in a sequence.
 
     Attributes:

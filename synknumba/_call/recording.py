@@ -23,7 +23,7 @@ from synknumba._errors import ArgumentError, BatchError
 from synknumba._host.data import Data
 from synknumba._ops import reduction
 from synknumba._ops.tree import flatten, unflatten
-from synknumba._tracing import Formula, Here, Line, Number, Unknown
+from synknumba._tracing import Formula, Here, Line, Number, Unknown, UnknownArray
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
 from synknumba._variables.state import VariableState
@@ -38,7 +38,7 @@ Parts: TypeAlias = "list[Part | Loop]"
 MOST_TURNS = 4  # iterations after which swapped variables must have their memory again
 
 
-class Outcome(Unknown):
+class Outcome(UnknownArray):
     """Stands for a result of a call.
 
     Attributes:
@@ -50,10 +50,6 @@ class Outcome(Unknown):
 
     def __init__(self, recording: "Recording", label: str, result: Result | None, key: Key) -> None:
         self.label, self.result, self.key, self.home = label, result, key, recording.parts
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = Unknown._refuse  # noqa: SLF001
-    __rfloordiv__ = __rmod__ = __rpow__ = Unknown._refuse  # noqa: SLF001
-    __floordiv__ = __mod__ = __pow__ = __neg__ = __pos__ = __abs__ = Unknown._refuse  # noqa: SLF001
 
 
 def told_dtype(dtype: "np.dtype[Any]") -> str | None:

@@ -196,6 +196,11 @@ _REFUSED_METHODS = (
 
 
 def _refuse_arithmetic(self: Variable, *_: object) -> NoReturn:
+    if tracing.current is not None and tracing.current.is_here:
+        raise ArgumentError(
+            f"{tracing.where()}: {self._state.label} lives on the ranks, and the body of {tracing.current.name} cannot compute "
+            "with it or index it; pass it to a kernel or function"
+        )
     raise ArgumentError(
         f"{self._state.label} lives on the ranks, and the script cannot compute with it or index it; use get_value(), as in "
         "v.get_value() + 1 or v.get_value()[0], or pass it to a function"

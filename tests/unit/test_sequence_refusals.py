@@ -1,6 +1,7 @@
 """What the body of a sequence cannot do with numbers: the error names the operand, and tells what to write instead."""
 
 import math
+import operator
 import re
 
 import numpy as np
@@ -89,3 +90,39 @@ def test_the_hint_fits_the_operation(case, of):
     assert HINTS[case] in told
     assert not [one for one in GENERAL if one in told and one not in HINTS[case]]
     assert "kernel" in told
+
+
+OPERATIONS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "maximum": np.maximum,
+    "arctan2": np.arctan2,
+}
+OPERANDS = {
+    "a bool, True": (lambda: True, r"got a bool, True, as the {} operand; write int\(x\) for a bool"),
+    "a bool of NumPy": (lambda: np.bool_(False), r"got a bool, False, as the {} operand; write int\(x\) for a bool"),
+    "a complex": (lambda: 1j, "got a complex, 1j, as the {} operand; compute with it in a kernel or function"),
+    "None": (lambda: None, "got a NoneType, None, as the {} operand"),
+    "an array": (lambda: np.ones(3), "got a ndarray as the {} operand; compute with it in a kernel or function"),
+    "a list": (lambda: [1.0], "got a list as the {} operand; compute with it in a kernel or function"),
+    "Data": (lambda: ROWS, "got a (Data|ndarray) as the {} operand; compute with it in a kernel or function"),
+    "a variable": (lambda: V, "got a Variable as the {} operand|variable 'v' lives on the ranks"),
+    "a result": (lambda: first(V), "the value of the result of first is not known"),
+    "a line": (lambda: ROWS[synk.STEP], "the value of a line of rows is not known"),
+}
+
+
+@pytest.mark.parametrize("sign", OPERATIONS)
+@pytest.mark.parametrize("case", OPERANDS)
+def test_the_wrong_operand_is_named(sign, case):
+    made, match = OPERANDS[case]
+    compute = OPERATIONS[sign]
+    assert re.search(match.format("second"), refused(lambda n, k: compute(n, made()), 3, 2))
+    assert re.search(match.format("first"), refused(lambda n, k: compute(made(), n), 3, 2))
+    if case in {"a result", "a line"}:
+        assert re.search(match, refused(lambda n, k: compute(made(), made()), 3, 2))
