@@ -290,6 +290,11 @@ class Number(Unknown):
             return self._made(name, *operands, is_int=name in _KEEP_INTS and all(are_int))
         if ufunc not in _SIGNS:
             self._refuse_operation(name)
+        if ufunc is np.power and all(_are_int("**", *operands)):
+            raise ArgumentError(
+                f"{where()}: {_told('**', operands)}: np.power of two ints wraps in NumPy, and a sequence computes ints "
+                "exactly; write n ** k with Python's ints, or compute with floats, as in np.power(1.0 * n, k)"
+            )
         return self._with(_SIGNS[ufunc], *operands) if len(operands) == 2 else OPERATORS[_SIGNS[ufunc]](self)
 
     def __index__(self) -> int:

@@ -126,3 +126,18 @@ def test_the_wrong_operand_is_named(sign, case):
     assert re.search(match.format("first"), refused(lambda n, k: compute(made(), n), 3, 2))
     if case in {"a result", "a line"}:
         assert re.search(match, refused(lambda n, k: compute(made(), made()), 3, 2))
+
+
+POWERS = {
+    "an int": lambda n, k: np.power(n, 64),
+    "of an int": lambda n, k: np.power(5, k),
+    "a negative int": lambda n, k: np.power(n, -1),
+    "the step": lambda n, k: np.power(n, synk.STEP),
+    "of NumPy's int": lambda n, k: np.int64(5) ** k,
+}
+
+
+@pytest.mark.parametrize("case", POWERS)
+def test_powers_of_ints_by_numpy_wrap(case):
+    assert "np.power of two ints wraps in NumPy" in refused(POWERS[case], 5, 64)
+    planned(lambda n, k: np.power(1.0 * n, k) + n**2 + np.power(n, 0.5), 5, 64)
