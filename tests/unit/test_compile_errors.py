@@ -204,6 +204,59 @@ def test_kernels(function, under, reason, way_out):
     assert "raised on rank 0, 1" in caught.value.__notes__[0]
 
 
+def adds_a_row(x, y):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(y, 0, x[i])
+
+
+def adds_twice_a_row(x, y):
+    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+        cuda.atomic.add(y, 0, 2.0 * x[i])
+
+
+def takes_the_largest_row(x, y):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.max(y, 0, x[i])
+
+
+def compares_rows(x, y):
+    if cuda.grid(1) == 0:
+        y[0] = max(y[0], x[0])
+
+
+def adds_to_an_element(x, y):
+    if cuda.grid(1) == 0:
+        y[0] += x[0]
+
+
+ROWS = [  # a kernel that takes rows of a matrix for numbers, the text under the caret, the reason
+    (adds_a_row, "cuda.atomic.add(y, 0, x[i])", "cuda.atomic.add needs a number, and gets an array of 1 dimension"),
+    (adds_twice_a_row, "cuda.atomic.add(y, 0, 2.0 * x[i])", "cuda.atomic.add needs a number"),
+    (takes_the_largest_row, "cuda.atomic.max(y, 0, x[i])", "cuda.atomic.max needs a number"),
+    (compares_rows, "max(y[0], x[0])", "Numba has no max"),
+    (adds_to_an_element, "y[0] += x[0]", "Numba has no operator +"),
+]
+
+
+@pytest.mark.parametrize(("function", "under", "reason"), ROWS, ids=lambda case: getattr(case, "__name__", ""))
+def test_rows_of_a_matrix_that_stand_for_numbers(function, under, reason):
+    kernel = synk.parallel(outputs={"y": synk.output("sum", shape=(), dtype="float64")})(cuda.jit(function))
+    with pytest.raises(synk.KernelError) as caught:
+        kernel(np.zeros((10, 1)))
+    message = str(caught.value)
+    assert marked(message) == under
+    assert reason in message
+    assert re.search(
+        r"\nx has 2 dimensions, and x\[[i0]\] has 1 index. Pass an array of 1 dimension, such as x\.ravel\(\), or use 2",
+        message,
+    )
+    assert "x: float64 (10, 1)" in caught.value.__notes__[0]
+    assert "any_order" not in message
+    assert len(message.splitlines()) == 4
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -47,6 +47,7 @@ _SIGNATURE: Final = re.compile(r"^\s*>>> \w+\((.*)\)\s*$", re.M)
 _NAMED: Final = re.compile(r"name '(\w+)'|attribute '(\w+)'|Variable '(\w+)'|[Uu]nify .* for '(\w+)")
 _ARRAY: Final = re.compile(r"array\((?P<dtype>.+), (?P<ndim>\d+)d, \w\)")
 _NUMBER: Final = re.compile(r"(?:u?int|float|complex)\d+|bool")
+_NEEDS_NUMBER: Final = re.compile(r"\b(cuda\.[\w.]+) needs a number, not (.*)$", re.M)  # of `check_number`
 _LITERAL: Final = re.compile(r"Literal\[\w+\]\(([^()]*)\)")
 _MANGLED: Final = re.compile(r"(\w)__(?:arg|t)\d*\b(?:\.\d+)?|'(\w+)\.\d+'")
 
@@ -117,7 +118,9 @@ def explain(error: BaseException, function: Any, *, compiled: bool = True, anywh
     if place is None:
         return None
     node = _node(*place, matches)
-    return _error(*place, node, reason, _another_name(reason, place[0], node) or way_out)
+    return _error(
+        *place, node, reason, _another_name(reason, place[0], node) or _fewer_dimensions(text, place[0], node) or way_out
+    )
 
 
 def _is_of_numba(error: BaseException) -> bool:
@@ -214,6 +217,46 @@ def _another_name(reason: str, source: Source, node: ast.AST | None) -> str | No
     return f"Did you mean {value}.{nearest[0]}?" if nearest else None
 
 
+def _fewer_dimensions(text: str, source: Source, node: ast.AST | None) -> str | None:
+    """Returns what to pass where part of an argument, as the row of a matrix, stands for a number; None if none does."""
+    signature = _SIGNATURE.search(text)
+    types = _split(signature[1]) if signature else []
+    for kind, operand in zip(reversed(types), reversed(_operands(node)), strict=False):  # intrinsics may have fewer operands
+        parts = [one for one in ast.walk(operand) if isinstance(one, ast.Subscript)]
+        array = _ARRAY.search(kind)
+        if array is None or len(parts) != 1 or not isinstance(parts[0].value, ast.Name) or _has_slice(parts[0]):
+            continue
+        name, indices = parts[0].value.id, len(getattr(parts[0].slice, "elts", [parts[0].slice]))
+        if name in source.params:
+            ndim = indices + int(array["ndim"])
+            flat = f", such as {name}.ravel()," if indices == 1 else ","
+            used = "1 index" if indices == 1 else f"{indices} indices"
+            return (
+                f"{name} has {_dimensions(ndim)}, and {ast.unparse(parts[0])} has {used}. Pass an array of "
+                f"{_dimensions(indices)}{flat} or use {ndim} indices."
+            )
+    return None
+
+
+def _operands(node: ast.AST | None) -> list[ast.expr]:
+    match node:
+        case ast.Call(args=args):
+            return args
+        case ast.BinOp(left=left, right=right) | ast.Compare(left=left, comparators=[right]):
+            return [left, right]
+        case ast.AugAssign(target=left, value=right):
+            return [left, right]
+    return []
+
+
+def _has_slice(node: ast.Subscript) -> bool:
+    return any(isinstance(one, ast.Slice) for one in ast.walk(node.slice))
+
+
+def _dimensions(ndim: int) -> str:
+    return f"{ndim} dimension{'s' * (ndim != 1)}"
+
+
 def _module(source: Source, node: ast.expr) -> Any:
     """Returns the object that a name, or attributes of a module as synk.random, stand for; None if unknown."""
     match node:
@@ -284,6 +327,11 @@ def _reason(text: str) -> tuple[str, str, Any]:
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("Failed in ")] or [text]
     found, signature = _NO_IMPLEMENTATION.search(text), _SIGNATURE.search(text)
+    if (needs := _NEEDS_NUMBER.search(text)) and lines[0].startswith("No implementation"):
+        (name, kind), array = needs.groups(), _ARRAY.search(needs[2])
+        got = f"an array of {_dimensions(int(array['ndim']))}" if array else f"a {kind}"
+        reason = f"{name} needs a number, and gets {got}"
+        return reason, "Pass one of its elements.", lambda node: _is_call(node, name.rpartition(".")[2])
     if found and signature and lines[0].startswith("No implementation"):
         name, types = found[1], _LITERAL.sub(r"\1", signature[1])
         if name in _OPERATORS or name.removeprefix("i") in _OPERATORS:
@@ -326,14 +374,12 @@ def _indexing(container: str, index: str, stored: str = "") -> tuple[str, str, A
         return isinstance(node, ast.Subscript) and len(getattr(node.slice, "elts", [node.slice])) == len(kinds)
 
     if len(kinds) > ndim:
-        reason = f"an array of {ndim} dimension{'s' * (ndim != 1)} has {len(kinds)} indices here"
+        reason = f"an array of {_dimensions(ndim)} has {len(kinds)} indices here"
         return reason, f"Pass an array of {len(kinds)} dimensions, or use {ndim} ind{'ex' if ndim == 1 else 'ices'}.", is_it
     if wrong := next((kind for kind in kinds if kind.startswith(("float", "complex"))), None):
         return f"an index is a {wrong}", "Convert it with int(…), or divide by // in place of /.", is_it
     if len(kinds) == ndim and (value := _ARRAY.search(stored)):
-        reason = (
-            f"an array of {value['ndim']} dimension{'s' * (value['ndim'] != '1')} is stored where one {array['dtype']} belongs"
-        )
+        reason = f"an array of {_dimensions(int(value['ndim']))} is stored where one {array['dtype']} belongs"
         return reason, "Store one of its elements.", lambda node: is_it(node) and isinstance(node.ctx, ast.Store)  # type: ignore[attr-defined]
     return None
 
