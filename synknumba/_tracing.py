@@ -145,6 +145,19 @@ def where() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def add_line(error: Exception) -> None:
+    """Puts file and line of the body at the beginning of the message of an error that it raised, unless they are there."""
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _NOT_OF_BODIES:
+            place = f"{frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    message = str(error)
+    if place and not message.startswith(place):
+        error.args = (f"{place}: {message}",)
+
+
 def note_read(data: Any) -> None:
     """Notes that the body of a sequence looks at `data`, unless it is this package that does."""
     if current is None or not current.is_here:

@@ -33,7 +33,16 @@ from synknumba._call.rehearsal import Rehearsal
 from synknumba._call.sequence_body import OuterValues, check_body, contents, refusing_draws
 from synknumba._call.sequence_report import LAST_ONLY, Schedule, SequenceReport, schedule
 from synknumba._call.trace import Trace, Unseen
-from synknumba._errors import ArgumentError, ReductionError, SynkError, shorten, shortened
+from synknumba._errors import (
+    ArgumentError,
+    BatchError,
+    DataError,
+    PartitionError,
+    ReductionError,
+    SynkError,
+    shorten,
+    shortened,
+)
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
@@ -929,7 +938,11 @@ class Sequence(Generic[P, R]):
         Raises:
             ArgumentError: that has a number which only the ranks compute.
         """
-        results = self._body(**unflatten(structure, leaves))
+        try:
+            results = self._body(**unflatten(structure, leaves))
+        except (ArgumentError, BatchError, DataError, PartitionError, ReductionError) as error:  # others have a place
+            tracing.add_line(error)
+            raise
         for leaf in flatten(results)[0]:
             if isinstance(leaf, Unknown) and not isinstance(leaf, Seen | Outcome):
                 raise ArgumentError(

@@ -141,3 +141,30 @@ POWERS = {
 def test_powers_of_ints_by_numpy_wrap(case):
     assert "np.power of two ints wraps in NumPy" in refused(POWERS[case], 5, 64)
     planned(lambda n, k: np.power(1.0 * n, k) + n**2 + np.power(n, 0.5), 5, 64)
+
+
+class Model:
+    n = 1.0
+
+
+MODEL, OBJECTS, TEXT = Model(), np.array([1.0, None], dtype=object), "text"
+VALUES = {
+    "an object": lambda v: scale(v, MODEL),
+    "an array of objects": lambda v: scale(v, OBJECTS),
+    "an array of objects, for a function": lambda v: first(OBJECTS),
+    "an array of objects in a tree": lambda v: first({"a": [OBJECTS]}),
+    "a string": lambda v: scale(TEXT, 1.0),
+    "a module": lambda v: scale(v, math),
+    "too few": lambda v: scale(v=v),
+    "a misspelt name": lambda v: scale(v, bye=1.0),
+    "an object in a collective": lambda v: synk.all_reduce(MODEL, "sum"),
+    "an array in a collective": lambda v: synk.exchange(np.ones(3)),
+    "an op": lambda v: synk.all_reduce(v, TEXT),
+    "no variable": lambda v: synk.swap(v, MODEL),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_values_that_calls_do_not_take_are_told_with_the_line(case):
+    with pytest.raises(synk.SynkError, match=rf"^\S*{re.escape(__file__)}:\d+: (?!\S*{re.escape(__file__)})"):
+        synk.sequence(VALUES[case]).plan(V, world_size=2)
