@@ -802,8 +802,13 @@ class Sequence(Generic[P, R]):
             f"{self.name}: {what} what {self.name} returns, and it returns nothing; return the result of a call in its body"
         )
 
-    def _holds(self, answer: Any) -> bool:
-        """Returns whether the loop ends, by what `until=` has returned."""
+    def _holds(self, world: Engine, until: Any, results: Any) -> bool:
+        """Returns whether the loop ends, by what `until=` returns for results."""
+        world.judged = self.name
+        try:
+            answer = until(results)
+        finally:
+            world.judged = ""
         if answer is None:
             raise ArgumentError(
                 f"{self.name}: until= must return True or False, got None; a function without a return statement returns None"
@@ -850,7 +855,7 @@ class Sequence(Generic[P, R]):
             run(done, step, times, scalars)
             done += step
             kept.append(plan.collect())
-            if until is not None and self._holds(until(kept[-1])):
+            if until is not None and self._holds(plan.world, until, kept[-1]):
                 break
         else:
             if times > done:

@@ -236,6 +236,7 @@ class Engine:
         "devices",
         "handle",
         "joined",
+        "judged",
         "partition",
         "proven",
         "ranks",
@@ -271,6 +272,7 @@ class Engine:
         self.transport_is_free = transport_is_free
         self.joined = False
         self.traffic: Any = None
+        self.judged = ""  # name of the sequence whose until= is asked
         self.asked = ""  # arguments of the `fork()` that returned this world
         self.handle: weakref.ref[Any] | None = None  # not strong: an engine is freed without a garbage collection
         self.tally = Tally(opened=time.monotonic_ns())
@@ -375,6 +377,12 @@ class Engine:
         # A drop in another thread, perhaps by a garbage collection there, is no call of the user, and soon over: wait for it.
         if not self._take(call or _frame(1), DROP_SECONDS if self._drops else 0.0):
             tracing.refuse(f"{calling().function}()")
+            if self.judged and self._is_mine():
+                raise WorldError(
+                    f"until= of {self.judged} is judged between the rounds of its call, and cannot make calls or read "
+                    f"variables. It gets what the body returns, so return what it looks at; or call {self.judged} with times= "
+                    "in a loop of the script"
+                )
             raise WorldError(
                 "another call is in progress, in another thread or around this one; a world runs one call at a time. "
                 "Make calls from one thread, or guard them with a lock."

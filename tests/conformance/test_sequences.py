@@ -147,6 +147,22 @@ def test_until_is_judged_in_the_script(world):
     assert v.get_value()[0] == 1024 * 0.5**6
 
 
+def test_until_makes_no_calls(world):
+    v = synk.variable(np.full(3, 1024.0))
+    for judge in (
+        lambda now: total(v) < 1,
+        lambda now: shrink(v, 1.0) < 1,
+        lambda now: v.get_value()[0] < 1,
+        lambda now: synk.all_reduce(v, "mean") is None,
+        lambda now: total.submit(v) is None,
+    ):
+        with pytest.raises(synk.WorldError, match=r"until= of shrink is judged between .*cannot make calls.*return .*times="):
+            shrink(v, 1.0, times=3, until=judge)
+        assert total(v) == 3 * 1024 * world.world_size
+    with pytest.raises(KeyError):
+        shrink(v, 1.0, times=3, until=lambda now: {}[now])
+
+
 def test_steps_and_inner_sequences(world):
     @synk.parallel(grid=1, block=1)
     @cuda.jit
