@@ -34,7 +34,7 @@ from synknumba._wire.sequence import Access, Key
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 
-DIRECT_BYTES = 1 << 20  # read and written in total: one core does this much in the time that a round saves with two
+DIRECT_BYTES = 1 << 20  # read and written in total: two cores are faster by half of this, which takes as long as a round
 LINE_BYTES = 64  # of a cache line; no two ranks write to one of a stage
 # Read by each rank of an all_reduce in a sequence that is done with one wait instead of two, by every rank in full.
 STAGED_BYTES = 16 << 10

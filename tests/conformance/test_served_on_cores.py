@@ -1,0 +1,137 @@
+"""Ranks on cores repeat known calls, and rounds of sequences, without Python; they tell errors as Python would."""
+
+from unittest import mock
+
+import numpy as np
+import pytest
+from numba import cuda
+from numpy.testing import assert_array_equal
+
+import synknumba as synk
+from synknumba._rank import loop
+from tests.conformance.replayed_device import CountedDoorbell, count_served
+
+
+@pytest.fixture
+def world():
+    with mock.patch.object(loop, "doorbell_module", CountedDoorbell()), synk.fork(2, device="cpu") as world:
+        yield world
+
+
+@pytest.fixture
+def served(world):
+    """How many rounds were served, on the rank that has served fewer."""
+    count_served()
+    return lambda: min(count_served()[0])
+
+
+@synk.parallel(outputs={"t": synk.output("sum", shape=(), dtype="float64"), "rows": synk.output("gather", dtype="complex128")})
+@cuda.jit
+def weigh(x, real, single, whole, flag, turn, t, rows):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        rows[i] = turn * x[i]
+        if flag:
+            cuda.atomic.add(t, 0, real * x[i] + single + whole)
+
+
+def test_other_numbers(served):
+    x = np.arange(20.0)
+    data = synk.data(x)
+    for k in range(30):
+        given = 0.5 * k, np.float32(k / 3), 7 - k, k % 3 > 0, complex(k, 1 - k)
+        real, single, whole, flag, turn = given
+        t, rows = weigh(data, *given)
+        assert t == (sum(real * one + float(single) + whole for one in x) if flag else 0.0)
+        assert_array_equal(rows, turn * x)
+    assert served() >= 20
+
+
+@synk.parallel(inout=("x",))
+@cuda.jit
+def divide(x, by):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        if by == 0:
+            raise ValueError("by nothing")
+        x[i] = x[i] // by
+
+
+def test_an_error_of_a_kernel(served):
+    x = synk.data(np.arange(0, 4000, 100))
+    for _ in range(6):
+        divide(x, 1)
+    with pytest.raises(synk.RankError, match="by nothing"):
+        divide(x, 0)
+    divide(x, 10)
+    assert_array_equal(x.data, np.arange(0, 400, 10))
+    assert served() >= 2
+
+
+@synk.parallel(grid=1, block=1)
+@cuda.jit
+def step(v, by):
+    v[0] += by
+
+
+@synk.parallel(grid=1, block=1, outputs={"t": synk.output("sum", shape=(), dtype="int64")})
+@cuda.jit
+def tell(v, t):
+    t[0] += v[0]
+
+
+@synk.sequence
+def steps(v, by):
+    step(v, by * synk.STEP)
+    synk.all_reduce(v, "max")
+    return tell(v)
+
+
+@pytest.mark.parametrize("times", [1, 7])
+def test_rounds_of_sequences(served, times):
+    v, mine = synk.variable(np.zeros(1, np.int64)), 0
+    for call in range(30):
+        by = 3 if call < 20 else call  # other numbers go through Python, and then the same ones again
+        by = 3 if call > 25 else by
+        found = steps(v, by, times=times)
+        mine += by * sum(range(times))
+        assert found == 2 * mine
+    assert v.get_value()[0] == mine
+    assert served() >= 12
+
+
+@synk.sequence
+def long(v):
+    step(v, synk.STEP)
+
+
+def test_a_round_longer_than_compiled_code_stays(served):
+    v, times = synk.variable(np.zeros(1, np.int64)), 10_000_000
+    for call in range(1, 5):
+        long(v, times=times)
+        assert v.get_value()[0] == call * (times * (times - 1) // 2)
+
+
+@synk.parallel(grid=1, block=1)
+@cuda.jit
+def count_down(v, step):
+    if v[0] == 5:
+        raise ValueError("five")
+    v[0] -= 1
+
+
+@synk.sequence
+def falling(v):
+    count_down(v, synk.STEP)
+
+
+def test_an_error_in_a_sequence(served):
+    """In the fourth call, which compiled code repeats, and in the first after that."""
+    v = synk.variable(np.array([35]))
+    for _ in range(3):
+        falling(v, times=8)
+    with pytest.raises(synk.RankError, match=r"(?s)five.*in iteration 6 of 8 of falling, call 1: count_down"):
+        falling(v, times=8)
+    v.set_value(np.array([100]))
+    falling(v, times=8)
+    assert v.get_value()[0] == 92
