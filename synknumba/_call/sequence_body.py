@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import pickle
 import random
+import threading
 import weakref
 from array import array
 from collections import deque
@@ -147,6 +148,8 @@ def _way_out(statement: ast.Assign | ast.AugAssign) -> str:
 def refusing_draws(function: Callable[..., Any], name: str, values: Iterable[Any]) -> Iterator[None]:
     """Refuses a body that draws random numbers, from Python's or NumPy's generator or one among values.
 
+    Draws of other threads count too: generators do not tell who has drawn.
+
     Raises:
         ArgumentError: a generator has another state at the end.
     """
@@ -157,11 +160,12 @@ def refusing_draws(function: Callable[..., Any], name: str, values: Iterable[Any
     before = _states(generators)
     yield
     if before != _states(generators):
+        of_thread = ". Or another thread has drawn: let it draw from a random.Random(seed) of its own"
         raise ArgumentError(
             f"{name} ({function.__code__.co_filename}:{function.__code__.co_firstlineno}) draws random numbers in its body, "
             "which runs once, so that all iterations and later calls would get the same ones. Draw in "
             "kernels with synk.random, which takes synk.STEP as an index; or draw before the call, and pass "
-            "the numbers as an argument"
+            f"the numbers as an argument{of_thread if threading.active_count() > 1 else ''}"
         )
 
 

@@ -1,6 +1,7 @@
 """What the body of a sequence has from outside: changes between calls are seen, as by single calls."""
 
 import random
+import threading
 from collections import deque
 from functools import partial
 from types import SimpleNamespace
@@ -266,6 +267,36 @@ def test_random_numbers_of_the_body_are_refused(world, case):
     with pytest.raises(ArgumentError, match=r"body \(.*\) draws random numbers in its body, which runs once.*synk.random"):
         body(y)
     assert_array_equal(y.get_value(0), np.zeros(4))
+    del world
+
+
+def test_random_numbers_of_another_thread(world):
+    """State tells that a generator was used, and not by which thread: the error says what to do."""
+    begin, done = threading.Event(), threading.Event()
+
+    def draw():
+        begin.wait()
+        random.random()
+        done.set()
+        begin.clear()
+        begin.wait()
+
+    @synk.sequence
+    def body(y):
+        begin.set()
+        done.wait()
+        add(y, 1.0)
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        with pytest.raises(
+            ArgumentError, match=r"Or another thread has drawn: let it draw from a random\.Random\(seed\) of its own"
+        ):
+            body(synk.variable(np.zeros(4)))
+    finally:
+        begin.set()
+        thread.join()
     del world
 
 
