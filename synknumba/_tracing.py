@@ -274,6 +274,11 @@ class Number(Unknown):
         """Whether it is the number of the iteration of the outermost sequence."""
         return self._formula == ("step", 0)
 
+    @property
+    def formula_of_argument(self) -> bool:
+        """Whether it is a number that a call of the sequence passes, or is computed from one."""
+        return self._first._formula[:1] == ("scalar",)  # noqa: SLF001  # without sharing a result among the ranks
+
     def _why(self, operation: str) -> str:
         hint = _HINTS.get(operation, "")
         compute = f"{hint[:1].upper()}{hint[1:]}, or compute it" if hint else "Compute it"

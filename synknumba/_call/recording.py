@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, final
 
 import numpy as np
 
@@ -222,7 +222,7 @@ class Recording(ABC):
             self._check_lines(function, options.batch)
         for name, value in (("batch", options.batch), ("local_batch", options.local_batch)):
             if isinstance(value, Unknown) and not isinstance(value, Line):
-                raise ArgumentError(f"{tracing.where()}: {name}= of {function.name} must be known while {self.name} is traced")
+                self._refuse_rows(f"{name}= of {function.name}", value)
         if options.shards is not None and function.update_modes:
             raise ArgumentError(
                 f"{tracing.where()}: {function.name} has shards= and updates=, which the script combines; leave shards= out in "
@@ -234,6 +234,14 @@ class Recording(ABC):
         self.calls += 1
         args, kwargs = tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
         return self._record(function, args, kwargs, options)
+
+    def _refuse_rows(self, option: str, value: Unknown) -> NoReturn:
+        way_out = "for other rows in each iteration, write batch=rows[synk.STEP] with a line of row numbers for each"
+        if isinstance(value, Number) and value.formula_of_argument:
+            way_out = "pass synk.static(k), which makes another recording for each value"
+        raise ArgumentError(
+            f"{tracing.where()}: {option} must be known while {self.name} is traced; got {value.label}: {way_out}"
+        )
 
     @abstractmethod
     def _record(

@@ -164,6 +164,22 @@ VALUES = {
 }
 
 
+@pytest.mark.parametrize("option", ["batch", "local_batch"])
+def test_rows_by_a_number_of_the_sequence(option):
+    def call(rows, k):
+        scale(rows, 1.0, **{option: k})
+
+    told = rf"{option}= of scale must be known while .*; got {{}}"
+    static = r"pass synk\.static\(k\), which makes another recording for each value"
+    for compute, got in ((lambda k: k, "k of <lambda>"), (lambda k: k // 2, "a number computed from k of <lambda>")):
+        body = synk.sequence(lambda rows, k, compute=compute: call(rows, compute(k)))
+        with pytest.raises(synk.ArgumentError, match=rf"{re.escape(__file__)}:\d+: {told.format(got)}.*{static}"):
+            body.plan(ROWS, 3, world_size=2)
+    with pytest.raises(synk.ArgumentError, match=rf"{told.format('synk.STEP')}.*rows\[synk\.STEP\]") as caught:
+        synk.sequence(lambda rows: call(rows, synk.STEP)).plan(ROWS, world_size=2)
+    assert "static" not in str(caught.value)
+
+
 @pytest.mark.parametrize("case", VALUES)
 def test_values_that_calls_do_not_take_are_told_with_the_line(case):
     with pytest.raises(synk.SynkError, match=rf"^\S*{re.escape(__file__)}:\d+: (?!\S*{re.escape(__file__)})"):
