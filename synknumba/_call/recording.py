@@ -196,6 +196,7 @@ class Recording(ABC):
         self.kept: list[Any] = []
         self.outside: dict[int, tuple[Array, Data]] = {}
         self.looked: dict[int, tuple[Array | Data, bytes]] = {}
+        self._looked_at: dict[int, str] = {}
         self.written: set[int] = set()
         self._exchanges = 0  # beside other parts, so far
         self._outer: list[Parts] = []  # bodies around the innermost one
@@ -274,7 +275,20 @@ class Recording(ABC):
         return value
 
     def note_read(self, data: Array | Data) -> None:
-        self.looked.setdefault(id(data), (data, contents(data)))
+        if id(data) not in self.looked:
+            self.looked[id(data)] = data, contents(data)
+            self._looked_at[id(data)] = tracing.where()
+
+    def check_looked(self) -> None:
+        """Raises `ArgumentError` if the body has read an array that its calls write: it runs once, before they do."""
+        for key, (given, _) in self.looked.items():
+            data = given if isinstance(given, Data) else self.outside.get(key, (None, None))[1]
+            if data is not None and data._segment.id in self.written:  # noqa: SLF001  # shared with this package
+                raise ArgumentError(
+                    f"{self._looked_at[key]}: {self.name} reads an array that its calls write, and would get what it holds "
+                    "before the first of them: the body runs once, and its calls run later, on the ranks. Read it in a kernel "
+                    "or a function, or after the call"
+                )
 
     def _check_located(self, function: str, results: Collection[Result], options: CallOptions) -> None:
         located = [result.name for result in results if result.op in reduction.LOCATING]

@@ -935,6 +935,7 @@ class Sequence(Generic[P, R]):
         results = [self._run_body(structure, leaves)]
         while not recording.end_of_turn():
             results.append(self._run_body(structure, leaves))
+        recording.check_looked()
         return results
 
     def _run_body(self, structure: Structure, leaves: AnySequence[Any]) -> Any:

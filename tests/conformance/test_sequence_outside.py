@@ -588,3 +588,43 @@ def test_what_the_body_makes_may_be_assigned_to(world):
     body(y, times=2)
     assert_array_equal(y.get_value(0), np.full(4, 4.0))
     del world
+
+
+@synk.parallel(inout=("x",))
+@cuda.jit
+def add_to(x, by):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        x[i] += by
+
+
+def test_arrays_that_are_read_and_written(world):
+    """The body would read them before its calls write them."""
+    p, y = synk.data(np.zeros(3)), synk.data(np.zeros(3))
+
+    @synk.sequence
+    def reads_later(y, p):
+        add_to(p, 1.0)
+        add_to(y, p.sum())
+
+    @synk.sequence
+    def reads_first(y, p):
+        add_to(y, float(p[0]))
+        add_to(p, 1.0)
+
+    @synk.sequence
+    def reads_other(y, p):
+        add_to(y, float(p[0]))
+
+    for body in (reads_later, reads_first):
+        with pytest.raises(
+            synk.ArgumentError, match=rf"test_sequence_outside.py:\d+: {body.name} reads an array that its calls"
+        ):
+            body(y, p, times=3)
+        with pytest.raises(synk.ArgumentError, match="reads an array that its calls write"):
+            body.plan(y, p, times=3)
+    reads_other(y, p, times=3)
+    p[0] = 2.0
+    reads_other(y, p, times=3)
+    assert_array_equal(y.data, np.full(3, 6.0))
+    assert_array_equal(p.data, [2.0, 0.0, 0.0])
