@@ -4,8 +4,8 @@
     python benchmarks/call_profile.py --device cuda --ranks 1 2 4
 
 A call of a kernel with a scalar sum, rows resident, is timed at eight points by the system's clock, which all processes share.
-Of several ranks the slowest counts at each point. On GPUs the ranks' points are those of the compiled loop that serves repeated
-calls, 25 ns each; elsewhere they are Python's, 100 ns each.
+Of several ranks the slowest counts at each point. The ranks' points are those of the compiled loop that serves repeated calls,
+25 ns each.
 """
 
 import mmap
@@ -21,8 +21,6 @@ from _common import arguments, print_table, save
 from call_overhead import kernel_sum
 
 import synknumba as synk
-from synknumba._host import this_process
-from synknumba._rank import replay, routine
 from synknumba._wire import doorbell
 from synknumba._world import rounds
 
@@ -35,7 +33,7 @@ clock = time.perf_counter_ns
 BEFORE = ("script: finds the plan", "doorbell: until the last rank has it", "rank: finds the call")
 AFTER = ("arrival: until the script has it", "script: adds up")
 STEPS = {
-    "cpu": (*BEFORE, "device: work", "rank: returns", *AFTER),
+    "cpu": (*BEFORE, "device: work", "rank: sees no mail to wait for", *AFTER),
     "cuda": (*BEFORE, "rank: launches", "device: work, until the results are on the host", *AFTER),
 }
 
@@ -64,7 +62,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextmanager
-def noting(points: Any, device: str) -> Iterator[None]:
+def noting(points: Any) -> Iterator[None]:
     """Has coordinator and ranks that are forked meanwhile note the time."""
     run_round = rounds.Rounds.run
 
@@ -75,32 +73,8 @@ def noting(points: Any, device: str) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(replaced(rounds.Rounds, "run", timed_round))
-        if device == "cuda":
-            stack.enter_context(replaced(doorbell, "serve", timed_serve(points)))
-        else:
-            for owner, function in timed_calls(points):
-                stack.enter_context(replaced(owner, "__call__", function))
+        stack.enter_context(replaced(doorbell, "serve", timed_serve(points)))
         yield
-
-
-def timed_calls(points: Any) -> list[tuple[Any, Any]]:
-    """What a rank calls, with the time at its points."""
-    call_routine, repeat = routine.Routine.__call__, replay.Repetition.__call__
-
-    def timed_routine(self: Any) -> Any:
-        mine = points[self.place.rank]
-        mine[0] = clock()
-        news = call_routine(self)
-        mine[3] = clock()
-        return news
-
-    def timed_repetition(self: Any) -> None:
-        mine = points[this_process.current_rank()]
-        mine[1] = clock()
-        repeat(self)
-        mine[2] = clock()
-
-    return [(routine.Routine, timed_routine), (replay.Repetition, timed_repetition)]
 
 
 def timed_serve(points: Any) -> Any:
@@ -127,7 +101,11 @@ def timed_serve(points: Any) -> Any:
                 return 0
         note(rank, 1)
         relaunch = doorbell.load_acquire(again, doorbell.RELAUNCH)
-        if doorbell.launch(relaunch) != 0:
+        code = doorbell.launch(relaunch)
+        if code == doorbell.UNDER_WAY:
+            doorbell.store_release(table, doorbell.LATE, again)
+            return doorbell.UNDER_WAY
+        if code != 0:
             return 0
         note(rank, 2)
         if doorbell.take(relaunch) == 0:
@@ -158,7 +136,7 @@ def measure(ranks: int, device: str) -> list[Step]:
     memory = mmap.mmap(-1, (ranks + 1) * WIDTH * 8)  # shared with the ranks
     points = np.frombuffer(memory, np.int64).reshape(ranks + 1, WIDTH)[:, :POINTS]
     taken = np.empty((CALLS, POINTS + 4), np.int64)
-    with noting(points, device), synk.fork(ranks, device=device):
+    with noting(points), synk.fork(ranks, device=device):
         x = synk.data(np.arange(100.0))
         x.freeze()
         for _ in range(1000):

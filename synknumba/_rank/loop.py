@@ -93,6 +93,7 @@ class Rank:
         warned = self._collector.waiting
         pauses, yields = control.patience.pauses, control.patience.rank
         sequence, number, table = 0, self._await_command(0), self._table
+        words = table.words
         while number is not None:
             sequence += 1  # rounds are consecutive, so the doorbell can only have been rung for this one
             self._sequence = sequence
@@ -127,8 +128,9 @@ class Rank:
                 table.add(again)
             if silent and table.known:
                 number = doorbell_module.serve(base, world_size, rank, sequence, pauses, yields, table.address)
-                sequence += table.served
-                table.catch_up()  # before Python runs one of the calls
+                sequence += words[doorbell_module.SERVED]
+                if words[doorbell_module.REWRITTEN]:
+                    table.catch_up()  # before Python runs one of the calls
             elif silent:
                 number = doorbell_module.arrive(base, world_size, rank, sequence, 0, pauses, yields)
             else:

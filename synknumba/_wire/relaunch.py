@@ -172,23 +172,23 @@ class Again:
 
 @final
 class Table:
-    """The calls that a rank can repeat. Eviction is random, so a loop over more calls than fit still finds some of them."""
+    """The calls that a rank can repeat. Eviction is random, so a loop over more calls than fit still finds some of them.
+
+    Attributes:
+        words: what compiled code reads and writes; SERVED counts the rounds of the last `serve`.
+    """
 
     def __init__(self) -> None:
         self.known: list[Again] = []  # in table order
         self._any = Random(0)  # noqa: S311  # separate: users draw from the module's generator
-        self._words = np.zeros(doorbell_module.ENTRIES + MOST_KNOWN, np.int64)
-        self.address: int = self._words.ctypes.data
-
-    @property
-    def served(self) -> int:
-        """Number of rounds served by the last `serve`."""
-        return int(self._words[doorbell_module.SERVED])
+        memory = np.zeros(doorbell_module.ENTRIES + MOST_KNOWN, np.int64)
+        self.address: int = memory.ctypes.data
+        self.words = memory.data  # faster to index than the array
 
     @property
     def late(self) -> Again:
         """The call still running after the last `serve`."""
-        (late,) = [again for again in self.known if again.address == self._words[doorbell_module.LATE]]
+        (late,) = [again for again in self.known if again.address == self.words[doorbell_module.LATE]]
         return late
 
     def add(self, again: Again) -> None:
@@ -197,24 +197,26 @@ class Table:
             return
         if len(self.known) == MOST_KNOWN:
             self.drop(self._any.choice(self.known))
-        self._words[doorbell_module.ENTRIES + len(self.known)] = again.address
+        self.words[doorbell_module.ENTRIES + len(self.known)] = again.address
         self.known.append(again)
-        self._words[doorbell_module.KNOWN] = len(self.known)
+        self.words[doorbell_module.KNOWN] = len(self.known)
         again.table = self
 
     def drop(self, again: Again) -> None:
         """Removes a call; the last one moves to its entry."""
         place, last = self.known.index(again), self.known[-1]
-        self._words[doorbell_module.ENTRIES + place] = last.address
+        self.words[doorbell_module.ENTRIES + place] = last.address
         self.known[place] = last
         self.known.pop()
-        self._words[doorbell_module.KNOWN] = len(self.known)
+        self.words[doorbell_module.KNOWN] = len(self.known)
         again.table = None
 
     def catch_up(self) -> None:
-        """Notifies the calls whose scalars `serve` has rewritten; must run after `serve`, before any other program."""
-        if self._words[doorbell_module.REWRITTEN]:
-            self._words[doorbell_module.REWRITTEN] = 0
-            for again in self.known:
-                if again.take_changed():
-                    again.changed()
+        """Notifies the calls whose scalars `serve` has rewritten, as REWRITTEN says.
+
+        Must run after `serve`, before any other program.
+        """
+        self.words[doorbell_module.REWRITTEN] = 0
+        for again in self.known:
+            if again.take_changed():
+                again.changed()

@@ -99,14 +99,14 @@ class Served(threading.Thread):
             while number == doorbell.NO_COMMAND:
                 number = doorbell.await_command(base, sequence, 1000, 100_000)
             sequence += 1
-            self.python.append((number, self.table.served))
+            self.python.append((number, self.table.words[doorbell.SERVED]))
             if number == doorbell.UNDER_WAY:
                 self.table.late.finish()
             if number == STOP:
                 doorbell.arrive(base, 1, 0, sequence, 0, 0, 0)
                 return
             number = doorbell.serve(base, 1, 0, sequence, 1000, 100_000, self.table.address)
-            sequence += self.table.served
+            sequence += self.table.words[doorbell.SERVED]
 
 
 class Coordinator:
@@ -233,8 +233,8 @@ def test_handlers_of_signals_do_not_wait_for_long():
             sequence += 1
             if number == PROGRAM:
                 number = doorbell.serve(control.base, 1, 0, sequence, 1000, 100_000, table.address)
-                sequence += table.served
-                served += table.served
+                sequence += table.words[doorbell.SERVED]
+                served += table.words[doorbell.SERVED]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, usual)
