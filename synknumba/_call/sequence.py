@@ -243,9 +243,10 @@ class SequencePlan:
             one = variable()
             if one is None or one._layout != layout:  # noqa: SLF001  # as a key
                 return False
-        if any(array.shape != copy.shape or array.dtype != copy.dtype for array, copy in self.outside):
-            return False
-        return all(contents(data) == before for data, before in self._looked)
+        for array, copy in self.outside:
+            if array.shape != copy.shape or array.dtype != copy.dtype:
+                return False
+        return not self._looked or all(contents(data) == before for data, before in self._looked)
 
     def renew_outside(self) -> list[tuple[Array, Data]]:
         """Copies NumPy arrays that are no arguments for the next call; returns those that get what ranks write."""
@@ -816,10 +817,14 @@ class Sequence(Generic[P, R]):
         return bool(answer)
 
     def _repeat(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
-        if every is not None or until is not None:
+        is_last = every is None and until is None
+        if not is_last:
             self._check_kept(every, until, returns=plan.returns_something)
         self._check_before(plan, times)
         try:
+            if is_last:
+                plan.run(0, times, times, scalars)
+                return plan.collect()
             found = plan.schedule(times, every, is_judged=until is not None)
             return self._rounds(plan, scalars, times, found, until, plan.run)
         except BaseException:
