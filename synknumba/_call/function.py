@@ -834,7 +834,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             built.used = sum(self._small_of_function(used, RESULT_BYTES))
         ops, returns = (None, False) if is_kernel else (self._subset_ops(options), self._options.has_ops)
         results = tuple(built.results.values())
-        return Rehearsed(call, report, results, ops, returns, built.used, self._may_write(call), is_kernel)
+        written, is_recorded = self._may_write(call), self._options.record
+        return Rehearsed(call, report, results, ops, returns, built.used, written, is_kernel, is_recorded)
 
     @property
     def output_modes(self) -> Any:

@@ -46,6 +46,7 @@ class Rehearsed:
         used: bytes of the ranks' small results up to the end of its own.
         written: parameters with variables that a kernel may write.
         is_kernel: whether it is a kernel.
+        is_recorded: whether it is a Python function that GPUs repeat without Python.
     """
 
     call: Call
@@ -56,6 +57,7 @@ class Rehearsed:
     used: int
     written: frozenset[str]
     is_kernel: bool
+    is_recorded: bool
 
 
 @final
@@ -114,7 +116,9 @@ class Rehearsal(Recording):
         if found.returns:
             told.append(ResultReport("result", found.ops, None, None, False, False, False))
         told = [replace(one, is_kept=one.is_kept and one.op is not None) for one in told]
-        needs_host = not found.is_kernel or call.source.kind == "line"
+        is_whole = options.num_slices == 1 and options.output_subset is None and options.shards is None
+        repeats = found.is_recorded and is_whole and not any(isinstance(value, Number) for value in call.values)
+        needs_host = not (found.is_kernel or repeats) or call.source.kind == "line"
         self._add(name, [access], results=tuple(told), plan=found.report, needs_host=needs_host)
         labels = [f"{one.name if found.is_kernel else 'the result'} of {function.name}" for one in told]
         shards = options.shards is not None

@@ -119,6 +119,24 @@ def test_parts():
     assert sum(getattr(part, "moved_bytes", 0) for part in alone.parts) == 0
 
 
+@pytest.mark.parametrize(("record", "by", "acts"), [(True, 2.0, ()), (False, 2.0, ("call 2",)), (True, synk.STEP, ("call 2",))])
+def test_recorded_functions(record, by, acts):
+    """GPUs repeat them without the host, if their numbers are those of the first iteration."""
+
+    @synk.function(record=record, outputs="sum")
+    def look(v, by):
+        return v.sum() * by
+
+    @synk.sequence
+    def body(v):
+        put(v, np.ones(4))
+        return look(v, by)
+
+    told = str(body.plan(synk.variable(np.zeros(4)), world_size=2))
+    assert ("all calls of many iterations are one recording" in told) == (not acts)
+    assert not acts or f"the host acts at {', '.join(acts)}" in told
+
+
 def test_arrays_from_call_to_call():
     @synk.sequence
     def body(v):
