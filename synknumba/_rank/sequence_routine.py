@@ -27,7 +27,7 @@ from synknumba._rank.sequence_table import NAP_SECONDS, Action, GivenUp, Sequenc
 from synknumba._types import Array, UserOp
 from synknumba._wire import sequence, sequence_waits
 from synknumba._wire.messages import News, Returned, ReturnedInSequence
-from synknumba._wire.relaunch import Again, Relaunch, ScalarPacking
+from synknumba._wire.relaunch import Again, Relaunch, Scalar, ScalarPacking, Scalars
 from synknumba._wire.sequence import CARRIED, HEAD, Formula, Loop, Part, SequenceProgram, Shared, Wait
 
 TRIALS = 3  # rounds in which functions have their chance to be recorded
@@ -95,23 +95,27 @@ class SequenceRoutine(Repeated):
 
     def _again_by_table(self, table: SequenceTable, packed: bytes) -> Again | None:
         """Returns the `Again` that repeats a round with the same values."""
-        if self._repeated is None or self._repeated[0] != packed:
+        # Rounds are alike whatever their first iteration is, unless iterations differ, or begin with numbers of the last round.
+        alike = len(self.program.starts) == 1 and not self._carried
+        key = packed[8:] if alike else packed
+        if self._repeated is None or self._repeated[0] != key:
             self._forget_repeated()
-            seen, self._seen_for = self._seen_for, packed
-            if seen != packed:  # worth the work once they are repeated
+            seen, self._seen_for = self._seen_for, key
+            if seen != key:  # worth the work once they are repeated
                 return None
             first, count, times, *_ = self._unpack(packed[: self._head])
             self._begin_turns()
             self._take_scalars(first)
             state = [self._turns, self._numbers.scalars, *(routine.turn for routine in self._staged)]
-            launch = table.repetition(first, count, state)
-            if launch is None:
+            found = table.repetition(first, count, state)
+            if found is None:
                 return None
-            values = self.place.control.values
-            args = self.program.number, values, packed, ScalarPacking(), launch.address, partial(self._resume, table, times)
-            again = Again(*args, lambda: None)
-            again.know(packed, None)
-            self._repeated = packed, launch, again
+            launch, firsts = found
+            packing = ScalarPacking(HEAD, 8, {0: 0}) if alike else ScalarPacking()
+            resume = partial(self._resume, table, times)
+            again = Again(self.program.number, self.place.control.values, packed, packing, launch.address, resume, _no_change)
+            again.know(packed, Scalars([Scalar(0, 0, "q", word) for word in firsts], 0, ()) if alike else None)
+            self._repeated = key, launch, again
         return self._repeated[2]
 
     def _resume(self, table: SequenceTable, times: int) -> None:
@@ -431,6 +435,10 @@ class SequenceRoutine(Repeated):
         else:
             found = reduction.combine(shared.op, parts, np.array(shared.weights, np.int64))
         self._numbers.set_result(shared.slot, found.item())
+
+
+def _no_change() -> None:
+    """Is told that compiled code has changed the first iteration of a round, of which Python keeps nothing."""
 
 
 def _numbers(parts: Sequence[Part | Loop]) -> set[int]:

@@ -128,8 +128,10 @@ class SequenceTable(FormulaRows):
         assert self._repeated is not None  # it has
         self._go_on(int(self._repeated.words[RESULT]))
 
-    def repetition(self, first: int, count: int, others: Sequence[Array]) -> Relaunch | None:
+    def repetition(self, first: int, count: int, others: Sequence[Array]) -> tuple[Relaunch, list[int]] | None:
         """Returns the launch with which compiled code repeats the run of iterations; None if it takes Python.
+
+        With it, the addresses of words that hold the number of the first iteration.
 
         Args:
             first: number of the first iteration.
@@ -147,7 +149,8 @@ class SequenceTable(FormulaRows):
         kinds = types.int64, types.int64
         self._repeated = NativeCall(address_of(result), kinds, self._addresses, (table.run, self._table, self._state))
         rows = rows_of([*copies, self._repeated], table.FINISHED)
-        return Relaunch.of_rows(rows, copies)
+        steps, words = copies[1].source, copies[2].source
+        return Relaunch.of_rows(rows, copies), [steps, words + 8 * sequence.ITERATION]
 
     def _start(self, first: int, count: int, period: int, kept: Array | None) -> None:
         words = self._words

@@ -101,6 +101,27 @@ def test_rounds_of_sequences(served, times):
 
 
 @synk.sequence
+def numbered(v):
+    step(v, synk.STEP)
+    return tell(v)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_rounds_that_are_judged(served, every):
+    """Each begins with another iteration."""
+    v, seen = synk.variable(np.zeros(1, np.int64)), []
+    wanted = np.array([2 * sum(range(k)) for k in range(every, 61, every)])
+    for most in (10**9, 700, 10**9):
+        v.set_value(np.zeros(1, np.int64))
+        seen.clear()
+        found = numbered(v, times=60, every=every, until=lambda t, most=most: seen.append(int(t)) or t >= most)
+        stop = int(np.argmax(wanted >= most)) + 1 if most < wanted[-1] else len(wanted)
+        assert_array_equal(found, wanted[:stop])
+        assert_array_equal(seen, wanted[:stop])
+    assert served() >= 60 // every
+
+
+@synk.sequence
 def long(v):
     step(v, synk.STEP)
 
