@@ -25,6 +25,7 @@ from synknumba._call.future import Future
 from synknumba._call.guarded_rows import NO_USES, row_uses
 from synknumba._call.launch_axes import check_axes
 from synknumba._call.launches import check_launches, check_rows, sized_by
+from synknumba._call.method import Method
 from synknumba._call.options import MOST_PARTS, CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
 from synknumba._call.parameter_roles import Roles, find_roles
@@ -384,7 +385,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Binds a decorated method to its instance, which is sent to the ranks by pickle."""
-        return self if instance is None else partial(self, instance)
+        return self if instance is None else Method(self, instance)
 
     def as_serial(
         self,

@@ -27,6 +27,7 @@ from synknumba._call.bind import share_memory, signature_names
 from synknumba._call.call import describe, type_told
 from synknumba._call.function import planned_partition
 from synknumba._call.future import Future
+from synknumba._call.method import Method
 from synknumba._call.plan import FunctionPlan, KernelPlan
 from synknumba._call.recording import Outcome, Recording, Seen, free_of_recorded, ordered, told_dtype
 from synknumba._call.rehearsal import Rehearsal
@@ -405,16 +406,6 @@ class SequencePlan:
             plan.forget()
         for number in (*self.trace.programs, self.program.number):
             self.world.forget("program", number)
-
-
-class _Method(partial[Any]):
-    """A sequence with the object of which it is a method."""
-
-    def submit(self, *args: Any, **kwargs: Any) -> Any:
-        return self.func.submit(*self.args, *args, **kwargs)  # type: ignore[attr-defined]  # a sequence
-
-    def plan(self, *args: Any, **kwargs: Any) -> Any:
-        return self.func.plan(*self.args, *args, **kwargs)  # type: ignore[attr-defined]  # as above
 
 
 def _references(pair: tuple[Array, Any]) -> int:
@@ -1063,7 +1054,7 @@ class Sequence(Generic[P, R]):
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Binds a decorated method to its instance."""
-        return self if instance is None else _Method(self, instance)
+        return self if instance is None else Method(self, instance)
 
     def __repr__(self) -> str:
         """Shows name and parameters."""

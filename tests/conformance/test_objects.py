@@ -474,6 +474,12 @@ def test_a_decorated_method(world):
         assert triple.scaled(x, 1.0) == 45
         assert triple.scaled(x, shift=1.0, num_slices=2) == 45
         assert Scaler.scaled(double, x) == 20
+    assert double.scaled.submit(x, 1.0).result() == 30
+    assert double.scaled.as_serial(x) == 20
+    assert "rows" in str(double.scaled.plan(x, num_slices=2))
+    assert double.scaled.output_modes == "sum"
+    with pytest.raises(AttributeError, match="nothing"):
+        double.scaled.nothing  # noqa: B018
     double.factor = 5.0
     assert double.scaled(x) == 50
 
