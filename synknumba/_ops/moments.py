@@ -169,18 +169,22 @@ def of_few_lines(lines: Sequence[Sequence[float]]) -> Moments | None:
         return None
     if len(lines) == 1:
         return _of_line(lines[0]) if lines[0][1] and math.isfinite(lines[0][4]) else None
-    counts, weights, means, rests, products = zip(*lines, strict=True)
-    if not all(weights):
-        return None
-    total, first = sum(weights), means[0]
-    deltas = [(mean - first) + rest for mean, rest in zip(means, rests, strict=True)]
-    shift = sum([weight * delta for weight, delta in zip(weights, deltas, strict=True)]) / total
-    mean, rest = _two_sum(first, shift)
-    away = [delta - shift for delta in deltas]
-    product = sum([own + one * one * weight for own, one, weight in zip(products, away, weights, strict=True)])
+    rows = total = moved = product = 0.0
+    first, deltas = lines[0][2], []
+    for count, weight, mean, rest, _ in lines:
+        if not weight:
+            return None
+        rows, total, delta = rows + count, total + weight, (mean - first) + rest
+        moved += weight * delta
+        deltas.append(delta)
+    shift = moved / total
+    for delta, (_, weight, _, _, own) in zip(deltas, lines, strict=True):
+        away = delta - shift
+        product += own + away * away * weight
     if not math.isfinite(product):  # nor is it if a mean is not
         return None
-    return _of_line((sum(counts), total, mean, rest, product))
+    mean, rest = _two_sum(first, shift)
+    return _of_line((rows, total, mean, rest, product))
 
 
 def _of_line(line: Sequence[float]) -> Moments:
