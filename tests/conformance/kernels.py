@@ -92,6 +92,14 @@ def mixed(x, y, low, sums, out, means):
         cuda.atomic.add(means, 1, y[i] / x.shape[0])
 
 
+@synk.parallel(inout=("x",))
+@cuda.jit
+def add_rows(x, by):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        x[i] += by
+
+
 @synk.parallel(inout=("y",))
 @cuda.jit
 def scale(y, factor):

@@ -13,6 +13,7 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from synknumba._errors import ArgumentError
+from tests.conformance.kernels import add_rows
 
 
 @synk.parallel(inout=("y",))
@@ -590,31 +591,23 @@ def test_what_the_body_makes_may_be_assigned_to(world):
     del world
 
 
-@synk.parallel(inout=("x",))
-@cuda.jit
-def add_to(x, by):
-    i = cuda.grid(1)
-    if i < x.shape[0]:
-        x[i] += by
-
-
 def test_arrays_that_are_read_and_written(world):
     """The body would read them before its calls write them."""
     p, y = synk.data(np.zeros(3)), synk.data(np.zeros(3))
 
     @synk.sequence
     def reads_later(y, p):
-        add_to(p, 1.0)
-        add_to(y, p.sum())
+        add_rows(p, 1.0)
+        add_rows(y, p.sum())
 
     @synk.sequence
     def reads_first(y, p):
-        add_to(y, float(p[0]))
-        add_to(p, 1.0)
+        add_rows(y, float(p[0]))
+        add_rows(p, 1.0)
 
     @synk.sequence
     def reads_other(y, p):
-        add_to(y, float(p[0]))
+        add_rows(y, float(p[0]))
 
     for body in (reads_later, reads_first):
         with pytest.raises(

@@ -9,6 +9,7 @@ from numba import cuda
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
+from tests.conformance.kernels import add_rows
 
 PATIENCE = 30.0  # seconds until a rank that waits for a file gives up
 
@@ -63,14 +64,6 @@ def late(path, v, x):
     scale(v, 2.0)
     add_rows(x, 1.0)
     return total(v)
-
-
-@synk.parallel(inout=("x",))
-@cuda.jit
-def add_rows(x, by):
-    i = cuda.grid(1)
-    if i < x.shape[0]:
-        x[i] += by
 
 
 @synk.sequence

@@ -9,6 +9,7 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
+from tests.unit.test_sequence_plan import total
 
 V = synk.variable(np.zeros(4), name="v")
 ROWS = synk.data(np.zeros((4, 4)), name="rows")
@@ -20,14 +21,6 @@ def scale(v, by):
     i = cuda.grid(1)
     if i < v.shape[0]:
         v[i] *= by
-
-
-@synk.parallel(grid=1, block=4, outputs={"t": synk.output("sum", shape=(), dtype="float64")})
-@cuda.jit
-def total(v, t):
-    i = cuda.grid(1)
-    if i < v.shape[0]:
-        cuda.atomic.add(t, 0, v[i])
 
 
 @synk.function(outputs=None)
