@@ -17,7 +17,7 @@ from synknumba._ops import reduction
 from synknumba._ops.launch import named_launch
 from synknumba._rowwise.expectation import Expectation
 from synknumba._rowwise.map import Vectorized, python_function, ufunc_signatures
-from synknumba._types import Block, Grid, known_options
+from synknumba._types import Block, Grid, as_flag, known_options
 
 _MISSING: Any = object()
 
@@ -297,7 +297,7 @@ def function(
             style="function",
             ops=ops,
             has_ops=has_ops,
-            record=_flag(record, "record"),
+            record=as_flag(record, "record"),
             broadcast=_names(broadcast, "broadcast"),
             inout=_names(inout, "inout"),
             givens=_by_name(givens, "givens", '{"x": data}'),
@@ -448,12 +448,6 @@ def _kernel_options(broadcast: Iterable[str], givens: Mapping[str, Any] | None, 
         givens=_by_name(givens, "givens", '{"x": data}'),
         sliceable=_names(sliceable, "sliceable"),
     )
-
-
-def _flag(value: Any, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise ArgumentError(f"{name} must be True or False, got {value!r}")
-    return value
 
 
 def _plain_ops(ops: Any) -> Any:

@@ -57,6 +57,11 @@ class CallOptions:
     shards: int | None = None
 
     @property
+    def is_whole(self) -> bool:
+        """Whether each rank runs the function once, and all of its result is returned."""
+        return self.num_slices == 1 and self.output_subset is None and self.shards is None
+
+    @property
     def subset(self) -> tuple[str | int, ...] | None:
         """Outputs to return; None for all."""
         if self.output_subset is None:

@@ -529,7 +529,7 @@ def _period(swaps: Sequence[tuple[int, int]]) -> int:
 
 
 def ordered(parts: Sequence[Part | Loop], without: frozenset[Key] = NOTHING) -> Parts:
-    """Returns the parts of a loop with their waits, as if nobody read these keys of others."""
+    """Returns the parts of a loop with their waits, as if no part read these keys of other ranks."""
     accesses = [
         replace(part.access, remote_reads=part.access.remote_reads - without) if isinstance(part, Part) else None
         for part in parts
@@ -545,8 +545,8 @@ def ordered(parts: Sequence[Part | Loop], without: frozenset[Key] = NOTHING) -> 
 
 def free_of_recorded(parts: Sequence[Part | Loop]) -> tuple[Part | Loop, ...]:
     """Returns parts with the waits that they need once functions are recorded; none if that makes no difference."""
-    return tuple(ordered(parts, RECORDED)) if any(map(_is_recorded, parts)) else ()
+    return tuple(ordered(parts, RECORDED)) if any(map(_has_recorded, parts)) else ()
 
 
-def _is_recorded(part: Part | Loop) -> bool:
-    return any(map(_is_recorded, part.parts)) if isinstance(part, Loop) else part.access.writes >= RECORDED
+def _has_recorded(part: Part | Loop) -> bool:
+    return any(map(_has_recorded, part.parts)) if isinstance(part, Loop) else part.is_recorded

@@ -808,14 +808,10 @@ class Sequence(Generic[P, R]):
         return bool(answer)
 
     def _repeat(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
-        is_last = every is None and until is None
-        if not is_last:
+        if every is not None or until is not None:
             self._check_kept(every, until, returns=plan.returns_something)
         self._check_before(plan, times)
         try:
-            if is_last:
-                plan.run(0, times, times, scalars)
-                return plan.collect()
             found = plan.schedule(times, every, is_judged=until is not None)
             return self._rounds(plan, scalars, times, found, until, plan.run)
         except BaseException:

@@ -23,7 +23,7 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from synknumba._comm.letters import LETTER_BYTES, MOST_LETTERS, Letter
+from synknumba._comm.letters import LETTER_BYTES, MOST_LETTERS, Letter, pieces
 from synknumba._types import Array, CollectiveOp
 
 _Call: TypeAlias = Callable[[], object]
@@ -227,9 +227,9 @@ class GpuMail:
                 `MOST_REDUCED_BYTES`, and a piece each at least.
         """
         found = [
-            (source + at, target + at, min(LETTER_BYTES, nbytes - at))
+            (given, got, count)
             for source, target, nbytes in arrays
-            for at in range(0, nbytes, LETTER_BYTES)
+            for (given, count), (got, _) in zip(pieces((source, nbytes)), pieces((target, nbytes)), strict=True)
         ]
         table = np.array([(*piece, index) for index, piece in enumerate(found)], np.int64)
         kernel = _reduce_kernel(np.dtype(dtype).name, op)
@@ -279,8 +279,9 @@ def open_mail(rank: int, world_size: int, gather: Callable[[Array], Array], stre
 def _inbox(world_size: int) -> tuple[int, bytes]:
     """Returns the address and the handle of an inbox, which lives as long as the process; a handle of zeros if it failed."""
     try:
-        address = runtime.malloc(world_size * MOST_LETTERS * 2 * _WORDS * 16)
-        runtime.memset(address, 0, world_size * MOST_LETTERS * 2 * _WORDS * 16)
+        nbytes = world_size * MOST_LETTERS * 2 * _WORDS * 16
+        address = runtime.malloc(nbytes)
+        runtime.memset(address, 0, nbytes)
         runtime.deviceSynchronize()
         return address, runtime.ipcGetMemHandle(address)
     except runtime.CUDARuntimeError:

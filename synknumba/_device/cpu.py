@@ -12,7 +12,7 @@ from synknumba._device.cpu_replay import record
 from synknumba._ops.reduction import accumulate, locate
 from synknumba._ops.rows import Range, Rows
 from synknumba._types import Array, Op, Shape, UserOp
-from synknumba._wire.native import Native, NativeCall, NativeCopy, NativeStep
+from synknumba._wire.native import Native, NativeCall, NativeStep, copy_of
 from synknumba.simt import jit
 
 FILL_BYTES = 1 << 20  # a fill by compiled code copies as much; writing alone is faster for arrays larger than a cache
@@ -37,7 +37,7 @@ class Copy(partial[None], Native):
             return None
         if not (target.flags.c_contiguous and source.flags.c_contiguous):
             return None
-        return [NativeCopy(target.ctypes.data, source.ctypes.data, target.nbytes, (target, source))]
+        return [copy_of(target, source)]
 
 
 @final

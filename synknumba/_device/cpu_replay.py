@@ -9,11 +9,10 @@ Python runs the steps again, and tells the error.
 from collections.abc import Sequence
 from typing import Any, final
 
-import numpy as np
 from numba import types
 
 from synknumba._device.base import Replay, Step
-from synknumba._wire.native import Native, NativeCall, NativeStep, rows_of, words_of
+from synknumba._wire.native import Native, NativeCall, NativeStep, rows_of
 from synknumba._wire.relaunch import Relaunch, Scalar, Scalars
 
 _LETTERS = {  # of the `struct` module, by type of a number
@@ -70,13 +69,9 @@ class _CpuReplay(Replay):
 def _renewed(call: NativeCall, position: int, value: Any) -> list[Scalar | None]:
     """Stores a number among the words of a call; returns the places of its parts, or None for one that compiled code lacks."""
     word, kind = call.place(position)
-    part_kind = kind.underlying_float if isinstance(kind, types.Complex) else kind
-    letter = _LETTERS.get(part_kind)
+    is_complex = isinstance(kind, types.Complex)
+    letter = _LETTERS.get(kind.underlying_float if is_complex else kind)
     if letter is None:
         return [None]
-    parts = words_of(kind, value)
-    address = word.ctypes.data
-    whole = np.frombuffer(call.words, np.uint8)
-    begin = address - call.words.ctypes.data
-    whole[begin : begin + 8 * len(parts)] = np.frombuffer(b"".join(parts), np.uint8)
-    return [Scalar(position, part, letter, address + 8 * part) for part in range(len(parts))]
+    call.store(position, value)
+    return [Scalar(position, part, letter, word.ctypes.data + 8 * part) for part in range(1 + is_complex)]

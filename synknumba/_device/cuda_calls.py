@@ -6,7 +6,7 @@
     in sequences         it runs once more, captured with what the other calls do
 
 Kinds differ by the arguments' memory, shapes and dtypes, and by numbers. Temporary arrays come from a pool of the recordings'
-own, so that nobody else gets their memory while the graph refers to it.
+own, so that no other array gets their memory while the graph refers to it.
 
 The comparison finds what a graph cannot repeat: random numbers, counters, anything that Python computes anew at each call.
 Copies from and to the host are refused for themselves: a graph would read the same address of the host again, whatever lies
@@ -53,20 +53,16 @@ class RecordedFunction(Recorder):
         self._name, self._stream = name, stream
         self._pool = cupy.cuda.MemoryPool()
         self._kinds: OrderedDict[Any, _Recording] = OrderedDict()
-        self.made = 0  # recordings so far
 
     def recorded(self, call: Call, arguments: Any, written: Sequence[Any]) -> RecordedCall:
         kind = tuple(_kind(self._name, leaf) for leaf in flatten(arguments)[0])
         found = self._kinds.get(kind)
         if found is None:
-            found = self._kinds[kind] = _Recording(self._name, call, written, self._stream, self._pool, self._note)
+            found = self._kinds[kind] = _Recording(self._name, call, written, self._stream, self._pool)
         self._kinds.move_to_end(kind)
         while len(self._kinds) > MOST_KINDS:
             self._kinds.popitem(last=False)[1].close()
         return found
-
-    def _note(self) -> None:
-        self.made += 1
 
     def close(self) -> None:
         while self._kinds:
@@ -90,9 +86,9 @@ def _kind(name: str, leaf: Any) -> Any:
 class _Recording(RecordedCall):
     """One call of a function, as a graph once it has been made."""
 
-    def __init__(self, name: str, call: Call, written: Sequence[Any], stream: Any, pool: Any, made: Callable[[], None]) -> None:
+    def __init__(self, name: str, call: Call, written: Sequence[Any], stream: Any, pool: Any) -> None:
         self._name, self._call, self._written = name, call, written
-        self._stream, self._pool, self._made = stream, pool, made
+        self._stream, self._pool = stream, pool
         self._graph = self._executable = 0
         self._result: Any = None
 
@@ -136,7 +132,6 @@ class _Recording(RecordedCall):
             self._put_back(after)
             self.close()
             raise
-        self._made()
         return self._result
 
     def _put_back(self, contents: Sequence[Any]) -> None:

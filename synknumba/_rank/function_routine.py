@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -18,7 +18,7 @@ from synknumba._host.this_process import end_child
 from synknumba._ops import reduction
 from synknumba._ops.tree import flatten, spread, unflatten
 from synknumba._rank.result_writer import ResultWriter
-from synknumba._rank.routine import Moves, Place, Routine, SliceRows
+from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows
 from synknumba._rank.update_routine import variable_updates
 from synknumba._types import Array, UserOp
 from synknumba._wire.control import RESULT_BYTES
@@ -72,10 +72,7 @@ class FunctionRoutine(Routine):
         updates = variable_updates(self, slices, lift=False)
         calls, parts, checks = [], [], []
         for number, rows in enumerate(slices):
-            moves = Moves(number, self.workspace.turns, updates)
-            arguments = {name: self.argument(name, param, rows, values, moves) for name, param in self.program.parameters}
-            moves.after += [step for update in updates.values() for step in update.fold(rows)]
-            call = self._recorded(self._call_with(arguments), arguments)
+            call, moves = self._call_of(number, rows, values, updates)
             parts.append(moves.around(partial(self._call_slice, call, rows, alone=len(slices) == 1)))
             checks += moves.checks
             calls.append((call, moves.is_empty))
@@ -93,12 +90,9 @@ class FunctionRoutine(Routine):
             return None
         replaced, (rows,) = self.workspace.replaced, slices
         updates = variable_updates(self, slices, lift=False)
-        moves = Moves(0, self.workspace.turns, updates)
-        arguments = {name: self.argument(name, param, rows, values, moves) for name, param in self.program.parameters}
-        moves.after += [step for update in updates.values() for step in update.fold(rows)]
+        call, moves = self._call_of(0, rows, values, updates)
         if self.workspace.replaced != replaced:  # the steps of other calls refer to the replaced memory
             self._packed = None
-        call = self._recorded(self._call_with(arguments), arguments)
         made = call.step() if isinstance(call, RecordedCall) else None
         copies = None if made is None else self._writer.copies(made[1])
         if made is None or copies is None:
@@ -106,6 +100,15 @@ class FunctionRoutine(Routine):
         before = [step for update in updates.values() for step in update.before()]
         after = [step for update in updates.values() for step in update.after()]
         return FunctionBinding(moves.checks, [*before, *self.workspace.in_order([moves.around(made[0])]), *after, *copies])
+
+    def _call_of(
+        self, number: int, rows: SliceRows | None, values: tuple[Any, ...], updates: Mapping[object, OutputSteps]
+    ) -> tuple[Callable[[], Any], Moves]:
+        """Returns the call of the function for one slice, and the steps around it."""
+        moves = Moves(number, self.workspace.turns, updates)
+        arguments = {name: self.argument(name, param, rows, values, moves) for name, param in self.program.parameters}
+        moves.after += [step for update in updates.values() for step in update.fold(rows)]
+        return self._recorded(self._call_with(arguments), arguments), moves
 
     def _call_slice(self, call: Callable[[], Any], rows: SliceRows | None, *, alone: bool) -> None:
         result, subset = call(), self.program.subset

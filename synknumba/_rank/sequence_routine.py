@@ -438,7 +438,7 @@ class SequenceRoutine(Repeated):
 
 
 def _no_change() -> None:
-    """Is told that compiled code has changed the first iteration of a round, of which Python keeps nothing."""
+    """Does nothing after compiled code has changed the first iteration of a round: Python keeps no copy of it."""
 
 
 def _numbers(parts: Sequence[Part | Loop]) -> set[int]:

@@ -23,7 +23,7 @@ from synknumba._rank.sequence_numbers import Numbers
 from synknumba._rank.sequence_renewal import Renewal
 from synknumba._types import Array
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import RECORDED, Formula, Loop, Part, Wait
+from synknumba._wire.sequence import Formula, Loop, Part, Wait
 
 SIZES = 64, 8  # recordings are of so many iterations, or of one
 MOST_STEPS = 5000  # in a recording
@@ -395,7 +395,7 @@ class Stretches:
         return all(
             self.are_recorded(part.parts)
             if isinstance(part, Loop)
-            else not (part.access.writes >= RECORDED) or self._apart(part, copies_apart=False) is not None
+            else not part.is_recorded or self._apart(part, copies_apart=False) is not None
             for part in parts
         )
 

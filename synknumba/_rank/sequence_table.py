@@ -35,7 +35,6 @@ from synknumba._wire.native import (
     copy_of,
     raise_error,
     rows_of,
-    words_of,
 )
 from synknumba._wire.program import Dynamic
 from synknumba._wire.relaunch import Relaunch
@@ -394,7 +393,7 @@ class SequenceTable(FormulaRows):
             (value,) = struct.unpack("<" + letter, self._numbers.packed(letter, formula, part))
             if param.dtype is not None:
                 value = np.dtype(param.dtype).type(value)
-            word[:] = np.frombuffer(words_of(kind, value)[0], np.uint8)
+            call.store(position, value)
 
         same = param.dtype is None or np.dtype(param.dtype).name == str(kind)
         address = word.ctypes.data

@@ -96,6 +96,12 @@ class NativeCall:
         begin = self._begins[index]
         return self.words[begin : begin + 1].view(np.uint8), self._kinds[index]
 
+    def store(self, position: int, value: Any) -> None:
+        """Replaces an argument that may be replaced."""
+        index = self.changing[position]
+        parts = b"".join(words_of(self._kinds[index], value))
+        self.words.view(np.uint8)[8 * self._begins[index] :][: len(parts)] = np.frombuffer(parts, np.uint8)
+
 
 NativeStep: TypeAlias = NativeCopy | NativeCall
 

@@ -99,6 +99,11 @@ class Part:
     wait: Wait | None = None
     shows: bool = False
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it is a function that is to be recorded."""
+        return self.access.writes >= RECORDED
+
 
 @dataclass(frozen=True, slots=True)
 class Loop:

@@ -91,7 +91,7 @@ except synk.RankDied as error:
 @pytest.mark.multi_gpu
 @pytest.mark.parametrize("times", [1, 1000])
 def test_illegal_address_before_a_collective(start, finish, times):
-    """The other GPUs wait in the collective of a sequence, for ever: the world ends, and the first cause is told."""
+    """The other GPUs wait in the collective of a sequence, for ever: the world ends, and the error names the first cause."""
     script = start(
         "DEVICES = [0, 1]\n"
         + WILD
