@@ -9,12 +9,18 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from synknumba._rank import loop
+from synknumba._wire.control import CROWDED, ROOMY
+from synknumba._world import engine
 from tests.conformance.replayed_device import CountedDoorbell, count_served
 
 
 @pytest.fixture
 def world():
-    with mock.patch.object(loop, "doorbell_module", CountedDoorbell()), synk.fork(2, device="cpu") as world:
+    with (
+        mock.patch.object(loop, "doorbell_module", CountedDoorbell()),
+        mock.patch.multiple(engine, CROWDED=CROWDED, ROOMY=ROOMY),  # awake from call to call, also in workers of pytest-xdist
+        synk.fork(2, device="cpu") as world,
+    ):
         yield world
 
 
