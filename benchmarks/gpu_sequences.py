@@ -39,6 +39,7 @@ import synknumba as synk
 
 SIDES = (1024, 4096, 16384)
 LATTICE = 512
+ROWS_OF_BLOCK = 64  # of Jacobi's method: 8 for each thread
 CUPY_PEER, REGRESSION = (Path(__file__).with_name(name) for name in ("_gpu_sequences_cupy.py", "_gpu_regression.py"))
 
 
@@ -79,12 +80,15 @@ def numbers(x):
     numbered(x, synk.STEP)
 
 
-@synk.parallel(grid="elements")
+@synk.parallel(block=(32, 8), grid=lambda shapes: (-(-shapes["u"][1] // 32), -(-shapes["u"][0] // ROWS_OF_BLOCK)))
 @cuda.jit
 def relax(u, v):
-    j, i = cuda.grid(2)
-    if 0 < i < u.shape[0] - 1 and 0 < j < u.shape[1] - 1:
-        v[i, j] = np.float32(0.25) * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1])
+    j = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+    first = cuda.blockIdx.y * ROWS_OF_BLOCK + cuda.threadIdx.y
+    if 0 < j < u.shape[1] - 1:
+        for i in range(first, first + ROWS_OF_BLOCK, 8):
+            if 0 < i < u.shape[0] - 1:
+                v[i, j] = np.float32(0.25) * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1])
 
 
 @synk.sequence
@@ -114,6 +118,17 @@ def descend(w, new, rate):
     w -= rate * new
 
 
+@synk.function(record=True, outputs="mean")
+def torch_slope(x, onehot, w, new):
+    """As `slope`."""
+    import torch
+
+    x, onehot, w, new = (torch.from_dlpack(array) for array in (x, onehot, w, new))
+    p = torch.log_softmax(x @ w, 1)
+    new.copy_(x.T @ (p.exp() - onehot))
+    return -(p * onehot).sum() / len(x)
+
+
 recorded_slope = synk.function(record=True, outputs="mean")(slope.__wrapped__)
 recorded_descend = synk.function(record=True)(descend.__wrapped__)
 
@@ -128,6 +143,14 @@ def learn_once(x, onehot, w, new):
 @synk.sequence
 def learn(x, onehot, w, new):
     loss = recorded_slope(x, onehot, w, new)
+    synk.all_reduce(new, "sum")
+    recorded_descend(w, new, RATE)
+    return loss
+
+
+@synk.sequence
+def learn_by_torch(x, onehot, w, new):
+    loss = torch_slope(x, onehot, w, new)
     synk.all_reduce(new, "sum")
     recorded_descend(w, new, RATE)
     return loss
@@ -177,6 +200,11 @@ def measure_regression(ranks: int, seconds: float) -> Iterator[Result]:
     assert np.allclose(learn(x, y, w, new, times=20, every=1), losses_by_numpy(20), rtol=1e-4)
     given = x, y, w, new
     yield from both(WHAT, ranks, lambda: learn(*given, times=100, every=1), 100, lambda: learn_once(*given), seconds)
+    if find_spec("torch"):
+        w.set_value(np.zeros((FEATURES, CLASSES), np.float32))
+        assert np.allclose(learn_by_torch(*given, times=20, every=1), losses_by_numpy(20), rtol=1e-4)
+        (ours,) = time_in_turns([lambda: learn_by_torch(*given, times=100, every=1)], seconds)
+        yield Result("synknumba: sequence, torch in a recorded function", WHAT, ranks, per_iteration(ours, 100))
 
 
 def both(

@@ -40,6 +40,7 @@ from synknumba._device.cuda_steps import (
     keeping,
     under,
 )
+from synknumba._device.cuda_torch import FunctionScope
 from synknumba._device.gpu_probe import import_problem
 from synknumba._errors import DeviceError
 from synknumba._host.segment import Segment
@@ -67,6 +68,7 @@ class CudaDevice(Device):
         self._cupy_device.use()
         self._compiler = find_compiler()(index)
         self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._scope = FunctionScope(self.stream)
         self._streams = Streams(self.stream)
         self._launch_stream = self._compiler.stream(self.stream.ptr)
         self._locked = LockedMemory(self._before_relocking)
@@ -99,7 +101,7 @@ class CudaDevice(Device):
         return lambda: is_done(runtime.eventQuery, event)
 
     def recorder(self, name: str) -> Recorder:
-        return RecordedFunction(name, self.stream)
+        return RecordedFunction(name, self.stream, self._scope)
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
         return CudaKernel(self._compiler.kernel(function, options, self._launch_stream))
@@ -159,7 +161,7 @@ class CudaDevice(Device):
             runtime.memcpyAsync(host.ctypes.data, address_of(packed), packed.nbytes, kind, self.stream.ptr)
 
     def scope(self) -> AbstractContextManager[object]:
-        return self.stream
+        return self._scope
 
     def synchronize(self) -> None:
         if self._meets:

@@ -14,10 +14,11 @@ there by then.
 """
 
 import os
+import sys
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 import cupy
@@ -27,6 +28,7 @@ from cupy.cuda import runtime
 from synknumba._device.base import RecordedCall, Recorder, Step
 from synknumba._device.cuda_nodes import free_graph, host_work
 from synknumba._device.cuda_steps import OnStream
+from synknumba._device.cuda_torch import FunctionScope, TorchPool
 from synknumba._errors import RecordError
 from synknumba._ops.tree import flatten, unflatten
 
@@ -47,18 +49,19 @@ class RecordedFunction(Recorder):
     Args:
         name: of the function, for messages.
         stream: CuPy's, which is the current one while the function runs.
+        scope: makes it torch's as well.
     """
 
-    def __init__(self, name: str, stream: Any) -> None:
-        self._name, self._stream = name, stream
-        self._pool = cupy.cuda.MemoryPool()
+    def __init__(self, name: str, stream: Any, scope: FunctionScope) -> None:
+        self._name, self._stream, self._scope = name, stream, scope
+        self._pool = _Pools()
         self._kinds: OrderedDict[Any, _Recording] = OrderedDict()
 
     def recorded(self, call: Call, arguments: Any, written: Sequence[Any]) -> RecordedCall:
         kind = tuple(_kind(self._name, leaf) for leaf in flatten(arguments)[0])
         found = self._kinds.get(kind)
         if found is None:
-            found = self._kinds[kind] = _Recording(self._name, call, written, self._stream, self._pool)
+            found = self._kinds[kind] = _Recording(self._name, call, written, self._stream, self._scope, self._pool)
         self._kinds.move_to_end(kind)
         while len(self._kinds) > MOST_KINDS:
             self._kinds.popitem(last=False)[1].close()
@@ -67,7 +70,25 @@ class RecordedFunction(Recorder):
     def close(self) -> None:
         while self._kinds:
             self._kinds.popitem()[1].close()
-        self._pool.free_all_blocks()
+        self._pool.close()
+
+
+@final
+class _Pools:
+    """Memory of the arrays that are made while a function is recorded."""
+
+    def __init__(self) -> None:
+        self._of_cupy = cupy.cuda.MemoryPool()
+        self._of_torch = TorchPool()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        with cupy.cuda.using_allocator(self._of_cupy.malloc), self._of_torch.used():
+            yield
+
+    def close(self) -> None:
+        self._of_cupy.free_all_blocks()
+        self._of_torch.close()
 
 
 def _kind(name: str, leaf: Any) -> Any:
@@ -86,9 +107,9 @@ def _kind(name: str, leaf: Any) -> Any:
 class _Recording(RecordedCall):
     """One call of a function, as a graph once it has been made."""
 
-    def __init__(self, name: str, call: Call, written: Sequence[Any], stream: Any, pool: Any) -> None:
-        self._name, self._call, self._written = name, call, written
-        self._stream, self._pool = stream, pool
+    def __init__(self, name: str, call: Call, written: Sequence[Any], stream: Any, scope: FunctionScope, pool: _Pools) -> None:
+        self._name, self._function, self._written = name, call, written
+        self._stream, self._scope, self._pool = stream, scope, pool
         self._graph = self._executable = 0
         self._result: Any = None
 
@@ -110,7 +131,7 @@ class _Recording(RecordedCall):
         """Repeats the call, and copies its results, which may be views of arguments that others change before they are read."""
         with self._stream:
             if self._stream.is_capturing():  # a graph cannot be launched then
-                with cupy.cuda.using_allocator(self._pool.malloc):
+                with self._pool.used():
                     result = self._call()
             else:
                 result = self()
@@ -120,7 +141,10 @@ class _Recording(RecordedCall):
     def _first(self) -> Any:
         """Runs the function, and records it."""
         before = [array.copy() for array in self._written]
-        usual = _copied(self._call())
+        result = self._call()
+        if self._scope.share():
+            runtime.deviceSynchronize()  # torch has worked on its default stream, and the recording must not
+        usual = _copied(result)
         after = [array.copy() for array in self._written]
         self._put_back(before)
         try:
@@ -134,6 +158,11 @@ class _Recording(RecordedCall):
             raise
         return self._result
 
+    def _call(self) -> Any:
+        """Calls the function. Tensors that it returns become CuPy's arrays, of the same memory."""
+        leaves, structure = flatten(self._function())
+        return unflatten(structure, [_as_array(leaf) for leaf in leaves])
+
     def _put_back(self, contents: Sequence[Any]) -> None:
         for array, content in zip(self._written, contents, strict=True):
             array[...] = content
@@ -141,7 +170,7 @@ class _Recording(RecordedCall):
     def _capture(self) -> Any:
         runtime.streamBeginCapture(self._stream.ptr, _RELAXED)
         try:
-            with cupy.cuda.using_allocator(self._pool.malloc):
+            with self._pool.used():
                 result = self._call()
             self._check_leaves(result)
         except BaseException as error:
@@ -173,7 +202,8 @@ class _Recording(RecordedCall):
 
     def _refusal(self, error: Exception) -> RecordError:
         lines = traceback.extract_tb(error.__traceback__)
-        packages = *(os.path.dirname(str(module.__file__)) + os.sep for module in (cupy, np)), _PACKAGE
+        modules = [sys.modules[name] for name in ("cupy", "numpy", "torch") if name in sys.modules]
+        packages = *(os.path.dirname(str(module.__file__)) + os.sep for module in modules), _PACKAGE
         own = [one for one in lines if one.filename.endswith(".py") and not one.filename.startswith(packages)]
         where = f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}: {own[-1].line}: " if own else ""
         way_out = "Leave record=True out"
@@ -181,12 +211,14 @@ class _Recording(RecordedCall):
             way_out = "Use synk.matmul(a, b) in place of a @ b, or leave record=True out"
         elif "H2D" in str(error):
             way_out = "Make NumPy arrays CuPy arrays before, or pass them as arguments; or leave record=True out"
+        elif "CUDA generator" in str(error):
+            way_out = "Take random numbers from synk.random, or leave record=True out"
         elif isinstance(error, runtime.CUDARuntimeError) or "captur" in str(error):
             way_out = (
                 "A recorded function must not look at numbers of the GPU, as in float(x), x.get(), print(x) and `if x:`, nor "
                 "have shapes that depend on them, as in x[x > 0]. Leave record=True out if it must"
             )
-        text = (str(error).strip().splitlines() or [""])[0]
+        text = (str(error).strip().splitlines() or [""])[0].rstrip(".")
         return RecordError(f"{self._name} cannot be recorded: {where}{type(error).__name__}: {text}. {way_out}.")
 
     def _compare(self, usual: Any, after: Sequence[Any]) -> None:
@@ -210,6 +242,12 @@ class _Recording(RecordedCall):
             runtime.graphDestroy(self._graph)
         self._graph = self._executable = 0
         self._result = None
+
+
+def _as_array(leaf: Any) -> Any:
+    if isinstance(leaf, cupy.ndarray) or not hasattr(leaf, "__cuda_array_interface__"):
+        return leaf
+    return cupy.asarray(leaf)
 
 
 def _copied(result: Any) -> Any:
