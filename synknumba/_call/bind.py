@@ -26,6 +26,7 @@ from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
 from synknumba._host.signals import is_of_handler
 from synknumba._ops.tree import LEAF, flatten, is_nested, paths
+from synknumba._ops.variable_layout import VECTOR
 from synknumba._tracing import Number
 from synknumba._types import Array, Op, RankConstant, Shape, shown, unknown_keyword
 from synknumba._variables.state import VariableState
@@ -245,11 +246,16 @@ class Binder:
             raise ArgumentError(f"{path} of {self._name} is {branch.label}, and {what}; make one variable per array")
         if branch.structure != LEAF and self._options.style == "kernel":
             raise ArgumentError(f"{path} of {self._name} is {branch.label}, a tree, but a kernel takes single arrays")
-        self._claim(call, name, path, variable, branch.leaves)
-        call.branches[path] = branch.leaves
+        self._claim(call, name, path, variable, branch.arrays)
+        call.branches[path] = branch.arrays
         number = self._hold(call, path, variable)
         call.key.append((branch.structure, branch.leaves.start))
-        params = tuple(program.Held(number, leaf, (id(variable), leaf) in call.shared) for leaf in branch.leaves)
+        shared = {leaf for one, leaf in call.shared if one == id(variable)}
+        params: tuple[program.Held, ...]
+        if branch.leaves.start == VECTOR:
+            params = (program.Held(number, VECTOR, not shared.isdisjoint(branch.arrays), len(branch.arrays)),)
+        else:
+            params = tuple(program.Held(number, leaf, leaf in shared) for leaf in branch.leaves)
         if not all(one.read_only for one in params):
             call.changed.append(variable)
         return params[0] if branch.structure == LEAF else program.Tree(branch.structure, params)
@@ -464,7 +470,7 @@ def _passed_twice(values: Iterable[Any], *, may_nest: bool) -> frozenset[tuple[i
         for one in flatten(value)[0] if may_nest and is_nested(value) else (value,):
             if isinstance(one, Variable | Branch):
                 variable = state_of(one) if isinstance(one, Variable) else one.variable
-                arrays = {(id(variable), leaf) for leaf in (variable.leaves() if isinstance(one, Variable) else one.leaves)}
+                arrays = {(id(variable), leaf) for leaf in (variable.leaves() if isinstance(one, Variable) else one.arrays)}
                 twice |= arrays & seen
                 seen |= arrays
     return frozenset(twice)

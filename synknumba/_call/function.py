@@ -658,7 +658,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
                 case Sharded(array) | Broadcast(array):
                     dimensions[name] = max(len(array.shape), 1)
                 case Held(_, leaf) | HeldRows(_, leaf):
-                    dimensions[name] = max(len(call.variables[name].root_shapes()[leaf]), 1)
+                    dimensions[name] = max(len(call.variables[name].root_shape(leaf)), 1)
                 case Dynamic():
                     dimensions[name] = 0
         return read_parameters(self.py_func, dimensions)

@@ -1,5 +1,6 @@
 """The launches of a call, as the coordinator plans them: each rank's slices, and what each works on."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,6 +14,7 @@ from synknumba._errors import LaunchError
 from synknumba._ops.launch import Dim3, Extent, LaunchConfig
 from synknumba._ops.reduction import BY_ROWS
 from synknumba._ops.rows import Partition
+from synknumba._ops.variable_layout import VECTOR
 from synknumba._types import Shape
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Result, Sharded, Update
 
@@ -57,7 +59,7 @@ def sized_by(call: Call) -> str | None:
         for name, param in parameters:
             if isinstance(param, kind):
                 return name
-    held = [name for name, param in parameters if isinstance(param, Held) and call.variables[name].root_shapes()[param.leaf]]
+    held = [name for name, param in parameters if isinstance(param, Held) and call.variables[name].root_shape(param.leaf)]
     return next((name for name in held if call.variables[name].sharded), next(iter(held), None))
 
 
@@ -121,7 +123,10 @@ def _shape(call: Call, name: str, param: Param, rank: int, rows: int | None) -> 
         case Broadcast(array):
             return array.shape
         case Held(leaf=leaf):
-            return shapes_by_rank(call, call.variables[name])[leaf][rank] or (1,)  # as kernels get 0-d ones
+            shapes = [by_rank[rank] for by_rank in shapes_by_rank(call, call.variables[name])]
+            if leaf == VECTOR:
+                return (sum(map(math.prod, shapes)),)
+            return shapes[leaf] or (1,)  # as kernels get 0-d ones
         case HeldRows():
             assert rows is not None  # as above
             return (rows, *shapes_by_rank(call, call.variables[name])[0][rank][1:])

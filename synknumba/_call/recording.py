@@ -367,10 +367,12 @@ class Recording(ABC):
             for leaf in leaves_of(param):
                 match leaf:
                     case Held(variable, index) | HeldRows(variable, index):
-                        reads.add(("variable", variable, index))
+                        indices = leaf.leaves() if isinstance(leaf, Held) else (index,)
+                        keys = {("variable", variable, one) for one in indices}
+                        reads |= keys
                         is_fixed = isinstance(leaf, Held) and leaf.read_only  # for functions; a GPU's kernel may write to it
                         if name in written if is_kernel else not is_fixed:
-                            writes.add(("variable", variable, index))
+                            writes |= keys
                     case Update(variable, index):
                         writes.add(("variable", variable, index))
                     case Sharded(array, _, writable):

@@ -30,7 +30,7 @@ from synknumba._errors import (
 from synknumba._host import this_process
 from synknumba._ops.halo import Halo
 from synknumba._ops.tree import LEAF, Structure, describe, paths, unflatten
-from synknumba._ops.variable_layout import LeafLayout, StorageLayout
+from synknumba._ops.variable_layout import VECTOR, LeafLayout, StorageLayout
 from synknumba._types import Array, Shape
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_plans import CoreTraffic, Traffic
@@ -120,6 +120,16 @@ class VariableState:
         if self._storage is None:
             return [value.shape for value in self._pending or ()]
         return [leaf.shapes[0] for leaf in self._storage.layout.leaves]
+
+    def root_shape(self, leaf: int) -> Shape:
+        """Returns the shape of one array on the root; for `VECTOR`, of all as one vector."""
+        shapes = self.root_shapes()
+        return (sum(map(math.prod, shapes)),) if leaf == VECTOR else shapes[leaf]
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether its arrays are one vector."""
+        return self._flat
 
     @property
     def label(self) -> str:

@@ -13,7 +13,8 @@ from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError, DataError, shortened
 from synknumba._host.casting import accept
 from synknumba._host.data import Data
-from synknumba._ops.tree import Structure, child, count_leaves, describe, parts_like, shape_told, unflatten
+from synknumba._ops.tree import LEAF, Structure, child, count_leaves, describe, parts_like, shape_told, unflatten
+from synknumba._ops.variable_layout import VECTOR
 from synknumba._types import Array
 from synknumba._variables.state import Arrays, VariableState, refuse_on_rank
 
@@ -244,10 +245,15 @@ class Branch:
         tracing.refuse_member(self.label, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    @property
+    def arrays(self) -> range:
+        """Indices of the arrays whose memory it has: its leaves, or all of a vector."""
+        return self.variable.leaves() if self.leaves.start == VECTOR else self.leaves
+
     def told(self) -> str:
         """Returns dtype and shape of its first array, on the root."""
         first = self.leaves.start
-        return f"{self.variable.dtypes()[first]} {self.variable.root_shapes()[first]}"
+        return f"{self.variable.dtypes()[first]} {self.variable.root_shape(first)}"
 
     def __repr__(self) -> str:
         """Shows its name."""
@@ -267,6 +273,13 @@ for _name in _REFUSED_METHODS:
 setattr(Variable, "__getitem__", _branch)  # noqa: B010  # not for type checkers, as the others
 for _name in ("__setitem__", "__delitem__"):
     setattr(Variable, _name, _refuse_assignment)
+
+
+def vector_of(variable: Variable) -> Branch:
+    """Returns all arrays of a flat variable as one vector, as an argument of a call."""
+    state = state_of(variable)
+    assert state.is_flat
+    return Branch(state, LEAF, range(VECTOR, VECTOR + 1), f"the vector of {state.label}")
 
 
 def state_of(variable: Variable) -> VariableState:

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from synknumba._ops.halo import Copy
 from synknumba._ops.rows import Partition
+from synknumba._ops.variable_layout import VECTOR
 from synknumba._types import CollectiveKind, CollectiveOp, Op, RankConstant, Shape, Transport
 
 _numbers = itertools.count()
@@ -137,8 +138,13 @@ class Held:
     """Parameter: the rank's array of a variable."""
 
     variable: int
-    leaf: int
+    leaf: int  # `VECTOR` for all arrays of a flat variable as one vector
     read_only: bool = False  # whether the function must not write: the call assigns the variable at its end, or passes it twice
+    count: int = 1  # arrays that it covers
+
+    def leaves(self) -> range:
+        """Returns the indices of the arrays that it covers."""
+        return range(self.count) if self.leaf == VECTOR else range(self.leaf, self.leaf + 1)
 
 
 @dataclass(frozen=True, slots=True)
