@@ -1,6 +1,8 @@
 """Runs Numba CUDA kernels on all the GPUs, or all the cores, of a machine, from one serial script."""
 
+from synknumba import optim as optim
 from synknumba import random as random
+from synknumba import train as train
 from synknumba._api import expectation as expectation
 from synknumba._api import function as function
 from synknumba._api import parallel as parallel
@@ -24,6 +26,7 @@ from synknumba._errors import DataError as DataError
 from synknumba._errors import DeviceError as DeviceError
 from synknumba._errors import KernelError as KernelError
 from synknumba._errors import LaunchError as LaunchError
+from synknumba._errors import NonFiniteError as NonFiniteError
 from synknumba._errors import PartitionError as PartitionError
 from synknumba._errors import RankDied as RankDied
 from synknumba._errors import RankError as RankError

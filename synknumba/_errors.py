@@ -165,6 +165,10 @@ class RecordError(SynkError, RuntimeError):
     """A function with `record=True` does what a recording cannot repeat."""
 
 
+class NonFiniteError(SynkError, FloatingPointError):
+    """The gradient of a training step has a NaN or an infinity. The step was not made."""
+
+
 class VariableLost(WorldError):  # noqa: N818  # named as `RankDied`
     """The values of a `Variable` ended with the ranks of its world, and no snapshot has them. It can be given a value."""
 

@@ -112,14 +112,14 @@ def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | Non
     return function, {name: options[name] for name in _KEPT_OPTIONS if options.get(name) is not None}
 
 
-_KERNEL_DECORATORS = {"CUDADispatcher": "cuda.jit", "Kernel": "simt.jit"}  # by the types of what they return
+KERNEL_DECORATORS = {"CUDADispatcher": "cuda.jit", "Kernel": "simt.jit"}  # by the types of what they return
 
 
 def refuse_kernel(decorator: str, target: Any) -> None:
     """Raises ArgumentError if a decorator for functions is applied to a CUDA kernel, which returns nothing."""
     function = getattr(target, "py_func", None)
     if (
-        type(target).__name__ not in _KERNEL_DECORATORS
+        type(target).__name__ not in KERNEL_DECORATORS
         or function is None
         or (getattr(target, "targetoptions", None) or {}).get("device")
     ):
@@ -134,7 +134,7 @@ def refuse_kernel(decorator: str, target: Any) -> None:
         last = instruction
     if not any(returned):
         raise ArgumentError(
-            f"synk.{decorator}: {function.__name__} is a kernel, decorated with @{_KERNEL_DECORATORS[type(target).__name__]}; "
+            f"synk.{decorator}: {function.__name__} is a kernel, decorated with @{KERNEL_DECORATORS[type(target).__name__]}; "
             "use @synk.parallel instead"
         )
 

@@ -1,0 +1,134 @@
+"""Schedules: the learning rate as a function of the number of steps made.
+
+A schedule is any function of one int that Numba can compile: ranks evaluate it. Those here are optax's, with its names for what
+they do.
+"""
+
+import math
+from collections.abc import Callable
+
+from synknumba._errors import ArgumentError
+
+Schedule = Callable[[int], float]
+
+
+def constant(value: float) -> Schedule:
+    """The same value at each step."""
+    value = _number("constant", "value", value)
+
+    def constant_rate(count: int) -> float:
+        return value
+
+    return constant_rate
+
+
+def linear(start: float, end: float, steps: int) -> Schedule:
+    """From `start` to `end` in equal differences over `steps` steps, and `end` after them.
+
+    Example:
+        >>> import synknumba as synk
+        >>> rate = synk.optim.linear(1.0, 0.0, 4)
+        >>> [rate(count) for count in range(6)]
+        [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    """
+    start, end = _number("linear", "start", start), _number("linear", "end", end)
+    steps = _steps("linear", "steps", steps)
+
+    def linear_rate(count: int) -> float:
+        return start + (end - start) * (min(count, steps) / steps)
+
+    return linear_rate
+
+
+def exponential(start: float, factor: float, steps: int, *, staircase: bool = False) -> Schedule:
+    """The exponential start · factor^(count / steps); with `staircase`, of the whole part of the quotient.
+
+    Example:
+        >>> import synknumba as synk
+        >>> rate = synk.optim.exponential(1.0, 0.5, 10)
+        >>> rate(0), rate(10), rate(20)
+        (1.0, 0.5, 0.25)
+    """
+    start, factor = _number("exponential", "start", start), _number("exponential", "factor", factor)
+    steps = _steps("exponential", "steps", steps)
+    if factor <= 0:
+        raise ArgumentError(f"exponential needs a positive factor, got {factor!r}")
+
+    def exponential_rate(count: int) -> float:
+        return start * factor ** (count / steps)
+
+    def staircase_rate(count: int) -> float:
+        return start * factor ** (count // steps)
+
+    return staircase_rate if staircase else exponential_rate
+
+
+def cosine(start: float, steps: int, *, end: float = 0.0) -> Schedule:
+    """From `start` to `end` along half a period of a cosine over `steps` steps, and `end` after them.
+
+    Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983, equation 5, without restarts.
+
+    Example:
+        >>> import synknumba as synk
+        >>> rate = synk.optim.cosine(1.0, 4)
+        >>> [round(rate(count), 3) for count in range(6)]
+        [1.0, 0.854, 0.5, 0.146, 0.0, 0.0]
+    """
+    start, end = _number("cosine", "start", start), _number("cosine", "end", end)
+    steps = _steps("cosine", "steps", steps)
+
+    def cosine_rate(count: int) -> float:
+        return end + (start - end) * (0.5 * (1.0 + math.cos(math.pi * (min(count, steps) / steps))))
+
+    return cosine_rate
+
+
+def warm_up(schedule: Schedule | float, steps: int, *, start: float = 0.0) -> Schedule:
+    """From `start` to the first value of a schedule in equal differences over `steps` steps, and then the schedule.
+
+    Example:
+        >>> import synknumba as synk
+        >>> rate = synk.optim.warm_up(synk.optim.cosine(1.0, 4), 2)
+        >>> [round(rate(count), 3) for count in range(5)]
+        [0.0, 0.5, 1.0, 0.854, 0.5]
+    """
+    after = schedule_of("warm_up", "schedule", schedule)
+    start = _number("warm_up", "start", start)
+    steps = _steps("warm_up", "steps", steps)
+
+    def warm_up_rate(count: int) -> float:
+        if count < steps:
+            return start + (after(0) - start) * (count / steps)
+        return after(count - steps)
+
+    return warm_up_rate
+
+
+def schedule_of(what: str, name: str, value: Schedule | float) -> Schedule:
+    """Returns a number as a constant schedule, and a schedule as it is; raises `ArgumentError` for others."""
+    if not callable(value):
+        return constant(_number(what, name, value))
+    try:
+        first = value(0)
+    except Exception as error:
+        raise ArgumentError(
+            f"{what} got as {name} a function that fails for step 0: {type(error).__name__}: {error}"
+        ) from error
+    _number(what, f"{name}(0)", first)
+    return value
+
+
+def _number(what: str, name: str, value: float) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool | str) or not math.isfinite(number):
+        raise ArgumentError(f"{what} needs {name} as a finite number, got {value!r}")
+    return number
+
+
+def _steps(what: str, name: str, value: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
+        raise ArgumentError(f"{what} needs {name} as a positive int, got {value!r}")
+    return value.__index__()

@@ -1,0 +1,513 @@
+"""`make_train_function`: the gradient of a loss and an optimiser become a training step on all ranks, in one round.
+
+    rows ──gradient──> sums over a rank's rows: gradient, loss, number of rows ──all_reduce──> sums over all ──updater──> step
+
+The three sums are one vector, so that one all_reduce serves them all, and divided by the number of rows they are means, exact
+for any division of rows. Every rank then makes the same step, and replicas stay equal.
+"""
+
+import inspect
+import linecache
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._api import function, parallel
+from synknumba._call.distribute import Distributed
+from synknumba._call.function import Function
+from synknumba._call.sequence import Sequence as CallSequence
+from synknumba._call.sequence import sequence
+from synknumba._device.compilers import KERNEL_DECORATORS
+from synknumba._errors import ArgumentError, BatchError, DataError, NonFiniteError, RecordError, shortened
+from synknumba._host.data import Data
+from synknumba._learning.transform import Optimizer, check_optimizer
+from synknumba._learning.updater import STEPS, OnNonfinite, Updater, check_vector
+from synknumba._ops.tree import count_leaves, describe, parts_like, paths, unflatten
+from synknumba._ops.tree import flatten as take_apart
+from synknumba._tracing import STEP
+from synknumba._types import Array, Block, Grid, known_options
+from synknumba._variables.collectives import all_reduce
+from synknumba._variables.create import flatten
+from synknumba._variables.variable import Variable, state_of, vector_of
+from synknumba._world.engine import current_world
+
+
+@final
+class TrainFunction:
+    """A training step. Made by `make_train_function`; call it as `step(*batch, batch=None, num_slices=1)`.
+
+    Attributes:
+        params: the variable with the parameters, one vector on every rank.
+        not_recorded: why the gradient is not recorded on GPUs; None if it is, or if nothing was tried.
+    """
+
+    def __init__(
+        self, gradient: "_Gradient", params: Variable, optimizer: Optimizer, record: bool | None, on_nonfinite: OnNonfinite
+    ) -> None:
+        self.params = params
+        self.not_recorded: str | None = None
+        self._gradient, self._record, self._on_nonfinite = gradient, record, on_nonfinite
+        zeros = unflatten(state_of(params).structure(), [np.zeros_like(leaf) for leaf in take_apart(params.get_value())[0]])
+        dtype = state_of(params).dtypes()[0]
+        sums = {"gradient": zeros, "loss": np.zeros((), dtype), "rows": np.zeros((), dtype)}
+        self._sums = flatten(sums, name=f"sums of {gradient.name}")
+        self._updater = Updater(optimizer, params, self._sums, on_nonfinite=on_nonfinite, has_sums=True)
+        self._sequences: dict[tuple[bool, bool, int], CallSequence[..., Any]] = {}
+        self._orders: dict[int, Data] = {}
+
+    @shortened
+    def __call__(self, *batch: Any, num_slices: int = 1, **named: Any) -> float:
+        """Makes a step.
+
+        Args:
+            batch: the arguments of the gradient before the parameters, as in any call: arrays, `Data`, scattered variables.
+            num_slices: number of parts in which each rank goes through its rows.
+            named: the same by name; `batch=` selects rows, as in any call.
+
+        Returns:
+            The mean loss over the rows, before the step.
+
+        Raises:
+            NonFiniteError: the gradient has a NaN or an infinity, and `on_nonfinite` is "raise"; nothing has changed.
+            DataError: the gradient has other shapes than the parameters.
+            Others as a call.
+        """
+        rows = named.pop("batch", None)
+        given = self._gradient.named(batch, named)
+        if rows is None:
+            loss, done = self._run(given, None, num_slices, {})
+        else:
+            chosen = _selected(rows, given, self._gradient)
+            order = self._orders.setdefault(len(chosen), Data(np.zeros((1, len(chosen)), np.int64)))
+            order[0] = chosen
+            loss, done = self._run(given, order, num_slices, {})
+        self._check(np.array([done]), "")
+        return float(loss)
+
+    @shortened
+    def epoch(self, *batch: Any, order: Any, every: int = 1, num_slices: int = 1, **named: Any) -> Array:
+        """Makes a step for each line of `order`, all in one round.
+
+        Args:
+            batch: as for a step.
+            order: int64 array, shape (steps, size): the rows of each minibatch, as from `synk.batches(…).order(epoch)`; or a
+                `Data` of it.
+            every: the losses of each so-many steps are returned.
+            num_slices: as for a step.
+            named: as for a step.
+
+        Returns:
+            Mean losses, float64.
+
+        Raises:
+            NonFiniteError: as for a step; the steps before are made, and those after it left out.
+            BatchError: `order` is not a 2-D array of row numbers.
+        """
+        given = self._gradient.named(batch, named)
+        lines = order if isinstance(order, Data) else np.asarray(order)
+        if lines.ndim != 2 or lines.dtype.kind not in "iu" or not lines.size:
+            raise BatchError(f"order needs row numbers, int64 of shape (steps, size); got {lines.dtype} {lines.shape}")
+        if not isinstance(lines, Data):
+            lines = Data(lines.astype(np.int64, casting="safe" if lines.dtype.kind == "i" else "same_kind"))
+        loss, done = self._run(given, lines, num_slices, {"times": len(lines), "every": every})
+        self._check(done, f" of {len(lines)}")
+        return np.asarray(loss)
+
+    def plan(self, *batch: Any, num_slices: int = 1, **named: Any) -> Any:
+        """Returns the plan of a step: its calls, what they read and write, and what ranks wait for."""
+        given = self._gradient.named(batch, named)
+        return self._sequence(has_order=False, num_slices=num_slices).plan(*given, self.params, self._sums)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The variables of the training, a tree for `synk.save` and `synk.load`."""
+        return {"params": self.params, "optimizer": self._updater.state}
+
+    @property
+    def steps(self) -> int:
+        """Number of steps made."""
+        return self._updater.counts()[STEPS]
+
+    @property
+    def skipped(self) -> int:
+        """Number of gradients left out because they were not finite."""
+        return self._updater.counts()[3]
+
+    def average(self) -> Any:
+        """Returns the moving average of the parameters, which `synk.optim.averaged` keeps."""
+        for part in self._updater.state["parts"]:
+            if "average" in part:
+                return part["average"].get_value()
+        raise ArgumentError("the optimiser keeps no average; wrap it, as in synk.optim.averaged(synk.optim.adam(1e-3))")
+
+    def __repr__(self) -> str:
+        """Shows the gradient and the parameters."""
+        return f"<TrainFunction of {self._gradient.name}, {self.params!r}>"
+
+    def _check(self, done: Array, of: str) -> None:
+        if self._on_nonfinite == "raise" and not np.all(done):
+            self._updater.go_on()
+            which = f" of step {int(np.argmin(done)) + 1}{of}" if of else ""
+            raise NonFiniteError(
+                f"the gradient{which} by {self._gradient.name} has a NaN or an infinity, so this step was not made, and the "
+                'parameters are as before. Lower the learning rate, clip by_global_norm, or pass on_nonfinite="skip" to '
+                "make_train_function to leave out such steps"
+            )
+
+    def _run(self, given: Sequence[Any], order: Data | None, num_slices: int, options: dict[str, Any]) -> Any:
+        arguments = [*given, self.params, self._sums, *([order] if order is not None else [])]
+        try:
+            return self._sequence(has_order=order is not None, num_slices=num_slices)(*arguments, **options)
+        except RecordError as error:
+            if self._record is not None:
+                raise
+            self._record, self.not_recorded = False, str(error)
+        return self._sequence(has_order=order is not None, num_slices=num_slices)(*arguments, **options)
+
+    def _sequence(self, *, has_order: bool, num_slices: int) -> CallSequence[..., Any]:
+        """Returns the sequence that makes a step."""
+        on_gpus = current_world().device == "cuda"
+        record = on_gpus and self._record is not False and num_slices == 1
+        key = record, has_order, num_slices
+        if key not in self._sequences:
+            step = self._gradient.step(record=record, num_slices=num_slices)
+            updater = self._updater
+
+            def train(batch: tuple[Any, ...], params: Any, sums: Any, rows: Any) -> Any:
+                step(batch, params, sums, rows)
+                all_reduce(sums, "sum")
+                return updater()
+
+            self._sequences[key] = _train_sequence(self._gradient, train, has_order=has_order)
+        return self._sequences[key]
+
+
+def _train_sequence(gradient: "_Gradient", train: Callable[..., Any], *, has_order: bool) -> CallSequence[..., Any]:
+    names, (params, sums, order) = ", ".join(gradient.inputs), gradient.free("params", "sums", "order")
+    more, rows = (f", {order}", f"{order}[synk_step]") if has_order else ("", "None")
+    name = f"train_{gradient.name}"
+    text = f"def {name}({names}, {params}, {sums}{more}):\n    return synk_train(({names},), {params}, {sums}, {rows})\n"
+    return sequence(_defined(text, name, {"synk_train": train, "synk_step": STEP}))
+
+
+def _defined(text: str, name: str, scope: dict[str, Any]) -> Any:
+    """Returns a function from its source, which `inspect` finds."""
+    filename = f"<synknumba {name} {abs(hash(text)):x}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    exec(compile(text, filename, "exec"), scope := {"__name__": __name__, **scope})  # noqa: S102  # generated
+    return scope[name]
+
+
+@known_options
+def make_train_function(
+    gradient: Callable[..., Any],
+    params: Any,
+    optimizer: Optimizer,
+    *,
+    inputs: Iterable[str] | None = None,
+    broadcast: Iterable[str] = (),
+    sliceable: Iterable[str] = (),
+    record: bool | None = None,
+    on_nonfinite: OnNonfinite = "raise",
+    block: Block | None = None,
+    grid: Grid = None,
+) -> TrainFunction:
+    """Makes a training step of a gradient and an optimiser.
+
+    Each rank computes the gradient of its own rows; one all_reduce adds up what the ranks have, and each makes the same step.
+    The result is that of one rank with all rows, to rounding, for any number of ranks and rows.
+
+    Args:
+        gradient: a function of the batch and the parameters, `gradient(*batch, *params)`, for the rows that a rank has. It
+            returns the *sum* over these rows of the loss, and of the gradient, in this order: `return loss, slopes`, with
+            slopes like `params`. It gets arrays of NumPy, or of CuPy on GPUs, which JAX and torch take by DLPack, and may return
+            theirs. It is not called on ranks without rows. Or a kernel, decorated by `cuda.jit`, with the parameters
+            `(*batch, *params, loss, *slopes)`, that adds to `loss[0]` and to the slopes, which begin as zeros.
+        params: what the parameters begin with: an array, or a nested dict, list or tuple of arrays, of float32 or float64; or a
+            variable made by `synk.flatten`. A list or tuple is passed as several arguments, anything else as one.
+        optimizer: of `synk.optim`.
+        inputs: names of the arguments before the parameters; default: those of `gradient`.
+        broadcast: names of inputs that every rank gets whole.
+        sliceable: names of inputs that are variables of rows.
+        record: whether GPUs repeat the gradient without Python (`synk.function`); None to do so where it can be recorded.
+        on_nonfinite: what happens where the gradient has a NaN or an infinity: "raise" leaves the step out and raises
+            `NonFiniteError`, "skip" leaves it out, None makes it. The check reads the gradient once.
+        block: threads per block, of a kernel.
+        grid: blocks per grid, of a kernel.
+
+    Returns:
+        A `TrainFunction`.
+
+    Raises:
+        ArgumentError: an argument is of another kind.
+        DataError: the parameters are not floats of one dtype.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> def gradient(x, y, w):
+        ...     error = x @ w - y
+        ...     return (error**2).sum(), 2 * x.T @ error
+        >>> x = np.random.default_rng(0).normal(size=(100, 3))
+        >>> with synk.fork(2, device="cpu"):
+        ...     step = synk.train.make_train_function(gradient, np.zeros(3), synk.optim.nesterov_momentum(0.05))
+        ...     losses = [step(x, x @ np.arange(3.0)) for _ in range(200)]
+        ...     step.params.get_value().round(3) + 0
+        array([0., 1., 2.])
+    """
+    check_optimizer("make_train_function", optimizer)
+    if on_nonfinite not in {"raise", "skip", None}:
+        raise ArgumentError(f'make_train_function needs on_nonfinite as "raise", "skip" or None, got {on_nonfinite!r}')
+    made = params if isinstance(params, Variable) else flatten(params, name="params")
+    check_vector("make_train_function", "params", made)
+    names = None if inputs is None else tuple(inputs)
+    given = _Gradient(gradient, made, names, tuple(broadcast), tuple(sliceable), block, grid)
+    return TrainFunction(given, made, optimizer, record, on_nonfinite)
+
+
+@final
+class _Gradient:
+    """The gradient that a script gives, and the names of its inputs."""
+
+    def __init__(
+        self,
+        gradient: Any,
+        params: Variable,
+        inputs: tuple[str, ...] | None,
+        broadcast: tuple[str, ...],
+        sliceable: tuple[str, ...],
+        block: Block | None,
+        grid: Grid,
+    ) -> None:
+        if isinstance(gradient, Function | Distributed):
+            raise ArgumentError("make_train_function takes the gradient undecorated: it decorates it itself")
+        self.is_kernel = type(gradient).__name__ in KERNEL_DECORATORS
+        if not callable(gradient) and not self.is_kernel:
+            raise ArgumentError(f"make_train_function needs a gradient, a function or a kernel; got {gradient!r}")
+        if not self.is_kernel and (block is not None or grid is not None):
+            raise ArgumentError(
+                "block= and grid= are those of a kernel, and the gradient is a function; decorate it by cuda.jit"
+            )
+        self._function = gradient
+        plain = getattr(gradient, "py_func", gradient)
+        name = getattr(plain, "__name__", "gradient")
+        self.name = name if name.isidentifier() else "gradient"
+        structure = state_of(params).structure()
+        self._spreads = structure[0] in {"list", "tuple"}  # over several arguments
+        self._leaves = count_leaves(structure)
+        after = 2 * self._leaves + 1 if self.is_kernel else len(structure[1]) if self._spreads else 1
+        self.inputs = inputs if inputs is not None else _inputs(plain, self.name, after)
+        for what, several in (("broadcast", broadcast), ("sliceable", sliceable)):
+            for one in several:
+                if one not in self.inputs:
+                    raise ArgumentError(f"{what}= names {one!r}, but the inputs of {self.name} are {', '.join(self.inputs)}")
+        self._broadcast, self._sliceable = broadcast, sliceable
+        self._block, self._grid = block, grid
+        self.divided = [index for index, one in enumerate(self.inputs) if one not in broadcast]
+        if not self.divided:
+            raise ArgumentError(f"all inputs of {self.name} are in broadcast=, so that it has no rows to divide")
+
+    def free(self, *names: str) -> list[str]:
+        """Returns names of parameters that are not inputs."""
+        return [f"{name}_of_training" if name in self.inputs else name for name in names]
+
+    def named(self, batch: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+        """Returns the inputs of a call in order."""
+        if len(batch) > len(self.inputs):
+            raise ArgumentError(f"a step takes {', '.join(self.inputs)}, got {len(batch)} arguments")
+        given = dict(zip(self.inputs, batch, strict=False))
+        for name, value in named.items():
+            if name not in self.inputs:
+                raise ArgumentError(f"a step takes {', '.join(self.inputs)}, batch= and num_slices=; got {name}=")
+            if name in given:
+                raise ArgumentError(f"a step got {name} twice")
+            given[name] = value
+        missing = [name for name in self.inputs if name not in given]
+        if missing:
+            raise ArgumentError(f"a step is missing {', '.join(missing)}")
+        return [given[name] for name in self.inputs]
+
+    def step(self, *, record: bool, num_slices: int) -> Callable[..., None]:
+        """Returns what a step does until the sums of a rank's rows are there: a function of batch, params, sums and rows."""
+        return self._by_kernel(num_slices) if self.is_kernel else self._by_function(record=record, num_slices=num_slices)
+
+    def _by_function(self, *, record: bool, num_slices: int) -> Callable[..., None]:
+        names, (params, sums) = ", ".join(self.inputs), self.free("params", "sums")
+        how = f"{self.divided[0]}, {self._spreads}, {num_slices > 1}"
+        text = (
+            f"def {self.name}({names}, {params}, {sums}):\n    synk_add(synk_gradient, ({names},), {params}, {sums}, {how})\n"
+        )
+        defined = _defined(text, self.name, {"synk_add": add_sums, "synk_gradient": self._function})
+        call = function(defined, broadcast=self._broadcast, sliceable=self._sliceable, record=record, name=self.name)
+
+        def step(batch: tuple[Any, ...], params: Any, sums: Any, rows: Any) -> None:
+            if num_slices > 1:
+                clear(vector_of(sums))
+            call(*batch, params, sums, **_options(rows, num_slices))
+
+        return step
+
+    def _by_kernel(self, num_slices: int) -> Callable[..., None]:
+        kernel: Any = parallel(
+            self._function,
+            broadcast=self._broadcast,
+            sliceable=self._sliceable,
+            name=self.name,
+            block=self._block,
+            grid=self._grid,
+        )
+
+        def step(batch: tuple[Any, ...], params: Any, sums: Any, rows: Any) -> None:
+            options = _options(rows, num_slices)
+            clear(vector_of(sums))
+            kernel(*batch, *_leaves(params), sums["loss"], *_leaves(sums["gradient"]), **options)
+            counted = count_sliceable if self.inputs[self.divided[0]] in self._sliceable else count_rows
+            counted(batch[self.divided[0]], sums["rows"], **options)
+
+        return step
+
+
+def _options(rows: Any, num_slices: int) -> dict[str, Any]:
+    options: dict[str, Any] = {} if rows is None else {"batch": rows}
+    return options if num_slices == 1 else {**options, "num_slices": num_slices}
+
+
+def _inputs(gradient: Any, name: str, after: int) -> tuple[str, ...]:
+    try:
+        parameters = list(inspect.signature(gradient).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not parameters or any(one.kind not in plain for one in parameters):
+        raise ArgumentError(f'the parameters of {name} cannot be read by name; name its inputs, as in inputs=("x", "y")')
+    if len(parameters) <= after:
+        raise ArgumentError(
+            f"{name} takes {', '.join(one.name for one in parameters)}, of which the last {after} are for the model's "
+            "parameters, so that none is left for the batch; write it as gradient(x, y, *params)"
+        )
+    return tuple(one.name for one in parameters[:-after])
+
+
+def _leaves(branch: Any) -> list[Any]:
+    """Returns the arrays of a variable, or of a part of it, as arguments."""
+    structure = state_of(branch).structure() if isinstance(branch, Variable) else branch.structure
+    if structure == ("leaf",):
+        return [branch]
+    match structure:
+        case ("dict", keys, *_):
+            pass
+        case _:
+            keys = range(len(structure[-1]))
+    return [leaf for key in keys for leaf in _leaves(branch[key])]
+
+
+@parallel
+def clear(v: Any) -> None:
+    """Sets a vector to zero."""
+    from numba import cuda
+
+    i = cuda.grid(1)
+    if i < v.shape[0]:
+        v[i] = 0
+
+
+@parallel(grid=1, block=1)
+def count_rows(x: Any, rows: Any) -> None:
+    """Adds the number of a rank's rows."""
+    rows[0] += x.shape[0]
+
+
+@parallel(grid=1, block=1, sliceable=("x",))
+def count_sliceable(x: Any, rows: Any) -> None:
+    """Adds the number of a rank's rows of a variable."""
+    rows[0] += x.shape[0]
+
+
+# ---- on ranks
+
+
+def add_sums(
+    gradient: Callable[..., Any], batch: tuple[Any, ...], params: Any, sums: Any, first: int, spreads: bool, adds: bool
+) -> None:
+    """Calls the gradient with a rank's rows, and puts what it returns into the vector of sums.
+
+    Args:
+        gradient: the script's.
+        batch: its inputs.
+        params: the rank's parameters.
+        sums: arrays by name: gradient, loss, rows.
+        first: position of the input whose rows count.
+        spreads: whether the parameters are several arguments.
+        adds: whether the sums begin as zeros, for several slices.
+    """
+    targets, structure = take_apart(sums["gradient"])
+    targets.append(sums["loss"])
+    rows = len(take_apart(batch[first])[0][0])
+    if not rows:
+        for target in () if adds else (*targets, sums["rows"]):
+            target[...] = 0
+        return
+    found = gradient(*batch, *(params if spreads else (params,)))
+    for target, value in zip(targets, _checked(found, structure, targets), strict=True):
+        target[...] = target + value if adds else value
+    if adds:
+        sums["rows"] += rows
+    else:
+        sums["rows"][...] = rows
+
+
+def _checked(found: Any, structure: Any, targets: Sequence[Any]) -> list[Any]:
+    """Returns the arrays of what a gradient has returned; raises `DataError` for another structure or shape."""
+    if not isinstance(found, tuple) or len(found) != 2:
+        told = f"a tuple of {len(found)}" if isinstance(found, tuple) else f"a {type(found).__name__}"
+        raise DataError(f"the gradient must return the sum of the loss and that of its gradient, (loss, slopes); got {told}")
+    leaves = parts_like(structure, found[1])
+    if leaves is None and isinstance(found[1], tuple) and len(found[1]) == 1 and structure == ("leaf",):
+        leaves = list(found[1])
+    if leaves is None:
+        raise DataError(
+            f"the gradient returned slopes {describe(take_apart(found[1])[1])}, but the parameters are {describe(structure)}; "
+            "return the loss first, then one slope for each parameter"
+        )
+    values = [_like(target, leaf) for target, leaf in zip(targets, (*leaves, found[0]), strict=True)]
+    for path, target, value in zip((*paths(structure), ""), targets, values, strict=True):
+        if np.shape(value) != target.shape:
+            what = f"the slope of params{path}" if target is not targets[-1] else "the loss, a sum over rows,"
+            raise DataError(f"{what} must have shape {target.shape}, got {np.shape(value)}; return the loss first, then slopes")
+    return values
+
+
+def _like(target: Any, value: Any) -> Any:
+    """Returns an array of another library as one of the target's."""
+    if hasattr(value, "detach"):  # torch's
+        value = value.detach()
+    if isinstance(target, np.ndarray):
+        return np.asarray(value)
+    if hasattr(value, "__cuda_array_interface__") or not hasattr(value, "__dlpack__"):
+        return value if isinstance(value, type(target) | int | float | np.generic) else _cupy().asarray(value)
+    return _cupy().from_dlpack(value)
+
+
+def _cupy() -> Any:
+    import cupy
+
+    return cupy
+
+
+def _selected(rows: Any, given: Sequence[Any], gradient: _Gradient) -> Array:
+    """Returns the row numbers that `batch=` selects."""
+    first = given[gradient.divided[0]]
+    length = len(take_apart(first)[0][0])
+    if isinstance(rows, bool):
+        raise BatchError(f"batch needs row numbers, a slice, a mask or a number of rows; got {rows!r}")
+    if isinstance(rows, int | np.integer):
+        chosen = np.arange(length)[: int(rows)] if 0 < rows <= length else np.arange(0)
+    else:
+        try:
+            chosen = np.arange(length)[rows]
+        except (IndexError, TypeError) as error:
+            raise BatchError(f"batch={rows!r} does not select rows of {length}: {error}") from None
+    if chosen.ndim != 1 or not chosen.size:
+        raise BatchError(f"batch selects no rows of {length}")
+    return chosen

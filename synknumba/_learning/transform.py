@@ -1,0 +1,264 @@
+"""Optimisers as pure functions: `init` makes a state, `update` turns a gradient into a step of the parameters.
+
+    gradient ──rule──rule──rule──> step        each with its own arrays of state, and the numbers of this step
+        numbers: learning rate, corrections; functions of how many steps were made
+
+A rule works on one element, with operators and the functions below alone. NumPy and CuPy apply the same rule to whole arrays,
+and the ranks to a vector of all parameters, in one kernel (`updater.py`).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from synknumba._errors import ArgumentError, DataError
+from synknumba._host.data import Data
+from synknumba._ops.tree import Structure, describe, flatten, parts_like, paths, unflatten
+from synknumba._variables.variable import Variable
+
+Numbers = Callable[[int], tuple[float, ...]]
+"""The numbers of a rule at the step after so many steps."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Arrays of state, like the parameters.
+
+    Attributes:
+        name: name in the state.
+        init: their first value: a number, "params", or a function of the tree of parameters.
+        is_constant: whether rules only read them, and return no new value.
+    """
+
+    name: str
+    init: Any = 0.0
+    is_constant: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """One part of an optimiser.
+
+    Attributes:
+        rule: (step, parameter, *slots, *numbers) → step, or (step, *slots) if it has any that change.
+        numbers: see `Numbers`.
+        slots: state of the rule.
+        needs_norm: whether the Euclidean norm of the step, over all parameters, is the last of the numbers.
+    """
+
+    rule: Callable[..., Any]
+    numbers: Numbers
+    slots: tuple[Slot, ...] = ()
+    needs_norm: bool = False
+
+    @property
+    def changing(self) -> list[Slot]:
+        """Slots that get a new value at each step."""
+        return [slot for slot in self.slots if not slot.is_constant]
+
+
+class State(NamedTuple):
+    """The state of an optimiser.
+
+    Attributes:
+        steps: steps made.
+        parts: of each transform, its arrays by name.
+        waiting: gradients since the last step, with `accumulate`.
+        gathered: their mean; None without `accumulate`.
+    """
+
+    steps: int
+    parts: tuple[dict[str, Any], ...]
+    waiting: int = 0
+    gathered: Any = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """A pair of pure functions, `init` and `update`. Made by the functions of `synknumba.optim`.
+
+    Attributes:
+        transforms: its parts, in the order in which the gradient passes through them.
+        every: number of gradients for one step.
+    """
+
+    transforms: tuple[Transform, ...]
+    every: int = 1
+
+    def init(self, params: Any) -> State:
+        """Returns the state before the first step.
+
+        Args:
+            params: NumPy or CuPy array, or a nested dict, list or tuple of arrays.
+
+        Raises:
+            ArgumentError: `params` are a `Data` or a variable: see `updater`.
+        """
+        leaves, structure = _parameters(params)
+        parts = tuple(
+            {slot.name: unflatten(structure, _first(slot, params, leaves)) for slot in one.slots} for one in self.transforms
+        )
+        gathered = unflatten(structure, [leaf * 0 for leaf in leaves]) if self.every > 1 else None
+        return State(0, parts, 0, gathered)
+
+    def update(self, gradient: Any, state: State, params: Any) -> tuple[Any, State]:
+        """Returns the step, to be added to the parameters, and the new state.
+
+        Args:
+            gradient: of the loss, with the structure, shapes and dtypes of the parameters.
+            state: from `init`, or from the last `update`.
+            params: the parameters.
+
+        Raises:
+            DataError: the gradient has another structure or shape than the parameters.
+        """
+        leaves, structure = _parameters(params)
+        steps = _gradient(gradient, leaves, structure)
+        if self.every == 1:
+            steps, parts = self._passed(steps, state, leaves, structure)
+            return unflatten(structure, steps), State(state.steps + 1, parts)
+        weight = 1.0 / (state.waiting + 1)
+        gathered = [mean + (one - mean) * weight for mean, one in zip(flatten(state.gathered)[0], steps, strict=True)]
+        if state.waiting + 1 < self.every:
+            nothing = unflatten(structure, [leaf * 0 for leaf in leaves])
+            return nothing, state._replace(waiting=state.waiting + 1, gathered=unflatten(structure, gathered))
+        steps, parts = self._passed(gathered, state, leaves, structure)
+        return unflatten(structure, steps), State(
+            state.steps + 1, parts, 0, unflatten(structure, [leaf * 0 for leaf in leaves])
+        )
+
+    def _passed(
+        self, steps: list[Any], state: State, params: list[Any], structure: Structure
+    ) -> tuple[list[Any], tuple[dict[str, Any], ...]]:
+        parts = []
+        for one, part in zip(self.transforms, state.parts, strict=True):
+            numbers = one.numbers(state.steps)
+            if one.needs_norm:
+                numbers = (*numbers, global_norm(steps))
+            slots = [flatten(part[slot.name])[0] for slot in one.slots]
+            new = [_applied(one, step, *values, numbers=numbers) for step, *values in zip(steps, params, *slots, strict=True)]
+            steps = [step for step, _ in new]
+            changed = {slot.name: unflatten(structure, [kept[i] for _, kept in new]) for i, slot in enumerate(one.changing)}
+            parts.append({**part, **changed})
+        return steps, tuple(parts)
+
+    def __repr__(self) -> str:
+        """Shows the parts by name."""
+        told = ", ".join(one.rule.__name__ for one in self.transforms)
+        return f"<Optimizer {told}{f', a step every {self.every} gradients' if self.every > 1 else ''}>"
+
+
+def _applied(one: Transform, step: Any, *values: Any, numbers: Sequence[float]) -> tuple[Any, tuple[Any, ...]]:
+    """Returns the new step and slots of one array."""
+    found = one.rule(step, *values, *numbers)
+    return (found[0], found[1:]) if one.changing else (found, ())
+
+
+def chain(*optimizers: Optimizer) -> Optimizer:
+    """Joins optimisers: the step of each is the gradient of the next.
+
+    Args:
+        optimizers: such as `clip_by_global_norm(1.0)` and `adam(1e-3)`. One that has `accumulate` must be the only one.
+
+    Raises:
+        ArgumentError: there is none, or one is no optimiser.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> clipped = synk.optim.chain(synk.optim.clip_by_global_norm(1.0), synk.optim.sgd(0.5))
+        >>> w = np.array([3.0, 4.0])
+        >>> step, state = clipped.update(w, clipped.init(w), w)
+        >>> step
+        array([-0.3, -0.4])
+    """
+    if not optimizers:
+        raise ArgumentError("chain needs optimisers, as in chain(clip_by_global_norm(1.0), adam(1e-3)); got none")
+    for one in optimizers:
+        check_optimizer("chain", one)
+        if one.every > 1 and len(optimizers) > 1:
+            raise ArgumentError("chain got an optimiser that accumulates gradients; write accumulate(chain(…), steps=…)")
+    if len(optimizers) == 1:
+        return optimizers[0]
+    return Optimizer(tuple(part for one in optimizers for part in one.transforms))
+
+
+def accumulate(optimizer: Optimizer, steps: int) -> Optimizer:
+    """Makes one step of several gradients: of their mean, at the last of them; at the others the parameters stay.
+
+    It is optax's `MultiSteps`.
+
+    Args:
+        optimizer: gets the mean.
+        steps: number of gradients.
+
+    Raises:
+        ArgumentError: `steps` is not a positive int, or `optimizer` accumulates already.
+    """
+    check_optimizer("accumulate", optimizer)
+    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
+        raise ArgumentError(f"accumulate needs steps as a positive int, got {steps!r}")
+    if optimizer.every > 1:
+        raise ArgumentError("accumulate got an optimiser that accumulates already; multiply their steps")
+    return replace(optimizer, every=int(steps))
+
+
+def apply_updates(params: Any, step: Any) -> Any:
+    """Returns the parameters with a step of `Optimizer.update` added."""
+    leaves, structure = _parameters(params)
+    return unflatten(
+        structure, [one + more for one, more in zip(leaves, _gradient(step, leaves, structure, "the step"), strict=True)]
+    )
+
+
+def global_norm(leaves: Any) -> Any:
+    """Returns the Euclidean norm of all elements of a tree of arrays."""
+    return math.sqrt(sum(float((one.astype(np.float64, copy=False) ** 2).sum()) for one in flatten(leaves)[0]))
+
+
+def check_optimizer(what: str, one: Any) -> None:
+    """Raises `ArgumentError` for what is no optimiser."""
+    if not isinstance(one, Optimizer):
+        hint = "; call it, as in adam(1e-3)" if callable(one) else ""
+        raise ArgumentError(f"{what} needs an optimiser of synk.optim, such as adam(1e-3); got {one!r}{hint}")
+
+
+def _parameters(params: Any) -> tuple[list[Any], Structure]:
+    leaves, structure = flatten(params)
+    for path, leaf in zip(paths(structure), leaves, strict=True):
+        if isinstance(leaf, Data | Variable):
+            kind = type(leaf).__name__
+            raise ArgumentError(
+                f"params{path} is a {kind}: init and update are functions of arrays. For variables on the ranks use "
+                "synk.train.make_train_function, or optimizer's synk.optim.updater(optimizer, params, gradient)"
+                if kind == "Variable"
+                else f"params{path} is a Data: init and update return new arrays; pass its array, {path or 'x'}.data"
+            )
+    return [np.asarray(leaf) if not hasattr(leaf, "dtype") else leaf for leaf in leaves], structure
+
+
+def _gradient(gradient: Any, params: Sequence[Any], structure: Structure, what: str = "the gradient") -> list[Any]:
+    leaves = parts_like(structure, gradient)
+    if leaves is None:
+        raise DataError(f"{what} is {describe(flatten(gradient)[1])}, but the parameters are {describe(structure)}")
+    for path, one, param in zip(paths(structure), leaves, params, strict=True):
+        if np.shape(one) != np.shape(param):
+            raise DataError(f"{what}{path} has shape {np.shape(one)}, but the parameter has {np.shape(param)}")
+    return [np.asarray(one) if not hasattr(one, "dtype") else one for one in leaves]
+
+
+def _first(slot: Slot, params: Any, leaves: Sequence[Any]) -> list[Any]:
+    """Returns the first value of a slot for each parameter."""
+    if slot.init == "params":
+        return [leaf.copy() for leaf in leaves]
+    if not callable(slot.init):
+        return [leaf * 0 + leaf.dtype.type(slot.init) for leaf in leaves]
+    made = parts_like(flatten(params)[1], slot.init(params))
+    assert made is not None  # by whoever wrote the slot
+    return [leaf * 0 + leaf.dtype.type(0) + one for leaf, one in zip(leaves, made, strict=True)]

@@ -1,0 +1,409 @@
+"""An optimiser on the ranks: its rules in one kernel over a vector of all parameters.
+
+    gradient ──norms──> numbers ──update──> parameters and state, in place
+        norms: of parts that clip by the norm; summed in an order that does not depend on the rank, so that replicas stay equal
+        numbers: by one thread: are all finite, which step this is, learning rate and corrections
+
+Every rank does the same with the same numbers; nothing is sent. State is replicated variables, flat like the parameters.
+"""
+
+import hashlib
+import linecache
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CellType, FunctionType
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+
+from synknumba._api import parallel
+from synknumba._call.arguments import output
+from synknumba._errors import ArgumentError, DataError
+from synknumba._learning.transform import Optimizer, Slot, check_optimizer
+from synknumba._ops.tree import describe
+from synknumba._variables.create import flatten, variable
+from synknumba._variables.variable import Variable, state_of, vector_of
+
+OnNonfinite: TypeAlias = Literal["raise", "skip"] | None
+
+_THREADS = 256  # of a block that sums
+_PER_THREAD = 8  # elements that a thread sums at least
+_MOST_BLOCKS = 512
+# Positions in `count`, and the numbers before those of transforms.
+STEPS, WAITING, HALTED, SKIPPED = range(4)
+_GO, _FACTOR, _WEIGHT, _OPEN, _FIRST = range(5)
+
+
+@final
+class Updater:
+    """Makes the steps of an optimiser, on every rank. Created by `updater`; called without arguments, also in sequences.
+
+    Attributes:
+        state: its variables, a tree for `synk.save` and `synk.load`.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, params: Variable, gradient: Variable, *, on_nonfinite: OnNonfinite, has_sums: bool = False
+    ) -> None:
+        value = params.get_value()
+        start = optimizer.init(value)
+        self._params, self._gradient = params, gradient
+        self._slots: list[tuple[Slot, Variable]] = []
+        dtype = state_of(params).dtypes()[0]
+        parts = []
+        for number, (one, part) in enumerate(zip(optimizer.transforms, start.parts, strict=True)):
+            made = {slot.name: flatten(part[slot.name], name=f"{slot.name} of part {number}") for slot in one.slots}
+            self._slots += [(slot, made[slot.name]) for slot in one.slots]
+            parts.append(made)
+        self._gathered = None if optimizer.every == 1 else flatten(start.gathered, name="gathered gradients")
+        self._count = variable(np.zeros(4, np.int64), name="count")
+        self.state: dict[str, Any] = {"count": self._count, "parts": parts}
+        if self._gathered is not None:
+            self.state["gathered"] = self._gathered
+        size = params.size
+        self._blocks = min(max(size // (_THREADS * _PER_THREAD), 1), _MOST_BLOCKS)
+        self._sums = variable(np.zeros(self._blocks), name="sums of squares")
+        kernels = _Kernels(optimizer, dtype, size, self._blocks, on_nonfinite, has_sums=has_sums)
+        self._numbers = variable(np.zeros(kernels.count, dtype), name="numbers")
+        self._norm_at_start, self._begin = kernels.norm_at_start(), kernels.begin()
+        self._norms, self._update = kernels.norms(), kernels.update()
+
+    def __call__(self) -> Any:
+        """Makes a step, or gathers a gradient. Returns the mean loss, if there are sums of losses, and whether it did so."""
+        params, gradient, numbers = vector_of(self._params), vector_of(self._gradient), self._numbers
+        slots = [vector_of(one) for _, one in self._slots]
+        if self._gathered is not None:
+            slots.append(vector_of(self._gathered))
+        if self._norm_at_start is not None:
+            self._norm_at_start(params, gradient, numbers, *slots, self._sums)
+        told = self._begin(gradient, self._count, numbers, self._sums)
+        for norm, note in self._norms:
+            norm(params, gradient, numbers, *slots, self._sums)
+            note(numbers, self._sums)
+        self._update(params, gradient, numbers, *slots)
+        return told
+
+    def counts(self) -> Sequence[int]:
+        """Returns the number of steps, of gradients since the last, whether it has halted, and of gradients left out."""
+        return [int(one) for one in self._count.get_value()]
+
+    def go_on(self) -> None:
+        """Lets steps be made again after one was refused because its gradient was not finite."""
+        counts = self._count.get_value()
+        counts[HALTED] = 0
+        self._count.set_value(counts)
+
+
+def updater(optimizer: Optimizer, params: Variable, gradient: Variable, *, on_nonfinite: OnNonfinite = None) -> Updater:
+    """Makes an optimiser's steps on the ranks, for a loop of one's own; `make_train_function` has one inside.
+
+    Each call launches one kernel over all parameters, or two to four more with clipping by the norm and checks. It takes what
+    `gradient` has on each rank: combine it before, as by `synk.all_reduce(gradient, "mean")`, so that replicas stay equal.
+
+    Args:
+        optimizer: of `synk.optim`.
+        params: made by `synk.flatten`, of float32 or float64.
+        gradient: the same, with the structure and shapes of `params`.
+        on_nonfinite: "skip" leaves out steps whose gradient has a NaN or an infinity; None takes them.
+
+    Returns:
+        An object that is called without arguments, also in sequences, and whose `state` can be saved.
+
+    Raises:
+        ArgumentError: an argument is of another kind.
+        DataError: structures, shapes or dtypes differ, or are no floats.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function
+        ... def slope(w, g):
+        ...     g[...] = 2 * w
+        >>> with synk.fork(2, device="cpu"):
+        ...     w, g = synk.flatten(np.ones(3)), synk.flatten(np.zeros(3))
+        ...     step = synk.optim.updater(synk.optim.momentum(0.1), w, g)
+        ...     @synk.sequence
+        ...     def descend(w, g):
+        ...         slope(w, g)
+        ...         step()
+        ...     descend(w, g, times=200)
+        ...     w.get_value().round(3) + 0
+        array([0., 0., 0.])
+    """
+    check_optimizer("updater", optimizer)
+    check_vector("updater", "params", params)
+    check_vector("updater", "gradient", gradient)
+    one, other = state_of(params), state_of(gradient)
+    if one.structure() != other.structure() or one.root_shapes() != other.root_shapes() or one.dtypes() != other.dtypes():
+        raise DataError(
+            f"gradient is {describe(other.structure())} with shapes {gradient.shape} of {other.dtypes()[0]}, but params are "
+            f"{describe(one.structure())} with shapes {params.shape} of {one.dtypes()[0]}"
+        )
+    if on_nonfinite not in {None, "skip"}:
+        raise ArgumentError(f'updater needs on_nonfinite as None or "skip", got {on_nonfinite!r}')
+    return Updater(optimizer, params, gradient, on_nonfinite=on_nonfinite)
+
+
+def check_vector(what: str, name: str, value: Any) -> None:
+    """Raises unless a value is a flat variable of floats, of which every rank has a replica."""
+    if not isinstance(value, Variable) or not state_of(value).is_flat:
+        raise ArgumentError(f"{what} needs {name} as a variable made by synk.flatten, got {value!r}")
+    if state_of(value).dtypes()[0] not in {np.dtype(np.float32), np.dtype(np.float64)}:
+        raise DataError(f"{what} needs {name} of float32 or float64, got {state_of(value).dtypes()[0]}")
+    state_of(value).check_whole("update", "use replicas, which have the same shape on every rank")
+
+
+# ---- kernels
+
+
+@final
+class _Kernels:
+    """The kernels of one optimiser, generated from its transforms."""
+
+    def __init__(
+        self, optimizer: Optimizer, dtype: Any, size: int, blocks: int, on_nonfinite: OnNonfinite, *, has_sums: bool
+    ) -> None:
+        self._optimizer, self._on_nonfinite, self._has_sums = optimizer, on_nonfinite, has_sums
+        self._size, self._blocks = size, blocks
+        self._every = optimizer.every
+        self._first: list[int] = []  # position of each transform's numbers
+        at = _FIRST
+        for one in optimizer.transforms:
+            self._first.append(at)
+            at += len(one.numbers(0)) + one.needs_norm
+        self.count = at
+        self._slots = [f"s{number}_{slot.name}" for number, one in enumerate(optimizer.transforms) for slot in one.slots]
+        if self._every > 1:
+            self._slots.append("gathered")
+        self._scope: dict[str, Any] = {
+            "real": dtype.type,
+            "THREADS": _THREADS,
+            "float64": np.float64,
+            "isfinite": math.isfinite,
+        }
+        for number, one in enumerate(optimizer.transforms):
+            self._scope[f"rule{number}"] = device_function(one.rule, dtype.type)
+            self._scope[f"numbers{number}"] = device_function(one.numbers, dtype.type)
+
+    @property
+    def _checks(self) -> bool:
+        return self._on_nonfinite is not None
+
+    @property
+    def _norm_is_first(self) -> bool:
+        """Whether the norm of the gradient itself is needed, by the first transform."""
+        return self._every == 1 and self._optimizer.transforms[0].needs_norm
+
+    def norm_at_start(self) -> Any:
+        """Returns the kernel that sums squares of the gradient, if its norm is needed, or whether it is finite."""
+        return self._norm_kernel("norm_of_gradient", ["step = gradient[i]"]) if self._checks or self._norm_is_first else None
+
+    def begin(self) -> Any:
+        """Returns the kernel that computes the numbers of a step."""
+        lines = [*_summed(self._blocks)] if self._checks or self._norm_is_first else ["t = cuda.threadIdx.x", "total = 0.0"]
+        lines += ["if t == 0:", *_in(self._numbers())]
+        outputs = {}
+        if self._has_sums:
+            outputs = {name: output("max", shape=(), dtype="float64") for name in ("loss", "done")}
+        return self._kernel("begin_step", ["gradient", "count", "numbers", "sums", *outputs], lines, grid=1, outputs=outputs)
+
+    def _numbers(self) -> Iterator[str]:
+        rows = f"float64(gradient[{self._size + 1}])" if self._has_sums else "1.0"
+        yield f"factor = 1.0 / {rows}"
+        go = "1.0"
+        if self._checks:
+            go = "0.0"
+            yield "go = 0.0"
+            yield f"if isfinite(total){' and count[2] == 0' if self._on_nonfinite == 'raise' else ''}:"
+            yield "    go = 1.0"
+            go = "go"
+        yield f"numbers[{_GO}] = real({go})"
+        yield f"numbers[{_FACTOR}] = real(factor)"
+        if self._every > 1:
+            yield f"is_last = count[{WAITING}] + 1 == {self._every}"
+            yield f"numbers[{_WEIGHT}] = real(1.0 / (count[{WAITING}] + 1))"
+            yield f"numbers[{_OPEN}] = real(1.0 if is_last else 0.0)"
+        yield f"steps = count[{STEPS}]"
+        for number, (one, first) in enumerate(zip(self._optimizer.transforms, self._first, strict=True)):
+            yield f"values{number} = numbers{number}(steps)"
+            for index in range(len(one.numbers(0))):
+                yield f"numbers[{first + index}] = real(values{number}[{index}])"
+        if self._norm_is_first:
+            yield f"numbers[{self._norm_position(0)}] = real(sqrt(total) * abs(factor))"
+        counts = [f"count[{STEPS}] += 1"]
+        if self._every > 1:
+            counts = [
+                "if is_last:",
+                f"    count[{STEPS}] += 1",
+                f"    count[{WAITING}] = 0",
+                "else:",
+                f"    count[{WAITING}] += 1",
+            ]
+        if self._checks:
+            yield "if go != 0.0:"
+            yield from _in(counts)
+            yield "else:"
+            yield f"    count[{SKIPPED}] += 1"
+            if self._on_nonfinite == "raise":
+                yield f"    count[{HALTED}] = 1"
+        else:
+            yield from counts
+        if self._has_sums:
+            yield f"loss[0] = float64(gradient[{self._size}]) * factor"
+            yield f"done[0] = {go}"
+
+    def _norm_position(self, number: int) -> int:
+        return self._first[number] + len(self._optimizer.transforms[number].numbers(0))
+
+    def norms(self) -> list[tuple[Any, Any]]:
+        """Returns, for each norm of a step in the middle, the kernel that sums its squares, and the one that notes it."""
+        found = []
+        for number, one in enumerate(self._optimizer.transforms):
+            if one.needs_norm and not (number == 0 and self._norm_is_first):
+                lines = [
+                    *_summed(self._blocks),
+                    "if t == 0:",
+                    f"    numbers[{self._norm_position(number)}] = real(sqrt(total))",
+                ]
+                note = self._kernel(f"note_norm{number}", ["numbers", "sums"], lines, grid=1)
+                found.append(
+                    (self._norm_kernel(f"norm{number}", [*self._gradient(), *self._rules(number, stores=False)]), note)
+                )
+        return found
+
+    def update(self) -> Any:
+        """Returns the kernel that makes the step of all parameters."""
+        inner = [*self._rules(len(self._optimizer.transforms), stores=True), "params[i] = p + step"]
+        if self._every > 1:
+            is_open = f"if numbers[{_OPEN}] != 0:"
+            inner = [is_open, *_in([*inner, "gathered[i] = real(0)"]), "else:", "    gathered[i] = step"]
+        lines = ["i = cuda.grid(1)", "if i < params.shape[0]:", f"    if numbers[{_GO}] != 0:"]
+        lines += _in(_in([*self._gradient(), *inner]))
+        return self._kernel("make_step", ["params", "gradient", "numbers", *self._slots], lines)
+
+    def _gradient(self) -> Iterator[str]:
+        """Yields lines that read the gradient of one element."""
+        yield f"step = gradient[i] * numbers[{_FACTOR}]" if self._has_sums else "step = gradient[i]"
+        yield "p = params[i]"
+        if self._every > 1:
+            yield f"step = gathered[i] + (step - gathered[i]) * numbers[{_WEIGHT}]"
+
+    def _rules(self, stop: int, *, stores: bool) -> Iterator[str]:
+        """Yields the lines of the transforms before `stop`."""
+        for number, one in enumerate(self._optimizer.transforms[:stop]):
+            slots = [f"s{number}_{slot.name}" for slot in one.slots]
+            count = len(one.numbers(0)) + one.needs_norm
+            passed = ["step", "p", *(f"{slot}[i]" for slot in slots)]
+            passed += [f"numbers[{self._first[number] + index}]" for index in range(count)]
+            changing = [f"s{number}_{slot.name}" for slot in one.changing]
+            yield f"{', '.join(['step', *(f'new_{slot}' for slot in changing)])} = rule{number}({', '.join(passed)})"
+            if stores:
+                yield from (f"{slot}[i] = new_{slot}" for slot in changing)
+
+    def _norm_kernel(self, name: str, lines: Sequence[str]) -> Any:
+        """Returns a kernel that sums the squares of a step over all elements, a part in each block."""
+        text = [
+            "t = cuda.threadIdx.x",
+            "parts = cuda.shared.array(THREADS, float64)",
+            "total = 0.0",
+            "for i in range(cuda.grid(1), params.shape[0], cuda.gridsize(1)):",
+            *_in([*lines, "total += float64(step) * float64(step)"]),
+            "parts[t] = total",
+            *_halved(),
+            "if t == 0:",
+            "    sums[cuda.blockIdx.x] = parts[0]",
+        ]
+        return self._kernel(name, ["params", "gradient", "numbers", *self._slots, "sums"], text, grid=self._blocks)
+
+    def _kernel(self, name: str, parameters: Sequence[str], lines: Sequence[str], grid: Any = None, outputs: Any = None) -> Any:
+        """Compiles a kernel's source, which `inspect` finds, on the ranks too."""
+        from numba import cuda  # not when synknumba is imported
+
+        text = "\n".join([f"def {name}({', '.join(parameters)}):", *_in(lines)]) + "\n"
+        scope = {"cuda": cuda, "sqrt": math.sqrt, "__name__": __name__, **self._scope}
+        filename = f"<synknumba optim {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
+        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+        exec(compile(text, filename, "exec"), scope)  # noqa: S102  # the generated kernel
+        return parallel(cuda.jit(scope[name]), block=_THREADS, grid=grid, outputs=outputs or None)
+
+
+def _in(lines: Sequence[str] | Iterator[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _halved() -> list[str]:
+    """Lines that add up `parts` by halves."""
+    return [
+        "cuda.syncthreads()",
+        "half = THREADS // 2",
+        "while half > 0:",
+        "    if t < half:",
+        "        parts[t] += parts[t + half]",
+        "    cuda.syncthreads()",
+        "    half //= 2",
+    ]
+
+
+def _summed(blocks: int) -> Iterator[str]:
+    """Yields lines by which a block adds up the sums of all blocks."""
+    yield "t = cuda.threadIdx.x"
+    yield "parts = cuda.shared.array(THREADS, float64)"
+    yield "total = 0.0"
+    yield f"for k in range(t, {blocks}, THREADS):"
+    yield "    total += sums[k]"
+    yield "parts[t] = total"
+    yield from _halved()
+    yield "total = parts[0]"
+
+
+# ---- functions of elements and of numbers, in kernels
+
+
+def _larger(a: Any, b: Any) -> Any:
+    """Of two numbers the larger; NaN if one is, as NumPy's `maximum`."""
+    return a if a > b or a != a else b  # noqa: PLR0124
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return a if a < b or a != a else b  # noqa: PLR0124
+
+
+def _sign_of(real: Any) -> Callable[[Any], Any]:
+    one, zero = real(1), real(0)
+
+    def sign(a: Any) -> Any:
+        return one if a > zero else -one if a < zero else zero + a * a  # NaN of NaN
+
+    return sign
+
+
+def device_function(function: Callable[..., Any], real: Any) -> Any:
+    """Returns a function as kernels call it, with the Python functions that it calls, and scalar ones in place of NumPy's.
+
+    Args:
+        function: a rule, or the numbers of one.
+        real: dtype of the parameters, as NumPy's type.
+    """
+    scalar = {np.sqrt: math.sqrt, np.absolute: abs, np.maximum: _larger, np.minimum: _smaller, np.sign: _sign_of(real)}
+    return _device_function(function, scalar, {})
+
+
+def _device_function(function: Any, scalar: Mapping[Any, Any], made: dict[Any, Any]) -> Any:
+    from numba import cuda  # not when synknumba is imported
+
+    if not isinstance(function, FunctionType):
+        return function
+    if function not in made:
+        code = function.__code__
+        used = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+        scope = {name: _in_kernel(value, scalar, made) for name, value in used.items()}
+        cells = tuple(CellType(_in_kernel(cell.cell_contents, scalar, made)) for cell in function.__closure__ or ())
+        copied = FunctionType(code, {"__name__": function.__module__, **scope}, function.__name__, function.__defaults__, cells)
+        copied.__kwdefaults__, copied.__module__ = function.__kwdefaults__, function.__module__
+        made[function] = cuda.jit(device=True)(copied)
+    return made[function]
+
+
+def _in_kernel(value: Any, scalar: Mapping[Any, Any], made: dict[Any, Any]) -> Any:
+    found = scalar.get(value, value) if isinstance(value, np.ufunc) else value
+    return _device_function(found, scalar, made)
