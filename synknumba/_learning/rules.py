@@ -422,7 +422,7 @@ def clip_by_global_norm(limit: float) -> Optimizer:
 
 
 def shortened(g: Any, p: Any, most: Any, norm: Any) -> Any:
-    return g * (most / maximum(norm, most))
+    return g if norm <= most else g * (most / norm)
 
 
 def decay_weights(decay: Rate, mask: Any = None) -> Optimizer:

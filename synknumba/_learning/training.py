@@ -9,6 +9,7 @@ for any division of rows. Every rank then makes the same step, and replicas stay
 import inspect
 import linecache
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, final
 
 import numpy as np
@@ -53,7 +54,7 @@ class TrainFunction:
         sums = {"gradient": zeros, "loss": np.zeros((), dtype), "rows": np.zeros((), dtype)}
         self._sums = flatten(sums, name=f"sums of {gradient.name}")
         self._updater = Updater(optimizer, params, self._sums, on_nonfinite=on_nonfinite, has_sums=True)
-        self._sequences: dict[tuple[bool, bool, int], CallSequence[..., Any]] = {}
+        self._sequences: dict[tuple[bool, bool, bool, int], CallSequence[..., Any]] = {}
         self._orders: dict[int, Data] = {}
 
     @shortened
@@ -78,7 +79,7 @@ class TrainFunction:
         if rows is None:
             loss, done = self._run(given, None, num_slices, {})
         else:
-            chosen = _selected(rows, given, self._gradient)
+            chosen = _selected(rows, self._gradient.rows(given))
             order = self._orders.setdefault(len(chosen), Data(np.zeros((1, len(chosen)), np.int64)))
             order[0] = chosen
             loss, done = self._run(given, order, num_slices, {})
@@ -117,7 +118,7 @@ class TrainFunction:
     def plan(self, *batch: Any, num_slices: int = 1, **named: Any) -> Any:
         """Returns the plan of a step: its calls, what they read and write, and what ranks wait for."""
         given = self._gradient.named(batch, named)
-        return self._sequence(has_order=False, num_slices=num_slices).plan(*given, self.params, self._sums)
+        return self._sequence(given, None, num_slices).plan(*given, self.params, self._sums)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -158,20 +159,22 @@ class TrainFunction:
     def _run(self, given: Sequence[Any], order: Data | None, num_slices: int, options: dict[str, Any]) -> Any:
         arguments = [*given, self.params, self._sums, *([order] if order is not None else [])]
         try:
-            return self._sequence(has_order=order is not None, num_slices=num_slices)(*arguments, **options)
+            return self._sequence(given, order, num_slices)(*arguments, **options)
         except RecordError as error:
             if self._record is not None:
                 raise
             self._record, self.not_recorded = False, str(error)
-        return self._sequence(has_order=order is not None, num_slices=num_slices)(*arguments, **options)
+        return self._sequence(given, order, num_slices)(*arguments, **options)
 
-    def _sequence(self, *, has_order: bool, num_slices: int) -> CallSequence[..., Any]:
+    def _sequence(self, given: Sequence[Any], order: Data | None, num_slices: int) -> CallSequence[..., Any]:
         """Returns the sequence that makes a step."""
-        on_gpus = current_world().device == "cuda"
-        record = on_gpus and self._record is not False and num_slices == 1
-        key = record, has_order, num_slices
+        world, has_order = current_world(), order is not None
+        rows = self._gradient.rows(given) if order is None else order.shape[1]
+        clears = num_slices > 1 or rows < world.world_size  # a function is not called on ranks without rows
+        record = world.device == "cuda" and self._record is not False and num_slices == 1
+        key = record, has_order, clears, num_slices
         if key not in self._sequences:
-            step = self._gradient.step(record=record, num_slices=num_slices)
+            step = self._gradient.step(record=record, clears=clears, num_slices=num_slices)
             updater = self._updater
 
             def train(batch: tuple[Any, ...], params: Any, sums: Any, rows: Any) -> Any:
@@ -221,8 +224,8 @@ def make_train_function(
     Args:
         gradient: a function of the batch and the parameters, `gradient(*batch, *params)`, for the rows that a rank has. It
             returns the *sum* over these rows of the loss, and of the gradient, in this order: `return loss, slopes`, with
-            slopes like `params`. It gets arrays of NumPy, or of CuPy on GPUs, which JAX and torch take by DLPack, and may return
-            theirs. It is not called on ranks without rows. Or a kernel, decorated by `cuda.jit`, with the parameters
+            slopes like `params`. It gets arrays of NumPy, or of CuPy on GPUs, which JAX and torch take by DLPack, and may
+            return theirs. It is not called on ranks without rows. Or a kernel, decorated by `cuda.jit`, with the parameters
             `(*batch, *params, loss, *slopes)`, that adds to `loss[0]` and to the slopes, which begin as zeros.
         params: what the parameters begin with: an array, or a nested dict, list or tuple of arrays, of float32 or float64; or a
             variable made by `synk.flatten`. A list or tuple is passed as several arguments, anything else as one.
@@ -328,11 +331,18 @@ class _Gradient:
             raise ArgumentError(f"a step is missing {', '.join(missing)}")
         return [given[name] for name in self.inputs]
 
-    def step(self, *, record: bool, num_slices: int) -> Callable[..., None]:
-        """Returns what a step does until the sums of a rank's rows are there: a function of batch, params, sums and rows."""
-        return self._by_kernel(num_slices) if self.is_kernel else self._by_function(record=record, num_slices=num_slices)
+    def rows(self, given: Sequence[Any]) -> int:
+        """Returns the number of rows of inputs."""
+        first = take_apart(given[self.divided[0]])[0][0]
+        return first.size if isinstance(first, Variable) else len(first)
 
-    def _by_function(self, *, record: bool, num_slices: int) -> Callable[..., None]:
+    def step(self, *, record: bool, clears: bool, num_slices: int) -> Callable[..., None]:
+        """Returns what a step does until the sums of a rank's rows are there: a function of batch, params, sums and rows."""
+        if self.is_kernel:
+            return self._by_kernel(num_slices)
+        return self._by_function(record=record, clears=clears, num_slices=num_slices)
+
+    def _by_function(self, *, record: bool, clears: bool, num_slices: int) -> Callable[..., None]:
         names, (params, sums) = ", ".join(self.inputs), self.free("params", "sums")
         how = f"{self.divided[0]}, {self._spreads}, {num_slices > 1}"
         text = (
@@ -342,8 +352,8 @@ class _Gradient:
         call = function(defined, broadcast=self._broadcast, sliceable=self._sliceable, record=record, name=self.name)
 
         def step(batch: tuple[Any, ...], params: Any, sums: Any, rows: Any) -> None:
-            if num_slices > 1:
-                clear(vector_of(sums))
+            if clears:
+                clear()(vector_of(sums))
             call(*batch, params, sums, **_options(rows, num_slices))
 
         return step
@@ -360,7 +370,7 @@ class _Gradient:
 
         def step(batch: tuple[Any, ...], params: Any, sums: Any, rows: Any) -> None:
             options = _options(rows, num_slices)
-            clear(vector_of(sums))
+            clear()(vector_of(sums))
             kernel(*batch, *_leaves(params), sums["loss"], *_leaves(sums["gradient"]), **options)
             counted = count_sliceable if self.inputs[self.divided[0]] in self._sliceable else count_rows
             counted(batch[self.divided[0]], sums["rows"], **options)
@@ -402,14 +412,18 @@ def _leaves(branch: Any) -> list[Any]:
     return [leaf for key in keys for leaf in _leaves(branch[key])]
 
 
-@parallel
-def clear(v: Any) -> None:
-    """Sets a vector to zero."""
-    from numba import cuda
+@cache
+def clear() -> Any:
+    """Returns the kernel that sets a vector to zero."""
+    from numba import cuda  # not when synknumba is imported
 
-    i = cuda.grid(1)
-    if i < v.shape[0]:
-        v[i] = 0
+    @parallel
+    def clear(v: Any) -> None:
+        i = cuda.grid(1)
+        if i < v.shape[0]:
+            v[i] = 0
+
+    return clear
 
 
 @parallel(grid=1, block=1)
@@ -495,10 +509,8 @@ def _cupy() -> Any:
     return cupy
 
 
-def _selected(rows: Any, given: Sequence[Any], gradient: _Gradient) -> Array:
-    """Returns the row numbers that `batch=` selects."""
-    first = given[gradient.divided[0]]
-    length = len(take_apart(first)[0][0])
+def _selected(rows: Any, length: int) -> Array:
+    """Returns the row numbers that `batch=` selects among so many."""
     if isinstance(rows, bool):
         raise BatchError(f"batch needs row numbers, a slice, a mask or a number of rows; got {rows!r}")
     if isinstance(rows, int | np.integer):

@@ -1,0 +1,250 @@
+"""Training on ranks: the steps of one process with all rows, for any number of ranks, rows and slices."""
+
+import numpy as np
+import pytest
+from numba import cuda
+from numpy.testing import assert_allclose, assert_array_equal
+
+import synknumba as synk
+from synknumba import optim
+from synknumba._ops.tree import flatten
+
+OPTIMISERS = {
+    "sgd": lambda: optim.sgd(0.1),
+    "momentum": lambda: optim.momentum(0.05),
+    "nesterov": lambda: optim.nesterov_momentum(0.05),
+    "adagrad": lambda: optim.adagrad(0.2),
+    "rmsprop": lambda: optim.rmsprop(0.02),
+    "adadelta": optim.adadelta,
+    "adam": lambda: optim.adam(0.05),
+    "adamax": lambda: optim.adamax(0.05),
+    "adamw": lambda: optim.adamw(optim.warm_up(optim.cosine(0.05, 8), 3), mask={"w": (True, False), "c": True}),
+    "lion": lambda: optim.lion(optim.exponential(0.02, 0.9, 3)),
+    "clipped": lambda: optim.chain(optim.clip(0.05), optim.momentum(0.1)),
+    "clipped by norm": lambda: optim.chain(optim.clip_by_global_norm(0.1), optim.adam(optim.linear(0.1, 0.01, 5))),
+    "norm in the middle": lambda: optim.chain(optim.momentum(-1.0), optim.clip_by_global_norm(0.2), optim.scale(-0.05)),
+    "accumulated": lambda: optim.accumulate(optim.chain(optim.clip_by_global_norm(0.1), optim.adam(0.1)), 3),
+    "averaged": lambda: optim.averaged(optim.adam(0.05), decay=0.8),
+}
+PARAMS = {"w": (np.linspace(-0.5, 0.5, 20).reshape(4, 5), np.zeros(5)), "c": np.linspace(1, 0.2, 5)}
+
+
+def network(x, y, params):
+    """Loss and slopes of a small network with one hidden layer, summed over rows; with NumPy or CuPy."""
+    (w, b), c = params["w"], params["c"]
+    hidden = np.tanh(x @ w + b)
+    error = hidden @ c - y
+    inner = 2 * error[:, None] * c * (1 - hidden**2)
+    return (error**2).sum(), {"w": (x.T @ inner, inner.sum(0)), "c": 2 * hidden.T @ error}
+
+
+def by_numpy(optimizer, params, batches, state=None):
+    """Losses and parameters of the serial twin."""
+    state, losses = state or optimizer.init(params), []
+    for x, y in batches:
+        loss, slopes = network(x, y, params)
+        mean = {"w": tuple(one / len(x) for one in slopes["w"]), "c": slopes["c"] / len(x)}
+        step, state = optimizer.update(mean, state, params)
+        params = optim.apply_updates(params, step)
+        losses.append(loss / len(x))
+    return losses, params, state
+
+
+def rows_of(n, count, seed=0):
+    rng = np.random.default_rng(seed)
+    return [(rng.normal(size=(n, 4)), rng.normal(size=n)) for _ in range(count)]
+
+
+def assert_like(found, wanted, **tolerances):
+    for one, other in zip(flatten(found)[0], flatten(wanted)[0], strict=True):
+        assert_allclose(one, other, **tolerances)
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_steps_of_the_serial_twin(world, name):
+    optimizer = OPTIMISERS[name]()
+    step = synk.train.make_train_function(network, PARAMS, optimizer)
+    batches = [one for n in (6, 11, 1, 6) for one in rows_of(n, 3, seed=n)]
+    losses = [step(x, y) for x, y in batches]
+    wanted, params, state = by_numpy(optimizer, PARAMS, batches)
+    assert_allclose(losses, wanted, rtol=1e-12)
+    assert_like(step.params.get_value(), params, rtol=1e-11, atol=1e-13)
+    assert step.steps == state.steps
+    if name == "averaged":
+        assert_like(step.average(), state.parts[-1]["average"], rtol=1e-12)
+    for rank in range(1, world.world_size):
+        assert_array_equal(step.params.get_value(rank=rank)["c"], step.params.get_value()["c"])
+
+
+def test_float32_and_replicas_after_many_steps(world):
+    """Bits of replicas stay equal for 1,000 steps: nothing is sent but the sums."""
+    params = {"w": tuple(one.astype(np.float32) for one in PARAMS["w"]), "c": PARAMS["c"].astype(np.float32)}
+    optimizer = optim.chain(optim.clip_by_global_norm(0.5), optim.adamw(0.01))
+    step = synk.train.make_train_function(network, params, optimizer)
+    ((x, y),) = rows_of(90, 1)
+    x, y = x.astype(np.float32), y.astype(np.float32)
+    order = np.random.default_rng(1).permuted(np.tile(np.arange(90), (100, 1)), axis=1)[:, :30]
+    losses = np.concatenate([step.epoch(synk.data(x), synk.data(y), order=order) for _ in range(10)])
+    wanted, serial, _ = by_numpy(optimizer, params, [(x[rows], y[rows]) for rows in order])
+    assert_allclose(losses[:100], wanted, rtol=2e-5)
+    values = [flatten(step.params.get_value(rank=rank))[0] for rank in range(world.world_size)]
+    for value in values[1:]:
+        for one, other in zip(value, values[0], strict=True):
+            assert_array_equal(one.view(np.uint32), other.view(np.uint32))
+    assert step.steps == 1000
+    assert losses[-50:].mean() < 0.8 * losses[:50].mean()
+    assert serial["c"].dtype == step.params.dtype["c"] == np.float32
+
+
+@pytest.mark.parametrize("rows", [9, 15, "2n"])
+def test_data_parallel_tables_steps(world, rows):
+    """DataParallelTable's tests: 10 steps of Nesterov's momentum, with nested inputs, equal a single device's at each step."""
+    count = 2 * world.world_size if rows == "2n" else rows
+
+    def nested(inputs, params):
+        return network(inputs["x"], inputs["y"][0], params)
+
+    optimizer = optim.nesterov_momentum(0.05)
+    step = synk.train.make_train_function(nested, PARAMS, optimizer)
+    params, state = PARAMS, optimizer.init(PARAMS)
+    for x, y in rows_of(count, 10, seed=3):
+        loss = step({"x": x, "y": [y]})
+        (wanted,), params, state = by_numpy(optimizer, params, [(x, y)], state)
+        assert_allclose(loss, wanted, rtol=1e-12)
+        assert_like(step.params.get_value(), params, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("slices", [2, 5])
+def test_slices(world, slices):
+    optimizer, batches = optim.adam(0.05), rows_of(13, 4)
+    step = synk.train.make_train_function(network, PARAMS, optimizer)
+    losses = [step(x, y, num_slices=slices) for x, y in batches]
+    wanted, params, _ = by_numpy(optimizer, PARAMS, batches)
+    assert_allclose(losses, wanted, rtol=1e-12)
+    assert_like(step.params.get_value(), params, rtol=1e-11)
+
+
+@pytest.mark.parametrize("how", ["numbers", "slice", "mask", "count"])
+def test_rows_that_batch_selects(world, how):
+    ((x, y),) = rows_of(40, 1)
+    rows = {"numbers": [3, 39, 7, 7, 0], "slice": slice(5, 30, 3), "mask": np.arange(40) % 3 == 1, "count": 11}[how]
+    picked = np.arange(40)[:11] if how == "count" else np.arange(40)[rows]
+    optimizer = optim.momentum(0.05)
+    step = synk.train.make_train_function(network, PARAMS, optimizer)
+    data = synk.data(x), synk.data(y)
+    losses = [step(*data, batch=rows) for _ in range(3)]
+    wanted, params, _ = by_numpy(optimizer, PARAMS, [(x[picked], y[picked])] * 3)
+    assert_allclose(losses, wanted, rtol=1e-12)
+    assert_like(step.params.get_value(), params, rtol=1e-11)
+
+
+@cuda.jit
+def line(x, y, w, b, loss, w_slope, b_slope):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        error = b[0] - y[i]
+        for j in range(x.shape[1]):
+            error += x[i, j] * w[j]
+        cuda.atomic.add(loss, 0, error * error)
+        cuda.atomic.add(b_slope, 0, 2 * error)
+        for j in range(x.shape[1]):
+            cuda.atomic.add(w_slope, j, 2 * error * x[i, j])
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_gradients_by_kernels(world, slices):
+    def twin(x, y, w, b):
+        error = x @ w + b[0] - y
+        return (error**2).sum(), (2 * x.T @ error, np.array([2 * error.sum()]))
+
+    start, optimizer = (np.zeros(4), np.zeros(1)), optim.adam(0.1)
+    step = synk.train.make_train_function(line, start, optimizer)
+    params, state = start, optimizer.init(start)
+    for x, y in rows_of(7, 5) + rows_of(1, 2):
+        loss = step(x, y, num_slices=slices)
+        total, slopes = twin(x, y, *params)
+        change, state = optimizer.update(tuple(one / len(x) for one in slopes), state, params)
+        params = optim.apply_updates(params, change)
+        assert_allclose(loss, total / len(x), rtol=1e-12)
+        assert_like(step.params.get_value(), params, rtol=1e-10, atol=1e-13)
+
+
+def test_data_on_the_ranks(world):
+    """Variables of rows, which stay where they are."""
+    ((x, y),) = rows_of(23, 1)
+    optimizer = optim.momentum(0.05)
+    step = synk.train.make_train_function(network, PARAMS, optimizer)
+    there = [synk.scatter(synk.variable(one)) for one in (x, y)]
+    losses = [step(*there) for _ in range(3)]
+    wanted, params, _ = by_numpy(optimizer, PARAMS, [(x, y)] * 3)
+    assert_allclose(losses, wanted, rtol=1e-12)
+    assert_like(step.params.get_value(), params, rtol=1e-11)
+
+
+def spoiled(x, y, params):
+    loss, slopes = network(x, y, params)
+    return loss, {"w": slopes["w"], "c": slopes["c"] + np.where(x[:, 0].max() > 100, np.nan, 0.0)}
+
+
+def test_gradients_that_are_not_finite(world):
+    optimizer, batches = optim.adam(0.05), rows_of(12, 5)
+    bad = batches[0][0].copy()
+    bad[5, 0] = 1000
+    wanted, params, state = by_numpy(optimizer, PARAMS, batches)
+    for how in ("raise", "skip"):
+        step = synk.train.make_train_function(spoiled, PARAMS, optimizer, on_nonfinite=how)
+        for number, (x, y) in enumerate(batches):
+            if number == 2 and how == "raise":
+                before = step.params.get_value()
+                with pytest.raises(synk.NonFiniteError, match="the gradient by spoiled has a NaN or an infinity"):
+                    step(bad, y)
+                assert_array_equal(step.params.get_value()["c"], before["c"])
+            elif number == 2:
+                step(bad, y)
+            assert_allclose(step(x, y), wanted[number], rtol=1e-12)
+        assert_like(step.params.get_value(), params, rtol=1e-11)
+        assert (step.steps, step.skipped) == (state.steps, 1)
+    through = synk.train.make_train_function(spoiled, PARAMS, optimizer, on_nonfinite=None)
+    through(bad, batches[0][1])
+    assert np.isnan(through.params.get_value()["c"]).all()
+
+
+def test_an_epoch_stops_at_the_step_that_is_not_finite(world):
+    ((x, y),) = rows_of(20, 1)
+    x[13, 0] = 1000
+    order = np.array([[0, 1, 2], [3, 4, 5], [6, 13, 7], [8, 9, 10]])
+    step = synk.train.make_train_function(spoiled, PARAMS, optim.sgd(0.1))
+    with pytest.raises(synk.NonFiniteError, match="the gradient of step 3 of 4 by spoiled"):
+        step.epoch(synk.data(x), synk.data(y), order=order)
+    _, params, _ = by_numpy(optim.sgd(0.1), PARAMS, [(x[rows], y[rows]) for rows in order[:2]])
+    assert_like(step.params.get_value(), params, rtol=1e-12)
+    assert step.steps == 2
+    assert step.epoch(synk.data(x), synk.data(y), order=order[[0, 1, 3]], every=3).shape == (1,)
+    assert step.steps == 5
+
+
+def test_updaters_in_sequences(world):
+    w, g = synk.flatten(PARAMS), synk.flatten(PARAMS)
+    optimizer = optim.adam(0.1)
+    update = optim.updater(optimizer, w, g)
+
+    @synk.function
+    def slope(w, g):
+        for one, other in zip(flatten(w)[0], flatten(g)[0], strict=True):
+            other[...] = 2 * one
+
+    @synk.sequence
+    def descend(w, g):
+        slope(w, g)
+        update()
+
+    descend(w, g, times=20)
+    slope(w, g)
+    update()
+    params, state = PARAMS, optimizer.init(PARAMS)
+    for _ in range(21):
+        twice = {"w": tuple(2 * one for one in params["w"]), "c": 2 * params["c"]}
+        step, state = optimizer.update(twice, state, params)
+        params = optim.apply_updates(params, step)
+    assert_like(w.get_value(), params, rtol=1e-11, atol=1e-14)
+    assert update.counts()[0] == 21
