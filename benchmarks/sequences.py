@@ -239,9 +239,9 @@ def results_of(
         yield Result(library, what, ranks, Timing(**timing))
 
 
-def show(results: Sequence[Result], compared: str, *, digits: int) -> None:
-    """Prints a table, with ratios of medians, or minima, to those of the sequence."""
-    least = {(one.what, one.ranks): one.timing for one in results if one.library == "synknumba: sequence"}
+def show(results: Sequence[Result], compared: str, *, digits: int, base: str = "synknumba: sequence") -> None:
+    """Prints a table, with ratios of medians, or minima, to those of one library."""
+    least = {(one.what, one.ranks): one.timing for one in results if one.library == base}
     rows = [
         (
             one.library,

@@ -33,6 +33,8 @@ from synknumba._variables.create import flatten
 from synknumba._variables.variable import Variable, state_of, vector_of
 from synknumba._world.engine import current_world
 
+ORDERS_KEPT = 8  # shapes of row numbers: batches, the last of an epoch, epochs
+
 
 @final
 class TrainFunction:
@@ -55,7 +57,7 @@ class TrainFunction:
         self._sums = flatten(sums, name=f"sums of {gradient.name}")
         self._updater = Updater(optimizer, params, self._sums, on_nonfinite=on_nonfinite, has_sums=True)
         self._sequences: dict[tuple[bool, bool, bool, int], CallSequence[..., Any]] = {}
-        self._orders: dict[int, Data] = {}
+        self._orders: dict[tuple[int, ...], Data] = {}
 
     @shortened
     def __call__(self, *batch: Any, num_slices: int = 1, **named: Any) -> float:
@@ -80,9 +82,7 @@ class TrainFunction:
             loss, done = self._run(given, None, num_slices, {})
         else:
             chosen = _selected(rows, self._gradient.rows(given))
-            order = self._orders.setdefault(len(chosen), Data(np.zeros((1, len(chosen)), np.int64)))
-            order[0] = chosen
-            loss, done = self._run(given, order, num_slices, {})
+            loss, done = self._run(given, self._order(chosen[None]), num_slices, {})
         self._check(np.array([done]), "")
         return float(loss)
 
@@ -110,7 +110,7 @@ class TrainFunction:
         if lines.ndim != 2 or lines.dtype.kind not in "iu" or not lines.size:
             raise BatchError(f"order needs row numbers, int64 of shape (steps, size); got {lines.dtype} {lines.shape}")
         if not isinstance(lines, Data):
-            lines = Data(lines.astype(np.int64, casting="safe" if lines.dtype.kind == "i" else "same_kind"))
+            lines = self._order(lines)
         loss, done = self._run(given, lines, num_slices, {"times": len(lines), "every": every})
         self._check(done, f" of {len(lines)}")
         return np.asarray(loss)
@@ -145,6 +145,17 @@ class TrainFunction:
     def __repr__(self) -> str:
         """Shows the gradient and the parameters."""
         return f"<TrainFunction of {self._gradient.name}, {self.params!r}>"
+
+    def _order(self, lines: Array) -> Data:
+        """Returns row numbers as `Data`, of which those of a shape are kept: other ones would be planned anew."""
+        kept = self._orders.pop(lines.shape, None)
+        if kept is None:
+            kept = Data(np.zeros(lines.shape, np.int64))
+        self._orders[lines.shape] = kept
+        while len(self._orders) > ORDERS_KEPT:
+            del self._orders[next(iter(self._orders))]
+        kept.set_value(lines.astype(np.int64))
+        return kept
 
     def _check(self, done: Array, of: str) -> None:
         if self._on_nonfinite == "raise" and not np.all(done):
@@ -388,6 +399,8 @@ def _inputs(gradient: Any, name: str, after: int) -> tuple[str, ...]:
         parameters = list(inspect.signature(gradient).parameters.values())
     except (TypeError, ValueError):
         parameters = []
+    if len(parameters) > 1 and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:  # gradient(x, y, *params)
+        parameters, after = parameters[:-1], 0
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not parameters or any(one.kind not in plain for one in parameters):
         raise ArgumentError(f'the parameters of {name} cannot be read by name; name its inputs, as in inputs=("x", "y")')
@@ -396,7 +409,7 @@ def _inputs(gradient: Any, name: str, after: int) -> tuple[str, ...]:
             f"{name} takes {', '.join(one.name for one in parameters)}, of which the last {after} are for the model's "
             "parameters, so that none is left for the batch; write it as gradient(x, y, *params)"
         )
-    return tuple(one.name for one in parameters[:-after])
+    return tuple(one.name for one in parameters[: len(parameters) - after])
 
 
 def _leaves(branch: Any) -> list[Any]:

@@ -10,7 +10,9 @@ Every rank does the same with the same numbers; nothing is sent. State is replic
 import hashlib
 import linecache
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
 from types import CellType, FunctionType
 from typing import Any, Literal, TypeAlias, final
 
@@ -21,14 +23,17 @@ from synknumba._call.arguments import output
 from synknumba._errors import ArgumentError, DataError
 from synknumba._learning.transform import Optimizer, Slot, check_optimizer
 from synknumba._ops.tree import describe
+from synknumba._types import DeviceKind
 from synknumba._variables.create import flatten, variable
 from synknumba._variables.variable import Variable, state_of, vector_of
+from synknumba._world.engine import current_world
 
 OnNonfinite: TypeAlias = Literal["raise", "skip"] | None
 
 _THREADS = 256  # of a block that sums
 _PER_THREAD = 8  # elements that a thread sums at least
 _MOST_BLOCKS = 512
+_SUMS = 8  # partial sums of a core
 # Positions in `count`, and the numbers before those of transforms.
 STEPS, WAITING, HALTED, SKIPPED = range(4)
 _GO, _FACTOR, _WEIGHT, _OPEN, _FIRST = range(5)
@@ -60,13 +65,11 @@ class Updater:
         self.state: dict[str, Any] = {"count": self._count, "parts": parts}
         if self._gathered is not None:
             self.state["gathered"] = self._gathered
-        size = params.size
-        self._blocks = min(max(size // (_THREADS * _PER_THREAD), 1), _MOST_BLOCKS)
-        self._sums = variable(np.zeros(self._blocks), name="sums of squares")
-        kernels = _Kernels(optimizer, dtype, size, self._blocks, on_nonfinite, has_sums=has_sums)
-        self._numbers = variable(np.zeros(kernels.count, dtype), name="numbers")
-        self._norm_at_start, self._begin = kernels.norm_at_start(), kernels.begin()
-        self._norms, self._update = kernels.norms(), kernels.update()
+        self._plan = _Plan(optimizer, dtype, params.size, on_nonfinite, has_sums=has_sums)
+        self._sums = variable(np.zeros(self._plan.blocks), name="sums of squares")
+        self._numbers = variable(np.zeros(self._plan.count, dtype), name="numbers")
+        self._optimizer = optimizer
+        self._kernels: dict[DeviceKind, _Kernels] = {}
 
     def __call__(self) -> Any:
         """Makes a step, or gathers a gradient. Returns the mean loss, if there are sums of losses, and whether it did so."""
@@ -74,14 +77,20 @@ class Updater:
         slots = [vector_of(one) for _, one in self._slots]
         if self._gathered is not None:
             slots.append(vector_of(self._gathered))
-        if self._norm_at_start is not None:
-            self._norm_at_start(params, gradient, numbers, *slots, self._sums)
-        told = self._begin(gradient, self._count, numbers, self._sums)
-        for norm, note in self._norms:
+        kernels = self._kernels_of(current_world().device)
+        if kernels.norm_at_start is not None:
+            kernels.norm_at_start(params, gradient, numbers, *slots, self._sums)
+        told = kernels.begin(gradient, self._count, numbers, self._sums)
+        for norm, note in kernels.norms:
             norm(params, gradient, numbers, *slots, self._sums)
             note(numbers, self._sums)
-        self._update(params, gradient, numbers, *slots)
+        kernels.update(params, gradient, numbers, *slots)
         return told
+
+    def _kernels_of(self, device: DeviceKind) -> "_Kernels":
+        if device not in self._kernels:
+            self._kernels[device] = _Kernels(self._optimizer, self._plan, device)
+        return self._kernels[device]
 
     def counts(self) -> Sequence[int]:
         """Returns the number of steps, of gradients since the last, whether it has halted, and of gradients left out."""
@@ -158,65 +167,52 @@ def check_vector(what: str, name: str, value: Any) -> None:
 
 @final
 class _Kernels:
-    """The kernels of one optimiser, generated from its transforms."""
+    """The kernels of one optimiser, generated from its transforms.
 
-    def __init__(
-        self, optimizer: Optimizer, dtype: Any, size: int, blocks: int, on_nonfinite: OnNonfinite, *, has_sums: bool
-    ) -> None:
-        self._optimizer, self._on_nonfinite, self._has_sums = optimizer, on_nonfinite, has_sums
-        self._size, self._blocks = size, blocks
+    On GPUs a thread has one element, and blocks sum. On cores one thread goes through all elements, since a loop is compiled to
+    vector instructions, with the numbers in registers.
+    """
+
+    def __init__(self, optimizer: Optimizer, plan: "_Plan", device: DeviceKind) -> None:
+        self._optimizer, self._plan, self._on_cores = optimizer, plan, device == "cpu"
         self._every = optimizer.every
-        self._first: list[int] = []  # position of each transform's numbers
-        at = _FIRST
-        for one in optimizer.transforms:
-            self._first.append(at)
-            at += len(one.numbers(0)) + one.needs_norm
-        self.count = at
         self._slots = [f"s{number}_{slot.name}" for number, one in enumerate(optimizer.transforms) for slot in one.slots]
         if self._every > 1:
             self._slots.append("gathered")
-        self._scope: dict[str, Any] = {
-            "real": dtype.type,
-            "THREADS": _THREADS,
-            "float64": np.float64,
-            "isfinite": math.isfinite,
-        }
+        real = plan.dtype.type
+        self._scope: dict[str, Any] = {"real": real, "THREADS": _THREADS, "float64": np.float64, "isfinite": math.isfinite}
         for number, one in enumerate(optimizer.transforms):
-            self._scope[f"rule{number}"] = device_function(one.rule, dtype.type)
-            self._scope[f"numbers{number}"] = device_function(one.numbers, dtype.type)
+            self._scope[f"rule{number}"] = device_function(one.rule, real)
+            self._scope[f"numbers{number}"] = device_function(one.numbers, real)
+        self.norm_at_start = (
+            self._norm_kernel("norm_of_gradient", lambda i: [f"step = gradient[{i}]"])
+            if plan.checks or plan.norm_is_first
+            else None
+        )
+        self.begin = self._begin()
+        self.norms = self._norms()
+        self.update = self._update()
 
-    @property
-    def _checks(self) -> bool:
-        return self._on_nonfinite is not None
-
-    @property
-    def _norm_is_first(self) -> bool:
-        """Whether the norm of the gradient itself is needed, by the first transform."""
-        return self._every == 1 and self._optimizer.transforms[0].needs_norm
-
-    def norm_at_start(self) -> Any:
-        """Returns the kernel that sums squares of the gradient, if its norm is needed, or whether it is finite."""
-        return self._norm_kernel("norm_of_gradient", ["step = gradient[i]"]) if self._checks or self._norm_is_first else None
-
-    def begin(self) -> Any:
+    def _begin(self) -> Any:
         """Returns the kernel that computes the numbers of a step."""
-        lines = [*_summed(self._blocks)] if self._checks or self._norm_is_first else ["t = cuda.threadIdx.x", "total = 0.0"]
+        lines = ["t = cuda.threadIdx.x", "total = 0.0"]
+        if self.norm_at_start is not None:
+            lines = [*self._summed()]
         lines += ["if t == 0:", *_in(self._numbers())]
         outputs = {}
-        if self._has_sums:
+        if self._plan.has_sums:
             outputs = {name: output("max", shape=(), dtype="float64") for name in ("loss", "done")}
         return self._kernel("begin_step", ["gradient", "count", "numbers", "sums", *outputs], lines, grid=1, outputs=outputs)
 
     def _numbers(self) -> Iterator[str]:
-        rows = f"float64(gradient[{self._size + 1}])" if self._has_sums else "1.0"
-        yield f"factor = 1.0 / {rows}"
+        plan = self._plan
+        yield f"factor = 1.0 / float64(gradient[{plan.size + 1}])" if plan.has_sums else "factor = 1.0"
         go = "1.0"
-        if self._checks:
-            go = "0.0"
-            yield "go = 0.0"
-            yield f"if isfinite(total){' and count[2] == 0' if self._on_nonfinite == 'raise' else ''}:"
-            yield "    go = 1.0"
+        if plan.checks:
             go = "go"
+            yield "go = 0.0"
+            yield f"if isfinite(total){' and count[2] == 0' if plan.on_nonfinite == 'raise' else ''}:"
+            yield "    go = 1.0"
         yield f"numbers[{_GO}] = real({go})"
         yield f"numbers[{_FACTOR}] = real(factor)"
         if self._every > 1:
@@ -224,98 +220,130 @@ class _Kernels:
             yield f"numbers[{_WEIGHT}] = real(1.0 / (count[{WAITING}] + 1))"
             yield f"numbers[{_OPEN}] = real(1.0 if is_last else 0.0)"
         yield f"steps = count[{STEPS}]"
-        for number, (one, first) in enumerate(zip(self._optimizer.transforms, self._first, strict=True)):
+        for number, (one, first) in enumerate(zip(self._optimizer.transforms, plan.first, strict=True)):
             yield f"values{number} = numbers{number}(steps)"
             for index in range(len(one.numbers(0))):
                 yield f"numbers[{first + index}] = real(values{number}[{index}])"
-        if self._norm_is_first:
-            yield f"numbers[{self._norm_position(0)}] = real(sqrt(total) * abs(factor))"
-        counts = [f"count[{STEPS}] += 1"]
+        if plan.norm_is_first:
+            yield f"numbers[{plan.norm_position(0)}] = real(sqrt(total) * abs(factor))"
+        yield from self._counts(go)
+        if plan.has_sums:
+            yield f"loss[0] = float64(gradient[{plan.size}]) * factor"
+            yield f"done[0] = {go}"
+
+    def _counts(self, go: str) -> Iterator[str]:
+        lines = [f"count[{STEPS}] += 1"]
         if self._every > 1:
-            counts = [
+            lines = [
                 "if is_last:",
                 f"    count[{STEPS}] += 1",
                 f"    count[{WAITING}] = 0",
                 "else:",
                 f"    count[{WAITING}] += 1",
             ]
-        if self._checks:
-            yield "if go != 0.0:"
-            yield from _in(counts)
-            yield "else:"
-            yield f"    count[{SKIPPED}] += 1"
-            if self._on_nonfinite == "raise":
-                yield f"    count[{HALTED}] = 1"
-        else:
-            yield from counts
-        if self._has_sums:
-            yield f"loss[0] = float64(gradient[{self._size}]) * factor"
-            yield f"done[0] = {go}"
+        if not self._plan.checks:
+            yield from lines
+            return
+        yield f"if {go} != 0.0:"
+        yield from _in(lines)
+        yield "else:"
+        yield f"    count[{SKIPPED}] += 1"
+        if self._plan.on_nonfinite == "raise":
+            yield f"    count[{HALTED}] = 1"
 
-    def _norm_position(self, number: int) -> int:
-        return self._first[number] + len(self._optimizer.transforms[number].numbers(0))
-
-    def norms(self) -> list[tuple[Any, Any]]:
+    def _norms(self) -> list[tuple[Any, Any]]:
         """Returns, for each norm of a step in the middle, the kernel that sums its squares, and the one that notes it."""
         found = []
         for number, one in enumerate(self._optimizer.transforms):
-            if one.needs_norm and not (number == 0 and self._norm_is_first):
-                lines = [
-                    *_summed(self._blocks),
-                    "if t == 0:",
-                    f"    numbers[{self._norm_position(number)}] = real(sqrt(total))",
-                ]
+            if one.needs_norm and not (number == 0 and self._plan.norm_is_first):
+                at = self._plan.norm_position(number)
+                lines = [*self._summed(), "if t == 0:", f"    numbers[{at}] = real(sqrt(total))"]
+                step = partial(self._step_before, number)
                 note = self._kernel(f"note_norm{number}", ["numbers", "sums"], lines, grid=1)
-                found.append(
-                    (self._norm_kernel(f"norm{number}", [*self._gradient(), *self._rules(number, stores=False)]), note)
-                )
+                found.append((self._norm_kernel(f"norm{number}", step), note))
         return found
 
-    def update(self) -> Any:
+    def _step_before(self, number: int, index: str) -> list[str]:
+        """Lines that compute the step of one element up to a transform."""
+        return [*self._gradient(index), *self._rules(number, index, stores=False)]
+
+    def _update(self) -> Any:
         """Returns the kernel that makes the step of all parameters."""
-        inner = [*self._rules(len(self._optimizer.transforms), stores=True), "params[i] = p + step"]
+        inner = [*self._rules(len(self._optimizer.transforms), "i", stores=True), "params[i] = p + step"]
         if self._every > 1:
-            is_open = f"if numbers[{_OPEN}] != 0:"
-            inner = [is_open, *_in([*inner, "gathered[i] = real(0)"]), "else:", "    gathered[i] = step"]
-        lines = ["i = cuda.grid(1)", "if i < params.shape[0]:", f"    if numbers[{_GO}] != 0:"]
-        lines += _in(_in([*self._gradient(), *inner]))
-        return self._kernel("make_step", ["params", "gradient", "numbers", *self._slots], lines)
+            inner = [f"if n{_OPEN} != 0:", *_in([*inner, "gathered[i] = real(0)"]), "else:", "    gathered[i] = step"]
+        lines = _in([*self._gradient("i"), *inner])
+        loop = ["for i in range(params.shape[0]):"] if self._on_cores else ["i = cuda.grid(1)", "if i < params.shape[0]:"]
+        text = [*self._loaded(), f"if n{_GO} != 0:", *_in([*loop, *lines])]
+        return self._kernel(
+            "make_step", ["params", "gradient", "numbers", *self._slots], text, grid=1 if self._on_cores else None
+        )
 
-    def _gradient(self) -> Iterator[str]:
+    def _loaded(self) -> list[str]:
+        """Lines that read the numbers."""
+        return [f"n{index} = numbers[{index}]" for index in range(self._plan.count)]
+
+    def _gradient(self, index: str) -> Iterator[str]:
         """Yields lines that read the gradient of one element."""
-        yield f"step = gradient[i] * numbers[{_FACTOR}]" if self._has_sums else "step = gradient[i]"
-        yield "p = params[i]"
+        yield f"step = gradient[{index}] * n{_FACTOR}" if self._plan.has_sums else f"step = gradient[{index}]"
+        yield f"p = params[{index}]"
         if self._every > 1:
-            yield f"step = gathered[i] + (step - gathered[i]) * numbers[{_WEIGHT}]"
+            yield f"step = gathered[{index}] + (step - gathered[{index}]) * n{_WEIGHT}"
 
-    def _rules(self, stop: int, *, stores: bool) -> Iterator[str]:
+    def _rules(self, stop: int, index: str, *, stores: bool) -> Iterator[str]:
         """Yields the lines of the transforms before `stop`."""
         for number, one in enumerate(self._optimizer.transforms[:stop]):
-            slots = [f"s{number}_{slot.name}" for slot in one.slots]
             count = len(one.numbers(0)) + one.needs_norm
-            passed = ["step", "p", *(f"{slot}[i]" for slot in slots)]
-            passed += [f"numbers[{self._first[number] + index}]" for index in range(count)]
+            passed = ["step", "p", *(f"s{number}_{slot.name}[{index}]" for slot in one.slots)]
+            passed += [f"n{self._plan.first[number] + position}" for position in range(count)]
             changing = [f"s{number}_{slot.name}" for slot in one.changing]
             yield f"{', '.join(['step', *(f'new_{slot}' for slot in changing)])} = rule{number}({', '.join(passed)})"
             if stores:
-                yield from (f"{slot}[i] = new_{slot}" for slot in changing)
+                yield from (f"{slot}[{index}] = new_{slot}" for slot in changing)
 
-    def _norm_kernel(self, name: str, lines: Sequence[str]) -> Any:
-        """Returns a kernel that sums the squares of a step over all elements, a part in each block."""
-        text = [
-            "t = cuda.threadIdx.x",
-            "parts = cuda.shared.array(THREADS, float64)",
-            "total = 0.0",
-            "for i in range(cuda.grid(1), params.shape[0], cuda.gridsize(1)):",
-            *_in([*lines, "total += float64(step) * float64(step)"]),
-            "parts[t] = total",
-            *_halved(),
-            "if t == 0:",
-            "    sums[cuda.blockIdx.x] = parts[0]",
-        ]
-        return self._kernel(name, ["params", "gradient", "numbers", *self._slots, "sums"], text, grid=self._blocks)
+    def _norm_kernel(self, name: str, lines: Callable[[str], Sequence[str]]) -> Any:
+        """Returns a kernel that sums the squares of a step over all elements, on GPUs a part in each block."""
+        square = "float64(step) * float64(step)"
+        if self._on_cores:  # several sums: each addition waits for the one before
+            text = [
+                *(f"total{k} = 0.0" for k in range(_SUMS)),
+                f"whole = params.shape[0] // {_SUMS} * {_SUMS}",
+                f"for i in range(0, whole, {_SUMS}):",
+                *_in([line for k in range(_SUMS) for line in (*lines(f"i + {k}"), f"total{k} += {square}")]),
+                "for i in range(whole, params.shape[0]):",
+                *_in([*lines("i"), f"total0 += {square}"]),
+                f"sums[0] = {' + '.join(f'total{k}' for k in range(_SUMS))}",
+            ]
+        else:
+            text = [
+                "t = cuda.threadIdx.x",
+                "parts = cuda.shared.array(THREADS, float64)",
+                "total = 0.0",
+                "for i in range(cuda.grid(1), params.shape[0], cuda.gridsize(1)):",
+                *_in([*lines("i"), f"total += {square}"]),
+                "parts[t] = total",
+                *_halved(),
+                "if t == 0:",
+                "    sums[cuda.blockIdx.x] = parts[0]",
+            ]
+        parameters = ["params", "gradient", "numbers", *self._slots, "sums"]
+        return self._kernel(name, parameters, [*self._loaded(), *text], grid=1 if self._on_cores else self._plan.blocks)
 
-    def _kernel(self, name: str, parameters: Sequence[str], lines: Sequence[str], grid: Any = None, outputs: Any = None) -> Any:
+    def _summed(self) -> Iterator[str]:
+        """Yields lines by which a block adds up the sums of all blocks."""
+        yield "t = cuda.threadIdx.x"
+        if self._on_cores:
+            yield "total = sums[0]"
+            return
+        yield "parts = cuda.shared.array(THREADS, float64)"
+        yield "total = 0.0"
+        yield f"for k in range(t, {self._plan.blocks}, THREADS):"
+        yield "    total += sums[k]"
+        yield "parts[t] = total"
+        yield from _halved()
+        yield "total = parts[0]"
+
+    def _kernel(self, name: str, parameters: Sequence[str], lines: Sequence[str], grid: int | None, outputs: Any = None) -> Any:
         """Compiles a kernel's source, which `inspect` finds, on the ranks too."""
         from numba import cuda  # not when synknumba is imported
 
@@ -324,10 +352,35 @@ class _Kernels:
         filename = f"<synknumba optim {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         exec(compile(text, filename, "exec"), scope)  # noqa: S102  # the generated kernel
-        return parallel(cuda.jit(scope[name]), block=_THREADS, grid=grid, outputs=outputs or None)
+        block = 1 if self._on_cores else _THREADS
+        return parallel(cuda.jit(scope[name]), block=block, grid=grid, outputs=outputs or None)
 
 
-def _in(lines: Sequence[str] | Iterator[str]) -> list[str]:
+@final
+class _Plan:
+    """What kernels of all devices have in common.
+
+    Attributes:
+        first: position of each transform's numbers.
+        count: how many numbers there are.
+        blocks: that sum, on a GPU; as many on all ranks, so that all sum in the same order.
+    """
+
+    def __init__(self, optimizer: Optimizer, dtype: Any, size: int, on_nonfinite: OnNonfinite, *, has_sums: bool) -> None:
+        self.dtype, self.size, self.on_nonfinite, self.has_sums = dtype, size, on_nonfinite, has_sums
+        self._transforms = optimizer.transforms
+        self.checks = on_nonfinite is not None
+        self.norm_is_first = optimizer.every == 1 and optimizer.transforms[0].needs_norm
+        self.blocks = min(max(size // (_THREADS * _PER_THREAD), 1), _MOST_BLOCKS)
+        counts = [len(one.numbers(0)) + one.needs_norm for one in optimizer.transforms]
+        *self.first, self.count = accumulate(counts, initial=_FIRST)
+
+    def norm_position(self, number: int) -> int:
+        """Returns the position of the norm that a transform needs: the last of its numbers."""
+        return self.first[number] + len(self._transforms[number].numbers(0))
+
+
+def _in(lines: Iterable[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
@@ -342,18 +395,6 @@ def _halved() -> list[str]:
         "    cuda.syncthreads()",
         "    half //= 2",
     ]
-
-
-def _summed(blocks: int) -> Iterator[str]:
-    """Yields lines by which a block adds up the sums of all blocks."""
-    yield "t = cuda.threadIdx.x"
-    yield "parts = cuda.shared.array(THREADS, float64)"
-    yield "total = 0.0"
-    yield f"for k in range(t, {blocks}, THREADS):"
-    yield "    total += sums[k]"
-    yield "parts[t] = total"
-    yield from _halved()
-    yield "total = parts[0]"
 
 
 # ---- functions of elements and of numbers, in kernels
