@@ -1,0 +1,114 @@
+"""Bad input of training: told before anything is sent, or as the rank's own words, and the step can be called again."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import synknumba as synk
+from synknumba import optim
+
+X, Y = np.ones((6, 2)), np.ones(6)
+SGD = optim.sgd(0.1)
+make = synk.train.make_train_function
+
+
+def gradient(x, y, w):
+    error = x @ w - y
+    return (error**2).sum(), 2 * x.T @ error
+
+
+@cuda.jit
+def kernel(x, y, w, loss, slope):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(loss, 0, y[i])
+
+
+BAD = [
+    (lambda: make(gradient, np.zeros(2), 0.1), "needs an optimiser of synk.optim, such as adam.*got 0.1"),
+    (lambda: make(gradient, np.zeros(2), optim.adam), r"call it, as in adam\(1e-3\)"),
+    (lambda: make("gradient", np.zeros(2), SGD), "needs a gradient, a function or a kernel; got 'gradient'"),
+    (lambda: make(synk.function(gradient), np.zeros(2), SGD), "takes the gradient undecorated"),
+    (lambda: make(synk.parallel(kernel), np.zeros(2), SGD), "takes the gradient undecorated"),
+    (lambda: make(gradient, np.zeros(2), SGD, on_nonfinite="stop"), r'on_nonfinite as "raise", "skip" or None, got \'stop\''),
+    (lambda: make(gradient, np.zeros(2), SGD, block=64), "block= and grid= are those of a kernel"),
+    (lambda: make(gradient, np.zeros(2), SGD, broadcast=("z",)), "broadcast= names 'z', but the inputs of gradient are x, y"),
+    (lambda: make(gradient, np.zeros(2), SGD, broadcast=("x", "y")), "no rows to divide"),
+    (lambda: make(lambda w: (0, w), np.zeros(2), SGD), "none is left for the batch"),
+    (lambda: make(lambda *all: (0, all), np.zeros(2), SGD), r'name its inputs, as in inputs=\("x", "y"\)'),
+    (lambda: make(gradient, synk.variable(np.zeros(2)), SGD), "made by synk.flatten"),
+    (lambda: make(gradient, np.zeros(2, int), SGD), "of float32 or float64, got int64"),
+    (lambda: make(gradient, [np.zeros(2), np.zeros(2, np.float32)], SGD), "flatten needs arrays of one dtype"),
+    (lambda: make(gradient, np.zeros(2), SGD, learning_rate=1), "make_train_function has no option learning_rate="),
+    (lambda: optim.updater(SGD, synk.flatten(np.zeros(2)), synk.variable(np.zeros(2))), "gradient as a variable made by"),
+    (lambda: optim.updater(SGD, synk.flatten(np.zeros(2)), synk.flatten(np.zeros(3))), "gradient is value with shapes"),
+]
+
+
+@pytest.mark.parametrize(("call", "text"), BAD, ids=range(len(BAD)))
+def test_bad_arguments(call, text):
+    with pytest.raises(synk.SynkError, match=text):
+        call()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def world():
+    with synk.fork(2, device="cpu") as world:
+        yield world
+
+
+RETURNED = [
+    (lambda x, y, w: 2 * x.T @ (x @ w - y), r"\(loss, slopes\); got a ndarray"),
+    (lambda x, y, w: (np.zeros(2), 0.0), r"the slope of params must have shape \(2,\), got \(\)"),
+    (lambda x, y, w: ((x @ w - y) ** 2, w), r"the loss, a sum over rows, must have shape \(\), got"),
+    (lambda x, y, w: (0.0, {"w": w}), "return the loss first, then slopes"),
+    (lambda x, y, w: (0.0, w[:1]), r"the slope of params must have shape \(2,\), got \(1,\)"),
+    (lambda x, y, w: (0.0, w, w), r"got a tuple of 3"),
+    (lambda x, y, w: None, r"got a NoneType"),
+]
+
+
+@pytest.mark.parametrize(("function", "text"), RETURNED, ids=range(len(RETURNED)))
+def test_gradients_that_do_not_fit(function, text):
+    step = make(function, np.zeros(2), SGD)
+    with pytest.raises(synk.SynkError, match=text):
+        step(X, Y)
+    assert step.steps == 0
+
+
+CALLS = [
+    (lambda step: step(X), "a step is missing y"),
+    (lambda step: step(X, Y, Y), "a step takes x, y, got 3 arguments"),
+    (lambda step: step(X, Y, z=1), r"a step takes x, y, batch= and num_slices=; got z="),
+    (lambda step: step(X, Y, x=X), "a step got x twice"),
+    (lambda step: step(X, Y, batch=[6]), r"batch=\[6\] does not select rows of 6"),
+    (lambda step: step(X, Y, batch=[]), "batch selects no rows of 6"),
+    (lambda step: step(X, Y, batch=7), "batch selects no rows of 6"),
+    (lambda step: step(X, Y, batch="all"), "batch='all' does not select rows of 6"),
+    (lambda step: step(X, Y[:5]), "rows"),
+    (lambda step: step.epoch(X, Y, order=[0, 1]), r"int64 of shape \(steps, size\); got int64 \(2,\)"),
+    (lambda step: step.epoch(X, Y, order=np.zeros((2, 3))), r"int64 of shape \(steps, size\); got float64 \(2, 3\)"),
+    (lambda step: step.epoch(X, Y, order=np.full((2, 3), 6)), "6"),
+    (lambda step: step.average(), r"wrap it, as in synk.optim.averaged\("),
+]
+
+
+@pytest.mark.parametrize(("call", "text"), CALLS, ids=range(len(CALLS)))
+def test_bad_calls(call, text):
+    step = make(gradient, np.zeros(2), SGD)
+    step(X, Y)
+    before = step.params.get_value()
+    with pytest.raises(synk.SynkError, match=text):
+        call(step)
+    np.testing.assert_array_equal(step.params.get_value(), before)
+    step(X, Y)
+    assert step.steps == 2
+
+
+def test_an_exception_in_a_gradient_has_its_line():
+    def fails(x, y, w):
+        raise ValueError("so it is")
+
+    step = make(fails, np.zeros(2), SGD)
+    with pytest.raises(synk.RankError, match=r"ValueError: so it is(?s:.*)test_training_errors.py"):
+        step(X, Y)
