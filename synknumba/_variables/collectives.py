@@ -433,7 +433,7 @@ def scatter(vars: Any, values: Any = None, batch: Batch = None, *, halo: int = 0
     chosen = [[(array, rows_module.select(batch, len(array))) for array in arrays] for arrays in accepted]
     empty = [None if arrays is None else [array[:0] for array in arrays] for arrays in given]  # the rows follow
     for one, arrays in zip(several, chosen, strict=True):
-        _check_rows_for(ring, [rows.count for _, rows in arrays], one.label)
+        check_rows_for(ring, [rows.count for _, rows in arrays], one.label)
     with placed(several, initial=empty) as world:
         ranks, partition = range(world.world_size), world.partition
         parts = [
@@ -461,7 +461,7 @@ def _halo_of(width: Any, periodic: Any) -> Halo | None:
     return Halo(number, is_ring) if number else None
 
 
-def _check_rows_for(halo: Halo | None, lengths: Sequence[int], label: str) -> None:
+def check_rows_for(halo: Halo | None, lengths: Sequence[int], label: str) -> None:
     """Raises `PartitionError` if arrays of these lengths have too few rows for a halo on the ranks of the open world."""
     if halo is None:
         return

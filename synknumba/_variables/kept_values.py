@@ -56,10 +56,16 @@ class Kept:
         problems = [self.halo.problem(partition.counts(len(one)), label) for one in wholes] if self.halo else []
         for problem in filter(None, problems):
             raise PartitionError(f"{problem}; call fork({len(self.parts)}), or divide it anew: synk.scatter(v, value, halo=…)")
+        return Kept.divided(wholes, partition, self.halo)
+
+    @classmethod
+    def divided(cls, wholes: Sequence[Array], partition: Partition, halo: Halo | None) -> "Kept":
+        """Returns the values of a variable whose rows are divided; without a halo the parts are views of the rows."""
         parts = [
-            [held_rows(partial(_between, one), len(one), partition, rank, self.halo) for one in wholes] for rank in range(size)
+            [held_rows(partial(_between, one), len(one), partition, rank, halo) for one in wholes]
+            for rank in range(partition.parts)
         ]
-        return Kept(parts, True, size > 1, self.halo)
+        return cls(parts, True, partition.parts > 1, halo)
 
     def own(self) -> "Sequence[list[Array]]":
         """Returns views of the arrays without halos, by rank."""
@@ -80,6 +86,15 @@ class Kept:
             for own, value in zip(new.own()[rank], arrays, strict=True):
                 own[...] = value
         return new
+
+    def check_equal(self, label: str) -> None:
+        """Raises `PartitionError` if replicas differ between the ranks."""
+        first, *others = self.parts
+        if not self.sharded and not all(_same(first, other) for other in others):
+            raise PartitionError(
+                f"the replicas of {label} differ between the ranks, and none is its value. Combine them first, as by "
+                'synk.all_reduce(v, "sum"), or copy that of rank 0 to all: synk.broadcast(v); or divide rows by synk.scatter'
+            )
 
     def whole(self, label: str) -> list[Array]:
         """Returns copies of the arrays of a replica, or of the rows of all ranks, joined.

@@ -171,19 +171,49 @@ class VariableState:
 
     def whole_value(self) -> Any:
         """Returns a copy of the value, for a divided variable the rows of all ranks; for a tree, the tree of arrays."""
+        return unflatten(self._structure, self._present().whole(self.label))
+
+    def whole_arrays(self) -> Arrays:
+        """Returns copies of the arrays, as `whole_value`; raises `PartitionError` if replicas differ between the ranks."""
+        kept = self._present()
+        kept.check_equal(self.label)
+        return kept.whole(self.label)
+
+    def whole_shapes(self) -> list[Shape | None]:
+        """Returns the shape of each array of `whole_value`, whose values may be lost; None if the ranks' do not allow one."""
+        if self._storage is None:
+            return list(self.root_shapes())
+        layout = self._storage.layout
+        shapes = [layout.own_shapes(leaf) for leaf in self.leaves()]
+        if self._sharded:
+            return [(sum(one[0] for one in of), *of[0][1:]) if len({one[1:] for one in of}) == 1 else None for of in shapes]
+        return [of[0] if len(set(of)) == 1 else None for of in shapes]
+
+    def _present(self) -> Kept:
+        """Returns the values on all ranks of the open world; without one, those that the next would start from."""
         refuse_on_rank("variables are read")
         self.check_process()
         world = open_world()
         if self._storage is None or world is None:
-            kept = self._recall()
-        else:
-            world.begin()
-            try:
-                self.place(world)
-                kept = self._fetch_kept(world)
-            finally:
-                world.end()
-        return unflatten(self._structure, kept.whole(self.label))
+            return self._recall()
+        world.begin()
+        try:
+            self.place(world)
+            return self._fetch_kept(world)
+        finally:
+            world.end()
+
+    def restart(self, wholes: Arrays) -> None:
+        """Makes arrays of the dtypes and shapes of `whole_value` those that the next world starts from; there is none open.
+
+        A divided variable stays divided, with its halo.
+        """
+        if not self._sharded:
+            self._start_from(wholes)
+            return
+        copies = [np.array(one, dtype) for one, dtype in zip(wholes, self._dtypes, strict=True)]
+        self._given = Kept.divided(copies, self.storage().world.partition, self.halo)
+        self._written = self._torn = False
 
     def set_value(self, values: Arrays, rank: int | None) -> None:
         """Sets the arrays of all ranks, or of one, to values that fit; see `Variable.set_value`."""
