@@ -35,6 +35,7 @@ NOT_ALONE = {f"test_{name}.py" for name in _NOT_ALONE}
 # Files whose tests start worlds of their own, and the tests of them that stand-ins for GPUs run.
 STAND_INS = {
     "test_next_world.py": {"test_snapshots", "test_functions_go_on_in_the_next_world", "test_rows_of_each_rank"},
+    "test_checkpoints.py": {"test_on_another_number_of_ranks", "test_without_a_world", "test_replicas_that_differ"},
     "test_locate.py": {"test_the_first_of_equals"},
 }
 
