@@ -38,6 +38,8 @@ from synknumba._errors import VariableLost as VariableLost
 from synknumba._errors import WorldError as WorldError
 from synknumba._host.data import Data as Data
 from synknumba._host.data import data as data
+from synknumba._learning.batches import Batches as Batches
+from synknumba._learning.batches import batches as batches
 from synknumba._learning.checkpoint import load as load
 from synknumba._learning.checkpoint import save as save
 from synknumba._ops.estimate import Estimate as Estimate

@@ -3,6 +3,7 @@
 An error that must be found is ignored by its code: mypy fails if it does not find it.
 """
 
+from pathlib import Path
 from typing import Any, assert_type
 
 import numpy as np
@@ -125,7 +126,23 @@ assert_type(squared, synk.Vectorized)
 assert_type(halved, synk.Vectorized)
 squared(data, out=data, shards=2)
 
+# ---- checkpoints and batches
+
+synk.save(Path("model"), {"v": variable, "step": 3})
+assert_type(synk.load("model"), Any)
+assert_type(synk.load(Path("model"), like={"v": variable}), Any)
+for rows in synk.batches(data, 4, seed=0, epochs=None):
+    assert_type(rows, np.ndarray[tuple[Any, ...], np.dtype[np.int64]])
+    summed(data, batch=rows)
+assert_type(synk.batches(np.zeros(8), 4, seed=0).start_at(synk.batches(8, 4, seed=0).state()), synk.Batches)
+assert_type(len(synk.batches(8, 4, seed=0).start_at(1)), int)
+
 # ---- errors that must be found
+
+synk.save(variable, "model")  # type: ignore[arg-type]
+synk.load("model", {"v": variable})  # type: ignore[call-arg]
+synk.batches(8.0, 4, seed=0)  # type: ignore[arg-type]
+synk.batches(8, 4)  # type: ignore[call-arg]
 
 summed()  # type: ignore[call-overload]  # x is missing
 summed(data, 2.0, 3.0)  # type: ignore[call-overload]

@@ -63,6 +63,7 @@ def names(one):
         (synk.Future, "done exception result"),
         (synk.Data, DATA),
         (synk.Variable, VARIABLE),
+        (synk.Batches, "order start_at state steps_per_epoch"),
         (synk.Estimate, ESTIMATE),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",

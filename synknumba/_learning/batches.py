@@ -1,0 +1,204 @@
+"""Batches: the row numbers of minibatches, epoch by epoch, as functions of a seed.
+
+epoch k    rows 0 … n − 1, in the order of n random words of Philox with the key (seed, k)
+batch j    entries j·size … (j+1)·size − 1 of that order
+"""
+
+import operator
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synknumba import _tracing as tracing
+from synknumba._errors import ArgumentError, PartitionError, shortened
+from synknumba._types import as_flag, known_options, shown
+
+_WORD_BITS = 64  # Philox's key is two words: the seed, and the epoch
+
+
+@final
+class Batches:
+    """Row numbers of minibatches. Created by `batches`.
+
+    Iterate over it for one array of row numbers after the other, as often as wanted; `len` is the number of batches. The rows
+    depend on the arguments of `batches` alone: not on the number of ranks, the machine, or NumPy's version.
+    """
+
+    __slots__ = ("_drop_last", "_epochs", "_n", "_seed", "_shuffle", "_size", "_start", "_step")
+
+    def __init__(
+        self, n: int, size: int, *, seed: int, shuffle: bool, epochs: int | None, drop_last: bool, start: int = 0
+    ) -> None:
+        self._n, self._size, self._seed = n, size, seed
+        self._shuffle, self._epochs, self._drop_last = shuffle, epochs, drop_last
+        self._start = self._step = start
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of batches of an epoch."""
+        return self._n // self._size if self._drop_last else -(-self._n // self._size)
+
+    def __len__(self) -> int:
+        """Returns the number of batches, from the start to the end of the last epoch."""
+        if self._epochs is None:
+            raise ArgumentError("batches with epochs=None have no length; steps_per_epoch is that of an epoch")
+        return self._epochs * self.steps_per_epoch - self._start
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        """Yields the rows of each batch: int64, shape (size,); the last of an epoch may have fewer."""
+        tracing.refuse("going through synk.batches()")
+        return self._batches()
+
+    def _batches(self) -> Iterator[NDArray[np.int64]]:
+        step, last = self._start, None if self._epochs is None else self._epochs * self.steps_per_epoch
+        while step != last:
+            epoch, first = divmod(step, self.steps_per_epoch)
+            rows = self._rows(epoch)
+            for k in range(first, self.steps_per_epoch):
+                step = self._step = step + 1
+                yield rows[k * self._size : (k + 1) * self._size]
+
+    @shortened
+    def order(self, epoch: int) -> NDArray[np.int64]:
+        """Returns the rows of all batches of an epoch, for `batch=order[synk.STEP]` in a sequence.
+
+        Args:
+            epoch: number of the epoch, from 0; it may be beyond the last.
+
+        Returns:
+            Array of int64, shape (steps_per_epoch, size).
+
+        Raises:
+            PartitionError: the last batch would have fewer rows.
+            ArgumentError: `epoch` is no int of at least 0.
+        """
+        tracing.refuse("order() of synk.batches()")
+        number = _integer(epoch, "order: epoch", 0)
+        if not self._drop_last and self._n % self._size:
+            raise PartitionError(
+                f"order: {self._n} rows make {self._n // self._size} batches of {self._size} rows and one of "
+                f"{self._n % self._size}, which is no 2-D array; pass drop_last=True to synk.batches(), or a size that divides "
+                "the rows"
+            )
+        return self._rows(number)[: self.steps_per_epoch * self._size].reshape(-1, self._size)
+
+    def state(self) -> dict[str, Any]:
+        """Returns the position after the last batch that was yielded, for `start_at`, as a dict that `synk.save` takes.
+
+        With it are the arguments on which the rows depend.
+        """
+        return {**self._arguments(), "step": self._step}
+
+    @shortened
+    def start_at(self, position: int | Mapping[str, Any]) -> "Batches":
+        """Returns the same batches, without the first ones.
+
+        Args:
+            position: number of batches to leave out, of all epochs; or what `state()` has returned.
+
+        Raises:
+            ArgumentError: the position is not one of these, or is that of other batches, or behind the last batch.
+        """
+        if isinstance(position, Mapping):
+            mine = self._arguments()
+            others = [f"{key}={position.get(key)!r} for {key}={mine[key]!r}" for key in mine if position.get(key) != mine[key]]
+            if others:
+                raise ArgumentError(f"start_at: the position is one of other batches, with {', '.join(others)}")
+            position = position.get("step", -1)
+        step = _integer(position, "start_at: position", 0)
+        if self._epochs is not None and step > self._epochs * self.steps_per_epoch:
+            raise ArgumentError(
+                f"start_at: there are {self._epochs * self.steps_per_epoch} batches, and {step} cannot be left out; pass more "
+                "epochs= to synk.batches()"
+            )
+        return Batches(**self._arguments(), epochs=self._epochs, start=step)
+
+    def _arguments(self) -> dict[str, Any]:
+        """Returns the arguments on which the rows of a batch depend."""
+        return {
+            "n": self._n,
+            "size": self._size,
+            "seed": self._seed,
+            "shuffle": self._shuffle,
+            "drop_last": self._drop_last,
+        }
+
+    def _rows(self, epoch: int) -> NDArray[np.int64]:
+        """Returns the rows in the order of an epoch."""
+        if not self._shuffle:
+            return np.arange(self._n, dtype=np.int64)
+        # Not `Generator.permutation`, which takes a third of the time: NumPy promises the words of Philox for ever, and no
+        # more than these. A stable sort leaves nothing to chance where two words are equal.
+        words = np.random.Philox(key=self._seed + (epoch << _WORD_BITS)).random_raw(self._n)
+        return np.argsort(words, kind="stable").astype(np.int64, copy=False)
+
+    def __repr__(self) -> str:
+        """Shows the arguments, and where they start."""
+        options = {**self._arguments(), "epochs": self._epochs}
+        told = ", ".join(f"{name}={value}" for name, value in options.items())
+        return f"<Batches {told}>" + (f" from step {self._start}" if self._start else "")
+
+
+@known_options
+def batches(
+    n: int | Sized, size: int, *, seed: int, shuffle: bool = True, epochs: int | None = 1, drop_last: bool = False
+) -> Batches:
+    """Returns the row numbers of minibatches: each row once in an epoch, in another random order in each.
+
+    Args:
+        n: number of rows, or anything that has so many: an array, `Data`, a replica.
+        size: number of rows of a batch, at most n.
+        seed: int from 0 to 2^64 − 1.
+        shuffle: whether rows are in random order; if not, in their own.
+        epochs: number of epochs; None for no end.
+        drop_last: whether the last batch of an epoch is left out if it has fewer rows than the others.
+
+    Returns:
+        The `Batches`, over which to iterate: `for rows in batches: f(x, y, batch=rows)`.
+
+    Raises:
+        ArgumentError: an argument is not of its type, or out of range.
+        PartitionError: there are fewer rows than a batch has.
+
+    Example:
+        >>> import synknumba as synk
+        >>> batches = synk.batches(7, 3, seed=0, epochs=2)
+        >>> [rows.tolist() for rows in batches]
+        [[0, 2, 1], [5, 4, 3], [6], [5, 3, 2], [4, 1, 0], [6]]
+        >>> [rows.tolist() for rows in batches.start_at(4)]
+        [[4, 1, 0], [6]]
+    """
+    tracing.refuse("synk.batches()")
+    rows = _integer(n if hasattr(n, "__index__") and not hasattr(n, "__len__") else _length(n), "batches: n", 0)
+    number = _integer(size, "batches: size", 1)
+    if number > rows:
+        raise PartitionError(f"batches: a batch of {number} rows is more than the {rows} that there are; pass a smaller size")
+    return Batches(
+        rows,
+        number,
+        seed=_integer(seed, "batches: seed", 0, most=(1 << _WORD_BITS) - 1),
+        shuffle=as_flag(shuffle, "batches: shuffle"),
+        epochs=None if epochs is None else _integer(epochs, "batches: epochs", 1),
+        drop_last=as_flag(drop_last, "batches: drop_last"),
+    )
+
+
+def _length(n: Any) -> int:
+    try:
+        return len(n)
+    except TypeError:
+        raise ArgumentError(f"batches: n must be a number of rows, or something that has rows; got {shown(n)}") from None
+
+
+def _integer(value: Any, what: str, least: int, most: int | None = None) -> int:
+    """Returns an int that is in range; raises `ArgumentError` for anything else."""
+    try:
+        number = None if isinstance(value, bool | np.bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least or (most is not None and number > most):
+        upto = f" and at most {most}" if most is not None else ""
+        raise ArgumentError(f"{what} must be an int of at least {least}{upto}, got {shown(value)}")
+    return number
