@@ -347,6 +347,42 @@ FAULTS = (
         'root_gives = {0} if work.kind == "broadcast" else None',
         ("tests/conformance/collectives/test_moves.py",),
     ),
+    # ---- learning
+    Fault(
+        "learning-replicas-not-compared",
+        "synknumba/_variables/state.py",
+        "kept.check_equal(self.label)",
+        "kept.own()",
+        ("tests/conformance/variables/test_checkpoints.py",),
+    ),
+    Fault(
+        "learning-halos-not-restored",
+        "synknumba/_variables/restore.py",
+        "Kept.divided(arrays, world.partition, halo)",
+        "Kept.divided(arrays, world.partition, None)",
+        ("tests/conformance/variables/test_checkpoints.py",),
+    ),
+    Fault(
+        "learning-keys-with-dots",
+        "synknumba/_learning/checkpoint_format.py",
+        "[%.\\ud800-\\udfff]",
+        "[%\\ud800-\\udfff]",
+        ("tests/unit/test_checkpoint_files.py",),
+    ),
+    Fault(
+        "learning-file-written-in-place",
+        "synknumba/_learning/replaced_file.py",
+        'new = folder / "new"',
+        "new = target",
+        ("tests/unit/test_checkpoint_errors.py", "tests/faults/test_checkpoints.py"),
+    ),
+    Fault(
+        "learning-epochs-alike",
+        "synknumba/_learning/batches.py",
+        "self._seed + (epoch << _WORD_BITS)",
+        "self._seed",
+        ("tests/unit/test_batches.py",),
+    ),
     # ---- functions of one row
     Fault(
         "rowwise-covariance-of-swapped-values",
