@@ -102,6 +102,18 @@ def measure_optimiser(ranks: int, device: Any, seconds: float) -> Iterator[Resul
         yield Result("3.5 copies of as many", what, ranks, per_iteration(limit, TIMES / 3.5))
 
 
+def measure_host_rows(ranks: int, seconds: float) -> Iterator[Result]:
+    """The perceptron, with minibatches of 4,096 rows of a table in the script's memory, by row numbers."""
+    x, labels = problem()
+    table = synk.data(np.concatenate([x] * 12)), synk.data(np.concatenate([labels] * 12))
+    order = np.random.default_rng(2).permutation(len(table[0]))[: 10 * len(x)].reshape(10, len(x))
+    with synk.fork(ranks, device="cuda"):
+        step = synk.train.make_train_function(by_torch, start(), synk.optim.adam(RATE))
+        step.epoch(*table, order=order)
+        (timing,) = time_in_turns([lambda: step.epoch(*table, order=order)], seconds)
+        yield Result("synknumba", "the same, random rows of the script's arrays", ranks, per_iteration(timing, len(order)))
+
+
 def measure_batches(ranks: int, seconds: float) -> Iterator[Result]:
     """Steps on cores, rows of the script's arrays by row numbers."""
     x, labels = problem()
@@ -132,6 +144,8 @@ def main() -> None:
         results += measure_optimiser(ranks, args.device, args.seconds)
         if args.device == "cpu":
             results += measure_batches(ranks, args.seconds)
+        elif find_spec("torch"):
+            results += measure_host_rows(ranks, args.seconds)
         if not args.no_peers:
             results += peers(ranks, args.device, args.seconds)
     sequences.show(results, "median", digits=1, base="synknumba")

@@ -248,3 +248,26 @@ def test_updaters_in_sequences(world):
         params = optim.apply_updates(params, step)
     assert_like(w.get_value(), params, rtol=1e-11, atol=1e-14)
     assert update.counts()[0] == 21
+
+
+def test_resumed_training_has_the_bits_of_the_uninterrupted_run(world, tmp_path):
+    ((x, y),) = rows_of(60, 1)
+    data = synk.data(x), synk.data(y)
+    optimizer = optim.averaged(optim.accumulate(optim.adamw(optim.cosine(0.05, 10)), 2))
+    batches = synk.batches(60, 7, seed=3, epochs=2)
+
+    def train(step, batches):
+        return [step(*data, batch=rows) for rows in batches]
+
+    whole = synk.train.make_train_function(network, PARAMS, optimizer)
+    losses = train(whole, batches)
+    first = synk.train.make_train_function(network, PARAMS, optimizer)
+    assert train(first, list(batches)[:5]) == losses[:5]
+    synk.save(tmp_path / "training", {"training": first.state, "batches": 5})
+    second = synk.train.make_train_function(network, PARAMS, optimizer)
+    done = synk.load(tmp_path / "training", like={"training": second.state, "batches": 0})["batches"]
+    assert train(second, batches.start_at(done)) == losses[5:]
+    assert second.steps == whole.steps == len(losses) // 2
+    for one, other in zip(flatten(second.params.get_value())[0], flatten(whole.params.get_value())[0], strict=True):
+        assert_array_equal(one, other)
+    assert_array_equal(second.average()["c"], whole.average()["c"])
