@@ -381,10 +381,10 @@ class Expectation(RowFunction):
         recipe = moment_kernels.Recipe(
             name, parameters, self._size, self._weight, self._covariance, self._real, blocks == 1, scaled, together, blocked
         )
-        if recipe.rooms > moment_kernels.MAX_ROOMS:
+        if recipe.values > moment_kernels.MAX_VALUES:
             raise ArgumentError(
-                f"{self.name} needs {recipe.rooms} sums per thread in shared memory, which holds {moment_kernels.MAX_ROOMS}; "
-                "return fewer values at a time" + (", or omit covariance=True" if self._covariance else "")
+                f"{self.name} returns {recipe.values} values, but a GPU's shared memory holds the sums of at most "
+                f"{moment_kernels.MAX_VALUES}; return fewer values at a time"
             )
         float64 = np.dtype(np.float64)
         outputs = {"synk_partials": Output(None, (num_slices, recipe.columns + 2 * recipe.part_columns), float64)}

@@ -33,6 +33,7 @@ from synknumba._rowwise.generate import SIGNED, UNSIGNED, indented, kernel_text
 
 THREADS = 256  # of a block
 MAX_ROOMS = 23  # of 2 KiB each: with the centres, within the 48 KiB of smem that a block has on every GPU
+MAX_VALUES = MAX_ROOMS - 2  # of a row: with the numbers of rows and weights, their sums are in smem at once
 
 # Global names that the kernel uses, which no parameter may have.
 OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "nan", "range"})
@@ -95,8 +96,8 @@ class Recipe:
 
     @property
     def rooms(self) -> int:
-        """Numbers of each thread in smem at once."""
-        return max(2 + self.values, self.late_rooms)
+        """Numbers of each thread in smem at once. Those for the means are there together, the sums about these in groups."""
+        return max(2 + self.values, min(self.late_rooms, MAX_ROOMS))
 
     @property
     def late_rooms(self) -> int:
@@ -373,13 +374,19 @@ def _squares(recipe: Recipe, target: str) -> list[str]:
 
 
 def _summed(recipe: Recipe, rooms: Sequence[str], target: str) -> list[str]:
-    """Adds up the threads' sums about the mean, and stores them after the means of a line."""
-    return [
-        *(f"synk_sums[{room}, synk_t] = {value}" for room, value in enumerate(rooms)),
-        *_added(len(rooms)),
-        "if synk_t == 0:",
-        *indented(_stored(target, 2 + 2 * recipe.values, [f"synk_sums[{room}, 0]" for room in range(len(rooms))])),
-    ]
+    """Adds up the threads' sums about the mean, as many at once as smem holds, and stores them after the means of a line."""
+    lines: list[str] = []
+    for start in range(0, len(rooms), MAX_ROOMS):
+        group = rooms[start : start + MAX_ROOMS]
+        column = 2 + 2 * recipe.values + start
+        lines += [
+            *(["cuda.syncthreads()"] if start else []),  # thread 0 has read the sums of the group before
+            *(f"synk_sums[{room}, synk_t] = {value}" for room, value in enumerate(group)),
+            *_added(len(group)),
+            "if synk_t == 0:",
+            *indented(_stored(target, column, [f"synk_sums[{room}, 0]" for room in range(len(group))])),
+        ]
+    return lines
 
 
 def _last_block(recipe: Recipe) -> list[str]:

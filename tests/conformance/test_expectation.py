@@ -497,9 +497,27 @@ def test_shards(world, shards):
         assert_array_equal(ours[0].variance, ours[1].variance)
 
 
-def test_refuses_more_than_smem_holds(world):
-    many = synk.expectation(lambda x: (x, x, x, x, x, x, x), covariance=True)  # 28 products
-    with pytest.raises(synk.ArgumentError, match="omit covariance=True"):
+@pytest.mark.whole
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_that_smem_does_not_hold_at_once(world, weighted):
+    rng = np.random.default_rng(21)
+    x, y, w = rng.normal(size=3000), rng.normal(size=3000), rng.random(3000)
+    if weighted:  # 25 sums about the means
+        mean = synk.expectation(lambda x, y, w: (x, y, x * y, x * x, y * y, x + y, x - y, 2.0 * x), weights="w")
+    else:  # 28
+        mean = synk.expectation(lambda x, y, w: (x, y, x * y, x * x, y * y, x + w, y - w), covariance=True)
+    found, told = mean(x, y, w), np.stack(mean.py_func(x, y, w), axis=1)
+    want = synk.Estimate.from_values(told, w if weighted else None, covariance=not weighted)
+    assert_allclose(found.mean, want.mean, rtol=1e-11, atol=1e-14)
+    assert_allclose(found.stderr, want.stderr, rtol=1e-11)
+    assert_allclose(found.variance, want.variance, rtol=1e-11)
+    if not weighted:
+        assert_allclose(found.covariance, np.cov(told, rowvar=False), rtol=1e-11, atol=1e-13)
+
+
+def test_refuses_more_values_than_smem_holds(world):
+    many = synk.expectation(lambda x: (x,) * 22, size=22)
+    with pytest.raises(synk.ArgumentError, match="returns 22 values, .* 21"):
         many(np.zeros(3))
 
 
