@@ -22,6 +22,7 @@ SMALL = {
     "ising_divided.py": "--side 16 --warm-up 50 --measurements 150 --temperatures 1.8 3",
     "conjugate_gradients.py": "--cells 24",
     "replica_exchange.py": "--levels 4 --ladders 16 --steps 400",
+    "helium.py": "--samples 4000 --iterations 30 --final 50000",
 }
 
 # script, its arguments, what it must print. An uneven number of rows on three ranks is the hard case of each.
@@ -43,6 +44,8 @@ RUNS = [
     ("ising_divided.py", f"{SMALL['ising_divided.py']} --device cpu --ranks 3", "the results are Onsager's and Yang's"),
     ("conjugate_gradients.py", f"{SMALL['conjugate_gradients.py']} --device cpu --ranks 3", "agree with theory"),
     ("replica_exchange.py", f"{SMALL['replica_exchange.py']} --device cpu --ranks 3", "agree with the integrals"),
+    ("helium.py", f"{SMALL['helium.py']} --device cpu --ranks 3", "agree with the closed forms"),
+    ("helium.py", f"{SMALL['helium.py']} --device cpu --ranks 1", "agree with the closed forms"),
 ]
 
 
@@ -62,7 +65,7 @@ def run_example(name: str, *args: str) -> str:
 
 def param(name, args, printed):
     """A run; what other examples, and the pages, show too is left to the whole suite."""
-    further = (name in {"energy.py", "variables.py"} and "--ranks 3" not in args) or name in {
+    further = (name in {"energy.py", "variables.py", "helium.py"} and "--ranks 3" not in args) or name in {
         "saxpy.py",
         "histogram.py",
         "pi.py",
@@ -87,6 +90,16 @@ def test_every_example_is_run():
 
 
 @pytest.mark.whole
+def test_helium_is_the_same_on_any_number_of_ranks():
+    runs = [
+        run_example("helium.py", *SMALL["helium.py"].split(), "--device", "cpu", "--ranks", ranks) for ranks in ("1", "2", "3")
+    ]
+    results = {run.partition("iteration  energy")[2] for run in runs}  # after the times
+    assert len(results) == 1
+    assert len(results.pop()) > 500
+
+
+@pytest.mark.whole
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int16"])
 def test_energy_reads_a_file(tmp_path, dtype):
     path = tmp_path / "samples.npy"
@@ -108,6 +121,7 @@ def test_energy_reads_a_file(tmp_path, dtype):
             "ising_divided.py",
             "conjugate_gradients.py",
             "replica_exchange.py",
+            "helium.py",
         ),
     ],
 )
@@ -135,6 +149,7 @@ def test_an_example_saves_its_picture(name, tmp_path):
         ("ising_divided.py", "--device cuda"),
         ("conjugate_gradients.py", "--device cuda"),
         ("replica_exchange.py", "--device cuda"),
+        ("helium.py", "--device cuda"),
     ],
 )
 def test_example_on_gpus(name, args):
