@@ -46,6 +46,16 @@ RUNS = [
     ("replica_exchange.py", f"{SMALL['replica_exchange.py']} --device cpu --ranks 3", "agree with the integrals"),
     ("helium.py", f"{SMALL['helium.py']} --device cpu --ranks 3", "agree with the closed forms"),
     ("helium.py", f"{SMALL['helium.py']} --device cpu --ranks 1", "agree with the closed forms"),
+    ("synkhronos/reductions.py", "--rows 1001 --device cpu --ranks 3", "all results are NumPy's"),
+    ("synkhronos/reductions.py", "--rows 1001 --device cpu --ranks 1", "all results are NumPy's"),
+    ("synkhronos/data.py", "--device cpu --ranks 3", "the ranks saw every change"),
+    ("synkhronos/data.py", "--device cpu --ranks 1", "the ranks saw every change"),
+    ("synkhronos/shared_variables.py", "--rows 101 --device cpu --ranks 3", r"(?s)\[33, 34, 34\].*all values are NumPy's"),
+    ("synkhronos/shared_variables.py", "--rows 101 --device cpu --ranks 1", "all values are NumPy's"),
+    ("synkhronos/batches.py", "--rows 1001 --device cpu --ranks 3", "all results are NumPy's of the same rows"),
+    ("synkhronos/batches.py", "--rows 1001 --device cpu --ranks 1", "all results are NumPy's of the same rows"),
+    ("synkhronos/local_batches.py", "--rows 101 --device cpu --ranks 3", "all results are NumPy's of the same rows"),
+    ("synkhronos/local_batches.py", "--rows 101 --device cpu --ranks 1", "all results are NumPy's of the same rows"),
 ]
 
 
@@ -65,16 +75,22 @@ def run_example(name: str, *args: str) -> str:
 
 def param(name, args, printed):
     """A run; what other examples, and the pages, show too is left to the whole suite."""
-    further = (name in {"energy.py", "variables.py", "helium.py"} and "--ranks 3" not in args) or name in {
-        "saxpy.py",
-        "histogram.py",
-        "pi.py",
-        "ising.py",
-        "ising_divided.py",
-        "replica_exchange.py",
-        "option_pricing.py",
-        "wave.py",
-    }
+    alone = name in {"energy.py", "variables.py", "helium.py"} and "--ranks 3" not in args
+    further = (
+        alone
+        or name.startswith("synkhronos/")
+        or name
+        in {
+            "saxpy.py",
+            "histogram.py",
+            "pi.py",
+            "ising.py",
+            "ising_divided.py",
+            "replica_exchange.py",
+            "option_pricing.py",
+            "wave.py",
+        }
+    )
     return pytest.param(name, args, printed, id=f"{name} {args}", marks=pytest.mark.whole if further else ())
 
 
@@ -84,7 +100,7 @@ def test_example(name, args, printed):
 
 
 def test_every_example_is_run():
-    there = {path.name for path in EXAMPLES.glob("*.py")}
+    there = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.py")}
     assert there, "no examples found"
     assert there == {name for name, _, _ in RUNS}
 
@@ -150,6 +166,11 @@ def test_an_example_saves_its_picture(name, tmp_path):
         ("conjugate_gradients.py", "--device cuda"),
         ("replica_exchange.py", "--device cuda"),
         ("helium.py", "--device cuda"),
+        ("synkhronos/reductions.py", "--device cuda"),
+        ("synkhronos/data.py", "--device cuda"),
+        ("synkhronos/shared_variables.py", "--device cuda"),
+        ("synkhronos/batches.py", "--device cuda"),
+        ("synkhronos/local_batches.py", "--device cuda"),
     ],
 )
 def test_example_on_gpus(name, args):
