@@ -17,13 +17,14 @@ import numpy as np
 from synknumba._api import function, parallel
 from synknumba._call.distribute import Distributed
 from synknumba._call.function import Function
+from synknumba._call.future import Future
 from synknumba._call.sequence import Sequence as CallSequence
 from synknumba._call.sequence import sequence
 from synknumba._device.compilers import KERNEL_DECORATORS
 from synknumba._errors import ArgumentError, BatchError, DataError, NonFiniteError, RecordError, shortened
 from synknumba._host.data import Data
 from synknumba._learning.transform import Optimizer, check_optimizer
-from synknumba._learning.updater import STEPS, OnNonfinite, Updater, check_vector
+from synknumba._learning.updater import HALTED, SKIPPED, STEPS, OnNonfinite, Updater, check_vector
 from synknumba._ops.tree import count_leaves, describe, parts_like, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._tracing import STEP
@@ -58,6 +59,8 @@ class TrainFunction:
         self._updater = Updater(optimizer, params, self._sums, on_nonfinite=on_nonfinite, has_sums=True)
         self._sequences: dict[tuple[bool, bool, bool, int], CallSequence[..., Any]] = {}
         self._orders: dict[tuple[int, ...], Data] = {}
+        self._submitted = 0
+        self._tries = record is None  # whether a step may find out that the gradient cannot be recorded
 
     @shortened
     def __call__(self, *batch: Any, num_slices: int = 1, **named: Any) -> float:
@@ -76,15 +79,27 @@ class TrainFunction:
             DataError: the gradient has other shapes than the parameters.
             Others as a call.
         """
-        rows = named.pop("batch", None)
-        given = self._gradient.named(batch, named)
-        if rows is None:
-            loss, done = self._run(given, None, num_slices, {})
-        else:
-            chosen = _selected(rows, self._gradient.rows(given))
-            loss, done = self._run(given, self._order(chosen[None]), num_slices, {})
-        self._check(np.array([done]), "")
-        return float(loss)
+        given, order = self._minibatch(batch, named, turn=0)
+        return self._loss(self._run(given, order, num_slices, {}))
+
+    @shortened
+    def submit(self, *batch: Any, num_slices: int = 1, **named: Any) -> "TrainFuture":
+        """Starts a step, and returns while the ranks work: the script can make the next minibatch.
+
+        One step is in flight at a time, and the next one waits for it. Arguments are those of a step. A step on GPUs that may
+        find out that the gradient cannot be recorded has ended when this returns.
+
+        Returns:
+            The future of the mean loss.
+        """
+        self._submitted += 1
+        given, order = self._minibatch(batch, named, turn=self._submitted % 2)  # the step in flight reads the other rows
+        if self._tries:
+            found = self._run(given, order, num_slices, {})
+            return TrainFuture(None, lambda: self._loss(found))
+        arguments = self._arguments(given, order)
+        future = self._sequence(given, order, num_slices).submit(*arguments)
+        return TrainFuture(future, lambda: self._loss(future.result()))
 
     @shortened
     def epoch(self, *batch: Any, order: Any, every: int = 1, num_slices: int = 1, **named: Any) -> Array:
@@ -109,10 +124,14 @@ class TrainFunction:
         lines = order if isinstance(order, Data) else np.asarray(order)
         if lines.ndim != 2 or lines.dtype.kind not in "iu" or not lines.size:
             raise BatchError(f"order needs row numbers, int64 of shape (steps, size); got {lines.dtype} {lines.shape}")
-        if not isinstance(lines, Data):
-            lines = self._order(lines)
+        if not isinstance(lines, Data) or lines.dtype != np.int64:
+            lines = self._order(np.asarray(lines))
         loss, done = self._run(given, lines, num_slices, {"times": len(lines), "every": every})
-        self._check(done, f" of {len(lines)}")
+        if self._on_nonfinite == "raise" and len(lines) % every and np.all(done) and self._updater.counts()[HALTED]:
+            done = np.append(done, 0.0)
+        if not np.all(done):
+            first, last = int(np.argmin(done)) * every + 1, min((int(np.argmin(done)) + 1) * every, len(lines))
+            self._refuse(f" of step {first}{f' to {last}' if last > first else ''} of {len(lines)}")
         return np.asarray(loss)
 
     def plan(self, *batch: Any, num_slices: int = 1, **named: Any) -> Any:
@@ -133,7 +152,7 @@ class TrainFunction:
     @property
     def skipped(self) -> int:
         """Number of gradients left out because they were not finite."""
-        return self._updater.counts()[3]
+        return self._updater.counts()[SKIPPED]
 
     def average(self) -> Any:
         """Returns the moving average of the parameters, which `synk.optim.averaged` keeps."""
@@ -146,36 +165,58 @@ class TrainFunction:
         """Shows the gradient and the parameters."""
         return f"<TrainFunction of {self._gradient.name}, {self.params!r}>"
 
-    def _order(self, lines: Array) -> Data:
+    def _minibatch(self, batch: Sequence[Any], named: dict[str, Any], turn: int) -> tuple[list[Any], Data | None]:
+        """Returns the inputs of a step, and its rows if it selects some."""
+        rows = named.pop("batch", None)
+        given = self._gradient.named(batch, named)
+        if rows is None:
+            return given, None
+        return given, self._order(_selected(rows, self._gradient.rows(given))[None], turn)
+
+    def _order(self, lines: Array, turn: int = 0) -> Data:
         """Returns row numbers as `Data`, of which those of a shape are kept: other ones would be planned anew."""
-        kept = self._orders.pop(lines.shape, None)
+        key = *lines.shape, turn
+        kept = self._orders.pop(key, None)
         if kept is None:
             kept = Data(np.zeros(lines.shape, np.int64))
-        self._orders[lines.shape] = kept
+        self._orders[key] = kept
         while len(self._orders) > ORDERS_KEPT:
             del self._orders[next(iter(self._orders))]
         kept.set_value(lines.astype(np.int64))
         return kept
 
-    def _check(self, done: Array, of: str) -> None:
-        if self._on_nonfinite == "raise" and not np.all(done):
-            self._updater.go_on()
-            which = f" of step {int(np.argmin(done)) + 1}{of}" if of else ""
-            raise NonFiniteError(
-                f"the gradient{which} by {self._gradient.name} has a NaN or an infinity, so this step was not made, and the "
-                'parameters are as before. Lower the learning rate, clip by_global_norm, or pass on_nonfinite="skip" to '
-                "make_train_function to leave out such steps"
-            )
+    def _loss(self, found: tuple[Any, Any]) -> float:
+        """Returns the loss of a step, from what its sequence has returned."""
+        loss, done = found
+        if not done:
+            self._refuse("")
+        return float(loss)
+
+    def _refuse(self, which: str) -> None:
+        """Raises `NonFiniteError`, unless steps are left out without a word."""
+        if self._on_nonfinite != "raise":
+            return
+        self._updater.go_on()
+        raise NonFiniteError(
+            f"the gradient{which} by {self._gradient.name} has a NaN or an infinity, so this step was not made, and the "
+            "parameters are as before. Lower the learning rate, put clip_by_global_norm before the optimiser, or pass "
+            'on_nonfinite="skip" to make_train_function to leave out such steps'
+        )
+
+    def _arguments(self, given: Sequence[Any], order: Data | None) -> list[Any]:
+        return [*given, self.params, self._sums, *([] if order is None else [order])]
 
     def _run(self, given: Sequence[Any], order: Data | None, num_slices: int, options: dict[str, Any]) -> Any:
-        arguments = [*given, self.params, self._sums, *([order] if order is not None else [])]
+        arguments = self._arguments(given, order)
         try:
-            return self._sequence(given, order, num_slices)(*arguments, **options)
+            found = self._sequence(given, order, num_slices)(*arguments, **options)
         except RecordError as error:
             if self._record is not None:
                 raise
             self._record, self.not_recorded = False, str(error)
-        return self._sequence(given, order, num_slices)(*arguments, **options)
+            found = self._sequence(given, order, num_slices)(*arguments, **options)
+        self._tries = False
+        return found
 
     def _sequence(self, given: Sequence[Any], order: Data | None, num_slices: int) -> CallSequence[..., Any]:
         """Returns the sequence that makes a step."""
@@ -195,6 +236,32 @@ class TrainFunction:
 
             self._sequences[key] = _train_sequence(self._gradient, train, has_order=has_order)
         return self._sequences[key]
+
+
+@final
+class TrainFuture:
+    """The mean loss of a submitted step, on which the ranks may still be working."""
+
+    def __init__(self, future: Future[Any] | None, loss: Callable[[], float]) -> None:
+        self._future, self._loss = future, loss
+
+    def done(self) -> bool:
+        """Whether `result()` would return, or raise, without waiting for the ranks."""
+        return self._future is None or self._future.done()
+
+    def result(self, timeout: float | None = None) -> float:
+        """Waits until the step has ended, and returns its mean loss.
+
+        Args:
+            timeout: seconds to wait at most; None for no limit.
+
+        Raises:
+            TimeoutError: the step has not ended by then, and goes on.
+            Others as for a step.
+        """
+        if self._future is not None:
+            self._future.result(timeout)
+        return self._loss()
 
 
 def _train_sequence(gradient: "_Gradient", train: Callable[..., Any], *, has_order: bool) -> CallSequence[..., Any]:

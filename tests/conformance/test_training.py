@@ -221,6 +221,37 @@ def test_an_epoch_stops_at_the_step_that_is_not_finite(world):
     assert step.steps == 2
     assert step.epoch(synk.data(x), synk.data(y), order=order[[0, 1, 3]], every=3).shape == (1,)
     assert step.steps == 5
+    for lines, told in (([0, 2, 0, 0], "1 to 2 of 4"), ([0, 0, 2], "3 of 3"), ([0, 0, 1, 2, 0], "3 to 4 of 5")):
+        with pytest.raises(synk.NonFiniteError, match=f"the gradient of step {told} by spoiled"):
+            step.epoch(synk.data(x), synk.data(y), order=order[lines], every=2)
+        assert step.steps == 5 + lines.index(2)
+        step = synk.train.make_train_function(spoiled, PARAMS, optim.sgd(0.1))
+        step.epoch(synk.data(x), synk.data(y), order=order[[0, 1, 3, 0, 1]])
+
+
+def test_submitted_steps(world):
+    ((x, y),) = rows_of(60, 1)
+    data = synk.data(x), synk.data(y)
+    batches = list(synk.batches(60, 7, seed=3))
+    optimizer = optim.adam(0.05)
+    step = synk.train.make_train_function(network, PARAMS, optimizer)
+    losses, future = [], step.submit(*data, batch=batches[0])
+    for rows in batches[1:]:
+        following = step.submit(*data, batch=rows)
+        losses.append(future.result())
+        future = following
+    losses.append(future.result(timeout=60))
+    assert future.done()
+    wanted, params, _ = by_numpy(optimizer, PARAMS, [(x[rows], y[rows]) for rows in batches])
+    assert_allclose(losses, wanted, rtol=1e-12)
+    assert_like(step.params.get_value(), params, rtol=1e-11)
+    bad = x.copy()
+    bad[0, 0] = 1000
+    refused = synk.train.make_train_function(spoiled, PARAMS, optimizer)
+    refused(x, y)
+    with pytest.raises(synk.NonFiniteError, match="the gradient by spoiled"):
+        refused.submit(bad, y).result()
+    assert refused.submit(x, y).result() > 0
 
 
 def test_updaters_in_sequences(world):
