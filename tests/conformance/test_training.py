@@ -1,5 +1,7 @@
 """Training on ranks: the steps of one process with all rows, for any number of ranks, rows and slices."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -302,3 +304,30 @@ def test_resumed_training_has_the_bits_of_the_uninterrupted_run(world, tmp_path)
     for one, other in zip(flatten(second.params.get_value())[0], flatten(whole.params.get_value())[0], strict=True):
         assert_array_equal(one, other)
     assert_array_equal(second.average()["c"], whole.average()["c"])
+
+
+def by_jax(x, y, w, b):
+    """As `line`, by JAX's autodiff; imported on the ranks alone, since it starts threads."""
+    import jax
+
+    def total(w, b):
+        return ((x @ w + b[0] - y) ** 2).sum()
+
+    x, y, w, b = map(jax.numpy.asarray, (x, y, w, b))
+    return jax.value_and_grad(total, argnums=(0, 1))(w, b)
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="needs JAX")
+def test_gradients_by_jax(world):
+    if world.device == "cuda" or world.world_size > 2:
+        pytest.skip("JAX takes most of a GPU's memory, and seconds to start on each rank")
+    ((x, y),) = rows_of(30, 1)
+    x, y = x.astype(np.float32), y.astype(np.float32)
+    start = np.zeros(4, np.float32), np.zeros(1, np.float32)
+    step = synk.train.make_train_function(by_jax, start, optim.nesterov_momentum(0.05))
+    losses = [step(x, y) for _ in range(60)]
+    design = np.column_stack([x, np.ones(len(x))])
+    best, residual, *_ = np.linalg.lstsq(design, y)
+    assert_allclose(losses[0], (y**2).mean(), rtol=1e-6)
+    assert_allclose(losses[-1], residual[0] / len(x), rtol=1e-3)
+    assert_allclose(np.concatenate(step.params.get_value()), best, atol=2e-2)
