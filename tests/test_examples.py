@@ -23,6 +23,7 @@ SMALL = {
     "conjugate_gradients.py": "--cells 24",
     "replica_exchange.py": "--levels 4 --ladders 16 --steps 400",
     "helium.py": "--samples 4000 --iterations 30 --final 50000",
+    "lca.py": "--batch 7 --features 72 --files 40 --periods 4",
 }
 
 # script, its arguments, what it must print. An uneven number of rows on three ranks is the hard case of each.
@@ -56,6 +57,13 @@ RUNS = [
     ("synkhronos/batches.py", "--rows 1001 --device cpu --ranks 1", "all results are NumPy's of the same rows"),
     ("synkhronos/local_batches.py", "--rows 101 --device cpu --ranks 3", "all results are NumPy's of the same rows"),
     ("synkhronos/local_batches.py", "--rows 101 --device cpu --ranks 1", "all results are NumPy's of the same rows"),
+    ("lca.py", f"{SMALL['lca.py']} --device cpu --ranks 3 --delayed", "have the same bits on 1, 2 and 3 ranks"),
+    ("lca.py", f"{SMALL['lca.py']} --device cpu --ranks 1 --threshold firm --order list", "energies fall"),
+    (
+        "lca.py",
+        "--tutorial --batch 2 --features 24 --files 4 --periods 2 --device cpu --ranks 3 --scaling",
+        r"ranks: \d\.\d\d x one",
+    ),
 ]
 
 
@@ -75,7 +83,7 @@ def run_example(name: str, *args: str) -> str:
 
 def param(name, args, printed):
     """A run; what other examples, and the pages, show too is left to the whole suite."""
-    alone = name in {"energy.py", "variables.py", "helium.py"} and "--ranks 3" not in args
+    alone = name in {"energy.py", "variables.py", "helium.py", "lca.py"} and "--ranks 3" not in args
     further = (
         alone
         or name.startswith("synkhronos/")
@@ -138,6 +146,7 @@ def test_energy_reads_a_file(tmp_path, dtype):
             "conjugate_gradients.py",
             "replica_exchange.py",
             "helium.py",
+            "lca.py",
         ),
     ],
 )
@@ -171,6 +180,7 @@ def test_an_example_saves_its_picture(name, tmp_path):
         ("synkhronos/shared_variables.py", "--device cuda"),
         ("synkhronos/batches.py", "--device cuda"),
         ("synkhronos/local_batches.py", "--device cuda"),
+        ("lca.py", "--device cuda"),
     ],
 )
 def test_example_on_gpus(name, args):
