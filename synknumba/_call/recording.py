@@ -28,7 +28,7 @@ from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
 from synknumba._variables.state import VariableState
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Result, Sharded, Update
-from synknumba._wire.sequence import CARRIED, NOTHING, RECORDED, SUCCESS, Access, Key, Loop, Part, Shared, waits
+from synknumba._wire.sequence import CARRIED, NOTHING, RECORDED, SUCCESS, Access, Key, Loop, Part, Shared, own_access, waits
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function
@@ -425,7 +425,7 @@ class Recording(ABC):
     def _mark(self, first: int, marked: Callable[[Access], Access]) -> None:
         """Marks the parts from an index on as those of an exchange, or as beside one."""
         self.parts[first:] = [
-            replace(part, access=marked(part.access)) if isinstance(part, Part) else part for part in self.parts[first:]
+            part if part.access is None else replace(part, access=marked(part.access)) for part in self.parts[first:]
         ]
 
     @abstractmethod
@@ -513,7 +513,7 @@ class Recording(ABC):
         finally:
             self.parts = self._outer.pop()
             self.running.pop()
-        self.parts.append(Loop(sequence.name, formula, self.depth + 1, tuple(ordered(parts))))
+        self.parts.append(Loop(sequence.name, formula, self.depth + 1, tuple(ordered(parts)), own_access(parts)))
 
 
 def _period(swaps: Sequence[tuple[int, int]]) -> int:
@@ -533,16 +533,17 @@ def _period(swaps: Sequence[tuple[int, int]]) -> int:
 def ordered(parts: Sequence[Part | Loop], without: frozenset[Key] = NOTHING) -> Parts:
     """Returns the parts of a loop with their waits, as if no part read these keys of other ranks."""
     accesses = [
-        replace(part.access, remote_reads=part.access.remote_reads - without) if isinstance(part, Part) else None
-        for part in parts
+        None if part.access is None else replace(part.access, remote_reads=part.access.remote_reads - without) for part in parts
     ]
     found, shown = waits(accesses)
     return [
-        replace(part, parts=tuple(ordered(part.parts, without)))
-        if isinstance(part, Loop)
-        else replace(part, wait=wait, shows=index in shown)
+        replace(_with_waits(part, without), wait=wait, shows=index in shown)
         for index, (part, wait) in enumerate(zip(parts, found, strict=True))
     ]
+
+
+def _with_waits(part: Part | Loop, without: frozenset[Key]) -> Part | Loop:
+    return replace(part, parts=tuple(ordered(part.parts, without))) if isinstance(part, Loop) else part
 
 
 def free_of_recorded(parts: Sequence[Part | Loop]) -> tuple[Part | Loop, ...]:

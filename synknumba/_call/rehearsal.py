@@ -234,14 +234,14 @@ class Rehearsal(Recording):
         out: list[PartReport | LoopReport] = []
         last: Part | None = None
         for part in parts:
-            if isinstance(part, Loop):
-                times = int(part.times[1]) if part.times[0] == "value" else None
-                out.append(LoopReport(part.name, times, self._reports(part.parts)))
-                last = None
-                continue
             whom: Whom | None = None
             if part.wait is not None and self._partition.parts > 1:
                 whom = "neighbours" if part.wait.nearby else "all ranks"
+            if isinstance(part, Loop):
+                times = int(part.times[1]) if part.times[0] == "value" else None
+                out.append(LoopReport(part.name, times, self._reports(part.parts), part.meets, whom))
+                last = None
+                continue
             shared = part.puts or part.combines
             if shared is not None:
                 given = np.dtype(shared.dtype).itemsize * self._partition.parts if self._partition.parts > 1 else 0

@@ -77,22 +77,27 @@ class PartReport:
 
 @dataclass(frozen=True, slots=True)
 class LoopReport:
-    """An inner sequence. All ranks wait for each other before and after it.
+    """An inner sequence.
 
     Attributes:
         name: of the sequence.
         times: number of iterations; None if it is computed.
         parts: parts of an iteration.
+        meets: whether all ranks wait for each other before and after it.
+        waits_for: ranks that it waits for otherwise.
     """
 
     name: str
     times: int | None
     parts: "tuple[PartReport | LoopReport, ...]"
+    meets: bool = True
+    waits_for: Whom | None = None
 
     def lines(self, indent: str) -> Iterator[str]:
         """Yields lines of text."""
         often = "a computed number of times" if self.times is None else f"{self.times:,} times"
-        yield f"{indent}{self.name}, {often}; waits for all ranks before and after"
+        whom = "all ranks before and after" if self.meets else self.waits_for
+        yield f"{indent}{self.name}, {often}{'' if whom is None else f'; waits for {whom}'}"
         for part in self.parts:
             yield from part.lines(f"{indent}  ")
 

@@ -335,7 +335,11 @@ class SequenceRoutine(Repeated):
 
             def loop() -> None:
                 position[word] = shown
+                if part.wait is not None:
+                    self._await(part.wait)
                 self._loop(part, actions, whole, inner)
+                if part.shows:
+                    sequence_waits.show_count(self._address, self.place.rank, self._count)
 
             return loop
         do = self._doing(part)
@@ -357,10 +361,11 @@ class SequenceRoutine(Repeated):
         return self._position if word < sequence.LINE else np.zeros(word + 2, np.int64).data
 
     def _loop(self, loop: Loop, actions: Sequence[Action], whole: Stretch | None, word: int) -> None:
-        """Runs an inner sequence, with all ranks at the same place before and after; `word` shows its parts meanwhile."""
-        times = int(self._numbers.evaluate(loop.times))
+        """Runs an inner sequence; `word` shows its parts meanwhile. Where ranks do not meet, its parts do not count."""
+        times, before = int(self._numbers.evaluate(loop.times)), self._count
         position = self._shown(word)
-        self._meet()
+        if loop.meets:
+            self._meet()
         if whole is not None and times > 0:
             with self._in(whole):
                 whole.run(0, times)
@@ -370,7 +375,10 @@ class SequenceRoutine(Repeated):
             for action in actions:
                 action()
         position[word] = 0
-        self._meet()
+        if loop.meets:
+            self._meet()
+        else:
+            self._count = before
         self._count += 1
 
     def _meet(self) -> None:

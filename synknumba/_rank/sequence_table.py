@@ -257,23 +257,25 @@ class SequenceTable(FormulaRows):
         self._kept.append(cell)
         return address
 
-    def _add(self, parts: Sequence[Part | Loop], first: int = 0, word: int = sequence.AT) -> None:
-        """Adds parts, whose indices begin at `first`; the word of the rank's position shows which one it runs."""
+    def _add(self, parts: Sequence[Part | Loop], first: int = 0, word: int = sequence.AT, *, counts: bool = True) -> None:
+        """Adds parts, whose indices begin at `first`; the word of the rank's position shows which one it runs.
+
+        With `counts`, the rank counts those that it has finished.
+        """
         for index, part in enumerate(parts, first):
             following = index + 1 if word == sequence.AT else index + 2  # in inner loops, 0 shows nothing
+            self.running = part if isinstance(part, Part) else None
+            if part.wait is not None:
+                self._row(table.WAIT, part.wait.back, int(part.wait.nearby))
             if isinstance(part, Loop):
-                self.running = None
                 self._add_loop(part)
             else:
-                self.running = part
-                if part.wait is not None:
-                    self._row(table.WAIT, part.wait.back, int(part.wait.nearby))
                 self._add_part(part)
-            self._row(table.FINISH, int(isinstance(part, Part) and part.shows), word, following)
+            self._row(table.FINISH, int(part.shows), word, following, int(counts))
         self.running = None
 
     def _add_loop(self, loop: Loop) -> None:
-        """Adds an inner sequence, with all ranks at the same place before and after."""
+        """Adds an inner sequence. Where ranks do not meet, its parts do not count."""
         step = self._numbers.steps[loop.depth :].ctypes.data
         word = sequence.inner_word(loop.depth)
         word = word if word < sequence.LINE else 0  # deeper loops are not shown
@@ -284,13 +286,15 @@ class SequenceTable(FormulaRows):
             times[0] = int(self._numbers.evaluate(loop.times))
 
         self._store(loop.times, count, lambda source, is_float: self._store_int(times.ctypes.data, source, is_float=is_float))
-        self._row(table.MEET)
+        if loop.meets:
+            self._row(table.MEET)
         enter = len(self._rows)
         self._row(table.ENTER, step, times.ctypes.data, 0, word)
-        self._add(loop.parts, word=word)
+        self._add(loop.parts, word=word, counts=loop.meets)
         self._row(table.AGAIN, step, times.ctypes.data, enter + 1, word)
         self._rows[enter][3] = len(self._rows)
-        self._row(table.MEET)
+        if loop.meets:
+            self._row(table.MEET)
 
     def _add_part(self, part: Part) -> None:
         if part.puts is not None:

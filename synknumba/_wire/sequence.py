@@ -107,12 +107,33 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """An inner sequence: parts that are repeated, with all ranks at the same place before and after."""
+    """An inner sequence: parts that are repeated.
+
+    All ranks are at the same place before and after, unless its parts have nothing to do with other ranks. Then it counts as
+    one part, whatever the number of iterations, and is waited for like one.
+
+    Attributes:
+        name: of the sequence.
+        times: number of iterations.
+        depth: of its step among the steps.
+        parts: of an iteration.
+        access: memory that the parts read and write, if only the rank's own; None: ranks meet before and after.
+        wait: wait before it; None if it waits for no other rank, or if ranks meet.
+        shows: whether the rank shows its count afterwards.
+    """
 
     name: str
     times: Formula
-    depth: int  # of its step among the steps
+    depth: int
     parts: "tuple[Part | Loop, ...]"
+    access: Access | None = None
+    wait: Wait | None = None
+    shows: bool = False
+
+    @property
+    def meets(self) -> bool:
+        """Whether all ranks are at the same place before and after."""
+        return self.access is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +285,15 @@ def conflict(earlier: Access, later: Access) -> tuple[bool, bool]:
     return bool(first or second), nearby
 
 
+def own_access(parts: "Sequence[Part | Loop]") -> Access | None:
+    """Returns what the parts of an inner sequence do together, if that has nothing to do with other ranks, else None."""
+    accesses = [part.access for part in parts]
+    found = [one for one in accesses if one is not None and not (one.remote_reads or one.remote_writes)]
+    if len(found) < len(accesses):
+        return None
+    return Access(NOTHING.union(*(one.reads for one in found)), NOTHING.union(*(one.writes for one in found)))
+
+
 def _unstaged(keys: frozenset[Key]) -> frozenset[Key]:
     return frozenset(key for key in keys if not (isinstance(key, tuple) and key[0] == "stage"))
 
@@ -272,7 +302,7 @@ def waits(accesses: Sequence[Access | None]) -> tuple[list[Wait | None], set[int
     """Finds where ranks must wait in a loop over parts.
 
     Args:
-        accesses: of each part; None for an inner loop, around which all ranks wait for each other.
+        accesses: of each part; None for an inner loop around which all ranks wait for each other.
 
     Returns:
         The wait before each part, and the indices of the parts after which ranks show their counts.

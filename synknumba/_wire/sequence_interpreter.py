@@ -33,7 +33,7 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     MOVE,  # target, source: one word
     TO_SINGLE,  # target, source: float64 to float32
     WAIT,  # parts back, whether for neighbours only
-    FINISH,  # whether to show the count, word of the position (0 for none), what it shows of the next part
+    FINISH,  # whether to show the count, word of the position (0 for none), what it shows of the next part, parts to count
     MEET,  # wait until all ranks are here
     ENTER,  # step, times, row after the loop, word of the position (0 for none)
     AGAIN,  # step, times, row at which the loop begins, word of the position (0 for none)
@@ -286,7 +286,7 @@ def run(table: int, state: int) -> int:
                 why = FAILED
                 break
         elif code == FINISH:
-            count += 1
+            count += load_word(row + 32)
             if load_word(row + 16) != 0:
                 store_release(position, load_word(row + 16), load_word(row + 24))
             if load_word(row + 8) != 0:

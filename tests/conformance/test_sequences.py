@@ -63,8 +63,29 @@ def damp(a, r):
         a[i] = 0.5 * a[i] + 1e-2 * r[i % 4]
 
 
+@synk.sequence
+def apart(a, b, step):
+    mix(a, b, step + synk.STEP)
+    dawdle(step + synk.STEP, synk.RANK)
+
+
+@synk.sequence
+def nested(a, b, step):
+    apart(a, b, step, times=2)
+    mix(b, a, step)
+
+
+@synk.sequence
+def together(a, b, step):
+    mix(a, b, step + synk.STEP)
+    synk.all_reduce(a, "mean")
+
+
 OPS = {
     "mix": mix,
+    "apart": lambda a, b, step: apart(a, b, step, times=3),
+    "nested": lambda a, b, step: nested(a, b, step, times=2),
+    "together": lambda a, b, step: together(a, b, step, times=2),
     "array": lambda a, b, step: damp(a, quarters(b)),
     "total": lambda a, b, step: total(a),
     "reduce": lambda a, b, step: (synk.all_reduce(a, "mean"), None)[1],
@@ -188,6 +209,48 @@ def test_steps_and_inner_sequences(world):
         assert_array_equal(log.get_value(rank), told)
     outer(log, 1)
     assert outer._traced == 1
+
+
+@synk.function
+def await_file(path, rank):
+    """Waits on rank 0 for a file."""
+    import time
+    from pathlib import Path
+
+    end = time.monotonic() + 30
+    while rank == 0 and not Path(path).exists():
+        assert time.monotonic() < end, f"nobody has made {path}"
+        time.sleep(1e-3)
+
+
+@synk.function
+def make_file(path, rank):
+    """Makes the file on the other ranks."""
+    from pathlib import Path
+
+    if rank != 0:
+        Path(path).touch()
+
+
+def test_ranks_do_not_meet_around_an_inner_sequence_of_their_own(world, tmp_path):
+    """Rank 0 stays in it until others are behind theirs."""
+
+    @synk.sequence
+    def inner(v, path, rank):
+        await_file(path, rank)
+        scale(v, 2.0)
+
+    @synk.sequence
+    def outer(v, path, rank):
+        inner(v, path, rank, times=3)
+        make_file(path, rank)
+        synk.all_reduce(v, "sum")
+
+    v, path = synk.variable(np.ones(3)), tmp_path / "done"
+    if world.world_size == 1:
+        path.touch()
+    outer(v, str(path), synk.RANK)
+    assert v.get_value().tolist() == [8.0 * world.world_size] * 3
 
 
 def test_steps_count_on_over_rounds(world):

@@ -8,6 +8,7 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
+from synknumba._call.sequence_report import LoopReport
 from synknumba._wire.sequence import Loop
 from tests.environment import ROOT, run_program
 from tests.quick import examples
@@ -66,6 +67,11 @@ def shrink(v):
 def inner(v):
     synk.all_reduce(v, "mean")
     shrink(v)
+
+
+@synk.sequence
+def apart(u, v):
+    move(u, v, 1.0)
 
 
 @synk.sequence
@@ -312,6 +318,7 @@ OPS = {
     "root": lambda a, b: synk.reduce(a, "sum"),
     "broadcast": lambda a, b: synk.broadcast(b),
     "inner": lambda a, b: inner(a, times=2),
+    "apart": lambda a, b: apart(a, b, times=2),
     "exchange": lambda a, b: synk.exchange(a),
 }
 
@@ -320,11 +327,11 @@ def waits_of_parts(parts):
     """The waits of what the ranks run, those of the steps of a call together."""
     out, last = [], None
     for part in parts:
+        whom = None if part.wait is None else "neighbours" if part.wait.nearby else "all ranks"
         if isinstance(part, Loop):
-            out.append(waits_of_parts(part.parts))
+            out.append((part.meets, whom, waits_of_parts(part.parts)))
             last = None
             continue
-        whom = None if part.wait is None else "neighbours" if part.wait.nearby else "all ranks"
         step = (part.call, part.name, part.puts or part.combines)
         if step == last:
             before = out.pop()
@@ -335,7 +342,10 @@ def waits_of_parts(parts):
 
 
 def waits_of_report(parts):
-    return [part.waits_for if hasattr(part, "waits_for") else waits_of_report(part.parts) for part in parts]
+    return [
+        (part.meets, part.waits_for, waits_of_report(part.parts)) if isinstance(part, LoopReport) else part.waits_for
+        for part in parts
+    ]
 
 
 def test_waits_are_those_of_the_ranks():
@@ -359,6 +369,17 @@ def test_waits_are_those_of_the_ranks():
             body(several, synk.static(tuple(ops)), synk.static(tuple(map(tuple, pairs))), times=0)
             ((plan, _),) = body._plans.values()
             assert waits_of_report(told.parts) == waits_of_parts(plan.program.parts), (ops, pairs)
+
+
+def test_inner_sequences_in_which_ranks_have_nothing_to_do_with_each_other():
+    @synk.sequence
+    def body(u, v, reduced):
+        apart(u, v, times=5)
+        synk.all_reduce(reduced, "sum")
+
+    u, v, w = (synk.variable(np.zeros(5000)) for _ in range(3))
+    for reduced, waits in ((u, "; waits for all ranks"), (w, "")):  # others read and write u in the iteration before
+        assert f"\n  apart, 5 times{waits}\n    1 move" in str(body.plan(u, v, reduced, times=3, world_size=2))
 
 
 @pytest.mark.whole

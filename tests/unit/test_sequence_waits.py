@@ -2,7 +2,7 @@
 
 import random
 
-from synknumba._wire.sequence import Access, Wait, conflict, waits
+from synknumba._wire.sequence import Access, Loop, Part, Wait, conflict, own_access, waits
 from tests.quick import examples
 
 TURNS = 4
@@ -107,6 +107,22 @@ def test_no_wait_reaches_beyond_an_inner_loop():
     u = frozenset({"u"})
     found, _ = waits([Access(writes=u), None, Access(remote_reads=u), Access(writes=u)])
     assert found == [None, None, None, Wait(1)]
+
+
+def test_an_inner_loop_over_own_memory_is_one_part():
+    u, v = frozenset({"u"}), frozenset({"v"})
+
+    def loop(*accesses):
+        return Loop("inner", ("value", 3), 1, tuple(Part(0, "", 0, one) for one in accesses))
+
+    own = own_access(loop(Access(u, v), Access(v)).parts)
+    assert own == Access(u | v, v)
+    for further in (Access(remote_reads=u), Access(remote_writes=u)):
+        assert own_access(loop(Access(u, v), further).parts) is None
+    assert own_access((loop(Access(u, v)),)) is None  # which meets
+    found, shown = waits([Access(remote_reads=v), own, Access(u, u)])  # others read what the loop writes
+    assert found == [Wait(2), Wait(1), None]
+    assert shown == {0, 1}
 
 
 def test_an_exchange_waits_for_no_part_that_it_runs_beside():
