@@ -249,7 +249,8 @@ def block_sum(shared, t, value):
 def reconstruct(x, residual, a, decay, clock, trace, w, offset, visible, neuron, rule, across, right, down, step):
     """Computes residuals, energies, and the time steps that follow. One block per element.
 
-    Few activities are not 0, and all threads of a block skip the same ones.
+    Few activities are not 0, and all threads of a block skip the same ones. Indices are written out as `j + t`, where the
+    compiler for cores sees that neighbouring threads read neighbouring weights: it then runs the loop over k outside.
 
     Args:
         x: float32, shape (B, size), images.

@@ -11,6 +11,7 @@ from numba import cuda
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
+import synknumba as synk
 from synknumba import simt
 from tests.environment import ROOT
 
@@ -178,3 +179,35 @@ def test_activities_reach_the_least_energy(stride):
         residual = (x[b] - best.x @ features)[None]
         assert_allclose(lca.least_energy(s, g, x[b : b + 1], residual, w), best.fun, rtol=1e-2)
         assert lca.least_energy(s, g, x[b : b + 1], residual * 0.9, w) <= best.fun
+
+
+@pytest.fixture
+def network():
+    """A small network on two ranks."""
+    s = replace(SOFT, side=12, channels=2, stride=4, features=72, batch=4, steps=6)
+    with synk.fork(2, device="cpu"):
+        yield lca.Network(s, lca.make_images(5, s, 1), lca.image_numbers("file", 5, 4, 3), lca.first_features(s, 2))
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_ranks_wait_for_sums_only(network, delayed):
+    given = network.net, network.model, network.images, network.numbers
+    plan = lca.train.plan(*given, 0, 6, 0.1, delayed, times=3, every=1)
+    waiting = [part.name.split("(")[0] for part in plan.parts if part.waits_for]
+    assert waiting == ["all_reduce", "learn"]
+    assert [part.meets for part in plan.parts if part.name == "step"] == [False] * (1 + delayed)
+    between = [part.name.split("(")[0] for part in plan.parts]
+    assert ("step" in between[between.index("all_reduce") : between.index("learn")]) == delayed
+
+
+@pytest.mark.whole
+def test_kernels_have_no_races(network):
+    network.train(1)
+    net, model, places = network.net, network.model, network.model["places"]
+    lca.present.check(net["x"], network.images, network.numbers, synk.OFFSET, 1)
+    state = (net[name] for name in ("x", "residual", "a", "decay", "clock", "trace"))
+    lca.reconstruct.check(*state, *(model[name] for name in ("w", "offset", "visible", "neuron", "rule")), *places, 3)
+    of_model = (model[name] for name in ("wt", "offset", "neuron"))
+    lca.integrate.check(net["v"], net["a"], net["residual"], net["decay"], *of_model, *places)
+    lca.correlate.check(net["a"], net["residual"], model["sums"], model["offset"], model["visible"], *places)
+    lca.learn.check(model["w"], model["wt"], model["sums"], 0.1)
