@@ -14,6 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
+from synknumba import _tracing as tracing
 from synknumba._api import function, parallel
 from synknumba._call.distribute import Distributed
 from synknumba._call.function import Function
@@ -28,8 +29,8 @@ from synknumba._learning.updater import HALTED, SKIPPED, STEPS, OnNonfinite, Upd
 from synknumba._ops.tree import count_leaves, describe, parts_like, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._tracing import STEP
-from synknumba._types import Array, Block, Grid, known_options
-from synknumba._variables.collectives import all_reduce
+from synknumba._types import Array, Block, Grid, known_options, shown
+from synknumba._variables.collectives import all_reduce, get_lengths
 from synknumba._variables.create import flatten
 from synknumba._variables.variable import Variable, state_of, vector_of
 from synknumba._world.engine import current_world
@@ -77,6 +78,7 @@ class TrainFunction:
         Raises:
             NonFiniteError: the gradient has a NaN or an infinity, and `on_nonfinite` is "raise"; nothing has changed.
             DataError: the gradient has other shapes than the parameters.
+            BatchError: there are no rows, or `batch` selects none.
             Others as a call.
         """
         given, order = self._minibatch(batch, named, turn=0)
@@ -120,7 +122,9 @@ class TrainFunction:
             NonFiniteError: as for a step; the steps before are made, and those after it left out.
             BatchError: `order` is not a 2-D array of row numbers.
         """
+        _refuse_in_sequences()
         given = self._gradient.named(batch, named)
+        self._gradient.rows_to_select(given, "order")
         lines = order if isinstance(order, Data) else np.asarray(order)
         if lines.ndim != 2 or lines.dtype.kind not in "iu" or not lines.size:
             raise BatchError(f"order needs row numbers, int64 of shape (steps, size); got {lines.dtype} {lines.shape}")
@@ -167,11 +171,12 @@ class TrainFunction:
 
     def _minibatch(self, batch: Sequence[Any], named: dict[str, Any], turn: int) -> tuple[list[Any], Data | None]:
         """Returns the inputs of a step, and its rows if it selects some."""
+        _refuse_in_sequences()
         rows = named.pop("batch", None)
         given = self._gradient.named(batch, named)
         if rows is None:
             return given, None
-        return given, self._order(_selected(rows, self._gradient.rows(given))[None], turn)
+        return given, self._order(_selected(rows, self._gradient.rows_to_select(given, "batch"))[None], turn)
 
     def _order(self, lines: Array, turn: int = 0) -> Data:
         """Returns row numbers as `Data`, of which those of a shape are kept: other ones would be planned anew."""
@@ -221,8 +226,8 @@ class TrainFunction:
     def _sequence(self, given: Sequence[Any], order: Data | None, num_slices: int) -> CallSequence[..., Any]:
         """Returns the sequence that makes a step."""
         world, has_order = current_world(), order is not None
-        rows = self._gradient.rows(given) if order is None else order.shape[1]
-        clears = num_slices > 1 or rows < world.world_size  # a function is not called on ranks without rows
+        selected = None if order is None else order.shape[1]
+        clears = num_slices > 1 or self._gradient.leaves_out_ranks(given, selected, world.world_size)
         record = world.device == "cuda" and self._record is not False and num_slices == 1
         key = record, has_order, clears, num_slices
         if key not in self._sequences:
@@ -407,12 +412,54 @@ class _Gradient:
         missing = [name for name in self.inputs if name not in given]
         if missing:
             raise ArgumentError(f"a step is missing {', '.join(missing)}")
-        return [given[name] for name in self.inputs]
+        ordered = [given[name] for name in self.inputs]
+        self._check_rows(ordered)
+        return ordered
 
-    def rows(self, given: Sequence[Any]) -> int:
-        """Returns the number of rows of inputs."""
-        first = take_apart(given[self.divided[0]])[0][0]
-        return first.size if isinstance(first, Variable) else len(first)
+    def _check_rows(self, given: Sequence[Any]) -> None:
+        """Raises `BatchError` for inputs without rows, whose mean is NaN, and `ArgumentError` if the first is no array."""
+        name, (first, *_) = self.inputs[self.divided[0]], take_apart(given[self.divided[0]])[0] or [None]
+        rows = first.size or sum(_lengths(first)) if isinstance(first, Variable) else _length(first)
+        if rows is None:
+            raise ArgumentError(
+                f"{name} is the first input of {self.name} that is divided, and must be an array, whose rows are counted; got "
+                f"{shown(first)}. Put numbers behind it, or name them in broadcast="
+            )
+        if not rows:
+            raise BatchError(f"a step of {self.name} needs rows, and {name} has none")
+
+    def rows_to_select(self, given: Sequence[Any], option: str) -> int:
+        """Returns the number of rows among which `batch=` or `order=` selects; raises `BatchError` without any."""
+        for index in self.divided:
+            for leaf in take_apart(given[index])[0]:
+                rows = None if isinstance(leaf, Variable) else _length(leaf)
+                if rows is not None:
+                    return rows
+        names = [self.inputs[index] for index in self.divided]
+        several = f"{', '.join(names)} are variables" if len(names) > 1 else f"{names[0]} is a variable"
+        raise BatchError(
+            f"{option}= selects rows of arrays, but {several}, whose rows are on the ranks. Pass an array of their numbers "
+            f"there: def {self.name}(rows, {', '.join(self.inputs)}, …), which takes {names[0]}[rows]"
+        )
+
+    def leaves_out_ranks(self, given: Sequence[Any], selected: int | None, world_size: int) -> bool:
+        """Returns whether a rank may have no rows, on which a function is not called.
+
+        Args:
+            given: inputs.
+            selected: number of rows that are selected; None for all.
+            world_size: number of ranks.
+        """
+        for index in self.divided:
+            for leaf in take_apart(given[index])[0]:
+                if isinstance(leaf, Variable):
+                    if self.inputs[index] in self._sliceable and 0 in _lengths(leaf):
+                        return True
+                    continue
+                rows = _length(leaf)
+                if rows is not None and (rows if selected is None else selected) < world_size:
+                    return True
+        return False
 
     def step(self, *, record: bool, clears: bool, num_slices: int) -> Callable[..., None]:
         """Returns what a step does until the sums of a rank's rows are there: a function of batch, params, sums and rows."""
@@ -454,6 +501,30 @@ class _Gradient:
             counted(batch[self.divided[0]], sums["rows"], **options)
 
         return step
+
+
+def _refuse_in_sequences() -> None:
+    """Raises `ArgumentError` in the body of a sequence, where a step, which is one itself, cannot be made."""
+    recorder = tracing.current
+    if recorder is not None and recorder.is_here:
+        raise ArgumentError(
+            f"{tracing.where()}: a step of make_train_function is a sequence of its own, whose loss the script looks at, so it "
+            f"cannot be part of {recorder.name}. step.epoch(…, order=…) makes many steps in one round; in a loop of your own, "
+            "call what synk.optim.updater(optimizer, params, gradient) returns"
+        )
+
+
+def _length(value: Any) -> int | None:
+    """Returns the number of rows of an array; None for what has none."""
+    try:
+        return len(value)
+    except TypeError:
+        return None
+
+
+def _lengths(variable: Variable) -> list[int]:
+    """Returns the number of rows of each rank, and of each array if they are several."""
+    return take_apart(get_lengths(variable))[0]
 
 
 def _options(rows: Any, num_slices: int) -> dict[str, Any]:

@@ -183,6 +183,52 @@ def test_data_on_the_ranks(world):
     assert_like(step.params.get_value(), params, rtol=1e-11)
 
 
+def test_minibatches_of_data_on_the_ranks(world):
+    """Each rank gets the numbers of its rows that are in a minibatch."""
+
+    def chosen(rows, x, y, params):
+        return network(x[rows], y[rows], params)
+
+    ((x, y),) = rows_of(37, 1)
+    rng, count = np.random.default_rng(7), world.world_size
+    edges = 11 * np.arange(count + 1) // count
+    own = [
+        [
+            rng.permutation((rank + 1) * 37 // count - rank * 37 // count)[: edges[rank + 1] - edges[rank]]
+            for rank in range(count)
+        ]
+        for _ in range(4)
+    ]
+    there = [synk.scatter(synk.variable(one)) for one in (x, y)]
+    optimizer = optim.adam(0.05)
+    step = synk.train.make_train_function(chosen, PARAMS, optimizer)
+    losses = [step(np.concatenate(one), *there) for one in own[:2]]
+    losses += list(step.epoch(np.concatenate([*own[2], *own[3]]), *there, order=np.arange(22).reshape(2, 11)))
+    rows = [np.concatenate([rank * 37 // count + mine for rank, mine in enumerate(one)]) for one in own]
+    wanted, params, _ = by_numpy(optimizer, PARAMS, [(x[one], y[one]) for one in rows])
+    assert_allclose(losses, wanted, rtol=1e-12)
+    assert_like(step.params.get_value(), params, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_sliceable_data_of_which_a_rank_has_none(world, slices):
+    """A function is not called there, and the sums of the step before must not count again."""
+    ((x, y),) = rows_of(23, 1)
+    there = [synk.scatter(synk.variable(one)) for one in (x, y)]
+    batches = [(x, y)]
+    optimizer = optim.sgd(0.05)
+    step = synk.train.make_train_function(network, PARAMS, optimizer, sliceable=("x", "y"))
+    losses = [step(*there, num_slices=slices)]
+    for emptied in range(world.world_size - 1, 0, -1):
+        for one in there:
+            synk.set_value(emptied, one, synk.get_value(emptied, one)[:0])
+        batches.append(tuple(synk.gather(one, nd_up=0) for one in there))
+        losses.append(step(*there, num_slices=slices))
+    wanted, params, _ = by_numpy(optimizer, PARAMS, batches)
+    assert_allclose(losses, wanted, rtol=1e-12)
+    assert_like(step.params.get_value(), params, rtol=1e-11)
+
+
 def spoiled(x, y, params):
     loss, slopes = network(x, y, params)
     return loss, {"w": slopes["w"], "c": slopes["c"] + np.where(x[:, 0].max() > 100, np.nan, 0.0)}

@@ -76,6 +76,18 @@ def test_gradients_that_do_not_fit(function, text):
     assert step.steps == 0
 
 
+def scattered(*arrays):
+    return [synk.scatter(synk.variable(one)) for one in arrays]
+
+
+def in_a_sequence(call):
+    @synk.sequence
+    def body():
+        call()
+
+    body()
+
+
 CALLS = [
     (lambda step: step(X), "a step is missing y"),
     (lambda step: step(X, Y, Y), "a step takes x, y, got 3 arguments"),
@@ -89,6 +101,15 @@ CALLS = [
     (lambda step: step.epoch(X, Y, order=[0, 1]), r"int64 of shape \(steps, size\); got int64 \(2,\)"),
     (lambda step: step.epoch(X, Y, order=np.zeros((2, 3))), r"int64 of shape \(steps, size\); got float64 \(2, 3\)"),
     (lambda step: step.epoch(X, Y, order=np.full((2, 3), 6)), "6"),
+    (lambda step: step(X[:0], Y[:0]), "a step of gradient needs rows, and x has none"),
+    (lambda step: step.epoch(X[:0], Y[:0], order=[[0]]), "a step of gradient needs rows, and x has none"),
+    (lambda step: step(*scattered(X[:0], Y[:0])), "a step of gradient needs rows, and x has none"),
+    (lambda step: step(2.0, Y), "x is the first input of gradient that is divided, and must be an array.*got 2.0"),
+    (lambda step: step(*scattered(X, Y), batch=[0, 1]), r"x, y are variables.*def gradient\(rows, x, y, …\), .*x\[rows\]"),
+    (lambda step: step.epoch(*scattered(X, Y), order=[[0, 1]]), "order= selects rows of arrays, but x, y are variables"),
+    (lambda step: in_a_sequence(lambda: step(X, Y)), "cannot be part of body.*in one round; .* synk.optim.updater"),
+    (lambda step: in_a_sequence(lambda: step.epoch(X, Y, order=[[0]])), "cannot be part of body"),
+    (lambda step: in_a_sequence(lambda: step.submit(X, Y)), "cannot be part of body"),
     (lambda step: step.average(), r"wrap it, as in synk.optim.averaged\("),
 ]
 
