@@ -1,5 +1,7 @@
 """Every example runs as a script, at a small size. Each checks its own results."""
 
+import gzip
+import importlib.util
 import re
 import subprocess
 import sys
@@ -24,6 +26,8 @@ SMALL = {
     "replica_exchange.py": "--levels 4 --ladders 16 --steps 400",
     "helium.py": "--samples 4000 --iterations 30 --final 50000",
     "lca.py": "--batch 7 --features 72 --files 40 --periods 4",
+    "digits.py": "--epochs 3 --accuracy 0.88",
+    "softmax_regression.py": "--decay 0.1 --steps 80",
 }
 
 # script, its arguments, what it must print. An uneven number of rows on three ranks is the hard case of each.
@@ -47,6 +51,13 @@ RUNS = [
     ("replica_exchange.py", f"{SMALL['replica_exchange.py']} --device cpu --ranks 3", "agree with the integrals"),
     ("helium.py", f"{SMALL['helium.py']} --device cpu --ranks 3", "agree with the closed forms"),
     ("helium.py", f"{SMALL['helium.py']} --device cpu --ranks 1", "agree with the closed forms"),
+    ("digits.py", f"{SMALL['digits.py']} --device cpu --ranks 3", "first 20 losses from the serial ones: .*e-0[6-9]"),
+    ("digits.py", f"{SMALL['digits.py']} --where ranks --model cnn --device cpu --ranks 3", "first 20 losses from the serial"),
+    ("digits.py", f"{SMALL['digits.py']} --where ranks --device cpu --ranks 1", "first 20 losses from the serial"),
+    ("digits.py", f"{SMALL['digits.py']} --model cnn --where serial", "accuracy 0.9"),
+    ("digits.py", f"{SMALL['digits.py']} --scaling --device cpu --ranks 2", r"on 1 rank, \d+ µs on 2: \d+\.\d\d times"),
+    ("softmax_regression.py", f"{SMALL['softmax_regression.py']} --device cpu --ranks 3", "that of scikit-learn"),
+    ("softmax_regression.py", f"{SMALL['softmax_regression.py']} --device cpu --ranks 1", "that of scikit-learn"),
     ("synkhronos/reductions.py", "--rows 1001 --device cpu --ranks 3", "all results are NumPy's"),
     ("synkhronos/reductions.py", "--rows 1001 --device cpu --ranks 1", "all results are NumPy's"),
     ("synkhronos/data.py", "--device cpu --ranks 3", "the ranks saw every change"),
@@ -83,7 +94,8 @@ def run_example(name: str, *args: str) -> str:
 
 def param(name, args, printed):
     """A run; what other examples, and the pages, show too is left to the whole suite."""
-    alone = name in {"energy.py", "variables.py", "helium.py", "lca.py"} and "--ranks 3" not in args
+    one_rank_too = {"energy.py", "variables.py", "helium.py", "lca.py", "digits.py", "softmax_regression.py"}
+    alone = name in one_rank_too and "--ranks 3" not in args
     further = (
         alone
         or name.startswith("synkhronos/")
@@ -133,6 +145,109 @@ def test_energy_reads_a_file(tmp_path, dtype):
     assert "all results agree" in out
 
 
+def epochs_of(printed):
+    """The lines of epochs of digits.py: number, mean loss and accuracy."""
+    return np.array([line.split()[:3] for line in re.findall(r"^ +\d+ +\d+\.\d+.*$", printed, re.MULTILINE)], float)
+
+
+def test_digits_go_on_from_a_checkpoint_on_another_number_of_ranks(tmp_path):
+    path = str(tmp_path / "digits.safetensors")
+    half = ("--accuracy", "0.7", "--device", "cpu", "--save", path)
+    first = epochs_of(run_example("digits.py", "--epochs", "1", "--ranks", "3", *half))
+    second = epochs_of(run_example("digits.py", "--epochs", "3", "--ranks", "2", "--resume", path, *half))
+    whole = epochs_of(run_example("digits.py", "--epochs", "3", "--accuracy", "0.7", "--where", "serial"))
+    np.testing.assert_array_equal(whole[:, 0], [1, 2, 3])
+    np.testing.assert_allclose(np.vstack([first, second])[:, :2], whole[:, :2], rtol=1e-4)  # printed with 6 decimals
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """The module of digits.py."""
+    spec = importlib.util.spec_from_file_location("digits", EXAMPLES / "digits.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def idx(array, code):
+    """An array as the bytes of an IDX file."""
+    header = bytes([0, 0, code, array.ndim]) + b"".join(int(one).to_bytes(4, "big") for one in array.shape)
+    return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("dtype", "code"), [("u1", 8), ("i1", 9), ("i2", 11), ("i4", 12), ("f4", 13), ("f8", 14)])
+def test_digits_read_idx_files(digits, tmp_path, dtype, code, packed):
+    array = np.arange(-30, 30).reshape(3, 4, 5).astype(dtype)
+    content = idx(array, code)
+    (tmp_path / "file").write_bytes(gzip.compress(content) if packed else content)
+    found = digits.read_idx(tmp_path / "file")
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, array)
+
+
+IMAGES = idx(np.ones((3, 8, 8), np.uint8), 8)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "is no IDX file: it begins with the bytes ,"),
+        (b"PK\x03\x04 and so on", "no IDX file: it begins with the bytes 50 4b 03 04"),
+        (b"\0\0\x07\x01\0\0\0\0", "no IDX file"),
+        (IMAGES[:9], "ends in its header: 9 bytes of 16"),
+        (IMAGES[:-1], r"has 207 bytes, and its array of shape \(3, 8, 8\) needs 208"),
+        (IMAGES + b"x", "has 209 bytes"),
+        (gzip.compress(IMAGES)[:20], "damaged gzip file"),
+    ],
+)
+def test_digits_refuse_damaged_files(digits, tmp_path, content, text):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ValueError, match=text):
+        digits.read_idx(tmp_path / "file")
+
+
+def test_digits_refuse_files_that_are_not_mnist(digits, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no file named train-images-idx3-ubyte, .* or train-images.idx3-ubyte.gz"):
+        digits.read_mnist(tmp_path, "train")
+    for images, labels, text in [
+        (np.ones((3, 8), np.uint8), np.zeros(3, np.uint8), r"uint8 \(3, 8\), not uint8 \(n, height, width\)"),
+        (np.ones((3, 8, 8), np.uint8), np.zeros(2, np.uint8), r"3 images, and labels of shape \(2,\)"),
+        (np.ones((3, 8, 8), np.uint8), np.full(3, 10, np.uint8), "labels from 10 to 10, not from 0 to 9"),
+    ]:
+        (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(images, 8))
+        (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(labels, 8))
+        with pytest.raises(ValueError, match=text):
+            digits.read_mnist(tmp_path, "train")
+
+
+@pytest.mark.whole
+def test_digits_read_the_files_of_mnist(digits, tmp_path):
+    """Files as MNIST's, of scikit-learn's digits."""
+    for name, part in zip(("train", "t10k"), digits.digits_of_scikit_learn(), strict=True):
+        images = (part.x * 255).round().astype(np.uint8)
+        (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images, 8)))
+        (tmp_path / f"{name}-labels.idx1-ubyte").write_bytes(idx(part.labels.astype(np.uint8), 8))
+    printed = run_example("digits.py", *SMALL["digits.py"].split(), "--data", str(tmp_path), "--device", "cpu", "--ranks", "2")
+    assert "1,438 digits of 8 × 8 pixels" in printed
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_gradients_of_digits_are_differences(digits, model):
+    """In float64, by central differences along random directions."""
+    rng, network = np.random.default_rng(3), digits.NETWORKS[model]
+    x, onehot = rng.random((5, 9, 8)), np.eye(10)[rng.integers(0, 10, 5)]
+    params = [one.astype(float) + 0.01 * rng.normal(size=one.shape) for one in network.start(9, 8, rng)]
+    _, slopes = network.gradient(x, onehot, *params)
+    for number, slope in enumerate(slopes):
+        direction = rng.normal(size=slope.shape)
+        sides = []
+        for step in (1e-6, -1e-6):
+            moved = [one + step * direction if k == number else one for k, one in enumerate(params)]
+            sides.append(network.gradient(x, onehot, *moved)[0])
+        np.testing.assert_allclose((slope * direction).sum(), (sides[0] - sides[1]) / 2e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -147,6 +262,8 @@ def test_energy_reads_a_file(tmp_path, dtype):
             "replica_exchange.py",
             "helium.py",
             "lca.py",
+            "digits.py",
+            "softmax_regression.py",
         ),
     ],
 )
@@ -175,6 +292,9 @@ def test_an_example_saves_its_picture(name, tmp_path):
         ("conjugate_gradients.py", "--device cuda"),
         ("replica_exchange.py", "--device cuda"),
         ("helium.py", "--device cuda"),
+        ("digits.py", "--device cuda"),
+        ("digits.py", "--model cnn --where ranks --device cuda"),
+        ("softmax_regression.py", "--device cuda"),
         ("synkhronos/reductions.py", "--device cuda"),
         ("synkhronos/data.py", "--device cuda"),
         ("synkhronos/shared_variables.py", "--device cuda"),
