@@ -530,6 +530,8 @@ def main() -> None:
         print("epoch   mean loss  accuracy   µs a step (the first epoch compiles)")
         history = learn(trainer, first, validation, args)
         found = trainer.predict(validation.x)
+        if isinstance(trainer, OnRanks) and trainer.step.not_recorded:
+            print(f"the gradient is not recorded: {trainer.step.not_recorded.splitlines()[0]}")
         if isinstance(trainer, OnRanks) and not first:
             compare(trainer, history.losses, Serial(network, training, args))
     accuracy = (found == validation.labels).mean()

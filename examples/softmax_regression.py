@@ -35,6 +35,7 @@ import synknumba as synk
 
 CLASSES = 10
 ROWS = 32  # of a tile
+COLUMNS = CLASSES + 1  # of a tile: e, and the losses
 THREADS = ROWS * CLASSES  # of a block: one for each score of a tile
 
 
@@ -51,7 +52,7 @@ def gradient(x, labels, w, b, loss, w_slope, b_slope):
         w_slope: as w.
         b_slope: as b.
     """
-    tile = cuda.shared.array((ROWS, CLASSES + 1), float64)  # scores, then e; and each row's loss
+    tile = cuda.shared.array((ROWS, COLUMNS), float64)  # scores, then e; in the last column each row's loss
     t, first = cuda.threadIdx.x, cuda.blockIdx.x * ROWS
     rows = min(ROWS, x.shape[0] - first)
     row, c = t // CLASSES, t % CLASSES
