@@ -74,6 +74,7 @@ class Analysis(Numbers):
         super().__init__(body, params, namespace, variable_types)
         self._checked, self.grid = checked, grid
         self.varying: set[str] = {*VARYING_STATE, *(BLOCK.values() if grid else ())}
+        self._first = {id(statement) for statement in takewhile(self._only_reads, body)}
         before = -1
         while before != len(self.varying):
             before = len(self.varying)
@@ -109,7 +110,8 @@ class Analysis(Numbers):
                 case ast.Assign(targets=[ast.Name(id=name)]) if is_exchanged(name):
                     self.varying.add(name)
                 case ast.Assign():
-                    varies = under_varying or not self.is_uniform(statement.value)
+                    alike = id(statement) in self._first and self._is_read_alike(statement.value)
+                    varies = under_varying or not (alike or self.is_uniform(statement.value))
                     for target in statement.targets:
                         unpacks = isinstance(target, ast.Tuple) and not self.is_value_tuple(statement.value)
                         self._mark(target, varies=varies or unpacks)
@@ -127,6 +129,31 @@ class Analysis(Numbers):
                     if isinstance(statement, ast.For):
                         self._mark(statement.target, varies=varies or range_arguments(statement) is None)
                     self._spread(statement.body, under_varying=varies)
+
+    def _only_reads(self, statement: ast.stmt) -> bool:
+        """Returns whether a statement assigns a variable, and neither writes to memory nor waits for other threads."""
+        if not isinstance(statement, ast.Assign) or not all(isinstance(target, ast.Name) for target in statement.targets):
+            return False
+        calls = (node for node in ast.walk(statement.value) if isinstance(node, ast.Call))
+        return all(self.is_pure_function(node.func) for node in calls)
+
+    def _is_read_alike(self, node: ast.expr) -> bool:
+        """Returns whether all threads read the same value, in a statement before which no thread has written to memory.
+
+        It is at the beginning of the kernel, where each thread runs it, and may or may not see what others write afterwards.
+        """
+        if self.may_raise(node):
+            return False
+        match node:
+            case ast.Subscript(ast.Name() as array, index):
+                kind, parts = self.param_type(array), index.elts if isinstance(index, ast.Tuple) else [index]
+                if isinstance(kind, types.Array) and kind.ndim == len(parts):
+                    return isinstance(kind.dtype, types.Number | types.Boolean) and all(map(self.is_uniform, parts))
+            case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp() | ast.IfExp():
+                return all(self._is_read_alike(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+            case ast.Call():
+                return self.is_pure_function(node.func) and not node.keywords and all(map(self._is_read_alike, node.args))
+        return self.is_uniform(node)
 
     def _mark(self, target: ast.expr, *, varies: bool) -> None:
         if varies:

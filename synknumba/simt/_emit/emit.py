@@ -351,13 +351,25 @@ class _Emitter:
     def _is_turned(self, statement: ast.stmt) -> bool:
         if not self.style.split:
             return False
-        if self.planned.strided(statement) is not None or self.planned.is_uniform_loop(statement):
+        strided = self.planned.strided(statement)
+        if strided is not None:
+            return strided.axis in self._wide
+        if self.planned.is_uniform_loop(statement):
             return True
-        return self.planned.is_around_strided(statement, self._wide)
+        return self.planned.is_around_strided(statement, self._wide) or self._is_around_turned(statement)
+
+    def _is_around_turned(self, statement: ast.stmt) -> bool:
+        """Returns whether the statement is an `if` in which all threads go the same way, to a loop that is interchanged."""
+        if not isinstance(statement, ast.If) or not self.known.is_uniform(statement.test):
+            return False
+        leaves = has_return(statement) or synchronises(statement) or next(own_exits([statement]), None) is not None
+        return not leaves and any(map(self._is_turned, [*statement.body, *statement.orelse]))
 
     def _turned(self, statement: ast.stmt, active: Active) -> list[ast.stmt]:
         if self.planned.strided(statement):
             return self._strided(cast(StridedLoop, self.loops.strided(statement)), active)
+        if isinstance(statement, ast.If):
+            return self._if(statement, active, trailing=False)
         return self._uniform_loop(cast(ast.For, statement), active)
 
     def _strided(self, strided: StridedLoop, active: Active) -> list[ast.stmt]:

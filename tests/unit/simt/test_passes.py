@@ -122,13 +122,14 @@ def test_uniform_and_varying() -> None:
         for e in x:
             r = m
         z = math.sqrt(a)
+        later = x[0]
         u = m
         while u > 0:
-            if v > 0:
+            if later > 0:
                 break
             u -= 1
         """)
-    assert known.varying - {"_k_tx", "_k_ty", "_k_tz", "_k_lin"} == {"i", "v", "w", "k2", "q", "e", "u"}
+    assert known.varying - {"_k_tx", "_k_ty", "_k_tz", "_k_lin"} == {"i", "w", "k2", "q", "e", "u", "later"}
     assert list(known.recomputed) == ["i"]
     assert unparse([known.recomputed["i"]]) == f"i = _k_nonneg({GRID})"
 
@@ -470,6 +471,15 @@ def test_strided_loop_with_accumulator() -> None:
         "acc = _k_slot_get(acc__s, _k_lin)",
         "y[_k_tx] = acc",
     ]
+
+
+@pytest.mark.parametrize("go", ["n", "x[0]", "x[n % x.size] + 1.0"])
+@pytest.mark.parametrize(("threads", "turned"), [(1, False), (8, False), (16, True), (256, True)])
+def test_strided_loop_behind_a_condition_of_the_block(go: str, threads: int, turned: bool) -> None:
+    text = f"go = {go}\nif go > 0:\n    for i in range({GRID}, x.size, _k_Bx * _k_Gx):\n        y[i] = x[i]"
+    style = Style(block=(threads, 1, 1))
+    code = unparse(emit_blocks(analysis(text), set(), Divergence(read_source(body)), style).body)
+    assert ("for _k_first_i in" in code) == turned, code
 
 
 ROW_BY_ROW = ROWS + "m = j + n\n    for i in range(_k_tx, x.size, _k_Bx):\n        y[i] += z[m, i]"

@@ -17,7 +17,7 @@ from synknumba import simt
 from tests.quick import whole
 
 SEEDS = [*range(3), *whole(*range(3, 14)), 604, 1048]  # the last two once read a uniform variable that Numba called undefined
-GRID, BLOCK = 3, 8
+GRID, BLOCK = 3, 16  # strided loops of fewer threads are not interchanged
 VARIABLES = ["v0", "v1", "v2"]
 UNIFORM = ["u0", "u1"]
 
@@ -46,7 +46,7 @@ class Writer:
 
     def value(self) -> str:
         a = self.pick(*VARIABLES, "x[i % x.size]", "t", "i", *UNIFORM)
-        b = self.pick(*VARIABLES, "0.25", "t")
+        b = self.pick(*VARIABLES, "0.25", "t", "w")
         return f"{a} {self.pick('+', '-', '*')} {b}"
 
     def condition(self) -> str:
@@ -54,7 +54,7 @@ class Writer:
         if kind < 0.3:
             return f"i {self.pick('<', '<=', '>', '>=')} {self.pick('x.size', 'm', 'x.size - 2', 'u0', '4.5')}"
         if kind < 0.5:
-            return f"{self.uniform()} > {self.random.randint(0, 4)}"
+            return self.pick(f"{self.uniform()} > {self.random.randint(0, 4)}", "w > 0.5")
         if kind < 0.7:
             return f"{self.pick(*VARIABLES)} > 0.5"
         left, right = self.condition(), self.condition()
@@ -110,6 +110,7 @@ class Writer:
             self.statement(depth, left, loop=loop)
 
     def text(self) -> str:
+        self.put(1, f"w = {self.pick('x[m % x.size]', 'x[0] + x[m % 5]', 'x[i % x.size]', '1.0 - x[2]')}")
         for name in VARIABLES:
             self.put(1, f"{name} = {self.pick('x[i % x.size] * 2.0', 't * 0.5', '1.5', '0')}")
         for name in UNIFORM:
