@@ -5,6 +5,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -75,6 +76,7 @@ RUNS = [
         "--tutorial --batch 2 --features 24 --files 4 --periods 2 --device cpu --ranks 3 --scaling",
         r"ranks: \d\.\d\d x one",
     ),
+    ("resnet.py", "--depth 14 --size 32 --batch 4 --steps 3 --device cpu --ranks 2", "images per second"),
 ]
 
 
@@ -111,7 +113,10 @@ def param(name, args, printed):
             "wave.py",
         }
     )
-    return pytest.param(name, args, printed, id=f"{name} {args}", marks=pytest.mark.whole if further else ())
+    marks = [pytest.mark.whole] if further else []
+    if name == "resnet.py":
+        marks.append(pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"))
+    return pytest.param(name, args, printed, id=f"{name} {args}", marks=marks)
 
 
 @pytest.mark.parametrize(("name", "args", "printed"), [param(*run) for run in RUNS])
