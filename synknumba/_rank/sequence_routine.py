@@ -104,10 +104,12 @@ class SequenceRoutine(Repeated):
             if seen != key:  # worth the work once they are repeated
                 return None
             first, count, times, *_ = self._unpack(packed[: self._head])
+            reached = self._numbers.scalars.copy()  # carried numbers, with which the next round of the call goes on
             self._begin_turns()
             self._take_scalars(first)
             state = [self._turns, self._numbers.scalars, *(routine.turn for routine in self._staged)]
             found = table.repetition(first, count, state)
+            self._numbers.scalars[:] = reached
             if found is None:
                 return None
             launch, firsts = found

@@ -1,5 +1,7 @@
 """Numbers that sequences carry from iteration to iteration: those of a loop in Python over single calls."""
 
+import random
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -143,6 +145,91 @@ def test_kinds_of_numbers(world):
         assert_array_equal(log.get_value(rank), [[7, 17, 0.25], [tenth, 8, 17], [tenth, 4, 8], [tenth, 3, 4]])
     for row in dtype_of(np.float32(1.0)), kinds(v, log, np.float32(7.0), 17, 0.25, times=3)[0]:
         assert row == ["float32"] * world.world_size
+
+
+@synk.function(outputs=None)
+def note(log, at, x):
+    log[at] = x
+    return x
+
+
+@synk.function
+def note_silently(log, at, x):
+    log[at] = x
+
+
+@synk.sequence
+def add_steps(log, at, x):
+    add_at(log, at, x + synk.STEP)
+
+
+@synk.parallel(grid=1, block=1)
+@cuda.jit
+def add_at(log, at, x):
+    log[at] += x
+
+
+def loop(result, log, k, x, y, times, every, limit):
+    """What `body_of(result)` gives, in Python: the log, and the kept results."""
+    kept = []
+    for step in range(times):
+        log[step % 4] = x
+        log[4] += sum(y + i for i in range(k % 3 + 1))
+        log[5 + step % 2] = k
+        if (step + 1) % every == 0:
+            kept.append({"kernel": log[4], "function": x, "both": (log[4], x)}[result])
+            if len(kept) > limit:
+                break
+        k, x, y = (3 * k + 1) % 7 + step % 2, y - 0.5 * x, 0.25 * log[4] + k
+    return log, kept
+
+
+def body_of(result):
+    def body(log, k, x, y):
+        told = None
+        if result == "kernel":
+            store(log, synk.STEP % 4, x)
+        else:
+            told = note(log, synk.STEP % 4, x)
+        add_steps(log, 4, y, times=k % 3 + 1)
+        (note_silently if result == "both" else store)(log, 5 + synk.STEP % 2, k)
+        high = fifth(log)
+        synk.carry(k, (3 * k + 1) % 7 + synk.STEP % 2)
+        synk.carry(x, y - 0.5 * x)
+        synk.carry(y, 0.25 * high + k)
+        return {"kernel": high, "function": told, "both": (high, told)}[result]
+
+    return synk.sequence(body)
+
+
+@synk.parallel(grid=1, block=1, outputs={"high": synk.output("max", shape=(), dtype="float64")})
+@cuda.jit
+def fifth(log, high):
+    high[0] = log[4]
+
+
+@pytest.mark.parametrize("result", ["kernel", "function", "both"])
+def test_equal_calls_of_several_rounds(world, result):
+    """Each call begins with its arguments, and each round of it with the numbers of the round before."""
+    rng, body, log = random.Random(result), body_of(result), synk.variable(np.zeros(7))
+    kinds = [(1, 0.5, 2.0, 8, 3, 99), (2, 0.5, 2.0, 8, 3, 99), (1, 0.5, 2.0, 8, 2, 1), (4, 1.25, 0.5, 5, 1, 99)]
+    for call in range(40):
+        if call % 4 == 0 or rng.random() < 0.3:  # else the same call again
+            *start, times, every, limit = rng.choice(kinds)
+        log.set_value(np.zeros(7))
+        expected, kept = loop(result, np.zeros(7), *start, times, every, limit)
+        if limit < 99 or rng.random() < 0.4:
+            seen = []
+            found = body(log, *start, times=times, every=every, until=lambda r, n=limit, s=seen: s.append(r) or len(s) > n)
+        elif rng.random() < 0.3:
+            found = body.submit(log, *start, times=times, every=every).result()
+        else:
+            found = body(log, *start, times=times, every=every)
+        for rank in range(world.world_size):
+            assert_array_equal(log.get_value(rank), expected)
+        results = found if result == "both" else (found,)
+        for one, told in zip(results, zip(*kept, strict=True) if result == "both" else (kept,), strict=True):
+            assert_array_equal(one, np.array(told) if one.ndim == 1 else np.transpose([told] * world.world_size))
 
 
 def test_python_and_tables_give_the_same(monkeypatch):

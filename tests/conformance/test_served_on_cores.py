@@ -128,6 +128,24 @@ def test_rounds_that_are_judged(served, every):
 
 
 @synk.sequence
+def carried(v, n):
+    step(v, n)
+    synk.carry(n, n + 1)
+    return tell(v)
+
+
+def test_carried_numbers_go_on_in_the_next_round(served):
+    """Compiled code repeats the first round of a call; Python runs the others, with the numbers that it has left."""
+    v = synk.variable(np.zeros(1, np.int64))
+    for n in [2] * 12 + [1, 1, 2, 2, 1, 2]:
+        v.set_value(np.zeros(1, np.int64))
+        found = carried(v, n, times=8, every=3, until=lambda t: False)
+        assert_array_equal(found, [2 * sum(range(n, n + k)) for k in (3, 6)])
+        assert v.get_value()[0] == sum(range(n, n + 8))
+    assert served() >= 6
+
+
+@synk.sequence
 def long(v):
     step(v, synk.STEP)
 
