@@ -265,6 +265,8 @@ class Recording(ABC):
             if id(value) not in self.outside:
                 self.outside[id(value)] = value, Data(value)
             return self.outside[id(value)][1]
+        if isinstance(value, np.ndarray):  # a call takes its number
+            self.note_read(value)
         if isinstance(value, Outcome):
             return self._as_array(value)
         if isinstance(value, Line):

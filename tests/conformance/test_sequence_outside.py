@@ -231,6 +231,26 @@ def test_two_arrays_over_the_same_memory(world):
     del world
 
 
+@pytest.mark.parametrize("get", [lambda h: h[0], lambda h: h[0][...], lambda h: h[1].reshape(())], ids=["0-d", "[...]", "view"])
+def test_a_number_in_an_array_of_no_dimensions(world, get):
+    """A call takes its number, not the array."""
+    holder = np.array(1.0), np.ones(1)
+    direct, get_it = holder[0], get
+
+    @synk.sequence
+    def body(y):
+        add(y, direct)
+        add(y, get_it(holder))
+
+    y = synk.variable(np.zeros(4))
+    for number in (1.0, 1.0, 10.0, 10.0, 1.0):
+        for one in holder:
+            one[...] = number
+        body(y, times=2)
+    assert_array_equal(y.get_value(world.world_size - 1), np.full(4, 4 * 23.0))
+    assert body._traced == 2  # the numbers of before are known
+
+
 def test_an_array_is_replaced_by_one_of_another_length(world):
     outside = np.ones(200)
 
