@@ -38,7 +38,7 @@ class RankCode:
 
     def uses(self, roots: Iterable[object], name: str) -> Uses:
         """Returns the functions that these objects reach; raises `WorldError` if the ranks have other code of one."""
-        found = tuple((one, self._known.setdefault(one, one.__code__)) for one in _reached(roots))
+        found = tuple((one, self._known.setdefault(one, one.__code__)) for one in reached(roots))
         for one, code in found:
             if one.__code__ is not code:
                 refuse(one, name)
@@ -56,7 +56,7 @@ def refuse(function: FunctionType, name: str) -> NoReturn:
     )
 
 
-def _reached(roots: Iterable[object]) -> Iterator[FunctionType]:
+def reached(roots: Iterable[object]) -> Iterator[FunctionType]:
     """Yields the functions of the script that objects use: by names, closures, defaults, methods and containers."""
     waiting, seen = list(roots), set[int]()
     while waiting:
