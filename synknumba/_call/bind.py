@@ -369,7 +369,7 @@ class Binder:
         if kind == "i" and not -(2**63) <= value < 2**63:
             if not 0 <= value < 2**64:
                 raise ArgumentError(f"{name}={shown(value)} does not fit in 64 bits; pass a float, or an array")
-            fmt, dtype = "Q", "uint64"
+            fmt, dtype = "Q", None if self._options.style == "function" else "uint64"  # a function gets an int of Python's
         call.key.append((fmt, dtype))
         return call.add_value(value if dtype is None else value.item() if isinstance(value, np.generic) else value, fmt, dtype)
 
@@ -394,6 +394,10 @@ class Binder:
 
         Its key is its pickle, since the value may be mutable, and 1 == 1.0 == True.
         """
+        if isinstance(value, memoryview):  # it would become bytes
+            raise ArgumentError(
+                f"{name} of {self._name} is a memoryview, which cannot be sent to the ranks; {array_hint(value)}"
+            )
         if not (isinstance(value, tuple | Enum | np.generic) or value is None or self._options.style == "function"):
             raise ArgumentError(
                 f"{name} of {self._name} is a {type(value).__name__}, which cannot be passed to a {self._options.style}; "

@@ -233,7 +233,7 @@ class OuterValues:
             return (type(argument), *walk.key)
         try:
             hash(argument)
-        except TypeError:
+        except (TypeError, ValueError):  # the latter of a memoryview that may be written
             return ("id", id(argument), *walk.key)
         return (*_plain_key(argument), *walk.key)
 

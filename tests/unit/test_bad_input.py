@@ -188,6 +188,31 @@ def test_objects(world):
         synk.data([object()])
 
 
+@synk.function(outputs=None)
+def told(value):
+    return f"{type(value).__name__} {value} {float(-value)}"
+
+
+def test_memoryviews(world):
+    """Ranks would get bytes, without shape and type."""
+    through = synk.sequence(lambda value: told(value) and None)
+    for view in (memoryview(np.ones(3)), memoryview(b"abc"), memoryview(np.ones((2, 2)))[:1]):
+        for call in (told, through, lambda view: told([1.0, view]), lambda view: told.submit({"a": view})):
+            with refused(
+                synk.ArgumentError, "value", "of told is a memoryview, which cannot be sent", "pass np.asarray(...) of"
+            ):
+                call(view)
+
+
+def test_ints_of_64_bits_without_sign(world):
+    for number in (2**63 - 1, 2**63, 2**64 - 1, 7, 2**63 + 5):
+        for _ in range(3):
+            assert told(number) == [f"int {number} {float(-number)}"] * 2
+    with refused(synk.ArgumentError, "does not fit in 64 bits"):
+        told(2**64)
+    assert axpy_sum(2**63, np.ones(4), np.zeros(4)) == 2.0**65
+
+
 def test_what_a_kernel_cannot_take(world):
     with refused(synk.ArgumentError, "x of axpy_sum is a list", "np.asarray(...)"):
         axpy_sum(1.0, [1.0, 2.0], X)
