@@ -373,7 +373,9 @@ class Number(Unknown):
 
     def _with(self, sign: str, left: Any, right: Any) -> Any:
         are_int = _are_int(sign, left, right)
-        stays_int = sign != "/" and (sign != "**" or (isinstance(right, int | np.integer) and bool(right >= 0)))
+        # An exponent that only the ranks know gives an int, too: they refuse a negative one.
+        is_root = sign == "**" and isinstance(right, int | np.integer) and bool(right < 0)
+        stays_int = sign != "/" and not is_root
         return self._made(sign, left, right, is_int=all(are_int) and stays_int)
 
     def __add__(self, other: Any) -> Any:

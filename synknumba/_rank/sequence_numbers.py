@@ -3,6 +3,7 @@
 They are kept in cells, words of 8 bytes that compiled code can read, too.
 """
 
+import math
 import struct
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -26,9 +27,17 @@ def _as_numpy(python: Callable[[Any, Any], Any], numpy: Callable[[Any, Any], Any
         if value is not None and not isinstance(value, complex):
             return value
         with np.errstate(all="ignore"):
-            return numpy(np.float64(left), np.float64(right)).item()
+            return numpy(_as_float(left), _as_float(right)).item()
 
     return compute
+
+
+def _as_float(value: Any) -> np.float64:
+    """Returns a number as float64; infinity for an int beyond its range."""
+    try:
+        return np.float64(value)
+    except OverflowError:
+        return np.float64(np.inf if value > 0 else -np.inf)
 
 
 def _of_floats(ufunc: np.ufunc, of_ints: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -38,12 +47,21 @@ def _of_floats(ufunc: np.ufunc, of_ints: Callable[..., Any] | None = None) -> Ca
         if of_ints is not None and all(isinstance(one, int) for one in operands):
             return of_ints(*operands)
         with np.errstate(all="ignore"):
-            return ufunc(*map(np.float64, operands)).item()
+            return ufunc(*map(_as_float, operands)).item()
 
     return compute
 
 
-_RAISING = {"/": np.true_divide, "//": np.floor_divide, "%": np.remainder, "**": np.power}  # Python raises where NumPy has inf
+# Python raises where NumPy has inf: for a division by 0, and a float beside an int beyond its range.
+_RAISING: Mapping[str, np.ufunc] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": np.true_divide,
+    "//": np.floor_divide,
+    "%": np.remainder,
+    "**": np.power,
+}
 _OF_INTS = {"minimum": min, "maximum": max}
 OPERATORS = {
     **tracing.OPERATORS,
@@ -121,6 +139,10 @@ class Numbers:
                 return self._values[slot] if is_float is None else self._cell(self.results, slot, is_float=is_float)
         return OPERATORS[kind](*map(self.evaluate, operands))
 
+    def count(self, formula: Formula) -> int:
+        """Returns the value of a formula for the number of iterations of an inner sequence; raises as `packed` does."""
+        return int.from_bytes(self.packed("q", formula, "times= of an inner sequence"), "little", signed=True)
+
     def fill(self, values: bytearray, part: Part) -> None:
         """Writes what a part's formulas give into its packed values; raises as `packed` does."""
         for offset, letter, formula in part.formulas:
@@ -136,8 +158,12 @@ class Numbers:
         value = self.evaluate(formula)
         try:
             return struct.pack("<" + letter, value)
-        except struct.error:
-            what = "is no finite int" if letter in "qQ" and isinstance(value, float) else "does not fit in 64 bits"
+        except (struct.error, OverflowError):
+            if letter == "d":  # of an int beyond its range
+                return struct.pack("<d", _as_float(value))
+            what = "does not fit in 64 bits"
+            if isinstance(value, float):  # of a division by 0, or a negative exponent
+                what = "has a negative exponent, and is no int" if math.isfinite(value) else "is no finite int"
             line = self._lines.get((part, formula))
             raise OverflowError(
                 f"{f'{line}: ' if line else ''}a number that the sequence computes for {part} {what}: {shown(value)}; compute "

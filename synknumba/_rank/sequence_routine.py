@@ -364,7 +364,7 @@ class SequenceRoutine(Repeated):
 
     def _loop(self, loop: Loop, actions: Sequence[Action], whole: Stretch | None, word: int) -> None:
         """Runs an inner sequence; `word` shows its parts meanwhile. Where ranks do not meet, its parts do not count."""
-        times, before = int(self._numbers.evaluate(loop.times)), self._count
+        times, before = self._numbers.count(loop.times), self._count
         position = self._shown(word)
         if loop.meets:
             self._meet()

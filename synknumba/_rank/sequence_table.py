@@ -283,7 +283,7 @@ class SequenceTable(FormulaRows):
         self._kept.append(times)
 
         def count() -> None:
-            times[0] = int(self._numbers.evaluate(loop.times))
+            times[0] = self._numbers.count(loop.times)
 
         self._store(loop.times, count, lambda source, is_float: self._store_int(times.ctypes.data, source, is_float=is_float))
         if loop.meets:

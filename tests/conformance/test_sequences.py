@@ -301,6 +301,58 @@ def test_numbers_are_ieee_numbers_and_ints_of_any_length(world):
         cube(v, 3 * 10**6 * 10**3)
 
 
+@synk.function(outputs=None)
+def told(number):
+    return f"{type(number).__name__} {number}"
+
+
+def test_powers_of_ints_are_those_of_python(world):
+    @synk.sequence
+    def power(n, k):
+        return told(n**k)
+
+    @synk.sequence
+    def others(n, k):
+        return told(3**synk.STEP), told(1.0 * n**k), told(n**-1), told(n**k % 7), told(np.maximum(n, 2) ** k)
+
+    @synk.sequence
+    def repeated(v, k):
+        synk.sequence(lambda v: scale(v, 2.0))(v, times=2**k)
+
+    for n, k in ((3, 39), (2, 5), (-2, 63), (2, 62), (0, 0), (-7, 3), (1, 10**15), (10, 18)):
+        assert power(n, k) == [f"int {n**k}"] * world.world_size
+    wanted = 3**38, 1.0 * 5**3, 5**-1, 5**3 % 7, 5**3
+    assert [one[0] for one in others(5, 3, times=39)] == [f"{type(one).__name__} {one}" for one in wanted]
+    for n, k, says in (
+        (2, 63, "does not fit in 64 bits: 9223372036854775808; compute with floats"),
+        (2, 2000, "does not fit in 64 bits: an int of 2001 bits"),
+        (2, 10**9, "is no finite int: inf; compute with floats"),
+        (2, -3, r"has a negative exponent, and is no int: 0\.125; compute with floats"),
+    ):
+        with pytest.raises(
+            synk.RankError, match=rf"test_sequences\.py:\d+: a number that the sequence computes for told\(.*{says}"
+        ):
+            power(n, k)
+    v = synk.variable(np.ones(1))
+    repeated(v, 3)
+    assert v.get_value()[0] == 2.0**8
+    with pytest.raises(synk.RankError, match=r"for times= of an inner sequence has a negative exponent"):
+        repeated(v, -1)
+
+
+def test_floats_of_ints_beyond_their_range(world):
+    @synk.sequence
+    def body(v, n, k):
+        scale(v, 1.0 * n**k)
+        scale(v, np.sqrt(n**k) - 1.0 + (-n) ** k)
+
+    v = synk.variable(np.ones(1))
+    for k, expected in ((2, 9.0 * (3 - 1.0 + 9)), (3, 27.0 * (27**0.5 - 1.0 - 27)), (1001, np.nan)):
+        v.set_value([1.0])
+        body(v, 3, k)
+        assert_array_equal(v.get_value(world.world_size - 1), expected)
+
+
 def test_a_variable_may_be_passed_twice_where_it_is_only_read(world):
     @synk.sequence
     def body(v, w):
