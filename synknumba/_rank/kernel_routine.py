@@ -250,7 +250,7 @@ class Accumulator(OutputSteps):
         host = place.host(param.parts)
         if param.op == "gather":
             return host
-        return host[place.rank].reshape(param.shape or (1,))
+        return host[place.rank, ...].reshape(param.shape or (1,))  # a view, also of a number
 
     def before(self) -> list[Step]:
         if self._total is None or self._shared:

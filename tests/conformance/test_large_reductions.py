@@ -254,6 +254,31 @@ def refuse_one_row(rows):
     return 32
 
 
+def test_numbers_beside_so_many_results_that_they_have_no_room(world, monkeypatch):
+    """A rank's part of a number is then an element of an array, and not the number."""
+    monkeypatch.setattr(outputs_module, "SMALL_RESULT_BYTES", 1 << 14)
+    arrays = {name: synk.output("sum", shape=2048, dtype="float64") for name in "abcd"}  # 64 KiB
+    numbers = {
+        name: synk.output(op, shape=(), dtype="float64") for name, op in (("total", "sum"), ("mean", "mean"), ("each", None))
+    }
+
+    @synk.parallel(grid=1, block=1, outputs=arrays | numbers)
+    @cuda.jit
+    def kernel(x, a, b, c, d, total, mean, each):
+        for one in (a, b, c, d):
+            one[0] += x[0]
+        total[0] += 2 * x[0]
+        mean[0] += 3 * x[0]
+        each[0] += 4 * x[0]
+
+    body, x = synk.sequence(lambda x: tuple(kernel(x))), synk.variable(np.ones(1))
+    for call in (kernel, kernel, body, body):
+        *some, last, total, mean, each = call(x)
+        assert [some[0][0], last[0], total] == [world.world_size, world.world_size, 2 * world.world_size]
+        assert mean == 3
+        assert each == [4] * world.world_size
+
+
 def test_a_rank_that_fails_keeps_nobody_waiting(world):
     def reduce(x, total):
         j = cuda.grid(1)
