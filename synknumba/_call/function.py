@@ -75,6 +75,7 @@ OWN_VALUES = 3  # at most so many for each rank select rows of sliceable variabl
 
 
 FUNCTION_BYTES = 4096  # of small results of a Python function in a sequence; larger ones are in a segment of their own
+ROOM_SHARE = 8  # part of the room for small results that one function gets: some 50 fit in
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -533,11 +534,20 @@ class Function(Decorated, Distributed, Generic[P, R]):
         return Prepared(plan, call, used if small is None else sum(small), self._may_write(call), selector, uses)
 
     def _small_of_function(self, used: int, room: int) -> tuple[int, int]:
-        """Returns where the results of a Python function lie in `room` bytes, and how many they may have."""
-        nbytes = min(FUNCTION_BYTES, (room - used) // 2 // 64 * 64)
-        if nbytes < FIRST_LEAF:
-            raise ArgumentError(f"{self.name}: a sequence has room for the results of fewer functions; call it in two")
-        return used, nbytes
+        """Returns where the results of a Python function lie in `room` bytes, and how many they may have.
+
+        One that returns nothing takes its number only. Others share the room, of which each leaves the rest most.
+        """
+        first = -(-used // 64) * 64
+        left = (room - first) // 64 * 64
+        if left < FIRST_LEAF:
+            of_others = "" if self._options.has_ops else ", or fewer functions that return something"
+            raise ArgumentError(
+                f"{self.name}: the {room:,} bytes for the results of all calls of a body are full; make two sequences of it"
+                f"{of_others}"
+            )
+        fair = left // ROOM_SHARE // 64 * 64 if self._options.has_ops else 0
+        return first, max(FIRST_LEAF, min(FUNCTION_BYTES, fair))
 
     def _make_plan(
         self, world: Engine, call: Call, used: int = 0, small: tuple[int, int] | None = None, *, lends: bool = True

@@ -308,27 +308,34 @@ def waits(accesses: Sequence[Access | None]) -> tuple[list[Wait | None], set[int
         The wait before each part, and the indices of the parts after which ranks show their counts.
     """
     size = len(accesses)
+    # Parts of equal accesses have the same conflicts, and only the last of them counts. Most access no other rank's memory, and
+    # do not conflict with each other: so the work does not grow with the square of the parts.
+    kinds: dict[Access, int] = {}
+    kind_of = [None if access is None else kinds.setdefault(access, len(kinds)) for access in accesses]
+    of_kind, known_conflicts = list(kinds), dict[tuple[int, int], tuple[bool, bool]]()
+    remote = {kind for access, kind in kinds.items() if access.remote_reads or access.remote_writes}
+    last: dict[int, int] = {}  # since the last barrier: greatest index of a part of a kind, counted over iterations
     found: list[Wait | None] = [None] * size
     shown: set[int] = set()
     # Greatest index of a part, counted over iterations, that all other ranks, or the neighbours, are known to have finished.
     known = {False: -1, True: -1}
-    barrier = -1
     for turn in range(3):  # in the last one, waits are those of every iteration
-        for place, access in enumerate(accesses):
+        for place, kind in enumerate(kind_of):
             now = turn * size + place
-            if access is None:
+            if kind is None:
                 known = {False: now, True: now}
-                barrier, found[place] = now, None
+                found[place] = None
+                last.clear()
                 continue
             needed = {False: -1, True: -1}
-            for back in range(1, size + 1):  # a part may conflict with itself, an iteration before
-                at = now - back
-                other = accesses[at % size] if at > barrier else None
-                if other is None:
-                    break
-                conflicts, nearby = conflict(other, access)
+            for other in last if kind in remote else remote & last.keys():  # a part may conflict with itself, too
+                pair = other, kind
+                if pair not in known_conflicts:
+                    known_conflicts[pair] = conflict(of_kind[other], of_kind[kind])
+                conflicts, nearby = known_conflicts[pair]
                 if conflicts:
-                    needed[nearby] = max(needed[nearby], at)
+                    needed[nearby] = max(needed[nearby], last[other])
+            last[kind] = now
             found[place] = wait = _wait(now, needed, known)
             if wait is not None:
                 level = now - wait.back

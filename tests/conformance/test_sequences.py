@@ -588,6 +588,53 @@ def test_results_of_all_kinds(world):
     assert body._traced == 1
 
 
+@synk.function
+def add_to(v, at, number):
+    v[at] += number
+
+
+@synk.function(outputs="sum")
+def filled(v, at):
+    return np.full(at, v[at])
+
+
+def test_bodies_of_many_calls(world):
+    """Functions that return nothing leave room for the results of others, and of kernels."""
+
+    @synk.sequence
+    def body(v, n, count):
+        for at in range(count):
+            add_to(v, at, n + at)
+        found = [filled(v, at) for at in range(0, 440, 10)]
+        return found, dot(v, v)
+
+    v = synk.variable(np.zeros(450))
+    found, square = body(v, 1, synk.static(450), times=2)
+    expected = 2.0 * np.arange(1, 451)
+    assert_array_equal(v.get_value(world.world_size - 1), expected)
+    for at, one in zip(range(0, 440, 10), found, strict=True):
+        assert_array_equal(one, np.full(at, world.world_size * expected[at]))
+    assert square == world.world_size * (expected @ expected)
+
+
+def test_a_body_of_too_many_calls(world):
+    v = synk.variable(np.zeros(1))
+    for call, most, says in (
+        (lambda: filled(v, 0), 40, "make two sequences"),
+        (lambda: add_to(v, 0, 1), 1000, "or fewer func"),
+    ):
+
+        @synk.sequence
+        def body(count, call=call):
+            for _ in range(count):
+                call()
+
+        body.plan(synk.static(most))
+        with pytest.raises(synk.ArgumentError, match=rf"test_sequences.py:\d+: .*the 65,536 bytes for the results .*{says}"):
+            body(synk.static(1100))
+    del world
+
+
 def test_variables_of_the_closure_may_get_other_memory(world):
     v = synk.variable(np.ones(3))
 
