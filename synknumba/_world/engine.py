@@ -208,6 +208,7 @@ class Engine:
         "__weakref__",
         "_at_close",
         "_at_end",
+        "_awaiting",
         "_belongings",
         "_call",
         "_closed",
@@ -286,6 +287,7 @@ class Engine:
         self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001  # as `Condition` uses it
         self._call: FrameType | None = None  # frame of the call that has the world
         self._flight: Flight | None = None  # call on which the ranks work while the script goes on
+        self._awaiting: set[int] = set()  # threads that wait in `await_flight`, or are about to
         self._looking = threading.RLock()  # held to read the control block, which another thread may free
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._closing = False
@@ -375,7 +377,10 @@ class Engine:
             RankDied, CallTimeout: of the call in flight; other errors of it stay in its future.
         """
         # A drop in another thread, perhaps by a garbage collection there, is no call of the user, and soon over: wait for it.
-        if not self._take(call or _frame(1), DROP_SECONDS if self._drops else 0.0):
+        # Nor is the wait for a call in flight, which has ended if the world is free at the second try.
+        if not self._take(call or _frame(1), DROP_SECONDS if self._drops else 0.0) and not self._take(
+            call or _frame(1), threading.TIMEOUT_MAX if self._awaiting else 0.0
+        ):
             tracing.refuse(f"{calling().function}()")
             if self.judged and self._is_mine():
                 raise WorldError(
@@ -421,20 +426,24 @@ class Engine:
         Raises:
             WorldError: this thread is in another call, around this one.
         """
-        began = time.monotonic()
-        if not self._take(_frame(), lock_limit(seconds)):
-            if self._is_mine():
-                raise WorldError(f"result() of {flight.info} was asked for in the middle of another call; ask after it")
-            return  # another thread had the world for so long
+        began, thread = time.monotonic(), threading.get_ident()
+        self._awaiting.add(thread)  # before taking the lock, as for drops
         try:
-            if self._rounds.under_way:
-                self._rounds.break_off()
-            if self._flight is flight:
-                self._land(remaining(seconds, began))
-            elif not flight.over:  # it was interrupted, and the round has ended meanwhile
-                flight.interrupt()
+            if not self._take(_frame(), lock_limit(seconds)):
+                if self._is_mine():
+                    raise WorldError(f"result() of {flight.info} was asked for in the middle of another call; ask after it")
+                return  # another thread had the world for so long
+            try:
+                if self._rounds.under_way:
+                    self._rounds.break_off()
+                if self._flight is flight:
+                    self._land(remaining(seconds, began))
+                elif not flight.over:  # it was interrupted, and the round has ended meanwhile
+                    flight.interrupt()
+            finally:
+                self.end()
         finally:
-            self.end()
+            self._awaiting.discard(thread)
 
     def has_landed(self, flight: Flight) -> bool:
         """Returns whether `await_flight` would not wait for the ranks."""

@@ -239,6 +239,47 @@ def test_closed_by_a_thread_while_result_waits(start):
     script.finish()
 
 
+@pytest.mark.parametrize("use", ["late.submit(ROWS).result()", *whole("total(ROWS)", "v.get_value(0)")])
+def test_another_thread_waits_for_the_call_for_which_result_waits(start, use):
+    script = start(f"""
+        import threading
+
+        @synk.function(outputs="sum")
+        def late(x):
+            time.sleep(0.2)
+            return x.sum()
+
+        def is_waiting():  # in the main thread, which then has the world
+            frame = sys._current_frames()[threading.main_thread().ident]
+            while frame is not None and frame.f_code.co_name != "land":
+                frame = frame.f_back
+            return frame is not None
+
+        def use_then():
+            while not is_waiting() and not told:
+                time.sleep(0.001)
+            found.append({use})
+
+        v = synk.variable(np.zeros(2))
+        with synk.fork(2, device="cpu"):
+            for limit in (None, 0.05):
+                found, told, future = [], [], late.submit(ROWS)
+                thread = threading.Thread(target=use_then)
+                thread.start()
+                try:
+                    assert future.result(limit) == ROWS.sum()
+                except TimeoutError:
+                    assert limit
+                told.append("ended")
+                thread.join()
+                assert len(found) == 1
+                assert future.result() == ROWS.sum()
+        say("ended")
+    """)
+    script.expect("ended")
+    script.finish()
+
+
 def test_a_child_does_not_touch_the_call(start):
     script = start("""
         with synk.fork(2, device="cpu") as world:
