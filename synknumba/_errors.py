@@ -8,10 +8,11 @@ rank and re-raised in the coordinator.
 import functools
 import linecache
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final, TypeVar
 
 SANDBOX = "A sandbox refuses this system call: allow it in its profile, as by docker run --security-opt seccomp=<profile>."
@@ -35,34 +36,53 @@ def shorten(error: BaseException) -> None:
 
     So are those of Python's own library that the package has called. Frames of other files stay, such as those of a function
     that the script has passed. The `except` clause that calls this then re-raises by `raise` alone, which adds no frame.
+
+    An error in such a function is shortened, too. One of Python's or NumPy's that this package has caused keeps all frames,
+    which tell where.
     """
     if full_traceback():
         return
     frames, left, of_package = [], error.__traceback__, False
     while left is not None:
-        file = left.tb_frame.f_code.co_filename
-        of_package = file.startswith(_PACKAGE) or (of_package and file.startswith(_LIBRARY) and _INSTALLED not in file)
+        of_package = _is_of_package(left, of_package)
         if not of_package:
             frames.append(left)
         left = left.tb_next
+    if of_package and not isinstance(error, SynkError | Warning | TimeoutError):  # those that this package raises
+        return
     following: TracebackType | None = None
     for one in reversed(frames):
         following = TracebackType(following, one.tb_frame, one.tb_lasti, one.tb_lineno)
     error.__traceback__ = following
 
 
+def _is_of_package(entry: TracebackType, after_package: bool) -> bool:
+    """Returns whether a frame is one of this package, or of Python's library below one."""
+    file = entry.tb_frame.f_code.co_filename
+    return file.startswith(_PACKAGE) or (after_package and file.startswith(_LIBRARY) and _INSTALLED not in file)
+
+
 def shortened(function: _F) -> _F:
-    """Makes a function raise errors of this package without the package's own frames."""
+    """Makes a function raise errors without this package's own frames; see `shorten`."""
 
     @functools.wraps(function)
     def _called(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except SynkError as error:
+        except Exception as error:
             shorten(error)
             raise
 
     return _called  # type: ignore[return-value]  # the same signature
+
+
+def depth_of_script() -> int:
+    """Returns the `stacklevel` at which the function that calls this one warns about the script's line."""
+    depth, frame = 1, sys._getframe(1)  # noqa: SLF001  # as the warnings module does
+    above: FrameType | None = frame
+    while above is not None and above.f_code.co_filename.startswith(_PACKAGE):
+        depth, above = depth + 1, above.f_back
+    return depth
 
 
 class SynkError(Exception):

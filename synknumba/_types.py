@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from synknumba._errors import ArgumentError, SynkError, shorten
+from synknumba._errors import ArgumentError, shorten
 
 DeviceKind: TypeAlias = Literal["cuda", "cpu"]
 NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather", "argmin", "argmax"]
@@ -90,12 +90,11 @@ def known_options(function: _F) -> _F:
     def _checked(*args: Any, **options: Any) -> Any:
         try:
             return function(*args, **options)
-        except SynkError as error:
-            shorten(error)
-            raise
-        except TypeError as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise  # in the function
+        except Exception as error:
+            inside = error.__traceback__ is None or error.__traceback__.tb_next is not None
+            if inside or not isinstance(error, TypeError):
+                shorten(error)
+                raise
             message = _misfit(function, options, error)
         raise ArgumentError(message)
 

@@ -213,8 +213,12 @@ class Function(Decorated, Distributed, Generic[P, R]):
         if tracing.current is not None and tracing.current.is_here:
             options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
             return tracing.current.call(self, args, kwargs, options)
-        world = current_world()
-        world.begin()
+        try:
+            world = current_world()
+            world.begin()
+        except SynkError as error:
+            shorten(error)
+            raise
         try:
             for one, code in self._uses:
                 if one.__code__ is not code:
@@ -233,7 +237,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
                         raise
             options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
             return self._call(world, args, kwargs, options)
-        except SynkError as error:
+        except Exception as error:
             if isinstance(error, SharedMemoryError):  # perhaps of results, of which ranks tell once
                 self._plans.forget_all()  # plans made anew are told again
             shorten(error)
@@ -388,6 +392,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         """Binds a decorated method to its instance, which is sent to the ranks by pickle."""
         return self if instance is None else Method(self, instance)
 
+    @shortened
     def as_serial(
         self,
         *args: Any,
@@ -711,6 +716,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
 
     # ---- inspection
 
+    @shortened
     def build_inputs(
         self,
         *values: Any,

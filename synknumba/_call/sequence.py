@@ -97,6 +97,7 @@ class Static:
         return f"synk.static({self.value!r})"
 
 
+@shortened
 def static(value: Any) -> Any:
     """Marks a number as part of a sequence: its body can compute with it, and another value makes another sequence.
 
@@ -563,9 +564,13 @@ class Sequence(Generic[P, R]):
         if recorder is not None and recorder.is_here:
             assert isinstance(recorder, Recording)  # there is no other recorder
             return self._inside(recorder, args, kwargs, times, every, until)
-        times, every = self._checked(times, every, until)
-        world = current_world()
-        world.begin()
+        try:
+            times, every = self._checked(times, every, until)
+            world = current_world()
+            world.begin()
+        except SynkError as error:
+            shorten(error)
+            raise
         try:
             plan, scalars, back = self._prepared(world, args, kwargs, times)
             if not times:
@@ -574,7 +579,7 @@ class Sequence(Generic[P, R]):
             result = self._repeat(plan, scalars, times, every, until)
             for array, staged in back:
                 copy_into(array, staged.data)
-        except SynkError as error:
+        except Exception as error:
             shorten(error)
             raise
         else:
@@ -1110,6 +1115,7 @@ def _count(name: str, option: str, value: Any, least: int) -> int:
     return number
 
 
+@shortened
 def sequence(function: Callable[P, R] = _NOTHING, /, **options: Never) -> Sequence[P, R]:
     """Makes a function that calls others into a sequence: the ranks run its calls by themselves, as often as asked.
 

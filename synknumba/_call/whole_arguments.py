@@ -8,6 +8,7 @@ from synknumba._call.call import Call, leaves_of
 from synknumba._call.guarded_rows import RowUses
 from synknumba._call.options import FunctionOptions
 from synknumba._call.variable_rows import shapes_by_rank
+from synknumba._errors import depth_of_script
 from synknumba._ops.tree import flatten
 from synknumba._types import RankConstant
 from synknumba._wire.program import Broadcast, Constant, Dynamic, Param, Sharded
@@ -43,7 +44,7 @@ def warn_of_whole(name: str, defaults: Mapping[str, Any], options: FunctionOptio
                 f"counts it once per rank; pass a NumPy array to have its rows divided, or name it in "
                 f'broadcast=("{parameter}",) if every rank needs all of it',
                 RuntimeWarning,
-                stacklevel=6,  # the script's call
+                stacklevel=depth_of_script(),
             )
             return
 
@@ -65,7 +66,7 @@ def warn_of_means(name: str, options: FunctionOptions, call: Call) -> None:
                 f"the op 'mean' of {name} counts each rank equally, since the call has no rows, and {parameter} has "
                 f'{rows} rows on the ranks; name it in sliceable=("{parameter}",) to weight ranks by them, or gather sums',
                 RuntimeWarning,
-                stacklevel=6,  # the script's call
+                stacklevel=depth_of_script(),
             )
             return
 
@@ -83,7 +84,8 @@ def warn_of_pairs(name: str, uses: RowUses, call: Call) -> None:
     for one in uses.guarded:
         problem = _told_apart(one.used, one.guard, call, is_written=one.is_written)
         if problem:
-            warnings.warn(f"{name} ({one.place}) uses {one.index} as an index of both: {problem}", RuntimeWarning, stacklevel=6)
+            message = f"{name} ({one.place}) uses {one.index} as an index of both: {problem}"
+            warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
             return
     for parameter in uses.looked_up:
         if isinstance(call.parameters.get(parameter), Sharded):
@@ -91,7 +93,7 @@ def warn_of_pairs(name: str, uses: RowUses, call: Call) -> None:
                 f"{name} looks up elements of {parameter} by values of another array, but {parameter} is divided among the "
                 f'ranks, which have their own rows only; name it in broadcast=("{parameter}",) to have all of it on every rank',
                 RuntimeWarning,
-                stacklevel=6,
+                stacklevel=depth_of_script(),
             )
             return
 

@@ -20,6 +20,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from synknumba._errors import depth_of_script
+
 _OURS = "/memfd:synk-"  # how /proc shows the descriptors of memory files, such as those of `_host/stacks.py`
 _LINE_BUFFERED, _BUFFER_BYTES = 1, 8192  # stdio.h, _IOLBF and BUFSIZ
 
@@ -271,7 +273,7 @@ def tell_of_threads() -> None:
         f"inherit {'them' if many else 'it'}, and a lock that {'one of them' if many else 'it'} holds now stays "
         "locked on the ranks forever. Call fork() before starting threads."
     )
-    warnings.warn(message, RuntimeWarning, stacklevel=4)
+    warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
 
 
 def _is_of_notebook(thread: threading.Thread) -> bool:

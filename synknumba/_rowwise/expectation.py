@@ -134,6 +134,7 @@ class Expectation(RowFunction):
         selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
         return self._taken(Function.__call__, selecting, args, kwargs, block, until, (min_rows, max_rows))
 
+    @shortened
     def submit(
         self,
         *args: Any,
@@ -173,6 +174,7 @@ class Expectation(RowFunction):
 
         return function._submit_then(finished, (*passed, *last), {}, options)  # noqa: SLF001
 
+    @shortened
     def as_serial(
         self,
         *args: Any,
@@ -190,6 +192,7 @@ class Expectation(RowFunction):
         selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
         return self._taken(Function.as_serial, selecting, args, kwargs, block, until, (min_rows, max_rows))
 
+    @shortened
     def plan(self, *args: Any, num_slices: int = 1, block: int = 1, world_size: int | None = None, **kwargs: Any) -> PlanReport:
         """Plans a call without making it, as `Function.plan` does; without `until`, which takes several parts."""
         estimate.check_block(block)

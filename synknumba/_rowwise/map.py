@@ -100,6 +100,7 @@ class Vectorized(Reducible):
         result = function(*passed, batch=batch, local_batch=local_batch, num_slices=num_slices, shards=shards)
         return result.reshape(len(result), *row) if out is None else out
 
+    @shortened
     def submit(
         self,
         *args: Any,
@@ -119,6 +120,7 @@ class Vectorized(Reducible):
 
         return function._submit_then(shaped, passed, {}, options)  # noqa: SLF001
 
+    @shortened
     def as_serial(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Applies the function on the root alone, to all rows."""
         selection = split_selection(kwargs)
@@ -126,6 +128,7 @@ class Vectorized(Reducible):
         result = function.as_serial(*passed, **selection)
         return result.reshape(len(result), *row) if out is None else out
 
+    @shortened
     def plan(self, *args: Any, out: Any = None, world_size: int | None = None, **kwargs: Any) -> PlanReport:
         """Plans a call without making it, as `Function.plan` does."""
         selection = split_selection(kwargs)

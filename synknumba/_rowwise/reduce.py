@@ -15,7 +15,7 @@ from synknumba import simt
 from synknumba._call.arguments import IndexRange, Output
 from synknumba._call.function import Function
 from synknumba._call.options import FunctionOptions
-from synknumba._errors import ArgumentError, DataError, ReductionError
+from synknumba._errors import ArgumentError, DataError, ReductionError, shortened
 from synknumba._ops.launch import LaunchConfig, RowGrid
 from synknumba._rowwise.arguments import Given, describe, quick_key
 from synknumba._rowwise.base import RowFunction
@@ -60,6 +60,7 @@ class Reducible(RowFunction):
         super().__init__(function, options, name, OWN_NAMES)
         self._signatures = Signatures(self._inner, parse(self.name, signatures, len(self._parameters)) if signatures else ())
 
+    @shortened
     def reduce(
         self,
         array: Any,
@@ -128,6 +129,7 @@ class Reducible(RowFunction):
         reduced = partials[0, 0].reshape(reduction.row)
         return reduced[np.newaxis] if keepdims else reduced[()]
 
+    @shortened
     def accumulate(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         """Raises ReductionError: ranks cannot accumulate independently."""
         raise ReductionError(

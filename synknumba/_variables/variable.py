@@ -76,6 +76,7 @@ class Variable:
         """Bytes of the elements on the root, in all arrays."""
         return self._state.nbytes
 
+    @shortened
     def __len__(self) -> int:
         """Returns the number of rows of a replica; raises `PartitionError` if the variable is divided."""
         state = self._state
@@ -141,6 +142,7 @@ class Variable:
         refuse_on_rank("variables are set")
         self._state.set_value(accepted(self._state, value), rank)
 
+    @shortened
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Returns a copy of the root's array; raises `PartitionError` if the variable is divided."""
         if copy is False:
@@ -149,12 +151,15 @@ class Variable:
             raise ArgumentError(f"{self._state.label} is a tree {describe(self._state.structure())}; use get_value()")
         return np.asarray(self.get_value(), dtype=dtype)
 
+    @shortened
     def __bool__(self) -> bool:
         return bool(np.asarray(self))
 
+    @shortened
     def __int__(self) -> int:
         return int(np.asarray(self))
 
+    @shortened
     def __float__(self) -> float:
         return float(np.asarray(self))
 
@@ -196,6 +201,7 @@ _REFUSED_METHODS = (
 )
 
 
+@shortened
 def _refuse_arithmetic(self: Variable, *_: object) -> NoReturn:
     if tracing.current is not None and tracing.current.is_here:
         raise ArgumentError(
@@ -208,6 +214,7 @@ def _refuse_arithmetic(self: Variable, *_: object) -> NoReturn:
     )
 
 
+@shortened
 def _refuse_assignment(self: Variable, *_: object) -> NoReturn:
     raise ArgumentError(
         f"{self._state.label} lives on the ranks, and the script cannot assign its elements; use set_value(), or pass it to "
@@ -260,6 +267,7 @@ class Branch:
         return self.label
 
 
+@shortened
 def _branch(self: Variable, key: Any) -> Branch:
     """Returns a part of a tree, in the body of a sequence."""
     state = state_of(self)

@@ -6,22 +6,18 @@ A world has at most one call in flight, which no thread holds. Whoever takes the
 error then stays in its `Flight`, to which the script's `Future` refers.
 """
 
-import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable
-from types import FrameType
 from typing import TYPE_CHECKING, Any, final
 
-from synknumba._errors import WorldError
+from synknumba._errors import WorldError, depth_of_script
 from synknumba._world.failure import CallInfo
 
 if TYPE_CHECKING:
     from synknumba._world.engine import Engine
     from synknumba._world.rounds import Learn
-
-_PACKAGE = __name__.partition(".")[0]
 
 
 @final
@@ -128,16 +124,7 @@ class Flight:
             self.told = True
             what = f"{type(self.error).__name__}: {self.error}"
             message = f"a submitted call of {self.info} failed, and nobody asked for its result(): {what}"
-            warnings.warn(message, RuntimeWarning, stacklevel=_depth_of_script())
-
-
-def _depth_of_script() -> int:
-    """Returns the `stacklevel` at which the function that calls this one warns about the script's line."""
-    depth, frame = 1, sys._getframe(1)  # noqa: SLF001  # as the warnings module does
-    above: FrameType | None = frame
-    while above is not None and above.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
-        depth, above = depth + 1, above.f_back
-    return depth
+            warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
 
 
 def remaining(seconds: float | None, began: float) -> float | None:

@@ -11,7 +11,7 @@ from typing import get_args
 
 from synknumba import _tracing as tracing
 from synknumba._device import cuda_is_initialised, probed, usable_cores
-from synknumba._errors import DeviceError, PartitionError, WorldError
+from synknumba._errors import DeviceError, PartitionError, WorldError, depth_of_script
 from synknumba._host import this_process
 from synknumba._host.inherited import tell_of_threads
 from synknumba._types import DeviceKind, Transport, as_flag, known_options, shown
@@ -152,7 +152,7 @@ def _check_mpi() -> None:
             f"fork() in one of {count} processes that a launcher has started ({name}={count}): each opens a world of its own, "
             "on the same devices unless `devices` says otherwise. Start the script once, without mpiexec or srun.",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=depth_of_script(),
         )
 
 
@@ -195,7 +195,7 @@ def _resolve(
     report = awake.enter_context(probed())
     if report.count == 0 and device == "auto" and devices is None:
         if report.problem:
-            warnings.warn(f"running on CPU cores: {report.problem}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"running on CPU cores: {report.problem}", RuntimeWarning, stacklevel=depth_of_script())
         return int(world_size or usable_cores()), "cpu", ()
     if report.count == 0:
         raise DeviceError(report.problem or 'no NVIDIA GPU is visible here; use device="cpu" to run on the CPU cores')

@@ -10,17 +10,14 @@ The host transport needs no set-up.
     sends Join(transport, unique_id)    →    open(rank, world_size, unique_id, stream) on every rank
 """
 
-import sys
 import warnings
 
 from synknumba._comm import DRIVERS
-from synknumba._errors import DeviceError, RankError
+from synknumba._errors import DeviceError, RankError, depth_of_script
 from synknumba._wire.messages import Invitation, Invite, Join
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.rounds import START_SECONDS
-
-_PACKAGE = __name__.partition(".")[0]
 
 
 def join(world: Engine) -> None:
@@ -41,15 +38,7 @@ def join(world: Engine) -> None:
         raise DeviceError(f'transport="{world.transport}" cannot be set up: {problem}. Use transport="auto" or "host".')
     name, world.transport = world.transport.upper(), "host"  # before the warning, which may be an error
     message = f"collectives go over the host, which is slower: {name} cannot be set up: {problem}"
-    warnings.warn(message, RuntimeWarning, stacklevel=_depth_of_script())
-
-
-def _depth_of_script() -> int:
-    """Returns the `stacklevel`, for a warning given by the caller, of the first frame outside the package."""
-    depth, frame = 1, sys._getframe(1)  # noqa: SLF001  # as the warnings module does
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
-        depth, frame = depth + 1, frame.f_back
-    return depth
+    warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
 
 
 def _set_up(world: Engine) -> str | None:

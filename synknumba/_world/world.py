@@ -7,7 +7,7 @@ import weakref
 from typing import NoReturn, TextIO, final
 
 from synknumba import _tracing as tracing
-from synknumba._errors import WorldError
+from synknumba._errors import WorldError, shortened
 from synknumba._host import this_process
 from synknumba._host.segment import close_orphans
 from synknumba._types import DeviceKind, Transport
@@ -58,6 +58,7 @@ class World:
         return self._engine.timeout
 
     @timeout.setter
+    @shortened
     def timeout(self, seconds: float | None) -> None:
         self._engine.timeout = seconds
 
@@ -99,6 +100,7 @@ class World:
 
     # ---- variables and diagnosis
 
+    @shortened
     def snapshot(self) -> None:
         """Keeps the values of all variables on the ranks, in the coordinator's memory.
 
