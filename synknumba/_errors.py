@@ -98,7 +98,7 @@ class DecoratedError(ArgumentError, AttributeError):
 
 
 class MemberError(ArgumentError, AttributeError):
-    """An array has no such method while the body of a sequence is recorded; `hasattr` and NumPy's functions see that."""
+    """A stand-in has no such member, as an array while a sequence is recorded; `hasattr` and NumPy's functions see that."""
 
 
 class PartitionError(SynkError, ValueError):

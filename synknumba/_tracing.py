@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias, final
 import numpy as np
 
 from synknumba._errors import ArgumentError, MemberError
-from synknumba._types import shown
+from synknumba._types import Extremum, RankConstant, shown
 
 Formula: TypeAlias = tuple[Any, ...]  # see `_wire/sequence.py`
 
@@ -119,13 +119,20 @@ class Recorder(Protocol):
 current: Recorder | None = None  # of the sequence that is traced, in any thread
 
 
+_READ = "read it after the call; for values of each iteration, return the result of a kernel or function, and pass every="
+_OTHERWISE: Mapping[str, str] = {  # what to do in place of something that the body of a sequence cannot
+    "submit()": "leave .submit out, since ranks make all calls of a body without the script; submit the sequence",
+    "scatter()": "scatter before the call, and pass the variable; synk.exchange renews its halos",
+    "set_value()": "set it before the call; in each iteration a kernel or function can write to the variable",
+    **dict.fromkeys(("get_value()", "gather()", "snapshot()"), _READ),
+}
+
+
 def refuse(what: str) -> None:
     """Raises `ArgumentError` inside a sequence that is traced, where `what` would run once instead of in each iteration."""
     if current is not None and current.is_here:
-        raise ArgumentError(
-            f"{where()}: {what} inside {current.name} would run once, while it is traced; make it before and pass it, or do it "
-            "after the call"
-        )
+        otherwise = _OTHERWISE.get(what, "make it before and pass it, or do it after the call")
+        raise ArgumentError(f"{where()}: {what} inside {current.name} would run once, while it is traced; {otherwise}")
 
 
 def refuse_member(label: str, name: str) -> None:
@@ -215,9 +222,9 @@ class Unknown:
 
     def __getattr__(self, name: str) -> NoReturn:
         """Refuses what an array would have; anything else is missing as usual, since NumPy and others look for names."""
-        if name in _ARRAY_MEMBERS:
+        if name in _ARRAY_MEMBERS or name in Extremum._fields:
             self._refuse_operation(name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise MemberError(f"{self.label} has no {name!r} in the body of a sequence")
 
 
 class UnknownArray(Unknown):
@@ -441,6 +448,8 @@ def _is_int(sign: str, operands: Sequence[Any], place: int) -> bool:
         return operand.is_int
     if isinstance(operand, Unknown):
         operand._refuse_operation(sign)  # noqa: SLF001  # of this module
+    if isinstance(operand, RankConstant):
+        raise ArgumentError(f"{where()}: {operand.why_unknown()}")
     is_bool = isinstance(operand, bool | np.bool_)
     if isinstance(operand, int | float | np.integer | np.floating) and not is_bool:
         return isinstance(operand, int | np.integer)

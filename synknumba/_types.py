@@ -5,13 +5,13 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, final
+from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar, final
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from synknumba._errors import ArgumentError, shorten
+from synknumba._errors import ArgumentError, MemberError, shorten, shortened
 
 DeviceKind: TypeAlias = Literal["cuda", "cpu"]
 NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather", "argmin", "argmax"]
@@ -161,6 +161,44 @@ class RankConstant(Enum):
         """Returns the user's spelling."""
         return f"synk.{self.name}"
 
+    def why_unknown(self) -> str:
+        """Returns why nothing can be computed with it, and the way out."""
+        way_out = "or pass synk.per_rank([...]) with a value of yours for each rank"
+        if self is RankConstant.WORLD_SIZE:
+            way_out = "or compute with synk.world_size(), the number of ranks"
+        elif self is RankConstant.RANK:
+            way_out = f"a function may also call synk.rank(); {way_out}"
+        return (
+            f"{self!r} stands for what each rank fills in where it is an argument of a call, and nothing can be computed with "
+            f"it before. Pass {self!r} itself, and compute with the parameter in the kernel or function; {way_out}"
+        )
+
+    @shortened
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuses what a `Span` has; anything else is missing as usual."""
+        if name in Span._fields and self is RankConstant.OWN:
+            raise MemberError(f"synk.OWN.{name}: {self.why_unknown()}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+ARITHMETIC: Final = (  # binary operators, without underscores
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
+    *("and", "or", "xor", "lshift", "rshift"),
+)
+_REFUSED = (
+    *(side + name for name in ARITHMETIC for side in ("", "r")),
+    *("neg", "pos", "abs", "invert", "lt", "le", "gt", "ge", "array_ufunc"),
+    *("index", "int", "float", "complex", "round", "trunc", "floor", "ceil"),
+)
+
+
+@shortened
+def _refuse_arithmetic(self: RankConstant, *_: object, **__: object) -> NoReturn:
+    raise ArgumentError(self.why_unknown())
+
+
+for _name in _REFUSED:
+    setattr(RankConstant, f"__{_name}__", _refuse_arithmetic)
 
 RANK: Final = RankConstant.RANK
 WORLD_SIZE: Final = RankConstant.WORLD_SIZE

@@ -855,6 +855,11 @@ class Function(Decorated, Distributed, Generic[P, R]):
         return Rehearsed(call, report, results, ops, returns, built.used, written, is_kernel, is_recorded)
 
     @property
+    def unfit(self) -> str:
+        """Why the body of a sequence cannot call it, and the way out; "" if it can."""
+        return self._options.unfit
+
+    @property
     def output_modes(self) -> Any:
         """Op of each output: a dict by name for kernels; the tree of ops for Python functions, None without one."""
         if self._options.style == "kernel":

@@ -36,6 +36,7 @@ class FunctionOptions:
     compile_options: Mapping[str, Any] = field(default_factory=dict)  # of a kernel
     record: bool = False  # whether GPUs repeat a Python function's work without Python
     flat: frozenset[str] = frozenset()  # whose arrays a generated kernel sees with all axes but that of the rows merged
+    unfit: str = ""  # of a generated kernel: why the body of a sequence cannot call it, and the way out
 
     def user_ops(self) -> list[UserOp]:
         """Returns the ops that are user-defined functions."""

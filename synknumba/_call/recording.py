@@ -51,6 +51,15 @@ class Outcome(UnknownArray):
     def __init__(self, recording: "Recording", label: str, result: Result | None, key: Key) -> None:
         self.label, self.result, self.key, self.home = label, result, key, recording.parts
 
+    def _why(self, operation: str) -> str:
+        problem = _unfit(self.result, has_shards=False)
+        if problem is None:
+            return super()._why(operation)
+        return (
+            "its calls run later, on the ranks. Return it and look at it after the call, or pass until=. Later calls cannot "
+            f"take it: {problem}"
+        )
+
 
 def told_dtype(dtype: "np.dtype[Any]") -> str | None:
     """Returns the name of a dtype for a `Number`: None for int64 and float64, which are as Python's numbers."""
@@ -219,6 +228,8 @@ class Recording(ABC):
         self, function: "Function[..., Any]", args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
     ) -> Any:
         """Records a call; returns stand-ins for its results."""
+        if function.unfit:
+            raise ArgumentError(f"{tracing.where()}: {function.unfit}")
         if isinstance(options.batch, Line):
             self._check_lines(function, options.batch)
         for name, value in (("batch", options.batch), ("local_batch", options.local_batch)):

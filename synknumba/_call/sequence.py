@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as AnySequence
 from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import Any, Final, Generic, Never, NoReturn, ParamSpec, TypeVar, final
 
 import numpy as np
@@ -1002,7 +1003,7 @@ class Sequence(Generic[P, R]):
         tracing.refuse(f"{self.name}.plan()")
         times, every = self._checked(times, every, until)
         partition, world = planned_partition("plan", world_size), open_world()
-        with _planning if world is None else _held(world):
+        with _planning if world is None else _held(world, sys._getframe()):  # noqa: SLF001  # the call that has the world
             leaves, structure = self._bound(args, kwargs)
             told = self._told_apart(leaves, structure)
             names = [_argument_name(path) for path in paths(structure)]
@@ -1067,9 +1068,9 @@ class Sequence(Generic[P, R]):
 
 
 @contextmanager
-def _held(world: Engine) -> Iterator[None]:
-    """Context in which this thread has the world, so that no other traces."""
-    world.begin()
+def _held(world: Engine, call: FrameType) -> Iterator[None]:
+    """Context in which this thread has the world, so that neither another nor the body of a sequence uses it."""
+    world.begin(call)
     try:
         yield
     finally:

@@ -97,10 +97,18 @@ def _check_stores(definition: Definition, place: Callable[[ast.AST], str]) -> No
         if not isinstance(root, ast.Name) or (root.id not in shared if root is node else root.id in local):
             continue
         done = "called" if is_grown else "assigned"
+        way_out = (
+            "For a number of each iteration write synk.carry, to exchange the memory of variables synk.swap; return results, "
+            "which every=1 gives of each iteration, and assign other things after the call"
+        )
+        if isinstance(node, ast.Subscript) and root.id in definition.parameters:
+            way_out = (
+                f"Elements of a variable or an array are written on the ranks: call a kernel or a function with {root.id}, "
+                "which writes to them"
+            )
         raise ArgumentError(
             f"{place(node)}: {ast.unparse(node)} would be {done} once, while the body is recorded, and not in each "
-            "iteration. For a number of each iteration write synk.carry, to exchange the memory of variables synk.swap; return "
-            "results, which every=1 gives of each iteration, and assign other things after the call"
+            f"iteration. {way_out}"
         )
 
 

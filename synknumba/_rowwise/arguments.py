@@ -17,7 +17,7 @@ from synknumba._host.data import Data
 from synknumba._rowwise.map_kernels import OUT, Kind, Operand
 from synknumba._types import RankConstant, Shape
 from synknumba._variables.state import VariableState
-from synknumba._variables.variable import Variable, layout_of, state_of
+from synknumba._variables.variable import Branch, Variable, layout_of, state_of
 
 DType: TypeAlias = "np.dtype[Any]"
 
@@ -76,6 +76,8 @@ def describe(function: str, name: str, value: Any, *, broadcast: Collection[str]
         return Given("scalar", types.int64)
     if isinstance(value, PerRankValues):
         return _describe_per_rank(function, name, value)
+    if isinstance(value, Branch):
+        raise ArgumentError(f"{name} of {function} is {value.label}, a part of a tree of arrays; make one variable per array")
     if not hasattr(value, "__array__"):
         raise ArgumentError(f"{name} of {function} is a {type(value).__name__}; {array_hint(value)}")
     array = value if isinstance(value, Data | np.ndarray) else np.asarray(value)
@@ -151,8 +153,26 @@ def _number(function: str, name: str, kind: Any, dtype: DType) -> Any:
 # ---- shapes
 
 
-def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> Shape:
+def rows_hint(values: Mapping[str, Any], sliceable: Collection[str]) -> str:
+    """How to pass variables by rows, for a message about arguments without; "" if there is none to pass so."""
+    held = [
+        name
+        for name, value in values.items()
+        if isinstance(value, Variable)
+        and name not in sliceable
+        and not state_of(value).is_tree
+        and state_of(value).root_shapes()[0]
+    ]
+    if not held:
+        return ""
+    named = ", ".join(f'"{name}"' for name in held)
+    return f"; for the rows of {' and '.join(held)}, which a call passes whole, write sliceable=({named},) in the decorator"
+
+
+def result_row(function: str, given: Mapping[str, Given], out: Shape | None, hint: str = "") -> Shape:
     """The shape of a row of the result, by NumPy's rules of broadcasting; `out` is that of a row of `out=`, if there is one.
+
+    `hint` ends the messages about arguments without rows.
 
     Raises:
         ArgumentError: no argument has rows.
@@ -163,7 +183,7 @@ def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> 
     if not ndims and not any(one.kind == "indices" for one in given.values()):
         raise ArgumentError(
             f"{function} gets one element of each row, but none of its arguments has rows; pass Data, an array, "
-            "synknumba.arange(n) for the indices 0 … n − 1, or out="
+            f"synknumba.arange(n) for the indices 0 … n − 1, or out={hint}"
         )
     axes = max(ndims.values(), default=0)
     for name, ndim in ndims.items():
@@ -184,7 +204,7 @@ def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> 
         arrays += [] if out is None else [f"{OUT} {Given('rows', None, out).text}"]
         raise DataError(
             f"{function}: the shapes {', '.join(arrays)} do not broadcast. As in NumPy, trailing axes are aligned; only "
-            "sharded arguments have an axis for the rows"
+            f"sharded arguments have an axis for the rows{hint}"
         )
     return found
 

@@ -25,6 +25,7 @@ from synknumba._ops import estimate
 from synknumba._ops.estimate import Estimate
 from synknumba._ops.launch import LaunchConfig, RowGrid
 from synknumba._rowwise import moment_kernels
+from synknumba._rowwise.arguments import rows_hint
 from synknumba._rowwise.base import RowFunction, split_selection
 from synknumba._rowwise.generate import INDEX_TYPES, define_kernel, is_light, kernel_name
 from synknumba._rowwise.moment_kernels import Kind
@@ -349,7 +350,7 @@ class Expectation(RowFunction):
         if moment_kernels.DIVIDED.isdisjoint(parameters.values()):
             raise ArgumentError(
                 f"{self.name} is an expectation over rows, but none of its arguments has any; pass Data, an array, or "
-                "synknumba.arange(n) for the indices 0 … n − 1"
+                f"synknumba.arange(n) for the indices 0 … n − 1{rows_hint(values, self._options.sliceable)}"
             )
         weight = self._weight
         if weight and parameters[weight] not in moment_kernels.ARRAYS_OF_ROWS:
@@ -398,6 +399,10 @@ class Expectation(RowFunction):
             self._options,
             outputs=outputs,
             givens={**self._options.givens, "synk_slice": RankConstant.SLICE, **position},
+            unfit=(
+                f"{self.name} is an expectation, which a sequence cannot call, since the script makes the estimate of the "
+                'ranks\' sums; call a kernel with an output of op "sum", and divide after the call'
+            ),
             launch=LaunchConfig(moment_kernels.THREADS, RowGrid(moment_kernels.THREADS * together, blocks)),
         )
         source = moment_kernels.kernel_source(recipe)

@@ -20,7 +20,7 @@ from synknumba._call.options import CallOptions, FunctionOptions
 from synknumba._call.report import PlanReport
 from synknumba._errors import ArgumentError, shortened
 from synknumba._host.data import Data
-from synknumba._rowwise.arguments import Given, describe, merged, operand, quick_key, result_row, variable_shape
+from synknumba._rowwise.arguments import Given, describe, merged, operand, quick_key, result_row, rows_hint, variable_shape
 from synknumba._rowwise.base import split_selection
 from synknumba._rowwise.generate import INDEX_TYPES, define_kernel, kernel_name
 from synknumba._rowwise.map_kernels import OUT, MapRecipe, element_launch, map_source
@@ -161,7 +161,7 @@ class Vectorized(Reducible):
         broadcast, sliceable = self._options.broadcast, self._options.sliceable
         given = {name: describe(self.name, name, one, broadcast=broadcast, sliceable=sliceable) for name, one in values.items()}
         written, places = (None, ()) if out is None else self._written(out, values)
-        row = result_row(self.name, given, written)
+        row = result_row(self.name, given, written, rows_hint(values, sliceable))
         loop = self._signatures.choose([*given.values()])
         arrays = {name: value for name, value in values.items() if given[name].kind in {"rows", "whole"}}
         if places:
@@ -249,6 +249,12 @@ class Vectorized(Reducible):
             sliceable=layout.variables,
             launch=element_launch(layout.row, _BLOCKS[device], _WAVES),
             flat=layout.flat,
+            unfit=(
+                f"{self.name} gives its result to the script, which waits for the whole sequence; pass out=, a variable or an "
+                "array"
+                if gathered
+                else ""
+            ),
         )
         return Function(kernel, options, self.name, self._inner)
 

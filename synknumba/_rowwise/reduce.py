@@ -183,6 +183,10 @@ class Reducible(RowFunction):
             sliceable=frozenset({parameter} if of_variable else ()),
             launch=_launch(row, chunks, tile),
             flat=flat,
+            unfit=(
+                f"{self.name}.reduce cannot be called in a sequence, since the script combines what the ranks have; call a "
+                "kernel with an output whose op is the plain function, as in synk.output(function, identity=0, shape=())"
+            ),
         )
 
         def kernel(inner: Any, *, is_indices: bool, is_divided: bool) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ from synknumba._rowwise.arguments import Given, numba_type, refuse_span
 from synknumba._rowwise.generate import define_kernel, kernel_name, kernel_text
 from synknumba._rowwise.moment_kernels import ARRAYS_OF_ROWS, Kind
 from synknumba._types import DeviceKind, RankConstant
-from synknumba._variables.variable import Variable, state_of
+from synknumba._variables.variable import Branch, Variable, state_of
 from synknumba.simt.internals import cause, explain
 
 # The dtype kinds that a Python number casts to: its own and those above, whatever the width, as in NEP 50.
@@ -263,6 +263,8 @@ def _type_of(function: str, name: str, value: Any, parameter: Kind, device: Devi
         if state.is_tree:
             return None
         dtype, ndim = state.dtypes()[0], len(state.root_shapes()[0])
+    elif isinstance(value, Branch):
+        raise ArgumentError(f"{name} of {function} is {value.label}, a part of a tree of arrays; make one variable per array")
     elif isinstance(value, IndexRange | RankConstant):
         refuse_span(function, name, value)
         return types.int64

@@ -28,7 +28,7 @@ from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_plans import Pair, Traffic, Work, leaf_pairs, pairs_of
 from synknumba._variables.kept_values import held_rows
 from synknumba._variables.state import Values, VariableState, check_rank, note_failure, traffic_of
-from synknumba._variables.variable import Variable, accepted, state_of
+from synknumba._variables.variable import Branch, Variable, accepted, state_of
 from synknumba._world.engine import Engine, current_world, open_world, raise_untold
 
 
@@ -193,6 +193,10 @@ def several_of(vars: Any, what: str) -> list[VariableState]:
         return [state_of(vars)]
     found = []
     for one in flatten(vars)[0]:
+        if isinstance(one, Branch):
+            raise ArgumentError(
+                f"{what} takes whole variables, and {one.label} is a part of one; pass the tree, or make one variable per array"
+            )
         if not isinstance(one, Variable):
             raise ArgumentError(f"{what} needs a Variable, or a dict, list or tuple of them; got a {type(one).__name__}")
         found.append(state_of(one))

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from synknumba import _tracing as tracing
 from synknumba._errors import (
     ArgumentError,
     BatchError,
@@ -37,6 +38,7 @@ from synknumba._variables.collective_plans import CoreTraffic, Traffic
 from synknumba._variables.gpu_collective_plans import GpuTraffic
 from synknumba._variables.kept_values import CLOSE_BYTES, GIVEN_BYTES, Kept
 from synknumba._world.engine import Engine, current_world, open_world, snapshots_taken
+from synknumba._world.failure import calling
 
 Arrays: TypeAlias = list[Array]  # of a variable on one rank
 Values: TypeAlias = dict[int, Arrays]  # arrays of a variable, by rank
@@ -192,6 +194,7 @@ class VariableState:
     def _present(self) -> Kept:
         """Returns the values on all ranks of the open world; without one, those that the next would start from."""
         refuse_on_rank("variables are read")
+        _refuse_in_body()
         self.check_process()
         world = open_world()
         if self._storage is None or world is None:
@@ -225,6 +228,7 @@ class VariableState:
                 "synk.broadcast(v, value) to make it a replica on every rank",
             )
         if open_world() is None and (rank is None or self._storage is None):
+            _refuse_in_body()  # with a world `begin` does
             check_rank(0 if rank is None else rank, 1)
             self._start_from(values)
             return
@@ -531,6 +535,7 @@ class VariableState:
     def fetch(self, ranks: Sequence[int], *, own: bool = True) -> list[Arrays]:
         """Returns copies of the arrays on the given ranks: of own rows, or with halos."""
         refuse_on_rank("variables are read")
+        _refuse_in_body()
         storage, world = self._storage, open_world()
         if storage is None:
             for rank in ranks:
@@ -611,6 +616,12 @@ def note_failure(world: Engine, several: Iterable[VariableState | None], error: 
     for one in several:
         if one is not None:
             one.note_failure(world, torn=broken)
+
+
+def _refuse_in_body() -> None:
+    """Raises `ArgumentError` in the body of a sequence, which would get or give a value once; also without a world to ask."""
+    if tracing.current is not None:
+        tracing.refuse(f"{calling().function}()")
 
 
 def refuse_on_rank(what: str) -> None:

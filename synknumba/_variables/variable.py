@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from synknumba import _tracing as tracing
-from synknumba._errors import ArgumentError, DataError, shortened
+from synknumba._errors import ArgumentError, DataError, MemberError, shortened
 from synknumba._host.casting import accept
 from synknumba._host.data import Data
 from synknumba._ops.tree import LEAF, Structure, child, count_leaves, describe, parts_like, shape_told, unflatten
 from synknumba._ops.variable_layout import VECTOR
-from synknumba._types import Array
+from synknumba._types import ARITHMETIC, Array
 from synknumba._variables.state import Arrays, VariableState, refuse_on_rank
 
 
@@ -145,6 +145,8 @@ class Variable:
     @shortened
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Returns a copy of the root's array; raises `PartitionError` if the variable is divided."""
+        if tracing.current is not None and tracing.current.is_here:
+            raise ArgumentError(_of_a_body(self._state.label, tracing.current.name))
         if copy is False:
             raise ValueError(f"{self._state.label} lives on the ranks; np.asarray of it is always a copy")
         if self._state.is_tree:
@@ -179,35 +181,24 @@ class Variable:
         )
 
 
-_ARITHMETIC = [
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "divmod",
-    "pow",
-    "matmul",
-    "and",
-    "or",
-    "xor",
-    "lshift",
-    "rshift",
-]
 _REFUSED_METHODS = (
-    *(f"__{side}{name}__" for name in _ARITHMETIC for side in ("", "r")),
+    *(f"__{side}{name}__" for name in ARITHMETIC for side in ("", "r")),
     *(f"__{name}__" for name in ("neg", "pos", "abs", "invert", "lt", "le", "gt", "ge", "getitem")),
 )
+
+
+def _of_a_body(label: str, sequence: str) -> str:
+    """Returns that the body of a sequence has no values of a variable, and the way out."""
+    return (
+        f"{tracing.where()}: {label} lives on the ranks, and the body of {sequence} cannot compute with it or index it; pass "
+        "it to a kernel or function, which for a sum, mean or maximum has an output, whose result the body may return"
+    )
 
 
 @shortened
 def _refuse_arithmetic(self: Variable, *_: object) -> NoReturn:
     if tracing.current is not None and tracing.current.is_here:
-        raise ArgumentError(
-            f"{tracing.where()}: {self._state.label} lives on the ranks, and the body of {tracing.current.name} cannot compute "
-            "with it or index it; pass it to a kernel or function"
-        )
+        raise ArgumentError(_of_a_body(self._state.label, tracing.current.name))
     raise ArgumentError(
         f"{self._state.label} lives on the ranks, and the script cannot compute with it or index it; use get_value(), as in "
         "v.get_value() + 1 or v.get_value()[0], or pass it to a function"
@@ -249,8 +240,18 @@ class Branch:
         return Branch(self.variable, structure, range(start, start + count_leaves(structure)), f"{self.label}[{key!r}]")
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name in {"get_value", "set_value"}:
+            raise MemberError(
+                f"{tracing.where()}: {self.label} is for calls, and has no {name}(); use that of {self.variable.label}, before "
+                "or after the call"
+            )
         tracing.refuse_member(self.label, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise MemberError(f"{self.label} has no {name!r}: it is a part of a variable, for calls in the body of a sequence")
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise ArgumentError(_of_a_body(self.label, "the sequence" if tracing.current is None else tracing.current.name))
+
+    __len__ = __bool__ = __int__ = __float__ = __index__ = __contains__ = __array_ufunc__ = __array_function__ = _refuse
 
     @property
     def arrays(self) -> range:
@@ -271,13 +272,20 @@ class Branch:
 def _branch(self: Variable, key: Any) -> Branch:
     """Returns a part of a tree, in the body of a sequence."""
     state = state_of(self)
-    if tracing.current is None or not tracing.current.is_here or not state.is_tree:
+    if not state.is_tree:
         _refuse_arithmetic(self)
+    if tracing.current is None or not tracing.current.is_here:
+        raise ArgumentError(
+            f"{state.label} is a tree whose arrays live on the ranks, and only the body of a sequence can index it, to pass "
+            f"one; use get_value(), as in v.get_value()[{key!r}], or pass the whole tree to a function"
+        )
     return Branch(state, state.structure(), state.leaves(), state.label)[key]
 
 
 for _name in _REFUSED_METHODS:
     setattr(Variable, _name, _refuse_arithmetic)
+    if _name != "__getitem__":
+        setattr(Branch, _name, Branch._refuse)  # noqa: SLF001  # of this module
 setattr(Variable, "__getitem__", _branch)  # noqa: B010  # not for type checkers, as the others
 for _name in ("__setitem__", "__delitem__"):
     setattr(Variable, _name, _refuse_assignment)

@@ -951,7 +951,7 @@ def test_arrays_of_trees(world):
     ):
         with pytest.raises(synk.ArgumentError, match=match):
             synk.sequence(wrong)(params)
-    with pytest.raises(synk.ArgumentError, match="cannot compute with it or index it"):
+    with pytest.raises(synk.ArgumentError, match="only the body of a sequence can index it"):
         params["b"]
 
     @synk.sequence

@@ -5,7 +5,9 @@ What goes wrong on ranks is in tests/conformance/test_errors.py.
 
 import array
 import collections
+import copy
 import os
+import pickle
 import re
 import signal
 import sys
@@ -1073,3 +1075,54 @@ def test_arithmetic_with_a_variable_in_the_script(no_world):
     np.testing.assert_array_equal(np.ones(3) + w, [1.0, 2.0, 3.0])
     np.testing.assert_array_equal(np.asarray([w, w]), [[0.0, 1.0, 2.0]] * 2)
     assert len({w, w}) == 1
+
+
+CONSTANTS = {
+    "times": (lambda: synk.RANK * 2, "RANK"),
+    "of a number": (lambda: 2 - synk.OFFSET, "OFFSET"),
+    "division": (lambda: synk.WORLD_SIZE // 2, "WORLD_SIZE"),
+    "a sign": (lambda: -synk.RANK, "RANK"),
+    "the larger": (lambda: max(synk.RANK, 1), "RANK"),
+    "a comparison": (lambda: synk.OFFSET >= 3, "OFFSET"),
+    "a range": (lambda: range(synk.WORLD_SIZE), "WORLD_SIZE"),
+    "an index": (lambda: [1, 2][synk.RANK], "RANK"),
+    "an int": (lambda: int(synk.RANK), "RANK"),
+    "a float": (lambda: float(synk.RANK), "RANK"),
+    "a scalar of NumPy": (lambda: np.int64(2) * synk.RANK, "RANK"),
+    "an array": (lambda: np.arange(3) + synk.RANK, "RANK"),
+    "a function of NumPy": (lambda: np.sqrt(synk.RANK), "RANK"),
+    "own rows": (lambda: synk.OWN.start, "OWN"),
+}
+
+
+@pytest.mark.parametrize("case", CONSTANTS)
+def test_nothing_is_computed_with_what_ranks_fill_in(case):
+    compute, name = CONSTANTS[case]
+    way_out = r"synk\.world_size\(\)" if name == "WORLD_SIZE" else r"synk\.per_rank\(\[\.\.\.\]\)"
+    with pytest.raises(synk.ArgumentError, match=rf"synk\.{name} stands for .* Pass synk\.{name} itself, .*{way_out}"):
+        compute()
+
+
+def test_constants_are_values_like_others():
+    constants = [synk.RANK, synk.WORLD_SIZE, synk.OFFSET, synk.OWN]
+    assert copy.deepcopy(constants) == pickle.loads(pickle.dumps(constants)) == constants
+    assert len({*constants}) == 4
+    assert not hasattr(synk.RANK, "start")
+    assert str(np.array(synk.OWN, dtype=object)[()]) == str(synk.OWN)
+
+
+def test_variables_in_functions_of_one_row_and_by_parts():
+    with synk.fork(2, device="cpu"):
+        rows = synk.scatter(synk.variable(np.arange(6.0)))
+        for function, options in (
+            (synk.expectation, {}),
+            (synk.vectorize, {}),
+            (synk.vectorize, {"out": synk.scatter(synk.variable(np.ones(6)))}),
+        ):
+            with refused(synk.SynkError, "for the rows of x", 'write sliceable=("x",) in the decorator'):
+                function(lambda x: 2 * x)(rows, **options)
+        assert synk.expectation(lambda x: 2 * x, sliceable=("x",))(rows).mean == 5.0
+        with pytest.raises(synk.ArgumentError, match="none of its arguments has any(?!.*sliceable)"):
+            synk.expectation(lambda x: 2 * x)(1.0)
+        with refused(synk.ArgumentError, "v.get_value()['h'], or pass the whole tree"):
+            synk.variable({"h": np.zeros(3)})["h"]

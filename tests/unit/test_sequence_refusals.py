@@ -9,6 +9,7 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
+from synknumba._world import engine
 from tests.unit.test_sequence_plan import total
 
 V = synk.variable(np.zeros(4), name="v")
@@ -138,6 +139,104 @@ def test_powers_of_ints_by_numpy_wrap(case):
 
 class Model:
     n = 1.0
+
+
+@synk.parallel(outputs={name: synk.output(op, shape=(), dtype="float64") for name, op in (("s", "sum"), ("b", "argmax"))})
+@cuda.jit
+def extreme(x, s, b):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(s, 0, x[i])
+        b[i] = x[i]
+
+
+@synk.expectation
+def average(x):
+    return x
+
+
+@synk.vectorize
+def plus(x, y):
+    return x + y
+
+
+TREE = synk.variable({"h": np.zeros(4), "q": np.zeros(4)}, name="tree")
+IN_A_BODY = {  # what a body cannot do, and words of the way out
+    "an expectation": (lambda v: average(ROWS[0]), "average is an expectation, .* call a kernel with an output of op"),
+    "an expectation with until=": (lambda v: average(ROWS[0], until=bool), "average is an expectation"),
+    "a map without out=": (lambda v: plus(ROWS[0], 1.0), "plus gives its result to the script, .* pass out="),
+    "a reduction of rows": (lambda v: plus.reduce(ROWS[0]), r"plus\.reduce cannot be called in a sequence, .* call a kernel"),
+    "an exchange of a branch": (lambda v: synk.exchange(TREE["h"]), r"tree'\['h'\] is a part of one; pass the tree, or make"),
+    "an all_reduce of branches": (lambda v: synk.all_reduce([TREE["h"]], "sum"), "all_reduce takes whole variables"),
+    "a swap of branches": (lambda v: synk.swap(TREE["h"], TREE["q"]), "swap takes whole variables"),
+    "a branch plus a number": (lambda v: scale(v, TREE["h"] + 1), "tree'.* lives on the ranks.*pass it to a kernel"),
+    "a sum of a branch": (lambda v: np.sum(TREE["h"]), "tree'.* lives on the ranks.*pass it to a kernel"),
+    "the value of a branch": (lambda v: TREE["h"].get_value(), r"has no get_value\(\); use that of variable 'tree'"),
+    "a branch in a map": (lambda v: plus(ROWS[0], TREE["h"], out=v), "y of plus is variable 'tree'.*one variable per array"),
+    "a sum of a variable": (lambda v: scale(v, np.sum(v)), "'v' lives on the ranks.*for a sum, mean or maximum has an output"),
+    "a number of a variable": (
+        lambda v: scale(v, float(v)),
+        "'v' lives on the ranks.*for a sum, mean or maximum has an output",
+    ),
+    "the value of a variable": (lambda v: v.get_value(), r"get_value\(\) inside .* read it after the call; .* every="),
+    "a new value": (lambda v: v.set_value(np.ones(4)), r"set_value\(\) inside .* a kernel or function can write"),
+    "a submitted call": (lambda v: scale.submit(v, 1.0), r"submit\(\) inside .* leave \.submit out"),
+    "scattered rows": (lambda v: [synk.scatter(v)], r"scatter\(\) inside .* synk\.exchange renews its halos"),
+    "gathered rows": (lambda v: [synk.gather(v)], r"gather\(\) inside .* read it after the call"),
+    "the value of a maximum": (
+        lambda v: scale(v, extreme(ROWS[0]).b.value),
+        "b of extreme is not known.*argmax finds .* Return",
+    ),
+    "the row of a maximum": (lambda v: scale(v, extreme(ROWS[0]).b.row), "b of extreme is not known.*argmax finds .* Return"),
+    "a member that no result has": (lambda v: extreme(ROWS[0]).s.total, "s of extreme has no 'total'"),
+    "arithmetic of a constant": (lambda v: scale(v, 2 * synk.RANK), r"synk\.RANK stands for .* Pass synk\.RANK itself"),
+    "a number times a constant": (lambda v: scale(v, synk.STEP * synk.OFFSET), r"synk\.OFFSET stands for .* Pass synk\.OFFSET"),
+}
+
+
+@pytest.fixture(scope="module")
+def world():
+    with synk.fork(2, device="cpu") as world:
+        yield world
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("case", IN_A_BODY)
+def test_the_way_out_of_what_a_body_cannot_do(case):
+    compute, match = IN_A_BODY[case]
+    with pytest.raises(synk.SynkError, match=rf"^\S*{re.escape(__file__)}:\d+: (?!.*Branch|.*Unseen|.*RankConstant).*{match}"):
+        synk.sequence(compute)(V)
+
+
+def check_that_a_planned_body_reads_no_values():
+    for use in (lambda v: v.get_value(), lambda v: v.set_value(np.zeros(4)), lambda v: [synk.snapshot(v)]):
+        with pytest.raises(synk.ArgumentError, match="inside .* would run once"):
+            synk.sequence(use).plan(synk.variable(np.ones(4)), world_size=2)
+
+
+def test_values_are_not_read_in_a_body_that_is_planned_without_a_world(monkeypatch):
+    monkeypatch.setattr(engine._open, "world", None)
+    check_that_a_planned_body_reads_no_values()
+
+
+@pytest.mark.usefixtures("world")
+def test_values_are_not_read_in_a_body_that_is_planned():
+    check_that_a_planned_body_reads_no_values()
+
+
+@pytest.mark.usefixtures("world")
+def test_a_map_with_out_is_a_call_of_a_body():
+    out = np.zeros(4)
+    synk.sequence(lambda x, y: plus(x, 1.0, out=y))(np.arange(4.0), out, times=2)
+    np.testing.assert_array_equal(out, np.arange(4.0) + 1)
+
+
+def test_elements_are_written_by_kernels():
+    def assigned(v):
+        v[0] = 2.0
+
+    with pytest.raises(synk.ArgumentError, match=r"v\[0\] would be assigned once.* call a kernel or a function with v"):
+        synk.sequence(assigned)
 
 
 MODEL, OBJECTS, TEXT = Model(), np.array([1.0, None], dtype=object), "text"
