@@ -1,8 +1,8 @@
 """One call: its options, its bound arguments, its rows, and the values that change from call to call."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,11 +13,13 @@ from synknumba._host.segment import Segment
 from synknumba._ops.local_rows import OwnRows
 from synknumba._ops.rows import Partition, Rows
 from synknumba._tracing import Number
-from synknumba._types import Array, RankConstant
+from synknumba._types import Array, RankConstant, Shape
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Branch, Variable, state_of
 from synknumba._wire.program import Broadcast, Dynamic, HeldRows, OwnSource, Param, RowSource, Sharded, Tree
 from synknumba._world.engine import Engine
+
+ShapeOf: TypeAlias = Callable[[VariableState, int], Shape]
 
 OWN_PREFIX = "synk_"  # of parameters of generated kernels that callers do not pass
 
@@ -93,14 +95,15 @@ class Call:
                     whole += int(np.prod(array.shape, dtype=np.int64)) * np.dtype(array.dtype).itemsize
         return per_row, whole
 
-    def texts(self, *, lasting: bool = False) -> tuple[str, ...]:
+    def texts(self, *, lasting: bool = False, shape_of: ShapeOf = VariableState.root_shape) -> tuple[str, ...]:
         """Returns a short description of each argument, as passed; without what generated kernels get for themselves.
 
         A `lasting` one holds for all calls of a plan: of arguments that change between calls, it gives only the type.
+        `shape_of` is as for `describe`.
         """
         changing = {name for name, param in self.parameters.items() if lasting and isinstance(param, Dynamic | Tree)}
         passed = ((name, value) for name, value in self.whole.items() if not name.startswith(OWN_PREFIX))
-        return tuple(f"{name}: {type_told(one) if name in changing else describe(one)}" for name, one in passed)
+        return tuple(f"{name}: {type_told(one) if name in changing else describe(one, shape_of)}" for name, one in passed)
 
     def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
         """Adds a scalar that is sent with each call, and returns its parameter."""
@@ -125,13 +128,19 @@ def type_told(value: Any) -> str:
     return type(value).__name__
 
 
-def describe(value: Any) -> str:
-    """Describes an argument briefly: dtype and shape of an array, the value of a number."""
+def describe(value: Any, shape_of: ShapeOf = VariableState.root_shape) -> str:
+    """Describes an argument briefly: dtype and shape of an array, the value of a number.
+
+    `shape_of` returns the shape of a variable's array, given its index: by default that on the root.
+    """
     if isinstance(value, Data | np.ndarray):
         return f"{value.dtype} {value.shape}"
     if isinstance(value, Variable):  # its repr shows what changes from call to call
-        return "variable, a tree" if state_of(value).is_tree else f"variable {value.dtype} {value.shape}"
+        state = state_of(value)
+        return "variable, a tree" if state.is_tree else f"variable {value.dtype} {shape_of(state, 0)}"
     if isinstance(value, Branch):
-        return "variable, a tree" if len(value.leaves) > 1 else f"variable {value.told()}"
+        first = value.leaves.start
+        many = len(value.leaves) > 1
+        return "variable, a tree" if many else f"variable {value.variable.dtypes()[first]} {shape_of(value.variable, first)}"
     text = repr(value)
     return text if len(text) <= 40 else type(value).__name__

@@ -108,6 +108,12 @@ def launches(launch: LaunchConfig, call: Call, rank: int, share: Share, source: 
     return tuple(one for one in map(known.get, counts) if one is not None)
 
 
+def held_shapes(call: Call, rank: int) -> dict[str, Shape]:
+    """Returns the shapes of a rank's own arrays of variables, in a call without rows."""
+    held = {name for name, param in call.parameters.items() if isinstance(param, Held | Update)}
+    return {name: shape for name, shape in _shapes(call, rank, None).items() if name in held}
+
+
 def _shapes(call: Call, rank: int, rows: int | None) -> dict[str, Shape]:
     """Returns the shapes of the arrays of one launch on a rank, with so many rows."""
     found = ((name, _shape(call, name, param, rank, rows)) for name, param in call.parameters.items())

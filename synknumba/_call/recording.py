@@ -125,7 +125,7 @@ class Lines:
     function: str
     rows: int  # number of rows of the call's arrays
 
-    def check(self, name: str, times: int) -> None:
+    def check(self, name: str, times: int, _scalars: Sequence[Any]) -> None:
         """Raises `BatchError` if there are too few lines, or a row does not exist."""
         array = self.line.data.data
         if self.line.number.formula_of_step and times > len(array):
@@ -139,6 +139,42 @@ class Lines:
                 f"{name}: batch= of {self.function} has row {array[tuple(at)]} in line {at[0]}, but its rows are 0 to "
                 f"{self.rows - 1}"
             )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InnerTimes:
+    """A number of iterations of an inner sequence that calls of the outer one pass, or from which it is computed."""
+
+    times: Number
+    inner: str  # name of the inner sequence
+    line: str
+
+    def check(self, name: str, _times: int, scalars: Sequence[Any]) -> None:
+        """Raises `ArgumentError` if it is negative."""
+        found = _known_value(self.times.formula, scalars)
+        if found is not None and found < 0:
+            raise ArgumentError(
+                f"{self.line}: times of {self.inner} must be an int of at least 0, but {self.times.label} is {found} in this "
+                f"call of {name}"
+            )
+
+
+def _known_value(formula: Formula, scalars: Sequence[Any]) -> Any:
+    """Returns the value of a formula of numbers that a call passes; None if it has others, or cannot be computed here."""
+    kind, *operands = formula
+    match kind:
+        case "value":
+            return operands[0]
+        case "scalar":
+            return scalars[operands[0]]
+        case "step" | "result":
+            return None
+    values = [_known_value(one, scalars) for one in operands]
+    try:
+        return None if None in values else tracing.OPERATORS[kind](*values)
+    except ArithmeticError:
+        return None
 
 
 def _as_number(value: Any) -> Number:
@@ -187,6 +223,7 @@ class Recording(ABC):
         carried: formulas of the scalars that have other values after an iteration, by index; of each turn.
         lines: file and line of the body that computes a number, by the part's name and the formula.
         kept: memory of the parts that has no other owner.
+        checks: what each call of the sequence must pass, whose numbers and arrays may have changed.
         outside: NumPy arrays that calls take and that are no arguments of the sequence, by id, with their copies.
         looked: arrays whose elements have decided what is recorded, by id, with what they hold.
         written: segments whose rows ranks write.
@@ -203,6 +240,7 @@ class Recording(ABC):
         self.carried: list[dict[int, Formula]] = [{}]
         self.lines: dict[tuple[str, Formula], str] = {}
         self.kept: list[Any] = []
+        self.checks: list[Lines | InnerTimes] = []
         self.outside: dict[int, tuple[Array, Data]] = {}
         self.looked: dict[int, tuple[Array | Data, bytes]] = {}
         self._looked_at: dict[int, str] = {}

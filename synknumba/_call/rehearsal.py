@@ -7,6 +7,7 @@ have more steps.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -17,7 +18,7 @@ from synknumba._call.options import CallOptions
 from synknumba._call.recording import Outcome, Recording, Seen, ordered
 from synknumba._call.report import PlanReport
 from synknumba._call.sequence_report import LoopReport, PartReport, ResultReport, Whom
-from synknumba._call.variable_rows import shapes_by_rank
+from synknumba._call.variable_rows import planned_shape, shapes_by_rank
 from synknumba._host.data import Data
 from synknumba._ops.rows import Partition
 from synknumba._ops.variable_layout import line_type
@@ -111,7 +112,7 @@ class Rehearsal(Recording):
                 value.formula  # noqa: B018  # for results that the ranks are to combine
         number = len(self._told)
         access = replace(access, writes=access.writes | {("result", number, index) for index in range(len(found.results))})
-        name = f"{function.name}({', '.join(call.texts(lasting=True))})"
+        name = f"{function.name}({', '.join(call.texts(lasting=True, shape_of=partial(planned_shape, call)))})"
         told = [ResultReport(one.name, one.op, one.dtype, one.shape, False, one.is_small, False) for one in found.results]
         if found.returns:
             told.append(ResultReport("result", found.ops, None, None, False, False, False))
@@ -132,14 +133,14 @@ class Rehearsal(Recording):
             return stand_ins[0] if stand_ins else None
         return result_class(function.name, tuple(one.name for one in found.results))(*stand_ins)
 
-    def _add(self, name: str, accesses: Sequence[Access], **told: Any) -> None:
-        """Adds the parts of a call."""
+    def _add(self, name: str, accesses: Sequence[Access], *, is_call: bool = True, **told: Any) -> None:
+        """Adds the parts of a call, or of a swap."""
         reads, writes = (
             self._names(key for one in accesses for key in (*getattr(one, kind), *getattr(one, f"remote_{kind}")))
             for kind in ("reads", "writes")
         )
         number = len(self._told)
-        self._told.append(PartReport(self.calls, name, **{"reads": reads, "writes": writes, **told}))
+        self._told.append(PartReport(self.calls if is_call else 0, name, **{"reads": reads, "writes": writes, **told}))
         self.parts += [Part(number, name, self.calls, self._in_memory(access)) for access in accesses]
 
     def _names(self, keys: Iterable[Key]) -> tuple[str, ...]:
@@ -206,7 +207,7 @@ class Rehearsal(Recording):
     def _swap(self, first: VariableState, second: VariableState) -> None:
         plain = Call(CallOptions(None), self._partition)
         check_alike(first, second, [shapes_by_rank(plain, one) for one in (first, second)])
-        self._add(f"swap of {self._labels[id(first)]} and {self._labels[id(second)]}", [Access()])
+        self._add(f"swap of {self._labels[id(first)]} and {self._labels[id(second)]}", [Access()], is_call=False)
         memory = self._memory
         memory[id(first)], memory[id(second)] = (memory.get(id(one), id(one)) for one in (second, first))
 

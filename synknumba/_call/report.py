@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from synknumba._call.call import Call
-from synknumba._call.launches import launches, shares
+from synknumba._call.launches import held_shapes, launches, shares
 from synknumba._call.options import FunctionOptions
+from synknumba._call.variable_rows import planned_shape
 from synknumba._ops.launch import Dim3, told_size
+from synknumba._types import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,7 @@ class RankReport:
         rows: (start, stop), positions among the rows of the call.
         own_rows: number of selected rows of its own in sliceable variables; None if there are no such variables.
         launches: (grid, block) of each launch of a kernel, in order, three sizes each; None for a Python function.
+        held: (parameter, shape) of its arrays of variables, with halos, in a call without rows; those of trees are left out.
         slices: (start, stop) of each slice that has rows, shard after shard.
         input_bytes: bytes of the arrays that it reads from the host; variables are not counted, as they are on the rank.
     """
@@ -29,6 +33,18 @@ class RankReport:
     input_bytes: int
     own_rows: int | None = None
     launches: tuple[tuple[Dim3, Dim3], ...] | None = None
+    held: tuple[tuple[str, Shape], ...] = ()
+
+    @property
+    def row_text(self) -> str:
+        """Its rows as text."""
+        own = "" if self.own_rows is None else f", {self.own_rows} of its own,"
+        return f"rows {self.rows[0]}..{self.rows[1]}{own} in {len(self.slices)} slice(s), "
+
+    @property
+    def held_text(self) -> str:
+        """Its arrays of variables as text."""
+        return f"has {', '.join(f'{name} {shape}' for name, shape in self.held)}, " if self.held else ""
 
     @property
     def launch_text(self) -> str:
@@ -68,11 +84,10 @@ class PlanReport:
         """Formats the report as a small table."""
         cut = "" if self.shards is None else f" in {self.shards} shards"
         lines = [f"{self.function}({', '.join(self.arguments)})"]
-        lines.append("no sharded argument: every rank runs once" if self.rows is None else f"{self.rows} rows{cut}")
+        lines.append("no rows to divide: every rank runs once" if self.rows is None else f"{self.rows} rows{cut}")
         lines += [
-            f"  rank {rank.rank}: rows {rank.rows[0]}..{rank.rows[1]}"
-            f"{'' if rank.own_rows is None else f', {rank.own_rows} of its own,'} in {len(rank.slices)} slice(s), "
-            f"reads {rank.input_bytes:,} bytes{rank.launch_text}"
+            f"  rank {rank.rank}: {rank.held_text if self.rows is None else rank.row_text}reads {rank.input_bytes:,} bytes"
+            f"{rank.launch_text}"
             for rank in self.ranks
         ]
         listed = f"a list, one value per {'rank' if self.shards is None else 'shard'}"
@@ -90,12 +105,13 @@ def make_report(name: str, options: FunctionOptions, updates: Mapping[str, Any],
         (start, stop), launch = share.rows, options.launch
         sizes = () if launch is None else launches(launch, call, rank, share, source)
         read = per_row * (stop - start) + whole
-        ranks.append(RankReport(rank, share.rows, share.slices, read, share.own, None if launch is None else sizes))
+        held = () if call.count is not None else tuple(held_shapes(call, rank).items())
+        ranks.append(RankReport(rank, share.rows, share.slices, read, share.own, None if launch is None else sizes, held))
     ops = options.ops if options.style == "function" else None
     told = tuple((key, output.op) for key, output in options.outputs.items()) or ((("result", ops),) if ops is not None else ())
     return PlanReport(
         name,
-        call.texts(),
+        call.texts(shape_of=partial(planned_shape, call)),
         call.total,
         call.options.num_slices,
         tuple(ranks),

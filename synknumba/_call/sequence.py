@@ -25,16 +25,18 @@ import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._call.bind import share_memory, signature_names
-from synknumba._call.call import describe, type_told
+from synknumba._call.call import Call, describe, type_told
 from synknumba._call.function import planned_partition
 from synknumba._call.future import Future
 from synknumba._call.method import Method
+from synknumba._call.options import CallOptions
 from synknumba._call.plan import FunctionPlan, KernelPlan
-from synknumba._call.recording import Outcome, Recording, Seen, free_of_recorded, ordered, told_dtype
+from synknumba._call.recording import InnerTimes, Outcome, Recording, Seen, free_of_recorded, ordered, told_dtype
 from synknumba._call.rehearsal import Rehearsal
 from synknumba._call.sequence_body import OuterValues, check_body, contents, refusing_draws
 from synknumba._call.sequence_report import LAST_ONLY, Schedule, SequenceReport, schedule
 from synknumba._call.trace import Trace, Unseen
+from synknumba._call.variable_rows import planned_shape
 from synknumba._errors import (
     ArgumentError,
     BatchError,
@@ -620,7 +622,7 @@ class Sequence(Generic[P, R]):
     ) -> Future[Any]:
         plan, scalars, back = self._prepared(world, args, kwargs, times)
         self._check_kept(every, None, returns=plan.returns_something)
-        self._check_before(plan, times)
+        self._check_before(plan, times, scalars)
         found = plan.schedule(times, every, is_judged=False)
         launched = [plan.finish]  # of the first round
 
@@ -816,7 +818,7 @@ class Sequence(Generic[P, R]):
     def _repeat(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
         if every is not None or until is not None:
             self._check_kept(every, until, returns=plan.returns_something)
-        self._check_before(plan, times)
+        self._check_before(plan, times, scalars)
         try:
             found = plan.schedule(times, every, is_judged=until is not None)
             return self._rounds(plan, scalars, times, found, until, plan.run)
@@ -824,13 +826,13 @@ class Sequence(Generic[P, R]):
             self._drop(plan)  # ranks may have stopped at different places
             raise
 
-    def _check_before(self, plan: SequencePlan, times: int) -> None:
+    def _check_before(self, plan: SequencePlan, times: int, scalars: AnySequence[Any]) -> None:
         """Raises `ArgumentError` or `BatchError` for what may have changed since the plan was made."""
         for one, code in plan.trace.uses:
             if one.__code__ is not code:
                 refuse(one, self.name)
-        for lines in plan.trace.rows:
-            lines.check(self.name, times)
+        for check in plan.trace.checks:
+            check.check(self.name, times, scalars)
 
     def _rounds(
         self,
@@ -974,6 +976,8 @@ class Sequence(Generic[P, R]):
             raise ArgumentError(
                 f"{tracing.where()}: times of {self.name} must be an int, and {times.label} is a float; divide ints with //"
             )
+        elif times.formula_of_argument:
+            trace.checks.append(InnerTimes(times, self.name, tracing.where()))
         leaves, structure = self._bound(args, kwargs)
         values = [_inner_argument(leaf) for leaf in leaves]
         with trace.inside(self, times):
@@ -1016,6 +1020,9 @@ class Sequence(Generic[P, R]):
                 results = self._run_turns(rehearsal, structure, told.leaves)[0]
             finally:
                 tracing.current = None
+        for one in rehearsal.checks:
+            one.check(self.name, times, told.scalars)
+        shape_of = partial(planned_shape, Call(CallOptions(None), partition))
         returned, _ = flatten(results)
         planned = [leaf.unseen if isinstance(leaf, Seen) else leaf for leaf in returned]
         parts = rehearsal.report(planned)
@@ -1030,7 +1037,10 @@ class Sequence(Generic[P, R]):
         )
         return SequenceReport(
             self.name,
-            tuple(f"{name}: {type_told(leaf) if isinstance(leaf, Number) else describe(leaf)}" for name, leaf in arguments),
+            tuple(
+                f"{name}: {type_told(leaf) if isinstance(leaf, Number) else describe(leaf, shape_of)}"
+                for name, leaf in arguments
+            ),
             partition.parts,
             parts,
             len(rehearsal.starts),

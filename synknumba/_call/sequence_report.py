@@ -45,7 +45,7 @@ class PartReport:
     """A call, a collective, a swap, or the combination of a result for later calls, in the body of a sequence.
 
     Attributes:
-        call: number of the call in the body, from 1, as in errors; 0 for a combination.
+        call: number of the call in the body, from 1, as in errors; 0 for a swap or a combination.
         name: the call with its arguments, or what else it is.
         reads, writes: names of the variables and arrays that it may read and write.
         waits_for: whom each rank waits for before it; None for nobody.

@@ -82,7 +82,6 @@ class Trace(Recording):
         self.swaps: list[list[Swap]] = [[]]  # of each turn
         # Swaps so far, while the body runs; with the first one's memory before.
         self._memory: list[tuple[VariableState, VariableState, Allocation]] = []
-        self.rows: list[Lines] = []
         self.uses: Uses = ()  # functions that the ranks run, with their code
 
     # ---- calls
@@ -98,7 +97,7 @@ class Trace(Recording):
         self.uses += prepared.uses
         values = (*call.values, *call.row_values)
         if isinstance(options.batch, Line):
-            self.rows.append(Lines(options.batch, function.name, rows_of(call)))
+            self.checks.append(Lines(options.batch, function.name, rows_of(call)))
         if isinstance(plan, KernelPlan):
             plan.select(values)
             self._check_located(function.name, plan.wanted.values(), options)

@@ -8,9 +8,12 @@ Both belong to the first scattered variable that the ranks get whole, not in row
 variable are a rank's own, and begin at row 0. Where the call has rows, `synk.OFFSET` is that of these rows instead.
 """
 
+import math
+
 from synknumba._call.call import Call
 from synknumba._errors import ArgumentError, PartitionError
 from synknumba._ops.halo import first_rows
+from synknumba._ops.variable_layout import VECTOR
 from synknumba._types import RankConstant, Shape, Span
 from synknumba._variables.state import VariableState
 from synknumba._wire.program import Filled, Param, PerRank, Tree
@@ -37,6 +40,12 @@ def _scattered(call: Call, variable: VariableState, leaf: int) -> tuple[Shape, .
     if problem is not None:
         raise PartitionError(f"{problem}; plan for fewer ranks")
     return tuple((halo.length(count, rank, size), *row) for rank, count in enumerate(counts))
+
+
+def planned_shape(call: Call, variable: VariableState, leaf: int) -> Shape:
+    """Returns the shape of an array on the root, for the number of ranks of the call; for `VECTOR`, of all as one vector."""
+    shapes = [by_rank[0] for by_rank in shapes_by_rank(call, variable)]
+    return (sum(map(math.prod, shapes)),) if leaf == VECTOR else shapes[leaf]
 
 
 def own_by_rank(variable: VariableState, shapes: tuple[Shape, ...]) -> tuple[Span, ...]:

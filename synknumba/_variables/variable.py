@@ -258,11 +258,6 @@ class Branch:
         """Indices of the arrays whose memory it has: its leaves, or all of a vector."""
         return self.variable.leaves() if self.leaves.start == VECTOR else self.leaves
 
-    def told(self) -> str:
-        """Returns dtype and shape of its first array, on the root."""
-        first = self.leaves.start
-        return f"{self.variable.dtypes()[first]} {self.variable.root_shape(first)}"
-
     def __repr__(self) -> str:
         """Shows its name."""
         return self.label

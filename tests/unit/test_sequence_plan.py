@@ -309,6 +309,84 @@ def test_nothing_is_left_behind():
         inner(v, times=2)
 
 
+def test_shapes_are_those_for_the_planned_ranks():
+    @synk.sequence
+    def body(u, r):
+        total(u)
+        synk.exchange(u)
+
+    with synk.fork(2, device="cpu"):
+        u, r = synk.scatter(synk.variable(np.zeros(300)), halo=1), synk.variable(np.zeros(7))
+        for size, length in ((None, 151), (2, 151), (4, 76), (5, 61), (1, 300)):
+            told = body.plan(u, r, world_size=size)
+            assert told.arguments == (f"u: variable float64 ({length},)", "r: variable float64 (7,)")
+            assert told.parts[0].name == f"total(v: variable float64 ({length},))"
+            call = total.plan(u, world_size=size)
+            assert call.arguments == (f"v: variable float64 ({length},)",)
+        assert [one.held for one in total.plan(u, world_size=3).ranks] == [(("v", (101,)),), (("v", (102,)),), (("v", (101,)),)]
+
+
+def test_a_plan_tells_what_each_rank_works_on_without_rows_to_divide():
+    @synk.function
+    def noted(v, k):
+        v += k
+
+    @synk.function(outputs="sum")
+    def made(k):
+        return k
+
+    v = synk.variable(np.zeros((3, 2)))
+    lines = str(noted.plan(v, 1, world_size=2)).splitlines()
+    assert lines[1:] == [
+        "no rows to divide: every rank runs once",
+        "  rank 0: has v (3, 2), reads 0 bytes",
+        "  rank 1: has v (3, 2), reads 0 bytes",
+    ]
+    assert str(made.plan(1, world_size=1)).splitlines()[2] == "  rank 0: reads 0 bytes"
+    assert "rank 0: has v (4,), reads 0 bytes, launches" in str(total.plan(synk.variable(np.zeros(4)), world_size=1))
+    assert "rank 1: rows 2..4 in 1 slice(s), reads 16 bytes" in str(double.plan(np.zeros(4), world_size=2))
+
+
+def test_swaps_have_no_number():
+    @synk.sequence
+    def body(u, v):
+        synk.swap(u, v)
+        inner(u)
+        synk.swap(u, v)
+        synk.swap(u, v)
+        synk.all_reduce(u, "sum")
+
+    u, v = variables()
+    told = body.plan(u, v, world_size=2)
+    calls = [one.call for part in told.parts for one in getattr(part, "parts", (part,)) if one.call]
+    assert calls == [*range(1, len(calls) + 1)]
+    assert [part.call for part in told.parts if getattr(part, "name", "").startswith("swap")] == [0, 0, 0]
+    assert "\n    swap of u and v\n" in str(told)
+
+
+def test_a_negative_number_of_times_of_an_inner_sequence():
+    @synk.sequence
+    def body(v, n, k):
+        inner(v, times=n)
+        inner(v, times=n - 2 * k)
+
+    v = synk.variable(np.ones(4))
+    told = rf"{re.escape(__file__)}:\d+: times of inner must be an int of at least 0, but {{}} is {{}} in this call of body"
+    with synk.fork(2, device="cpu"):
+        for use in (body, body.submit, body.plan):
+            for n, k, label, value in ((-1, -1, "n of body", -1), (3, 2, "a number computed from n of body", -1)):
+                with pytest.raises(synk.ArgumentError, match=told.format(label, value)):
+                    use(v, n, k)
+        assert np.array_equal(v.get_value(), np.ones(4))
+        body(v, 0, 0)
+        assert np.array_equal(v.get_value(), np.ones(4))
+        body(v, 2, 1)
+        once = v.get_value()
+        with pytest.raises(synk.ArgumentError, match=told.format("n of body", -7)):  # a call that is known
+            body(v, -7, 1)
+        assert np.array_equal(v.get_value(), once)
+
+
 OPS = {
     "move": lambda a, b: move(a, b, 1.0),
     "number": lambda a, b: move(a, b, total(b)),
