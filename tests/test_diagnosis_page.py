@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
 
 def plain(text):
     """Without line breaks, process ids and folders."""
-    return re.sub(r'File "[^"]*/', 'File "', re.sub(r"pid \d+", "pid N", " ".join(text.split())))
+    return re.sub(r'(File "|\()/[^"()]*/', r"\1", re.sub(r"pid \d+", "pid N", " ".join(text.split())))
 
 
 def test_the_error_of_a_rank_that_died(tmp_path):

@@ -222,6 +222,7 @@ class Recording(ABC):
         starts: index of the first part of each turn.
         carried: formulas of the scalars that have other values after an iteration, by index; of each turn.
         lines: file and line of the body that computes a number, by the part's name and the formula.
+        places: file and line of the body that makes a call, by its number.
         kept: memory of the parts that has no other owner.
         checks: what each call of the sequence must pass, whose numbers and arrays may have changed.
         outside: NumPy arrays that calls take and that are no arguments of the sequence, by id, with their copies.
@@ -239,6 +240,7 @@ class Recording(ABC):
         self.starts = [0]
         self.carried: list[dict[int, Formula]] = [{}]
         self.lines: dict[tuple[str, Formula], str] = {}
+        self.places: dict[int, str] = {}
         self.kept: list[Any] = []
         self.checks: list[Lines | InnerTimes] = []
         self.outside: dict[int, tuple[Array, Data]] = {}
@@ -281,9 +283,13 @@ class Recording(ABC):
         for rows in (options.batch, options.local_batch):
             if isinstance(rows, Data | np.ndarray):
                 self.note_read(rows)
-        self.calls += 1
+        self._count_call()
         args, kwargs = tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
         return self._record(function, args, kwargs, options)
+
+    def _count_call(self) -> None:
+        self.calls += 1
+        self.places[self.calls] = tracing.where()
 
     def _refuse_rows(self, option: str, value: Unknown) -> NoReturn:
         way_out = "for other rows in each iteration, write batch=rows[synk.STEP] with a line of row numbers for each"
@@ -448,7 +454,7 @@ class Recording(ABC):
             raise ArgumentError(
                 f"{tracing.where()}: {kind} gives variables other memory, which {self.name} cannot do; call it before, or after"
             )
-        self.calls += 1
+        self._count_call()
         several = several_of(given, kind)
         known: CollectiveOp | None = checked_op(several, op, kind) if kind in {"all_reduce", "reduce"} else None
         self._place(several)

@@ -206,6 +206,7 @@ class SequencePlan:
             entry_bytes=trace.used,
             starts=tuple(trace.starts),
             lines=trace.lines,
+            places=trace.places,
             free=free_of_recorded(trace.parts),
             carried=tuple(tuple(one.items()) for one in trace.carried),
             segment_ids=frozenset(trace.segments),

@@ -296,7 +296,12 @@ class Rank:
         if not isinstance(routine, KernelRoutine | FunctionRoutine) or routine.function not in self.functions:
             return error
         function, is_kernel = self.functions[routine.function].function, isinstance(routine, KernelRoutine)
-        return explain(error, function, compiled=is_kernel, anywhere=is_kernel) or error
+        explained = explain(error, function, compiled=is_kernel, anywhere=is_kernel)
+        if explained is None:
+            return error
+        for note in getattr(error, "__notes__", ()):  # where a sequence calls it
+            explained.add_note(note)
+        return explained
 
     def _load(self, spec: FunctionSpec) -> Loaded:
         linecache.cache.update(spec.sources)

@@ -149,6 +149,7 @@ class SequenceProgram:
         scalars: `struct` letters of the scalars.
         slots: number of results that ranks share.
         lines: file and line of the body that computes a number, by the part's name and the formula, for messages.
+        places: file and line of the body that makes a call, by its number, for messages.
         board: where ranks show their counts and put down results: int64, `board_words(W, slots)` long.
         entry_bytes: bytes of a rank's small results that are kept.
         free: the parts with the waits that they need once all functions are recorded; empty if there is no difference.
@@ -168,6 +169,7 @@ class SequenceProgram:
     segment_ids: frozenset[int] = frozenset()
     variable_numbers: frozenset[int] = field(default_factory=frozenset)
     lines: Mapping[tuple[str, Formula], str] = field(default_factory=dict)
+    places: Mapping[int, str] = field(default_factory=dict)
     free: tuple[Part | Loop, ...] = ()
     carried: tuple[tuple[tuple[int, Formula], ...], ...] = ((),)
 
@@ -249,7 +251,7 @@ def shown_path(words: Sequence[int]) -> Path:
 
 
 def place_told(program: SequenceProgram, times: int, path: Path) -> str:
-    """Returns in words where a rank is, as in "in iteration 5 of 100 of loop, call 2: f(x)"; iterations count from 0."""
+    """Returns in words where a rank is, as in "in iteration 5 of 100 of loop, call 2: f(x) (file:line)"; from 0."""
     name, count, parts = program.name, f" of {times}", program.parts
     if path[0][0] == NOT_BEGUN:
         return f"before the first iteration of {name}"
@@ -263,7 +265,10 @@ def place_told(program: SequenceProgram, times: int, path: Path) -> str:
             count = f" of {part.times[1]}" if part.times[0] == "value" else ""
     if part is None:
         return text
-    return f"{text}, call {part.call}: {part.name}" if isinstance(part, Part) else f"{text}, a call of {part.name}"
+    if isinstance(part, Loop):
+        return f"{text}, a call of {part.name}"
+    place = program.places.get(part.call)
+    return f"{text}, call {part.call}: {part.name}{f' ({place})' if place else ''}"
 
 
 # ---- waits --------------------------------------------------------------------------------------------------------------

@@ -122,7 +122,8 @@ def test_right_after_a_rank_has_failed_anywhere(monkeypatch, world_size, tables,
 
 def test_a_rank_dies_while_the_other_waits_for_it():
     place = (
-        rf"during run_and_die\(\), in iteration 50 of {FOREVER} of run_and_die, call 3: die_at\(step: int, rank: synk.RANK\)\."
+        rf"during run_and_die\(\), in iteration 50 of {FOREVER} of run_and_die, call 3: die_at\(step: int, rank: synk.RANK\) "
+        rf"\({re.escape(__file__)}:\d+\)\."
     )
     with synk.fork(2, device="cpu"), pytest.raises(synk.RankDied, match=place):
         run_and_die(synk.variable(np.zeros(3)), times=FOREVER)
@@ -208,8 +209,9 @@ def around(v):
 
 def test_places_in_inner_sequences():
     place = r"  in iteration 2 of 7 of around, iteration {} of 5 of inside, call {}: {}"
-    stuck = place.format(3, 3, r"wait_at\(outer: int, inner: int, rank: synk.RANK\)\n  File")
-    waiting = place.format(4, 2, r"all_reduce\n  (runs compiled code, or )?waits for other ranks\n")
+    line = rf"\({re.escape(__file__)}:\d+\)\n"
+    stuck = place.format(3, 3, rf"wait_at\(outer: int, inner: int, rank: synk.RANK\) {line}  File")
+    waiting = place.format(4, 2, rf"all_reduce {line}  (runs compiled code, or )?waits for other ranks\n")
     told = io.StringIO()
     with synk.fork(2, device="cpu", timeout=1.5) as world:
         v = synk.variable(np.zeros(3))

@@ -399,6 +399,38 @@ def test_dynamic_shared_memory_without_bytes():
     assert np.array_equal(y, X)
 
 
+@synk.parallel
+@cuda.jit
+def shifts(v, by):
+    i = cuda.grid(1)
+    if i < v.shape[0]:
+        v[i] += by
+
+
+@synk.function
+def shifts_by_numpy(v, by):
+    v += by
+
+
+@synk.sequence
+def shifted(v, by, kernel):
+    kernel(v, 1.0)
+    kernel(v, by)
+
+
+@pytest.mark.parametrize("by", [1j, None])
+def test_the_call_of_a_sequence_is_told(by):
+    line = shifted.py_func.__code__.co_firstlineno + 3
+    place = (
+        rf"in iteration 0 of 2 of shifted, call 2: {{}}\(v: variable float64 \(3,\), by: .*\) \({re.escape(__file__)}:{line}\)"
+    )
+    with pytest.raises(synk.KernelError, match=r"^shifts \(") as caught:
+        shifted(synk.variable(np.zeros(3)), by, shifts, times=2)
+    assert [re.fullmatch(place.format("shifts"), note) is not None for note in caught.value.__notes__] == [True, False]
+    with pytest.raises(synk.RankError, match=place.format("shifts_by_numpy")):
+        shifted(synk.variable(np.zeros(3)), by, shifts_by_numpy, times=2)
+
+
 def test_a_users_op():
     def worst(a, b):
         return math.epx(a) + b

@@ -1,5 +1,7 @@
 """Where a rank is in a sequence, from the words that it stores, in words."""
 
+from dataclasses import replace
+
 import pytest
 
 from synknumba._wire.program import HostArray
@@ -26,6 +28,13 @@ EMPTY = SequenceProgram(9, "loop", (), "", 0, HostArray(0, None, ()), 0)
 )
 def test_words_that_a_rank_shows(words, place):
     assert place_told(PROGRAM, 10, shown_path([*words, *[0] * (LINE - len(words))])) == place
+
+
+def test_the_line_of_the_body():
+    program = replace(PROGRAM, places={1: "steps.py:7", 4: "inner.py:3"})
+    assert place_told(program, 10, [(5, 0)]) == "in iteration 5 of 10 of loop, call 1: a (steps.py:7)"
+    assert place_told(program, 10, [(5, 1), (3, 0)]).endswith("iteration 3 of 4 of inner, call 2: b")
+    assert place_told(program, 10, [(5, 1), (3, 1), (6, 1)]).endswith("iteration 6 of deep, call 4: d (inner.py:3)")
 
 
 def test_a_sequence_without_calls():
