@@ -23,7 +23,10 @@ class Future(Generic[R]):
         self._flight = flight
 
     def done(self) -> bool:
-        """Whether `result()` would return, or raise the call's error, without waiting for the ranks. Returns at once."""
+        """Whether `result()` would return, or raise the call's error, without waiting for the ranks. Returns at once.
+
+        Where a sequence has several rounds, this starts the next one if a round has ended.
+        """
         return self._flight.is_done
 
     @shortened

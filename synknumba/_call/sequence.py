@@ -51,7 +51,7 @@ from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._ops.tree import LEAF, NONE, Structure, flatten, paths, unflatten
+from synknumba._ops.tree import LEAF, NONE, Structure, flatten, parts_like, paths, unflatten
 from synknumba._tracing import Number, Unknown
 from synknumba._types import Array, known_options, unknown_keyword
 from synknumba._variables.state import note_failure
@@ -69,7 +69,7 @@ from synknumba._wire.sequence import (
     position_word,
     shown_path,
 )
-from synknumba._world.call_in_flight import Flight
+from synknumba._world.call_in_flight import GOES_ON, Flight
 from synknumba._world.code import refuse
 from synknumba._world.engine import Engine, current_world, open_world
 from synknumba._world.failure import CallInfo
@@ -388,6 +388,15 @@ class SequencePlan:
             out.append(np.stack(kept) if kept else leaf)
         return out
 
+    def stacked(self, kept: AnySequence[Any]) -> Any:
+        """Returns what the body has returned in kept iterations: results of calls are stacked, and all else is as it is."""
+        columns = zip(*(parts_like(self._structure, one) or () for one in kept), strict=True)
+        leaves = [
+            leaf if result is None else stack(column)
+            for leaf, result, column in zip(self._leaves, self._results, columns, strict=True)
+        ]
+        return unflatten(self._structure, leaves)
+
     def empty(self) -> list[Any]:
         """Returns the results of no iterations; of calls whose results are not known yet, None."""
         out: list[Any] = []
@@ -597,7 +606,8 @@ class Sequence(Generic[P, R]):
 
         Arguments are those of a call, without `until=`. As for `submit` of a function, NumPy arrays have been copied when this
         returns, the script must not change or read what the calls write before the end, and the next use of the world waits for
-        it. Where a round ends at each kept result (`plan` tells), those after the first run in `result()`, or at the next use.
+        it. Where a round ends at each kept result (`plan` tells), another begins when `result()`, `done()` or the next use of
+        the world finds that the one before has ended.
 
         Returns:
             The future of the results.
@@ -625,13 +635,23 @@ class Sequence(Generic[P, R]):
         self._check_kept(every, None, returns=plan.returns_something)
         self._check_before(plan, times, scalars)
         found = plan.schedule(times, every, is_judged=False)
-        launched = [plan.finish]  # of the first round
+        kept: list[Any] = []
+        spans = self._spans(plan, times, found.period, None, kept) if found.round_ends else iter([(0, times)])
+        period, span = 0 if found.round_ends else found.period, next(spans, (0, 0))
 
-        def run(*values: Any) -> list[Any]:
-            return (launched.pop() if launched else plan.run)(*values)
+        def launch() -> None:
+            flight.has_more = sum(span) < times
+            plan.launch(flight, *span, times, scalars, period)
 
         def collect(_: object = (args, kwargs)) -> Any:
-            result = self._rounds(plan, scalars, times, found, None, run) if times else nothing
+            nonlocal span
+            read = plan.finish(*span, times, scalars, period)
+            following = next(spans, None)
+            if following is not None:
+                span = following
+                launch()
+                return GOES_ON
+            result = plan.stacked(kept) if found.round_ends else plan.unflatten(read) if period else plan.collect()
             for array, staged in back:
                 copy_into(array, staged.data)
             return result
@@ -641,13 +661,13 @@ class Sequence(Generic[P, R]):
             self._drop(plan)
 
         nothing = None if times else self._nothing(plan, every)
-        future: Future[Any] = Future(flight := Flight(world, plan.info, plan.learn, collect, give_up))
+        flight = Flight(world, plan.info, plan.learn, collect if times else lambda: nothing, give_up)
+        future: Future[Any] = Future(flight)
         if not times:
             flight.complete()
             return future
         try:
-            count, period = (found.period, 0) if found.round_ends else (times, found.period)
-            plan.launch(flight, 0, count, times, scalars, period)
+            launch()
         except BaseException as error:
             give_up(error)
             raise
@@ -822,7 +842,7 @@ class Sequence(Generic[P, R]):
         self._check_before(plan, times, scalars)
         try:
             found = plan.schedule(times, every, is_judged=until is not None)
-            return self._rounds(plan, scalars, times, found, until, plan.run)
+            return self._rounds(plan, scalars, times, found, until)
         except BaseException:
             self._drop(plan)  # ranks may have stopped at different places
             raise
@@ -842,26 +862,28 @@ class Sequence(Generic[P, R]):
         times: int,
         found: Schedule,
         until: Any,
-        run: Callable[..., list[Any]],
     ) -> Any:
-        """Makes the rounds of a call by `run`, as `SequencePlan.run`, and returns the results."""
+        """Makes the rounds of a call, and returns the results."""
         step = found.period
         if not step:
-            run(0, times, times, scalars)
+            plan.run(0, times, times, scalars)
             return plan.collect()
         if not found.round_ends:
-            return plan.unflatten(run(0, times, times, scalars, step))
-        kept, done = [], 0
-        for _ in range(times // step):
-            run(done, step, times, scalars)
-            done += step
+            return plan.unflatten(plan.run(0, times, times, scalars, step))
+        kept: list[Any] = []
+        for first, count in self._spans(plan, times, step, until, kept):
+            plan.run(first, count, times, scalars)
+        return plan.stacked(kept)
+
+    def _spans(self, plan: SequencePlan, times: int, step: int, until: Any, kept: list[Any]) -> Iterator[tuple[int, int]]:
+        """Yields first iteration and number of iterations of each round, to be run before the next; keeps the results."""
+        for first in range(0, times - step + 1, step):
+            yield first, step
             kept.append(plan.collect())
             if until is not None and self._holds(plan.world, until, kept[-1]):
-                break
-        else:
-            if times > done:
-                run(done, times - done, times, scalars)
-        return stack(kept)
+                return
+        if times % step:
+            yield times - times % step, times % step
 
     def _nothing(self, plan: SequencePlan, every: int | None) -> Any:
         """Returns the results of no iterations."""

@@ -3,14 +3,15 @@
     Engine.launch ── ring ──> the script goes on, the ranks work ──> Engine.begin, await_flight or close ── land ──> complete
 
 A world has at most one call in flight, which no thread holds. Whoever takes the world next first waits for it: its result or
-error then stays in its `Flight`, to which the script's `Future` refers.
+error then stays in its `Flight`, to which the script's `Future` refers. A call may be of several rounds, as a sequence whose
+results the script keeps: when one has landed, `collect` launches the next, and the call is still in flight.
 """
 
 import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from synknumba._errors import WorldError, depth_of_script
 from synknumba._world.failure import CallInfo
@@ -18,6 +19,9 @@ from synknumba._world.failure import CallInfo
 if TYPE_CHECKING:
     from synknumba._world.engine import Engine
     from synknumba._world.rounds import Learn
+
+
+GOES_ON: Final = object()  # in place of a result: the call has another round
 
 
 @final
@@ -28,17 +32,19 @@ class Flight:
         world: world of the call.
         info: description of the call for messages.
         learn: receives the news of the ranks, as for `Rounds.run`.
-        collect: completes the call when the round has ended, and returns its result; may run further rounds.
+        collect: completes the call when a round has ended, and returns its result; or launches the next round of the call, and
+            returns `GOES_ON`.
         give_up: notes the effects of a failure, such as variables whose values are not known any more.
 
     Attributes:
+        has_more: whether the round under way is not the call's last; set by whoever launches it.
         over: whether the call has ended, with a result or an error.
         result: its result; None before.
         error: its error; None before, or if it has a result.
         told: whether the error was raised, or warned of.
     """
 
-    __slots__ = ("_collect", "_dropped", "_give_up", "_world", "error", "info", "learn", "over", "result", "told")
+    __slots__ = ("_collect", "_dropped", "_give_up", "_world", "error", "has_more", "info", "learn", "over", "result", "told")
 
     def __init__(
         self,
@@ -54,6 +60,7 @@ class Flight:
         self._collect: Callable[[], Any] | None = collect
         self._give_up: Callable[[BaseException], None] | None = give_up
         self._dropped = False  # whether the script has no future of it any more
+        self.has_more = False
         self.over = False
         self.told = False
         self.result: Any = None
@@ -62,14 +69,17 @@ class Flight:
     # ---- for the world
 
     def complete(self) -> None:
-        """Collects the result, after the round and while the world is held; keeps an error."""
-        assert self._collect is not None  # it has not ended
+        """Collects the result, after a round and while the world is held, or launches the next round; keeps an error."""
+        if self._collect is None:  # it was interrupted just after it had launched the round
+            return
         try:
-            self.result = self._collect()
+            found = self._collect()
         except Exception as error:  # noqa: BLE001  # raised by `result()` of the future
             self.fail(error)
         else:
-            self._end()
+            if found is not GOES_ON:
+                self.result = found
+                self._end()
 
     def fail(self, error: Exception) -> None:
         """Ends the call with an error."""
@@ -98,8 +108,13 @@ class Flight:
 
     @property
     def is_done(self) -> bool:
-        """Whether `wait` would return or raise without waiting for the ranks."""
-        return self.over or self._world.has_landed(self)
+        """Whether `wait` would return or raise without waiting for the ranks; launches the next round if one has landed."""
+        if self.over or not self._world.has_landed(self):
+            return self.over
+        if not self.has_more:
+            return True
+        self._world.go_on(self)
+        return self.over
 
     def wait(self, seconds: float | None) -> bool:
         """Waits until the call has ended, for at most `seconds`. Returns whether it has."""

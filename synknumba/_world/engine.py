@@ -433,42 +433,56 @@ class Engine:
                 if self._is_mine():
                     raise WorldError(f"result() of {flight.info} was asked for in the middle of another call; ask after it")
                 return  # another thread had the world for so long
-            try:
-                if self._rounds.under_way:
-                    self._rounds.break_off()
-                if self._flight is flight:
-                    self._land(remaining(seconds, began))
-                elif not flight.over:  # it was interrupted, and the round has ended meanwhile
-                    flight.interrupt()
-            finally:
-                self.end()
+            self._await_held(flight, remaining(seconds, began))
         finally:
             self._awaiting.discard(thread)
 
+    def go_on(self, flight: Flight) -> None:
+        """Completes a round of a call in flight that has landed, and starts the next, unless another call has the world."""
+        if self._take(_frame()):
+            self._await_held(flight, 0.0)
+
+    def _await_held(self, flight: Flight, seconds: float | None) -> None:
+        """Waits for a call in flight, for at most `seconds`, and gives the world back, which has been taken."""
+        try:
+            if self._rounds.under_way:
+                self._rounds.break_off()
+            if self._flight is flight:
+                self._land(seconds)
+            elif not flight.over:  # it was interrupted, and the round has ended meanwhile
+                flight.interrupt()
+        finally:
+            self.end()
+
     def has_landed(self, flight: Flight) -> bool:
-        """Returns whether `await_flight` would not wait for the ranks."""
+        """Returns whether `await_flight` would not wait for the ranks' present round."""
         with self._looking:
             if self._flight is flight:
                 return self._closed or self._rounds.is_decided
         return flight.over or self._call is None  # else the thread that has the world completes it
 
     def _land(self, seconds: float | None = None) -> None:
-        """Waits for the call in flight, for at most `seconds`, and completes it; the world is held."""
-        flight = self._flight
-        assert flight is not None
+        """Waits for all rounds of the call in flight, for at most `seconds`, and completes it; the world is held."""
+        began = time.monotonic()
+        while self._flight is not None and self._land_round(self._flight, remaining(seconds, began)):
+            pass
+
+    def _land_round(self, flight: Flight, seconds: float | None) -> bool:
+        """Waits for a round, for at most `seconds`; returns whether it has ended: the call is complete, or in the next."""
         self._rounds.under_way = True  # first: after an interrupt below, the next use of the world ends it
         self._flight = None
         try:
             if not self._rounds.land(flight.info, flight.learn, seconds):
                 self._flight = flight
                 self._rounds.under_way = False
-                return
+                return False
             flight.complete()
         except (SynkError, Warning) as error:  # a warning of a rank that the script's filters turn into an error
             flight.fail(error)
         except BaseException:
             flight.interrupt()
             raise
+        return True
 
     def _land_first(self) -> None:
         """Completes the call in flight before another call, and raises its error if that has ended the world."""

@@ -250,7 +250,8 @@ class Rounds:
         while not self._control.all_arrived:
             left = until - time.monotonic()
             if left <= 0.0:
-                return False
+                watch()
+                return self._control.all_arrived
             if not self._control.sleep_coordinator(min(left, SLEEP_SECONDS)):
                 watch()
         return True

@@ -168,6 +168,27 @@ def test_until_is_judged_in_the_script(world):
     assert v.get_value()[0] == 1024 * 0.5**6
 
 
+@pytest.mark.parametrize("measure", [total, first], ids=["one round", "a round for each result"])
+@pytest.mark.parametrize("options", [{"every": 1}, {"until": lambda now: False}], ids="".join)
+def test_what_is_returned_besides_results(world, measure, options):
+    constant, v = np.ones(2), synk.variable(np.ones(3))
+
+    @synk.sequence
+    def body(v):
+        scale(v, 2.0)
+        return {"v": v, "results": [measure(v), total(v)], "others": (2, "text", constant), "none": None}
+
+    for call in (body, lambda *args, **kwargs: body.submit(*args, **kwargs).result())[: 1 if "until" in options else 2]:
+        v.set_value(np.ones(3))
+        found = call(v, times=3, **options)
+        assert found["v"] is v
+        assert [one.shape for one in found["results"]] == [(3, world.world_size) if measure is first else (3,), (3,)]
+        assert_array_equal(found["results"][1], world.world_size * np.array([6.0, 12.0, 24.0]))
+        assert found["others"][:2] == (2, "text")
+        assert_array_equal(found["others"][2], constant)
+        assert found["none"] is None
+
+
 def test_until_makes_no_calls(world):
     v = synk.variable(np.full(3, 1024.0))
     for judge in (

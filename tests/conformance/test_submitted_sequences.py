@@ -40,6 +40,15 @@ def await_file(path):
         time.sleep(0.001)
 
 
+@synk.function(outputs=None)
+def await_step(v, folder, step):
+    """Tells that the step has begun, waits until it may end, and returns a number; no kernel does, so a round ends."""
+    (Path(folder) / f"begun {step}").touch()
+    await_file.py_func(Path(folder) / f"end {step}")
+    v += step + 1.0
+    return v[0].item()
+
+
 @synk.function
 def break_at(v, step, at):
     if step == at:
@@ -64,6 +73,17 @@ def late(path, v, x):
     scale(v, 2.0)
     add_rows(x, 1.0)
     return total(v)
+
+
+@synk.sequence
+def stepwise(v, folder):
+    return await_step(v, folder, synk.STEP)
+
+
+@synk.sequence
+def breaking_stepwise(v, at):
+    break_at(v, synk.STEP, at)
+    return first(v)
 
 
 @synk.sequence
@@ -107,6 +127,62 @@ def test_the_script_goes_on_while_ranks_work(world, tmp_path):
     assert future.done()
     assert_array_equal(x, np.arange(9.0) + 4)  # written back
     assert_array_equal(future.result(), 3 * world.world_size * np.array([4.0, 16.0]))
+
+
+def until(is_so, meanwhile):
+    """Waits until a condition holds, and does something over and over meanwhile."""
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        meanwhile()
+        assert time.monotonic() < end
+
+
+def test_a_round_for_each_result_while_the_script_goes_on(world, tmp_path):
+    def step(word, number):
+        return tmp_path / f"{word} {number}"
+
+    def ask_in_vain():
+        with pytest.raises(TimeoutError, match="has not ended within"):
+            future.result(timeout=0.001)
+
+    v = synk.variable(np.zeros(3))
+    future = stepwise.submit(v, str(tmp_path), times=4, every=1)
+    until(step("begun", 0).exists, lambda: None)
+    assert not future.done()
+    step("end", 0).touch()
+    until(step("begun", 1).exists, future.done)  # which starts the next round
+    assert not future.done()
+    step("end", 1).touch()
+    until(step("begun", 2).exists, ask_in_vain)
+    assert repr(future) == "<Future of stepwise(), in flight>"
+    with pytest.raises(TimeoutError):
+        future.exception(timeout=0)
+    for number in (2, 3):
+        step("end", number).touch()
+    until(future.done, lambda: None)
+    numbers = [1.0, 3.0, 6.0, 10.0]
+    assert_array_equal(future.result(timeout=0), np.repeat(numbers, world.world_size).reshape(4, -1))
+    assert_array_equal(v.get_value(), np.full(3, 10.0))
+
+
+def test_the_next_use_makes_all_rounds(world, tmp_path):
+    for number in range(5):
+        (tmp_path / f"end {number}").touch()
+    v = synk.variable(np.zeros(3))
+    future = stepwise.submit(v, str(tmp_path), times=5, every=2)
+    assert_array_equal(v.get_value(), np.full(3, 15.0))
+    assert future.done()
+    assert_array_equal(future.result(), np.repeat([3.0, 10.0], world.world_size).reshape(2, -1))
+
+
+def test_an_error_in_a_later_round(world):
+    v = synk.variable(np.ones(3))
+    future = breaking_stepwise.submit(v, 2, times=5, every=1)
+    until(future.done, lambda: None)
+    with pytest.raises(synk.RankError, match="in iteration 2 of 5 of breaking_stepwise, call 1: break_at"):
+        future.result(timeout=0)
+    v.set_value(np.ones(3))
+    assert_array_equal(breaking_stepwise.submit(v, -1, times=2, every=1).result(), np.ones((2, world.world_size)))
 
 
 def test_swapped_variables_and_calls_in_order(world):

@@ -33,6 +33,46 @@ def test_a_rank_killed_in_flight(start):
     script.finish()
 
 
+@pytest.mark.parametrize("ask", ["future.done()", *whole("wait()")])
+def test_a_rank_killed_in_a_later_round(start, ask):
+    script = start(f"""
+        @synk.function(outputs=None)
+        def stuck(step):
+            say("step", step)
+            while step == 2:
+                pass
+
+        @synk.sequence
+        def steps(v):
+            return stuck(synk.STEP)
+
+        def wait():
+            try:
+                future.result(timeout=0)
+            except synk.RankDied:
+                return True
+            except TimeoutError:
+                return False
+
+        world = synk.fork(2, device="cpu")
+        future = steps.submit(synk.variable(np.zeros(2)), times=4, every=1)
+        say("ranks", *world.pids)
+        while not {ask}:
+            time.sleep(0.001)
+        try:
+            future.result()
+        except synk.RankDied as error:
+            say("died", error.rank)
+        check_world()
+    """)
+    victim = script.ranks()[1]
+    for _ in range(2):
+        script.expect("step 2")
+    os.kill(victim, signal.SIGKILL)
+    script.expect("died 1")
+    script.finish()
+
+
 @pytest.mark.parametrize("use", ["total(ROWS)", *whole("total.submit(ROWS)", "synk.variable(np.zeros(2)).get_value(0)")])
 def test_a_rank_killed_in_flight_is_told_by_the_next_use(start, use):
     script = start(f"""
