@@ -855,7 +855,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         return Rehearsed(call, report, results, ops, returns, built.used, written, is_kernel, is_recorded)
 
     @property
-    def unfit(self) -> str:
+    def _unfit(self) -> str:
         """Why the body of a sequence cannot call it, and the way out; "" if it can."""
         return self._options.unfit
 

@@ -268,8 +268,8 @@ class Recording(ABC):
         self, function: "Function[..., Any]", args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
     ) -> Any:
         """Records a call; returns stand-ins for its results."""
-        if function.unfit:
-            raise ArgumentError(f"{tracing.where()}: {function.unfit}")
+        if problem := function._unfit:  # noqa: SLF001  # shared with this package
+            raise ArgumentError(f"{tracing.where()}: {problem}")
         if isinstance(options.batch, Line):
             self._check_lines(function, options.batch)
         for name, value in (("batch", options.batch), ("local_batch", options.local_batch)):

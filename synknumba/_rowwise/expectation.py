@@ -149,6 +149,8 @@ class Expectation(RowFunction):
     ) -> Future[Estimate]:
         """Starts a call, and returns while the ranks work; see `Function.submit`.
 
+        An estimate whose sums overflow is computed again, by `result()`.
+
         Raises:
             ArgumentError: `until` is given, whose condition decides after each part whether there is another; or as for a call.
         """
