@@ -390,6 +390,8 @@ class SequencePlan:
 
     def stacked(self, kept: AnySequence[Any]) -> Any:
         """Returns what the body has returned in kept iterations: results of calls are stacked, and all else is as it is."""
+        if self._structure == LEAF:
+            return self._leaves[0] if self._results[0] is None else stack(kept)
         columns = zip(*(parts_like(self._structure, one) or () for one in kept), strict=True)
         leaves = [
             leaf if result is None else stack(column)
