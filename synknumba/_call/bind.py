@@ -248,6 +248,8 @@ class Binder:
             raise ArgumentError(f"{path} of {self._name} is {branch.label}, a tree, but a kernel takes single arrays")
         self._claim(call, name, path, variable, branch.arrays)
         call.branches[path] = branch.arrays
+        if branch.leaves and branch.leaves.start != VECTOR:  # of a vector, rows are elements of several arrays
+            call.intact[path] = variable
         number = self._hold(call, path, variable)
         call.key.append((branch.structure, branch.leaves.start))
         shared = {leaf for one, leaf in call.shared if one == id(variable)}

@@ -78,6 +78,10 @@ class Call:
         """Whether the number of rows is part of the plan, rather than sent with each call."""
         return self.source.kind in ("all", "none") and (self.own_source is None or self.own_source.kind == "all")
 
+    def leaf_of(self, path: str) -> int:
+        """Returns the index of the first array that an argument gets of its variable."""
+        return self.branches[path].start if path in self.branches else 0
+
     def written(self) -> tuple[list[str], list[str]]:
         """Returns the parameters whose rows are written back: those of sharded arguments, and those of sliceable variables."""
         leaves = [(name, leaf) for name, param in self.parameters.items() for leaf in leaves_of(param)]

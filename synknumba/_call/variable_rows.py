@@ -4,8 +4,9 @@
     local row    0 …        | OWN.start …         | OWN.stop …         of the array that the function gets
     global row   OFFSET …   | OFFSET+OWN.start …  |                    modulo the number of rows, if the halo is periodic
 
-Both belong to the first scattered variable that the ranks get whole, not in rows. If there is none, all rows of the first
-variable are a rank's own, and begin at row 0. Where the call has rows, `synk.OFFSET` is that of these rows instead.
+Both belong to the first scattered variable that the ranks get whole, not in rows; of a tree, to the first array that the call
+gets of it. If there is none, all rows of the first variable are a rank's own, and begin at row 0. Where the call has rows,
+`synk.OFFSET` is that of these rows instead.
 """
 
 import math
@@ -48,6 +49,11 @@ def planned_shape(call: Call, variable: VariableState, leaf: int) -> Shape:
     return (sum(map(math.prod, shapes)),) if leaf == VECTOR else shapes[leaf]
 
 
+def rows_shapes(call: Call, path: str) -> tuple[Shape, ...]:
+    """Returns the shapes by rank of the first array that an argument gets of its variable, whose rows are those of the call."""
+    return shapes_by_rank(call, call.intact[path])[call.leaf_of(path)]
+
+
 def own_by_rank(variable: VariableState, shapes: tuple[Shape, ...]) -> tuple[Span, ...]:
     """Returns the indices of each rank's own rows in an array of a variable, given its shapes by rank."""
     if variable.halo is None:
@@ -64,15 +70,15 @@ def fill_in(name: str, call: Call) -> None:
     has_rows = call.lengths or call.minibatches or call.empties or call.own_lengths
     wanted = {RankConstant.OWN} if has_rows else {RankConstant.OWN, RankConstant.OFFSET}
     asked = call.filled & wanted
-    variable = _whose(name, call, " and ".join(sorted(map(repr, asked)))) if asked else None
-    if variable is None:
+    path = _whose(name, call, " and ".join(sorted(map(repr, asked)))) if asked else None
+    if path is None:
         if RankConstant.OWN in asked:
             raise ArgumentError(
                 f"{name} gets synk.OWN, the indices of own rows in the array of a variable, but no variable with rows that is "
                 "not in sliceable=; pass one, or synk.arange(n) for the rows of the call"
             )
         return
-    shapes = shapes_by_rank(call, variable)[0]
+    variable, shapes = call.intact[path], rows_shapes(call, path)
     owned = own_by_rank(variable, shapes)
     firsts = first_rows(variable.halo, [own.stop - own.start for own in owned])
     values: dict[RankConstant, PerRank] = {RankConstant.OWN: PerRank(owned)}
@@ -82,9 +88,9 @@ def fill_in(name: str, call: Call) -> None:
     call.parameters = {one: _replaced(param, values) for one, param in call.parameters.items()}
 
 
-def _whose(name: str, call: Call, told: str) -> VariableState | None:
-    """Returns the variable whose rows are meant; None if there is none with rows."""
-    passed = [(path, one) for path, one in call.intact.items() if one.root_shapes()[0]]
+def _whose(name: str, call: Call, told: str) -> str | None:
+    """Returns the argument with the variable whose rows are meant; None if there is none with rows."""
+    passed = [(path, one) for path, one in call.intact.items() if one.root_shapes()[call.leaf_of(path)]]
     scattered = [(path, one) for path, one in passed if one.sharded] or passed[:1]
     for path, one in scattered[1:]:
         first, other = scattered[0]
@@ -93,7 +99,7 @@ def _whose(name: str, call: Call, told: str) -> VariableState | None:
                 f"{name} gets {told}, but {first} has {other.halo or 'no halo'} and {path} has {one.halo or 'no halo'}, so "
                 "a row has other indices in one than in the other; scatter both alike, or pass numbers by synk.per_rank([...])"
             )
-    return scattered[0][1] if scattered else None
+    return scattered[0][0] if scattered else None
 
 
 def _replaced(param: Param, values: dict[RankConstant, PerRank]) -> Param:

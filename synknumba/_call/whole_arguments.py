@@ -7,7 +7,7 @@ from typing import Any
 from synknumba._call.call import Call, leaves_of
 from synknumba._call.guarded_rows import RowUses
 from synknumba._call.options import FunctionOptions
-from synknumba._call.variable_rows import shapes_by_rank
+from synknumba._call.variable_rows import rows_shapes
 from synknumba._errors import depth_of_script
 from synknumba._ops.tree import flatten
 from synknumba._types import RankConstant
@@ -60,7 +60,7 @@ def warn_of_means(name: str, options: FunctionOptions, call: Call) -> None:
     for parameter, variable in call.variables.items():
         if not variable.sharded or variable.halo is not None:
             continue
-        rows = tuple(shape[0] if shape else 0 for shape in variable.shapes()[0])
+        rows = tuple(shape[0] if shape else 0 for shape in variable.shapes()[call.leaf_of(parameter)])
         if len(set(rows)) > 1:
             warnings.warn(
                 f"the op 'mean' of {name} counts each rank equally, since the call has no rows, and {parameter} has "
@@ -116,7 +116,7 @@ def _told_apart(used: str, guard: str, call: Call, *, is_written: bool) -> str:
                 f"the call selects or slices rows of {array}, and the ranks get all their rows of the variable {scattered}; "
                 f'name it in sliceable=("{scattered}",) for num_slices, or gather it and pass an array'
             )
-        owned, counts = tuple(shape[0] for shape in shapes_by_rank(call, variable)[0]), call.run_partition.counts(length)
+        owned, counts = tuple(shape[0] for shape in rows_shapes(call, scattered)), call.run_partition.counts(length)
         if counts == owned:
             return ""
         return (
@@ -125,7 +125,7 @@ def _told_apart(used: str, guard: str, call: Call, *, is_written: bool) -> str:
         )
     if used in variables or used in arrays or is_written or not (variables or arrays):
         return ""
-    total = call.lengths.get(guard) if arrays else sum(shape[0] for shape in shapes_by_rank(call, call.intact[guard])[0])
+    total = call.lengths.get(guard) if arrays else sum(shape[0] for shape in rows_shapes(call, guard))
     if total is None or _rows_of_whole(used, call) != total:
         return ""
     return (
@@ -139,7 +139,7 @@ def _rows_of_whole(parameter: str, call: Call) -> int | None:
     param = call.parameters.get(parameter)
     shape = param.array.shape if isinstance(param, Broadcast) else ()
     if parameter in call.intact and not call.intact[parameter].sharded:
-        shape = call.intact[parameter].root_shapes()[0]
+        shape = call.intact[parameter].root_shapes()[call.leaf_of(parameter)]
     return shape[0] if shape else None
 
 

@@ -322,6 +322,58 @@ def test_offset_and_own_without_a_halo(world):
     assert_array_equal(np.array(where([replica, long, longer], synk.OFFSET, synk.OWN))[:, 2] > 5, [False] + [True] * (size - 1))
 
 
+@synk.parallel(grid=2, block=8)
+@cuda.jit
+def put_rows(h, first, own):
+    for i in range(own.start + cuda.grid(1), own.stop, cuda.gridsize(1)):
+        h[i] = first + i
+
+
+@synk.parallel(grid=2, block=8)
+@cuda.jit
+def add_differences(h, q, own):
+    for i in range(own.start + cuda.grid(1), own.stop, cuda.gridsize(1)):
+        q[i] += h[i + 1] - h[i - 1]
+
+
+def test_offset_and_own_of_arrays_of_a_tree(world):
+    size = world.world_size
+    h, q = (np.random.default_rng(seed).random(4 * size + 1) for seed in range(2))
+
+    @synk.sequence
+    def advance(s):
+        synk.exchange(s)
+        add_differences(s["h"], s["q"], synk.OWN)
+        synk.exchange(s)
+        add_differences(s["q"], s["h"], synk.OWN)
+
+    s = synk.scatter(synk.variable({"h": h, "q": q}), halo=1, periodic=True)
+    advance(s, times=3)
+    for _ in range(3):
+        q = q + (np.roll(h, -1) - np.roll(h, 1))
+        h = h + (np.roll(q, -1) - np.roll(q, 1))
+    found = synk.gather(s, nd_up=0)
+    assert_array_equal(found["h"], h)
+    assert_array_equal(found["q"], q)
+
+    @synk.sequence
+    def look(s):
+        return where({"all": s["b"]}, synk.OFFSET, synk.OWN), kernel_where(s["b"]["y"], synk.OFFSET, synk.OWN)
+
+    for halo in (0, 1):
+        short, long = np.zeros(2 * size), np.zeros(3 * size + 1)
+        s = synk.scatter(synk.variable({"a": short, "b": {"y": long}}), halo=halo)  # rows are those of the array that is passed
+        limits = [(start - (halo if start > 0 else 0), start, stop) for start, stop in pairwise(edges(len(long), size))]
+        wanted = [[low, start - low, stop - low] for low, start, stop in limits]
+        for one in look(s):
+            assert_array_equal(one, wanted)
+        put = synk.sequence(lambda s: put_rows(s["b"]["y"], synk.OFFSET, synk.OWN))
+        put(s)
+        assert_array_equal(synk.gather(s, nd_up=0)["b"]["y"], np.arange(len(long)))
+    with pytest.raises(synk.ArgumentError, match=r"u\[0\] has halo=1 and u\[1\] has no halo"):
+        synk.sequence(lambda s, v: where([s["b"], v], synk.OFFSET, synk.OWN))(s, synk.scatter(synk.variable(long)))
+
+
 def test_a_variable_that_becomes_divided_where_it_is(world):
     """The plans of calls with OFFSET do not outlive that."""
     size = world.world_size
