@@ -22,8 +22,17 @@ FULL_TRACEBACK: Final = "SYNKNUMBA_FULL_TRACEBACK"  # environment variable
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+NOT_OF_SCRIPTS: Final = frozenset({__name__.partition(".")[0], "numpy"})  # packages whose lines are no lines of a script
 _PACKAGE = str(Path(__file__).parent) + os.sep
 _LIBRARY, _INSTALLED = str(Path(os.__file__).parent) + os.sep, f"{os.sep}site-packages{os.sep}"
+
+
+def where() -> str:
+    """Returns file and line of the innermost frame outside this package and NumPy, which calls methods of what it is given."""
+    frame = sys._getframe(1)  # noqa: SLF001  # as the warnings module does
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in NOT_OF_SCRIPTS:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def full_traceback() -> bool:

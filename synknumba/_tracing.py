@@ -11,7 +11,8 @@ from typing import Any, NoReturn, Protocol, TypeAlias, final
 
 import numpy as np
 
-from synknumba._errors import ArgumentError, MemberError
+from synknumba._errors import NOT_OF_SCRIPTS, ArgumentError, MemberError
+from synknumba._errors import where as where  # asked for as `tracing.where`
 from synknumba._types import Extremum, RankConstant, shown
 
 Formula: TypeAlias = tuple[Any, ...]  # see `_wire/sequence.py`
@@ -80,7 +81,6 @@ OPERATORS: dict[str, Callable[..., Any]] = {  # as Python computes
     **FUNCTIONS,
 }
 _PLAIN = bool | int | float | complex | np.generic | None
-_NOT_OF_BODIES = {__name__.partition(".")[0], "numpy"}  # packages whose lines no body of a sequence is on
 _ARRAY_MEMBERS = frozenset(name for name in dir(np.ndarray) if not name.startswith("_"))
 
 
@@ -144,20 +144,12 @@ def refuse_member(label: str, name: str) -> None:
         )
 
 
-def where() -> str:
-    """Returns file and line of the innermost frame outside this package and NumPy, which calls methods of what it is given."""
-    frame = sys._getframe(1)  # noqa: SLF001  # as the warnings module does
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_OF_BODIES:
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
 def add_line(error: Exception) -> None:
     """Puts file and line of the body at the beginning of the message of an error that it raised, unless they are there."""
     trace, place = error.__traceback__, ""
     while trace is not None:
         frame = trace.tb_frame
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _NOT_OF_BODIES:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in NOT_OF_SCRIPTS:
             place = f"{frame.f_code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
     message = str(error)
@@ -172,7 +164,7 @@ def note_read(data: Any) -> None:
     frame = sys._getframe(2)  # noqa: SLF001  # as above
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("synknumba._host.data", "numpy.")):
         frame = frame.f_back
-    if frame.f_globals.get("__name__", "").partition(".")[0] not in _NOT_OF_BODIES:
+    if frame.f_globals.get("__name__", "").partition(".")[0] not in NOT_OF_SCRIPTS:
         current.note_read(data)
 
 

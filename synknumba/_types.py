@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from synknumba._errors import ArgumentError, MemberError, shorten, shortened
+from synknumba._errors import ArgumentError, MemberError, shorten, shortened, where
 
 DeviceKind: TypeAlias = Literal["cuda", "cpu"]
 NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather", "argmin", "argmax"]
@@ -156,6 +156,27 @@ class RankConstant(Enum):
     OWN = "own"  # the `Span` of a variable's own rows, which the coordinator fills in
     SLICE = "slice"
     POSITION = "position"  # of the slice's first row among the rows of the call
+
+    __hash__ = object.__hash__  # `__eq__` would take it away; it is part of the keys of calls
+
+    @shortened
+    def __eq__(self, other: object) -> bool:
+        """Compares with another placeholder; raises `ArgumentError` for a number, which would never be equal."""
+        if isinstance(other, RankConstant):
+            return self is other
+        raise ArgumentError(f"{self._told()} compared with {shown(other)}{self._way_out()}")
+
+    @shortened
+    def __bool__(self) -> bool:
+        """Raises `ArgumentError`: it would be true on every rank."""
+        raise ArgumentError(f"{self._told()} true or false{self._way_out()}")
+
+    def _told(self) -> str:
+        return f"{where()}: {self!r} is no number: a call that passes it fills it in on each rank. So it cannot be"
+
+    def _way_out(self) -> str:
+        asked = {"RANK": ". A function may ask synk.rank() instead", "WORLD_SIZE": ". Or ask synk.world_size()"}
+        return f". Pass it, as in f(x, {self!r}), and look at it in the kernel or function{asked.get(self.name, '')}"
 
     def __repr__(self) -> str:
         """Returns the user's spelling."""

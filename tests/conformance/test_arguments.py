@@ -308,6 +308,21 @@ def test_constants_of_a_rank_in_a_function(world):
     assert all(type(one) is np.float32 for one in given)
 
 
+def test_a_function_cannot_look_at_what_is_no_argument(world):
+    @synk.function(outputs=None)
+    def where(x):
+        return 1 if synk.RANK == 0 else 2
+
+    with pytest.raises(synk.ArgumentError, match=r"test_arguments\.py:\d+: synk\.RANK is no number.*synk\.rank\(\)"):
+        where(np.ones(8))
+
+    @synk.function(outputs=None)
+    def asked(x):
+        return synk.rank() == 0, synk.world_size()
+
+    assert asked(np.ones(8)) == ([rank == 0 for rank in range(world.world_size)], [world.world_size] * world.world_size)
+
+
 def test_offset_is_the_index_in_the_data(world):
     @synk.function(outputs="gather")
     def index(x, offset):

@@ -2,6 +2,7 @@
 
 import math
 import operator
+import pickle
 import re
 
 import numpy as np
@@ -276,3 +277,38 @@ def test_rows_by_a_number_of_the_sequence(option):
 def test_values_that_calls_do_not_take_are_told_with_the_line(case):
     with pytest.raises(synk.SynkError, match=rf"^\S*{re.escape(__file__)}:\d+: (?!\S*{re.escape(__file__)})"):
         synk.sequence(VALUES[case]).plan(V, world_size=2)
+
+
+PLACEHOLDERS = {
+    "equal": lambda: synk.RANK == 0,
+    "not equal": lambda: synk.RANK != 0,
+    "on the right": lambda: 2 == synk.WORLD_SIZE,  # noqa: SIM300  # the other operand's comparison comes first
+    "with an array": lambda: np.zeros(2) == synk.OFFSET,
+    "true": lambda: bool(synk.RANK),
+    "not": lambda: not synk.OFFSET,
+    "or": lambda: synk.OWN or 3,
+    "if": lambda: 1 if synk.WORLD_SIZE else 2,
+    "in": lambda: synk.RANK in (0, 1),
+}
+
+
+@pytest.mark.parametrize("case", PLACEHOLDERS)
+def test_what_ranks_fill_in_is_no_number_before(case):
+    """A comparison would be false, and a condition true, on every rank."""
+    ask, line = PLACEHOLDERS[case], PLACEHOLDERS[case].__code__.co_firstlineno
+    refused = rf"^{re.escape(__file__)}:{line}: synk\.[A-Z_]+ is no number.*Pass it, as in f\(x, synk\.[A-Z_]+\)"
+    with pytest.raises(synk.ArgumentError, match=refused):
+        ask()
+
+    @synk.sequence
+    def body(v):
+        scale(v, 2.0 if ask() else 3.0)
+
+    with pytest.raises(synk.ArgumentError, match=rf"^\S*{re.escape(__file__)}:\d+: .*synk\.[A-Z_]+ is no number"):
+        body.plan(V, world_size=2)
+
+
+def test_what_ranks_fill_in_is_told_apart():
+    constants = [synk.RANK, synk.WORLD_SIZE, synk.OFFSET, synk.OWN]
+    assert [[one == other for other in constants] for one in constants] == np.eye(4).tolist()
+    assert len({*constants, *pickle.loads(pickle.dumps(constants))}) == 4
