@@ -87,6 +87,14 @@ R = TypeVar("R")
 
 
 @final
+class _Once(int):
+    """The number of iterations of a call without `times=`, which is told apart from `times=1`."""
+
+
+ONCE: Final = _Once(1)
+
+
+@final
 class Static:
     """A value that is part of a sequence. Created by `static`."""
 
@@ -553,17 +561,17 @@ class Sequence(Generic[P, R]):
         self._world: Engine | None = None
         self._traced = 0  # how often the body was recorded
 
-    def __call__(self, *args: Any, times: Any = 1, every: int | None = None, until: Any = None, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, times: Any = ONCE, every: int | None = None, until: Any = None, **kwargs: Any) -> Any:
         """Runs the calls of the body on all ranks, over and over, without the script.
 
         Args:
             *args: arguments of the body. Variables, `Data` and NumPy arrays go to its calls; ints and floats may change from
                 call to call, and the body cannot look at them; anything else, and `synk.static(n)`, is part of the sequence.
-            times: number of iterations; 0 runs nothing.
+            times: number of iterations, 1 if it is left out; 0 runs nothing.
             every: period of kept results: those of iterations every − 1, 2·every − 1, … are stacked along a new first axis.
                 None returns the results of the last iteration.
             until: function of the results of a kept iteration (of each, if every is None), called in the script: the loop
-                ends when it returns true, and `times` is the largest number of iterations.
+                ends when it returns true, or after `times` iterations, which must be given.
             **kwargs: arguments of the body by name.
 
         Returns:
@@ -603,7 +611,7 @@ class Sequence(Generic[P, R]):
             world.end()
 
     @shortened
-    def submit(self, *args: Any, times: Any = 1, every: int | None = None, until: Any = None, **kwargs: Any) -> Future[Any]:
+    def submit(self, *args: Any, times: Any = ONCE, every: int | None = None, until: Any = None, **kwargs: Any) -> Future[Any]:
         """Starts a call, and returns while the ranks work.
 
         Arguments are those of a call, without `until=`. As for `submit` of a function, NumPy arrays have been copied when this
@@ -680,6 +688,9 @@ class Sequence(Generic[P, R]):
     def _checked(self, times: Any, every: Any, until: Any) -> tuple[int, int | None]:
         if every is None and until is None and type(times) is int and 0 < times < 2**63:
             return times, None
+        if times is ONCE:
+            self._check_times(every, until)
+            return 1, None if every is None else 1
         times = _count(self.name, "times", times, 0)
         if every is not None:
             every = _count(self.name, "every", every, 1)
@@ -692,6 +703,19 @@ class Sequence(Generic[P, R]):
                 f"{self.name}: until= takes a function of the results, as in until=lambda r: r < 1e-6; got {until!r}"
             )
         return times, every
+
+    def _check_times(self, every: Any, until: Any) -> None:
+        """Raises `ArgumentError` for options of several iterations in a call that is not told how many to make."""
+        if until is not None:
+            raise ArgumentError(
+                f"{self.name}: until= needs times=, the largest number of iterations, and a call without times= makes one; "
+                f"write {self.name}(..., times=10_000, until=...)"
+            )
+        if every is not None and _count(self.name, "every", every, 1) > 1:
+            raise ArgumentError(
+                f"{self.name}: every= needs times=, the number of iterations, and a call without times= makes one; write "
+                f"{self.name}(..., times=1_000, every={every!r})"
+            )
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Structure]:
         for name in kwargs:
@@ -1014,7 +1038,7 @@ class Sequence(Generic[P, R]):
     def plan(
         self,
         *args: Any,
-        times: Any = 1,
+        times: Any = ONCE,
         every: int | None = None,
         until: Any = None,
         world_size: int | None = None,

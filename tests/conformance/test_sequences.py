@@ -797,7 +797,7 @@ class TestRefused:
             shrink(v, 1.0, times=10, every=20)
         with pytest.raises(synk.ArgumentError, match="times=0 has no last iteration"):
             shrink(v, 1.0, times=0)
-        self.refused("returns nothing", lambda v: scale(v, 1.0), v, until=bool)
+        self.refused("returns nothing", lambda v: scale(v, 1.0), v, times=2, until=bool)
         self.refused("an inner sequence cannot wait", lambda v: shrink(v, 1.0, until=bool), v)
         holder = []
 

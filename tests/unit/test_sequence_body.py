@@ -279,6 +279,45 @@ def test_until_that_forgets_its_return():
         assert steps(u, times=10, until=lambda result: result > 5).tolist() == [4, 6]
 
 
+def test_options_of_several_iterations_need_their_number():
+    """A call without times= makes one iteration, of which until= would say nothing."""
+
+    @synk.function(outputs="sum")
+    def total(u):
+        return u.sum()
+
+    @synk.sequence
+    def steps(u):
+        add(u, 1.0)
+        return total(u)
+
+    u = synk.variable(np.zeros(2))
+    with synk.fork(1, device="cpu"):
+        for call in (steps, steps.plan):
+            says = r"steps: until= needs times=, the largest number of iterations.*steps\(\.\.\., times=10_000, until=\.\.\.\)"
+            with pytest.raises(synk.ArgumentError, match=says):
+                call(u, until=lambda result: result > 5)
+        for call in (steps, steps.submit, steps.plan):
+            with pytest.raises(synk.ArgumentError, match=r"steps: every= needs times=.*times=1_000, every=10\)"):
+                call(u, every=10)
+            with pytest.raises(synk.ArgumentError, match="steps: every must be an int of at least 1, got 0"):
+                call(u, every=0)
+        assert u.get_value()[0] == 0
+        assert steps(u) == 2
+        assert steps(u, every=1).tolist() == [4]
+        assert steps.submit(u).result() == 6
+        assert steps(u, times=1, until=lambda result: False).tolist() == [8]
+        assert steps.plan(u).times == 1
+        assert not steps.plan(u).round_ends
+
+        @synk.sequence
+        def twice(u):
+            steps(u)
+            return steps(u)
+
+        assert twice(u, times=2) == 16
+
+
 def test_carry_takes_two_arguments():
     @synk.sequence
     def steps(u, number):

@@ -208,7 +208,7 @@ def test_what_ends_a_round():
         assert why in plan.round_ends
         assert bool(why) == bool(plan.round_ends)
     with pytest.raises(synk.ArgumentError, match="until= judges what idle returns"):
-        synk.sequence(idle).plan(v, until=bool, world_size=2)
+        synk.sequence(idle).plan(v, times=2, until=bool, world_size=2)
     with pytest.raises(synk.WorldError, match="needs world_size"):
         measure.plan(v)
     with pytest.raises(synk.ArgumentError, match="times must be an int"):
