@@ -937,12 +937,15 @@ class Sequence(Generic[P, R]):
         """Runs the body to record its calls, and sends them to the ranks."""
         trace = Trace(world, self.name, told.letters)
         self._traced += 1
+        changed = self._outer.watch(told.kept)
         tracing.current = trace
         try:
             with refusing_draws(self.py_func, self.name, self._generators(told)):
                 results = self._run_turns(trace, structure, told.leaves)
             trace.undo()
             self._check_outside(trace, told)
+            if changed() is not None:
+                self._check_unchanged(Rehearsal(self.name, world.partition, {}), structure, told)
             return SequencePlan(world, self.name, trace, results)
         except BaseException:
             trace.undo()
@@ -952,9 +955,32 @@ class Sequence(Generic[P, R]):
         finally:
             tracing.current = None
 
+    def _check_unchanged(self, rehearsal: Rehearsal, structure: Structure, told: _Arguments) -> None:
+        """Refuses a body that changes values from outside whenever it runs; a cache that it has filled stays as it is.
+
+        Raises:
+            ArgumentError: it has changed one in a second run, of which the ranks do not know.
+        """
+        changed = self._outer.watch(told.kept)
+        tracing.current = rehearsal
+        try:
+            self._run_turns(rehearsal, structure, told.leaves)
+        except Exception:  # noqa: BLE001  # the first run was good
+            return
+        name = changed()
+        if name is not None:
+            code = self.py_func.__code__
+            place = f"{code.co_filename}:{code.co_firstlineno}"
+            raise ArgumentError(
+                f"{self.name} ({place}) changes {name}, itself or in a function that it calls. That would be done once, "
+                "while the body is recorded, and not in each iteration. For a number of each iteration write synk.carry; "
+                "return results, which every=1 gives of each iteration, and change other things after the call"
+            )
+
     def _generators(self, told: _Arguments) -> Iterator[Any]:
         """Yields values that the body may use, among which are random number generators."""
         yield from self._outer.objects()
+        yield from told.leaves
         for leaf in told.kept:
             yield from self._outer.objects(leaf)
 

@@ -1,8 +1,8 @@
 """The body of a sequence as its source shows it, and the values from outside that it uses.
 
-A body runs once, so three mistakes would stay silent: an assignment to a parameter at its end, which was meant for the next
-iteration; random numbers; and values from outside that change between calls. The first two are refused, the last makes another
-sequence.
+A body runs once, so four mistakes would stay silent: an assignment to a parameter at its end, which was meant for the next
+iteration; random numbers; values from outside that it changes, itself or in a function that it calls; and such that change
+between calls. The first three are refused, the last makes another sequence.
 """
 
 import ast
@@ -252,6 +252,13 @@ class OuterValues:
         walk = self._found if argument is None else self._found.of(argument)
         return [one() if type(one) is weakref.ref else one for one in walk.kept]
 
+    def watch(self, arguments: Iterable[Any]) -> Callable[[], str | None]:
+        """Returns what then finds the name of a value that has changed since, also one of arguments; None if none has."""
+        self.version()
+        assert self._found is not None
+        walks = [self._found, *map(self._found.of, arguments)]
+        return lambda: next((name for walk in walks if (name := walk.changed()) is not None), None)
+
     def _renew(self) -> int:
         """Finds the values anew."""
         self._found, self._version = None, -1  # if an object raises an exception, the next call tries again
@@ -340,6 +347,24 @@ class _Walk:
     def reads_something(self) -> bool:
         """Whether code reads something of what is reached."""
         return bool(self._names or self._contents or self._codes or any(values for _, _, values, _ in self._objects))
+
+    def changed(self) -> str | None:
+        """Returns the name of a value that is not as it was; None if all are."""
+        closures = [zip(one.__code__.co_freevars, one.__closure__ or (), strict=True) for one, *_ in self._codes]
+        names = {id(cell): name for closure in closures for name, cell in closure}
+        named = [(look_up(name, _MISSING), name, value) for look_up, name, value in self._names]
+        named += [(_cell_contents(cell), names.get(id(cell), "a variable"), value) for cell, value in self._cells]
+        for holder, _, values, _ in self._objects:
+            own = _own(holder() if type(holder) is weakref.ref else holder)
+            named += [(own.get(name, _MISSING), name, value) for name, value in values]
+        for now, name, value in named:
+            if now is not (value() if type(value) is weakref.ref else value):
+                return name
+        for holder, key in self._contents:
+            one = holder() if type(holder) is weakref.ref else holder
+            if _contents_key(one) != key:
+                return next((name for now, name, _ in named if now is one), f"a {type(one).__name__}")
+        return None
 
     def labels(self) -> list[tuple[str, Any]]:
         cells = zip(self._root.__code__.co_freevars, self._cells, strict=False) if isinstance(self._root, FunctionType) else ()

@@ -2,6 +2,7 @@
 
 import configparser
 import ctypes
+import functools
 import operator
 import random
 import threading
@@ -547,6 +548,43 @@ def test_random_numbers_of_an_object_are_refused(world):
     del world
 
 
+PASSED = {
+    "a generator": lambda: np.random.default_rng(1),
+    "its method": lambda: np.random.default_rng(1).random,
+    "a RandomState": lambda: np.random.RandomState(1),
+    "a Random": lambda: random.Random(1),
+    "a method of one": lambda: random.Random(1).random,
+    "in a tree": lambda: {"rng": [np.random.default_rng(1)]},
+    "in an object": Simulation,
+    "static": lambda: synk.static(np.random.default_rng(1)),
+}
+
+
+def drawn(given):
+    while not callable(given) and not hasattr(given, "random"):
+        given = given.rng if isinstance(given, Simulation) else next(iter(given.values() if isinstance(given, dict) else given))
+    return given() if callable(given) else given.random()
+
+
+@pytest.mark.parametrize("case", PASSED)
+def test_random_numbers_of_an_argument_are_refused(world, case):
+    @synk.sequence
+    def body(y, given):
+        add(y, drawn(given))
+
+    y, given = synk.variable(np.zeros(4)), PASSED[case]()
+    with pytest.raises(ArgumentError, match=r"body \(.*\) draws random numbers in its body"):
+        body(y, given)
+    assert_array_equal(y.get_value(0), np.zeros(4))
+
+    @synk.sequence
+    def only_gets_it(y, given):
+        add(y, 1.0)
+
+    only_gets_it(y, given)
+    del world
+
+
 def test_a_generator_without_a_seed_is_refused():
     with pytest.raises(ArgumentError, match=r"body .*np\.random\.default_rng\(\) has other numbers each time"):
 
@@ -839,6 +877,105 @@ def test_assignments_to_what_outlives_the_body_are_refused(store, tmp_path):
     exec(compile(path.read_text(), str(path), "exec"), names)
     with pytest.raises(ArgumentError, match=r"body.py:[23]\): .* would be (assigned|called) once"):
         synk.sequence(names["step"])
+
+
+COUNT, LAST, LOG, TABLE, KEPT = 0, None, [], {}, []
+
+
+class Counter:
+    n, value = 0, 1.0
+
+    @functools.cached_property
+    def factor(self):
+        return 1.0
+
+
+COUNTER = Counter()
+
+
+def counts():
+    global COUNT  # noqa: PLW0603  # what is tested
+    COUNT += 1
+    return 1.0
+
+
+def logs():
+    LOG.append(len(LOG))
+    return 1.0
+
+
+def sets():
+    setattr(COUNTER, "n", COUNTER.n + 1)  # noqa: B010  # what is tested
+    return 1.0
+
+
+def alternates():
+    COUNTER.value = -COUNTER.value
+    return COUNTER.value
+
+
+def looks_up():
+    if "one" not in TABLE:
+        TABLE["one"] = 1.0
+    return TABLE["one"]
+
+
+def remembers():
+    global LAST  # noqa: PLW0603  # as above
+    if LAST is None:
+        LAST = 1.0
+    return LAST
+
+
+def makes_once():
+    if not KEPT:
+        KEPT.append(1.0)
+    return KEPT[0] * COUNTER.factor
+
+
+@pytest.mark.parametrize("helper", [counts, logs, sets, alternates], ids=lambda one: one.__name__)
+def test_what_functions_of_a_body_change_each_time_is_refused(world, helper):
+    """It would be done once, while the body is recorded."""
+    y = synk.variable(np.zeros(4))
+
+    @synk.sequence
+    def body(y):
+        add(y, helper())
+
+    says = r"body \(.*test_sequence_outside\.py:\d+\) changes (COUNT|LOG|n|value), itself or in a function that it calls\. .*"
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=rf"{says}synk\.carry.*every=1"):
+            body(y, times=3)
+    assert_array_equal(y.get_value(0), np.zeros(4))
+
+    @synk.sequence
+    def of_an_argument(y, counter):
+        counter.move()
+        add(y, counter.n)
+
+    class Moving(Counter):
+        def move(self):
+            self.n += 1
+
+    with pytest.raises(ArgumentError, match=r"of_an_argument \(.*\) changes n,"):
+        of_an_argument(y, Moving())
+    del world
+
+
+@pytest.mark.parametrize("helper", [looks_up, remembers, makes_once], ids=lambda one: one.__name__)
+def test_functions_of_a_body_may_fill_a_cache(world, helper):
+    @synk.sequence
+    def body(y):
+        add(y, helper())
+        synk.swap(y, z)
+        add(y, helper())
+
+    y, z = synk.variable(np.zeros(4)), synk.variable(np.ones(4))
+    for _ in range(2):
+        body(y, times=3)
+    assert_array_equal(y.get_value(0), np.full(4, 6.0))
+    assert_array_equal(z.get_value(0), np.full(4, 7.0))
+    del world
 
 
 def test_what_the_body_makes_may_be_assigned_to(world):
