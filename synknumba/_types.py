@@ -190,8 +190,8 @@ class RankConstant(Enum):
         elif self is RankConstant.RANK:
             way_out = f"a function may also call synk.rank(); {way_out}"
         return (
-            f"{self!r} stands for what each rank fills in where it is an argument of a call, and nothing can be computed with "
-            f"it before. Pass {self!r} itself, and compute with the parameter in the kernel or function; {way_out}"
+            f"{self!r} is no number: a call that passes it fills it in on each rank, and nothing can be computed with it "
+            f"before. Pass it, as in f(x, {self!r}), and compute with the parameter in the kernel or function; {way_out}"
         )
 
     @shortened
@@ -215,7 +215,7 @@ _REFUSED = (
 
 @shortened
 def _refuse_arithmetic(self: RankConstant, *_: object, **__: object) -> NoReturn:
-    raise ArgumentError(self.why_unknown())
+    raise ArgumentError(f"{where()}: {self.why_unknown()}")
 
 
 for _name in _REFUSED:

@@ -354,9 +354,9 @@ class _Walk:
         names = {id(cell): name for closure in closures for name, cell in closure}
         named = [(look_up(name, _MISSING), name, value) for look_up, name, value in self._names]
         named += [(_cell_contents(cell), names.get(id(cell), "a variable"), value) for cell, value in self._cells]
-        for holder, _, values, _ in self._objects:
+        for holder, _, values, absent in self._objects:
             own = _own(holder() if type(holder) is weakref.ref else holder)
-            named += [(own.get(name, _MISSING), name, value) for name, value in values]
+            named += [(own.get(name, _MISSING), name, value) for name, value in (*values, *((one, _MISSING) for one in absent))]
         for now, name, value in named:
             if now is not (value() if type(value) is weakref.ref else value):
                 return name
