@@ -38,7 +38,7 @@ from synknumba._call.report import PlanReport, make_report
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.shared_updates import SharedUpdates
 from synknumba._call.unwritten_outputs import check_stores
-from synknumba._call.whole_arguments import warn_of_means, warn_of_pairs, warn_of_whole
+from synknumba._call.whole_arguments import warn_of_means, warn_of_pairs, warn_of_threads, warn_of_whole
 from synknumba._device import fold_kernel
 from synknumba._errors import (
     ArgumentError,
@@ -497,7 +497,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
 
     def _sized_by(self, call: Call) -> str | None:
         """Returns the argument that gives a kernel's launches their size; None for generated kernels, which take rows only."""
-        return None if self._options.launch is None or self._inner is not None else sized_by(call)
+        launch = self._options.launch
+        return None if launch is None or self._inner is not None else sized_by(call, launch, self._row_uses)
 
     def _leave(self) -> None:
         """Drops all plans, and the memory of their results."""
@@ -584,8 +585,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
             built = self._builder.build(call, world, wanted, used, lends=lends)
             if self._row_uses.guarded:
                 check_rows(self.name, launch, self._row_uses, call, built.results, source)
-            if call.run_partition.parts > 1:
-                warn_of_pairs(self.name, self._row_uses, call)
+            if self._row_uses.elements:
+                warn_of_pairs(self.name, self._row_uses, call, built.results)
+                warn_of_threads(self.name, launch, self._row_uses, call, built.results, source)
             self._builder.check_count(call.total, wanted)
         updates = SharedUpdates(call, self._options.updates) if options.shards is not None and self._options.updates else None
         parameters = call.parameters | built.results | ({} if updates is None else updates.parameters)

@@ -70,7 +70,7 @@ def fill_in(name: str, call: Call) -> None:
     has_rows = call.lengths or call.minibatches or call.empties or call.own_lengths
     wanted = {RankConstant.OWN} if has_rows else {RankConstant.OWN, RankConstant.OFFSET}
     asked = call.filled & wanted
-    path = _whose(name, call, " and ".join(sorted(map(repr, asked)))) if asked else None
+    path = call.whose = _whose(name, call, " and ".join(sorted(map(repr, asked)))) if asked else None
     if path is None:
         if RankConstant.OWN in asked:
             raise ArgumentError(

@@ -1,17 +1,23 @@
-"""Warnings about arguments that look like rows: what is passed whole to every rank, and divided variables in means."""
+"""Warnings about rows: what is passed whole to every rank, divided variables in means, and rows that do not pair."""
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from synknumba._call.call import Call, leaves_of
 from synknumba._call.guarded_rows import RowUses
+from synknumba._call.launches import planned_launches
 from synknumba._call.options import FunctionOptions
-from synknumba._call.variable_rows import rows_shapes
+from synknumba._call.row_elements import Element
+from synknumba._call.variable_rows import own_by_rank, rows_shapes
 from synknumba._errors import depth_of_script
+from synknumba._ops.halo import Halo, first_rows
+from synknumba._ops.launch import ELEMENTS, LaunchConfig
+from synknumba._ops.reduction import BY_ROWS
 from synknumba._ops.tree import flatten
 from synknumba._types import RankConstant
-from synknumba._wire.program import Broadcast, Constant, Dynamic, Param, Sharded
+from synknumba._wire.program import Broadcast, Constant, Dynamic, Param, Result, Sharded
 
 _ADDING = ("sum", "prod")  # ops to which the same result from every rank is not the result from one
 
@@ -71,7 +77,7 @@ def warn_of_means(name: str, options: FunctionOptions, call: Call) -> None:
             return
 
 
-def warn_of_pairs(name: str, uses: RowUses, call: Call) -> None:
+def warn_of_pairs(name: str, uses: RowUses, call: Call, results: Mapping[str, Result]) -> None:
     """Warns if a kernel uses the same index for arrays whose rows with this index are not the same row of the whole.
 
     Also if it looks up elements of a divided array by the values of another, where each rank has its own rows only.
@@ -79,15 +85,20 @@ def warn_of_pairs(name: str, uses: RowUses, call: Call) -> None:
     Args:
         name: the kernel's.
         uses: what its source shows.
-        call: bound, with its rows, on several ranks.
+        call: bound, with its rows.
+        results: those of the call.
     """
-    for one in uses.guarded:
-        problem = _told_apart(one.used, one.guard, call, is_written=one.is_written)
+    if call.run_partition.parts == 1 and not any(one.halo for one in call.intact.values()):
+        return
+    rows = {one.array: _rows_on_ranks(one.array, call, results) for one in uses.elements}
+    for element, array, other in _paired(uses, call):
+        first, second = rows[array], rows.get(other) or _rows_on_ranks(other, call, results)
+        problem = "" if first is None or second is None else _told_apart(first, second, uses.written, element.index.name)
         if problem:
-            message = f"{name} ({one.place}) uses {one.index} as an index of both: {problem}"
+            message = f"{name} ({element.place}) uses {element.index.name} as an index of both: {problem}"
             warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
             return
-    for parameter in uses.looked_up:
+    for parameter in uses.looked_up if call.run_partition.parts > 1 else ():
         if isinstance(call.parameters.get(parameter), Sharded):
             warnings.warn(
                 f"{name} looks up elements of {parameter} by values of another array, but {parameter} is divided among the "
@@ -98,49 +109,153 @@ def warn_of_pairs(name: str, uses: RowUses, call: Call) -> None:
             return
 
 
-def _told_apart(used: str, guard: str, call: Call, *, is_written: bool) -> str:
-    """Returns how rows of two arrays with the same index differ, and what to do; "" if they are the same, or not known."""
-    variables = [one for one in (used, guard) if one in call.intact and call.intact[one].sharded]
-    arrays = [one for one in (used, guard) if isinstance(call.parameters.get(one), Sharded)]
-    if len(variables) == 1 and len(arrays) == 1:
-        (scattered,), (array,) = variables, arrays
-        variable, length = call.intact[scattered], call.lengths.get(array)
-        if variable.halo is not None:
-            if RankConstant.OWN in call.filled or RankConstant.OFFSET in call.filled:
-                return ""
-            return f"row 0 of {scattered} is one of its halo, and that of {array} is a rank's own; add OWN.start, of synk.OWN"
-        if length is None:
+def _paired(uses: RowUses, call: Call) -> Iterator[tuple[Element, str, str]]:
+    """Yields elements whose index is one of two arrays, as far as the source shows it, with these.
+
+    Differences of rows of a variable with a halo, as in `f[i] = u[i + 1] - u[i]`, may be those of another row than i. A kernel
+    that may know both lengths, as of `i < min(u.shape[0], a.shape[0])`, may mean rows of each rank.
+    """
+    halos = {name for name, variable in call.intact.items() if variable.halo is not None}
+    at = uses.plain | {(one.array, one.index.name) for one in uses.elements if one.is_stored and not one.offset}
+
+    def is_at(array: str, index: str) -> bool:
+        return array not in halos or (array, index) in at
+
+    for one, other in uses.pairs:
+        index = one.index.name
+        if is_at(one.array, index) and is_at(other.array, index) and not uses.known >= {one.array, other.array}:
+            yield one, one.array, other.array
+    for element in uses.guarded:
+        for bound in element.index.uppers:
+            is_length = bound.kind in {"length", "size"} and not bound.axis
+            if is_length and is_at(element.array, element.index.name) and is_at(bound.name, element.index.name):
+                yield element, element.array, bound.name
+    if call.whose is None:
+        return
+    for element in uses.elements:
+        owns = {bound.name for bound in (*element.index.lowers, *element.index.uppers) if bound.kind in {"start", "stop"}}
+        if (
+            not element.offset
+            and element.array not in uses.known
+            and any(call.whole.get(one) is RankConstant.OWN for one in owns)
+        ):
+            yield element, element.array, call.whose
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of an array on the ranks.
+
+    Attributes:
+        name: the parameter.
+        kind: rows of the call, also as the call selects or slices them; rows of a divided variable; or all on every rank.
+        counts: their number on each rank.
+        firsts: row of the whole that is row 0 on each rank.
+        total: rows of the whole.
+        halo: that of a variable.
+    """
+
+    name: str
+    kind: Literal["sharded", "selected", "scattered", "whole"]
+    counts: tuple[int, ...]
+    firsts: tuple[int, ...]
+    total: int
+    halo: Halo | None = None
+
+
+def _rows_on_ranks(name: str, call: Call, results: Mapping[str, Result]) -> _Rows | None:
+    """Returns the rows of a parameter; None for what has none, or where they are not known."""
+    param, variable, ranks = call.parameters.get(name), call.intact.get(name), call.run_partition.parts
+    if variable is not None and variable.sharded:
+        shapes = rows_shapes(call, name)
+        own = tuple(one.stop - one.start for one in own_by_rank(variable, shapes))
+        counts = tuple(shape[0] for shape in shapes)
+        return _Rows(name, "scattered", counts, first_rows(variable.halo, own), sum(own), variable.halo)
+    if variable is not None or isinstance(param, Broadcast):
+        shapes = rows_shapes(call, name) if variable is not None else (param.array.shape,)  # type: ignore[union-attr]
+        if not shapes[0] or len(set(shapes)) > 1:
+            return None
+        length = shapes[0][0]
+        return _Rows(name, "whole", (length,) * ranks, (0,) * ranks, length)
+    total = call.lengths.get(name) if isinstance(param, Sharded) else None
+    if name in results and results[name].op in BY_ROWS and isinstance(call.count, int):
+        total = call.count
+    if total is None:
+        return None
+    is_cut = call.source.kind != "all" or call.options.num_slices != 1 or call.options.shards is not None
+    counts = call.run_partition.counts(total)
+    return _Rows(name, "selected" if is_cut else "sharded", counts, first_rows(None, counts), total)
+
+
+def _told_apart(one: _Rows, other: _Rows, written: Collection[str], index: str) -> str:
+    """Returns how rows of two arrays with the same index differ, and what to do; "" if they are the same, or may be meant."""
+    divided = [rows for rows in (one, other) if rows.kind != "whole"]
+    scattered = [rows for rows in divided if rows.kind == "scattered"]
+    if len(divided) == 1:
+        (whole,) = (rows for rows in (one, other) if rows.kind == "whole")
+        (part,) = divided
+        if whole.name in written or whole.total != part.total or part.firsts == whole.firsts:
             return ""
-        if call.source.kind != "all" or call.options.num_slices != 1 or call.options.shards is not None:
-            return (
-                f"the call selects or slices rows of {array}, and the ranks get all their rows of the variable {scattered}; "
-                f'name it in sliceable=("{scattered}",) for num_slices, or gather it and pass an array'
-            )
-        owned, counts = tuple(shape[0] for shape in rows_shapes(call, scattered)), call.run_partition.counts(length)
-        if counts == owned:
-            return ""
+        beside = " beside its halo" if part.halo is not None else ""
+        modulo = f", modulo {part.total}" if part.halo is not None and part.halo.periodic else ""
         return (
-            f"the ranks have {owned} rows of the variable {scattered} and {counts} of {array}, so that these are other rows of "
-            f"the whole; pass {array} with {sum(owned)} rows"
+            f"each rank has its own rows of {part.name}{beside}, and all {part.total} of {whole.name}; index {whole.name} by "
+            f"rows of the whole, as in {whole.name}[offset + {index}] with offset=synk.OFFSET{modulo}"
         )
-    if used in variables or used in arrays or is_written or not (variables or arrays):
+    if len(divided) < 2 or not scattered:
         return ""
-    total = call.lengths.get(guard) if arrays else sum(shape[0] for shape in rows_shapes(call, guard))
-    if total is None or _rows_of_whole(used, call) != total:
+    cut = next((rows for rows in divided if rows.kind == "selected"), None)
+    if cut is not None:
+        return (
+            f"the call selects or slices rows of {cut.name}, and the ranks get all their rows of the variable "
+            f'{scattered[0].name}; name it in sliceable=("{scattered[0].name}",) for num_slices, or gather it and pass an array'
+        )
+    if one.counts == other.counts or one.firsts == other.firsts:
         return ""
+    first, second = scattered[0], next(rows for rows in divided if rows is not scattered[0])
+    if first.halo != second.halo:
+        with_halo, without = (first, second) if first.halo is not None else (second, first)
+        if without.kind == "scattered":
+            return (
+                f"{first.name} has {first.halo or 'no halo'}, and {second.name} {second.halo or 'no halo'}; scatter both alike"
+            )
+        return (
+            f"row 0 of {with_halo.name} is one of its halo, and that of {without.name} is a rank's own; index {without.name} "
+            f"by {index} - own.start with own=synk.OWN, or keep it in a variable scattered with the same halo"
+        )
+    way_out = f"pass {second.name} with {first.total} rows"
+    if second.kind == "scattered":
+        way_out = "scatter both with as many rows"
     return (
-        f"each rank has its own rows of {guard}, and all {total} of {used}; index {used} by rows of the whole, as in "
-        f"{used}[offset + i] with offset=synk.OFFSET"
+        f"the ranks have {first.counts} rows of the variable {first.name} and {second.counts} of {second.name}, so that these "
+        f"are other rows of the whole; {way_out}"
     )
 
 
-def _rows_of_whole(parameter: str, call: Call) -> int | None:
-    """Returns the rows of an array that each rank has whole; None for others."""
-    param = call.parameters.get(parameter)
-    shape = param.array.shape if isinstance(param, Broadcast) else ()
-    if parameter in call.intact and not call.intact[parameter].sharded:
-        shape = call.intact[parameter].root_shapes()[call.leaf_of(parameter)]
-    return shape[0] if shape else None
+def warn_of_threads(
+    name: str, launch: LaunchConfig, uses: RowUses, call: Call, results: Mapping[str, Result], source: str | None
+) -> None:
+    """Warns if a kernel compares a position in the grid with a length, and has fewer threads, by the rows of another array.
+
+    If an array that it uses there has no more rows than threads, these may be meant. Arguments are as for `check_rows`.
+    """
+    if launch.grid is not None and launch.grid != ELEMENTS:
+        return
+    for rank, shapes, threads in planned_launches(launch, call, results, source) if uses.limits else ():
+        for axis, bound in uses.limits:
+            length = bound.value(shapes, {})
+            if length is None or length <= threads[axis]:
+                continue
+            at = [one for one in uses.elements if one.index.position is not None and one.index.position[0] == axis]
+            if all(shapes.get(one.array, (0,))[0] >= length for one in at):
+                warnings.warn(
+                    f"{name} compares a position along {'xyz'[axis]} with {bound}, which is {length} on rank {rank}, but has "
+                    f"{threads[axis]} threads there, by the rows of {source or 'the call'}, and the others are left out; loop "
+                    "over them with a stride of cuda.gridsize(1), or pass grid= as a function of shapes",
+                    RuntimeWarning,
+                    stacklevel=depth_of_script(),
+                )
+                return
 
 
 def _rows_of(value: object, param: Param) -> int:

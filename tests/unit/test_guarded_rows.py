@@ -159,7 +159,7 @@ def test_refused(function, u):
 @pytest.mark.filterwarnings("ignore:.*uses i as an index of both:RuntimeWarning")
 @pytest.mark.parametrize("function", MAYBE, ids=lambda one: one.__name__)
 def test_allowed(function, u):
-    assert not [one for one in row_uses(function).guarded if one.guard == "u"]
+    assert not [one for one in row_uses(function).guarded if any(bound.name == "u" for bound in one.index.uppers)]
     synk.parallel(cuda.jit(function))(u, np.ones(4))
 
 
@@ -272,20 +272,236 @@ def test_tables_that_are_divided(u):
     np.testing.assert_array_equal(np.concatenate(synk.gather(v)), 10 * np.arange(8.0))
 
 
+# ---- halos
+
+
+def plain(u, f):
+    i = cuda.grid(1)
+    if i < u.shape[0]:
+        u[i] += f[i]
+
+
+def between(u, f, own):
+    i = cuda.grid(1)
+    if own.start <= i < own.stop:
+        u[i] += f[i]
+
+
+def in_own_rows(u, f, own):
+    for i in range(own.start + cuda.grid(1), own.stop, cuda.gridsize(1)):
+        u[i] += f[i]
+
+
+def from_the_first(u, f, own):
+    i = own.start + cuda.grid(1)
+    if i < own.stop:
+        x = 2 * f[i]
+        u[i] += x
+
+
+def left_early(u, f, own):
+    i = cuda.grid(1)
+    if i < own.start or i >= own.stop:
+        return
+    u[i] = u[i] + f[i]
+
+
+BESIDE_HALOS = [between, in_own_rows, from_the_first, left_early]
+
+
+def in_two_axes(u, f, own):
+    j, i = cuda.grid(2)
+    if own.start <= i < own.stop and 0 < j < u.shape[1]:
+        u[i, j] += f[i, j]
+
+
+def by_own_rows(u, f, own):
+    i = cuda.grid(1)
+    if own.start <= i < own.stop:
+        u[i] += f[i - own.start]
+
+
+def in_the_whole(u, f, own, first):
+    i = cuda.grid(1)
+    if own.start <= i < own.stop:
+        u[i] += f[(first + i) % f.shape[0]]
+
+
+def stencil(u, v, f):
+    i = cuda.grid(1)
+    if 0 < i < u.shape[0] - 1:
+        v[i] = u[i - 1] + u[i] + u[i + 1] + f[i]
+
+
+def second_difference(u, f):
+    i = cuda.grid(1)
+    if i < f.shape[0]:
+        f[i] = u[i] - 2 * u[i + 1] + u[i + 2]
+
+
+def with_halo(n=12, **options):
+    return synk.scatter(synk.variable(np.zeros(1)), np.arange(float(n)), **{"halo": 1, **options})
+
+
+def parallel(function, **options):
+    return synk.parallel(**options)(cuda.jit(function))
+
+
 def test_rows_of_halos():
-    halo = synk.scatter(synk.variable(np.zeros(1)), np.arange(12.0), halo=1)
-    with pytest.warns(RuntimeWarning, match=r"row 0 of a is one of its halo.*OWN\.start"):
-        synk.parallel(**ADD)(cuda.jit(added))(np.arange(12.0), halo)
+    with pytest.warns(RuntimeWarning, match=r"row 0 of a is one of its halo.*index u by i - own\.start with own=synk\.OWN"):
+        synk.parallel(**ADD)(cuda.jit(added))(np.arange(12.0), with_halo())
 
 
-def test_a_launch_with_fewer_threads_than_rows():
-    """Two threads on each rank: the grid is that of the first array."""
+@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize("function", BESIDE_HALOS, ids=lambda one: one.__name__)
+def test_arrays_beside_a_halo_are_indexed_by_own_rows(function, periodic):
+    """By rows of the rank's array of the variable they would be those of the next rows, partly past the end."""
+    kernel, f, rank = parallel(function), np.arange(12.0), 0 if periodic else 1
+    says = rf"uses i as an index of f, but own has a rank's own rows.*: rank {rank} has 1 to 6 there, and 6 rows of f"
+    for given in (f, synk.data(f)):
+        with pytest.raises(synk.ArgumentError, match=rf"{says}.*Index f by i - own\.start"):
+            kernel(with_halo(periodic=periodic), given, synk.OWN)
+    sequence = synk.sequence(lambda u, f: kernel(u, f, synk.OWN))
+    with pytest.raises(synk.ArgumentError, match=says):
+        sequence(with_halo(periodic=periodic), f)
+    whole = r"all 12 of f; index f by rows of the whole, as in f\[offset \+ i\] with offset=synk"
+    for call in (lambda u, f: kernel(u, f, synk.OWN), sequence, parallel(plain)):
+        with pytest.warns(RuntimeWarning, match=whole + r"\.OFFSET" + (", modulo 12" if periodic else "$")):
+            call(with_halo(periodic=periodic), synk.variable(f))
+    for right in (by_own_rows, in_the_whole):
+        u, first = with_halo(periodic=periodic), (synk.OFFSET,) * (right is in_the_whole)
+        parallel(right)(u, f if right is by_own_rows else synk.variable(f), synk.OWN, *first)
+        np.testing.assert_array_equal(synk.gather(u, nd_up=0), 2 * np.arange(12.0))
+    kernel(with_halo(periodic=periodic), with_halo(periodic=periodic), synk.OWN)
+    kernel(with_halo(periodic=periodic), np.zeros(16 if periodic else 14), synk.OWN)  # as many rows as the ranks' arrays
 
-    def first_rows(a, u):
+
+def test_rows_of_halos_in_further_axes_and_stencils():
+    rows = np.zeros((12, 3))
+    kernel = parallel(in_two_axes, grid="elements")
+    with pytest.raises(synk.ArgumentError, match="rank 1 has 1 to 6 there, and 6 rows of f"):
+        kernel(synk.scatter(synk.variable(rows), halo=1), rows, synk.OWN)
+    with pytest.warns(RuntimeWarning, match=r"all 12 of f; .*f\[offset \+ i\]"):
+        kernel(synk.scatter(synk.variable(rows), halo=1), synk.variable(rows), synk.OWN)
+    with pytest.warns(RuntimeWarning, match=r"row 0 of v is one of its halo.*index f by i - own\.start"):
+        parallel(stencil)(with_halo(), with_halo(), np.zeros(12))
+    f = np.zeros(12)
+    parallel(second_difference, inout=("f",))(with_halo(periodic=True), f)
+    np.testing.assert_array_equal(f, np.roll(np.arange(12.0), 1) - 2 * np.arange(12.0) + np.roll(np.arange(12.0), -1))
+    with pytest.warns(RuntimeWarning, match="f has halo=2, and|u has halo=1 and f has halo=2; scatter both alike"):
+        parallel(plain)(with_halo(), with_halo(halo=2))
+
+
+# ---- two variables
+
+
+def test_scattered_variables_of_other_lengths():
+    """Row 0 of rank 1 is row 6 of one, and row 7 of the other."""
+    u, w = with_halo(halo=0), with_halo(14, halo=0)
+    kernel = parallel(plain)
+    says = r"\(7, 7\) rows of the variable f and \(6, 6\) of u, so that these are other rows .*scatter both with as many"
+    for call in (kernel, synk.sequence(lambda u, w: [kernel(u, w)])):
+        with pytest.warns(RuntimeWarning, match=says):
+            call(u, w)
+    parallel(plain)(u, with_halo(halo=0))
+
+    def faces(u, w):  # each difference beside its cell
         i = cuda.grid(1)
-        if i < u.shape[0]:
-            u[i] += a[i]
+        if i < u.shape[0] and i + 1 < w.shape[0]:
+            u[i] = w[i + 1] - w[i]
 
-    a, u = (synk.scatter(synk.variable(np.zeros(1)), np.ones(n)) for n in (4, 12))
-    synk.parallel(block=1)(cuda.jit(first_rows))(a, u)
-    assert np.concatenate(synk.gather(u)).sum() == 16
+    parallel(faces)(u, w)
+    np.testing.assert_array_equal(synk.gather(u, nd_up=0), np.ones(12))
+
+
+# ---- conditions
+
+
+def test_an_element_in_the_condition_that_guards_it():
+    def where_positive(c, s):
+        k = cuda.grid(1)
+        if k < c.shape[0] and s[k] > 0:
+            c[k] = s[k]
+
+    kernel = parallel(where_positive)
+    with pytest.raises(synk.ArgumentError, match="uses k as an index of s, .* rank 0 has 8 rows of c and 2 rows of s"):
+        kernel(synk.variable(np.zeros(8)), np.ones(4))
+    kernel(synk.variable(np.zeros(8)), synk.variable(np.ones(8)))
+
+    def where_wanted(c, s, n):
+        k = cuda.grid(1)
+        if k < c.shape[0] and n > 0:
+            c[k] = s[k]
+
+    parallel(where_wanted)(synk.variable(np.zeros(8)), np.ones(16)[:4], 0)
+
+
+# ---- launches
+
+
+def first_to_all(p, x):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        x[i] = p[0]
+
+
+def first_to_all_elements(p, x):
+    j, i = cuda.grid(2)
+    if i >= x.shape[0] or j >= x.shape[1]:
+        return
+    x[i, j] = p[0]
+
+
+def to_each_in_a_loop(p, x):
+    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+        x[i] = p[0]
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_launch_has_threads_for_the_array_that_positions_are_compared_with(divided):
+    p = synk.variable(np.array([1.0, 2.0, 3.0]))
+    for function, shape, options in (
+        (first_to_all, (1000,), {}),
+        (first_to_all, (1000,), {"grid": lambda rows: -(-rows // 64), "block": 64}),
+        (first_to_all, (1000,), {"grid": "elements"}),
+        (first_to_all_elements, (100, 80), {"grid": "elements"}),
+        (to_each_in_a_loop, (1000,), {}),
+    ):
+        x = synk.variable(np.zeros(shape))
+        x = synk.scatter(x) if divided else x
+        parallel(function, **options)(p, x)
+        np.testing.assert_array_equal(np.concatenate(synk.gather(x)), np.ones((shape[0] * (1 if divided else 2), *shape[1:])))
+        assert parallel(first_to_all).plan(p, x).ranks[1].launches[0][0] == (-(-x.shape[0] // 256), 1, 1)
+
+
+def test_a_launch_by_rows_that_has_too_few_threads():
+    """The grid is that of the call's rows, and the position is compared with the rows of a replica."""
+    x = synk.variable(np.zeros(1000))
+    with pytest.warns(
+        RuntimeWarning, match=r"position along x with x\.shape\[0\], which is 1000 on rank 0, but has 256 threads"
+    ):
+        parallel(first_to_all)(np.ones(6), x)
+    parallel(to_each_in_a_loop)(np.ones(6), x)
+
+    def own_rows(x, table, y):
+        i = cuda.grid(1)
+        if i < table.shape[0]:
+            y[i] = x[i] + table[i]
+
+    made = parallel(own_rows, broadcast=("table",), outputs={"y": synk.output("gather", shape=(), dtype="float64")})
+    made(np.ones(512), np.zeros(1000))  # 256 rows on each rank, and as many threads
+
+
+def test_unknown_comparisons_change_no_launch():
+    def several(p, x, n):
+        i = cuda.grid(1)
+        if i < x.shape[0]:
+            x[i] = 1.0
+        if i < n:
+            p[i] = 2.0
+
+    p, x = synk.variable(np.zeros(3)), synk.variable(np.zeros(5))
+    parallel(several)(p, x, 3)
+    assert parallel(several, block=1).plan(p, x, 3).ranks[0].launches[0][0] == (3, 1, 1)
+    assert p.get_value().tolist() == [2.0] * 3
+    assert x.get_value().tolist() == [1.0] * 5
