@@ -16,6 +16,7 @@ import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._call.access import read_parameters, written_parameters
+from synknumba._call.beside_exchange import check_beside
 from synknumba._call.bind import Binder, same_variable, signature_names
 from synknumba._call.call import Call
 from synknumba._call.checked_call import check_call
@@ -58,6 +59,7 @@ from synknumba._ops.launch import LaunchConfig, named_launch
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
 from synknumba._types import Array, Batch, shown
+from synknumba._variables.collectives import exchanged_here
 from synknumba._variables.state import VariableState, note_failure, writing
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import Install
@@ -458,6 +460,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._selector.select(call)
         self._selector.encode(call)
         self._builder.check_rows(call)
+        if exchanged_here():
+            self._check_beside(call, exchanged_here(), is_recorded=False)
         key = (*call.key, options.key(), self._builder.capacity(call), self._builder.shapes(call))
         plan = self._plans.get(key)
         if plan is None:
@@ -494,6 +498,13 @@ class Function(Decorated, Distributed, Generic[P, R]):
                 f"{self.name} uses dynamic shared memory ({self._dynamic_shared}), but smem_bytes is 0; pass smem_bytes= to "
                 f"the decorator, or the bytes of a block as the 4th launch argument: {self.name}[grid, block, 0, bytes](...)"
             )
+
+    def _check_beside(self, call: Call, exchanged: Collection[VariableState], *, is_recorded: bool) -> None:
+        """Raises `ArgumentError` for a kernel that touches what is exchanged beside its call."""
+        launch = self._options.launch
+        if launch is not None and self._row_uses.elements:
+            source = self._sized_by(call)
+            check_beside(self.name, launch, self._row_uses, call, source, exchanged, is_recorded=is_recorded)
 
     def _sized_by(self, call: Call) -> str | None:
         """Returns the argument that gives a kernel's launches their size; None for generated kernels, which take rows only."""

@@ -11,6 +11,7 @@ function returns when every rank is done.
 
 import operator
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, cast, final
@@ -663,8 +664,17 @@ def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, 
     return vars if dest is None else dest
 
 
+_NOTHING: Any = object()
+_exchanged: dict[int, list[VariableState]] = {}  # of the exchange whose during= runs, by thread
+
+
+def exchanged_here() -> Sequence[VariableState]:
+    """Returns the variables of the exchange whose during= this thread runs."""
+    return _exchanged.get(threading.get_ident(), ()) if _exchanged else ()
+
+
 @known_options
-def exchange(vars: Any, *, during: Callable[[], object] | None = None) -> Any:
+def exchange(vars: Any, *, during: Callable[[], object] = _NOTHING) -> Any:
     """Copies rows of neighbours to the halos of variables that are scattered with a halo.
 
     Every rank waits for its neighbours; the call returns when all have their rows. Own rows do not change. The halos of several
@@ -674,8 +684,8 @@ def exchange(vars: Any, *, during: Callable[[], object] | None = None) -> Any:
         vars: a `Variable`, or a tree of variables, each divided by `scatter` with `halo=`.
         during: function that makes calls, for which neighbours need not be waited, as in
             `edges(u, v); synk.exchange(v, during=lambda: interior(u, v))`. It runs first, unless the exchange is refused. Its
-            calls must neither read the halos of `vars` nor write the rows that neighbours get: in a sequence they may run while
-            neighbours read those.
+            calls must neither read the halos of `vars`, which are old, nor write the rows that neighbours get: in a sequence
+            they may run while neighbours read those. A kernel whose source shows that it does is refused.
 
     Returns:
         `vars`.
@@ -684,15 +694,28 @@ def exchange(vars: Any, *, during: Callable[[], object] | None = None) -> Any:
         PartitionError: a variable has no halo.
         ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
-    if during is not None:
+    if during is not _NOTHING:
         if not callable(during):
-            raise ArgumentError(f"exchange: during takes a function without arguments, that makes calls; got {during!r}")
+            called = (
+                ". Write during=lambda: f(u, v): the call during=f(u, v) is made before the exchange" if during is None else ""
+            )
+            raise ArgumentError(
+                f"exchange: during takes a function without arguments, that makes calls; got {during!r}{called}"
+            )
         several = several_of(vars, "exchange")
         if tracing.current is not None and tracing.current.is_here:
             return tracing.current.beside(during, vars)
         with placed(several, written=()):
             check_halos(several)  # before anything has run
-        during()
+        thread = threading.get_ident()
+        before = _exchanged.get(thread, [])
+        _exchanged[thread] = [*before, *several]
+        try:
+            during()
+        finally:
+            _exchanged[thread] = before
+            if not before:
+                del _exchanged[thread]
     if (quick := run_known(vars, "exchange", None)) is not None:
         return quick
     several = several_of(vars, "exchange")

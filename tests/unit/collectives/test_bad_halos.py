@@ -82,6 +82,119 @@ def test_a_refused_exchange_runs_nothing_first(held):
     assert not ran
 
 
+@synk.parallel
+@cuda.jit
+def all_own_rows(u, v, own):
+    i = cuda.grid(1)
+    if own.start <= i < own.stop and 0 < i < u.shape[0] - 1:
+        v[i] = u[i - 1] + u[i + 1]
+
+
+@synk.parallel(grid=1, block=32)
+@cuda.jit
+def in_a_loop(u, v, own):
+    for i in range(cuda.grid(1) + own.start, own.stop, cuda.gridsize(1)):
+        if i > 0 and i + 1 < u.shape[0]:
+            v[i] = u[i - 1] + u[i + 1]
+
+
+@synk.parallel
+@cuda.jit
+def between_the_ends(u, v, own):
+    i = cuda.grid(1)
+    if i < 1 or i >= u.shape[0] - 1:
+        return
+    v[i] = u[i - 1] + u[i + 1]
+
+
+@synk.parallel
+@cuda.jit
+def ends(u, v, own):
+    i = cuda.grid(1)
+    if (i == own.start or i == own.stop - 1) and 0 < i < u.shape[0] - 1:
+        v[i] = u[i - 1] + u[i + 1]
+
+
+@synk.parallel
+@cuda.jit
+def inner_rows(u, v, own):
+    i = cuda.grid(1)
+    if own.start < i < own.stop - 1:
+        v[i] = u[i - 1] + u[i + 1]
+
+
+@synk.parallel
+@cuda.jit
+def of_a_part(u, v, own):  # other rows may be meant
+    i = cuda.grid(1)
+    if own.start <= i < own.stop and own.stop < 0:
+        v[i] = u[i - 1]
+
+
+@pytest.mark.parametrize("kernel", [all_own_rows, in_a_loop, between_the_ends], ids=lambda one: one.name)
+def test_calls_beside_an_exchange_that_touch_what_is_exchanged(held, kernel):
+    """They would read halos as they were, and write rows while neighbours read them."""
+    numbers = np.arange(10.0)
+    u, v = (synk.scatter(synk.variable(numbers), halo=1) for _ in range(2))
+    reads = f"{kernel.name} ({__file__}:", ") reads u[i + 1], with row 5 a row of the halo on rank 0", "an exchange of u"
+    writes = (
+        f"{kernel.name} ({__file__}:",
+        ") writes v[i], with row 4 a row that a neighbour gets on rank 0",
+        "an exchange of v",
+    )
+
+    @synk.sequence
+    def exchange_read(u, v):
+        synk.exchange(u, during=lambda: kernel(u, v, synk.OWN))
+
+    @synk.sequence
+    def exchange_written(u, v):
+        synk.exchange(v, during=lambda: kernel(u, v, synk.OWN))
+
+    for call in (exchange_read, exchange_read.plan, lambda u, v: synk.exchange(u, during=lambda: kernel(u, v, synk.OWN))):
+        with refused(synk.ArgumentError, *reads, "own.start < i < own.stop - 1"):
+            call(u, v)
+    for call in (exchange_written, exchange_written.plan):
+        with refused(synk.ArgumentError, *writes):
+            call(u, v)
+    assert_array_equal(synk.gather(v, nd_up=0), numbers)
+    kernel(u, v, synk.OWN)
+    wanted = np.concatenate([numbers[:1], numbers[:-2] + numbers[2:], numbers[-1:]])
+    assert_array_equal(synk.gather(v, nd_up=0), wanted)
+
+
+def test_calls_beside_an_exchange_that_do_not(held):
+    numbers = np.random.default_rng(0).random(10)
+
+    @synk.sequence
+    def step(u, v):
+        ends(u, v, synk.OWN)
+        synk.exchange(v, during=lambda: (inner_rows(u, v, synk.OWN), of_a_part(u, v, synk.OWN)))
+        synk.swap(u, v)
+
+    u, v = (synk.scatter(synk.variable(numbers), halo=1) for _ in range(2))
+    step(u, v, times=4)
+    for _ in range(4):
+        numbers = np.concatenate([numbers[:1], numbers[:-2] + numbers[2:], numbers[-1:]])
+    assert_array_equal(synk.gather(u, nd_up=0), numbers)
+    synk.exchange(v, during=lambda: all_own_rows(u, v, synk.OWN))  # the call ends before the exchange
+    numbers = np.concatenate([synk.gather(v, nd_up=0)[:1], numbers[:-2] + numbers[2:], synk.gather(v, nd_up=0)[-1:]])
+    assert_array_equal(synk.gather(v, nd_up=0), numbers)
+    assert_array_equal(synk.get_value(0, v)[-1], numbers[4])
+
+
+def test_a_call_in_place_of_a_function_that_makes_it(held):
+    u, v = (synk.scatter(synk.variable(np.ones(10)), halo=1) for _ in range(2))
+
+    @synk.sequence
+    def step(u, v):
+        synk.exchange(v, during=inner_rows(u, v, synk.OWN))
+
+    for call in (step, lambda u, v: synk.exchange(v, during=inner_rows(u, v, synk.OWN))):
+        with refused(synk.ArgumentError, "during takes a function without arguments", "got None. Write during=lambda: f(u, v)"):
+            call(u, v)
+
+
 def test_own_rows_of_another_number(held):
     u = synk.scatter(synk.variable(ROWS, "haloed"), halo=1)
     told = ["set_value: variable 'haloed' is scattered with halo=1", "own rows on rank 0 keep their shape (2,); got (3,)"]
