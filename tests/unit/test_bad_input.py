@@ -1099,7 +1099,9 @@ CONSTANTS = {
 def test_nothing_is_computed_with_what_ranks_fill_in(case):
     compute, name = CONSTANTS[case]
     way_out = r"synk\.world_size\(\)" if name == "WORLD_SIZE" else r"synk\.per_rank\(\[\.\.\.\]\)"
-    with pytest.raises(synk.ArgumentError, match=rf"synk\.{name} stands for .* Pass synk\.{name} itself, .*{way_out}"):
+    with pytest.raises(
+        synk.ArgumentError, match=rf"synk\.{name} is no number.* Pass it, as in f\(x, synk\.{name}\).*{way_out}"
+    ):
         compute()
 
 
