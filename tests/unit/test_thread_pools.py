@@ -30,6 +30,15 @@ def test_ranks_compute_with_one_thread_each(found_by, monkeypatch):
         assert threads_of_a_rank(np.ones(64)) == ["[1] 1"] * world.world_size
 
 
+@pytest.mark.parametrize("found_by", ["threadpoolctl", "its path"])
+def test_fewer_threads_of_the_script_stay(found_by, monkeypatch):
+    if found_by == "its path":
+        monkeypatch.setattr("synknumba._world.processes.find_pools", find_without_the_package)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    with threadpoolctl.threadpool_limits(1), synk.fork(1, device="cpu"):
+        assert threads_of_a_rank(np.ones(64)) == ["[1] 1"]
+
+
 def find_without_the_package():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "threadpoolctl", None)
