@@ -190,8 +190,14 @@ IN_A_BODY = {  # what a body cannot do, and words of the way out
     ),
     "the row of a maximum": (lambda v: scale(v, extreme(ROWS[0]).b.row), "b of extreme is not known.*argmax finds .* Return"),
     "a member that no result has": (lambda v: extreme(ROWS[0]).s.total, "s of extreme has no 'total'"),
-    "arithmetic of a constant": (lambda v: scale(v, 2 * synk.RANK), r"synk\.RANK stands for .* Pass synk\.RANK itself"),
-    "a number times a constant": (lambda v: scale(v, synk.STEP * synk.OFFSET), r"synk\.OFFSET stands for .* Pass synk\.OFFSET"),
+    "arithmetic of a constant": (
+        lambda v: scale(v, 2 * synk.RANK),
+        r"synk\.RANK is no number.* Pass it, as in f\(x, synk\.RANK\)",
+    ),
+    "a number times a constant": (
+        lambda v: scale(v, synk.STEP * synk.OFFSET),
+        r"synk\.OFFSET is no number.* Pass it, as in f\(x, synk\.OFFSET\)",
+    ),
 }
 
 
