@@ -59,7 +59,7 @@ from synknumba._ops.launch import LaunchConfig, named_launch
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
 from synknumba._types import Array, Batch, shown
-from synknumba._variables.collectives import exchanged_here
+from synknumba._variables.collectives import exchanged, exchanged_here
 from synknumba._variables.state import VariableState, note_failure, writing
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import Install
@@ -460,7 +460,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._selector.select(call)
         self._selector.encode(call)
         self._builder.check_rows(call)
-        if exchanged_here():
+        if exchanged:
             self._check_beside(call, exchanged_here(), is_recorded=False)
         key = (*call.key, options.key(), self._builder.capacity(call), self._builder.shapes(call))
         plan = self._plans.get(key)
@@ -596,8 +596,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
             built = self._builder.build(call, world, wanted, used, lends=lends)
             if self._row_uses.guarded:
                 check_rows(self.name, launch, self._row_uses, call, built.results, source)
-            if self._row_uses.elements:
+            if self._row_uses.elements and (call.run_partition.parts > 1 or any(one.halo for one in call.intact.values())):
                 warn_of_pairs(self.name, self._row_uses, call, built.results)
+            if any(bound.name != source for _, bound in self._row_uses.limits):
                 warn_of_threads(self.name, launch, self._row_uses, call, built.results, source)
             self._builder.check_count(call.total, wanted)
         updates = SharedUpdates(call, self._options.updates) if options.shards is not None and self._options.updates else None

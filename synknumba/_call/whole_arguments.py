@@ -85,11 +85,9 @@ def warn_of_pairs(name: str, uses: RowUses, call: Call, results: Mapping[str, Re
     Args:
         name: the kernel's.
         uses: what its source shows.
-        call: bound, with its rows.
+        call: bound, with its rows, on several ranks or with halos.
         results: those of the call.
     """
-    if call.run_partition.parts == 1 and not any(one.halo for one in call.intact.values()):
-        return
     rows = {one.array: _rows_on_ranks(one.array, call, results) for one in uses.elements}
     for element, array, other in _paired(uses, call):
         first, second = rows[array], rows.get(other) or _rows_on_ranks(other, call, results)

@@ -665,12 +665,12 @@ def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, 
 
 
 _NOTHING: Any = object()
-_exchanged: dict[int, list[VariableState]] = {}  # of the exchange whose during= runs, by thread
+exchanged: dict[int, list[VariableState]] = {}  # of the exchange whose during= runs, by thread
 
 
 def exchanged_here() -> Sequence[VariableState]:
     """Returns the variables of the exchange whose during= this thread runs."""
-    return _exchanged.get(threading.get_ident(), ()) if _exchanged else ()
+    return exchanged.get(threading.get_ident(), ()) if exchanged else ()
 
 
 @known_options
@@ -708,14 +708,14 @@ def exchange(vars: Any, *, during: Callable[[], object] = _NOTHING) -> Any:
         with placed(several, written=()):
             check_halos(several)  # before anything has run
         thread = threading.get_ident()
-        before = _exchanged.get(thread, [])
-        _exchanged[thread] = [*before, *several]
+        before = exchanged.get(thread, [])
+        exchanged[thread] = [*before, *several]
         try:
             during()
         finally:
-            _exchanged[thread] = before
+            exchanged[thread] = before
             if not before:
-                del _exchanged[thread]
+                del exchanged[thread]
     if (quick := run_known(vars, "exchange", None)) is not None:
         return quick
     several = several_of(vars, "exchange")
