@@ -83,14 +83,21 @@ def gradient(x, y, params):
     """Loss and slopes of a rank's images, by torch."""
     import torch
 
-    x, y = torch.from_dlpack(x), torch.from_dlpack(y)
+    x, y = tensor(x), tensor(y)
     names = list(params)
-    leaves = [torch.from_dlpack(params[name]).requires_grad_() for name in names]
+    leaves = [tensor(params[name]).requires_grad_() for name in names]
     if not models:
         models["model"] = build(DEPTH, CLASSES).to(x.device)
     given = dict(zip(names, leaves, strict=True))
     loss = loss_of(lambda x: torch.func.functional_call(models["model"], given, (x,)), x, y)
     return loss, dict(zip(names, torch.autograd.grad(loss, leaves), strict=True))
+
+
+def tensor(array):
+    """Returns a tensor of the same memory on GPUs; on cores, where inputs and parameters cannot be written, a copy."""
+    import torch
+
+    return torch.tensor(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
 def images(count, size, file):

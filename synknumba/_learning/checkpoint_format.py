@@ -125,9 +125,13 @@ def unsupported(value: object, name: str) -> ArgumentError:
     """Returns the error for a value that checkpoints do not hold."""
     kind = type(value)
     told = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    state = getattr(kind, "state", None)
+    way_out = "Convert it, as by np.asarray(…), list(…) or int(…)"
+    if kind.__module__.startswith("synknumba.") and state is not None:
+        way_out = f"Save its state, {name or 'step'}.state{'' if isinstance(state, property) else '()'}"
     return ArgumentError(
         f"{name or 'the tree'} has type {told}; checkpoints hold variables, Data, NumPy arrays, numbers, strings, bools and "
-        "None, in dicts, lists, tuples and named tuples. Convert it, as by np.asarray(…), list(…) or int(…)"
+        f"None, in dicts, lists, tuples and named tuples. {way_out}"
     )
 
 

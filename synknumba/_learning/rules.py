@@ -59,7 +59,7 @@ def momentum(learning_rate: Rate, momentum: float = 0.9) -> Optimizer:
     """
     rate, m = schedule_of("momentum", "learning_rate", learning_rate), _fraction("momentum", "momentum", momentum)
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         return m, rate(count)
 
     return Optimizer((Transform(heavy_ball, numbers, (Slot("velocity"),)),))
@@ -90,7 +90,7 @@ def nesterov_momentum(learning_rate: Rate, momentum: float = 0.9) -> Optimizer:
     rate = schedule_of("nesterov_momentum", "learning_rate", learning_rate)
     m = _fraction("nesterov_momentum", "momentum", momentum)
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         return m, rate(count)
 
     return Optimizer((Transform(nesterov, numbers, (Slot("velocity"),)),))
@@ -120,7 +120,7 @@ def adagrad(learning_rate: Rate = 1.0, epsilon: float = 1e-6) -> Optimizer:
     """
     rate, eps = schedule_of("adagrad", "learning_rate", learning_rate), _positive("adagrad", "epsilon", epsilon)
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         return rate(count), eps
 
     return Optimizer((Transform(sum_of_squares, numbers, (Slot("squares"),)),))
@@ -152,7 +152,7 @@ def rmsprop(learning_rate: Rate = 1.0, rho: float = 0.9, epsilon: float = 1e-6) 
     rate, r = schedule_of("rmsprop", "learning_rate", learning_rate), _fraction("rmsprop", "rho", rho)
     eps = _positive("rmsprop", "epsilon", epsilon)
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         return r, 1.0 - r, rate(count), eps
 
     return Optimizer((Transform(mean_of_squares, numbers, (Slot("squares"),)),))
@@ -184,7 +184,7 @@ def adadelta(learning_rate: Rate = 1.0, rho: float = 0.95, epsilon: float = 1e-6
     rate, r = schedule_of("adadelta", "learning_rate", learning_rate), _fraction("adadelta", "rho", rho)
     eps = _positive("adadelta", "epsilon", epsilon)
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         return r, 1.0 - r, rate(count), eps
 
     return Optimizer((Transform(ratio_of_means, numbers, (Slot("squares"), Slot("steps"))),))
@@ -218,7 +218,7 @@ def adam(learning_rate: Rate = 0.001, beta1: float = 0.9, beta2: float = 0.999, 
     """
     rate, b1, b2, eps = _moments("adam", learning_rate, beta1, beta2, epsilon)
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         made = count + 1
         corrected = math.sqrt(1.0 - b2**made) / (1.0 - b1**made)
         return b1, 1.0 - b1, b2, 1.0 - b2, -rate(count) * corrected, eps
@@ -257,7 +257,7 @@ def adamw(
     """
     _, b1, b2, eps = _moments("adamw", 1.0, beta1, beta2, epsilon)
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         made = count + 1
         root = math.sqrt(1.0 - b2**made)
         return b1, 1.0 - b1, b2, 1.0 - b2, root / (1.0 - b1**made), eps * root
@@ -293,7 +293,7 @@ def adamax(learning_rate: Rate = 0.002, beta1: float = 0.9, beta2: float = 0.999
     """
     rate, b1, b2, eps = _moments("adamax", learning_rate, beta1, beta2, epsilon)
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         return b1, 1.0 - b1, b2, -rate(count) / (1.0 - b1 ** (count + 1)), eps
 
     return Optimizer((Transform(largest, numbers, (Slot("m"), Slot("u"))),))
@@ -329,7 +329,7 @@ def lion(
     """
     b1, b2 = _fraction("lion", "beta1", beta1), _fraction("lion", "beta2", beta2)
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         return b1, 1.0 - b1, b2, 1.0 - b2
 
     direction = Optimizer((Transform(signs, numbers, (Slot("m"),)),))
@@ -351,7 +351,7 @@ def scale(factor: Rate) -> Optimizer:
     """
     by = schedule_of("scale", "factor", factor)
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         return (by(count),)
 
     return Optimizer((Transform(scaled, numbers),))
@@ -361,7 +361,7 @@ def scale_by_rate(what: str, learning_rate: Rate) -> Optimizer:
     """Multiplies the step by −lr."""
     rate = schedule_of(what, "learning_rate", learning_rate)
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         return (-rate(count),)
 
     return Optimizer((Transform(scaled, numbers),))
@@ -387,7 +387,7 @@ def clip(limit: float) -> Optimizer:
     """
     most = _positive("clip", "limit", limit)
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         return -most, most
 
     return Optimizer((Transform(clipped, numbers),))
@@ -415,7 +415,7 @@ def clip_by_global_norm(limit: float) -> Optimizer:
     """
     most = _positive("clip_by_global_norm", "limit", limit)
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         return (most,)
 
     return Optimizer((Transform(shortened, numbers, needs_norm=True),))
@@ -447,7 +447,7 @@ def decay_weights(decay: Rate, mask: Any = None) -> Optimizer:
     """
     by = schedule_of("decay_weights", "decay", decay)
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         return (by(count),)
 
     if mask is None:
@@ -498,7 +498,7 @@ def averaged(optimizer: Optimizer, decay: float = 0.999) -> Optimizer:
     if any(slot.name == "average" for one in optimizer.transforms for slot in one.slots):
         raise ArgumentError("averaged got an optimiser that keeps an average already")
 
-    def numbers(count: int) -> tuple[float, ...]:
+    def numbers(count: float) -> tuple[float, ...]:
         return d, 1.0 - d
 
     return Optimizer((*optimizer.transforms, Transform(moving_average, numbers, (Slot("average", "params"),))), optimizer.every)

@@ -1,22 +1,24 @@
 """Schedules: the learning rate as a function of the number of steps made.
 
-A schedule is any function of one int that Numba can compile: ranks evaluate it. Those here are optax's, with its names for what
-they do.
+A schedule is a plain function of one number that Numba can compile: ranks evaluate it. The number is a float, so that powers
+are those of Python, and 1 / 2**(20 * count) does not wrap as an int of 64 bits would. Those here are optax's, with its names
+for what they do.
 """
 
 import math
 from collections.abc import Callable
+from types import FunctionType
 
 from synknumba._errors import ArgumentError
 
-Schedule = Callable[[int], float]
+Schedule = Callable[[float], float]
 
 
 def constant(value: float) -> Schedule:
     """The same value at each step."""
     value = _number("constant", "value", value)
 
-    def constant_rate(count: int) -> float:
+    def constant_rate(count: float) -> float:
         return value
 
     return constant_rate
@@ -34,7 +36,7 @@ def linear(start: float, end: float, steps: int) -> Schedule:
     start, end = _number("linear", "start", start), _number("linear", "end", end)
     steps = _steps("linear", "steps", steps)
 
-    def linear_rate(count: int) -> float:
+    def linear_rate(count: float) -> float:
         return start + (end - start) * (min(count, steps) / steps)
 
     return linear_rate
@@ -54,10 +56,10 @@ def exponential(start: float, factor: float, steps: int, *, staircase: bool = Fa
     if factor <= 0:
         raise ArgumentError(f"exponential needs a positive factor, got {factor!r}")
 
-    def exponential_rate(count: int) -> float:
+    def exponential_rate(count: float) -> float:
         return start * factor ** (count / steps)
 
-    def staircase_rate(count: int) -> float:
+    def staircase_rate(count: float) -> float:
         return start * factor ** (count // steps)
 
     return staircase_rate if staircase else exponential_rate
@@ -77,7 +79,7 @@ def cosine(start: float, steps: int, *, end: float = 0.0) -> Schedule:
     start, end = _number("cosine", "start", start), _number("cosine", "end", end)
     steps = _steps("cosine", "steps", steps)
 
-    def cosine_rate(count: int) -> float:
+    def cosine_rate(count: float) -> float:
         return end + (start - end) * (0.5 * (1.0 + math.cos(math.pi * (min(count, steps) / steps))))
 
     return cosine_rate
@@ -96,7 +98,7 @@ def warm_up(schedule: Schedule | float, steps: int, *, start: float = 0.0) -> Sc
     start = _number("warm_up", "start", start)
     steps = _steps("warm_up", "steps", steps)
 
-    def warm_up_rate(count: int) -> float:
+    def warm_up_rate(count: float) -> float:
         if count < steps:
             return start + (after(0) - start) * (count / steps)
         return after(count - steps)
@@ -108,11 +110,17 @@ def schedule_of(what: str, name: str, value: Schedule | float) -> Schedule:
     """Returns a number as a constant schedule, and a schedule as it is; raises `ArgumentError` for others."""
     if not callable(value):
         return constant(_number(what, name, value))
+    if not isinstance(value, FunctionType):
+        raise ArgumentError(
+            f"{what} needs {name} as a number, or as a function by def or lambda, which Numba compiles for the ranks; got "
+            f"{value!r}. Write lambda count: …, with the numbers that it needs around it"
+        )
     try:
-        first = value(0)
+        first = value(0.0)
     except Exception as error:
         raise ArgumentError(
-            f"{what} got as {name} a function that fails for step 0: {type(error).__name__}: {error}"
+            f"{what} got as {name} a function that fails for step 0.0: {type(error).__name__}: {error}. It gets the number of "
+            "steps as a float; a table needs int(count), and its own check of the end"
         ) from error
     _number(what, f"{name}(0)", first)
     return value

@@ -16,20 +16,40 @@ import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._api import function, parallel
+from synknumba._call.arguments import IndexRange
 from synknumba._call.distribute import Distributed
 from synknumba._call.function import Function
 from synknumba._call.future import Future
 from synknumba._call.sequence import Sequence as CallSequence
 from synknumba._call.sequence import sequence
 from synknumba._device.compilers import KERNEL_DECORATORS
-from synknumba._errors import ArgumentError, BatchError, DataError, NonFiniteError, RecordError, shortened
+from synknumba._errors import (
+    ArgumentError,
+    BatchError,
+    DataError,
+    NonFiniteError,
+    RecordError,
+    SynkError,
+    VariableLost,
+    shortened,
+)
 from synknumba._host.data import Data
 from synknumba._learning.transform import Optimizer, check_optimizer
-from synknumba._learning.updater import HALTED, SKIPPED, STEPS, OnNonfinite, Updater, check_vector
+from synknumba._learning.updater import (
+    BAD_NUMBERS,
+    HALTED,
+    LEFT_OUT,
+    MADE,
+    SKIPPED,
+    STEPS,
+    OnNonfinite,
+    Updater,
+    check_vector,
+)
 from synknumba._ops.tree import count_leaves, describe, parts_like, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._tracing import STEP
-from synknumba._types import Array, Block, Grid, known_options, shown
+from synknumba._types import Array, Block, Grid, Span, known_options, shown
 from synknumba._variables.collectives import all_reduce, get_lengths
 from synknumba._variables.create import flatten
 from synknumba._variables.variable import Variable, state_of, vector_of
@@ -43,14 +63,13 @@ class TrainFunction:
     """A training step. Made by `make_train_function`; call it as `step(*batch, batch=None, num_slices=1)`.
 
     Attributes:
-        params: the variable with the parameters, one vector on every rank.
         not_recorded: why the gradient is not recorded on GPUs; None if it is, or if nothing was tried.
     """
 
     def __init__(
         self, gradient: "_Gradient", params: Variable, optimizer: Optimizer, record: bool | None, on_nonfinite: OnNonfinite
     ) -> None:
-        self.params = params
+        self._params = params
         self.not_recorded: str | None = None
         self._gradient, self._record, self._on_nonfinite = gradient, record, on_nonfinite
         zeros = unflatten(state_of(params).structure(), [np.zeros_like(leaf) for leaf in take_apart(params.get_value())[0]])
@@ -62,6 +81,16 @@ class TrainFunction:
         self._orders: dict[tuple[int, ...], Data] = {}
         self._submitted = 0
         self._tries = record is None  # whether a step may find out that the gradient cannot be recorded
+
+    @property
+    def params(self) -> Variable:
+        """The variable with the parameters, one vector on every rank."""
+        return self._params
+
+    @params.setter
+    def params(self, value: object) -> None:
+        """Raises `AttributeError`: the variable stays, and gets other values."""
+        raise AttributeError("params of a training step cannot be replaced; write step.params.set_value(…)")
 
     @shortened
     def __call__(self, *batch: Any, num_slices: int = 1, **named: Any) -> float:
@@ -100,7 +129,11 @@ class TrainFunction:
             found = self._run(given, order, num_slices, {})
             return TrainFuture(None, lambda: self._loss(found))
         arguments = self._arguments(given, order)
-        future = self._sequence(given, order, num_slices).submit(*arguments)
+        try:
+            future = self._sequence(given, order, num_slices).submit(*arguments)
+        except VariableLost:
+            self._renew_scratch()
+            future = self._sequence(given, order, num_slices).submit(*arguments)
         return TrainFuture(future, lambda: self._loss(future.result()))
 
     @shortened
@@ -124,18 +157,26 @@ class TrainFunction:
         """
         _refuse_in_sequences()
         given = self._gradient.named(batch, named)
-        self._gradient.rows_to_select(given, "order")
-        lines = order if isinstance(order, Data) else np.asarray(order)
+        length = self._gradient.rows_to_select(given, "order")
+        try:
+            lines = order if isinstance(order, Data) else np.asarray(order)
+        except ValueError:
+            raise BatchError("order needs row numbers, int64 of shape (steps, size); its lines have other lengths") from None
         if lines.ndim != 2 or lines.dtype.kind not in "iu" or not lines.size:
             raise BatchError(f"order needs row numbers, int64 of shape (steps, size); got {lines.dtype} {lines.shape}")
+        low, high = int(lines.min()), int(lines.max())
+        if low < 0 or high >= length:
+            raise BatchError(f"order has row {low if low < 0 else high}, but there are rows 0 to {length - 1}")
         if not isinstance(lines, Data) or lines.dtype != np.int64:
             lines = self._order(np.asarray(lines))
         loss, done = self._run(given, lines, num_slices, {"times": len(lines), "every": every})
-        if self._on_nonfinite == "raise" and len(lines) % every and np.all(done) and self._updater.counts()[HALTED]:
-            done = np.append(done, 0.0)
-        if not np.all(done):
-            first, last = int(np.argmin(done)) * every + 1, min((int(np.argmin(done)) + 1) * every, len(lines))
-            self._refuse(f" of step {first}{f' to {last}' if last > first else ''} of {len(lines)}")
+        if self._on_nonfinite == "raise" and len(lines) % every and np.all(done == MADE) and self._updater.counts()[HALTED]:
+            done = np.append(done, LEFT_OUT)
+        if not np.all(done == MADE):
+            at = int(np.argmax(done != MADE))
+            first, last = at * every + 1, min((at + 1) * every, len(lines))
+            told = f" of step {first}{f' to {last}' if last > first else ''} of {len(lines)}"
+            self._refuse(told, float(done[at]))
         return np.asarray(loss)
 
     def plan(self, *batch: Any, num_slices: int = 1, **named: Any) -> Any:
@@ -193,15 +234,19 @@ class TrainFunction:
     def _loss(self, found: tuple[Any, Any]) -> float:
         """Returns the loss of a step, from what its sequence has returned."""
         loss, done = found
-        if not done:
-            self._refuse("")
+        if done != MADE:
+            self._refuse("", float(done))
         return float(loss)
 
-    def _refuse(self, which: str) -> None:
+    def _refuse(self, which: str, why: float) -> None:
         """Raises `NonFiniteError`, unless steps are left out without a word."""
         if self._on_nonfinite != "raise":
             return
-        self._updater.go_on()
+        if why == BAD_NUMBERS:
+            raise NonFiniteError(
+                f"a schedule of the optimiser gives a NaN or an infinity after {self.steps} steps, so the step{which} was not "
+                "made, and the parameters are as before"
+            )
         raise NonFiniteError(
             f"the gradient{which} by {self._gradient.name} has a NaN or an infinity, so this step was not made, and the "
             "parameters are as before. Lower the learning rate, put clip_by_global_norm before the optimiser, or pass "
@@ -220,11 +265,22 @@ class TrainFunction:
                 raise
             self._record, self.not_recorded = False, str(error)
             found = self._sequence(given, order, num_slices)(*arguments, **options)
+        except VariableLost:
+            self._renew_scratch()
+            found = self._sequence(given, order, num_slices)(*arguments, **options)
         self._tries = False
         return found
 
+    def _renew_scratch(self) -> None:
+        """Gives variables that do not outlive a step values again, which have ended with the ranks of their world."""
+        for one in (self._sums, *self._updater.scratch):
+            state = state_of(one)
+            one.set_value(unflatten(state.structure(), [np.zeros(shape) for shape in state.root_shapes()]))
+
     def _sequence(self, given: Sequence[Any], order: Data | None, num_slices: int) -> CallSequence[..., Any]:
         """Returns the sequence that makes a step."""
+        if isinstance(num_slices, bool) or not isinstance(num_slices, int | np.integer) or num_slices < 1:
+            raise ArgumentError(f"num_slices must be a positive int, got {num_slices!r}")
         world, has_order = current_world(), order is not None
         selected = None if order is None else order.shape[1]
         clears = num_slices > 1 or self._gradient.leaves_out_ranks(given, selected, world.world_size)
@@ -267,6 +323,24 @@ class TrainFuture:
         if self._future is not None:
             self._future.result(timeout)
         return self._loss()
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """Waits until the step has ended, and returns its error, or None if it was made.
+
+        Args:
+            timeout: as for `result`.
+
+        Raises:
+            TimeoutError: as for `result`.
+        """
+        error = None if self._future is None else self._future.exception(timeout)
+        if error is not None:
+            return error
+        try:
+            self._loss()
+        except SynkError as refused:
+            return refused
+        return None
 
 
 def _train_sequence(gradient: "_Gradient", train: Callable[..., Any], *, has_order: bool) -> CallSequence[..., Any]:
@@ -347,6 +421,9 @@ def make_train_function(
         raise ArgumentError(f'make_train_function needs on_nonfinite as "raise", "skip" or None, got {on_nonfinite!r}')
     made = params if isinstance(params, Variable) else flatten(params, name="params")
     check_vector("make_train_function", "params", made)
+    for what, several in (("inputs", inputs), ("broadcast", broadcast), ("sliceable", sliceable)):
+        if isinstance(several, str):
+            raise ArgumentError(f'{what} takes a tuple of names, got the string {several!r}; write {what}=("{several}",)')
     names = None if inputs is None else tuple(inputs)
     given = _Gradient(gradient, made, names, tuple(broadcast), tuple(sliceable), block, grid)
     return TrainFunction(given, made, optimizer, record, on_nonfinite)
@@ -423,7 +500,7 @@ class _Gradient:
         if rows is None:
             raise ArgumentError(
                 f"{name} is the first input of {self.name} that is divided, and must be an array, whose rows are counted; got "
-                f"{shown(first)}. Put numbers behind it, or name them in broadcast="
+                f"{shown(first)}. Write np.asarray(…) of a list of numbers; put numbers behind it, or name them in broadcast="
             )
         if not rows:
             raise BatchError(f"a step of {self.name} needs rows, and {name} has none")
@@ -498,6 +575,7 @@ class _Gradient:
             clear()(vector_of(sums))
             kernel(*batch, *_leaves(params), sums["loss"], *_leaves(sums["gradient"]), **options)
             counted = count_sliceable if self.inputs[self.divided[0]] in self._sliceable else count_rows
+            counted = count_indices if isinstance(batch[self.divided[0]], IndexRange) else counted
             counted(batch[self.divided[0]], sums["rows"], **options)
 
         return step
@@ -539,6 +617,8 @@ def _inputs(gradient: Any, name: str, after: int) -> tuple[str, ...]:
         parameters = []
     if len(parameters) > 1 and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:  # gradient(x, y, *params)
         parameters, after = parameters[:-1], 0
+    while parameters and parameters[-1].default is not inspect.Parameter.empty:  # settings of the gradient's own
+        parameters = parameters[:-1]
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not parameters or any(one.kind not in plain for one in parameters):
         raise ArgumentError(f'the parameters of {name} cannot be read by name; name its inputs, as in inputs=("x", "y")')
@@ -589,6 +669,12 @@ def count_sliceable(x: Any, rows: Any) -> None:
     rows[0] += x.shape[0]
 
 
+@parallel(grid=1, block=1)
+def count_indices(x: Any, rows: Any) -> None:
+    """Adds the number of a rank's indices."""
+    rows[0] += x.stop - x.start
+
+
 # ---- on ranks
 
 
@@ -608,18 +694,30 @@ def add_sums(
     """
     targets, structure = take_apart(sums["gradient"])
     targets.append(sums["loss"])
-    rows = len(take_apart(batch[first])[0][0])
+    counted = batch[first]
+    rows = counted.stop - counted.start if isinstance(counted, Span) else len(take_apart(counted)[0][0])
     if not rows:
         for target in () if adds else (*targets, sums["rows"]):
             target[...] = 0
         return
-    found = gradient(*batch, *(params if spreads else (params,)))
+    given = _read_only(params)
+    found = gradient(*batch, *(given if spreads else (given,)))
     for target, value in zip(targets, _checked(found, structure, targets), strict=True):
         target[...] = target + value if adds else value
     if adds:
         sums["rows"] += rows
     else:
         sums["rows"][...] = rows
+
+
+def _read_only(params: Any) -> Any:
+    """Returns the parameters as arrays that cannot be written, where NumPy can see to that: replicas must stay equal."""
+    leaves, structure = take_apart(params)
+    views = [leaf.view() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+    for view in views:
+        if isinstance(view, np.ndarray):
+            view.flags.writeable = False
+    return unflatten(structure, views)
 
 
 def _checked(found: Any, structure: Any, targets: Sequence[Any]) -> list[Any]:
@@ -637,8 +735,11 @@ def _checked(found: Any, structure: Any, targets: Sequence[Any]) -> list[Any]:
         )
     values = [_like(target, leaf) for target, leaf in zip(targets, (*leaves, found[0]), strict=True)]
     for path, target, value in zip((*paths(structure), ""), targets, values, strict=True):
+        what = f"the slope of params{path}" if target is not targets[-1] else "the loss, a sum over rows,"
+        kind = np.asarray(value).dtype if not hasattr(value, "dtype") else value.dtype
+        if kind.kind not in "fiub":
+            raise DataError(f"{what} must be of real numbers, got {shown(value)}; return the loss first, then slopes")
         if np.shape(value) != target.shape:
-            what = f"the slope of params{path}" if target is not targets[-1] else "the loss, a sum over rows,"
             raise DataError(f"{what} must have shape {target.shape}, got {np.shape(value)}; return the loss first, then slopes")
     return values
 

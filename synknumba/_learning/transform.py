@@ -19,7 +19,7 @@ from synknumba._host.data import Data
 from synknumba._ops.tree import Structure, describe, flatten, parts_like, paths, unflatten
 from synknumba._variables.variable import Variable
 
-Numbers = Callable[[int], tuple[float, ...]]
+Numbers = Callable[[float], tuple[float, ...]]
 """The numbers of a rule at the step after so many steps."""
 
 
@@ -120,6 +120,7 @@ class Optimizer:
         """
         leaves, structure = _parameters(params)
         steps = _gradient(gradient, leaves, structure)
+        self._check_state(state, structure)
         if self.every == 1:
             steps, parts = self._passed(steps, state, leaves, structure)
             return unflatten(structure, steps), State(state.steps + 1, parts)
@@ -133,12 +134,20 @@ class Optimizer:
             state.steps + 1, parts, 0, unflatten(structure, [leaf * 0 for leaf in leaves])
         )
 
+    def _check_state(self, state: State, structure: Structure) -> None:
+        """Raises `DataError` for the state of another optimiser, or of other parameters."""
+        wanted = [{slot.name for slot in one.slots} for one in self.transforms]
+        parts = getattr(state, "parts", None)
+        same = parts is not None and [{*part} for part in parts] == wanted and (self.every > 1) == (state.gathered is not None)
+        if not same or any(parts_like(structure, one) is None for part in parts or () for one in part.values()):
+            raise DataError(f"the state is not one that init of {self!r} has made for such parameters")
+
     def _passed(
         self, steps: list[Any], state: State, params: list[Any], structure: Structure
     ) -> tuple[list[Any], tuple[dict[str, Any], ...]]:
         parts = []
         for one, part in zip(self.transforms, state.parts, strict=True):
-            numbers = one.numbers(state.steps)
+            numbers = one.numbers(float(state.steps))
             if one.needs_norm:
                 numbers = (*numbers, global_norm(steps))
             slots = [flatten(part[slot.name])[0] for slot in one.slots]
@@ -157,7 +166,10 @@ class Optimizer:
 def _applied(one: Transform, step: Any, *values: Any, numbers: Sequence[float]) -> tuple[Any, tuple[Any, ...]]:
     """Returns the new step and slots of one array."""
     found = one.rule(step, *values, *numbers)
-    return (found[0], found[1:]) if one.changing else (found, ())
+    if not one.changing:
+        return found, ()
+    step, slots = found[0], found[1:]
+    return (step.copy() if any(step is slot for slot in slots) else step), slots  # the caller may change it in place
 
 
 def chain(*optimizers: Optimizer) -> Optimizer:
@@ -184,6 +196,8 @@ def chain(*optimizers: Optimizer) -> Optimizer:
         check_optimizer("chain", one)
         if one.every > 1 and len(optimizers) > 1:
             raise ArgumentError("chain got an optimiser that accumulates gradients; write accumulate(chain(…), steps=…)")
+        if one is not optimizers[-1] and any(slot.name == "average" for part in one.transforms for slot in part.slots):
+            raise ArgumentError("chain got averaged(…) before another part, which changes the step; write averaged(chain(…))")
     if len(optimizers) == 1:
         return optimizers[0]
     return Optimizer(tuple(part for one in optimizers for part in one.transforms))
@@ -240,7 +254,11 @@ def _parameters(params: Any) -> tuple[list[Any], Structure]:
                 if kind == "Variable"
                 else f"params{path} is a Data: init and update return new arrays; pass its array, {path or 'x'}.data"
             )
-    return [np.asarray(leaf) if not hasattr(leaf, "dtype") else leaf for leaf in leaves], structure
+    made = [np.asarray(leaf) if not hasattr(leaf, "dtype") else leaf for leaf in leaves]
+    for path, leaf in zip(paths(structure), made, strict=True):
+        if leaf.dtype.kind != "f":
+            raise DataError(f"params{path} has dtype {leaf.dtype}; optimisers take floats: convert it, as by astype(float)")
+    return made, structure
 
 
 def _gradient(gradient: Any, params: Sequence[Any], structure: Structure, what: str = "the gradient") -> list[Any]:

@@ -23,6 +23,7 @@ from synknumba._call.arguments import output
 from synknumba._errors import ArgumentError, DataError
 from synknumba._learning.transform import Optimizer, Slot, check_optimizer
 from synknumba._ops.tree import describe
+from synknumba._tracing import STEP
 from synknumba._types import DeviceKind
 from synknumba._variables.create import flatten, variable
 from synknumba._variables.variable import Variable, state_of, vector_of
@@ -36,6 +37,9 @@ _MOST_BLOCKS = 512
 _SUMS = 8  # partial sums of a core
 # Positions in `count`, and the numbers before those of transforms.
 STEPS, WAITING, HALTED, SKIPPED = range(4)
+# What `begin_step` says of a step.
+MADE, BAD_GRADIENT, BAD_NUMBERS, LEFT_OUT = 1.0, 0.0, -1.0, -2.0
+_SQUARE = "float64(step) * float64(step)"
 _GO, _FACTOR, _WEIGHT, _OPEN, _FIRST = range(5)
 
 
@@ -70,9 +74,22 @@ class Updater:
         self._numbers = variable(np.zeros(self._plan.count, dtype), name="numbers")
         self._optimizer = optimizer
         self._kernels: dict[DeviceKind, _Kernels] = {}
+        own = [params, gradient, *(one for _, one in self._slots), *([] if self._gathered is None else [self._gathered])]
+        self._shapes = [(state_of(one), state_of(one).root_shapes()) for one in own]
+
+    @property
+    def scratch(self) -> list[Variable]:
+        """Variables whose values do not outlive a step."""
+        return [self._sums, self._numbers]
 
     def __call__(self) -> Any:
-        """Makes a step, or gathers a gradient. Returns the mean loss, if there are sums of losses, and whether it did so."""
+        """Makes a step, or gathers a gradient. Returns the mean loss and what was done, if there are sums of losses."""
+        for state, shapes in self._shapes:
+            if state.root_shapes() != shapes:
+                raise DataError(
+                    f"{state.label} had the shapes {shapes} when the optimiser was made for it, and has {state.root_shapes()} "
+                    "now; make another optimiser's updater or training step for it"
+                )
         params, gradient, numbers = vector_of(self._params), vector_of(self._gradient), self._numbers
         slots = [vector_of(one) for _, one in self._slots]
         if self._gathered is not None:
@@ -80,7 +97,7 @@ class Updater:
         kernels = self._kernels_of(current_world().device)
         if kernels.norm_at_start is not None:
             kernels.norm_at_start(params, gradient, numbers, *slots, self._sums)
-        told = kernels.begin(gradient, self._count, numbers, self._sums)
+        told = kernels.begin(gradient, self._count, numbers, self._sums, *([STEP] if self._plan.halts else []))
         for norm, note in kernels.norms:
             norm(params, gradient, numbers, *slots, self._sums)
             note(numbers, self._sums)
@@ -95,12 +112,6 @@ class Updater:
     def counts(self) -> Sequence[int]:
         """Returns the number of steps, of gradients since the last, whether it has halted, and of gradients left out."""
         return [int(one) for one in self._count.get_value()]
-
-    def go_on(self) -> None:
-        """Lets steps be made again after one was refused because its gradient was not finite."""
-        counts = self._count.get_value()
-        counts[HALTED] = 0
-        self._count.set_value(counts)
 
 
 def updater(optimizer: Optimizer, params: Variable, gradient: Variable, *, on_nonfinite: OnNonfinite = None) -> Updater:
@@ -185,7 +196,7 @@ class _Kernels:
             self._scope[f"rule{number}"] = device_function(one.rule, real)
             self._scope[f"numbers{number}"] = device_function(one.numbers, real)
         self.norm_at_start = (
-            self._norm_kernel("norm_of_gradient", lambda i: [f"step = gradient[{i}]"])
+            self._norm_kernel("norm_of_gradient", lambda i: [f"step = gradient[{i}]"], plan.first_term)
             if plan.checks or plan.norm_is_first
             else None
         )
@@ -202,27 +213,27 @@ class _Kernels:
         outputs = {}
         if self._plan.has_sums:
             outputs = {name: output("max", shape=(), dtype="float64") for name in ("loss", "done")}
-        return self._kernel("begin_step", ["gradient", "count", "numbers", "sums", *outputs], lines, grid=1, outputs=outputs)
+        parameters = ["gradient", "count", "numbers", "sums", *(["iteration"] if self._plan.halts else []), *outputs]
+        return self._kernel("begin_step", parameters, lines, grid=1, outputs=outputs)
 
     def _numbers(self) -> Iterator[str]:
         plan = self._plan
         yield f"factor = 1.0 / float64(gradient[{plan.size + 1}])" if plan.has_sums else "factor = 1.0"
+        yield f"steps = float64(count[{STEPS}])"
+        for number in range(len(self._optimizer.transforms)):
+            yield f"values{number} = numbers{number}(steps)"
         go = "1.0"
         if plan.checks:
             go = "go"
-            yield "go = 0.0"
-            yield f"if isfinite(total){' and count[2] == 0' if plan.on_nonfinite == 'raise' else ''}:"
-            yield "    go = 1.0"
-        yield f"numbers[{_GO}] = real({go})"
+            yield from self._decided()
+        yield f"numbers[{_GO}] = real(1.0 if {go} == {MADE} else 0.0)"
         yield f"numbers[{_FACTOR}] = real(factor)"
         if self._every > 1:
             yield f"is_last = count[{WAITING}] + 1 == {self._every}"
             yield f"numbers[{_WEIGHT}] = real(1.0 / (count[{WAITING}] + 1))"
             yield f"numbers[{_OPEN}] = real(1.0 if is_last else 0.0)"
-        yield f"steps = count[{STEPS}]"
         for number, (one, first) in enumerate(zip(self._optimizer.transforms, plan.first, strict=True)):
-            yield f"values{number} = numbers{number}(steps)"
-            for index in range(len(one.numbers(0))):
+            for index in range(len(one.numbers(0.0))):
                 yield f"numbers[{first + index}] = real(values{number}[{index}])"
         if plan.norm_is_first:
             yield f"numbers[{plan.norm_position(0)}] = real(sqrt(total) * abs(factor))"
@@ -230,6 +241,22 @@ class _Kernels:
         if plan.has_sums:
             yield f"loss[0] = float64(gradient[{plan.size}]) * factor"
             yield f"done[0] = {go}"
+
+    def _decided(self) -> Iterator[str]:
+        """Yields lines that find out whether a step is made, and why not."""
+        if self._plan.halts:  # steps after a refused one are left out in the same round
+            yield "if iteration == 0:"
+            yield f"    count[{HALTED}] = 0"
+        yield f"go = {MADE}"
+        for number, one in enumerate(self._optimizer.transforms):
+            for index in range(len(one.numbers(0.0))):
+                yield f"if not isfinite(values{number}[{index}]):"
+                yield f"    go = {BAD_NUMBERS}"
+        yield "if not isfinite(total):"
+        yield f"    go = {BAD_GRADIENT}"
+        if self._plan.halts:
+            yield f"if count[{HALTED}] != 0:"
+            yield f"    go = {LEFT_OUT}"
 
     def _counts(self, go: str) -> Iterator[str]:
         lines = [f"count[{STEPS}] += 1"]
@@ -244,11 +271,11 @@ class _Kernels:
         if not self._plan.checks:
             yield from lines
             return
-        yield f"if {go} != 0.0:"
+        yield f"if {go} == {MADE}:"
         yield from _in(lines)
-        yield "else:"
+        yield f"elif {go} != {LEFT_OUT}:"
         yield f"    count[{SKIPPED}] += 1"
-        if self._plan.on_nonfinite == "raise":
+        if self._plan.halts:
             yield f"    count[{HALTED}] = 1"
 
     def _norms(self) -> list[tuple[Any, Any]]:
@@ -293,7 +320,7 @@ class _Kernels:
     def _rules(self, stop: int, index: str, *, stores: bool) -> Iterator[str]:
         """Yields the lines of the transforms before `stop`."""
         for number, one in enumerate(self._optimizer.transforms[:stop]):
-            count = len(one.numbers(0)) + one.needs_norm
+            count = len(one.numbers(0.0)) + one.needs_norm
             passed = ["step", "p", *(f"s{number}_{slot.name}[{index}]" for slot in one.slots)]
             passed += [f"n{self._plan.first[number] + position}" for position in range(count)]
             changing = [f"s{number}_{slot.name}" for slot in one.changing]
@@ -301,9 +328,8 @@ class _Kernels:
             if stores:
                 yield from (f"{slot}[{index}] = new_{slot}" for slot in changing)
 
-    def _norm_kernel(self, name: str, lines: Callable[[str], Sequence[str]]) -> Any:
+    def _norm_kernel(self, name: str, lines: Callable[[str], Sequence[str]], square: str = _SQUARE) -> Any:
         """Returns a kernel that sums the squares of a step over all elements, on GPUs a part in each block."""
-        square = "float64(step) * float64(step)"
         if self._on_cores:  # several sums: each addition waits for the one before
             text = [
                 *(f"total{k} = 0.0" for k in range(_SUMS)),
@@ -370,14 +396,17 @@ class _Plan:
         self.dtype, self.size, self.on_nonfinite, self.has_sums = dtype, size, on_nonfinite, has_sums
         self._transforms = optimizer.transforms
         self.checks = on_nonfinite is not None
+        self.halts = on_nonfinite == "raise"
         self.norm_is_first = optimizer.every == 1 and optimizer.transforms[0].needs_norm
         self.blocks = min(max(size // (_THREADS * _PER_THREAD), 1), _MOST_BLOCKS)
-        counts = [len(one.numbers(0)) + one.needs_norm for one in optimizer.transforms]
+        # Zeros add up to NaN if the gradient has a NaN or an infinity; squares overflow beyond 1e154.
+        self.first_term = _SQUARE if self.norm_is_first else "float64(step) * 0.0"
+        counts = [len(one.numbers(0.0)) + one.needs_norm for one in optimizer.transforms]
         *self.first, self.count = accumulate(counts, initial=_FIRST)
 
     def norm_position(self, number: int) -> int:
         """Returns the position of the norm that a transform needs: the last of its numbers."""
-        return self.first[number] + len(self._transforms[number].numbers(0))
+        return self.first[number] + len(self._transforms[number].numbers(0.0))
 
 
 def _in(lines: Iterable[str]) -> list[str]:

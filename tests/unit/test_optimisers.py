@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -110,7 +111,7 @@ def test_moving_average():
 BAD = [
     (lambda: optim.adam("fast"), "adam needs learning_rate as a finite number, got 'fast'"),
     (lambda: optim.adam(np.nan), "adam needs learning_rate as a finite number, got nan"),
-    (lambda: optim.adam(lambda: 1), "fails for step 0: TypeError"),
+    (lambda: optim.adam(lambda: 1), "fails for step 0.0: TypeError"),
     (lambda: optim.sgd(lambda count: "x"), r"sgd needs learning_rate\(0\) as a finite number, got 'x'"),
     (lambda: optim.adam(beta1=1.0), "beta1 as a number from 0 to below 1, got 1.0"),
     (lambda: optim.adam(epsilon=0), "epsilon as a positive number, got 0"),
@@ -121,6 +122,9 @@ BAD = [
     (optim.chain, "got none"),
     (lambda: optim.chain(optim.adam), r"call it, as in adam\(1e-3\)"),
     (lambda: optim.chain(optim.clip(1), optim.accumulate(optim.sgd(1), 2)), r"write accumulate\(chain"),
+    (lambda: optim.chain(optim.averaged(optim.sgd(1)), optim.scale(0.1)), r"write averaged\(chain"),
+    (lambda: optim.sgd(partial(pow, 0.5)), "as a function by def or lambda, .*Write lambda count"),
+    (lambda: optim.sgd(lambda count: [0.1, 0.2][count]), "It gets the number of steps as a float"),
     (lambda: optim.accumulate(optim.sgd(1), 0), "steps as a positive int, got 0"),
     (lambda: optim.accumulate(optim.accumulate(optim.sgd(1), 2), 2), "accumulates already"),
     (lambda: optim.averaged(optim.averaged(optim.sgd(1))), "keeps an average already"),
@@ -147,3 +151,29 @@ def test_gradients_that_do_not_fit():
         optim.decay_weights(0.1, mask={"a": True}).init(w)
     with pytest.raises(synk.DataError, match=r"the mask needs True or False for params\['a'\], got 1"):
         optim.decay_weights(0.1, mask={"a": 1, "b": True}).init(w)
+
+
+def test_states_and_parameters_that_do_not_fit():
+    w = np.ones(2)
+    with pytest.raises(synk.DataError, match="the state is not one that init of <Optimizer mean_of_squares> has made"):
+        optim.rmsprop().update(w, optim.adam().init(w), w)
+    with pytest.raises(synk.DataError, match="the state is not one"):
+        optim.adam().update({"a": w}, optim.adam().init(w), {"a": w})
+    for value in (np.ones(2, int), np.ones(2, complex)):
+        with pytest.raises(synk.DataError, match=f"params has dtype {value.dtype}; optimisers take floats"):
+            optim.adam().init(value)
+
+
+def test_steps_are_the_callers():
+    """To change one in place changes no state."""
+    w, optimizer = np.ones(2), optim.momentum(0.1)
+    points = []
+    for spoils in (False, True):
+        point, state = w.copy(), optimizer.init(w)
+        for _ in range(3):
+            step, state = optimizer.update(point, state, point)
+            point = optim.apply_updates(point, step)
+            if spoils:
+                step *= 0
+        points.append(point)
+    assert_allclose(points[0], points[1])

@@ -40,6 +40,7 @@ BAD = [
     (lambda: make(gradient, np.zeros(2, int), SGD), "of float32 or float64, got int64"),
     (lambda: make(gradient, [np.zeros(2), np.zeros(2, np.float32)], SGD), "flatten needs arrays of one dtype"),
     (lambda: make(gradient, np.zeros(2), SGD, learning_rate=1), "make_train_function has no option learning_rate="),
+    (lambda: make(gradient, np.zeros(2), SGD, broadcast="x"), r'broadcast takes a tuple of names.*broadcast=\("x",\)'),
     (lambda: optim.updater(SGD, synk.flatten(np.zeros(2)), synk.variable(np.zeros(2))), "gradient as a variable made by"),
     (lambda: optim.updater(SGD, synk.flatten(np.zeros(2)), synk.flatten(np.zeros(3))), "gradient is value with shapes"),
 ]
@@ -65,6 +66,8 @@ RETURNED = [
     (lambda x, y, w: (0.0, w[:1]), r"the slope of params must have shape \(2,\), got \(1,\)"),
     (lambda x, y, w: (0.0, w, w), r"got a tuple of 3"),
     (lambda x, y, w: None, r"got a NoneType"),
+    (lambda x, y, w: (None, w * 0), r"the loss, a sum over rows, must be of real numbers, got array\(None"),
+    (lambda x, y, w: (0.0, w + 1j), "the slope of params must be of real numbers, got"),
 ]
 
 
@@ -100,7 +103,11 @@ CALLS = [
     (lambda step: step(X, Y[:5]), "rows"),
     (lambda step: step.epoch(X, Y, order=[0, 1]), r"int64 of shape \(steps, size\); got int64 \(2,\)"),
     (lambda step: step.epoch(X, Y, order=np.zeros((2, 3))), r"int64 of shape \(steps, size\); got float64 \(2, 3\)"),
-    (lambda step: step.epoch(X, Y, order=np.full((2, 3), 6)), "6"),
+    (lambda step: step.epoch(X, Y, order=np.full((2, 3), 6)), "order has row 6, but there are rows 0 to 5"),
+    (lambda step: step.epoch(X, Y, order=[[0, -1]]), "order has row -1, but there are rows 0 to 5"),
+    (lambda step: step.epoch(X, Y, order=[[0], [0, 1]]), "its lines have other lengths"),
+    (lambda step: step(X, Y, num_slices=None), "num_slices must be a positive int, got None"),
+    (lambda step: step(X.tolist(), Y), r"np.asarray\(…\) of a list of numbers"),
     (lambda step: step(X[:0], Y[:0]), "a step of gradient needs rows, and x has none"),
     (lambda step: step.epoch(X[:0], Y[:0], order=[[0]]), "a step of gradient needs rows, and x has none"),
     (lambda step: step(*scattered(X[:0], Y[:0])), "a step of gradient needs rows, and x has none"),
@@ -133,3 +140,88 @@ def test_an_exception_in_a_gradient_has_its_line():
     step = make(fails, np.zeros(2), SGD)
     with pytest.raises(synk.RankError, match=r"ValueError: so it is(?s:.*)test_training_errors.py"):
         step(X, Y)
+
+
+def test_parameters_are_read_only():
+    def writes(x, y, w):
+        w += 1
+        return 0.0, np.zeros(2)
+
+    step = make(writes, np.zeros(2), SGD)
+    with pytest.raises(synk.RankError, match="read-only"):
+        step(X, Y)
+    np.testing.assert_array_equal(step.params.get_value(), np.zeros(2))
+
+
+def test_params_stay_the_variable_that_they_are():
+    step = make(gradient, np.zeros(2), SGD)
+    with pytest.raises(AttributeError, match=r"step\.params\.set_value"):
+        step.params = np.ones(2)
+    step(X, Y)
+    step.params.set_value(np.zeros(3))
+    with pytest.raises(synk.DataError, match=r"variable 'params' had the shapes \[\(2,\)\].* has \[\(3,\)\]"):
+        step(X, Y)
+
+
+def test_settings_of_a_gradient_are_no_parameters():
+    step = make(lambda x, y, w, factor=3.0: (0.0, w * 0 + factor * len(x)), np.zeros(2), optim.sgd(1.0))
+    step(X, Y)
+    np.testing.assert_array_equal(step.params.get_value(), [-3, -3])
+
+
+@cuda.jit
+def adds_indices(rows, w, loss, slope):
+    i = cuda.grid(1)
+    if i < rows.stop - rows.start:
+        cuda.atomic.add(slope, 0, rows.start + i)
+
+
+@pytest.mark.parametrize("how", [lambda rows, w: (0.0, w * 0 + sum(range(rows.start, rows.stop))), adds_indices])
+def test_indices_as_the_first_input(how):
+    step = make(how, np.zeros(1), optim.sgd(1.0))
+    step(synk.arange(20))
+    np.testing.assert_array_equal(step.params.get_value(), [-9.5])
+
+
+SCHEDULES = [lambda count: 0.1 * 2**-count, lambda count: 10 ** -(count + 1), lambda count: 1 / 2 ** (20 * count)]
+
+
+@pytest.mark.parametrize("rate", SCHEDULES, ids=range(len(SCHEDULES)))
+def test_schedules_of_powers(rate):
+    """Ints of 64 bits would wrap, and negative powers of ints are 0, where Numba compiles them."""
+    step = make(lambda x, y, w: (0.0, np.full(1, 1.0 * len(x))), np.zeros(1), optim.sgd(rate))
+    for _ in range(6):
+        step(X, Y)
+    np.testing.assert_allclose(step.params.get_value(), -sum(rate(float(count)) for count in range(6)), rtol=1e-14)
+
+
+def test_a_schedule_that_is_not_finite_makes_no_step():
+    step = make(lambda x, y, w: (0.0, w * len(x)), np.ones(1), optim.sgd(lambda count: 0.1 if count < 2 else np.inf))
+    for _ in range(2):
+        step(X, Y)
+    for _ in range(2):
+        with pytest.raises(synk.NonFiniteError, match="a schedule of the optimiser gives a NaN or an infinity after 2 steps"):
+            step(X, Y)
+    np.testing.assert_allclose(step.params.get_value(), [0.81])
+
+
+def test_a_refused_step_does_not_keep_the_next_from_being_made(tmp_path):
+    step = make(gradient, np.zeros(2), SGD)
+    first, second = step.submit(X, np.full(6, np.nan)), step.submit(X, Y)
+    assert isinstance(first.exception(), synk.NonFiniteError)
+    assert second.exception() is None
+    assert second.result() == 1.0
+    assert (step.steps, step.skipped) == (1, 1)
+    lost = step.submit(X, np.full(6, np.nan))
+    synk.save(tmp_path / "state", step.state)
+    fresh = make(gradient, np.zeros(2), SGD)
+    synk.load(tmp_path / "state", like=fresh.state)
+    fresh(X, Y)
+    assert fresh.steps == 2
+    assert lost.done()
+
+
+def test_large_finite_gradients():
+    step = make(lambda x, y, w: (0.0, np.full(2, 6e160)), np.zeros(2), optim.sgd(1e-160))
+    step(X, Y)
+    np.testing.assert_allclose(step.params.get_value(), [-2, -2])

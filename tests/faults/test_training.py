@@ -1,0 +1,53 @@
+"""Training goes on from a checkpoint after a rank has died, or Ctrl-C in a step."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import synknumba as synk
+
+X = np.random.default_rng(0).normal(size=(20, 3))
+Y = X @ [1.0, -2.0, 3.0]
+
+
+def gradient(x, y, w):
+    error = x @ w - y
+    if len(x) == 1:  # of a step that is to be interrupted
+        time.sleep(60)
+    return (error**2).sum(), 2 * x.T @ error
+
+
+def steps_by_numpy(count):
+    optimizer, w = synk.optim.adam(0.1), np.zeros(3)
+    state = optimizer.init(w)
+    for _ in range(count):
+        step, state = optimizer.update(2 * X.T @ (X @ w - Y) / len(X), state, w)
+        w = w + step
+    return w
+
+
+@pytest.mark.parametrize("how", ["a rank dies", "Ctrl-C"])
+def test_training_goes_on_from_a_checkpoint(tmp_path, how):
+    with synk.fork(2, device="cpu", respawn=True) as world:
+        step = synk.train.make_train_function(gradient, np.zeros(3), synk.optim.adam(0.1))
+        step(X, Y)
+        synk.save(tmp_path / "state", step.state)
+        step(X, Y)
+        if how == "Ctrl-C":
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                step(X[:2], Y[:2])  # a row for each rank
+        else:
+            os.kill(world.pids[0], signal.SIGKILL)
+            with pytest.raises(synk.RankDied):
+                step(X, Y)
+        synk.load(tmp_path / "state", like=step.state)
+        step(X, Y)
+        future = step.submit(X, Y)
+        future.result()
+        assert step.steps == 3
+        np.testing.assert_allclose(step.params.get_value(), steps_by_numpy(3), rtol=1e-12)
