@@ -111,7 +111,11 @@ def param(name, args, printed):
             "replica_exchange.py",
             "option_pricing.py",
             "wave.py",
+            "helium.py",
+            "softmax_regression.py",
         }
+        or "--tutorial" in args
+        or "--model cnn" in args
     )
     marks = [pytest.mark.whole] if further else []
     if name == "resnet.py":
@@ -155,6 +159,7 @@ def epochs_of(printed):
     return np.array([line.split()[:3] for line in re.findall(r"^ +\d+ +\d+\.\d+.*$", printed, re.MULTILINE)], float)
 
 
+@pytest.mark.whole
 def test_digits_go_on_from_a_checkpoint_on_another_number_of_ranks(tmp_path):
     path = str(tmp_path / "digits.safetensors")
     half = ("--accuracy", "0.7", "--device", "cpu", "--save", path)

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import synknumba as synk
 from synknumba import optim
 from synknumba._ops.tree import flatten
+from tests.quick import whole
 
 OPTIMISERS = {
     "sgd": lambda: optim.sgd(0.1),
@@ -62,7 +63,16 @@ def assert_like(found, wanted, **tolerances):
         assert_allclose(one, other, **tolerances)
 
 
-@pytest.mark.parametrize("name", OPTIMISERS)
+QUICK = (
+    "adam",
+    "clipped by norm",
+    "norm in the middle",
+    "accumulated",
+    "averaged",
+)  # of others the rules are compared with optax's
+
+
+@pytest.mark.parametrize("name", [*QUICK, *whole(*(name for name in OPTIMISERS if name not in QUICK))])
 def test_steps_of_the_serial_twin(world, name):
     optimizer = OPTIMISERS[name]()
     step = synk.train.make_train_function(network, PARAMS, optimizer)
