@@ -88,7 +88,7 @@ R = TypeVar("R")
 
 @final
 class _Once(int):
-    """The number of iterations of a call without `times=`, which is told apart from `times=1`."""
+    """The number of iterations of a call without `times=`, distinct from `times=1`."""
 
 
 ONCE: Final = _Once(1)

@@ -110,7 +110,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Removes what processes left that were killed while they wrote: a folder that nobody has locked."""
+    """Removes what processes left that were killed while they wrote: a folder that is not locked."""
     for abandoned in folder.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             lock = os.open(abandoned, os.O_RDONLY | os.O_DIRECTORY)

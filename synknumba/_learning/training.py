@@ -7,7 +7,6 @@ for any division of rows. Every rank then makes the same step, and replicas stay
 """
 
 import inspect
-import linecache
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, final
@@ -48,6 +47,7 @@ from synknumba._learning.updater import (
 )
 from synknumba._ops.tree import count_leaves, describe, parts_like, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
+from synknumba._rowwise.generate import define
 from synknumba._tracing import STEP
 from synknumba._types import Array, Block, Grid, Span, known_options, shown
 from synknumba._variables.collectives import all_reduce, get_lengths
@@ -129,11 +129,7 @@ class TrainFunction:
             found = self._run(given, order, num_slices, {})
             return TrainFuture(None, lambda: self._loss(found))
         arguments = self._arguments(given, order)
-        try:
-            future = self._sequence(given, order, num_slices).submit(*arguments)
-        except VariableLost:
-            self._renew_scratch()
-            future = self._sequence(given, order, num_slices).submit(*arguments)
+        future = self._with_scratch(lambda: self._sequence(given, order, num_slices).submit(*arguments))
         return TrainFuture(future, lambda: self._loss(future.result()))
 
     @shortened
@@ -258,21 +254,29 @@ class TrainFunction:
 
     def _run(self, given: Sequence[Any], order: Data | None, num_slices: int, options: dict[str, Any]) -> Any:
         arguments = self._arguments(given, order)
+
+        def make() -> Any:
+            return self._sequence(given, order, num_slices)(*arguments, **options)
+
         try:
-            found = self._sequence(given, order, num_slices)(*arguments, **options)
+            found = self._with_scratch(make)
         except RecordError as error:
             if self._record is not None:
                 raise
             self._record, self.not_recorded = False, str(error)
-            found = self._sequence(given, order, num_slices)(*arguments, **options)
-        except VariableLost:
-            self._renew_scratch()
-            found = self._sequence(given, order, num_slices)(*arguments, **options)
+            found = make()
         self._tries = False
         return found
 
+    def _with_scratch(self, call: Callable[[], Any]) -> Any:
+        """Makes a call; again, if variables that do not outlive a step had lost their values with the ranks of their world."""
+        try:
+            return call()
+        except VariableLost:
+            self._renew_scratch()
+        return call()
+
     def _renew_scratch(self) -> None:
-        """Gives variables that do not outlive a step values again, which have ended with the ranks of their world."""
         for one in (self._sums, *self._updater.scratch):
             state = state_of(one)
             one.set_value(unflatten(state.structure(), [np.zeros(shape) for shape in state.root_shapes()]))
@@ -348,15 +352,7 @@ def _train_sequence(gradient: "_Gradient", train: Callable[..., Any], *, has_ord
     more, rows = (f", {order}", f"{order}[synk_step]") if has_order else ("", "None")
     name = f"train_{gradient.name}"
     text = f"def {name}({names}, {params}, {sums}{more}):\n    return synk_train(({names},), {params}, {sums}, {rows})\n"
-    return sequence(_defined(text, name, {"synk_train": train, "synk_step": STEP}))
-
-
-def _defined(text: str, name: str, scope: dict[str, Any]) -> Any:
-    """Returns a function from its source, which `inspect` finds."""
-    filename = f"<synknumba {name} {abs(hash(text)):x}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    exec(compile(text, filename, "exec"), scope := {"__name__": __name__, **scope})  # noqa: S102  # generated
-    return scope[name]
+    return sequence(define(text, name, name, {"__name__": __name__, "synk_train": train, "synk_step": STEP}))
 
 
 @known_options
@@ -550,7 +546,8 @@ class _Gradient:
         text = (
             f"def {self.name}({names}, {params}, {sums}):\n    synk_add(synk_gradient, ({names},), {params}, {sums}, {how})\n"
         )
-        defined = _defined(text, self.name, {"synk_add": add_sums, "synk_gradient": self._function})
+        scope = {"__name__": __name__, "synk_add": add_sums, "synk_gradient": self._function}
+        defined = define(text, self.name, self.name, scope)
         call = function(defined, broadcast=self._broadcast, sliceable=self._sliceable, record=record, name=self.name)
 
         def step(batch: tuple[Any, ...], params: Any, sums: Any, rows: Any) -> None:

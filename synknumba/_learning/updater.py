@@ -7,10 +7,8 @@
 Every rank does the same with the same numbers; nothing is sent. State is replicated variables, flat like the parameters.
 """
 
-import hashlib
-import linecache
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from types import CellType, FunctionType
@@ -23,6 +21,7 @@ from synknumba._call.arguments import output
 from synknumba._errors import ArgumentError, DataError
 from synknumba._learning.transform import Optimizer, Slot, check_optimizer
 from synknumba._ops.tree import describe
+from synknumba._rowwise.generate import define, indented, kernel_text
 from synknumba._tracing import STEP
 from synknumba._types import DeviceKind
 from synknumba._variables.create import flatten, variable
@@ -209,7 +208,7 @@ class _Kernels:
         lines = ["t = cuda.threadIdx.x", "total = 0.0"]
         if self.norm_at_start is not None:
             lines = [*self._summed()]
-        lines += ["if t == 0:", *_in(self._numbers())]
+        lines += ["if t == 0:", *indented(self._numbers())]
         outputs = {}
         if self._plan.has_sums:
             outputs = {name: output("max", shape=(), dtype="float64") for name in ("loss", "done")}
@@ -272,7 +271,7 @@ class _Kernels:
             yield from lines
             return
         yield f"if {go} == {MADE}:"
-        yield from _in(lines)
+        yield from indented(lines)
         yield f"elif {go} != {LEFT_OUT}:"
         yield f"    count[{SKIPPED}] += 1"
         if self._plan.halts:
@@ -298,10 +297,10 @@ class _Kernels:
         """Returns the kernel that makes the step of all parameters."""
         inner = [*self._rules(len(self._optimizer.transforms), "i", stores=True), "params[i] = p + step"]
         if self._every > 1:
-            inner = [f"if n{_OPEN} != 0:", *_in([*inner, "gathered[i] = real(0)"]), "else:", "    gathered[i] = step"]
-        lines = _in([*self._gradient("i"), *inner])
+            inner = [f"if n{_OPEN} != 0:", *indented([*inner, "gathered[i] = real(0)"]), "else:", "    gathered[i] = step"]
+        lines = indented([*self._gradient("i"), *inner])
         loop = ["for i in range(params.shape[0]):"] if self._on_cores else ["i = cuda.grid(1)", "if i < params.shape[0]:"]
-        text = [*self._loaded(), f"if n{_GO} != 0:", *_in([*loop, *lines])]
+        text = [*self._loaded(), f"if n{_GO} != 0:", *indented([*loop, *lines])]
         return self._kernel(
             "make_step", ["params", "gradient", "numbers", *self._slots], text, grid=1 if self._on_cores else None
         )
@@ -335,9 +334,9 @@ class _Kernels:
                 *(f"total{k} = 0.0" for k in range(_SUMS)),
                 f"whole = params.shape[0] // {_SUMS} * {_SUMS}",
                 f"for i in range(0, whole, {_SUMS}):",
-                *_in([line for k in range(_SUMS) for line in (*lines(f"i + {k}"), f"total{k} += {square}")]),
+                *indented([line for k in range(_SUMS) for line in (*lines(f"i + {k}"), f"total{k} += {square}")]),
                 "for i in range(whole, params.shape[0]):",
-                *_in([*lines("i"), f"total0 += {square}"]),
+                *indented([*lines("i"), f"total0 += {square}"]),
                 f"sums[0] = {' + '.join(f'total{k}' for k in range(_SUMS))}",
             ]
         else:
@@ -346,7 +345,7 @@ class _Kernels:
                 "parts = cuda.shared.array(THREADS, float64)",
                 "total = 0.0",
                 "for i in range(cuda.grid(1), params.shape[0], cuda.gridsize(1)):",
-                *_in([*lines("i"), f"total += {square}"]),
+                *indented([*lines("i"), f"total += {square}"]),
                 "parts[t] = total",
                 *_halved(),
                 "if t == 0:",
@@ -373,13 +372,10 @@ class _Kernels:
         """Compiles a kernel's source, which `inspect` finds, on the ranks too."""
         from numba import cuda  # not when synknumba is imported
 
-        text = "\n".join([f"def {name}({', '.join(parameters)}):", *_in(lines)]) + "\n"
         scope = {"cuda": cuda, "sqrt": math.sqrt, "__name__": __name__, **self._scope}
-        filename = f"<synknumba optim {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
-        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-        exec(compile(text, filename, "exec"), scope)  # noqa: S102  # the generated kernel
+        kernel = define(kernel_text(name, parameters, lines), name, "optim", scope)
         block = 1 if self._on_cores else _THREADS
-        return parallel(cuda.jit(scope[name]), block=block, grid=grid, outputs=outputs or None)
+        return parallel(cuda.jit(kernel), block=block, grid=grid, outputs=outputs or None)
 
 
 @final
@@ -393,7 +389,7 @@ class _Plan:
     """
 
     def __init__(self, optimizer: Optimizer, dtype: Any, size: int, on_nonfinite: OnNonfinite, *, has_sums: bool) -> None:
-        self.dtype, self.size, self.on_nonfinite, self.has_sums = dtype, size, on_nonfinite, has_sums
+        self.dtype, self.size, self.has_sums = dtype, size, has_sums
         self._transforms = optimizer.transforms
         self.checks = on_nonfinite is not None
         self.halts = on_nonfinite == "raise"
@@ -407,10 +403,6 @@ class _Plan:
     def norm_position(self, number: int) -> int:
         """Returns the position of the norm that a transform needs: the last of its numbers."""
         return self.first[number] + len(self._transforms[number].numbers(0.0))
-
-
-def _in(lines: Iterable[str]) -> list[str]:
-    return [f"    {line}" for line in lines]
 
 
 def _halved() -> list[str]:

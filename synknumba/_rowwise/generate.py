@@ -93,10 +93,15 @@ def define_kernel(text: str, name: str, what: str, function: Any, scope: Mapping
     from numba import cuda  # not when synknumba is imported
 
     whole = {"synk_function": function, "cuda": cuda, "__name__": function.py_func.__module__, **scope}
+    kernel = define(text, name, what, whole)
+    kernel.__doc__ = function.py_func.__doc__
+    return kernel
+
+
+def define(text: str, name: str, what: str, scope: dict[str, Any]) -> Callable[..., Any]:
+    """Returns a function from its source, which `inspect` finds; the arguments are those of `define_kernel`."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # the same text, the same name: kernels on disk are found again
     filename = f"<synknumba {what} {digest}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    exec(compile(text, filename, "exec"), whole)  # noqa: S102  # the generated kernel
-    kernel: Any = whole[name]
-    kernel.__doc__ = function.py_func.__doc__
-    return kernel  # type: ignore[no-any-return]
+    exec(compile(text, filename, "exec"), scope)  # noqa: S102  # generated
+    return scope[name]  # type: ignore[no-any-return]
