@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from mmap import mmap
 from typing import Any, NoReturn, assert_never
 
 from synknumba._comm import DRIVERS, Communicator
@@ -46,7 +47,7 @@ from synknumba._wire.relaunch import Table
 from synknumba._wire.sequence import SequenceProgram
 from synknumba.simt.internals import explain, with_frame_space
 
-RESERVE_BYTES = 1 << 20  # untouched memory that a rank gives up to report that it has no more
+RESERVE_BYTES = 4 << 20  # memory that a rank gives up to report that it has no more: Python takes it by the MiB
 
 _FILES = " The limit of open files is reached: raise it by `ulimit -n`, close files before fork(), or fork fewer ranks."
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -98,6 +99,8 @@ class Rank:
             sequence += 1  # rounds are consecutive, so the doorbell can only have been rung for this one
             self._sequence = sequence
             news, descriptors, again = None, [], None
+            if self._reserve is None:  # until there is memory for it
+                self._reserve = _reserve()
             try:
                 if number == doorbell_module.UNDER_WAY:
                     again = table.late
@@ -141,7 +144,6 @@ class Rank:
                 number = doorbell_module.NO_COMMAND
             if not silent:
                 channel.send(config.socket, payload, descriptors, self.watch)
-                self._reserve = self._reserve or _reserve()
             if number == doorbell_module.NO_COMMAND:
                 number = self._await_command(sequence)
 
@@ -168,8 +170,8 @@ class Rank:
 
     def _make_room(self, error: BaseException) -> None:
         """Frees the reserve after a `MemoryError`, to describe and send it."""
-        if isinstance(error, MemoryError):
-            self._reserve = bytearray()
+        if isinstance(error, MemoryError | SystemError):  # CPython 3.11 raises this one where it has no memory for a frame
+            self._reserve = None
 
     def watch(self) -> None:
         """Raises `EndOfRank` if the coordinator has died."""
@@ -341,10 +343,11 @@ class Rank:
         self.device.close()
 
 
-def _reserve() -> bytearray:
-    with suppress(MemoryError):
-        return bytearray(RESERVE_BYTES)
-    return bytearray()
+def _reserve() -> mmap | None:
+    """Returns memory without contents, or None if there is none."""
+    with suppress(OSError):
+        return mmap(-1, RESERVE_BYTES)
+    return None
 
 
 def describe_failure(error: BaseException, more: str = "") -> messages.Failed:

@@ -4,6 +4,7 @@
 def test_a_rank_that_has_no_memory_left_to_pickle_its_error(start):
     """It frees a reserve for that, and has one again for the next error."""
     script = start("""
+        import contextlib
         import resource
 
         kept = []
@@ -13,8 +14,11 @@ def test_a_rank_that_has_no_memory_left_to_pickle_its_error(start):
             with open("/proc/self/statm") as statm:
                 used = int(statm.read().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 16), resource.RLIM_INFINITY))
-            while True:
-                kept.append(bytearray(1024))
+            for size in (1024, 64):  # of the C library's memory and of Python's own
+                with contextlib.suppress(MemoryError):
+                    while True:
+                        kept.append(bytearray(size))
+            raise MemoryError
 
         @synk.function(outputs=None)
         def let_go(x):
@@ -32,7 +36,7 @@ def test_a_rank_that_has_no_memory_left_to_pickle_its_error(start):
                 assert total(ROWS) == ROWS.sum()
     """)
     for _ in range(3):
-        script.expect(r"MemoryError \[0, 1\]")
+        script.expect(r"(MemoryError|SystemError) \[0, 1\]")  # the second where CPython 3.11 has no memory for a frame
     script.finish()
     assert script.errors == ""
 
