@@ -1,4 +1,4 @@
-"""The command line: `python -m synknumba info`."""
+"""The command line: `python -m synknumba info`, and `run`."""
 
 import argparse
 import os
@@ -23,6 +23,7 @@ from synknumba._device import (
 )
 from synknumba._host.gpu_packages import install_extra, install_nccl, version_of
 from synknumba._host.segment import describe as describe_segments
+from synknumba._machines.launch import run
 from synknumba.simt.internals import KernelStore, describe, directory
 
 _REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")  # posix_ipc: before Python 3.14
@@ -34,11 +35,18 @@ _SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; only its size 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one subcommand, and returns the exit status; `argv` is without the program's name, None for the process's own."""
     parser = argparse.ArgumentParser(
-        prog="python -m synknumba", description="Inspects synknumba's installation on this machine."
+        prog="python -m synknumba", description="Runs scripts on several machines, and inspects synknumba's installation."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("info", help="show versions, cores, shared memory and GPUs, for a bug report")
-    parser.parse_args(argv)
+    runs = commands.add_parser("run", help="run a script, under mpiexec or srun on all machines of the job")
+    runs.add_argument("--ranks-per-node", type=_count, metavar="K", help="ranks on each machine; default: one for each device")
+    runs.add_argument("-m", action="store_true", dest="is_module", help="take SCRIPT as the name of a module")
+    runs.add_argument("script", metavar="SCRIPT")
+    runs.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT")
+    told = parser.parse_args(argv)
+    if told.command == "run":
+        return run(told.script, told.arguments, told.ranks_per_node, is_module=told.is_module)
     try:
         for name, value in _info():
             print(f"{name:<14}{value}")
@@ -46,6 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # as by `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at exit
     return 0
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return number
 
 
 def _info() -> Iterator[tuple[str, str]]:

@@ -219,12 +219,7 @@ class KernelPlan(Plan):
             if result.op == "gather":
                 return lambda count: lender.result((total_rows(count) or 0, *shape))
             return lambda _: lender.result(shape)
-        if result.is_small:
-            dtype = np.dtype(result.parts.dtype)
-            strides = memory.strides[0], *np.ndarray(result.shape, dtype).strides
-            parts = np.ndarray((len(memory), *result.shape), dtype, memory.data, result.parts.offset, strides)
-        else:
-            parts = self._segments[result.name].array(result.parts.dtype, result.parts.shape)
+        parts = self.parts_of(result, memory)
         if result.op == "gather":
             return lambda count: private_copy(parts[: total_rows(count)])  # without the plan, which would keep the memory
         parts = parts[: self.program.shard_partition.parts]
@@ -232,6 +227,16 @@ class KernelPlan(Plan):
             rows = self._segments[result.name].array(result.rows.dtype, result.rows.shape, result.rows.offset)
             return make_locator(result.op, parts, rows[: len(parts)], selection)
         return make_collector(result.op, parts, self.weights)
+
+    def parts_of(self, result: Result, memory: Array | None = None) -> Array:
+        """Returns the ranks' parts of a result: shape (W, …); small ones are in `memory`, by default the control block's."""
+        assert result.parts is not None  # as above
+        if not result.is_small:
+            return self._segments[result.name].array(result.parts.dtype, result.parts.shape)
+        memory = self.world.ranks.results if memory is None else memory
+        dtype = np.dtype(result.parts.dtype)
+        strides = memory.strides[0], *np.ndarray(result.shape, dtype).strides
+        return np.ndarray((len(memory), *result.shape), dtype, memory.data, result.parts.offset, strides)
 
     def _lender(self, result: Result, place: Segment) -> Lender:
         assert result.parts is not None

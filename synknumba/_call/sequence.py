@@ -34,6 +34,7 @@ from synknumba._call.plan import FunctionPlan, KernelPlan
 from synknumba._call.recording import InnerTimes, Outcome, Recording, Seen, free_of_recorded, ordered, told_dtype
 from synknumba._call.rehearsal import Rehearsal
 from synknumba._call.sequence_body import OuterValues, check_body, contents, refusing_draws
+from synknumba._call.sequence_by_rounds import PartByPart
 from synknumba._call.sequence_report import LAST_ONLY, Schedule, SequenceReport, schedule
 from synknumba._call.trace import Trace, Unseen
 from synknumba._call.variable_rows import planned_shape
@@ -57,7 +58,7 @@ from synknumba._types import Array, known_options, unknown_keyword
 from synknumba._variables.state import note_failure
 from synknumba._variables.variable import Variable, layout_of, state_of
 from synknumba._wire.messages import Install, ReturnedInSequence
-from synknumba._wire.program import HostArray, next_number
+from synknumba._wire.program import HostArray, Transfer, next_number
 from synknumba._wire.sequence import (
     HEAD,
     ITERATION,
@@ -220,8 +221,18 @@ class SequencePlan:
             segment_ids=frozenset(trace.segments),
             variable_numbers=frozenset(trace.variables),
         )
-        world.attach([self._board_segment])
-        world.command(Install(None, self.program), info=CallInfo(name))
+        self._positions = _Positions(self.program, self._board, world.world_size)
+        self.info = CallInfo(name, where=self._positions)
+        self._parts: PartByPart | None = None  # runs the parts one by one; None if the ranks have the whole
+        self._number = self.program.number
+        if world.spans_machines:
+            self._parts = PartByPart(world, self.program, self._board, self.info, self.learn)
+            nothing = Transfer(next_number(), up=False, arrays=())  # the round of a submitted call, whose work is done before
+            self._number = nothing.number
+            world.command(Install(None, nothing), info=CallInfo(name))
+        else:
+            world.attach([self._board_segment])
+            world.command(Install(None, self.program), info=CallInfo(name))
         self._layout = struct.Struct("<" + HEAD + trace.scalars)
         self._pack, self._memory = self._layout.pack_into, world.ranks.values.data
         self._collect = self._make_collect()
@@ -233,9 +244,7 @@ class SequencePlan:
         self.forgotten = False
         self.used = 0  # number of the world's call that has used it last
         self._unchecked: dict[int, FunctionPlan] = {}  # functions without ops that have returned something new
-        self._positions = _Positions(self.program, self._board, world.world_size)
         self._board_memory, self._clear_board = self._board.data, self._board.copy().data  # faster than the arrays
-        self.info = CallInfo(name, where=self._positions)
 
     @property
     def returns_something(self) -> bool:
@@ -277,7 +286,10 @@ class SequencePlan:
         """Runs iterations in one round, of `times` in all; with a period, returns the results that it keeps, by entries."""
         self._send(first, count, times, scalars, period)
         try:
-            self.world.run(self.program.number, self.info, self.learn)
+            if self._parts is None:
+                self.world.run(self._number, self.info, self.learn)
+            else:
+                self._run_parts(self._parts, count // period if period else 0)
             self._note_end(first, count)
         except BaseException as error:  # Ctrl-C also after the round: swapped variables may not be swapped here yet
             self.note_failure(error)
@@ -287,7 +299,13 @@ class SequencePlan:
     def launch(self, flight: Flight, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = 0) -> None:
         """Starts a round as `run` does, without waiting for its end; `finish` follows then."""
         self._send(first, count, times, scalars, period)
-        self.world.launch(flight, self.program.number)
+        if self._parts is not None:
+            self._run_parts(self._parts, count // period if period else 0)
+        self.world.launch(flight, self._number)
+
+    def _run_parts(self, parts: PartByPart, entries: int) -> None:
+        shape = entries, self.world.world_size, self.program.entry_bytes
+        parts.run(self._ring.array(np.uint8, shape) if entries and self._ring is not None else None)
 
     def finish(self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = 0) -> list[Any]:
         """Returns what `run` does, for a round that `launch` has started, and that has ended."""
@@ -428,7 +446,8 @@ class SequencePlan:
         self.forgotten = True
         for plan in self.trace.plans:
             plan.forget()
-        for number in (*self.trace.programs, self.program.number):
+        for number in (*self.trace.programs, self._number):
+            self.world.own_programs.pop(number, None)
             self.world.forget("program", number)
 
 

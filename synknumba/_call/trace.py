@@ -9,12 +9,14 @@ import struct
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from synknumba._call.distribute import result_class
 from synknumba._call.options import CallOptions
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.recording import Lines, Outcome, Recording, rows_of
+from synknumba._call.sequence_by_rounds import joiner
 from synknumba._host.data import Data
 from synknumba._host.lent_results import Lender
 from synknumba._ops import reduction
@@ -147,7 +149,12 @@ class Trace(Recording):
             reduction.check_weights(weights)
         told = Joined(next_number(), result.op, result.parts, result.is_small, tuple(weights.tolist()), target)
         self.world.attach([segment])
-        self.world.command(Install(None, told), info=outcome.plan.info)
+        if self.world.spans_machines:
+            assert isinstance(outcome.plan, KernelPlan)  # functions return no arrays to other calls
+            parts = partial(outcome.plan.parts_of, result)
+            self.world.own_programs[told.number] = joiner(result.op, parts, told.weights, data.data)
+        else:
+            self.world.command(Install(None, told), info=outcome.plan.info)
         self.programs.add(told.number)
         self.segments |= told.segments()
         return Part(told.number, outcome.label, self.calls, access)

@@ -89,8 +89,8 @@ class Rank:
 
     def run(self) -> None:
         """Serves rounds until the command `Stop`, or until the coordinator has died."""
-        config, control, rank = self.config, self.config.control, self.config.rank
-        base, world_size = control.base, control.world_size
+        config, control, line = self.config, self.config.control, self.config.line
+        base, lines = control.base, control.lines
         warned = self._collector.waiting
         pauses, yields = control.patience.pauses, control.patience.rank
         sequence, number, table = 0, self._await_command(0), self._table
@@ -122,7 +122,7 @@ class Rank:
                 # Wait for copies in progress: they must not write to memory that the script uses next.
                 lost = not self.device.recover()
                 if lost:
-                    control.note_loss(sequence, rank)
+                    control.note_loss(sequence, line)
                 news = replace(
                     describe_failure(self._explained(number, error), "" if lost else self.device.explain(error)), lost=lost
                 )
@@ -130,15 +130,15 @@ class Rank:
             if silent and again is not None:
                 table.add(again)
             if silent and table.known:
-                number = doorbell_module.serve(base, world_size, rank, sequence, pauses, yields, table.address)
+                number = doorbell_module.serve(base, lines, line, sequence, pauses, yields, table.address)
                 sequence += words[doorbell_module.SERVED]
                 if words[doorbell_module.REWRITTEN]:
                     table.catch_up()  # before Python runs one of the calls
             elif silent:
-                number = doorbell_module.arrive(base, world_size, rank, sequence, 0, pauses, yields)
+                number = doorbell_module.arrive(base, lines, line, sequence, 0, pauses, yields)
             else:
                 payload, descriptors = self._pack(news, descriptors)
-                number = doorbell_module.arrive(base, world_size, rank, sequence, 1, 0, 0)
+                number = doorbell_module.arrive(base, lines, line, sequence, 1, 0, 0)
             if number == doorbell_module.MUST_POST:
                 control.done.post()
                 number = doorbell_module.NO_COMMAND
@@ -156,7 +156,7 @@ class Rank:
             number: int = doorbell_module.await_command(control.base, sequence, pauses, yields)
             if number != doorbell_module.NO_COMMAND:
                 return number
-            if not control.sleep_rank(config.rank, sequence, config.coordinator):
+            if not control.sleep_line(config.line, sequence, config.coordinator):
                 return None
 
     def _pack(self, news: messages.News | None, descriptors: list[int]) -> tuple[bytes, list[int]]:

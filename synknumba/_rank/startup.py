@@ -27,6 +27,7 @@ class RankConfig:
     """Settings of a rank, inherited at the fork."""
 
     rank: int
+    line: int  # of the control block
     control: ControlBlock
     device: DeviceKind
     device_index: int  # of the GPU; meaningless on the CPU
@@ -35,7 +36,8 @@ class RankConfig:
     stacks: Stacks
     streams: dict[int, int]  # descriptors that replace stdout (1) and stderr (2), by descriptor
     others: frozenset[int]  # descriptors of the coordinator and of other ranks, to be replaced
-    coordinator: int  # process id
+    coordinator: int  # process id of the parent
+    ranks_here: int  # number of ranks on this machine
     from_main_thread: bool  # whether the script forked in its main thread
     random_state: Any  # `random.getstate()` of the script
     profile: bool  # whether the rank writes a profile
@@ -60,7 +62,7 @@ def settle(config: RankConfig) -> None:
     _take_over_streams(config)
     inherited_module.leave_deleted_directory()
     allow_descriptors()  # as many as the coordinator may need
-    limit_threads(max(1, usable_cores() // config.control.world_size))
+    limit_threads(max(1, usable_cores() // config.ranks_here))
     inherited_module.seed(config.rank, config.random_state)
     gc.freeze()  # inherited objects are never collected here, so their pages stay shared
 

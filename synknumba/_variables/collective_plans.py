@@ -185,8 +185,8 @@ class Traffic(ABC):
         The operands give the locations of all ranks' arrays, which are in `segments`. Returns what `plan` does.
         """
         nbytes = sum(map(_bytes_moved, arrays)) if work.kind == "exchange" else sum(map(_bytes_of_all, arrays))
-        if nbytes <= DIRECT_BYTES or self.world.world_size == 1:
-            return _direct(work, arrays, segments, self.alone), ()
+        if nbytes <= DIRECT_BYTES or self.world.world_size == 1 or self.world.spans_machines:
+            return direct(work, arrays, segments, self.alone), ()
         return self.install(self.host_program(work, arrays), info)
 
     @staticmethod
@@ -254,7 +254,7 @@ def _bytes_moved(one: Operand) -> int:
     return 2 * int(np.dtype(one.dtype).itemsize) * sum(copy.count for copy in one.copies)
 
 
-def _direct(work: Work, arrays: Sequence[Operand], segments: Sequence[Segment], transport: Communicator) -> Run:
+def direct(work: Work, arrays: Sequence[Operand], segments: Sequence[Segment], transport: Communicator) -> Run:
     """Returns a callable with which a single participant carries out a whole collective."""
     by_id = {segment.id: segment for segment in segments}
 

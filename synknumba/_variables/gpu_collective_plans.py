@@ -17,7 +17,7 @@ from synknumba._host.segment import Segment
 from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.collective_plans import Pair, Row, Run, Traffic, Work, describe, operands_of, pairs_of
+from synknumba._variables.collective_plans import Pair, Row, Run, Traffic, Work, describe, direct, operands_of, pairs_of
 from synknumba._wire.program import Collective, HostArray, Transfer, Transferred, next_number
 from synknumba._wire.sequence import RECORDED, SUCCESS, Access, Key
 from synknumba._world.engine import Engine
@@ -218,7 +218,10 @@ class GpuTraffic(Traffic):
             (Transfer(next_number(), up=True, arrays=up), Access(writes=keys, remote_reads=staged)),
         ]
         for program_of, _ in told:
-            self.install(program_of, info)
+            if isinstance(program_of, Collective) and self.world.spans_machines:
+                self.world.own_programs[program_of.number] = direct(work, program_of.arrays, [segment], self.alone)
+            else:
+                self.install(program_of, info)
         return [(program_of.number, [segment], access) for program_of, access in told]
 
     def _places(self, packing: StagingLayout, of: LeafLayout) -> tuple[HostArray, ...]:

@@ -29,6 +29,11 @@ def _wait(sock: socket.socket, event: int, watch: Callable[[], None]) -> None:
         watch()
 
 
+def wait_for(sock: socket.socket, watch: Callable[[], None]) -> None:
+    """Waits until a message has come, or the peer has closed its end; calls `watch` meanwhile, which raises to abort."""
+    _wait(sock, select.POLLIN, watch)
+
+
 def pack(message: object) -> bytes:
     """Pickles a message. Classes of the script are pickled by value, and map back to the same class in their own process."""
     return dumps(message)

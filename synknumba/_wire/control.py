@@ -39,7 +39,7 @@ SEMAPHORE_BYTES = 32  # sizeof(sem_t) on 64-bit Linux (glibc's and musl's bits/s
 IDLE_SECONDS = 1.0  # interval at which a sleeping rank checks that the coordinator is alive
 
 
-FAILED, LOST, LOST_RANK = range(3)  # words of `ControlBlock.failed`
+FAILED, LOST, LOST_LINE = range(3)  # words of `ControlBlock.failed`
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,12 +59,13 @@ class Semaphore:
     It is initialised with `sem_init(3)` as shared between processes, in memory that they inherit. Named semaphores, which other
     packages offer, appear in `/dev/shm` for a moment, and stay there if their creator is killed in that moment.
 
-    Its address is that of SEMAPHORE_BYTES bytes of zeroed shared memory, aligned to 8 bytes, which must outlive the semaphore.
+    Its address is that of SEMAPHORE_BYTES bytes of shared memory, zeroed unless the semaphore exists, and aligned to 8 bytes,
+    which must outlive the semaphore.
     """
 
-    def __init__(self, address: int) -> None:
+    def __init__(self, address: int, *, exists: bool = False) -> None:
         self._pointer = ctypes.c_void_p(address)
-        if _libc.sem_init(self._pointer, 1, 0) != 0:
+        if not exists and _libc.sem_init(self._pointer, 1, 0) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
 
@@ -105,55 +106,70 @@ def _align(nbytes: int, to: int = 64) -> int:
     return -(-nbytes // to) * to
 
 
-def _rank_word(rank: int, word: int) -> int:
-    return doorbell.RANK_LINES + rank * doorbell.WORDS_PER_RANK + word
+def _line_word(line: int, word: int) -> int:
+    return doorbell.RANK_LINES + line * doorbell.WORDS_PER_RANK + word
 
 
 class ControlBlock:
-    """Shared memory and semaphores of one world, created before the fork and inherited by every rank.
+    """Shared memory and semaphores of one machine's part of a world, created before the fork and inherited by every rank.
+
+    Who answers rounds has a line in it: the ranks of this machine and, in a world of several machines, on the first one the
+    process that brings rounds to the others. With one machine, lines and ranks are the same.
+
+    Args:
+        world_size: number of ranks, on all machines.
+        patience: number of spins before a process sleeps.
+        lines: number of processes that answer; default: the ranks.
+        segment: memory of a block that another process has created; default: a new one.
 
     Attributes:
-        world_size: number of ranks.
+        world_size: number of ranks, on all machines.
+        lines: number of processes that answer.
         patience: number of spins before a process sleeps.
         segment: segment that holds the block.
         base: address of the block.
         values: values of a call: uint8, shape (VALUE_BYTES,).
         results: small results: uint8, shape (W, RESULT_BYTES).
         failed: number of the last round in which a rank has failed, of the last one in which a rank's device has become
-            useless, and that rank: int64, shape (3,).
+            useless, and that rank's line: int64, shape (3,).
         done: semaphore on which the coordinator sleeps.
-        doorbells: semaphore of each rank.
+        doorbells: semaphore of each line.
     """
 
-    def __init__(self, world_size: int, patience: Patience = CROWDED) -> None:
+    def __init__(
+        self, world_size: int, patience: Patience = CROWDED, *, lines: int | None = None, segment: Segment | None = None
+    ) -> None:
         self.world_size = world_size
+        self.lines = lines = world_size if lines is None else lines
         self.patience = patience
-        values = _align((doorbell.RANK_LINES + world_size * doorbell.WORDS_PER_RANK) * 8)
+        values = _align((doorbell.RANK_LINES + lines * doorbell.WORDS_PER_RANK) * 8)
         results = _align(values + VALUE_BYTES, 4096)
         failed = results + world_size * RESULT_BYTES
         size = failed + 64
-        self.segment = Segment(MARGIN + size + MARGIN)
+        exists = segment is not None
+        self.segment = segment or Segment(MARGIN + size + MARGIN)
         memory = self.segment.array("u1", (size,), offset=MARGIN)
-        memory[:] = 0  # touches every page, so that no call pays for a page fault
+        if not exists:
+            memory[:] = 0  # touches every page, so that no call pays for a page fault
         self.base: int = memory.ctypes.data
         self.values: Array = memory[values : values + VALUE_BYTES]
         self.results: Array = memory[results:failed].reshape(world_size, RESULT_BYTES)
         self.failed: Array = memory[failed : failed + 24].view(np.int64)
-        self.done = Semaphore(self.base + doorbell.COORDINATOR_SEMAPHORE * 8)
-        semaphores = (_rank_word(rank, doorbell.SEMAPHORE) for rank in range(world_size))
-        self.doorbells = tuple(Semaphore(self.base + word * 8) for word in semaphores)
+        self.done = Semaphore(self.base + doorbell.COORDINATOR_SEMAPHORE * 8, exists=exists)
+        semaphores = (_line_word(line, doorbell.SEMAPHORE) for line in range(lines))
+        self.doorbells = tuple(Semaphore(self.base + word * 8, exists=exists) for word in semaphores)
 
     def wake_ranks(self) -> None:
         """Posts the semaphore of every rank that sleeps."""
-        for rank, semaphore in enumerate(self.doorbells):
-            if doorbell.wake(self.base, rank):
+        for line, semaphore in enumerate(self.doorbells):
+            if doorbell.wake(self.base, line):
                 semaphore.post()
 
     def sleep_coordinator(self, seconds: float = SLEEP_SECONDS) -> bool:
         """Sleeps until the last rank arrives, for up to `seconds`. Returns whether all have arrived."""
         posted = False
         try:
-            if doorbell.coordinator_sleeps(self.base, self.world_size) == 0:
+            if doorbell.coordinator_sleeps(self.base, self.lines) == 0:
                 posted = self.done.wait(seconds)
         finally:
             # Also on Ctrl-C. If a rank has cleared the flag, it is about to post the semaphore. A post too late for this wait
@@ -164,18 +180,18 @@ class ControlBlock:
 
     @property
     def all_arrived(self) -> bool:
-        """Whether every rank has answered the last round."""
-        return bool(doorbell.read(self.base, doorbell.ARRIVED) == self.world_size)
+        """Whether every line has answered the last round."""
+        return bool(doorbell.read(self.base, doorbell.ARRIVED) == self.lines)
 
-    def sleep_rank(self, rank: int, sequence: int, coordinator: int) -> bool:
+    def sleep_line(self, line: int, sequence: int, coordinator: int) -> bool:
         """Sleeps until the doorbell may have rung. Returns False if the coordinator has died."""
-        semaphore = self.doorbells[rank]
-        if doorbell.rank_sleeps(self.base, rank, sequence) == 0:
+        semaphore = self.doorbells[line]
+        if doorbell.rank_sleeps(self.base, line, sequence) == 0:
             while not semaphore.wait(IDLE_SECONDS):
                 if os.getppid() != coordinator:
                     return False
             return True
-        if doorbell.wake(self.base, rank) == 0:
+        if doorbell.wake(self.base, line) == 0:
             semaphore.wait(IDLE_SECONDS)  # the coordinator has cleared the flag, so it is about to post
         return True
 
@@ -190,18 +206,16 @@ class ControlBlock:
         return int(doorbell.read(self.base, doorbell.WORKED))
 
     def missing(self, sequence: int) -> list[int]:
-        """Returns the ranks that have not answered this round."""
-        return [
-            rank for rank in range(self.world_size) if doorbell.read(self.base, _rank_word(rank, doorbell.DONE)) != sequence
-        ]
+        """Returns the lines that have not answered this round."""
+        return [line for line in range(self.lines) if doorbell.read(self.base, _line_word(line, doorbell.DONE)) != sequence]
 
     def note_failure(self, sequence: int) -> None:
         """Notes, on a rank, that it has failed in this round."""
         self.failed[FAILED] = sequence
 
-    def note_loss(self, sequence: int, rank: int) -> None:
+    def note_loss(self, sequence: int, line: int) -> None:
         """Notes, on a rank, that its device is useless from this round on."""
-        self.failed[LOST_RANK] = rank
+        self.failed[LOST_LINE] = line
         self.failed[LOST] = sequence
 
     def has_failed(self, sequence: int) -> bool:
@@ -210,12 +224,12 @@ class ControlBlock:
 
     def is_lost(self, sequence: int) -> bool:
         """Whether a rank's device has become useless in this round, and that rank has answered."""
-        return bool(self.failed[LOST] == sequence) and int(self.failed[LOST_RANK]) in self.with_news(sequence)
+        return bool(self.failed[LOST] == sequence) and int(self.failed[LOST_LINE]) in self.with_news(sequence)
 
     def with_news(self, sequence: int) -> list[int]:
-        """Returns the ranks that have answered this round with a message."""
-        answered = set(range(self.world_size)).difference(self.missing(sequence))
-        return [rank for rank in sorted(answered) if doorbell.read(self.base, _rank_word(rank, doorbell.HAS_NEWS))]
+        """Returns the lines that have answered this round with a message."""
+        answered = set(range(self.lines)).difference(self.missing(sequence))
+        return [line for line in sorted(answered) if doorbell.read(self.base, _line_word(line, doorbell.HAS_NEWS))]
 
     def close(self) -> None:
         """Frees the shared memory and the semaphores in it; idempotent."""

@@ -33,7 +33,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, Protocol, TextIO, final
 
@@ -49,6 +49,7 @@ from synknumba._types import DeviceKind, Transport
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
 from synknumba._wire.messages import Measure, Measured
 from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
+from synknumba._world import machines as machines_module
 from synknumba._world.call_in_flight import Flight, lock_limit, remaining
 from synknumba._world.code import RankCode
 from synknumba._world.failure import CallInfo, calling, whereabouts
@@ -196,6 +197,7 @@ class Engine:
             first collective if NCCL cannot be set up.
         transport_is_free: whether `transport` may change, since "auto" was requested.
         joined: whether the transport is set up, if it needs that.
+        own_programs: what the coordinator does itself, by number, since ranks of other machines do not reach the memory.
         traffic: the world's `Traffic`, which transfers values and runs collectives; None before the first. Set by `_variables`.
         shipped: ids of the functions that the ranks have.
         proven: ids of those that have run to their end; others are sent again after a failure.
@@ -217,11 +219,13 @@ class Engine:
         "_died",
         "_drops",
         "_first_transport",
+        "_firsts",
         "_flight",
         "_is_mine",
         "_life",
         "_lock",
         "_looking",
+        "_others",
         "_owner",
         "_prefix_output",
         "_processes",
@@ -238,6 +242,7 @@ class Engine:
         "handle",
         "joined",
         "judged",
+        "own_programs",
         "partition",
         "proven",
         "ranks",
@@ -263,11 +268,15 @@ class Engine:
         transport: Transport = "host",
         transport_is_free: bool = True,
         prefix_output: bool = False,
+        firsts: tuple[int, ...] = (),
     ) -> None:
         self.world_size = world_size
         self.partition = Partition.even(world_size)
         self.device: DeviceKind = device
-        self.traits = TRAITS[device]
+        self._firsts = firsts or (0, world_size)  # first rank of each machine, and the number of ranks
+        self._others = machines_module.current[0] if len(self._firsts) > 2 else None
+        # The coordinator does not share memory with ranks of other machines, as if all were on GPUs.
+        self.traits = TRAITS[device] if self._others is None else replace(TRAITS[device], shares_memory=False)
         self.devices = devices
         self.transport: Transport = transport
         self.transport_is_free = transport_is_free
@@ -304,6 +313,7 @@ class Engine:
         began = time.monotonic_ns()
         self._life = Life(keeps_snapshots=self._life.keeps_snapshots)
         self._residents.clear()
+        self.own_programs: dict[int, Callable[[], object]] = {}
         self.shipped: set[int] = set()
         self.proven: set[int] = set()
         self.texts = dict(linecache.cache)
@@ -311,14 +321,17 @@ class Engine:
         self.code = RankCode()
         segment_module.sweep_names()
         segment_module.close_orphans()
-        patience = CROWDED if self.world_size + 1 > usable_cores() else ROOMY
-        control = ControlBlock(self.world_size, patience)
+        here, others = self._firsts[1], self._others
+        patience = CROWDED if here + (1 if others is None else 2) > usable_cores() else ROOMY
+        control = ControlBlock(self.world_size, patience, lines=here + (others is not None))
         with self._looking:
             if self._at_end is not None:  # the ranks are started again, and statistics go on
                 self.tally.go_on(self._rounds.sequence, self._at_end[0], self._processes.scribe.dropped)
             self._control = control
-            self._processes: Processes = Processes(prefix_output=self._prefix_output)
-            self._rounds: Rounds = Rounds(control, self._processes, self.tally, timeout, weakref.WeakMethod(self._release))
+            host = "" if others is None else others.hosts[0]
+            self._processes: Processes = Processes(prefix_output=self._prefix_output, host=host)
+            release = weakref.WeakMethod(self._release)
+            self._rounds: Rounds = Rounds(control, self._processes, self.tally, timeout, release, others)
             self._rounds.starts_again = self._respawn is not None
             self._at_end = None
             self._died: str | None = None
@@ -326,7 +339,10 @@ class Engine:
         self.ranks: Ranks = self._rounds
         self.run, self.command = self.ranks.run, self.ranks.command
         try:
-            self._processes.start(self._control, self.device, self.devices, profile=self._profile)
+            if others is not None:
+                told = {"profile": self._profile, "prefix_output": self._prefix_output}
+                others.start(control, self._firsts, self.device, self.devices, **told)
+            self._processes.start(control, here, self.device, self.devices[:here], profile=self._profile)
             self._rounds.await_ranks(self.device)
             # Subscriptions keep the world alive, so they come last. A world whose start and end were both interrupted by Ctrl-C
             # must be found by `close()`, or be garbage-collected, which kills its ranks (`Processes.__del__`).
@@ -723,6 +739,8 @@ class Engine:
         self._check_owner()
         stacks = dict.fromkeys(range(self.world_size), "  has ended")
         stacks |= self._processes.where(stacks)
+        if self._others is not None and not self._closed:
+            stacks |= self._others.where()
         with self._looking:
             if self._closed:
                 raise self.closed_error()
@@ -737,6 +755,11 @@ class Engine:
             raise self.closed_error()
 
     # ---- state
+
+    @property
+    def spans_machines(self) -> bool:
+        """Whether ranks are on several machines, so that they do not all reach the same memory."""
+        return self._others is not None
 
     @property
     def _is_broken(self) -> bool:
@@ -765,7 +788,7 @@ class Engine:
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids of the ranks; () if they have ended, or belong to another process."""
-        pids = tuple(self._processes.pids)
+        pids = tuple(self._processes.pids)  # of this machine
         return () if self._closed or not all(pids) else pids  # never 0, which signals the whole process group
 
     @property
@@ -806,7 +829,7 @@ def snapshots_taken() -> int:
     return _open.snapshots
 
 
-def _close_at_exit() -> None:
+def close_at_exit() -> None:
     """Closes the open world without fetching values that nothing will read; after Ctrl-C also without the call in flight."""
     world = _open.world
     if world is not None:
@@ -833,5 +856,5 @@ def _disown() -> None:
         world.disown()
 
 
-atexit.register(_close_at_exit)
+atexit.register(close_at_exit)
 os.register_at_fork(after_in_child=_disown)

@@ -65,10 +65,12 @@ class Death:
     rank: int
     pid: int
     exitcode: int | None  # minus the signal number if a signal ended the rank; None if another part of the script reaped it
+    host: str = ""  # name of its machine, if there are several
 
     def __str__(self) -> str:
         """Describes the end in words."""
-        return f"rank {self.rank} (pid {self.pid}) {how_it_ended(self.exitcode)}"
+        where = f" on {self.host}" if self.host else ""
+        return f"rank {self.rank} (pid {self.pid}{where}) {how_it_ended(self.exitcode)}"
 
 
 def how_it_ended(exitcode: int | None) -> str:

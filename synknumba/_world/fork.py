@@ -7,16 +7,19 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 from synknumba import _tracing as tracing
 from synknumba._device import cuda_is_initialised, probed, usable_cores
 from synknumba._errors import DeviceError, PartitionError, WorldError, depth_of_script
 from synknumba._host import this_process
 from synknumba._host.inherited import tell_of_threads
+from synknumba._ops.rows import Partition
 from synknumba._types import DeviceKind, Transport, as_flag, known_options, shown
+from synknumba._world import machines as machines_module
 from synknumba._world.engine import Engine, current_world, open_world, starting, world_to_start_again
 from synknumba._world.limits import as_timeout, check_room, check_system_calls
+from synknumba._world.machines import OtherMachines, firsts_of
 from synknumba._world.world import World, world_of
 from synknumba.simt.internals import jit_problem
 
@@ -99,12 +102,18 @@ def fork(
             raise WorldError("fork() called while another thread has opened a world; call close() first")
         try:
             with ExitStack() as awake:  # keeps the probed GPUs initialised until the ranks have opened theirs
-                size, kind, indices = _resolve(world_size, "cuda" if device == "gpu" else device, devices, awake)
-                check_room(size)
+                device = "cuda" if device == "gpu" else device
+                firsts: tuple[int, ...] = ()
+                if machines_module.current:
+                    kind, indices, firsts = resolve_machines(machines_module.current[0], world_size, device, devices)
+                    size = firsts[-1]
+                else:
+                    size, kind, indices = _resolve(world_size or _asked_for(), device, devices, awake)
+                check_room(size if not firsts else firsts[1])
                 check_system_calls()
                 _check_mpi()
                 tell_of_threads()
-                carrier = _choose_transport(transport, kind, indices)
+                carrier = _choose_transport(transport, kind, indices if not firsts else ())
                 engine = Engine(
                     size,
                     kind,
@@ -114,6 +123,7 @@ def fork(
                     transport=carrier,
                     transport_is_free=transport == "auto",
                     prefix_output=prefix_output,
+                    firsts=firsts,
                 )
                 engine.asked = repr(asked)
                 if respawn:
@@ -124,6 +134,48 @@ def fork(
             if engine is not None:  # Ctrl-C came after the ranks had started: the caller will not get the world
                 engine.close()
             raise
+
+
+def _asked_for() -> int | None:
+    """Returns the number of ranks that `synknumba run` was asked for on one machine."""
+    return machines_module.ranks_alone[0] if machines_module.ranks_alone else None
+
+
+def resolve_machines(
+    machines: OtherMachines, world_size: int | None, device: str, devices: Sequence[int] | None
+) -> tuple[DeviceKind, tuple[int, ...], tuple[int, ...]]:
+    """Returns the kind of device, each rank's GPU index, and the first rank of each machine with the number of ranks."""
+    count = len(machines.hosts)
+    if device not in {"auto", "cuda", "cpu"}:
+        raise PartitionError(f'device must be "auto", "cuda" (or "gpu") or "cpu", got {device!r}')
+    if devices is not None:
+        raise PartitionError(
+            f"devices={list(devices)!r} places ranks on GPUs of one machine, but this job has {count}; leave it out, and start "
+            "synknumba with --ranks-per-node"
+        )
+    told = machines.devices()
+    kind: DeviceKind = "cpu"
+    if device != "cpu":
+        lacking = [i for i, one in enumerate(told) if one.gpus < (machines.ranks_each or 1)]
+        if not lacking:
+            kind = "cuda"
+        elif device == "cuda":
+            first = told[lacking[0]]
+            where = f"machine {lacking[0]} ({machines.hosts[lacking[0]]})"
+            raise DeviceError(f"{where} has {first.gpus} usable GPUs. {first.problem}".rstrip())
+    counts = [machines.ranks_each or (one.gpus if kind == "cuda" else one.cores) for one in told]
+    if world_size is not None and world_size != sum(counts):
+        _check_size(world_size)
+        few = int(world_size) < count  # then the first machines have one each
+        counts = [int(i < world_size) for i in range(count)] if few else list(Partition.even(count).counts(int(world_size)))
+    if kind == "cuda":
+        short = next((i for i, one in enumerate(told) if counts[i] > one.gpus), None)
+        if short is not None:
+            raise PartitionError(
+                f"{counts[short]} ranks on machine {short} ({machines.hosts[short]}) are more than its {told[short].gpus} GPUs"
+            )
+    indices = tuple(index for number in counts for index in range(number)) if kind == "cuda" else ()
+    return kind, indices, firsts_of(counts)
 
 
 def _check_again(kind: DeviceKind) -> None:
@@ -146,11 +198,12 @@ def _check_mpi() -> None:
         )
     launchers = {name: os.environ[name] for name in _LAUNCHERS if os.environ.get(name, "").isdigit()}
     name, count = max(launchers.items(), key=lambda item: int(item[1]), default=("", "0"))
-    if int(count) > 1 and not _told_of_launcher:
+    if int(count) > 1 and not machines_module.current and not _told_of_launcher:
         _told_of_launcher.append(True)
         warnings.warn(
             f"fork() in one of {count} processes that a launcher has started ({name}={count}): each opens a world of its own, "
-            "on the same devices unless `devices` says otherwise. Start the script once, without mpiexec or srun.",
+            "on the same devices unless `devices` says otherwise. For one world on all machines, start it as "
+            "`python -m synknumba run script.py`; else start it once, without mpiexec or srun.",
             RuntimeWarning,
             stacklevel=depth_of_script(),
         )
@@ -180,8 +233,8 @@ def _resolve(
     """Returns the number of ranks, the kind of device and each rank's GPU index; raises if they are invalid."""
     if device not in {"auto", "cuda", "cpu"}:
         raise PartitionError(f'device must be "auto", "cuda" (or "gpu") or "cpu", got {device!r}')
-    if world_size is not None and (isinstance(world_size, bool) or not hasattr(world_size, "__index__") or world_size < 1):
-        raise PartitionError(f"world_size must be an integer of at least 1 (or None for every device), got {world_size!r}")
+    if world_size is not None:
+        _check_size(world_size)
     if device == "cpu":
         if devices is not None:
             raise PartitionError(f'devices={devices!r} places ranks on GPUs, but device is "cpu"; leave one of them out')
@@ -200,6 +253,11 @@ def _resolve(
     if report.count == 0:
         raise DeviceError(report.problem or 'no NVIDIA GPU is visible here; use device="cpu" to run on the CPU cores')
     return _place_on_gpus(world_size, devices, report.count)
+
+
+def _check_size(world_size: Any) -> None:
+    if isinstance(world_size, bool) or not hasattr(world_size, "__index__") or world_size < 1:
+        raise PartitionError(f"world_size must be an integer of at least 1 (or None for every device), got {world_size!r}")
 
 
 def _place_on_gpus(

@@ -1,4 +1,7 @@
-"""The processes of the ranks: fork, detection of deaths, kill, join. Their commands are the business of `engine.py`."""
+"""The processes of the ranks of this machine: fork, detection of deaths, kill, join. `engine.py` has their commands.
+
+Lists are by line of the control block: a rank's number, less that of the first rank of this machine.
+"""
 
 import contextlib
 import errno
@@ -10,7 +13,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from synknumba._device import import_driver
 from synknumba._errors import SANDBOX, WorldError
@@ -45,14 +48,17 @@ def _naming_a_lack_of_descriptors() -> Iterator[None]:
 
 @final
 class Processes:
-    """The processes of one world, and the coordinator's ends of their sockets and pipes.
+    """The processes of one world on this machine, and their parent's ends of their sockets and pipes.
 
     Args:
         prefix_output: whether to put the rank's number before each line that a rank prints.
+        first: number of the first rank of this machine.
+        host: name of this machine, for messages, if there are several.
     """
 
-    def __init__(self, *, prefix_output: bool) -> None:
-        self.pids: list[int] = []  # by rank; 0 for a rank that has ended and been reaped
+    def __init__(self, *, prefix_output: bool, first: int = 0, host: str = "") -> None:
+        self.first, self.host = first, host
+        self.pids: list[int] = []  # 0 for a rank that has ended and been reaped
         self.sockets: list[socket.socket] = []  # the coordinator's end of each rank's socketpair
         self._lifelines: list[int] = []
         # The ranks' ends: with these open here, a cut lifeline also ends the processes that a rank has left behind, by the
@@ -72,28 +78,48 @@ class Processes:
             self.close()
 
     @_naming_a_lack_of_descriptors()
-    def start(self, control: ControlBlock, device: DeviceKind, devices: Sequence[int], *, profile: bool) -> None:
-        """Forks the ranks, then the output process; `devices` has the index of each rank's GPU, and is empty on the CPU."""
+    def start(
+        self,
+        control: ControlBlock,
+        count: int,
+        device: DeviceKind,
+        devices: Sequence[int],
+        *,
+        profile: bool,
+        random_state: Any = None,
+    ) -> None:
+        """Forks the ranks, then the output process.
+
+        Args:
+            control: control block, whose first lines are those of the ranks.
+            count: number of ranks of this machine.
+            device: kind of their devices.
+            devices: index of each rank's GPU; empty on the CPU.
+            profile: whether they write profiles.
+            random_state: state of Python's random numbers that ranks derive theirs from; default: of this process.
+        """
         before_fork()
         allow_descriptors()  # each rank takes some, and the soft limit may be far below the hard one
         find_pools()
         import_driver(device)
-        state = random.getstate()
-        for rank in range(control.world_size):
+        state = random_state or random.getstate()
+        for line in range(count):
             # An exception from a signal handler right after the fork would lose the new process id, and would make the child
             # continue in the script.
             with held_signals(), contextlib.ExitStack() as child_ends:
-                sock, lifeline, streams = self._connect(rank, child_ends)
+                sock, lifeline, streams = self._connect(self.first + line, child_ends)
                 config = RankConfig(
-                    rank=rank,
+                    rank=self.first + line,
+                    line=line,
+                    ranks_here=count,
                     control=control,
                     device=device,
-                    device_index=devices[rank] if devices else 0,
+                    device_index=devices[line] if devices else 0,
                     socket=sock,
                     lifeline=lifeline,
-                    stacks=self._stacks[rank],
+                    stacks=self._stacks[line],
                     streams=streams,
-                    others=self._descriptors() - {self._stacks[rank].fd, lifeline},
+                    others=self._descriptors() - {self._stacks[line].fd, lifeline},
                     coordinator=os.getpid(),
                     from_main_thread=in_main_thread(),
                     random_state=state,
@@ -137,12 +163,12 @@ class Processes:
             ) from error  # OSError picks its subclass by errno
         self.pids.append(pid)
 
-    def is_stopped(self, rank: int) -> bool:
+    def is_stopped(self, line: int) -> bool:
         """Returns whether a signal or a debugger has stopped a rank."""
         try:
-            return Path(f"/proc/{self.pids[rank]}/stat").read_text().rpartition(")")[2].split()[0] in {"T", "t"}
+            return Path(f"/proc/{self.pids[line]}/stat").read_text().rpartition(")")[2].split()[0] in {"T", "t"}
         except (OSError, IndexError):  # it has ended, or /proc is not mounted
-            return has_stopped(self.pids[rank])
+            return has_stopped(self.pids[line])
 
     def were_stopped(self) -> bool:
         """Returns whether a signal has stopped a rank, or let it go on, since this was asked last."""
@@ -154,13 +180,13 @@ class Processes:
         self.scribe.look_after()
         deadline = time.monotonic() + grace
         while True:
-            for rank, pid in enumerate(self.pids):
+            for line, pid in enumerate(self.pids):
                 if not pid:
                     continue  # already reaped; waitpid(0) would wait for any child in the script's process group
                 status = exit_status(pid)
                 if status is not None:
-                    self.pids[rank] = 0
-                    return Death(rank, pid, *status)
+                    self.pids[line] = 0
+                    return Death(self.first + line, pid, *status, self.host)
             if time.monotonic() >= deadline:
                 return None
             time.sleep(0.01)
@@ -176,9 +202,9 @@ class Processes:
         deadline = time.monotonic() + seconds
         pause = 0.0005
         while any(self.pids) and time.monotonic() < deadline:
-            for rank, pid in enumerate(self.pids):
+            for line, pid in enumerate(self.pids):
                 if pid and has_ended(pid):
-                    self.pids[rank] = 0
+                    self.pids[line] = 0
             time.sleep(pause)
             pause = min(pause * 2, 0.02)
 
@@ -202,8 +228,8 @@ class Processes:
                 self._asked += 1
                 turn = self._asked
                 # Another thread may be ending them, or starting them: those that are not forked yet have no pid.
-                pids = {rank: pid for rank, pid in enumerate(self.pids) if pid and rank in ranks}
-                told = ask({pid: self._stacks[rank] for rank, pid in pids.items()})
+                pids = {rank: pid for rank, pid in enumerate(self.pids, self.first) if pid and rank in ranks}
+                told = ask({pid: self._stacks[rank - self.first] for rank, pid in pids.items()})
                 if turn == self._asked:
                     return {rank: told[pid] for rank, pid in pids.items() if pid in told}
                 # A signal handler has interrupted this request with another, which consumed the answers.
@@ -214,7 +240,8 @@ class Processes:
         The stack is empty if it did not crash or could not write it. Call when all ranks have been killed: it ends the output
         process.
         """
-        stack = shorten(self._stacks[rank].read()) if rank < len(self._stacks) else ""
+        line = rank - self.first
+        stack = shorten(self._stacks[line].read()) if line < len(self._stacks) else ""
         return stack, self.scribe.finish().get(rank, "")
 
     def close(self) -> None:

@@ -13,10 +13,9 @@ results of this one.
 import contextlib
 import threading
 import time
-import weakref
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import NoReturn, Protocol, TypeAlias, final
+from typing import NoReturn, Protocol, TypeAlias
 
 from synknumba._device import StrandedError
 from synknumba._errors import ArgumentError, CallTimeout, DeviceError, SynkError, WorldError
@@ -29,6 +28,7 @@ from synknumba._wire.messages import Answer, Command, Failed, Install, News, Sto
 from synknumba._wire.rank_warnings import show
 from synknumba._wire.statistics import Tally
 from synknumba._world.failure import CallInfo, Death, cause_of, rank_died, rank_error, whereabouts
+from synknumba._world.machines import OtherMachines
 from synknumba._world.processes import Processes
 
 END_SECONDS = 20.0  # wait for another thread that is ending the ranks and freeing their resources
@@ -65,7 +65,6 @@ class Ranks(Protocol):
         ...
 
 
-@final
 class Rounds:
     """The rounds of one world.
 
@@ -75,6 +74,7 @@ class Rounds:
         tally: counters to update.
         timeout: time limit of a call in seconds; None for no limit.
         ended: called with the reason when the ranks have been ended; the reason is None if the script closed the world.
+        others: the ranks of other machines, whose rounds end with one line of the control block; None if there are none.
     """
 
     def __init__(
@@ -83,7 +83,8 @@ class Rounds:
         processes: Processes,
         tally: Tally,
         timeout: float | None,
-        ended: "weakref.WeakMethod[Callable[[str | None], None]]",
+        ended: "Callable[[], Callable[[str | None], None] | None]",
+        others: OtherMachines | None = None,
     ) -> None:
         self.sequence = 0  # number of the last round
         self.timeout = timeout
@@ -99,7 +100,8 @@ class Rounds:
         self._killing = threading.Lock()
         self._control = control
         self.values, self.results = control.values, control.results
-        self._base, self._world_size = control.base, control.world_size
+        self._base, self._lines = control.base, control.lines
+        self._others = others
         self._spins = control.patience.pauses, control.patience.coordinator
         self._processes = processes
         self._tally = tally
@@ -116,13 +118,19 @@ class Rounds:
     def places(self) -> dict[int, str]:
         """Returns where the ranks at work are in a call of several parts; nothing otherwise."""
         info = self.in_flight
-        return {} if info is None or info.where is None else info.places(self._control.missing(self.sequence))
+        if info is None or info.where is None:
+            return {}
+        return info.places(rank for rank in map(self._rank, self._control.missing(self.sequence)) if rank is not None)
+
+    def _rank(self, line: int) -> int | None:
+        """Returns the rank with a line of the control block; None for the line of other machines."""
+        return None if self._others is not None and line == self._others.line else self._processes.first + line
 
     def await_ranks(self, device: DeviceKind) -> None:
         """Waits until every rank has opened its device; raises the error of the first that could not."""
         began = time.monotonic()
         info = CallInfo("starting", is_call=False)
-        unheard = set(range(self._world_size))
+        unheard = set(range(len(self._processes.sockets)))  # lines
         check_alive = partial(self._check_alive, info, last_word=partial(self._hear_last_word, device, unheard))
 
         def watch() -> None:
@@ -134,25 +142,29 @@ class Rounds:
                 why = self._stopped(unheard) or "see what `nvidia-smi` and the system log say"
                 raise WorldError(f"the ranks did not start within {START_SECONDS:.0f} s: {why}")
 
-        for rank in range(len(self._processes.sockets)):
+        for line in range(len(self._processes.sockets)):
             try:
-                self._listen(device, unheard, rank, watch)
+                self._listen(device, unheard, line, watch)
             except EOFError:
                 check_alive(grace=1.0)
                 raise
+        if self._others is not None:
+            self._warned += self._others.await_start(watch)
         self._show_warnings()
 
     def _stopped(self, unheard: Collection[int]) -> str:
         """Names ranks that have not answered and never will, since a signal or a debugger has stopped them; "" if none is."""
         told = [
-            f"rank {rank} (pid {self._processes.pids[rank]})" for rank in sorted(unheard) if self._processes.is_stopped(rank)
+            f"rank {self._processes.first + line} (pid {self._processes.pids[line]})"
+            for line in sorted(unheard)
+            if self._processes.is_stopped(line)
         ]
         return f"{', '.join(told)} stopped by SIGSTOP, its like, or a debugger" if told else ""
 
-    def _listen(self, device: DeviceKind, unheard: set[int], rank: int, watch: Callable[[], None]) -> None:
+    def _listen(self, device: DeviceKind, unheard: set[int], line: int, watch: Callable[[], None]) -> None:
         """Receives a rank's answer to its start; raises the error if it failed: `DeviceError` if it has no device."""
-        answer, _ = channel.receive(self._processes.sockets[rank], watch)
-        unheard.remove(rank)
+        answer, _ = channel.receive(self._processes.sockets[line], watch)
+        unheard.remove(line)
         self._warned += answer.warned
         if answer.news is not None:
             assert isinstance(answer.news, Failed)  # the answer to a start is None or Failed
@@ -160,14 +172,15 @@ class Rounds:
             if isinstance(cause, WorldError):  # it came not so far as to open a device
                 raise cause
             raise DeviceError(
-                f"rank {rank} could not open its {device} device: {answer.news.type_name}: {answer.news.message}"
+                f"rank {answer.rank} could not open its {device} device: {answer.news.type_name}: {answer.news.message}"
             ) from cause
 
     def _hear_last_word(self, device: DeviceKind, unheard: set[int], rank: int) -> None:
         """Raises the error that a dead rank has sent before its end, if the coordinator was still waiting for another rank."""
-        if rank in unheard:
+        line = rank - self._processes.first
+        if line in unheard:
             with contextlib.suppress(EOFError, OSError):
-                self._listen(device, unheard, rank, _no_patience)
+                self._listen(device, unheard, line, _no_patience)
 
     def run(self, number: int, info: CallInfo, learn: Learn) -> None:
         """Runs a program on every rank. Call between `Engine.begin` and `Engine.end`.
@@ -185,7 +198,7 @@ class Rounds:
         self.under_way = True  # first: an interrupt below may leave the sequence ahead of the ranks'
         try:
             self.sequence += 1
-            code = doorbell.call(self._base, self._world_size, self.sequence, number, *self._spins)
+            code = doorbell.call(self._base, self._lines, self.sequence, number, *self._spins)
             if code != doorbell.ALL_DONE:
                 began = self._control.began
                 try:
@@ -209,7 +222,7 @@ class Rounds:
         try:
             self.sequence += 1
             self._rung = self._counts_from = time.monotonic()
-            if doorbell.ring(self._base, self._world_size, self.sequence, number) != 0:
+            if doorbell.ring(self._base, self._lines, self.sequence, number) != 0:
                 self._control.wake_ranks()
             self.in_flight = info
         except BaseException as error:
@@ -229,7 +242,7 @@ class Rounds:
             if seconds is not None and not self._arrive_within(seconds, info):
                 return False
             try:
-                code = doorbell.await_all(self._base, self._world_size, *self._spins)
+                code = doorbell.await_all(self._base, self._lines, *self._spins)
                 if code != doorbell.ALL_DONE:
                     self._finish_round(code, info, learn, self._spent_in_flight())
             finally:
@@ -246,7 +259,7 @@ class Rounds:
     def _arrive_within(self, seconds: float, info: CallInfo) -> bool:
         """Waits until all ranks have answered, for at most `seconds`, and returns whether they have."""
         until = time.monotonic() + seconds
-        watch = self._watch(info, self._spent_in_flight())
+        watch = self.watch(info, self._spent_in_flight())
         while not self._control.all_arrived:
             left = until - time.monotonic()
             if left <= 0.0:
@@ -259,7 +272,7 @@ class Rounds:
     @property
     def is_decided(self) -> bool:
         """Whether `land` would not wait: all ranks have answered the round, one has died, or the time limit is exceeded."""
-        if self._control.all_arrived or self._processes.has_dead:
+        if self._control.all_arrived or self._processes.has_dead or (self._others is not None and self._others.is_dead):
             return True
         return self.timeout is not None and self._spent_in_flight() > self.timeout
 
@@ -294,6 +307,11 @@ class Rounds:
             told, self._warned = self._warned, []
             show(told)
 
+    def take_warnings(self) -> list[Warned]:
+        """Returns the ranks' warnings that have not been shown, to be shown elsewhere."""
+        told, self._warned = self._warned, []
+        return told
+
     def break_off(self) -> None:
         """Ends the world in the middle of a round, after Ctrl-C or any other exception.
 
@@ -313,13 +331,8 @@ class Rounds:
         self.in_flight = info
         if code == -1:
             self._control.wake_ranks()
-            code = doorbell.await_all(self._base, self._world_size, *self._spins)
-        watch = self._watch(info, spent)
-        while code == doorbell.NOT_YET and not self._control.sleep_coordinator():
-            watch()
-            if self._control.is_lost(self.sequence):  # others may wait for that device for ever
-                break
-        news = self._read_news(info, watch)
+            code = doorbell.await_all(self._base, self._lines, *self._spins)
+        news = self.hear(code, info, self.watch(info, spent))
         self.in_flight = None
         learn([one for one in news if not isinstance(one[1], Failed)])
         failures = [(rank, item) for rank, item, _ in news if isinstance(item, Failed)]
@@ -327,6 +340,14 @@ class Rounds:
             self._end_for_lost(failures, info)
         if failures:
             raise rank_error(info, failures)
+
+    def hear(self, code: int, info: CallInfo, watch: Callable[[], None]) -> list[RankNews]:
+        """Waits until all lines have answered, or one has lost its device, and returns the news."""
+        while code == doorbell.NOT_YET and not self._control.sleep_coordinator():
+            watch()
+            if self._control.is_lost(self.sequence):  # others may wait for that device for ever
+                break
+        return self._read_news(info, watch)
 
     def _end_for_lost(self, failures: Sequence[tuple[int, Failed]], info: CallInfo) -> NoReturn:
         """Ends all ranks after the device of one has become useless, and raises `RankDied` with the first cause."""
@@ -338,9 +359,11 @@ class Rounds:
         else:
             waiting = ", ".join(str(other) for other, one in failures if one.lost)
             reason = f"rank {rank} failed ({what}), for which the GPU of rank {waiting} waits"
-        self._end(reason, Death(rank, self._processes.pids[rank], None), info)
+        line = rank - self._processes.first
+        pid = self._processes.pids[line] if line < len(self._processes.pids) else 0
+        self._end(reason, Death(rank, pid, None), info)
 
-    def _watch(self, info: CallInfo, spent: float = 0.0) -> Callable[[], None]:
+    def watch(self, info: CallInfo, spent: float = 0.0) -> Callable[[], None]:
         """Returns a check to call repeatedly while ranks work: it raises if a rank has died or the time limit is exceeded."""
         last = time.monotonic()
 
@@ -356,8 +379,12 @@ class Rounds:
 
     def _give_up(self, info: CallInfo) -> None:
         # If all ranks have arrived, one of them has not sent its news.
-        missing = self._control.missing(self.sequence) or self._control.with_news(self.sequence)
+        lines = self._control.missing(self.sequence) or self._control.with_news(self.sequence)
+        missing = [rank for rank in map(self._rank, lines) if rank is not None]
         places, stacks = self.places(), self._processes.where(missing)
+        if self._others is not None and self._others.line in lines:
+            stacks |= self._others.where()
+            missing += [rank for rank in stacks if rank not in missing]
         self.kill(f"{info} took longer than timeout={self.timeout} s")
         way_out = "Call fork() again, with a larger timeout"
         if self.starts_again:
@@ -372,20 +399,31 @@ class Rounds:
     def _read_news(self, info: CallInfo, watch: Callable[[], None]) -> list[RankNews]:
         out: list[RankNews] = []
         try:
-            for rank in self._control.with_news(self.sequence):
-                answer, descriptors = self._read_one(info, watch, rank)
+            for line in self._control.with_news(self.sequence):
+                if self._others is not None and line == self._others.line:
+                    out += self._read_others(self._others, info, watch)
+                    continue
+                answer, descriptors = self._read_one(info, watch, line)
                 self._warned += answer.warned
                 if answer.news is not None:
-                    out.append((rank, answer.news, descriptors))
+                    out.append((answer.rank, answer.news, descriptors))
         except BaseException:
             for _, _, descriptors in out:
                 channel.close_all(descriptors)
             raise
         return out
 
-    def _read_one(self, info: CallInfo, watch: Callable[[], None], rank: int) -> tuple[Answer, list[int]]:
+    def _read_others(self, others: OtherMachines, info: CallInfo, watch: Callable[[], None]) -> list[RankNews]:
+        """Reads the news of the ranks of other machines; ends the world if one of them has died."""
+        news, warned, lost = others.read(watch)
+        self._warned += warned
+        if lost is not None:
+            self._end(lost.reason, lost.death, info, (lost.stack, lost.stderr))
+        return news
+
+    def _read_one(self, info: CallInfo, watch: Callable[[], None], line: int) -> tuple[Answer, list[int]]:
         try:
-            return channel.receive(self._processes.sockets[rank], watch)
+            return channel.receive(self._processes.sockets[line], watch)
         except WorldError:
             raise  # CallTimeout is an OSError too
         except (EOFError, OSError):
@@ -395,7 +433,7 @@ class Rounds:
             if self._ending:  # perhaps raised because the socket has been closed meanwhile
                 self._check_alive(info)
             message = f"its result cannot be unpickled in the script: {error}"
-            return Answer(rank, Failed(type(error).__qualname__, message, message, None)), []
+            return Answer(self._processes.first + line, Failed(type(error).__qualname__, message, message, None)), []
 
     def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> list[RankNews]:
         """Executes a command on every rank; returns the ranks' news. Call and errors as for `run`.
@@ -414,7 +452,8 @@ class Rounds:
         began = time.monotonic_ns()
         self.under_way = True
         try:
-            self._command(payload, descriptors, info, answers.extend)
+            self._send(command, payload, descriptors, info)
+            self._finish_round(doorbell.NOT_YET, info, answers.extend)
             self.under_way = False
         except BaseException as error:
             self._failed(error)
@@ -427,12 +466,19 @@ class Rounds:
 
     def _ring_for_message(self) -> None:
         self.sequence += 1
-        doorbell.ring(self._base, self._world_size, self.sequence, MESSAGE)
+        doorbell.ring(self._base, self._lines, self.sequence, MESSAGE)
         self._control.wake_ranks()
 
-    def _command(self, payload: bytes, descriptors: Sequence[int], info: CallInfo, learn: Learn) -> None:
+    def _send(self, command: Command, payload: bytes, descriptors: Sequence[int], info: CallInfo) -> None:
+        """Starts a round with a command, which has been pickled."""
+        watch = self.watch(info)
+        self.send(payload, descriptors, info, watch)
+        if self._others is not None:
+            self._others.send(command, payload, descriptors, watch)
+
+    def send(self, payload: bytes, descriptors: Sequence[int], info: CallInfo, watch: Callable[[], None]) -> None:
+        """Starts a round with a pickled command for the ranks of this machine."""
         self._ring_for_message()
-        watch = self._watch(info)
         try:
             for sock in self._processes.sockets:
                 channel.send(sock, payload, descriptors, watch)
@@ -441,7 +487,6 @@ class Rounds:
         except (OSError, ValueError):  # ValueError: the socket has been closed meanwhile
             self._check_alive(info, grace=1.0)
             raise
-        self._finish_round(doorbell.NOT_YET, info, learn)
 
     # ---- the end
 
@@ -457,13 +502,17 @@ class Rounds:
             if last_word is not None:
                 last_word(death.rank)
             self._end(str(death), death, info)
+        if self._others is not None and self._others.is_dead:
+            reason = f"the process that serves the other machines has ended {'during' if info.is_call else 'while'} {info}"
+            self.kill(reason)
+            raise WorldError(f"{reason}. All ranks have been terminated; every Data keeps its contents")
 
-    def _end(self, reason: str, death: Death, info: CallInfo) -> NoReturn:
-        """Ends all ranks, and raises `RankDied` with the reason."""
+    def _end(self, reason: str, death: Death, info: CallInfo, last_words: tuple[str, str] | None = None) -> NoReturn:
+        """Ends all ranks, and raises `RankDied` with the reason; `last_words` are those of a rank of another machine."""
         at = "".join(f", {place}" for place in info.places([death.rank]).values())
         reason = f"{reason} {'during' if info.is_call else 'while'} {info}{at}"
         self._processes.kill()
-        stack, stderr = self._processes.last_words(death.rank)
+        stack, stderr = last_words or self._processes.last_words(death.rank)
         self.kill(reason)
         raise rank_died(reason, death, info, stack, stderr, starts_again=self.starts_again)
 
@@ -483,6 +532,8 @@ class Rounds:
         with self._killing:
             if self._over.is_set():
                 return  # another thread was faster
+            if self._others is not None:
+                self._others.end()
             self._processes.kill()
             ended = self._ended()
             if ended is not None:
@@ -507,6 +558,8 @@ class Rounds:
             payload = channel.pack(Stop())
             for sock in self._processes.sockets:
                 channel.send(sock, payload, (), _no_patience)
+            if self._others is not None:
+                self._others.send(Stop(), payload, (), _no_patience)
             self._processes.join(seconds)
         except (OSError, TimeoutError):
             pass  # a rank is dead or stuck; it is killed below

@@ -1,0 +1,161 @@
+"""Sequences where ranks cannot wait for each other in a loop, as on several machines: each part is a round of its own.
+
+values of the round ──> for each iteration: for each part: formulas → a round, or work of the coordinator → results
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._device import fold_kernel
+from synknumba._ops import reduction
+from synknumba._rank.loop import describe_failure
+from synknumba._rank.sequence_numbers import Numbers
+from synknumba._types import Array, UserOp
+from synknumba._wire.messages import Returned, ReturnedInSequence
+from synknumba._wire.sequence import (
+    AT,
+    CARRIED,
+    HEAD,
+    ITERATION,
+    LINE,
+    Loop,
+    Part,
+    SequenceProgram,
+    Shared,
+    path_to,
+    place_told,
+    position_word,
+)
+from synknumba._world.engine import Engine
+from synknumba._world.failure import CallInfo, rank_error
+from synknumba._world.rounds import Learn, RankNews
+
+
+@final
+class PartByPart:
+    """Runs the parts of a sequence from the coordinator.
+
+    Args:
+        world: the world.
+        program: the sequence, whose parts' programs the ranks have, or the coordinator (`Engine.own_programs`).
+        board: its board, on which the place in the sequence is shown.
+        info: description of the call for messages.
+        learn: receives what Python functions return that is new.
+    """
+
+    def __init__(self, world: Engine, program: SequenceProgram, board: Array, info: CallInfo, learn: Learn) -> None:
+        self._world, self._program, self._info, self._learn = world, program, info, learn
+        self._numbers = Numbers(_depth(program.parts), program.scalars, program.slots, program.lines)
+        first = position_word(world.world_size, 0)
+        self._positions = board[first : first + world.world_size * LINE].reshape(world.world_size, LINE)
+        self._head = struct.Struct("<" + HEAD)
+        self._carried = sorted({index for turn in program.carried for index, _ in turn})
+        self._times = 1
+
+    def run(self, kept: Array | None) -> None:
+        """Runs the round whose values are in the control block.
+
+        Args:
+            kept: memory of the kept results: uint8, shape (entries, W, bytes); None to keep none.
+        """
+        values, program, numbers = self._world.ranks.values, self._program, self._numbers
+        first, count, self._times, period, _ = self._head.unpack(values[: self._head.size].data)
+        scalars = values[self._head.size :][: numbers.scalars.nbytes].copy().view(np.int64)
+        before = numbers.scalars[self._carried] if first else None
+        numbers.scalars[:] = scalars
+        if before is not None:
+            numbers.scalars[self._carried] = before
+        ends = (*program.starts[1:], len(program.parts))
+        turns = [program.parts[start:end] for start, end in zip(program.starts, ends, strict=True)]
+        for iteration in range(first, first + count):
+            numbers.steps[0] = iteration
+            turn = iteration % len(turns)
+            self._positions[:, ITERATION] = iteration
+            for index, part in enumerate(turns[turn], program.starts[turn]):
+                self._positions[:, AT] = index
+                self._do(part)
+            carried = program.carried[turn]
+            found = [(index, numbers.packed(program.scalars[index], formula, CARRIED)) for index, formula in carried]
+            for index, packed in found:
+                numbers.scalars[index] = np.frombuffer(packed, np.int64)[0]
+            if kept is not None and (iteration - first + 1) % period == 0:
+                kept[(iteration - first) // period] = self._world.ranks.results[:, : program.entry_bytes]
+
+    def _do(self, part: Part | Loop) -> None:
+        if isinstance(part, Loop):
+            for step in range(self._numbers.count(part.times)):
+                self._numbers.steps[part.depth] = step
+                for one in part.parts:
+                    self._do(one)
+            return
+        if part.puts is not None:  # its ranks' numbers are among the results
+            return
+        if part.combines is not None:
+            self._combine(part.combines)
+            return
+        try:
+            self._call(part)
+        except Exception as error:
+            steps = self._numbers.steps.tolist()
+            path = list(zip(steps, path_to(part, self._program.parts) or (-1,), strict=False))
+            error.add_note(place_told(self._program, self._times, path))
+            if isinstance(error, OverflowError):  # of a formula, which each rank would have computed
+                failed = describe_failure(error)
+                raise rank_error(self._info, [(rank, failed) for rank in range(self._world.world_size)]) from error
+            raise
+
+    def _call(self, part: Part) -> None:
+        own = self._world.own_programs.get(part.number)
+        if own is not None:
+            own()
+            return
+        values = bytearray(part.values)
+        self._numbers.fill(values, part)
+        self._world.ranks.values[: len(values)] = np.frombuffer(values, np.uint8)
+        self._world.run(part.number, self._info, partial(self._pass_on, part.number))
+
+    def _pass_on(self, number: int, news: Sequence[RankNews]) -> None:
+        told: list[RankNews] = []
+        for rank, item, descriptors in news:
+            assert isinstance(item, Returned)  # the world has raised failures already
+            told.append((rank, ReturnedInSequence(((number, item),)), descriptors))
+        self._learn(told)
+
+    def _combine(self, shared: Shared) -> None:
+        nbytes = np.dtype(shared.dtype).itemsize
+        lines = self._world.ranks.results[:, shared.offset : shared.offset + nbytes]
+        parts = np.ascontiguousarray(lines).view(shared.dtype)[:, 0]
+        if isinstance(shared.op, UserOp):
+            found = fold_kernel.fold(shared.op, parts)
+        else:
+            found = reduction.combine(shared.op, parts, np.array(shared.weights, np.int64))
+        self._numbers.set_result(shared.slot, found.item())
+
+
+def joiner(op: Any, parts: Callable[[], Array], weights: tuple[int, ...], target: Array) -> Callable[[], None]:
+    """Returns what combines an array that a kernel of a sequence returns, into memory of the host that later calls read.
+
+    Args:
+        op: the op.
+        parts: returns the ranks' parts: shape (W, …).
+        weights: rows of each rank, for a mean.
+        target: the combined array.
+    """
+
+    def join() -> None:
+        found = parts()
+        if isinstance(op, UserOp):
+            target[...] = fold_kernel.fold(op, found) if len(found) > 1 else found[0]
+        else:
+            target[...] = reduction.combine(op, found, np.array(weights, np.int64))
+
+    return join
+
+
+def _depth(parts: Sequence[Part | Loop]) -> int:
+    """Returns the number of loops inside each other, with the one over the parts."""
+    return 1 + max((_depth(part.parts) for part in parts if isinstance(part, Loop)), default=0)

@@ -1,0 +1,233 @@
+"""The agent of a machine other than the coordinator's: forks the ranks of its machine, and looks after them for its relay."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, final
+
+from synknumba._device import probed, usable_cores
+from synknumba._errors import SynkError
+from synknumba._host.signals import held_signals
+from synknumba._machines.messages import Answers, Ask, End, Finish, Forward, Quit, Scene, Told
+from synknumba._machines.relay import Ended
+from synknumba._wire import channel, doorbell
+from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
+from synknumba._wire.statistics import Tally
+from synknumba._world.failure import CallInfo, Death
+from synknumba._world.machines import Lost, MachineDevices
+from synknumba._world.processes import Processes
+from synknumba._world.rounds import RankNews, Rounds
+
+_ROUND = CallInfo("a call")
+
+
+class _LostError(Exception):
+    """Raised where the ranks of this machine have been ended after a failure."""
+
+    def __init__(self, lost: Lost) -> None:
+        super().__init__(lost.reason)
+        self.lost = lost
+
+
+class _AgentRounds(Rounds):
+    """Rounds whose failures are told to the coordinator instead of being raised in a script."""
+
+    def _end(self, reason: str, death: Death, info: CallInfo, last_words: tuple[str, str] | None = None) -> NoReturn:
+        self._processes.kill()
+        stack, stderr = self._processes.last_words(death.rank)
+        self.kill(reason)
+        raise _LostError(Lost(reason, death, stack, stderr))
+
+
+@final
+class Agent:
+    """Serves its relay until the script has ended.
+
+    Args:
+        sock: socket of the relay.
+        index: number of the machine.
+        host: its name.
+    """
+
+    def __init__(self, sock: socket.socket, index: int, host: str) -> None:
+        self._socket, self._index, self._host = sock, index, host
+        self._world: _World | None = None
+
+    def serve(self) -> None:
+        """Carries out what the relay asks for."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers send Ctrl-C to every process; the script decides
+        while True:
+            message, descriptors = channel.receive(self._socket, _nothing)
+            match message:
+                case Scene():
+                    self._start(message)
+                case Forward() | Finish():
+                    self._carry_out(message, descriptors)
+                case Ask():
+                    self.answer(message)
+                case End():
+                    self._end()
+                    self.tell(End())
+                case Quit():
+                    self._end()
+                    return
+
+    def tell(self, message: object, descriptors: Sequence[int] = ()) -> None:
+        """Sends a message to the relay."""
+        channel.send(self._socket, channel.pack(message), descriptors, _nothing)
+
+    def answer(self, ask: Ask) -> None:
+        """Answers a question of the coordinator."""
+        if ask.what == "devices":
+            with probed() as report:
+                told: Any = MachineDevices(usable_cores(), report.count, report.problem or "")
+        else:
+            told = {} if self._world is None else self._world.where()
+        self.tell(Answers({0: told}))
+
+    def watch(self) -> None:
+        """Reads what the relay sends in the middle of a round: a question, or the order to end the world."""
+        while select.select([self._socket], [], [], 0)[0]:
+            message, _ = channel.receive(self._socket, _nothing)
+            if not isinstance(message, Ask):
+                raise Ended
+            self.answer(message)
+
+    def _start(self, scene: Scene) -> None:
+        self._end()
+        try:
+            world = self._world = _World(self, scene, self._index, self._host)
+            warned = world.start()
+        except _LostError as error:
+            self._end()
+            self.tell(Told(lost=error.lost))
+        except Exception as error:  # noqa: BLE001  # the coordinator raises it
+            self._end()
+            error.add_note(f"raised on machine {self._index} ({self._host})")
+            self.tell(Told(refused=_picklable(error)))
+        else:
+            segment, patience = world.control.segment, world.control.patience
+            spins = patience.pauses, patience.rank, patience.coordinator
+            told = Told(warned=tuple(warned), memory=(segment.id, segment.size), patience=spins)
+            self.tell(told, [segment.fd])
+
+    def _carry_out(self, message: Forward | Finish, descriptors: list[int]) -> None:
+        world = self._world
+        if world is None:
+            channel.close_all(descriptors)
+            return
+        given: list[int] = []
+        try:
+            told, given = world.command(message, descriptors) if isinstance(message, Forward) else world.finish(message)
+        except _LostError as error:
+            told = Told(lost=error.lost)
+        except Ended:
+            self._end()
+            self.tell(End())
+            return
+        finally:
+            channel.close_all(descriptors)
+        self.tell(told, given)
+        channel.close_all(given)
+        if isinstance(message, Forward) and message.is_stop:
+            self._end()
+
+    def _end(self) -> None:
+        if self._world is not None:
+            self._world.end()
+            self._world = None
+
+
+@final
+class _World:
+    """The ranks of one world on this machine."""
+
+    def __init__(self, agent: Agent, scene: Scene, index: int, host: str) -> None:
+        self._agent, self._scene = agent, scene
+        self._first, self._after = scene.firsts[index : index + 2]
+        count = self._after - self._first
+        self._ended = False
+        os.chdir(scene.directory)
+        sys.path[:] = scene.path
+        for name, value in scene.environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        patience = CROWDED if count + 1 > usable_cores() else ROOMY
+        self.control = ControlBlock(scene.world_size, patience, lines=count)
+        self._processes = Processes(prefix_output=scene.prefix_output, first=self._first, host=host)
+        tally = Tally(opened=0)
+        self._rounds = _AgentRounds(self.control, self._processes, tally, None, lambda: None)
+
+    def start(self) -> Sequence[Any]:
+        """Forks the ranks, and waits until they are ready; returns their warnings."""
+        scene, count = self._scene, self._after - self._first
+        devices = scene.devices[self._first : self._after]
+        self._processes.start(
+            self.control, count, scene.device, devices, profile=scene.profile, random_state=scene.random_state
+        )
+        self._rounds.await_ranks(scene.device)
+        return self._rounds.take_warnings()
+
+    def command(self, forward: Forward, descriptors: Sequence[int]) -> tuple[Told, list[int]]:
+        """Has the ranks carry out a command."""
+        self._rounds.sequence = forward.sequence - 1
+        if forward.is_stop:
+            with contextlib.suppress(OSError, TimeoutError):
+                self._rounds.send(forward.payload, (), _ROUND, _nothing)
+                self._processes.join(2.0)
+            return Told(), []
+        watch = self._watch()
+        self._rounds.send(forward.payload, descriptors, _ROUND, watch)
+        return self._heard(self._rounds.hear(doorbell.NOT_YET, _ROUND, watch))
+
+    def finish(self, finish: Finish) -> tuple[Told, list[int]]:
+        """Completes a round that the relay has rung."""
+        self._rounds.sequence = finish.sequence
+        if finish.code == -1:
+            self.control.wake_ranks()
+        code = doorbell.NOT_YET if finish.code == -1 else finish.code
+        return self._heard(self._rounds.hear(code, _ROUND, self._watch()))
+
+    def _heard(self, news: Sequence[RankNews]) -> tuple[Told, list[int]]:
+        given = [descriptor for _, _, descriptors in news for descriptor in descriptors]
+        return Told(tuple((rank, item) for rank, item, _ in news), tuple(self._rounds.take_warnings())), given
+
+    def _watch(self) -> Callable[[], None]:
+        check = self._rounds.watch(_ROUND)
+
+        def watch() -> None:
+            check()
+            self._agent.watch()
+
+        return watch
+
+    def where(self) -> dict[int, str]:
+        """Returns the stacks of the ranks."""
+        return self._processes.where(range(self._first, self._after))
+
+    def end(self) -> None:
+        """Ends the ranks."""
+        if not self._ended:
+            self._ended = True
+            with held_signals():
+                self._rounds.kill()
+                self._processes.close()
+                self.control.close()
+
+
+def _picklable(error: Exception) -> BaseException:
+    try:
+        channel.unpack_known(channel.pack(error))
+    except Exception:  # noqa: BLE001  # an error of the user's class
+        return SynkError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _nothing() -> None:
+    """Waits on."""

@@ -1,0 +1,107 @@
+"""MPI between the relays: orders down a tree, rows straight to their machine, answers straight to the first one.
+
+Waiting relays must leave the cores to the ranks: blocking receives spin in all implementations of MPI, so requests are tested,
+giving way to others for a while and then with naps in between.
+"""
+
+import os
+import pickle
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._host.gpu_packages import version_of
+from synknumba._types import Array
+
+YIELD_SECONDS = 0.02  # how long a wait gives way before it naps; as long as ranks wait for the next call (`control.ROOMY`)
+FIRST_NAP, LONGEST_NAP = 50e-6, 1e-3
+LOOK_SECONDS = 0.05  # how often a wait calls its `watch`
+
+ORDER, BIG, ANSWER, ROWS, BACK, PULSE, QUESTION, REPLY = range(11, 19)  # tags
+
+# Words of the head of an order and of an answer.
+KIND, NUMBER, VALUES, PAYLOAD = range(4)
+_, RANKS, USED, NEWS = range(4)
+HEAD = 8  # words
+ROOM = 32 << 10  # bytes of the first message of an order; larger payloads follow in another
+
+
+@final
+class Between:
+    """The machines of a job, as a relay reaches them."""
+
+    def __init__(self) -> None:
+        import mpi4py
+
+        mpi4py.rc.thread_level = "single"
+        from mpi4py import MPI
+
+        self.mpi = MPI
+        self.jobs: Any = MPI.COMM_WORLD.Dup()  # for orders outside worlds
+        self.index, self.count = self.jobs.rank, self.jobs.size
+        low = self.index & -self.index or 1 << 62
+        steps = [1 << k for k in range(self.count.bit_length())]
+        self.parent = self.index & (self.index - 1)
+        self.children = [self.index + step for step in reversed(steps) if step < low and self.index + step < self.count]
+        self.hosts: tuple[str, ...] = tuple(self.jobs.allgather(socket.gethostname()))
+        told = self.jobs.allgather(versions())
+        others = [f"machine {i} ({self.hosts[i]}) has {one}" for i, one in enumerate(told) if one != told[0]]
+        self.problem = ""  # why the job cannot be served
+        if others:
+            self.problem = f"versions differ: machine 0 ({self.hosts[0]}) has {told[0]}, {', '.join(others)}"
+
+    def wait(self, request: Any, watch: Callable[[], None]) -> None:
+        """Waits for a request; calls `watch` now and then, which may raise."""
+        test = request.Test
+        if test():
+            return
+        began = looked = time.monotonic()
+        turns, nap = 0, FIRST_NAP
+        while not test():
+            turns += 1
+            if turns & 31 and nap == FIRST_NAP:
+                os.sched_yield()
+                continue
+            now = time.monotonic()
+            if now - looked > LOOK_SECONDS:
+                watch()
+                looked = now
+            if now - began > YIELD_SECONDS:
+                time.sleep(nap)
+                nap = min(nap * 1.5, LONGEST_NAP)
+
+    def ask(self, question: object) -> None:
+        """Sends a question to all other machines; they answer it in the middle of a round, too."""
+        packed = pickled(question)
+        for machine in range(1, self.count):
+            self.jobs.Send(packed, machine, QUESTION)
+
+    def question(self) -> Any:
+        """Returns a question of the first relay that has come; None if none has."""
+        status = self.mpi.Status()
+        if not self.jobs.Iprobe(source=0, tag=QUESTION, status=status):
+            return None
+        buffer = np.empty(status.Get_count(self.mpi.BYTE), np.uint8)
+        self.jobs.Recv(buffer, 0, QUESTION)
+        return pickle.loads(buffer.tobytes())  # noqa: S301  # of a relay of this job
+
+    def wait_all(self, requests: Sequence[Any], watch: Callable[[], None]) -> None:
+        """Waits for several requests."""
+        for request in requests:
+            self.wait(request, watch)
+
+
+def versions() -> str:
+    """Returns the versions that machines must share, since they exchange pickles and memory."""
+    names = ("synknumba", "numba", "numpy")
+    told = [f"{name} {version_of(name) or 'of unknown version'}" for name in names]
+    return ", ".join([f"Python {sys.version_info.major}.{sys.version_info.minor}", *told])
+
+
+def pickled(message: object) -> Array:
+    """Returns a pickled message as bytes."""
+    return np.frombuffer(pickle.dumps(message), np.uint8)

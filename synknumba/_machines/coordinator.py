@@ -1,0 +1,205 @@
+"""The coordinator's end of its relay: what `Rounds` and `Engine` need of the ranks of other machines."""
+
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from synknumba._device import usable_cores
+from synknumba._errors import WorldError
+from synknumba._host.children import has_ended, lives
+from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Ready, Scene, Told
+from synknumba._machines.routes import Route
+from synknumba._types import DeviceKind
+from synknumba._wire import channel
+from synknumba._wire.control import ControlBlock
+from synknumba._wire.messages import Attach, Command, Drop, Install, News, Stop, Warned
+from synknumba._wire.program import Program, Transfer
+from synknumba._world.machines import Lost, MachineDevices
+
+END_SECONDS = 10.0  # for the ranks of other machines to end
+
+
+@final
+class Coordinator:
+    """The other machines of a job, in the script's process.
+
+    Args:
+        sock: socket of the relay.
+        pid: its process id.
+        ready: its first message.
+        ranks_each: number of ranks of each machine; None for one for each device.
+    """
+
+    def __init__(self, sock: socket.socket, pid: int, ready: Ready, ranks_each: int | None) -> None:
+        self.hosts, self.ranks_each = ready.hosts, ranks_each
+        self._socket, self._pid = sock, pid
+        self._environment = dict(os.environ)  # that launchers have given to all machines, or to each its own
+        self.line = -1
+        self._control: ControlBlock | None = None
+        self._styles: dict[int, str] = {}
+        self._is_open = False
+        self._owner = os.getpid()
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the relay has ended."""
+        return not lives(self._pid)
+
+    # ---- a world
+
+    def devices(self) -> list[MachineDevices]:
+        """Returns what each machine has, this one first.
+
+        Raises:
+            WorldError: a machine does not answer.
+        """
+        found = self._ask("devices")
+        silent = [f"machine {one} ({self.hosts[one]})" for one in range(1, len(self.hosts)) if one not in found]
+        if silent:
+            raise WorldError(f"{', '.join(silent)} did not answer; see what the launcher says of it")
+        return [MachineDevices(usable_cores()), *(found[one] for one in range(1, len(self.hosts)))]
+
+    def start(
+        self,
+        control: ControlBlock,
+        firsts: tuple[int, ...],
+        device: DeviceKind,
+        devices: tuple[int, ...],
+        *,
+        profile: bool,
+        prefix_output: bool,
+    ) -> None:
+        """Starts the ranks of a world; see `OtherMachines`."""
+        self._control, self.line = control, firsts[1]
+        self._styles.clear()
+        segment, patience = control.segment, control.patience
+        changed = {name: os.environ.get(name) for name in {*os.environ, *self._environment}}
+        scene = Scene(
+            firsts=firsts,
+            device=device,
+            devices=devices,
+            profile=profile,
+            prefix_output=prefix_output,
+            directory=os.getcwd(),
+            path=tuple(sys.path),
+            environment={name: value for name, value in changed.items() if value != self._environment.get(name)},
+            random_state=random.getstate(),
+            memory=(segment.id, segment.size),
+            patience=(patience.pauses, patience.rank, patience.coordinator),
+        )
+        self._is_open = True
+        self._send(scene, [segment.fd], _no_limit)
+
+    def await_start(self, watch: Callable[[], None]) -> Sequence[Warned]:
+        """Waits until the ranks of other machines have started; raises the error of those that could not."""
+        told, _ = channel.receive(self._socket, watch)
+        assert isinstance(told, Told)
+        if told.lost is not None or told.refused is not None:
+            self._is_open = False
+        if told.refused is not None:
+            raise told.refused
+        if told.lost is not None:
+            raise WorldError(f"{told.lost.reason} while starting\n{told.lost.stderr}".rstrip())
+        return told.warned
+
+    def send(self, command: Command, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
+        """Sends a command for the ranks of other machines; part of a round."""
+        forward = Forward(payload)
+        match command:
+            case Attach(segments):
+                forward = Forward(payload, attached=segments)
+            case Drop():
+                forward = Forward(payload, dropped_segments=command.segments, dropped_programs=command.programs)
+            case Install(function, program):
+                if function is not None:
+                    self._styles[function.id] = function.style
+                if isinstance(program, Program):
+                    is_kernel = self._styles[program.function] == "kernel"
+                    forward = Forward(payload, Route.of(program, is_kernel=is_kernel))
+                elif isinstance(program, Transfer):
+                    forward = Forward(payload, Route.of(program, is_kernel=True))
+            case Stop():
+                forward = Forward(payload, is_stop=True)
+                self._is_open = False
+        self._send(forward, descriptors if isinstance(command, Attach) else (), watch)
+
+    def read(self, watch: Callable[[], None]) -> tuple[list[tuple[int, News, list[int]]], Sequence[Warned], Lost | None]:
+        """Receives the news of a round: of ranks, with descriptors, warnings, and what has died."""
+        told, descriptors = channel.receive(self._socket, watch)
+        assert isinstance(told, Told)
+        left, news = list(descriptors), []
+        for rank, item in told.news:
+            takes = getattr(item, "segment", None) is not None
+            news.append((rank, item, [left.pop(0)] if takes else []))
+        return news, told.warned, told.lost
+
+    def where(self) -> dict[int, str]:
+        """Returns the stacks of the ranks of other machines."""
+        return {rank: text for told in self._ask("where").values() for rank, text in told.items()}
+
+    def end(self) -> None:
+        """Ends the ranks of other machines, if they have not been ended; waits until they have."""
+        if not self._is_open or os.getpid() != self._owner:
+            return
+        deadline = time.monotonic() + END_SECONDS
+
+        def watch() -> None:
+            if time.monotonic() > deadline or self.is_dead:
+                raise TimeoutError
+
+        try:
+            self._send(End(), (), watch)
+            self._wake()
+            self._is_open = False
+            while not isinstance(channel.receive(self._socket, watch)[0], End):
+                pass  # what was under way
+        except (TimeoutError, EOFError, OSError):
+            self._end_relay()
+
+    def close(self) -> None:
+        """Ends the job: the script has ended."""
+        if os.getpid() != self._owner:
+            return
+        try:
+            self._send(Quit(), (), _no_limit)
+        except OSError:
+            return
+        deadline = time.monotonic() + END_SECONDS
+        while not has_ended(self._pid) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _end_relay(self) -> None:
+        if not self.is_dead:
+            os.kill(self._pid, signal.SIGKILL)
+
+    def _ask(self, what: str) -> dict[int, Any]:
+        deadline = time.monotonic() + END_SECONDS
+
+        def watch() -> None:
+            if time.monotonic() > deadline:
+                raise TimeoutError
+
+        try:
+            self._send(Ask(what), (), watch)
+            self._wake()
+            answers, _ = channel.receive(self._socket, watch)
+        except (TimeoutError, EOFError, OSError):
+            return {}
+        return answers.of if isinstance(answers, Answers) else {}
+
+    def _wake(self) -> None:
+        """Wakes the relay where it sleeps between rounds."""
+        if self._control is not None and self._is_open:
+            self._control.doorbells[self.line].post()
+
+    def _send(self, message: object, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
+        channel.send(self._socket, channel.pack(message), descriptors, watch)
+
+
+def _no_limit() -> None:
+    """Waits on."""

@@ -1,0 +1,188 @@
+"""`python -m synknumba run`: the script on one machine, or on all machines of a job that mpiexec or srun has started."""
+
+import atexit
+import ctypes
+import os
+import runpy
+import signal
+import socket
+import sys
+import traceback
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from synknumba._machines.agent import Agent
+from synknumba._machines.coordinator import Coordinator
+from synknumba._machines.messages import Ready
+from synknumba._machines.relay import Ended
+from synknumba._wire import channel
+from synknumba._world import engine
+from synknumba._world import machines as machines_module
+
+# Number of processes and of this one, of a launcher: Open MPI's; MPICH's, Intel's and Slurm's by PMI; MVAPICH's; Slurm's step.
+LAUNCHERS = (
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("PMI_SIZE", "PMI_RANK"),
+    ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+)
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # prctl.h
+
+
+def launched() -> tuple[int, str]:
+    """Returns how many processes a launcher has started, and the variable that says so; 1 and "" if none has."""
+    for size, index in LAUNCHERS:
+        if os.environ.get(size, "").isdigit() and os.environ.get(index, "").isdigit():
+            return int(os.environ[size]), size
+    return 1, ""
+
+
+def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is_module: bool = False) -> int:
+    """Runs a script, on every machine of the job.
+
+    Args:
+        script: path of the script, or name of a module.
+        arguments: those of the script.
+        ranks_per_node: number of ranks on each machine; None for one for each device.
+        is_module: whether `script` is the name of a module.
+
+    Returns:
+        The exit code.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return _refused("torchrun starts no MPI; use mpiexec or srun")
+    size, variable = launched()
+    if size == 1:
+        if ranks_per_node is not None:
+            machines_module.ranks_alone[:] = [ranks_per_node]
+        return _run_script(script, arguments, is_module=is_module)
+    pid, sock = _start_relay()
+    try:
+        ready, _ = channel.receive(sock, _nothing)
+        assert isinstance(ready, Ready)
+    except EOFError:
+        return _refused("MPI could not be initialised; see above")
+    if not ready.problem and len(ready.hosts) != size:
+        return _refused(
+            f"the launcher has started {size} processes ({variable}={size}), but MPI knows {len(ready.hosts)}: mpi4py uses "
+            "another MPI than the launcher's. Start the script with the mpiexec of that MPI, or install an mpi4py for this one"
+        )
+    if ready.problem:
+        return _refused(ready.problem)
+    if ready.index > 0:
+        Agent(sock, ready.index, ready.hosts[ready.index]).serve()
+        os.waitpid(pid, 0)
+        return 0
+    coordinator = Coordinator(sock, pid, ready, ranks_per_node)
+    machines_module.current[:] = [coordinator]
+    atexit.register(_end_job, coordinator)
+    return _run_script(script, arguments, is_module=is_module)
+
+
+def _refused(problem: str) -> int:
+    sys.stderr.write(f"synknumba run: {problem}\n")
+    return 1
+
+
+def _end_job(coordinator: Coordinator) -> None:
+    engine.close_at_exit()
+    coordinator.close()
+
+
+def _run_script(script: str, arguments: Sequence[str], *, is_module: bool) -> int:
+    """Runs a script as `python` does, in `__main__`; returns its exit code."""
+    sys.argv[:] = [script, *arguments]
+    try:
+        if is_module:
+            sys.path[0] = os.getcwd()
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+            return 0
+        path = Path(script)
+        code = compile(path.read_bytes(), str(path), "exec")
+        sys.path[0] = str(path.resolve().parent)
+        main = types.ModuleType("__main__")
+        main.__file__ = str(path)
+        main.__builtins__ = __builtins__  # type: ignore[attr-defined]
+        sys.modules["__main__"] = main
+        exec(code, vars(main))  # noqa: S102  # that is what the command is for
+    except SystemExit as end:
+        return _code(end)
+    except BaseException as error:  # noqa: BLE001  # shown as Python does
+        return _shown(error, script)
+    return 0
+
+
+def _code(end: SystemExit) -> int:
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    sys.stderr.write(f"{end.code}\n")
+    return 1
+
+
+def _shown(error: BaseException, script: str) -> int:
+    """Shows an error that ends the script, from its own frames on; returns the exit code."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in {__file__, runpy.__file__}:
+        trace = trace.tb_next
+    error = error.with_traceback(trace or error.__traceback__)
+    sys.last_value = error  # as the interpreter notes it
+    sys.excepthook(type(error), error, error.__traceback__)
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _start_relay() -> tuple[int, socket.socket]:
+    """Forks the relay, before anything else is done in this process."""
+    ours, theirs = socket.socketpair()
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _relay_main(theirs, parent)
+    theirs.close()
+    return pid, ours
+
+
+def _relay_main(sock: socket.socket, parent: int) -> NoReturn:
+    """Runs the relay, in the child right after the fork."""
+    code = 1
+    try:
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc.prctl(_PR_SET_NAME, b"synk-relay", 0, 0, 0)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if os.getppid() == parent:
+            _relay(sock, parent)
+            code = 0
+    except Ended:
+        pass
+    except BaseException:  # noqa: BLE001  # nothing may propagate into the copy of the launcher
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _relay(sock: socket.socket, parent: int) -> None:
+    from synknumba._machines.between import Between
+    from synknumba._machines.relay_first import FirstRelay
+    from synknumba._machines.relay_other import OtherRelay
+
+    job = Between()
+    if job.problem:
+        channel.send(sock, channel.pack(Ready(job.index, job.hosts, job.problem)), (), _nothing)
+    elif job.index == 0:
+        FirstRelay(job, sock, parent).serve()
+    else:
+        channel.send(sock, channel.pack(Ready(job.index, job.hosts)), (), _nothing)
+        OtherRelay(job, sock, parent).serve()
+    job.mpi.Finalize()
+
+
+def _nothing() -> None:
+    """Waits on."""

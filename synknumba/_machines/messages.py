@@ -1,0 +1,108 @@
+"""Messages between the coordinator, the relays and the agents, over sockets; between relays they travel inside MPI messages."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from synknumba._machines.routes import Route
+from synknumba._types import DeviceKind
+from synknumba._wire.messages import News, Warned
+from synknumba._world.machines import Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A relay's first message: the job, or why it cannot be served."""
+
+    index: int  # of the machine
+    hosts: tuple[str, ...]  # name of each machine
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What ranks of other machines need to know of the script's process and of the world."""
+
+    firsts: tuple[int, ...]  # first rank of each machine, and the world size
+    device: DeviceKind
+    devices: tuple[int, ...]  # GPU index of each rank; empty on the CPU
+    profile: bool
+    prefix_output: bool
+    directory: str
+    path: tuple[str, ...]
+    environment: dict[str, str | None]  # variables that the script has changed; None for one that it has removed
+    random_state: Any
+    memory: tuple[int, int]  # of the control block of the coordinator's machine: id and bytes
+    patience: tuple[int, int, int]  # of the processes there
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.firsts[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A command for the ranks of other machines, pickled, and what relays must know of it."""
+
+    payload: bytes
+    route: Route | None = None
+    attached: tuple[tuple[int, int], ...] = ()  # segments: (id, bytes), one descriptor for each
+    dropped_segments: tuple[int, ...] = ()
+    dropped_programs: tuple[int, ...] = ()
+    is_stop: bool = False
+    sequence: int = 0  # to an agent: number of the round
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question outside rounds: "where" the ranks are, or "devices" of each machine."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End the ranks of the world, at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """The script has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """To an agent: complete the round that its relay has rung."""
+
+    sequence: int
+    code: int  # of the compiled wait
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The outcome of a round, or of a start, on a machine.
+
+    Attributes:
+        news: of the ranks.
+        warned: warnings of the ranks.
+        lost: what has ended the world; None if nothing has.
+        sequence: number of the machine's last round.
+        memory: of the control block that was made: id and bytes, with a descriptor.
+        patience: of the processes that use it.
+        refused: why the ranks could not be started; None if they have, or in rounds.
+    """
+
+    news: tuple[tuple[int, News], ...] = ()
+    warned: tuple[Warned, ...] = ()
+    lost: Lost | None = None
+    sequence: int = 0
+    memory: tuple[int, int] = (0, 0)
+    patience: tuple[int, int, int] = (0, 0, 0)
+    refused: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Answers of machines to an `Ask`, by machine."""
+
+    of: dict[int, Any] = field(default_factory=dict)

@@ -1,0 +1,138 @@
+"""What the relays of all machines have in common: segments, moves, and the results of Python functions."""
+
+import mmap
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from synknumba._machines.between import Between
+from synknumba._machines.routes import Move, Route, row_numbers, table_of
+from synknumba._types import Array
+from synknumba._wire.messages import News, Returned
+from synknumba._wire.results import FIRST_LEAF
+
+START, COMMAND, RUN, END, QUIT = range(5)  # kinds of orders
+
+
+class Ended(Exception):  # noqa: N818  # nothing is wrong
+    """Raised while a relay or an agent waits, when the world is ended."""
+
+
+class Mapped:
+    """Segments that a relay has mapped, by id."""
+
+    def __init__(self) -> None:
+        self._maps: dict[int, tuple[int, mmap.mmap]] = {}  # descriptor, mapping
+
+    def add(self, segment: int, fd: int, nbytes: int) -> None:
+        """Maps a segment, or maps all of it again after it has grown; keeps the descriptor."""
+        old = self._maps.get(segment)
+        self._maps[segment] = fd, mmap.mmap(fd, nbytes)
+        if old is not None and old[0] != fd:
+            os.close(old[0])
+
+    def mirror(self, segment: int, nbytes: int) -> int:
+        """Makes or grows the mirror of a segment: a file in memory whose pages come with the rows. Returns its descriptor."""
+        known = self._maps.get(segment)
+        fd = os.memfd_create(f"synk-mirror-{segment}", os.MFD_CLOEXEC) if known is None else known[0]
+        os.ftruncate(fd, nbytes)
+        self.add(segment, fd, nbytes)
+        return fd
+
+    def reserve(self, move: Move) -> None:
+        """Takes memory for bytes that are about to come, so that a lack of it is an error, and not the end of a process."""
+        if move.rows is None:
+            os.posix_fallocate(self._maps[move.segment][0], move.offset, move.nbytes)
+
+    def __call__(self, segment: int, dtype: Any, shape: tuple[int, ...], offset: int) -> Array:
+        """Returns a view of an array in a segment."""
+        return np.ndarray(shape, dtype, self._maps[segment][1], offset)
+
+    def drop(self, segments: Iterable[int]) -> None:
+        """Frees segments."""
+        for segment in segments:
+            found = self._maps.pop(segment, None)
+            if found is not None:
+                os.close(found[0])
+
+    def close(self) -> None:
+        """Frees all segments."""
+        self.drop(tuple(self._maps))
+
+
+class Relay:
+    """State of a relay in one world.
+
+    Args:
+        job: the machines.
+        rounds: communicator of this world's rounds: what an earlier world has left in flight arrives nowhere.
+    """
+
+    def __init__(self, job: Between, rounds: Any) -> None:
+        self.job, self.rounds = job, rounds
+        self.memory = Mapped()
+        self.routes: dict[int, Route] = {}
+        self._lengths: dict[tuple[int, int, int], tuple[int, bool]] = {}  # by program, rank and spec: bytes, whether large
+        self.large: dict[tuple[int, int], tuple[int, mmap.mmap]] = {}  # by program and rank
+
+    def learn(self, number: int, rank: int, news: News) -> None:
+        """Notes how long the results of a Python function are."""
+        if isinstance(news, Returned):
+            self._lengths[number, rank, news.spec] = news.nbytes, news.segment is not None
+
+    def small_bytes(self, number: int, specs: "dict[int, int]") -> int:
+        """Returns the bytes of small results that a round has written, for the numbers that ranks have left there."""
+        known = (self._lengths.get((number, rank, spec), (0, True)) for rank, spec in specs.items())
+        return FIRST_LEAF + max((nbytes for nbytes, is_large in known if not is_large), default=0)
+
+    def large_results(self, number: int, specs: "dict[int, int]") -> list[tuple[int, int]]:
+        """Returns the ranks whose results are in segments of their own, and how many bytes these are."""
+        known = ((rank, self._lengths.get((number, rank, spec), (0, False))) for rank, spec in sorted(specs.items()))
+        return [(rank, nbytes) for rank, (nbytes, is_large) in known if is_large and nbytes]
+
+    def forget(self, programs: Iterable[int]) -> None:
+        """Drops what is known of programs."""
+        gone = set(programs)
+        for number in gone:
+            self.routes.pop(number, None)
+        self._lengths = {key: told for key, told in self._lengths.items() if key[0] not in gone}
+        for key in [key for key in self.large if key[0] in gone]:
+            os.close(self.large.pop(key)[0])
+
+    def keep_large(self, number: int, rank: int, fd: int, nbytes: int) -> None:
+        """Maps the segment of a rank's large results."""
+        old = self.large.pop((number, rank), None)
+        if old is not None:
+            os.close(old[0])
+        self.large[number, rank] = fd, mmap.mmap(fd, nbytes)
+
+    def large_bytes(self, number: int, rank: int, nbytes: int) -> Array:
+        """Returns a view of a rank's large results."""
+        return np.frombuffer(self.large[number, rank][1], np.uint8, nbytes)
+
+    # ---- rows
+
+    def sent(self, move: Move, machine: int, tag: int) -> Any:
+        """Starts to send the bytes of a move; returns the request."""
+        if move.rows is None:
+            view = self.memory(move.segment, np.uint8, (move.nbytes,), move.offset)
+        else:
+            view = np.take(table_of(move, self.memory), row_numbers(move, self.memory)).view(np.uint8)
+        return self.rounds.Isend(view, machine, tag)
+
+    def received(self, move: Move, machine: int, tag: int, watch: Callable[[], None]) -> None:
+        """Receives the bytes of a move."""
+        if move.rows is None:
+            view = self.memory(move.segment, np.uint8, (move.nbytes,), move.offset)
+            self.job.wait(self.rounds.Irecv(view, machine, tag), watch)
+            return
+        packed = np.empty(move.nbytes // move.table[1], np.dtype((np.void, move.table[1])))
+        self.job.wait(self.rounds.Irecv(packed.view(np.uint8), machine, tag), watch)
+        table_of(move, self.memory)[row_numbers(move, self.memory)] = packed
+
+    def close(self) -> None:
+        """Frees all memory."""
+        self.memory.close()
+        self.forget({number for number, _ in self.large})

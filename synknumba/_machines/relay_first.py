@@ -1,0 +1,333 @@
+"""The relay of the coordinator's machine: takes part in rounds like a rank, on behalf of the ranks of all other machines."""
+
+import os
+import pickle
+import select
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._host.segment import Segment
+from synknumba._machines import between, relay
+from synknumba._machines.between import HEAD, ROOM, Between, pickled
+from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Ready, Scene, Told
+from synknumba._machines.relay import Ended, Relay
+from synknumba._machines.routes import Move, unsent
+from synknumba._types import Array
+from synknumba._wire import channel, doorbell
+from synknumba._wire.control import MESSAGE, ControlBlock, Patience
+from synknumba._wire.messages import News, Returned
+from synknumba._world.failure import Death
+from synknumba._world.machines import Lost
+
+SILENCE_SECONDS = 5.0  # after which a machine that works, and whose relay sends pulses meanwhile, counts as lost
+ASK_SECONDS = 5.0
+
+
+@final
+class FirstRelay:
+    """Serves the coordinator until the script has ended.
+
+    Args:
+        job: the machines.
+        sock: socket of the coordinator.
+        coordinator: its process id.
+    """
+
+    def __init__(self, job: Between, sock: socket.socket, coordinator: int) -> None:
+        self._job, self._socket, self._coordinator = job, sock, coordinator
+        self._order = np.zeros(ROOM, np.uint8)
+        self._head = self._order[: 8 * HEAD].view(np.int64)
+        self._abandoned: list[Any] = []  # requests of worlds that were ended
+
+    def serve(self) -> None:
+        """Serves messages outside worlds."""
+        channel.send(self._socket, channel.pack(Ready(0, self._job.hosts)), (), self._watch_parent)
+        while True:
+            message, descriptors = channel.receive(self._socket, self._watch_parent)
+            match message:
+                case Scene():
+                    self._world(message, descriptors)
+                case Ask(what):
+                    self._tell(Answers(self._asked(what)))
+                case Quit():
+                    self.order(relay.QUIT)
+                    return
+                case End():  # of a world that has ended by itself
+                    self._tell(End())
+
+    def _watch_parent(self) -> None:
+        if os.getppid() != self._coordinator:
+            raise Ended
+
+    def _tell(self, message: object, descriptors: Sequence[int] = ()) -> None:
+        channel.send(self._socket, channel.pack(message), descriptors, self._watch_parent)
+
+    def order(self, kind: int, number: int = 0, values: bytes | memoryview = b"", payload: Array | None = None) -> None:
+        """Sends an order to all machines, down the tree."""
+        buffer, size = self._order, 0 if payload is None else len(payload)
+        self._head[:4] = kind, number, len(values), size
+        end = 8 * HEAD + len(values)
+        buffer[8 * HEAD : end] = np.frombuffer(values, np.uint8)
+        fits = end + size <= ROOM
+        if payload is not None and fits:
+            buffer[end : end + size] = payload
+            end += size
+        for child in self._job.children:
+            self._job.jobs.Send(buffer[:end], child, between.ORDER)
+            if payload is not None and not fits:
+                self._job.jobs.Send(payload, child, between.BIG)
+
+    def _asked(self, what: str) -> dict[int, Any]:
+        """Returns what the machines answer to a question; without those that do not in time."""
+        self._job.ask(Ask(what))
+        return {machine: answer for machine, answer in self._replies().items() if answer is not None}
+
+    def _replies(self) -> dict[int, Any]:
+        jobs, mpi, until = self._job.jobs, self._job.mpi, time.monotonic() + ASK_SECONDS
+        found: dict[int, Any] = {}
+        status = mpi.Status()
+        while len(found) < self._job.count - 1 and time.monotonic() < until:
+            if not jobs.Iprobe(source=mpi.ANY_SOURCE, tag=between.REPLY, status=status):
+                time.sleep(0.0005)
+                continue
+            buffer = np.empty(status.Get_count(mpi.BYTE), np.uint8)
+            jobs.Recv(buffer, status.source, between.REPLY)
+            found[status.source] = pickle.loads(buffer.tobytes())  # noqa: S301  # of a relay of this job
+        return found
+
+    def _world(self, scene: Scene, descriptors: Sequence[int]) -> None:
+        world = _World(self, self._job, self._socket, scene, descriptors[0])
+        try:
+            if world.start():
+                world.serve()
+        except Ended:
+            self.order(relay.END)
+            self._replies()
+            self._tell(End())
+        finally:
+            self._abandoned += world.requests
+            world.close()
+
+
+@final
+class _World:
+    """The rounds of one world."""
+
+    def __init__(self, first: FirstRelay, job: Between, sock: socket.socket, scene: Scene, fd: int) -> None:
+        self._first, self._job, self._socket, self._scene = first, job, sock, scene
+        firsts = scene.firsts
+        segment_id, nbytes = scene.memory
+        self._line = firsts[1]
+        memory = Segment.attach(segment_id, fd, nbytes)
+        self._control = ControlBlock(scene.world_size, Patience(*scene.patience), lines=firsts[1] + 1, segment=memory)
+        first.order(relay.START, payload=pickled(scene))
+        self._relay = Relay(job, job.jobs.Dup())
+        self._others = range(1, job.count)
+        self._ranks = {machine: (firsts[machine], firsts[machine + 1]) for machine in self._others}
+        self._machine_of = {rank: machine for machine, (low, high) in self._ranks.items() for rank in range(low, high)}
+        self._answers = {machine: np.zeros(ROOM, np.uint8) for machine in self._others}
+        self._receives = {
+            machine: self._relay.rounds.Recv_init(buffer, machine, between.ANSWER) for machine, buffer in self._answers.items()
+        }
+        self._sent: dict[int, set[tuple[int, int, int, int]]] = {machine: set() for machine in self._others}
+        self._heard: dict[int, float] = {}
+        self.requests: list[Any] = []  # under way
+        self._came: tuple[Forward, list[int]] | None = None  # a command that has come before its round was seen
+
+    def close(self) -> None:
+        """Frees memory."""
+        self._relay.close()
+        self._control.close()
+
+    def start(self) -> bool:
+        """Tells the coordinator whether the ranks of other machines have started."""
+        told = self._hear_all()
+        self._first._tell(told)  # noqa: SLF001  # same module
+        return told.refused is None and told.lost is None
+
+    # ---- rounds
+
+    def serve(self) -> None:
+        """Answers rounds until the world ends."""
+        control, line = self._control, self._line
+        base, lines = control.base, control.lines
+        pauses, yields = control.patience.pauses, control.patience.rank
+        sequence, number = 0, self._await_command(0)
+        while True:
+            sequence += 1
+            told: Told | None = None
+            descriptors: list[int] = []
+            try:
+                if number == MESSAGE:
+                    told = self._command()
+                else:
+                    told, descriptors = self._run(number)
+            except _Silent as silent:
+                told = Told(lost=silent.lost)
+            is_stop = told is not None and told.sequence < 0
+            if told is not None and told.lost is not None:
+                control.note_loss(sequence, line)
+            news = 1 if told is not None and not is_stop else 0
+            spins = (0, 0) if news or is_stop else (pauses, yields)
+            number = doorbell.arrive(base, lines, line, sequence, news, *spins)
+            if number == doorbell.MUST_POST:
+                control.done.post()
+                number = doorbell.NO_COMMAND
+            if is_stop:
+                return
+            if news:
+                self._first._tell(told, descriptors)  # noqa: SLF001
+                for descriptor in descriptors:
+                    os.close(descriptor)
+            if number == doorbell.NO_COMMAND:
+                number = self._await_command(sequence)
+
+    def _await_command(self, sequence: int) -> int:
+        control, patience = self._control, self._control.patience
+        while True:
+            number: int = doorbell.await_command(control.base, sequence, patience.pauses, patience.rank)
+            if number != doorbell.NO_COMMAND:
+                return number
+            self._look()
+            if not control.sleep_line(self._line, sequence, os.getppid()):
+                raise Ended
+
+    def _look(self) -> None:
+        """Reads what the coordinator sends outside rounds, or while one is under way."""
+        self._first._watch_parent()  # noqa: SLF001
+        while self._came is None and select.select([self._socket], [], [], 0)[0]:
+            message, descriptors = channel.receive(self._socket, self._first._watch_parent)  # noqa: SLF001
+            if isinstance(message, Ask):
+                self._first._tell(Answers(self._first._asked(message.what)))  # noqa: SLF001
+            elif isinstance(message, Forward):  # of a round that has begun meanwhile
+                self._came = message, descriptors
+            else:
+                raise Ended
+
+    def _watch(self) -> None:
+        """Looks after the coordinator and the other machines while ranks work."""
+        self._look()
+        rounds, status, byte, now = self._relay.rounds, self._job.mpi.Status(), np.zeros(1, np.uint8), time.monotonic()
+        while rounds.Iprobe(source=self._job.mpi.ANY_SOURCE, tag=between.PULSE, status=status):
+            rounds.Recv(byte, status.source, between.PULSE)
+            self._heard[status.source] = now
+        for machine, heard in self._heard.items():
+            if now - heard > SILENCE_SECONDS:
+                host, (first, after) = self._job.hosts[machine], self._ranks[machine]
+                which = f"rank {first}" if after == first + 1 else f"ranks {first} to {after - 1}"
+                reason = f"machine {machine} ({host}), of {which}, has not been heard of for {SILENCE_SECONDS:.0f} s"
+                raise _Silent(Lost(reason, Death(first, 0, None, host)))
+
+    def _command(self) -> Told | None:
+        while self._came is None:
+            channel.wait_for(self._socket, self._first._watch_parent)  # noqa: SLF001
+            self._look()
+        (message, descriptors), self._came = self._came, None
+        for (segment, nbytes), fd in zip(message.attached, descriptors, strict=True):
+            self._relay.memory.add(segment, fd, nbytes)
+        if message.route is not None:
+            self._relay.routes[message.route.number] = message.route
+        self._relay.memory.drop(message.dropped_segments)
+        self._relay.forget(message.dropped_programs)
+        self._first.order(relay.COMMAND, payload=pickled(message))
+        if message.is_stop:
+            self._hear_all()
+            return Told(sequence=-1)
+        told = self._hear_all()
+        return told if told.news or told.warned or told.lost is not None else None
+
+    def _run(self, number: int) -> tuple[Told | None, list[int]]:
+        route = self._relay.routes[number]
+        packed = bytes(self._control.values[: route.size])
+        self._start_receives()
+        self._first.order(relay.RUN, number, packed)
+        backs: dict[int, tuple[Move, ...]] = {}
+        for machine, (first, after) in self._ranks.items():
+            ins, backs[machine] = route.at(packed, first, after)
+            self.requests += [self._relay.sent(move, machine, between.ROWS) for move in unsent(ins, self._sent[machine])]
+        told = self._hear_all(number, started=True)
+        self._job.wait_all(self.requests, self._watch)
+        self.requests.clear()
+        if any(not isinstance(item, Returned) for _, item in told.news) or told.lost is not None:
+            return told, []
+        descriptors = self._learn(number, told.news)
+        for machine, moves in backs.items():
+            for move in moves:
+                self._relay.received(move, machine, between.BACK, self._watch)
+        if route.small_bytes < 0:
+            self._receive_large(number, route.small_start)
+        return (told if told.news or told.warned else None), descriptors
+
+    def _learn(self, number: int, news: Sequence[tuple[int, News]]) -> list[int]:
+        """Makes memory for large results of functions; returns descriptors of it, in the order of the news."""
+        descriptors = []
+        for rank, item in news:
+            self._relay.learn(number, rank, item)
+            if isinstance(item, Returned) and item.segment is not None:
+                nbytes = item.segment[1]
+                known = self._relay.large.get((number, rank))
+                if known is None or len(known[1]) != nbytes:
+                    fd = os.memfd_create(f"synk-results-{rank}", os.MFD_CLOEXEC)
+                    os.ftruncate(fd, nbytes)
+                    self._relay.keep_large(number, rank, fd, nbytes)
+                descriptors.append(os.dup(self._relay.large[number, rank][0]))
+        return descriptors
+
+    def _receive_large(self, number: int, start: int) -> None:
+        specs = self._control.results[:, start : start + 8].copy().view(np.int64)[:, 0]
+        for rank, nbytes in self._relay.large_results(number, {rank: int(specs[rank]) for rank in self._machine_of}):
+            view = self._relay.large_bytes(number, rank, nbytes)
+            self._job.wait(self._relay.rounds.Irecv(view, self._machine_of[rank], between.BACK), self._watch)
+
+    # ---- answers
+
+    def _start_receives(self) -> None:
+        for request in self._receives.values():
+            request.Start()
+
+    def _hear_all(self, number: int | None = None, *, started: bool = False) -> Told:
+        """Waits for the answers of all machines, and returns what they tell together."""
+        if not started:
+            self._start_receives()
+        self._heard = dict.fromkeys(self._others, time.monotonic())
+        news: list[tuple[int, News]] = []
+        warned: list[Any] = []
+        lost = refused = None
+        for machine in self._others:
+            self._job.wait(self._receives[machine], self._watch)
+            del self._heard[machine]
+            told = self._read(machine, number)
+            if told is not None:
+                news += told.news
+                warned += told.warned
+                lost, refused = lost or told.lost, refused or told.refused
+                if lost is not None:  # the others may wait for its ranks
+                    break
+        return Told(tuple(news), tuple(warned), lost, refused=refused)
+
+    def _read(self, machine: int, number: int | None) -> Told | None:
+        """Reads an answer: copies small results to where ranks of this machine write theirs, and returns the rest."""
+        buffer = self._answers[machine]
+        _, ranks, used, size = buffer[:32].view(np.int64).tolist()
+        body = buffer[8 * HEAD :]
+        total = ranks * used + size
+        if total > len(body):
+            body = np.empty(total, np.uint8)
+            self._job.wait(self._relay.rounds.Irecv(body, machine, between.BIG), self._watch)
+        if used:
+            first, after = self._ranks[machine]
+            start = 0 if number is None else max(self._relay.routes[number].small_start, 0)
+            self._control.results[first:after, start : start + used] = body[: ranks * used].reshape(ranks, used)
+        return pickle.loads(body[ranks * used : total].tobytes()) if size else None  # noqa: S301  # of a relay of this job
+
+
+class _Silent(Exception):  # noqa: N818
+    """Raised while a round waits for a machine that is not heard of any more."""
+
+    def __init__(self, lost: Lost) -> None:
+        super().__init__(lost.reason)
+        self.lost = lost

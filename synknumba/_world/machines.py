@@ -1,0 +1,108 @@
+"""What worlds of several machines are to the coordinator; `_machines` has the processes that serve them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from synknumba._types import DeviceKind
+from synknumba._wire.control import ControlBlock
+from synknumba._wire.messages import Command, News, Warned
+from synknumba._world.failure import Death
+
+
+@dataclass(frozen=True, slots=True)
+class MachineDevices:
+    """What a machine has."""
+
+    cores: int
+    gpus: int = 0
+    problem: str = ""  # why GPUs cannot be used
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A rank, or a machine, that has died: everything that `RankDied` tells of it."""
+
+    reason: str
+    death: Death
+    stack: str = ""
+    stderr: str = ""
+
+
+class OtherMachines(Protocol):
+    """The machines of a job other than the script's, and the ranks of a world on them.
+
+    Attributes:
+        hosts: name of each machine, this one first.
+        ranks_each: number of ranks that each machine is to have; None for one for each device.
+        line: line of the control block with which the ranks of other machines answer rounds.
+    """
+
+    hosts: tuple[str, ...]
+    ranks_each: int | None
+    line: int
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process that serves them has ended."""
+        ...
+
+    def devices(self) -> list[MachineDevices]:
+        """Returns what each machine has, this one first."""
+        ...
+
+    def start(
+        self,
+        control: ControlBlock,
+        firsts: tuple[int, ...],
+        device: DeviceKind,
+        devices: tuple[int, ...],
+        *,
+        profile: bool,
+        prefix_output: bool,
+    ) -> None:
+        """Starts the ranks of a world.
+
+        Args:
+            control: control block of this machine.
+            firsts: first rank of each machine, and the number of ranks.
+            device: kind of their devices.
+            devices: index of each rank's GPU on its machine; empty on the CPU.
+            profile: as for `fork()`.
+            prefix_output: as for `fork()`.
+        """
+
+    def await_start(self, watch: Callable[[], None]) -> Sequence[Warned]:
+        """Waits until the ranks have started; returns their warnings, and raises the error of those that could not."""
+        ...
+
+    def send(self, command: Command, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
+        """Sends a command, also pickled, as part of a round."""
+
+    def read(self, watch: Callable[[], None]) -> tuple[list[tuple[int, News, list[int]]], Sequence[Warned], Lost | None]:
+        """Receives the news of a round: of ranks, with descriptors; warnings; and what has died."""
+        ...
+
+    def where(self) -> dict[int, str]:
+        """Returns the stacks of the ranks."""
+        ...
+
+    def end(self) -> None:
+        """Ends the ranks at once, if they have not been ended, and waits until they have."""
+
+
+current: list[OtherMachines] = []  # the other machines, if the script was started on several
+ranks_alone: list[int] = []  # the number of ranks that the launcher asked for on one machine
+
+
+def firsts_of(counts: Sequence[int]) -> tuple[int, ...]:
+    """Returns the first rank of each machine, and the number of ranks.
+
+    >>> firsts_of([2, 3])
+    (0, 2, 5)
+    """
+    total, firsts = 0, [0]
+    for count in counts:
+        total += count
+        firsts.append(total)
+    return tuple(firsts)
