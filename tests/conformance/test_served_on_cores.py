@@ -65,13 +65,18 @@ def divide(x, by):
 
 def test_an_error_of_a_kernel(served):
     x = synk.data(np.arange(0, 4000, 100))
-    for _ in range(6):
-        divide(x, 1)
+    found = 0
+    for _ in range(100):  # on busy cores, as above
+        for _ in range(6):
+            divide(x, 1)
+        found += served()
+        if found >= 2:
+            break
+    assert found >= 2
     with pytest.raises(synk.RankError, match="by nothing"):
         divide(x, 0)
     divide(x, 10)
     assert_array_equal(x.data, np.arange(0, 400, 10))
-    assert served() >= 2
 
 
 @synk.parallel(grid=1, block=1)
