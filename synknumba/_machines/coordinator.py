@@ -11,7 +11,7 @@ from typing import Any, final
 
 from synknumba._device import usable_cores
 from synknumba._errors import WorldError
-from synknumba._host.children import has_ended, lives
+from synknumba._host.children import lives
 from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Ready, Scene, Told
 from synknumba._machines.routes import Route
 from synknumba._types import DeviceKind
@@ -22,6 +22,7 @@ from synknumba._wire.program import Program, Transfer
 from synknumba._world.machines import Lost, MachineDevices
 
 END_SECONDS = 10.0  # for the ranks of other machines to end
+EXIT_SECONDS = 0.2  # launchers kill all processes when one fails, and report that instead of the script's exit code
 
 
 @final
@@ -42,8 +43,9 @@ class Coordinator:
         self.line = -1
         self._control: ControlBlock | None = None
         self._styles: dict[int, str] = {}
-        self._is_open = False
+        self._is_open = self._is_stopping = False
         self._owner = os.getpid()
+        self.exit_code = 0  # of the script
 
     @property
     def is_dead(self) -> bool:
@@ -125,7 +127,7 @@ class Coordinator:
                     forward = Forward(payload, Route.of(program, is_kernel=True))
             case Stop():
                 forward = Forward(payload, is_stop=True)
-                self._is_open = False
+                self._is_stopping = True
         self._send(forward, descriptors if isinstance(command, Attach) else (), watch)
 
     def read(self, watch: Callable[[], None]) -> tuple[list[tuple[int, News, list[int]]], Sequence[Warned], Lost | None]:
@@ -153,9 +155,10 @@ class Coordinator:
                 raise TimeoutError
 
         try:
-            self._send(End(), (), watch)
-            self._wake()
-            self._is_open = False
+            if not self._is_stopping:
+                self._send(End(), (), watch)
+                self._wake()
+            self._is_open = self._is_stopping = False
             while not isinstance(channel.receive(self._socket, watch)[0], End):
                 pass  # what was under way
         except (TimeoutError, EOFError, OSError):
@@ -165,13 +168,20 @@ class Coordinator:
         """Ends the job: the script has ended."""
         if os.getpid() != self._owner:
             return
-        try:
-            self._send(Quit(), (), _no_limit)
-        except OSError:
-            return
         deadline = time.monotonic() + END_SECONDS
-        while not has_ended(self._pid) and time.monotonic() < deadline:
-            time.sleep(0.001)
+
+        def watch() -> None:
+            if time.monotonic() > deadline or self.is_dead:
+                raise TimeoutError
+
+        try:
+            self._send(Quit(), (), watch)
+            while not isinstance(channel.receive(self._socket, watch)[0], Quit):
+                pass
+        except (TimeoutError, EOFError, OSError):
+            return
+        if self.exit_code:
+            time.sleep(EXIT_SECONDS)
 
     def _end_relay(self) -> None:
         if not self.is_dead:

@@ -7,6 +7,7 @@ import runpy
 import signal
 import socket
 import sys
+import time
 import traceback
 import types
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import NoReturn
 
 from synknumba._machines.agent import Agent
 from synknumba._machines.coordinator import Coordinator
-from synknumba._machines.messages import Ready
+from synknumba._machines.messages import Quit, Ready
 from synknumba._machines.relay import Ended
 from synknumba._wire import channel
 from synknumba._world import engine
@@ -73,13 +74,16 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
     if ready.problem:
         return _refused(ready.problem)
     if ready.index > 0:
-        Agent(sock, ready.index, ready.hosts[ready.index]).serve()
-        os.waitpid(pid, 0)
-        return 0
+        try:
+            Agent(sock, ready.index, ready.hosts[ready.index]).serve()
+        except EOFError:
+            return _refused(f"the relay of machine {ready.index} ({ready.hosts[ready.index]}) has ended")
+        os._exit(0)  # at once: the launcher may end the job as soon as the script's process has failed
     coordinator = Coordinator(sock, pid, ready, ranks_per_node)
     machines_module.current[:] = [coordinator]
     atexit.register(_end_job, coordinator)
-    return _run_script(script, arguments, is_module=is_module)
+    coordinator.exit_code = _run_script(script, arguments, is_module=is_module)
+    return coordinator.exit_code
 
 
 def _refused(problem: str) -> int:
@@ -174,14 +178,23 @@ def _relay(sock: socket.socket, parent: int) -> None:
     from synknumba._machines.relay_other import OtherRelay
 
     job = Between()
-    if job.problem:
-        channel.send(sock, channel.pack(Ready(job.index, job.hosts, job.problem)), (), _nothing)
-    elif job.index == 0:
-        FirstRelay(job, sock, parent).serve()
-    else:
-        channel.send(sock, channel.pack(Ready(job.index, job.hosts)), (), _nothing)
-        OtherRelay(job, sock, parent).serve()
-    job.mpi.Finalize()
+    channel.send(sock, channel.pack(Ready(job.index, job.hosts, job.problem)), (), _nothing)
+    if not job.problem:
+        (FirstRelay if job.index == 0 else OtherRelay)(job, sock, parent).serve()
+    # Hydra, the mpiexec of MPICH and Intel MPI, takes the end of MPI in a relay for that of its machine, and ends the others.
+    # Open MPI's takes the end of a process before that of its MPI for a failure.
+    is_hydra = "PMI_FD" in os.environ and "SLURM_STEP_ID" not in os.environ
+    if not is_hydra:
+        job.mpi.Finalize()
+    channel.send(sock, channel.pack(Quit()), (), _nothing)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):  # launchers wait until all processes have closed them
+        os.dup2(null, stream)
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    if is_hydra:
+        job.mpi.Finalize()
 
 
 def _nothing() -> None:

@@ -67,7 +67,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """The script has ended."""
+    """The script has ended; or, from a relay, so have the ranks of all machines."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 from synknumba._host.segment import Segment
 from synknumba._machines import between, relay
 from synknumba._machines.between import HEAD, ROOM, Between, pickled
-from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Ready, Scene, Told
+from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Scene, Told
 from synknumba._machines.relay import Ended, Relay
 from synknumba._machines.routes import Move, unsent
 from synknumba._types import Array
@@ -45,7 +45,6 @@ class FirstRelay:
 
     def serve(self) -> None:
         """Serves messages outside worlds."""
-        channel.send(self._socket, channel.pack(Ready(0, self._job.hosts)), (), self._watch_parent)
         while True:
             message, descriptors = channel.receive(self._socket, self._watch_parent)
             match message:
@@ -104,6 +103,7 @@ class FirstRelay:
         try:
             if world.start():
                 world.serve()
+                self._tell(End())
         except Ended:
             self.order(relay.END)
             self._replies()

@@ -14,7 +14,7 @@ import numpy as np
 from synknumba._host.segment import Segment
 from synknumba._machines import between, relay
 from synknumba._machines.between import HEAD, ROOM, Between, pickled
-from synknumba._machines.messages import Answers, End, Finish, Forward, Quit, Scene, Told
+from synknumba._machines.messages import Answers, End, Finish, Forward, Scene, Told
 from synknumba._machines.relay import Ended, Relay
 from synknumba._machines.routes import unsent
 from synknumba._types import Array
@@ -57,7 +57,6 @@ class OtherRelay:
                     self._end()
                 case relay.QUIT:
                     self._drop_world()
-                    self.tell(Quit())
                     return
 
     def _next(self) -> tuple[int, int, bytes, bytes]:

@@ -1,0 +1,29 @@
+"""The conformance suite over several machines, unedited: its rows of cores, with their ranks on all machines of a job."""
+
+import re
+
+import pytest
+
+from tests.machines.jobs import Job
+
+pytestmark = pytest.mark.mpi
+
+# Files of tests/conformance, and how many tests of them a job runs at least.
+FEW = ("test_rows.py", "collectives/test_moves.py", "variables/test_manual.py")
+SECONDS = 900.0
+
+
+def run(machines: int, ranks: int, files: list[str], folder, *options: str) -> int:
+    """Runs tests in a job; returns how many have passed."""
+    paths = [f"tests/conformance/{name}" for name in files]
+    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "cpu3 or cpu2", *options, *paths]
+    job = Job(machines, ranks, arguments, folder)
+    lines = job.finish(seconds=SECONDS)
+    job.check_nothing_left()
+    found = re.search(r"(\d+) passed", lines[-1] if lines else "")
+    assert found is not None, job.told
+    return int(found[1])
+
+
+def test_some(tmp_path):
+    assert run(2, 1, [*FEW], tmp_path, "--quick") > 20

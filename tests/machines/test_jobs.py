@@ -1,0 +1,187 @@
+"""Scripts on several machines: what they can do, and what happens when something dies."""
+
+import os
+import signal
+
+import pytest
+
+from tests.machines.jobs import start
+from tests.quick import whole
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize("shape", [(2, 1), *whole((2, 2), (3, 1))], ids=lambda shape: f"{shape[0]}x{shape[1]}")
+def test_a_script(shape, tmp_path):
+    """Its ranks, what they know of the script, and worlds after each other, also of fewer ranks than machines."""
+    machines, ranks = shape
+    job = start(
+        machines,
+        ranks,
+        """
+        os.environ["SYNK_TEST_VALUE"] = "7"
+        os.environ.pop("SYNK_TEST_GONE", None)
+        os.chdir("/")
+
+        @synk.function(outputs="min")
+        def knows(x):
+            here = os.getcwd() == "/" and os.environ.get("SYNK_TEST_VALUE") == "7"
+            return int(here and "SYNK_TEST_GONE" not in os.environ)
+
+        if __name__ == "__main__":
+            with synk.fork(device="cpu") as world:
+                say("ranks", world.world_size)
+                assert total(ROWS) == ROWS.sum()
+            for size in (1, world.world_size + 1, 2):
+                with synk.fork(size, device="cpu") as world:
+                    assert world.world_size == size
+                    assert knows(ROWS) == 1
+                    assert total(ROWS) == ROWS.sum()
+                    assert total(ROWS, batch=[5, 3, 1000]) == 1008.0
+                    v = synk.variable(np.arange(3.0))
+                    synk.all_reduce(v, "sum")
+                    assert v.get_value().tolist() == [0.0, 1.0 * size, 2.0 * size]
+            say("done")
+        """,
+        tmp_path,
+        SYNK_TEST_GONE="1",
+    )
+    assert job.finish() == [f"ranks {machines * ranks}", "done"]
+    job.check_nothing_left()
+
+
+def test_errors_and_deaths(tmp_path):
+    """An exception of ranks leaves the world usable; the death of one ends it, with the machine's name, and `fork()` works."""
+    job = start(
+        2,
+        2,
+        """
+        @synk.function(outputs=None)
+        def fail(x, rank):
+            raise ValueError(f"on {rank}")
+
+        def here():
+            return total(ROWS) == ROWS.sum()
+
+        x = synk.data(ROWS)
+        for victim in (1, 3):
+            with synk.fork(device="cpu") as world:
+                assert total(x) == ROWS.sum()
+                try:
+                    fail(x, synk.RANK)
+                except synk.RankError as error:
+                    assert [one.rank for one in error.failures] == [0, 1, 2, 3], error
+                    assert error.failures[3].message == "on 3"
+                assert total(x) == ROWS.sum()
+                began = time.monotonic()
+                try:
+                    strike(x, synk.RANK, victim, 0)
+                except synk.RankDied as error:
+                    assert error.rank == victim and error.exitcode == -9, error
+                    assert " on " + os.uname().nodename in str(error), error
+                    assert time.monotonic() - began < 10.0
+                    say("died", victim)
+                assert (x.data == ROWS).all()
+        """,
+        tmp_path,
+    )
+    assert job.finish() == ["died 1", "died 3"]
+    job.check_nothing_left()
+
+
+def test_a_rank_that_is_killed_between_calls(tmp_path):
+    job = start(
+        2,
+        1,
+        """
+        @synk.function(outputs="max")
+        def pid(x, rank):
+            return os.getpid() if rank == 1 else 0
+
+        with synk.fork(device="cpu") as world:
+            os.kill(int(pid(ROWS, synk.RANK)), signal.SIGKILL)
+            try:
+                total(ROWS)
+            except synk.RankDied as error:
+                say("died", error.rank)
+        with synk.fork(device="cpu", timeout=1.0) as world:
+            @synk.function(outputs=None)
+            def slow(x, rank):
+                time.sleep(60.0 * rank)
+
+            try:
+                slow(ROWS, synk.RANK)
+            except synk.CallTimeout as error:
+                assert "in slow" in error.stacks[1], error.stacks
+                say("timeout")
+        assert synk.fork(2, device="cpu").world_size == 2
+        assert total(ROWS) == ROWS.sum()
+        """,
+        tmp_path,
+    )
+    assert job.finish() == ["died 1", "timeout"]
+    job.check_nothing_left()
+
+
+@pytest.mark.parametrize("victim", ["script", *whole("relay", "agent")])
+def test_processes_that_are_killed(victim, tmp_path):
+    """MPI cannot go on without one of its processes, so the launcher ends the job; nothing is left of it."""
+    job = start(
+        2,
+        1,
+        """
+        @synk.function(outputs="max")
+        def parent(x, rank):
+            return os.getppid() if rank == 1 else 0
+
+        with synk.fork(device="cpu") as world:
+            agent = int(parent(ROWS, synk.RANK))
+            say("pids", os.getpid(), agent)
+            while True:
+                total(ROWS)
+        """,
+        tmp_path,
+    )
+    _, script, agent = job.expect("pids").split()
+    pids = {"script": int(script), "agent": int(agent), "relay": relay_of(int(script))}
+    os.kill(pids[victim], signal.SIGKILL)
+    job.finish(code=None)
+    job.check_nothing_left()
+
+
+def relay_of(pid: int) -> int:
+    """The relay is the child of that name."""
+    with open(f"/proc/{pid}/task/{pid}/children") as children:
+        for child in children.read().split():
+            with open(f"/proc/{child}/comm") as name:
+                if name.read().strip() == "synk-relay":
+                    return int(child)
+    raise AssertionError("no relay")
+
+
+def test_ctrl_c(tmp_path):
+    job = start(
+        2,
+        1,
+        """
+        with synk.fork(device="cpu") as world:
+            say("ready")
+            try:
+                while True:
+                    total(ROWS)
+            except KeyboardInterrupt:
+                say("interrupted")
+                raise
+        """,
+        tmp_path,
+    )
+    job.expect("ready")
+    os.kill(job.process.pid, signal.SIGINT)  # as a terminal does, to mpiexec
+    job.finish(code=None)
+    job.check_nothing_left()
+
+
+def test_the_exit_code_is_that_of_the_script(tmp_path):
+    job = start(2, 1, "synk.fork(device='cpu'); sys.exit(7)", tmp_path)
+    assert job.finish(code=7) == []
+    job.check_nothing_left()
