@@ -79,7 +79,7 @@ class TrainFunction:
         self._updater = Updater(optimizer, params, self._sums, on_nonfinite=on_nonfinite, has_sums=True)
         self._sequences: dict[tuple[bool, bool, bool, int], CallSequence[..., Any]] = {}
         self._orders: dict[tuple[int, ...], Data] = {}
-        self._submitted = 0
+        self._read: tuple[Data, ...] = ()  # row numbers that ranks may still be reading, of a submitted step
         self._tries = record is None  # whether a step may find out that the gradient cannot be recorded
 
     @property
@@ -110,7 +110,7 @@ class TrainFunction:
             BatchError: there are no rows, or `batch` selects none.
             Others as a call.
         """
-        given, order = self._minibatch(batch, named, turn=0)
+        given, order = self._minibatch(batch, named)
         return self._loss(self._run(given, order, num_slices, {}))
 
     @shortened
@@ -123,13 +123,18 @@ class TrainFunction:
         Returns:
             The future of the mean loss.
         """
-        self._submitted += 1
-        given, order = self._minibatch(batch, named, turn=self._submitted % 2)  # the step in flight reads the other rows
-        if self._tries:
+        given, order = self._minibatch(batch, named)
+        if self._tries and current_world().device == "cuda":
             found = self._run(given, order, num_slices, {})
             return TrainFuture(None, lambda: self._loss(found))
-        arguments = self._arguments(given, order)
-        future = self._with_scratch(lambda: self._sequence(given, order, num_slices).submit(*arguments))
+        arguments, new, before = self._arguments(given, order), () if order is None else (order,), self._read
+        self._read = (*before, *new)  # Ctrl-C in `submit` leaves open which step is in flight
+        try:
+            future = self._with_scratch(lambda: self._sequence(given, order, num_slices).submit(*arguments))
+        except SynkError:
+            self._read = before
+            raise
+        self._read = new
         return TrainFuture(future, lambda: self._loss(future.result()))
 
     @shortened
@@ -206,17 +211,23 @@ class TrainFunction:
         """Shows the gradient and the parameters."""
         return f"<TrainFunction of {self._gradient.name}, {self.params!r}>"
 
-    def _minibatch(self, batch: Sequence[Any], named: dict[str, Any], turn: int) -> tuple[list[Any], Data | None]:
+    def _minibatch(self, batch: Sequence[Any], named: dict[str, Any]) -> tuple[list[Any], Data | None]:
         """Returns the inputs of a step, and its rows if it selects some."""
         _refuse_in_sequences()
         rows = named.pop("batch", None)
         given = self._gradient.named(batch, named)
         if rows is None:
             return given, None
-        return given, self._order(_selected(rows, self._gradient.rows_to_select(given, "batch"))[None], turn)
+        return given, self._order(_selected(rows, self._gradient.rows_to_select(given, "batch"))[None])
 
-    def _order(self, lines: Array, turn: int = 0) -> Data:
-        """Returns row numbers as `Data`, of which those of a shape are kept: other ones would be planned anew."""
+    def _order(self, lines: Array) -> Data:
+        """Returns row numbers as `Data`, of which those of a shape are kept: other ones would be planned anew.
+
+        It is not the `Data` of a submitted step, which may be in flight: that would get other rows.
+        """
+        turn = 0
+        while any(self._orders.get((*lines.shape, turn)) is one for one in self._read):
+            turn += 1
         key = *lines.shape, turn
         kept = self._orders.pop(key, None)
         if kept is None:

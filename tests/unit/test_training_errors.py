@@ -1,5 +1,7 @@
 """Bad input of training: told before anything is sent, or as the rank's own words, and the step can be called again."""
 
+import time
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -225,3 +227,29 @@ def test_large_finite_gradients():
     step = make(lambda x, y, w: (0.0, np.full(2, 6e160)), np.zeros(2), optim.sgd(1e-160))
     step(X, Y)
     np.testing.assert_allclose(step.params.get_value(), [-2, -2])
+
+
+def test_rows_of_submitted_steps_are_not_those_of_the_next():
+    def slowly(x, w):
+        time.sleep(0.05)  # the next step is asked for meanwhile
+        return x.sum(), w
+
+    x, step = synk.data(np.arange(6.0)), make(slowly, np.zeros(2), SGD)
+    futures = [step.submit(x, batch=[row, row]) for row in (1, 2)]
+    assert step(x, batch=[3, 3]) == 3
+    futures += [step.submit(x, batch=[4, 4]) for _ in range(2)]
+    assert step.epoch(x, order=[[5, 5]]) == [5]
+    futures.append(step.submit(x, batch=[0, 0]))
+    with pytest.raises(synk.ArgumentError, match="num_slices must be a positive int"):
+        step.submit(x, batch=[5, 5], num_slices=0)
+    futures.append(step.submit(x, batch=[5, 5]))
+    assert [one.result() for one in futures] == [1, 2, 4, 4, 0, 5]
+
+
+def test_the_first_submitted_step_is_not_waited_for():
+    def fails(x, y, w):
+        raise ValueError("so it is")
+
+    future = make(fails, np.zeros(2), SGD).submit(X, Y)
+    with pytest.raises(synk.RankError, match="so it is"):
+        future.result()
