@@ -235,7 +235,7 @@ class SequencePlan:
             world.command(Install(None, self.program), info=CallInfo(name))
         self._layout = struct.Struct("<" + HEAD + trace.scalars)
         self._pack, self._memory = self._layout.pack_into, world.ranks.values.data
-        self._collect = self._make_collect()
+        self._collect_quickly = self._make_collect()
         self.outside = [pair for pair in trace.outside.values() if _has_other_owner(pair)]  # others are constants
         self._looked = tuple(trace.looked.values())
         self._changed = tuple(trace.changed.values())
@@ -351,22 +351,24 @@ class SequencePlan:
 
     def collect(self) -> Any:
         """Returns the results of the last iteration."""
-        return self._collect()
+        return self._collect_all() if self._collect_quickly is None else self._collect_quickly()
 
-    def _make_collect(self) -> Callable[[], Any]:
+    def _make_collect(self) -> Callable[[], Any] | None:
+        """Returns a quick way to collect; None if there is none. It must not refer to the plan, which would outlive its use."""
+        structure = self._structure
         if len(self._turns) > 1:
-            return self._collect_all
-        if self._structure == NONE:
+            return None
+        if structure == NONE:
             return lambda: None
         if not self._leaves:
-            return lambda: unflatten(self._structure, [])
-        if len(self._leaves) == 1 and self._structure == LEAF:
+            return lambda: unflatten(structure, [])
+        if len(self._leaves) == 1 and structure == LEAF:
             (one,), (leaf,) = self._results, self._leaves
             if one is None:
                 return lambda: leaf
             if one.index is None:
                 return partial(one.plan.collect, one.count)
-        return self._collect_all
+        return None
 
     def _collect_all(self) -> Any:
         found: dict[int, Any] = {}

@@ -1,6 +1,8 @@
 """Bad input of training: told before anything is sent, or as the rank's own words, and the step can be called again."""
 
+import gc
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -253,3 +255,16 @@ def test_the_first_submitted_step_is_not_waited_for():
     future = make(fails, np.zeros(2), SGD).submit(X, Y)
     with pytest.raises(synk.RankError, match="so it is"):
         future.result()
+
+
+def test_what_a_step_of_another_shape_has_kept_is_freed_at_once(monkeypatch):
+    monkeypatch.setattr("synknumba._call.sequence.PLANS_KEPT", 1)
+    step = make(gradient, np.zeros(2), SGD)
+    step(X, Y)
+    ((plans,),) = ([weakref.ref(plan) for plan, _ in one._plans.values()] for one in step._sequences.values())
+    gc.disable()  # each holds shared memory and descriptors, of which the collector knows nothing
+    try:
+        step(X[:3], Y[:3])
+        assert plans() is None
+    finally:
+        gc.enable()
