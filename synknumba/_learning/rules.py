@@ -7,9 +7,10 @@ Rules have no constants of their own: a number in a rule would be of 64 bits in 
 """
 
 import math
+from numbers import Real
 from typing import Any
 
-from numpy import absolute, maximum, minimum, sign, sqrt
+from numpy import absolute, bool_, maximum, minimum, sign, sqrt
 
 from synknumba._errors import ArgumentError, DataError
 from synknumba._learning.schedules import Schedule, schedule_of
@@ -460,7 +461,7 @@ def decay_weights(decay: Rate, mask: Any = None) -> Optimizer:
         if spread_out is None:
             raise DataError(f"the mask is {describe(flatten(given)[1])}, but the parameters are {describe(structure)}")
         for path, one in zip(paths(structure), spread_out, strict=True):
-            if not isinstance(one, bool):
+            if not isinstance(one, bool | bool_):
                 raise DataError(f"the mask needs True or False for params{path}, got {one!r}")
         return unflatten(structure, [float(one) for one in spread_out])
 
@@ -521,12 +522,12 @@ def _moments(what: str, rate: Rate, beta1: float, beta2: float, epsilon: float) 
 
 
 def _fraction(what: str, name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < 1:
         raise ArgumentError(f"{what} needs {name} as a number from 0 to below 1, got {value!r}")
     return float(value)
 
 
 def _positive(what: str, name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
         raise ArgumentError(f"{what} needs {name} as a positive number, got {value!r}")
     return float(value)

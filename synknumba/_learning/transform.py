@@ -104,7 +104,7 @@ class Optimizer:
         parts = tuple(
             {slot.name: unflatten(structure, _first(slot, params, leaves)) for slot in one.slots} for one in self.transforms
         )
-        gathered = unflatten(structure, [leaf * 0 for leaf in leaves]) if self.every > 1 else None
+        gathered = unflatten(structure, [_zeros(leaf) for leaf in leaves]) if self.every > 1 else None
         return State(0, parts, 0, gathered)
 
     def update(self, gradient: Any, state: State, params: Any) -> tuple[Any, State]:
@@ -120,26 +120,30 @@ class Optimizer:
         """
         leaves, structure = _parameters(params)
         steps = _gradient(gradient, leaves, structure)
-        self._check_state(state, structure)
+        self._check_state(state, leaves, structure)
         if self.every == 1:
             steps, parts = self._passed(steps, state, leaves, structure)
             return unflatten(structure, steps), State(state.steps + 1, parts)
         weight = 1.0 / (state.waiting + 1)
         gathered = [mean + (one - mean) * weight for mean, one in zip(flatten(state.gathered)[0], steps, strict=True)]
         if state.waiting + 1 < self.every:
-            nothing = unflatten(structure, [leaf * 0 for leaf in leaves])
+            nothing = unflatten(structure, [_zeros(leaf) for leaf in leaves])
             return nothing, state._replace(waiting=state.waiting + 1, gathered=unflatten(structure, gathered))
         steps, parts = self._passed(gathered, state, leaves, structure)
         return unflatten(structure, steps), State(
-            state.steps + 1, parts, 0, unflatten(structure, [leaf * 0 for leaf in leaves])
+            state.steps + 1, parts, 0, unflatten(structure, [_zeros(leaf) for leaf in leaves])
         )
 
-    def _check_state(self, state: State, structure: Structure) -> None:
+    def _check_state(self, state: State, params: Sequence[Any], structure: Structure) -> None:
         """Raises `DataError` for the state of another optimiser, or of other parameters."""
         wanted = [{slot.name for slot in one.slots} for one in self.transforms]
         parts = getattr(state, "parts", None)
         same = parts is not None and [{*part} for part in parts] == wanted and (self.every > 1) == (state.gathered is not None)
-        if not same or any(parts_like(structure, one) is None for part in parts or () for one in part.values()):
+        if same:
+            trees = [*(one for part in state.parts for one in part.values()), *([state.gathered] if self.every > 1 else [])]
+            shapes = [np.shape(one) for one in params]
+            same = all(shapes == [np.shape(one) for one in parts_like(structure, tree) or ()] for tree in trees)
+        if not same:
             raise DataError(f"the state is not one that init of {self!r} has made for such parameters")
 
     def _passed(
@@ -147,7 +151,7 @@ class Optimizer:
     ) -> tuple[list[Any], tuple[dict[str, Any], ...]]:
         parts = []
         for one, part in zip(self.transforms, state.parts, strict=True):
-            numbers = one.numbers(float(state.steps))
+            numbers = tuple(map(float, one.numbers(float(state.steps))))  # NumPy's float64 would make float32 so
             if one.needs_norm:
                 numbers = (*numbers, global_norm(steps))
             slots = [flatten(part[slot.name])[0] for slot in one.slots]
@@ -265,10 +269,14 @@ def _gradient(gradient: Any, params: Sequence[Any], structure: Structure, what: 
     leaves = parts_like(structure, gradient)
     if leaves is None:
         raise DataError(f"{what} is {describe(flatten(gradient)[1])}, but the parameters are {describe(structure)}")
-    for path, one, param in zip(paths(structure), leaves, params, strict=True):
+    made = [np.asarray(one) if not hasattr(one, "dtype") else one for one in leaves]
+    for path, one, param in zip(paths(structure), made, params, strict=True):
         if np.shape(one) != np.shape(param):
             raise DataError(f"{what}{path} has shape {np.shape(one)}, but the parameter has {np.shape(param)}")
-    return [np.asarray(one) if not hasattr(one, "dtype") else one for one in leaves]
+        if one.dtype.kind not in "fiub":
+            raise DataError(f"{what}{path} must be of real numbers, got {one.dtype}")
+    # A gradient of float64 would make parameters of float32, and the state, so. The ranks compute with the dtype of these, too.
+    return [one if one.dtype == param.dtype else one.astype(param.dtype) for one, param in zip(made, params, strict=True)]
 
 
 def _first(slot: Slot, params: Any, leaves: Sequence[Any]) -> list[Any]:
@@ -276,7 +284,12 @@ def _first(slot: Slot, params: Any, leaves: Sequence[Any]) -> list[Any]:
     if slot.init == "params":
         return [leaf.copy() for leaf in leaves]
     if not callable(slot.init):
-        return [leaf * 0 + leaf.dtype.type(slot.init) for leaf in leaves]
+        return [_zeros(leaf) + leaf.dtype.type(slot.init) for leaf in leaves]
     made = parts_like(flatten(params)[1], slot.init(params))
     assert made is not None  # by whoever wrote the slot
-    return [leaf * 0 + leaf.dtype.type(0) + one for leaf, one in zip(leaves, made, strict=True)]
+    return [_zeros(leaf) + leaf.dtype.type(0) + one for leaf, one in zip(leaves, made, strict=True)]
+
+
+def _zeros(leaf: Any) -> Any:
+    """Returns zeros like an array, or a number like one; also of what is not finite yet, as `np.empty` before it is filled."""
+    return np.zeros_like(leaf)[()]

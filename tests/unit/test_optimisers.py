@@ -83,17 +83,19 @@ def test_every_optimiser_is_compared():
     assert made == rest | used
 
 
-def test_float32_stays():
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, int])
+def test_float32_stays(dtype):
     params = {"w": np.ones(3, np.float32)}
-    for optimizer in OURS.values():
+    for optimizer in (*OURS.values(), optim.momentum(lambda count: np.exp(-count))):
         if "masked" in repr(optimizer):
             continue
         try:
             state = optimizer.init(params)
         except synk.DataError:  # another mask
             continue
-        step, state = optimizer.update({"w": np.full(3, 0.5, np.float32)}, state, params)
+        step, state = optimizer.update({"w": np.ones(3, dtype)}, state, params)
         assert step["w"].dtype == np.float32
+        assert optim.apply_updates(params, {"w": step["w"].astype(dtype)})["w"].dtype == np.float32
         assert all(leaf.dtype == np.float32 for leaf in flatten(state.parts)[0])
 
 
@@ -147,6 +149,8 @@ def test_gradients_that_do_not_fit():
         optim.sgd(1).update({"a": np.ones(2), "b": np.ones(3)}, state, w)
     with pytest.raises(synk.DataError, match=r"the gradient is \[value\], but the parameters are \{'a': value, 'b': value\}"):
         optim.sgd(1).update([np.ones(2)], state, w)
+    with pytest.raises(synk.DataError, match=r"the gradient\['a'\] must be of real numbers, got complex128"):
+        optim.sgd(1).update({"a": np.ones(2, complex), "b": np.ones((2, 3))}, state, w)
     with pytest.raises(synk.DataError, match=r"the mask is \{'a': value\}, but the parameters"):
         optim.decay_weights(0.1, mask={"a": True}).init(w)
     with pytest.raises(synk.DataError, match=r"the mask needs True or False for params\['a'\], got 1"):
@@ -159,9 +163,21 @@ def test_states_and_parameters_that_do_not_fit():
         optim.rmsprop().update(w, optim.adam().init(w), w)
     with pytest.raises(synk.DataError, match="the state is not one"):
         optim.adam().update({"a": w}, optim.adam().init(w), {"a": w})
+    for optimizer in (optim.adam(), optim.accumulate(optim.sgd(1), 2)):
+        with pytest.raises(synk.DataError, match="the state is not one"):
+            optimizer.update(w, optimizer.init(np.ones(3)), w)
     for value in (np.ones(2, int), np.ones(2, complex)):
         with pytest.raises(synk.DataError, match=f"params has dtype {value.dtype}; optimisers take floats"):
             optim.adam().init(value)
+
+
+def test_states_begin_as_zeros_whatever_the_parameters_are():
+    """Parameters may get their values later, as those that `np.empty` has made."""
+    w = np.array([np.nan, np.inf, 1.0])
+    optimizer = optim.accumulate(optim.chain(optim.decay_weights(0.1, mask=np.True_), optim.adam(beta1=np.float32(0.5))), 2)
+    state = optimizer.init(w)
+    step, _ = optimizer.update(np.ones(3), state, w)
+    assert [leaf.tolist() for leaf in flatten((state.parts, state.gathered, step))[0]] == [[1] * 3, *[[0] * 3] * 4]
 
 
 def test_steps_are_the_callers():
