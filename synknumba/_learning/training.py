@@ -9,6 +9,7 @@ for any division of rows. Every rank then makes the same step, and replicas stay
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from keyword import iskeyword
 from typing import Any, final
 
 import numpy as np
@@ -157,6 +158,10 @@ class TrainFunction:
             BatchError: `order` is not a 2-D array of row numbers.
         """
         _refuse_in_sequences()
+        if "batch" in named:
+            raise ArgumentError("an epoch takes the rows of each step from order=, and no batch=; leave batch= out")
+        if isinstance(every, bool) or not isinstance(every, int | np.integer) or every < 1:
+            raise ArgumentError(f"every must be a positive int, got {every!r}")
         given = self._gradient.named(batch, named)
         length = self._gradient.rows_to_select(given, "order")
         try:
@@ -182,8 +187,8 @@ class TrainFunction:
 
     def plan(self, *batch: Any, num_slices: int = 1, **named: Any) -> Any:
         """Returns the plan of a step: its calls, what they read and write, and what ranks wait for."""
-        given = self._gradient.named(batch, named)
-        return self._sequence(given, None, num_slices).plan(*given, self.params, self._sums)
+        given, order = self._minibatch(batch, named)
+        return self._sequence(given, order, num_slices).plan(*self._arguments(given, order))
 
     @property
     def state(self) -> dict[str, Any]:
@@ -468,6 +473,7 @@ class _Gradient:
         self._leaves = count_leaves(structure)
         after = 2 * self._leaves + 1 if self.is_kernel else len(structure[1]) if self._spreads else 1
         self.inputs = inputs if inputs is not None else _inputs(plain, self.name, after)
+        _check_names(self.inputs)
         for what, several in (("broadcast", broadcast), ("sliceable", sliceable)):
             for one in several:
                 if one not in self.inputs:
@@ -636,6 +642,16 @@ def _inputs(gradient: Any, name: str, after: int) -> tuple[str, ...]:
             "parameters, so that none is left for the batch; write it as gradient(x, y, *params)"
         )
     return tuple(one.name for one in parameters[: len(parameters) - after])
+
+
+def _check_names(inputs: tuple[str, ...]) -> None:
+    """Raises `ArgumentError` for inputs that cannot be the parameters of a function."""
+    for one in inputs:
+        if not isinstance(one, str) or not one.isidentifier() or iskeyword(one) or one.startswith("synk_"):
+            raise ArgumentError(f"inputs need names of parameters, which do not begin with synk_; got {one!r}")
+    twice = [one for one in inputs if inputs.count(one) > 1]
+    if twice:
+        raise ArgumentError(f"inputs name {twice[0]!r} twice")
 
 
 def _leaves(branch: Any) -> list[Any]:

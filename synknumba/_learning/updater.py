@@ -74,6 +74,7 @@ class Updater:
         self._optimizer = optimizer
         self._kernels: dict[DeviceKind, _Kernels] = {}
         own = [params, gradient, *(one for _, one in self._slots), *([] if self._gathered is None else [self._gathered])]
+        own.append(self._count)
         self._shapes = [(state_of(one), state_of(one).root_shapes()) for one in own]
 
     @property
@@ -113,7 +114,9 @@ class Updater:
         return [int(one) for one in self._count.get_value()]
 
 
-def updater(optimizer: Optimizer, params: Variable, gradient: Variable, *, on_nonfinite: OnNonfinite = None) -> Updater:
+def updater(
+    optimizer: Optimizer, params: Variable, gradient: Variable, *, on_nonfinite: Literal["skip"] | None = None
+) -> Updater:
     """Makes an optimiser's steps on the ranks, for a loop of one's own; `make_train_function` has one inside.
 
     Each call launches one kernel over all parameters, or two to four more with clipping by the norm and checks. It takes what

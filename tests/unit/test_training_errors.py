@@ -44,6 +44,9 @@ BAD = [
     (lambda: make(gradient, np.zeros(2, int), SGD), "of float32 or float64, got int64"),
     (lambda: make(gradient, [np.zeros(2), np.zeros(2, np.float32)], SGD), "flatten needs arrays of one dtype"),
     (lambda: make(gradient, np.zeros(2), SGD, learning_rate=1), "make_train_function has no option learning_rate="),
+    (lambda: make(lambda *all: all, np.zeros(2), SGD, inputs=("x", "x")), "inputs name 'x' twice"),
+    (lambda: make(lambda *all: all, np.zeros(2), SGD, inputs=("x", "1y")), "inputs need names of parameters.*got '1y'"),
+    (lambda: make(lambda *all: all, np.zeros(2), SGD, inputs=("x", 1)), "inputs need names of parameters.*got 1"),
     (lambda: make(gradient, np.zeros(2), SGD, broadcast="x"), r'broadcast takes a tuple of names.*broadcast=\("x",\)'),
     (lambda: optim.updater(SGD, synk.flatten(np.zeros(2)), synk.variable(np.zeros(2))), "gradient as a variable made by"),
     (lambda: optim.updater(SGD, synk.flatten(np.zeros(2)), synk.flatten(np.zeros(3))), "gradient is value with shapes"),
@@ -110,6 +113,8 @@ CALLS = [
     (lambda step: step.epoch(X, Y, order=np.full((2, 3), 6)), "order has row 6, but there are rows 0 to 5"),
     (lambda step: step.epoch(X, Y, order=[[0, -1]]), "order has row -1, but there are rows 0 to 5"),
     (lambda step: step.epoch(X, Y, order=[[0], [0, 1]]), "its lines have other lengths"),
+    (lambda step: step.epoch(X, Y, order=[[0]], batch=[0]), "an epoch takes the rows of each step from order=, and no batch="),
+    (lambda step: step.epoch(X, Y, order=[[0]], every=None), "every must be a positive int, got None"),
     (lambda step: step(X, Y, num_slices=None), "num_slices must be a positive int, got None"),
     (lambda step: step(X.tolist(), Y), r"np.asarray\(…\) of a list of numbers"),
     (lambda step: step(X[:0], Y[:0]), "a step of gradient needs rows, and x has none"),
@@ -162,9 +167,20 @@ def test_params_stay_the_variable_that_they_are():
     with pytest.raises(AttributeError, match=r"step\.params\.set_value"):
         step.params = np.ones(2)
     step(X, Y)
+    count = step.state["optimizer"]["count"]
+    count.set_value(np.zeros(1, int))
+    with pytest.raises(synk.DataError, match=r"variable 'count' had the shapes \[\(4,\)\].* has \[\(1,\)\]"):
+        step(X, Y)
+    count.set_value(np.zeros(4, int))
     step.params.set_value(np.zeros(3))
     with pytest.raises(synk.DataError, match=r"variable 'params' had the shapes \[\(2,\)\].* has \[\(3,\)\]"):
         step(X, Y)
+
+
+def test_plans_of_minibatches():
+    step = make(gradient, np.zeros(2), SGD)
+    assert "order: int64 (1, 3)" in str(step.plan(X, Y, batch=[1, 2, 3], num_slices=2))
+    assert step.steps == 0
 
 
 def test_settings_of_a_gradient_are_no_parameters():
