@@ -289,13 +289,8 @@ class TrainFunction:
         try:
             return call()
         except VariableLost:
-            self._renew_scratch()
+            state_of(self._sums).renew_if_lost()
         return call()
-
-    def _renew_scratch(self) -> None:
-        for one in (self._sums, *self._updater.scratch):
-            state = state_of(one)
-            one.set_value(unflatten(state.structure(), [np.zeros(shape) for shape in state.root_shapes()]))
 
     def _sequence(self, given: Sequence[Any], order: Data | None, num_slices: int) -> CallSequence[..., Any]:
         """Returns the sequence that makes a step."""

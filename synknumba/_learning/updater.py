@@ -21,10 +21,12 @@ from synknumba._call.arguments import output
 from synknumba._errors import ArgumentError, DataError
 from synknumba._learning.transform import Optimizer, Slot, check_optimizer
 from synknumba._ops.tree import describe
+from synknumba._ops.tree import flatten as take_apart
 from synknumba._rowwise.generate import define, indented, kernel_text
 from synknumba._tracing import STEP
 from synknumba._types import DeviceKind
 from synknumba._variables.create import flatten, variable
+from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of, vector_of
 from synknumba._world.engine import current_world
 
@@ -58,11 +60,15 @@ class Updater:
         self._params, self._gradient = params, gradient
         self._slots: list[tuple[Slot, Variable]] = []
         dtype = state_of(params).dtypes()[0]
+        self._renewed: list[tuple[VariableState, list[float]]] = []  # what nobody saves, with the numbers that fill it
         parts = []
         for number, (one, part) in enumerate(zip(optimizer.transforms, start.parts, strict=True)):
             made = {slot.name: flatten(part[slot.name], name=f"{slot.name} of part {number}") for slot in one.slots}
             self._slots += [(slot, made[slot.name]) for slot in one.slots]
-            parts.append(made)
+            self._renewed += [
+                (state_of(made[slot.name]), take_apart(slot.init(value))[0]) for slot in one.slots if slot.is_constant
+            ]
+            parts.append({slot.name: made[slot.name] for slot in one.changing})  # a mask is the script's, not a file's
         self._gathered = None if optimizer.every == 1 else flatten(start.gathered, name="gathered gradients")
         self._count = variable(np.zeros(4, np.int64), name="count")
         self.state: dict[str, Any] = {"count": self._count, "parts": parts}
@@ -71,16 +77,12 @@ class Updater:
         self._plan = _Plan(optimizer, dtype, params.size, on_nonfinite, has_sums=has_sums)
         self._sums = variable(np.zeros(self._plan.blocks), name="sums of squares")
         self._numbers = variable(np.zeros(self._plan.count, dtype), name="numbers")
+        self._renewed += [(state_of(self._sums), [0.0]), (state_of(self._numbers), [0.0])]
         self._optimizer = optimizer
         self._kernels: dict[DeviceKind, _Kernels] = {}
         own = [params, gradient, *(one for _, one in self._slots), *([] if self._gathered is None else [self._gathered])]
         own.append(self._count)
         self._shapes = [(state_of(one), state_of(one).root_shapes()) for one in own]
-
-    @property
-    def scratch(self) -> list[Variable]:
-        """Variables whose values do not outlive a step."""
-        return [self._sums, self._numbers]
 
     def __call__(self) -> Any:
         """Makes a step, or gathers a gradient. Returns the mean loss and what was done, if there are sums of losses."""
@@ -90,6 +92,8 @@ class Updater:
                     f"{state.label} had the shapes {shapes} when the optimiser was made for it, and has {state.root_shapes()} "
                     "now; make another optimiser's updater or training step for it"
                 )
+        for one, filled in self._renewed:
+            one.renew_if_lost(filled)
         params, gradient, numbers = vector_of(self._params), vector_of(self._gradient), self._numbers
         slots = [vector_of(one) for _, one in self._slots]
         if self._gathered is not None:

@@ -331,6 +331,14 @@ class VariableState:
         except VariableLost:
             return None
 
+    def renew_if_lost(self, numbers: Sequence[float] | None = None) -> None:
+        """Fills each array with a number, by default 0, if the values are lost: of variables that scripts do not see."""
+        storage = self._storage
+        if storage is None or (storage.lives_in(open_world()) and storage.life.reason is None) or self._known() is not None:
+            return
+        shapes = self.root_shapes()
+        self._start_from([np.full(*one) for one in zip(shapes, numbers or [0.0] * len(shapes), strict=True)])
+
     def _begin_from(self, known: Kept | None, world: Engine) -> None:
         """Keeps the values with which the variable enters a world, if snapshots are taken: they are as at the last.
 

@@ -51,3 +51,35 @@ def test_training_goes_on_from_a_checkpoint(tmp_path, how):
         future.result()
         assert step.steps == 3
         np.testing.assert_allclose(step.params.get_value(), steps_by_numpy(3), rtol=1e-12)
+
+
+@synk.function
+def slope(w, g):
+    g[...] = w
+    if w[0] == 7 and synk.rank() == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_an_updater_goes_on_from_its_state(tmp_path):
+    """What else it has on the ranks, norms, numbers and masks, it makes again."""
+    w, g = synk.flatten(np.array([3.0, 4.0])), synk.flatten(np.zeros(2))
+    parts = synk.optim.clip_by_global_norm(1.0), synk.optim.decay_weights(1.0, mask=True), synk.optim.sgd(0.5)
+    update = synk.optim.updater(synk.optim.chain(*parts), w, g, on_nonfinite="skip")
+
+    @synk.sequence
+    def descend(w, g):
+        slope(w, g)
+        update()
+
+    with synk.fork(2, device="cpu", respawn=True):
+        descend(w, g)
+        synk.save(tmp_path / "state", {"w": w, "update": update.state})
+        w.set_value(np.full(2, 7.0))
+        with pytest.raises(synk.RankDied):
+            descend(w, g)
+        synk.load(tmp_path / "state", like={"w": w, "update": update.state})
+        g.set_value(np.zeros(2))
+        descend(w, g)
+        first = np.array([3 - 0.5 * (0.6 + 3), 4 - 0.5 * (0.8 + 4)])
+        np.testing.assert_allclose(w.get_value(), first - 0.5 * (first / np.hypot(*first) + first))
+        assert update.counts()[0] == 2

@@ -241,6 +241,17 @@ def test_a_refused_step_does_not_keep_the_next_from_being_made(tmp_path):
     assert lost.done()
 
 
+def test_masks_are_those_of_the_script_that_loads(tmp_path):
+    steps = []
+    for mask in ([True, False], [False, True]):
+        optimizer = optim.chain(optim.decay_weights(1.0, mask=mask), optim.sgd(0.5))
+        steps.append(make(lambda x, w, b: (0.0, (w * 0, b * 0)), [np.ones(1), np.ones(1)], optimizer))
+    synk.save(tmp_path / "state", steps[0].state)
+    synk.load(tmp_path / "state", like=steps[1].state)
+    steps[1](X)
+    assert np.hstack(steps[1].params.get_value()).tolist() == [1, 0.5]
+
+
 def test_large_finite_gradients():
     step = make(lambda x, y, w: (0.0, np.full(2, 6e160)), np.zeros(2), optim.sgd(1e-160))
     step(X, Y)
