@@ -16,6 +16,7 @@ import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._api import function, parallel
+from synknumba._call.access import written_parameters
 from synknumba._call.arguments import IndexRange
 from synknumba._call.distribute import Distributed
 from synknumba._call.function import Function
@@ -469,6 +470,8 @@ class _Gradient:
         after = 2 * self._leaves + 1 if self.is_kernel else len(structure[1]) if self._spreads else 1
         self.inputs = inputs if inputs is not None else _inputs(plain, self.name, after)
         _check_names(self.inputs)
+        if self.is_kernel:
+            self._check_writes(plain)
         for what, several in (("broadcast", broadcast), ("sliceable", sliceable)):
             for one in several:
                 if one not in self.inputs:
@@ -478,6 +481,16 @@ class _Gradient:
         self.divided = [index for index, one in enumerate(self.inputs) if one not in broadcast]
         if not self.divided:
             raise ArgumentError(f"all inputs of {self.name} are in broadcast=, so that it has no rows to divide")
+
+    def _check_writes(self, kernel: Callable[..., Any]) -> None:
+        """Raises `ArgumentError` for a kernel whose source shows that it writes to the parameters: replicas must stay equal."""
+        written = written_parameters(kernel)
+        for name in [*inspect.signature(kernel).parameters][len(self.inputs) :][: self._leaves]:
+            if name in written:
+                raise ArgumentError(
+                    f"{self.name} ({kernel.__code__.co_filename}:{written[name]}) writes to {name}, a parameter of the model, "
+                    "which ranks with other rows would not do; add to its slope, with which the optimiser makes the step"
+                )
 
     def free(self, *names: str) -> list[str]:
         """Returns names of parameters that are not inputs."""

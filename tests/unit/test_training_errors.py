@@ -28,6 +28,11 @@ def kernel(x, y, w, loss, slope):
         cuda.atomic.add(loss, 0, y[i])
 
 
+@cuda.jit
+def writes(x, y, w, loss, slope):
+    w[0] = x[0, 0]
+
+
 BAD = [
     (lambda: make(gradient, np.zeros(2), 0.1), "needs an optimiser of synk.optim, such as adam.*got 0.1"),
     (lambda: make(gradient, np.zeros(2), optim.adam), r"call it, as in adam\(1e-3\)"),
@@ -40,6 +45,7 @@ BAD = [
     (lambda: make(gradient, np.zeros(2), SGD, broadcast=("x", "y")), "no rows to divide"),
     (lambda: make(lambda w: (0, w), np.zeros(2), SGD), "none is left for the batch"),
     (lambda: make(lambda *all: (0, all), np.zeros(2), SGD), r'name its inputs, as in inputs=\("x", "y"\)'),
+    (lambda: make(writes, np.zeros(2), SGD), r"writes \(.*:\d+\) writes to w, a parameter of the model.*add to its slope"),
     (lambda: make(gradient, synk.variable(np.zeros(2)), SGD), "made by synk.flatten"),
     (lambda: make(gradient, np.zeros(2, int), SGD), "of float32 or float64, got int64"),
     (lambda: make(gradient, [np.zeros(2), np.zeros(2, np.float32)], SGD), "flatten needs arrays of one dtype"),
