@@ -7,6 +7,8 @@ for any division of rows. Every rank then makes the same step, and replicas stay
 """
 
 import inspect
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from keyword import iskeyword
@@ -32,6 +34,7 @@ from synknumba._errors import (
     RecordError,
     SynkError,
     VariableLost,
+    depth_of_script,
     shortened,
 )
 from synknumba._host.data import Data
@@ -55,6 +58,7 @@ from synknumba._types import Array, Block, Grid, Span, known_options, shown
 from synknumba._variables.collectives import all_reduce, get_lengths
 from synknumba._variables.create import flatten
 from synknumba._variables.variable import Variable, state_of, vector_of
+from synknumba._world.call_in_flight import Flight
 from synknumba._world.engine import current_world
 
 ORDERS_KEPT = 8  # shapes of row numbers: batches, the last of an epoch, epochs
@@ -82,6 +86,7 @@ class TrainFunction:
         self._sequences: dict[tuple[bool, bool, bool, int], CallSequence[..., Any]] = {}
         self._orders: dict[tuple[int, ...], Data] = {}
         self._read: tuple[Data, ...] = ()  # row numbers that ranks may still be reading, of a submitted step
+        self._unasked: tuple[weakref.ref[TrainFuture], Flight] | None = None  # of the last submitted step
         self._tries = record is None  # whether a step may find out that the gradient cannot be recorded
 
     @property
@@ -137,7 +142,11 @@ class TrainFunction:
             self._read = before
             raise
         self._read = new
-        return TrainFuture(future, lambda: self._loss(future.result()))
+        self._warn_of_dropped()
+        flight = future._flight  # noqa: SLF001  # the future itself warns of an error when it is gone
+        made = TrainFuture(future, lambda: self._asked(flight, future))
+        self._unasked = weakref.ref(made), flight
+        return made
 
     @shortened
     def epoch(self, *batch: Any, order: Any, every: int = 1, num_slices: int = 1, **named: Any) -> Array:
@@ -244,6 +253,23 @@ class TrainFunction:
         kept.set_value(lines.astype(np.int64))
         return kept
 
+    def _asked(self, flight: Flight, future: Future[Any]) -> float:
+        """Returns the loss of a submitted step."""
+        if self._unasked is not None and self._unasked[1] is flight:
+            self._unasked = None
+        return self._loss(future.result())
+
+    def _warn_of_dropped(self) -> None:
+        """Warns if the submitted step before this one was not made, and its future is gone, so that nobody can ask for it."""
+        last, self._unasked = self._unasked, None
+        if last is None or last[0]() is not None or last[1].result is None:
+            return
+        try:
+            self._loss(last[1].result)
+        except NonFiniteError as error:
+            message = f"a submitted step was not made, and nobody asked for its result(): {error}"
+            warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
+
     def _loss(self, found: tuple[Any, Any]) -> float:
         """Returns the loss of a step, from what its sequence has returned."""
         loss, done = found
@@ -283,6 +309,7 @@ class TrainFunction:
             self._record, self.not_recorded = False, str(error)
             found = make()
         self._tries = False
+        self._warn_of_dropped()
         return found
 
     def _with_scratch(self, call: Callable[[], Any]) -> Any:

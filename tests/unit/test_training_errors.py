@@ -281,6 +281,17 @@ def test_rows_of_submitted_steps_are_not_those_of_the_next():
     assert [one.result() for one in futures] == [1, 2, 4, 4, 0, 5]
 
 
+def test_a_submitted_step_that_was_not_made_is_told_if_nobody_asks():
+    step, nan = make(gradient, np.zeros(2), SGD), np.full(6, np.nan)
+    step.submit(X, nan)
+    with pytest.warns(RuntimeWarning, match=r"nobody asked for its result\(\): the gradient by gradient has a NaN") as told:
+        step(X, Y)
+    assert told[0].filename == __file__
+    assert isinstance(step.submit(X, nan).exception(), synk.NonFiniteError)
+    step.submit(X, Y)
+    step(X, Y)
+
+
 def test_the_first_submitted_step_is_not_waited_for():
     def fails(x, y, w):
         raise ValueError("so it is")
