@@ -50,6 +50,7 @@ from synknumba._learning.updater import (
     Updater,
     check_vector,
 )
+from synknumba._ops.rows import Range, select
 from synknumba._ops.tree import count_leaves, describe, parts_like, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._rowwise.generate import define
@@ -233,7 +234,8 @@ class TrainFunction:
         given = self._gradient.named(batch, named)
         if rows is None:
             return given, None
-        return given, self._order(_selected(rows, self._gradient.rows_to_select(given, "batch"))[None])
+        selected = select(rows, self._gradient.rows_to_select(given, "batch"))
+        return given, self._order((selected.indices() if isinstance(selected, Range) else selected.indices)[None])
 
     def _order(self, lines: Array) -> Data:
         """Returns row numbers as `Data`, of which those of a shape are kept: other ones would be planned anew.
@@ -818,19 +820,3 @@ def _cupy() -> Any:
     import cupy
 
     return cupy
-
-
-def _selected(rows: Any, length: int) -> Array:
-    """Returns the row numbers that `batch=` selects among so many."""
-    if isinstance(rows, bool):
-        raise BatchError(f"batch needs row numbers, a slice, a mask or a number of rows; got {rows!r}")
-    if isinstance(rows, int | np.integer):
-        chosen = np.arange(length)[: int(rows)] if 0 < rows <= length else np.arange(0)
-    else:
-        try:
-            chosen = np.arange(length)[rows]
-        except (IndexError, TypeError) as error:
-            raise BatchError(f"batch={rows!r} does not select rows of {length}: {error}") from None
-    if chosen.ndim != 1 or not chosen.size:
-        raise BatchError(f"batch selects no rows of {length}")
-    return chosen
