@@ -559,7 +559,9 @@ class _Gradient:
         """Returns the number of rows among which `batch=` or `order=` selects; raises `BatchError` without any."""
         for index in self.divided:
             for leaf in take_apart(given[index])[0]:
-                rows = None if isinstance(leaf, Variable) else _length(leaf)
+                if isinstance(leaf, Variable) or (isinstance(leaf, Data) and leaf.minibatch):  # has the rows of the batch
+                    continue
+                rows = _length(leaf)
                 if rows is not None:
                     return rows
         names = [self.inputs[index] for index in self.divided]

@@ -183,6 +183,13 @@ def test_params_stay_the_variable_that_they_are():
         step(X, Y)
 
 
+def test_a_minibatch_input_before_the_array_of_which_rows_are_selected():
+    step = make(lambda weights, y, w: (weights @ y, w), np.zeros(2), SGD)
+    weights, y = synk.data(np.array([1.0, 10.0]), minibatch=True), np.arange(6.0)
+    assert step(weights, y, batch=[-1, -2]) == (5 + 40) / 2
+    assert step.epoch(weights, y, order=[[0, 1], [2, 3]]).tolist() == [10 / 2, (2 + 30) / 2]
+
+
 def test_plans_of_minibatches():
     step = make(gradient, np.zeros(2), SGD)
     assert "order: int64 (1, 3)" in str(step.plan(X, Y, batch=[1, 2, 3], num_slices=2))
