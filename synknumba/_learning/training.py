@@ -285,8 +285,8 @@ class TrainFunction:
             return
         if why == BAD_NUMBERS:
             raise NonFiniteError(
-                f"a schedule of the optimiser gives a NaN or an infinity after {self.steps} steps, so the step{which} was not "
-                "made, and the parameters are as before"
+                f"a schedule of the optimiser gives a NaN or an infinity after {self.steps} steps, or has no value there, as a "
+                f"table behind its end, so the step{which} was not made, and the parameters are as before"
             )
         raise NonFiniteError(
             f"the gradient{which} by {self._gradient.name} has a NaN or an infinity, so this step was not made, and the "

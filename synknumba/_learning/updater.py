@@ -8,6 +8,7 @@ Every rank does the same with the same numbers; nothing is sent. State is replic
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
@@ -19,7 +20,7 @@ import numpy as np
 from synknumba._api import parallel
 from synknumba._call.arguments import output
 from synknumba._errors import ArgumentError, DataError
-from synknumba._learning.transform import Optimizer, Slot, check_optimizer
+from synknumba._learning.transform import Numbers, Optimizer, Slot, check_optimizer
 from synknumba._ops.tree import describe
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._rowwise.generate import define, indented, kernel_text
@@ -198,6 +199,7 @@ class _Kernels:
             self._slots.append("gathered")
         real = plan.dtype.type
         self._scope: dict[str, Any] = {"real": real, "THREADS": _THREADS, "float64": np.float64, "isfinite": math.isfinite}
+        self._scope["nan"] = math.nan
         for number, one in enumerate(optimizer.transforms):
             self._scope[f"rule{number}"] = device_function(one.rule, real)
             self._scope[f"numbers{number}"] = device_function(one.numbers, real)
@@ -226,21 +228,23 @@ class _Kernels:
         plan = self._plan
         yield f"factor = 1.0 / float64(gradient[{plan.size + 1}])" if plan.has_sums else "factor = 1.0"
         yield f"steps = float64(count[{STEPS}])"
-        for number in range(len(self._optimizer.transforms)):
-            yield f"values{number} = numbers{number}(steps)"
+        ends = [end_of_table(one.numbers) for one in self._optimizer.transforms]  # behind it a kernel would read on
+        for number, end in enumerate(ends):
+            yield f"values{number} = numbers{number}({'steps' if end is None else f'min(steps, {end - 1}.0)'})"
         go = "1.0"
         if plan.checks:
             go = "go"
-            yield from self._decided()
+            yield from self._decided(ends)
         yield f"numbers[{_GO}] = real(1.0 if {go} == {MADE} else 0.0)"
         yield f"numbers[{_FACTOR}] = real(factor)"
         if self._every > 1:
             yield f"is_last = count[{WAITING}] + 1 == {self._every}"
             yield f"numbers[{_WEIGHT}] = real(1.0 / (count[{WAITING}] + 1))"
             yield f"numbers[{_OPEN}] = real(1.0 if is_last else 0.0)"
-        for number, (one, first) in enumerate(zip(self._optimizer.transforms, plan.first, strict=True)):
+        for number, (one, first, end) in enumerate(zip(self._optimizer.transforms, plan.first, ends, strict=True)):
             for index in range(len(one.numbers(0.0))):
-                yield f"numbers[{first + index}] = real(values{number}[{index}])"
+                value = f"values{number}[{index}]"
+                yield f"numbers[{first + index}] = real({value if end is None else f'{value} if steps < {end} else nan'})"
         if plan.norm_is_first:
             yield f"numbers[{plan.norm_position(0)}] = real(sqrt(total) * abs(factor))"
         yield from self._counts(go)
@@ -248,8 +252,8 @@ class _Kernels:
             yield f"loss[0] = float64(gradient[{plan.size}]) * factor"
             yield f"done[0] = {go}"
 
-    def _decided(self) -> Iterator[str]:
-        """Yields lines that find out whether a step is made, and why not."""
+    def _decided(self, ends: Sequence[int | None]) -> Iterator[str]:
+        """Yields lines that find out whether a step is made, and why not; `ends` are those of the tables of transforms."""
         if self._plan.halts:  # steps after a refused one are left out in the same round
             yield "if iteration == 0:"
             yield f"    count[{HALTED}] = 0"
@@ -257,6 +261,9 @@ class _Kernels:
         for number, one in enumerate(self._optimizer.transforms):
             for index in range(len(one.numbers(0.0))):
                 yield f"if not isfinite(values{number}[{index}]):"
+                yield f"    go = {BAD_NUMBERS}"
+            if ends[number] is not None:
+                yield f"if steps >= {ends[number]}:"
                 yield f"    go = {BAD_NUMBERS}"
         yield "if not isfinite(total):"
         yield f"    go = {BAD_GRADIENT}"
@@ -444,6 +451,37 @@ def _sign_of(real: Any) -> Callable[[Any], Any]:
         return one if a > zero else -one if a < zero else zero + a * a  # NaN of NaN
 
     return sign
+
+
+def end_of_table(numbers: Numbers) -> int | None:
+    """Returns the number of steps after which the numbers of a rule are behind the end of a table; None if they never are.
+
+    Python raises `IndexError` there, and a kernel does not. Looked for is up to 2¹⁶ times as many steps as a table has entries.
+    """
+    length = _longest_table(numbers, set())
+    if not length:
+        return None
+
+    def is_behind(count: int) -> bool:
+        try:
+            numbers(float(count))
+        except Exception as error:  # noqa: BLE001  # others, as by an overflow, are infinities in kernels
+            return isinstance(error, IndexError)
+        return False
+
+    with np.errstate(all="ignore"):
+        found = next((length << k for k in range(17) if is_behind(length << k)), None)
+        return None if found is None else bisect_left(range(found), True, key=is_behind)
+
+
+def _longest_table(function: Any, seen: set[Any]) -> int:
+    """Returns the length of the longest sequence that a function, and those that it calls, read from outside; 0 without any."""
+    if not isinstance(function, FunctionType) or function in seen:
+        return len(function) if isinstance(function, np.ndarray | tuple | list) and np.ndim(function) else 0
+    seen.add(function)
+    read = [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
+    read += [cell.cell_contents for cell in function.__closure__ or ()]
+    return max((_longest_table(one, seen) for one in (*read, *(function.__defaults__ or ()))), default=0)
 
 
 def device_function(function: Callable[..., Any], real: Any) -> Any:

@@ -238,6 +238,23 @@ def test_a_schedule_that_is_not_finite_makes_no_step():
     np.testing.assert_allclose(step.params.get_value(), [0.81])
 
 
+@pytest.mark.parametrize("on_nonfinite", ["raise", None])
+def test_behind_the_end_of_a_table_there_is_no_rate(on_nonfinite):
+    table = np.array([1, 2])
+    rate = optim.warm_up(lambda count: table[int(count) // 2], 2)
+    step = make(lambda x, y, w: (0.0, w * 0 + len(x)), np.zeros(1), optim.momentum(rate, 0.0), on_nonfinite=on_nonfinite)
+    for _ in range(6):
+        step(X, Y)
+    assert step.params.get_value() == -0.5 - 1 - 1 - 2 - 2
+    if on_nonfinite is None:
+        step(X, Y)
+        assert np.isnan(step.params.get_value())
+        return
+    with pytest.raises(synk.NonFiniteError, match="after 6 steps, or has no value there, as a table behind its end"):
+        step(X, Y)
+    assert step.steps == 6
+
+
 def test_a_refused_step_does_not_keep_the_next_from_being_made(tmp_path):
     step = make(gradient, np.zeros(2), SGD)
     first, second = step.submit(X, np.full(6, np.nan)), step.submit(X, Y)
