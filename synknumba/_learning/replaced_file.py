@@ -49,6 +49,8 @@ def check_writable(path: str) -> None:
 
 def _writable(target: Path, path: str) -> os.stat_result | None:
     """Returns the status of the file to be replaced; None if there is none."""
+    if path.endswith(os.sep):  # `realpath` leaves it out
+        raise IsADirectoryError(errno.EISDIR, "Is a folder; give the path of a file in it", path)
     try:
         old = target.stat()
     except FileNotFoundError:

@@ -129,6 +129,8 @@ def test_paths_of_other_things(do, path, tmp_path):
         do(tmp_path)
     with pytest.raises(FileNotFoundError, match="No such f"):
         do(tmp_path / "missing" / "model")
+    with pytest.raises(OSError, match="Is a folder; give the path of a file in it|No such file"):
+        do(f"{tmp_path}/missing/")
     with pytest.raises(NotADirectoryError):
         do(path / "model")
     pipe = tmp_path / "pipe"
