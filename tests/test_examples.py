@@ -113,6 +113,8 @@ def param(name, args, printed):
             "wave.py",
             "helium.py",
             "softmax_regression.py",
+            "lca.py",
+            "conjugate_gradients.py",
         }
         or "--tutorial" in args
         or "--model cnn" in args

@@ -300,7 +300,11 @@ class SequencePlan:
         """Starts a round as `run` does, without waiting for its end; `finish` follows then."""
         self._send(first, count, times, scalars, period)
         if self._parts is not None:
-            self._run_parts(self._parts, count // period if period else 0)
+            try:
+                self._run_parts(self._parts, count // period if period else 0)
+            except SynkError as error:
+                flight.fail(error)  # raised by `result()` of the future
+                return
         self.world.launch(flight, self._number)
 
     def _run_parts(self, parts: PartByPart, entries: int) -> None:

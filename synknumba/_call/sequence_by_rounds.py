@@ -55,6 +55,7 @@ class PartByPart:
         self._head = struct.Struct("<" + HEAD)
         self._carried = sorted({index for turn in program.carried for index, _ in turn})
         self._times = 1
+        self._running: Part | None = None
 
     def run(self, kept: Array | None) -> None:
         """Runs the round whose values are in the control block.
@@ -62,13 +63,26 @@ class PartByPart:
         Args:
             kept: memory of the kept results: uint8, shape (entries, W, bytes); None to keep none.
         """
-        values, program, numbers = self._world.ranks.values, self._program, self._numbers
+        values, numbers = self._world.ranks.values, self._numbers
         first, count, self._times, period, _ = self._head.unpack(values[: self._head.size].data)
         scalars = values[self._head.size :][: numbers.scalars.nbytes].copy().view(np.int64)
         before = numbers.scalars[self._carried] if first else None
         numbers.scalars[:] = scalars
         if before is not None:
             numbers.scalars[self._carried] = before
+        try:
+            self._repeat(first, count, period, kept)
+        except Exception as error:
+            indices = () if self._running is None else path_to(self._running, self._program.parts)
+            path = list(zip(numbers.steps.tolist(), indices or (-1,), strict=False))
+            error.add_note(place_told(self._program, self._times, path))
+            if not isinstance(error, OverflowError):
+                raise
+            failed = describe_failure(error)  # of a formula, which each rank would have computed
+            raise rank_error(self._info, [(rank, failed) for rank in range(self._world.world_size)]) from error
+
+    def _repeat(self, first: int, count: int, period: int, kept: Array | None) -> None:
+        program, numbers = self._program, self._numbers
         ends = (*program.starts[1:], len(program.parts))
         turns = [program.parts[start:end] for start, end in zip(program.starts, ends, strict=True)]
         for iteration in range(first, first + count):
@@ -78,6 +92,7 @@ class PartByPart:
             for index, part in enumerate(turns[turn], program.starts[turn]):
                 self._positions[:, AT] = index
                 self._do(part)
+            self._running = None
             carried = program.carried[turn]
             found = [(index, numbers.packed(program.scalars[index], formula, CARRIED)) for index, formula in carried]
             for index, packed in found:
@@ -97,18 +112,7 @@ class PartByPart:
         if part.combines is not None:
             self._combine(part.combines)
             return
-        try:
-            self._call(part)
-        except Exception as error:
-            steps = self._numbers.steps.tolist()
-            path = list(zip(steps, path_to(part, self._program.parts) or (-1,), strict=False))
-            error.add_note(place_told(self._program, self._times, path))
-            if isinstance(error, OverflowError):  # of a formula, which each rank would have computed
-                failed = describe_failure(error)
-                raise rank_error(self._info, [(rank, failed) for rank in range(self._world.world_size)]) from error
-            raise
-
-    def _call(self, part: Part) -> None:
+        self._running = part
         own = self._world.own_programs.get(part.number)
         if own is not None:
             own()

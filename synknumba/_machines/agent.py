@@ -20,7 +20,7 @@ from synknumba._wire.statistics import Tally
 from synknumba._world.failure import CallInfo, Death
 from synknumba._world.machines import Lost, MachineDevices
 from synknumba._world.processes import Processes
-from synknumba._world.rounds import RankNews, Rounds
+from synknumba._world.rounds import Rounds
 
 _ROUND = CallInfo("a call")
 
@@ -184,7 +184,7 @@ class _World:
             return Told(), []
         watch = self._watch()
         self._rounds.send(forward.payload, descriptors, _ROUND, watch)
-        return self._heard(self._rounds.hear(doorbell.NOT_YET, _ROUND, watch))
+        return self._heard(doorbell.NOT_YET, watch)
 
     def finish(self, finish: Finish) -> tuple[Told, list[int]]:
         """Completes a round that the relay has rung."""
@@ -192,9 +192,11 @@ class _World:
         if finish.code == -1:
             self.control.wake_ranks()
         code = doorbell.NOT_YET if finish.code == -1 else finish.code
-        return self._heard(self._rounds.hear(code, _ROUND, self._watch()))
+        return self._heard(code, self._watch())
 
-    def _heard(self, news: Sequence[RankNews]) -> tuple[Told, list[int]]:
+    def _heard(self, code: int, watch: Callable[[], None]) -> tuple[Told, list[int]]:
+        self._rounds.arrive(code, watch)
+        news = self._rounds.read_parcels(watch)
         given = [descriptor for _, _, descriptors in news for descriptor in descriptors]
         return Told(tuple((rank, item) for rank, item, _ in news), tuple(self._rounds.take_warnings())), given
 

@@ -17,7 +17,7 @@ from synknumba._machines.routes import Route
 from synknumba._types import DeviceKind
 from synknumba._wire import channel
 from synknumba._wire.control import ControlBlock
-from synknumba._wire.messages import Attach, Command, Drop, Install, News, Stop, Warned
+from synknumba._wire.messages import Attach, Command, Drop, Install, Parcel, Stop, Warned
 from synknumba._wire.program import Program, Transfer
 from synknumba._world.machines import Lost, MachineDevices
 
@@ -130,14 +130,13 @@ class Coordinator:
                 self._is_stopping = True
         self._send(forward, descriptors if isinstance(command, Attach) else (), watch)
 
-    def read(self, watch: Callable[[], None]) -> tuple[list[tuple[int, News, list[int]]], Sequence[Warned], Lost | None]:
+    def read(self, watch: Callable[[], None]) -> tuple[list[tuple[int, Parcel, list[int]]], Sequence[Warned], Lost | None]:
         """Receives the news of a round: of ranks, with descriptors, warnings, and what has died."""
         told, descriptors = channel.receive(self._socket, watch)
         assert isinstance(told, Told)
         left, news = list(descriptors), []
         for rank, item in told.news:
-            takes = getattr(item, "segment", None) is not None
-            news.append((rank, item, [left.pop(0)] if takes else []))
+            news.append((rank, item, [left.pop(0)] if item.segment is not None else []))
         return news, told.warned, told.lost
 
     def where(self) -> dict[int, str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from synknumba._machines.routes import Route
 from synknumba._types import DeviceKind
-from synknumba._wire.messages import News, Warned
+from synknumba._wire.messages import Parcel, Warned
 from synknumba._world.machines import Lost
 
 
@@ -83,7 +83,7 @@ class Told:
     """The outcome of a round, or of a start, on a machine.
 
     Attributes:
-        news: of the ranks.
+        news: of the ranks, with the rank.
         warned: warnings of the ranks.
         lost: what has ended the world; None if nothing has.
         sequence: number of the machine's last round.
@@ -92,7 +92,7 @@ class Told:
         refused: why the ranks could not be started; None if they have, or in rounds.
     """
 
-    news: tuple[tuple[int, News], ...] = ()
+    news: tuple[tuple[int, Parcel], ...] = ()
     warned: tuple[Warned, ...] = ()
     lost: Lost | None = None
     sequence: int = 0

@@ -10,7 +10,7 @@ import numpy as np
 from synknumba._machines.between import Between
 from synknumba._machines.routes import Move, Route, row_numbers, table_of
 from synknumba._types import Array
-from synknumba._wire.messages import News, Returned
+from synknumba._wire.messages import Parcel
 from synknumba._wire.results import FIRST_LEAF
 
 START, COMMAND, RUN, END, QUIT = range(5)  # kinds of orders
@@ -77,9 +77,9 @@ class Relay:
         self._lengths: dict[tuple[int, int, int], tuple[int, bool]] = {}  # by program, rank and spec: bytes, whether large
         self.large: dict[tuple[int, int], tuple[int, mmap.mmap]] = {}  # by program and rank
 
-    def learn(self, number: int, rank: int, news: News) -> None:
+    def learn(self, number: int, rank: int, news: Parcel) -> None:
         """Notes how long the results of a Python function are."""
-        if isinstance(news, Returned):
+        if news.spec >= 0:
             self._lengths[number, rank, news.spec] = news.nbytes, news.segment is not None
 
     def small_bytes(self, number: int, specs: "dict[int, int]") -> int:

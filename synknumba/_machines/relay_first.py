@@ -19,7 +19,7 @@ from synknumba._machines.routes import Move, unsent
 from synknumba._types import Array
 from synknumba._wire import channel, doorbell
 from synknumba._wire.control import MESSAGE, ControlBlock, Patience
-from synknumba._wire.messages import News, Returned
+from synknumba._wire.messages import Parcel
 from synknumba._world.failure import Death
 from synknumba._world.machines import Lost
 
@@ -252,7 +252,7 @@ class _World:
         told = self._hear_all(number, started=True)
         self._job.wait_all(self.requests, self._watch)
         self.requests.clear()
-        if any(not isinstance(item, Returned) for _, item in told.news) or told.lost is not None:
+        if any(item.spec < 0 for _, item in told.news) or told.lost is not None:
             return told, []
         descriptors = self._learn(number, told.news)
         for machine, moves in backs.items():
@@ -262,12 +262,12 @@ class _World:
             self._receive_large(number, route.small_start)
         return (told if told.news or told.warned else None), descriptors
 
-    def _learn(self, number: int, news: Sequence[tuple[int, News]]) -> list[int]:
+    def _learn(self, number: int, news: Sequence[tuple[int, Parcel]]) -> list[int]:
         """Makes memory for large results of functions; returns descriptors of it, in the order of the news."""
         descriptors = []
         for rank, item in news:
             self._relay.learn(number, rank, item)
-            if isinstance(item, Returned) and item.segment is not None:
+            if item.segment is not None:
                 nbytes = item.segment[1]
                 known = self._relay.large.get((number, rank))
                 if known is None or len(known[1]) != nbytes:
@@ -294,7 +294,7 @@ class _World:
         if not started:
             self._start_receives()
         self._heard = dict.fromkeys(self._others, time.monotonic())
-        news: list[tuple[int, News]] = []
+        news: list[tuple[int, Parcel]] = []
         warned: list[Any] = []
         lost = refused = None
         for machine in self._others:

@@ -20,7 +20,6 @@ from synknumba._machines.routes import unsent
 from synknumba._types import Array
 from synknumba._wire import channel, doorbell
 from synknumba._wire.control import ControlBlock, Patience
-from synknumba._wire.messages import Returned
 
 PULSE_SECONDS = 0.5
 
@@ -204,7 +203,7 @@ class _World:
         told, descriptors = (None, []) if code == doorbell.ALL_DONE else self._finished(code)
         if told is not None:
             self._learn(number, told, descriptors)
-        failed = told is not None and (told.lost is not None or any(not isinstance(item, Returned) for _, item in told.news))
+        failed = told is not None and (told.lost is not None or any(item.spec < 0 for _, item in told.news))
         specs = self._specs(route.small_start) if route.small_bytes < 0 and not failed else {}
         used = 0 if failed else route.small_bytes if route.small_bytes >= 0 else relay_.small_bytes(number, specs)
         self.answer(told, used, route.small_start)
@@ -224,7 +223,7 @@ class _World:
         left = list(descriptors)
         for rank, item in told.news:
             self._relay.learn(number, rank, item)
-            if isinstance(item, Returned) and item.segment is not None:
+            if item.segment is not None:
                 self._relay.keep_large(number, rank, left.pop(0), item.segment[1])
 
     def command(self, forward: Forward) -> None:

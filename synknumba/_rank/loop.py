@@ -163,10 +163,10 @@ class Rank:
         """Pickles news and warnings, with their descriptors; if the news does not pickle, sends that error instead."""
         rank, warned = self.config.rank, self._collector.hand_over()
         try:
-            return channel.pack(messages.Answer(rank, news, warned)), descriptors
+            return channel.pack(messages.Answer(rank, None if news is None else messages.Parcel.of(news), warned)), descriptors
         except BaseException as error:  # noqa: BLE001  # a user's class may raise anything when it is pickled, also SystemExit
             self._make_room(error)
-            return channel.pack(messages.Answer(rank, describe_failure(error), warned)), []
+            return channel.pack(messages.Answer(rank, messages.Parcel.of(describe_failure(error)), warned)), []
 
     def _make_room(self, error: BaseException) -> None:
         """Frees the reserve after a `MemoryError`, to describe and send it."""
@@ -392,7 +392,8 @@ def _settled(config: RankConfig) -> bool:
             f"rank {config.rank} could not start, since {where.line or where.name} failed: {type(error).__name__}: {error}."
             f"{_way_out(error)}"
         )
-        channel.send(config.socket, channel.pack(messages.Answer(config.rank, describe_failure(told), ())), [], lambda: None)
+        answer = messages.Answer(config.rank, messages.Parcel.of(describe_failure(told)))
+        channel.send(config.socket, channel.pack(answer), [], lambda: None)
         return False
     return True
 
@@ -410,7 +411,7 @@ def _live(config: RankConfig) -> int:
     try:
         device = open_device(config.device, config.device_index)
     except BaseException as error:  # noqa: BLE001  # any error is sent to the coordinator
-        answer = messages.Answer(config.rank, describe_failure(error), collector.hand_over())
+        answer = messages.Answer(config.rank, messages.Parcel.of(describe_failure(error)), collector.hand_over())
         channel.send(config.socket, channel.pack(answer), [], lambda: None)
         return 1
     channel.send(config.socket, channel.pack(messages.Answer(config.rank, None, collector.hand_over())), [], lambda: None)

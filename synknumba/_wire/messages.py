@@ -1,10 +1,12 @@
 """Messages on the socket: commands from the coordinator, and news from the ranks. Repeated calls need neither."""
 
+import pickle
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from synknumba._ops.variable_layout import StorageLayout
 from synknumba._types import Shape, Transport
+from synknumba._wire.channel import pack
 from synknumba._wire.program import Collective, Combination, FunctionSpec, HostArray, Joined, Program, Staged, Transfer
 from synknumba._wire.sequence import SequenceProgram
 
@@ -141,9 +143,39 @@ News: TypeAlias = Failed | Returned | ReturnedInSequence | Invitation | Measured
 
 
 @dataclass(frozen=True, slots=True)
+class Parcel:
+    """News, pickled, as only the script knows the classes in it; with what others must know.
+
+    Attributes:
+        packed: the pickle.
+        failed: whether it is `Failed`.
+        spec, nbytes, segment: of a `Returned`; −1, 0 and None of others.
+    """
+
+    packed: bytes
+    failed: bool = False
+    spec: int = -1
+    nbytes: int = 0
+    segment: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, news: News) -> Self:
+        """Packs news; raises whatever a user's class raises when it is pickled."""
+        packed = pack(news)
+        if isinstance(news, Returned):
+            return cls(packed, spec=news.spec, nbytes=news.nbytes, segment=news.segment)
+        return cls(packed, isinstance(news, Failed))
+
+    def open(self) -> News:
+        """Unpacks the news; raises whatever a user's class raises when it is unpickled."""
+        news: News = pickle.loads(self.packed)  # noqa: S301  # of a rank
+        return news
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Message of a rank, sent once after its start, and at the end of a round that has news or warnings."""
 
     rank: int  # sender
-    news: News | None  # outcome of the round, if there is anything to report
+    news: Parcel | None  # outcome of the round, if there is anything to report
     warned: tuple[Warned, ...] = ()

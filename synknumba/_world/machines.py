@@ -6,7 +6,7 @@ from typing import Protocol
 
 from synknumba._types import DeviceKind
 from synknumba._wire.control import ControlBlock
-from synknumba._wire.messages import Command, News, Warned
+from synknumba._wire.messages import Command, Parcel, Warned
 from synknumba._world.failure import Death
 
 
@@ -79,7 +79,7 @@ class OtherMachines(Protocol):
     def send(self, command: Command, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
         """Sends a command, also pickled, as part of a round."""
 
-    def read(self, watch: Callable[[], None]) -> tuple[list[tuple[int, News, list[int]]], Sequence[Warned], Lost | None]:
+    def read(self, watch: Callable[[], None]) -> tuple[list[tuple[int, Parcel, list[int]]], Sequence[Warned], Lost | None]:
         """Receives the news of a round: of ranks, with descriptors; warnings; and what has died."""
         ...
 

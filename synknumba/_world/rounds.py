@@ -24,7 +24,7 @@ from synknumba._types import Array, DeviceKind
 from synknumba._wire import channel, doorbell
 from synknumba._wire import function_pickling as pickling
 from synknumba._wire.control import MESSAGE, SLEEP_SECONDS, ControlBlock
-from synknumba._wire.messages import Answer, Command, Failed, Install, News, Stop, Warned
+from synknumba._wire.messages import Answer, Command, Failed, Install, News, Parcel, Stop, Warned
 from synknumba._wire.rank_warnings import show
 from synknumba._wire.statistics import Tally
 from synknumba._world.failure import CallInfo, Death, cause_of, rank_died, rank_error, whereabouts
@@ -34,6 +34,8 @@ from synknumba._world.processes import Processes
 END_SECONDS = 20.0  # wait for another thread that is ending the ranks and freeing their resources
 LOOK_SECONDS = 0.5  # counted at most between two looks, 50 ms apart; more, and the machine or the script was suspended
 START_SECONDS = 120.0  # a CUDA context takes 2 s, many on one busy machine longer
+
+_ELSEWHERE = CallInfo("a call")
 
 RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, its news, descriptors
 Learn: TypeAlias = Callable[[Sequence[RankNews]], None]
@@ -167,12 +169,13 @@ class Rounds:
         unheard.remove(line)
         self._warned += answer.warned
         if answer.news is not None:
-            assert isinstance(answer.news, Failed)  # the answer to a start is None or Failed
-            cause = cause_of(answer.news)
+            news = answer.news.open()
+            assert isinstance(news, Failed)  # the answer to a start is None or Failed
+            cause = cause_of(news)
             if isinstance(cause, WorldError):  # it came not so far as to open a device
                 raise cause
             raise DeviceError(
-                f"rank {answer.rank} could not open its {device} device: {answer.news.type_name}: {answer.news.message}"
+                f"rank {answer.rank} could not open its {device} device: {news.type_name}: {news.message}"
             ) from cause
 
     def _hear_last_word(self, device: DeviceKind, unheard: set[int], rank: int) -> None:
@@ -332,7 +335,9 @@ class Rounds:
         if code == -1:
             self._control.wake_ranks()
             code = doorbell.await_all(self._base, self._lines, *self._spins)
-        news = self.hear(code, info, self.watch(info, spent))
+        watch = self.watch(info, spent)
+        self.arrive(code, watch)
+        news = self._read_news(info, watch)
         self.in_flight = None
         learn([one for one in news if not isinstance(one[1], Failed)])
         failures = [(rank, item) for rank, item, _ in news if isinstance(item, Failed)]
@@ -341,13 +346,12 @@ class Rounds:
         if failures:
             raise rank_error(info, failures)
 
-    def hear(self, code: int, info: CallInfo, watch: Callable[[], None]) -> list[RankNews]:
-        """Waits until all lines have answered, or one has lost its device, and returns the news."""
+    def arrive(self, code: int, watch: Callable[[], None]) -> None:
+        """Waits until all lines have answered, or one has lost its device."""
         while code == doorbell.NOT_YET and not self._control.sleep_coordinator():
             watch()
             if self._control.is_lost(self.sequence):  # others may wait for that device for ever
                 break
-        return self._read_news(info, watch)
 
     def _end_for_lost(self, failures: Sequence[tuple[int, Failed]], info: CallInfo) -> NoReturn:
         """Ends all ranks after the device of one has become useless, and raises `RankDied` with the first cause."""
@@ -406,7 +410,7 @@ class Rounds:
                 answer, descriptors = self._read_one(info, watch, line)
                 self._warned += answer.warned
                 if answer.news is not None:
-                    out.append((answer.rank, answer.news, descriptors))
+                    out.append(self._opened(info, answer.rank, answer.news, descriptors))
         except BaseException:
             for _, _, descriptors in out:
                 channel.close_all(descriptors)
@@ -415,11 +419,21 @@ class Rounds:
 
     def _read_others(self, others: OtherMachines, info: CallInfo, watch: Callable[[], None]) -> list[RankNews]:
         """Reads the news of the ranks of other machines; ends the world if one of them has died."""
-        news, warned, lost = others.read(watch)
+        parcels, warned, lost = others.read(watch)
         self._warned += warned
         if lost is not None:
             self._end(lost.reason, lost.death, info, (lost.stack, lost.stderr))
-        return news
+        return [self._opened(info, rank, parcel, descriptors) for rank, parcel, descriptors in parcels]
+
+    def read_parcels(self, watch: Callable[[], None]) -> list[tuple[int, Parcel, list[int]]]:
+        """Reads the news of a round without unpacking it, for the coordinator on another machine."""
+        out = []
+        for line in self._control.with_news(self.sequence):
+            answer, descriptors = self._read_one(_ELSEWHERE, watch, line)
+            self._warned += answer.warned
+            if answer.news is not None:
+                out.append((answer.rank, answer.news, descriptors))
+        return out
 
     def _read_one(self, info: CallInfo, watch: Callable[[], None], line: int) -> tuple[Answer, list[int]]:
         try:
@@ -429,11 +443,18 @@ class Rounds:
         except (EOFError, OSError):
             self._check_alive(info, grace=1.0)
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's class may raise anything when it is unpickled
+        except Exception:
             if self._ending:  # perhaps raised because the socket has been closed meanwhile
                 self._check_alive(info)
+            raise
+
+    def _opened(self, info: CallInfo, rank: int, parcel: Parcel, descriptors: list[int]) -> RankNews:
+        try:
+            return rank, parcel.open(), descriptors
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's class may raise anything when it is unpickled
+            channel.close_all(descriptors)
             message = f"its result cannot be unpickled in the script: {error}"
-            return Answer(self._processes.first + line, Failed(type(error).__qualname__, message, message, None)), []
+            return rank, Failed(type(error).__qualname__, message, message, None), []
 
     def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> list[RankNews]:
         """Executes a command on every rank; returns the ranks' news. Call and errors as for `run`.

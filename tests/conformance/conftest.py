@@ -12,6 +12,7 @@ import pytest
 
 import synknumba as synk
 from synknumba._call import distribute
+from synknumba._world import machines
 from tests.conformance.private_memory import fork_private
 from tests.conformance.replayed_device import fork_replayed
 
@@ -40,6 +41,11 @@ COLLECTIVE_ROWS = (
     pytest.param({"devices": [0, 1, 2, 3], "device": "cuda"}, id="cuda4", marks=_multi),
 )
 _ORDER = [row.values[0] for row in (*ROWS, FOUR, *COLLECTIVE_ROWS, LINKED, REPLAYED, REPLAYED_LINKED)]
+
+
+def spans_machines() -> bool:
+    """Whether this process was started by `synknumba run` on several machines (tests/machines)."""
+    return bool(machines.current)
 
 
 def start(row: dict[str, Any]) -> synk.World:
@@ -107,6 +113,11 @@ def no_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the tests of one row beside each other, wherever other tests are."""
+    if spans_machines():
+        told = pytest.mark.skip(reason="needs memory that all ranks share, or the script's own memory on them")
+        for item in items:
+            if item.get_closest_marker("one_machine"):
+                item.add_marker(told)
     places = [i for i, item in enumerate(items) if "row" in getattr(getattr(item, "callspec", None), "params", {})]
     chosen = sorted((items[i] for i in places), key=_place)
     for i, item in zip(places, chosen, strict=True):

@@ -285,6 +285,7 @@ def test_results_outlive_the_world(fork_row, row):
 module_level: dict[str, np.ndarray] = {}
 
 
+@pytest.mark.one_machine
 def test_ranks_forked_later_may_read_results(fork_row, x):
     """As they read whatever the script has when it forks."""
     with fork_row():

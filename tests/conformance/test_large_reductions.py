@@ -207,6 +207,7 @@ def test_results_of_a_loop_are_kept(world):
         del kept[: len(kept) - k // 20]
 
 
+@pytest.mark.one_machine
 def test_results_are_handed_out_without_a_copy(world):
     """Those that the ranks combine, or that one rank has alone."""
     f = every_op()

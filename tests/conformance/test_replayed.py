@@ -239,6 +239,7 @@ def test_a_record_as_an_argument(world):
             np.full(1000, a)  # memory that a stale address would show
 
 
+@pytest.mark.whole
 def test_more_selections_than_are_kept(world):
     x = synk.data(np.arange(float(N)))
     for _ in range(2):

@@ -253,6 +253,7 @@ def make_file(path, rank):
         Path(path).touch()
 
 
+@pytest.mark.one_machine
 def test_ranks_do_not_meet_around_an_inner_sequence_of_their_own(world, tmp_path):
     """Rank 0 stays in it until others are behind theirs."""
 

@@ -115,6 +115,7 @@ def test_results_are_those_of_calls(world, body, options):
     assert body.submit(mine, by=2.0, times=3).result() is not None
 
 
+@pytest.mark.one_machine
 def test_the_script_goes_on_while_ranks_work(world, tmp_path):
     gate, v, x = tmp_path / "gate", synk.variable(np.ones(3)), np.arange(9.0)
     future = late.submit(str(gate), v, x, times=4, every=2)
@@ -137,6 +138,7 @@ def until(is_so, meanwhile):
         assert time.monotonic() < end
 
 
+@pytest.mark.one_machine
 def test_a_round_for_each_result_while_the_script_goes_on(world, tmp_path):
     def step(word, number):
         return tmp_path / f"{word} {number}"

@@ -33,6 +33,7 @@ def mapped(pid="self"):
     return Path(f"/proc/{pid}/maps").read_text().count("/synk-")
 
 
+@pytest.mark.one_machine
 def test_a_world_tells_what_it_is(world, row):
     assert world.world_size == row.get("world_size", len(row.get("devices", ())))
     assert world.device == row["device"]

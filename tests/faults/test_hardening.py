@@ -359,7 +359,8 @@ def free_shm() -> int:
     return status.f_bavail * status.f_frsize
 
 
-@pytest.mark.parametrize("kind", ["function", *whole("kernel")])
+@pytest.mark.whole
+@pytest.mark.parametrize("kind", ["function", "kernel"])
 def test_large_results_of_ever_new_lengths(start, kind):
     """Results are kept for the next call of their shape, but not more of them than fit a budget."""
     if free_shm() < 2 << 30:

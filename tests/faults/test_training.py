@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import synknumba as synk
+from tests.quick import whole
 
 X = np.random.default_rng(0).normal(size=(20, 3))
 Y = X @ [1.0, -2.0, 3.0]
@@ -30,7 +31,7 @@ def steps_by_numpy(count):
     return w
 
 
-@pytest.mark.parametrize("how", ["a rank dies", "Ctrl-C"])
+@pytest.mark.parametrize("how", ["a rank dies", *whole("Ctrl-C")])
 def test_training_goes_on_from_a_checkpoint(tmp_path, how):
     with synk.fork(2, device="cpu", respawn=True) as world:
         step = synk.train.make_train_function(gradient, np.zeros(3), synk.optim.adam(0.1))

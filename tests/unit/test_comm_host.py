@@ -129,7 +129,7 @@ def ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
 # ---- reductions
 
 
-@settings(max_examples=examples(400, quick=60))
+@settings(max_examples=examples(400, quick=25))
 @given(
     what=st.sampled_from(OPS_AND_DTYPES),
     length=lengths,

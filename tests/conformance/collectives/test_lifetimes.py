@@ -71,6 +71,7 @@ def test_after_its_world(fork_row):
             assert_array_equal(synk.all_reduce(synk.variable(np.ones(3)), "sum").get_value(), np.full(3, float(size)))
 
 
+@pytest.mark.one_machine
 def test_a_process_that_the_script_forks_reads_what_it_shares(world):
     """It has no ranks: asking those of the script would leave them and the script waiting for each other."""
     v = synk.variable(np.arange(3.0), "w")

@@ -15,7 +15,7 @@ import synknumba as synk
 from synknumba._ops.rows import Partition
 from tests.conformance import kernels
 from tests.conformance.collectives.cases import assert_held
-from tests.conformance.conftest import PRIVATE, ROWS
+from tests.conformance.conftest import PRIVATE, ROWS, spans_machines
 from tests.conformance.variables import functions
 from tests.quick import whole
 
@@ -29,7 +29,7 @@ def kill(world: synk.World, rank: int = -1) -> None:
 
 
 def is_shared(row) -> bool:
-    return row["device"] == "cpu"
+    return row["device"] == "cpu" and not spans_machines()
 
 
 @synk.function

@@ -56,6 +56,7 @@ def blocks_of(kernel: simt.Kernel) -> list[Any]:
     return [block for _, block in kernel._entries]
 
 
+@pytest.mark.whole
 def test_the_fifth_block_gets_code_for_any() -> None:
     kernel = simt.jit(reverses)
     blocks = [(8, 1, 1), (4, 2, 1), (16, 1, 1), (5, 3, 1), (7, 1, 1), (3, 2, 1), (8, 1, 1)]

@@ -91,7 +91,7 @@ class Writer:
         )
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 50) for start in (0, 50, 100, 150)[: 1 if quick.asked else 4]], ids=str)
+@pytest.mark.parametrize("seeds", [range(start, start + 25) for start in range(0, 200, 25)[: 1 if quick.asked else 8]], ids=str)
 def test_the_order_is_that_of_python(seeds: range) -> None:
     for seed in seeds:
         text = Writer(seed).text()

@@ -58,7 +58,7 @@ blocks = st.integers(1, 33)
 axes = st.tuples(st.integers(1, 3), st.integers(1, 4))
 
 
-@settings(max_examples=examples(150, quick=60), derandomize=True, database=None)
+@settings(max_examples=examples(150, quick=30), derandomize=True, database=None)
 @given(lengths, grids, blocks)
 def test_rows(n: int, grid: int, block: int) -> None:
     x, y, threads = np.arange(1.0, n + 1), np.ones(n), grid * block
@@ -72,7 +72,7 @@ def test_rows(n: int, grid: int, block: int) -> None:
     np.testing.assert_array_equal(out, np.where(reached, expected, 0))
 
 
-@settings(max_examples=examples(150, quick=30), derandomize=True, database=None)
+@settings(max_examples=examples(150, quick=12), derandomize=True, database=None)
 @given(lengths, st.tuples(grids, st.integers(1, 2)), st.tuples(blocks, st.integers(1, 1)))
 def test_grid_stride(n: int, grid: tuple[int, int], block: tuple[int, int]) -> None:
     x, out, total = np.arange(1.0, n + 1), np.zeros(n), np.zeros(1)
@@ -84,7 +84,7 @@ def test_grid_stride(n: int, grid: tuple[int, int], block: tuple[int, int]) -> N
     np.testing.assert_array_equal(out, grid[1] * x * 2)
 
 
-@settings(max_examples=examples(150, quick=60), derandomize=True, database=None)
+@settings(max_examples=examples(150, quick=30), derandomize=True, database=None)
 @given(st.tuples(st.integers(0, 13), st.integers(0, 13)), axes, axes)
 def test_planes(shape: tuple[int, int], grid: tuple[int, int], block: tuple[int, int]) -> None:
     a = np.arange(1.0, shape[0] * shape[1] + 1).reshape(shape)
