@@ -18,7 +18,7 @@ from synknumba._wire import channel, doorbell
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
 from synknumba._wire.statistics import Tally
 from synknumba._world.failure import CallInfo, Death
-from synknumba._world.machines import Lost, MachineDevices
+from synknumba._world.machines import Lost, MachineDevices, cores_each
 from synknumba._world.processes import Processes
 from synknumba._world.rounds import Rounds
 
@@ -50,11 +50,12 @@ class Agent:
     Args:
         sock: socket of the relay.
         index: number of the machine.
-        host: its name.
+        hosts: names of all machines.
     """
 
-    def __init__(self, sock: socket.socket, index: int, host: str) -> None:
-        self._socket, self._index, self._host = sock, index, host
+    def __init__(self, sock: socket.socket, index: int, hosts: tuple[str, ...]) -> None:
+        self._socket, self._index, self.hosts = sock, index, hosts
+        self._host = hosts[index]
         self._world: _World | None = None
 
     def serve(self) -> None:
@@ -158,7 +159,7 @@ class _World:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        patience = CROWDED if count + 1 > usable_cores() else ROOMY
+        patience = CROWDED if count + 1 > cores_each(agent.hosts, host) else ROOMY
         self.control = ControlBlock(scene.world_size, patience, lines=count)
         self._processes = Processes(prefix_output=scene.prefix_output, first=self._first, host=host)
         tally = Tally(opened=0)

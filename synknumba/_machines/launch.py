@@ -75,7 +75,7 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
         return _refused(ready.problem)
     if ready.index > 0:
         try:
-            Agent(sock, ready.index, ready.hosts[ready.index]).serve()
+            Agent(sock, ready.index, ready.hosts).serve()
         except EOFError:
             return _refused(f"the relay of machine {ready.index} ({ready.hosts[ready.index]}) has ended")
         os._exit(0)  # at once: the launcher may end the job as soon as the script's process has failed

@@ -5,7 +5,8 @@ import pickle
 import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
@@ -134,8 +135,9 @@ class _World:
             machine: self._relay.rounds.Recv_init(buffer, machine, between.ANSWER) for machine, buffer in self._answers.items()
         }
         self._sent: dict[int, set[tuple[int, int, int, int]]] = {machine: set() for machine in self._others}
-        self._heard: dict[int, float] = {}
+        self._working: dict[int, float] = {}  # machines that work, with when they were heard of last
         self.requests: list[Any] = []  # under way
+        self._quiet: dict[int, _Quiet] = {}  # programs that send nothing but values, by number
         self._came: tuple[Forward, list[int]] | None = None  # a command that has come before its round was seen
 
     def close(self) -> None:
@@ -214,8 +216,9 @@ class _World:
         rounds, status, byte, now = self._relay.rounds, self._job.mpi.Status(), np.zeros(1, np.uint8), time.monotonic()
         while rounds.Iprobe(source=self._job.mpi.ANY_SOURCE, tag=between.PULSE, status=status):
             rounds.Recv(byte, status.source, between.PULSE)
-            self._heard[status.source] = now
-        for machine, heard in self._heard.items():
+            if status.source in self._working:
+                self._working[status.source] = now
+        for machine, heard in self._working.items():
             if now - heard > SILENCE_SECONDS:
                 host, (first, after) = self._job.hosts[machine], self._ranks[machine]
                 which = f"rank {first}" if after == first + 1 else f"ranks {first} to {after - 1}"
@@ -233,6 +236,8 @@ class _World:
             self._relay.routes[message.route.number] = message.route
         self._relay.memory.drop(message.dropped_segments)
         self._relay.forget(message.dropped_programs)
+        for number in message.dropped_programs:
+            self._quiet.pop(number, None)
         self._first.order(relay.COMMAND, payload=pickled(message))
         if message.is_stop:
             self._hear_all()
@@ -241,6 +246,10 @@ class _World:
         return told if told.news or told.warned or told.lost is not None else None
 
     def _run(self, number: int) -> tuple[Told | None, list[int]]:
+        quiet = self._quiet.get(number)
+        if quiet is not None:
+            quiet.send()
+            return self._heard(number, self._hear_all(number, started=True))
         route = self._relay.routes[number]
         packed = bytes(self._control.values[: route.size])
         self._start_receives()
@@ -249,15 +258,25 @@ class _World:
         for machine, (first, after) in self._ranks.items():
             ins, backs[machine] = route.at(packed, first, after)
             self.requests += [self._relay.sent(move, machine, between.ROWS) for move in unsent(ins, self._sent[machine])]
+        is_quiet = route.is_fixed and not self.requests and not any(backs.values())
         told = self._hear_all(number, started=True)
         self._job.wait_all(self.requests, self._watch)
         self.requests.clear()
-        if any(item.spec < 0 for _, item in told.news) or told.lost is not None:
+        if is_quiet:
+            self._quiet[number] = _Quiet(self._job, self._receives.values(), self._control.values[: route.size], number)
+        return self._heard(number, told, backs)
+
+    def _heard(
+        self, number: int, told: Told, backs: Mapping[int, Sequence[Move]] = MappingProxyType({})
+    ) -> tuple[Told | None, list[int]]:
+        """Receives the rows that a round has written, and large results; returns what ranks tell, with descriptors."""
+        if told.lost is not None or (told.news and any(item.spec < 0 for _, item in told.news)):
             return told, []
-        descriptors = self._learn(number, told.news)
+        descriptors = self._learn(number, told.news) if told.news else []
         for machine, moves in backs.items():
             for move in moves:
                 self._relay.received(move, machine, between.BACK, self._watch)
+        route = self._relay.routes[number]
         if route.small_bytes < 0:
             self._receive_large(number, route.small_start)
         return (told if told.news or told.warned else None), descriptors
@@ -293,13 +312,13 @@ class _World:
         """Waits for the answers of all machines, and returns what they tell together."""
         if not started:
             self._start_receives()
-        self._heard = dict.fromkeys(self._others, time.monotonic())
+        self._working = dict.fromkeys(self._others, time.monotonic())
         news: list[tuple[int, Parcel]] = []
         warned: list[Any] = []
         lost = refused = None
-        for machine in self._others:
-            self._job.wait(self._receives[machine], self._watch)
-            del self._heard[machine]
+        for machine, receive in self._receives.items():
+            self._job.wait(receive, self._watch)
+            del self._working[machine]
             told = self._read(machine, number)
             if told is not None:
                 news += told.news
@@ -323,6 +342,33 @@ class _World:
             start = 0 if number is None else max(self._relay.routes[number].small_start, 0)
             self._control.results[first:after, start : start + used] = body[: ranks * used].reshape(ranks, used)
         return pickle.loads(body[ranks * used : total].tobytes()) if size else None  # noqa: S301  # of a relay of this job
+
+
+@final
+class _Quiet:
+    """A program whose calls send nothing but values, and get nothing but small results.
+
+    Args:
+        job: the machines.
+        receives: requests for their answers.
+        values: the values of a call, in the control block.
+        number: of the program.
+    """
+
+    def __init__(self, job: Between, receives: Iterable[Any], values: Array, number: int) -> None:
+        order = np.zeros(8 * HEAD + len(values), np.uint8)
+        order[: 8 * HEAD].view(np.int64)[:3] = relay.RUN, number, len(values)
+        self._source, self._target = values, order[8 * HEAD :]
+        self._requests = [*receives, *(job.jobs.Send_init(order, child, between.ORDER) for child in job.children)]
+        self._sends = self._requests[len(self._requests) - len(job.children) :]
+
+    def send(self) -> None:
+        """Sends an order to run it."""
+        self._target[:] = self._source
+        for request in self._requests:
+            request.Start()
+        for request in self._sends:
+            request.Wait()
 
 
 class _Silent(Exception):  # noqa: N818

@@ -22,6 +22,7 @@ from synknumba._wire import channel, doorbell
 from synknumba._wire.control import ControlBlock, Patience
 
 PULSE_SECONDS = 0.5
+ALONE_SECONDS = 0.1  # how long a relay waits for ranks before it has the agent wait, which sees deaths
 
 
 @final
@@ -45,9 +46,10 @@ class OtherRelay:
         """Serves orders until the script has ended."""
         while True:
             kind, number, values, payload = self._next()
+            if kind == relay.RUN:
+                self._carry_out(partial(_World.run, number=number, values=values))
+                continue
             match kind:
-                case relay.RUN:
-                    self._carry_out(partial(_World.run, number=number, values=values))
                 case relay.COMMAND:
                     self._carry_out(partial(_World.command, forward=pickle.loads(payload)))  # noqa: S301  # of the first relay
                 case relay.START:
@@ -59,11 +61,16 @@ class OtherRelay:
                     return
 
     def _next(self) -> tuple[int, int, bytes, bytes]:
+        """Receives the next order, and passes it on down the tree; returns its kind, number, values and payload."""
         self._receive.Start()
         self._job.wait(self._receive, self._look)
         kind, number, values, size = self._head[:4].tolist()
         end = 8 * HEAD + values
         jobs = self._job.jobs
+        if not size:
+            for child in self._job.children:
+                jobs.Send(self._order[:end], child, between.ORDER)
+            return kind, number, self._order[8 * HEAD : end].tobytes(), b""
         if end + size <= ROOM:
             payload, big = self._order[end : end + size], None
             end += size
@@ -197,9 +204,7 @@ class _World:
         for move in unsent(ins, self._sent):
             relay_.memory.reserve(move)
             relay_.received(move, 0, between.ROWS, self._watch)
-        self._sequence += 1
-        spins = control.patience.pauses, control.patience.coordinator
-        code = doorbell.call(control.base, control.lines, self._sequence, number, *spins)
+        code = self._rung(control, number)
         told, descriptors = (None, []) if code == doorbell.ALL_DONE else self._finished(code)
         if told is not None:
             self._learn(number, told, descriptors)
@@ -213,6 +218,18 @@ class _World:
         for rank, nbytes in relay_.large_results(number, specs):
             requests.append(relay_.rounds.Isend(relay_.large_bytes(number, rank, nbytes), 0, between.BACK))
         self._job.wait_all(requests, self._watch)
+
+    def _rung(self, control: ControlBlock, number: int) -> int:
+        """Rings the ranks, and waits for a while; returns the code of the wait."""
+        self._sequence += 1
+        base, lines, spins = control.base, control.lines, (control.patience.pauses, control.patience.coordinator)
+        code: int = doorbell.call(base, lines, self._sequence, number, *spins)
+        if code == -1:
+            control.wake_ranks()
+            code = doorbell.await_all(base, lines, *spins)
+        if code == doorbell.NOT_YET and control.sleep_coordinator(ALONE_SECONDS):
+            code = doorbell.await_all(base, lines, 1, 1)
+        return code
 
     def _specs(self, start: int) -> dict[int, int]:
         assert self._control is not None

@@ -322,7 +322,10 @@ class Engine:
         segment_module.sweep_names()
         segment_module.close_orphans()
         here, others = self._firsts[1], self._others
-        patience = CROWDED if here + (1 if others is None else 2) > usable_cores() else ROOMY
+        busy, cores = here + 1, usable_cores()
+        if others is not None:
+            busy, cores = busy + 1, machines_module.cores_each(others.hosts, others.hosts[0])
+        patience = CROWDED if busy > cores else ROOMY
         control = ControlBlock(self.world_size, patience, lines=here + (others is not None))
         with self._looking:
             if self._at_end is not None:  # the ranks are started again, and statistics go on

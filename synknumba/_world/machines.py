@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from synknumba._device import usable_cores
 from synknumba._types import DeviceKind
 from synknumba._wire.control import ControlBlock
 from synknumba._wire.messages import Command, Parcel, Warned
@@ -93,6 +94,11 @@ class OtherMachines(Protocol):
 
 current: list[OtherMachines] = []  # the other machines, if the script was started on several
 ranks_alone: list[int] = []  # the number of ranks that the launcher asked for on one machine
+
+
+def cores_each(hosts: Sequence[str], host: str) -> int:
+    """Returns how many cores each of the machines of a job that are one host, as in tests, has for itself."""
+    return usable_cores() // max(1, hosts.count(host))
 
 
 def firsts_of(counts: Sequence[int]) -> tuple[int, ...]:
