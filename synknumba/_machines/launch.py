@@ -86,9 +86,9 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
     return coordinator.exit_code
 
 
-def _refused(problem: str) -> int:
+def _refused(problem: str, code: int = 1) -> int:
     sys.stderr.write(f"synknumba run: {problem}\n")
-    return 1
+    return code
 
 
 def _end_job(coordinator: Coordinator) -> None:
@@ -105,7 +105,11 @@ def _run_script(script: str, arguments: Sequence[str], *, is_module: bool) -> in
             runpy.run_module(script, run_name="__main__", alter_sys=True)
             return 0
         path = Path(script)
-        code = compile(path.read_bytes(), str(path), "exec")
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            return _refused(f"cannot read {script}: {error.strerror}", 2)
+        code = compile(text, str(path), "exec")
         sys.path[0] = str(path.resolve().parent)
         main = types.ModuleType("__main__")
         main.__file__ = str(path)

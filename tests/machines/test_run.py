@@ -1,0 +1,74 @@
+"""`python -m synknumba run` on one machine: the script runs as with `python`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.environment import environment
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments, folder, **variables):
+    """Runs the command; returns its exit code, output and errors."""
+    done = subprocess.run(
+        [sys.executable, "-m", "synknumba", "run", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=folder,
+        env={**environment(), "PYTHONPATH": str(ROOT), **variables},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_as_python_runs_it(tmp_path):
+    """Arguments, `__main__`, modules beside it, exit codes, and the number of ranks asked for."""
+    (tmp_path / "beside.py").write_text("VALUE = 5\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, beside, numpy as np, synknumba as synk\n"
+        "@synk.function(outputs='sum')\n"
+        "def total(x):\n"
+        "    return x.sum() + 0 * beside.VALUE\n"
+        "if __name__ == '__main__':\n"
+        "    with synk.fork(device='cpu') as world:\n"
+        "        print(sys.argv[1:], __file__ == sys.argv[0], world.world_size, total(np.arange(5.0)))\n"
+        "    sys.exit(int(sys.argv[1]))\n"
+    )
+    code, out, errors = run("--ranks-per-node", 2, script, 3, "--ranks-per-node", folder="/")
+    assert (code, out, errors) == (3, "['3', '--ranks-per-node'] True 2 10.0\n", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "told"),
+    [
+        ("raise SystemExit('a reason')", 1, "a reason\n"),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n"),
+        ("def f():\n    1 / 0\nf()", 1, "ZeroDivisionError: division by zero\n"),
+    ],
+)
+def test_ends(text, code, told, tmp_path):
+    """A traceback begins with the script's own lines."""
+    (tmp_path / "script.py").write_text(text)
+    found, _, errors = run("script.py", folder=tmp_path)
+    assert found == code
+    assert errors.endswith(told)
+    assert "launch.py" not in errors
+
+
+def test_what_cannot_run(tmp_path):
+    (tmp_path / "script.py").write_text("print('ran')")
+    code, out, errors = run("script.py", folder=tmp_path, TORCHELASTIC_RUN_ID="x")
+    assert code != 0
+    assert out == ""
+    assert "use mpiexec or srun" in errors
+    code, _, errors = run("none.py", folder=tmp_path)
+    assert code == 2
+    assert "none.py" in errors
+    code, _, errors = run("--ranks-per-node", "0", "script.py", folder=tmp_path)
+    assert code == 2
+    assert "must be at least 1" in errors
