@@ -4,8 +4,10 @@ Waiting relays must leave the cores to the ranks: blocking receives spin in all 
 giving way to others for a while and then with naps in between.
 """
 
+import ctypes
 import os
 import pickle
+import signal
 import socket
 import sys
 import time
@@ -20,6 +22,9 @@ from synknumba._types import Array
 YIELD_SECONDS = 0.02  # how long a wait gives way before it naps; as long as ranks wait for the next call (`control.ROOMY`)
 FIRST_NAP, LONGEST_NAP = 50e-6, 1e-3
 LOOK_SECONDS = 0.05  # how often a wait calls its `watch`
+
+ABORT_SECONDS = 5  # MPI's own end of a job may wait for a machine that is lost
+PR_SET_PDEATHSIG = 1  # prctl.h
 
 ORDER, BIG, ANSWER, ROWS, BACK, PULSE, QUESTION, REPLY = range(11, 19)  # tags
 
@@ -41,6 +46,7 @@ class Between:
         from mpi4py import MPI
 
         self.mpi = MPI
+        self.is_lost = False  # whether a machine is
         self.jobs: Any = MPI.COMM_WORLD.Dup()  # for orders outside worlds
         self.index, self.count = self.jobs.rank, self.jobs.size
         low = self.index & -self.index or 1 << 62
@@ -73,6 +79,17 @@ class Between:
             if now - began > YIELD_SECONDS:
                 time.sleep(nap)
                 nap = min(nap * 1.5, LONGEST_NAP)
+
+    def lose(self) -> None:
+        """Notes that a machine is lost: MPI is of no use any more, and this process outlives the script, to end the job."""
+        self.is_lost = True
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+    def abort(self) -> None:
+        """Ends the job, as far as that is possible without the lost machine."""
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(ABORT_SECONDS)  # ends this process
+        self.mpi.COMM_WORLD.Abort(1)
 
     def ask(self, question: object) -> None:
         """Sends a question to all other machines; they answer it in the middle of a round, too."""

@@ -11,10 +11,12 @@ import time
 import traceback
 import types
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from synknumba._machines.agent import Agent
+from synknumba._machines.between import PR_SET_PDEATHSIG
 from synknumba._machines.coordinator import Coordinator
 from synknumba._machines.messages import Quit, Ready
 from synknumba._machines.relay import Ended
@@ -30,7 +32,7 @@ LAUNCHERS = (
     ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
 )
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # prctl.h
+_PR_SET_NAME = 15  # prctl.h
 
 
 def launched() -> tuple[int, str]:
@@ -160,7 +162,7 @@ def _relay_main(sock: socket.socket, parent: int) -> NoReturn:
     code = 1
     try:
         libc = ctypes.CDLL(None)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         libc.prctl(_PR_SET_NAME, b"synk-relay", 0, 0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if os.getppid() == parent:
@@ -183,15 +185,21 @@ def _relay(sock: socket.socket, parent: int) -> None:
 
     job = Between()
     channel.send(sock, channel.pack(Ready(job.index, job.hosts, job.problem)), (), _nothing)
-    if not job.problem:
-        (FirstRelay if job.index == 0 else OtherRelay)(job, sock, parent).serve()
+    try:
+        if not job.problem:
+            (FirstRelay if job.index == 0 else OtherRelay)(job, sock, parent).serve()
+    finally:
+        if job.is_lost:
+            with suppress(OSError):
+                channel.send(sock, channel.pack(Quit()), (), _nothing)
+            job.abort()
     # Hydra, the mpiexec of MPICH and Intel MPI, takes the end of MPI in a relay for that of its machine, and ends the others.
     # Open MPI's takes the end of a process before that of its MPI for a failure.
     is_hydra = "PMI_FD" in os.environ and "SLURM_STEP_ID" not in os.environ
     if not is_hydra:
         job.mpi.Finalize()
     channel.send(sock, channel.pack(Quit()), (), _nothing)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):  # launchers wait until all processes have closed them
         os.dup2(null, stream)

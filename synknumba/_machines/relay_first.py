@@ -169,6 +169,7 @@ class _World:
                 else:
                     told, descriptors = self._run(number)
             except _Silent as silent:
+                self._job.lose()
                 told = Told(lost=silent.lost)
             is_stop = told is not None and told.sequence < 0
             if told is not None and told.lost is not None:

@@ -185,3 +185,40 @@ def test_the_exit_code_is_that_of_the_script(tmp_path):
     job = start(2, 1, "synk.fork(device='cpu'); sys.exit(7)", tmp_path)
     assert job.finish(code=7) == []
     job.check_nothing_left()
+
+
+@pytest.mark.whole
+def test_a_machine_that_falls_silent(tmp_path):
+    """Its relay is stopped while ranks work: the call ends with an error that names the machine."""
+    job = start(
+        2,
+        1,
+        """
+        @synk.function(outputs="max")
+        def parent(x, rank):
+            return os.getppid() if rank == 1 else 0
+
+        @synk.function(outputs=None)
+        def slow(x):
+            time.sleep(120.0)
+
+        x = synk.data(ROWS)
+        with synk.fork(device="cpu") as world:
+            say("agent", int(parent(x, synk.RANK)))
+            began = time.monotonic()
+            try:
+                slow(x)
+            except synk.RankDied as error:
+                assert "has not been heard of for 5 s" in str(error), error
+                assert "machine 1 (" in str(error), error
+                assert (x.data == ROWS).all()
+                say("lost", time.monotonic() - began < 30.0)
+        os._exit(3)  # MPI is of no use any more
+        """,
+        tmp_path,
+    )
+    agent = int(job.expect("agent").split()[1])
+    os.kill(relay_of(agent), signal.SIGSTOP)
+    assert job.expect("lost") == "lost True"
+    job.finish(code=None)
+    job.check_nothing_left()
