@@ -89,11 +89,13 @@ class Call:
         sharded = [name for name, leaf in leaves if isinstance(leaf, Sharded) and leaf.writable and not leaf.by_position]
         return sharded, [name for name, leaf in leaves if isinstance(leaf, HeldRows) and leaf.writable]
 
-    def sizes(self) -> tuple[int, int]:
-        """Returns the bytes per row of all sharded arguments, and the bytes of all broadcast arguments."""
+    def sizes(self, *, frozen: bool = False) -> tuple[int, int]:
+        """Returns the bytes per row of all sharded arguments, and the bytes of all broadcast ones; or of frozen ones only."""
         per_row = whole = 0
         for leaf in (leaf for param in self.parameters.values() for leaf in leaves_of(param)):
             match leaf:
+                case Sharded(array) | Broadcast(array) if frozen and not array.version:
+                    pass
                 case Sharded(array):
                     per_row += int(np.prod(array.shape[1:], dtype=np.int64)) * np.dtype(array.dtype).itemsize
                 case Broadcast(array):

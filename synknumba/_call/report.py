@@ -1,6 +1,6 @@
 """Report on a planned call: the return value of `Function.plan`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from synknumba._call.options import FunctionOptions
 from synknumba._call.variable_rows import planned_shape
 from synknumba._ops.launch import Dim3, told_size
 from synknumba._types import Shape
+from synknumba._world.engine import open_world
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,23 @@ class RankReport:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineReport:
+    """What a call sends to another machine than the script's.
+
+    Attributes:
+        host: name of the machine.
+        ranks: (first, one after the last) of its ranks.
+        sent_bytes: bytes of the arrays that it is sent; frozen ones only once, whatever the number of calls.
+        frozen_bytes: those of them that are frozen.
+    """
+
+    host: str
+    ranks: tuple[int, int]
+    sent_bytes: int
+    frozen_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlanReport:
     """A planned call, which has not been made. `str` formats it as a table.
 
@@ -69,6 +87,7 @@ class PlanReport:
         outputs: (name, op) of each output; for a Python function, one entry with its tree of ops, if any.
         updates: (parameter, op) of each updated variable.
         shards: number of shards, independent of the world size; None for one per rank.
+        machines: what is sent to each of the other machines, if the open world has several.
     """
 
     function: str
@@ -79,6 +98,7 @@ class PlanReport:
     outputs: tuple[tuple[str, Any], ...]
     updates: tuple[tuple[str, Any], ...] = ()
     shards: int | None = None
+    machines: tuple[MachineReport, ...] = ()
 
     def __str__(self) -> str:
         """Formats the report as a small table."""
@@ -90,6 +110,11 @@ class PlanReport:
             f"{rank.launch_text}"
             for rank in self.ranks
         ]
+        for number, one in enumerate(self.machines, 1):
+            once = f", {one.frozen_bytes:,} of them once: they are frozen" if one.frozen_bytes else ""
+            lines.append(
+                f"  machine {number} ({one.host}), ranks {one.ranks[0]}..{one.ranks[1]}: is sent {one.sent_bytes:,} bytes{once}"
+            )
         listed = f"a list, one value per {'rank' if self.shards is None else 'shard'}"
         lines += [f"  {name}: {listed if op is None else op}" for name, op in self.outputs]
         whose = "each rank's variable" if self.shards is None else "the variable on every rank, the same"
@@ -118,4 +143,18 @@ def make_report(name: str, options: FunctionOptions, updates: Mapping[str, Any],
         told,
         tuple(updates.items()),
         call.options.shards,
+        _machines(call, ranks),
     )
+
+
+def _machines(call: Call, ranks: Sequence[RankReport]) -> tuple[MachineReport, ...]:
+    """Returns what a call sends to other machines, if the open world has several and as many ranks."""
+    world = open_world()
+    if world is None or world.world_size != len(ranks):
+        return ()
+    found = []
+    for host, first, after in world.machines[1:]:
+        rows = sum(rank.rows[1] - rank.rows[0] for rank in ranks[first:after])
+        (per_row, whole), (frozen_row, frozen_whole) = call.sizes(), call.sizes(frozen=True)
+        found.append(MachineReport(host, (first, after), per_row * rows + whole, frozen_row * rows + frozen_whole))
+    return tuple(found)

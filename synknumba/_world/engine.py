@@ -760,6 +760,12 @@ class Engine:
     # ---- state
 
     @property
+    def machines(self) -> tuple[tuple[str, int, int], ...]:
+        """Name of each machine, its first rank, and the one after its last; empty for a world of one machine."""
+        hosts = () if self._others is None else self._others.hosts
+        return tuple(zip(hosts, self._firsts[:-1], self._firsts[1:], strict=True)) if hosts else ()
+
+    @property
     def spans_machines(self) -> bool:
         """Whether ranks are on several machines, so that they do not all reach the same memory."""
         return self._others is not None

@@ -32,6 +32,15 @@ def test_a_script(shape, tmp_path):
             with synk.fork(device="cpu") as world:
                 say("ranks", world.world_size)
                 assert total(ROWS) == ROWS.sum()
+                frozen = synk.data(ROWS)
+                frozen.freeze()
+                for rows, once in ((ROWS, 0), (frozen, 1)):
+                    plan = total.plan(rows)
+                    here = [len(ROWS) * machine.ranks[0] // world.world_size for machine in plan.machines] + [len(ROWS)]
+                    sent = [8 * (stop - start) for start, stop in zip(here, here[1:])]
+                    assert [machine.sent_bytes for machine in plan.machines] == sent, plan
+                    assert [machine.frozen_bytes for machine in plan.machines] == [once * nbytes for nbytes in sent]
+                    assert "machine 1 (" in str(plan)
             for size in (1, world.world_size + 1, 2):
                 with synk.fork(size, device="cpu") as world:
                     assert world.world_size == size
