@@ -135,7 +135,8 @@ class _World:
             machine: self._relay.rounds.Recv_init(buffer, machine, between.ANSWER) for machine, buffer in self._answers.items()
         }
         self._sent: dict[int, set[tuple[int, int, int, int]]] = {machine: set() for machine in self._others}
-        self._working: dict[int, float] = {}  # machines that work, with when they were heard of last
+        self._last_heard = dict.fromkeys(self._others, 0.0)  # when machines were heard of last
+        self._waits_since = 0.0
         self.requests: list[Any] = []  # under way
         self._quiet: dict[int, _Quiet] = {}  # programs that send nothing but values, by number
         self._came: tuple[Forward, list[int]] | None = None  # a command that has come before its round was seen
@@ -217,10 +218,10 @@ class _World:
         rounds, status, byte, now = self._relay.rounds, self._job.mpi.Status(), np.zeros(1, np.uint8), time.monotonic()
         while rounds.Iprobe(source=self._job.mpi.ANY_SOURCE, tag=between.PULSE, status=status):
             rounds.Recv(byte, status.source, between.PULSE)
-            if status.source in self._working:
-                self._working[status.source] = now
-        for machine, heard in self._working.items():
-            if now - heard > SILENCE_SECONDS:
+            self._last_heard[status.source] = now
+        for machine, heard in self._last_heard.items():
+            is_late = now - max(heard, self._waits_since) > SILENCE_SECONDS
+            if is_late and not self._receives[machine].Test():  # it may have answered while another is waited for
                 host, (first, after) = self._job.hosts[machine], self._ranks[machine]
                 which = f"rank {first}" if after == first + 1 else f"ranks {first} to {after - 1}"
                 reason = f"machine {machine} ({host}), of {which}, has not been heard of for {SILENCE_SECONDS:.0f} s"
@@ -313,13 +314,12 @@ class _World:
         """Waits for the answers of all machines, and returns what they tell together."""
         if not started:
             self._start_receives()
-        self._working = dict.fromkeys(self._others, time.monotonic())
+        self._waits_since = time.monotonic()
         news: list[tuple[int, Parcel]] = []
         warned: list[Any] = []
         lost = refused = None
         for machine, receive in self._receives.items():
             self._job.wait(receive, self._watch)
-            del self._working[machine]
             told = self._read(machine, number)
             if told is not None:
                 news += told.news

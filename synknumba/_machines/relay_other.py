@@ -5,6 +5,7 @@ import pickle
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
@@ -16,7 +17,7 @@ from synknumba._machines import between, relay
 from synknumba._machines.between import HEAD, ROOM, Between, pickled
 from synknumba._machines.messages import Answers, End, Finish, Forward, Scene, Told
 from synknumba._machines.relay import Ended, Relay
-from synknumba._machines.routes import unsent
+from synknumba._machines.routes import Move, unsent
 from synknumba._types import Array
 from synknumba._wire import channel, doorbell
 from synknumba._wire.control import ControlBlock, Patience
@@ -46,10 +47,9 @@ class OtherRelay:
         """Serves orders until the script has ended."""
         while True:
             kind, number, values, payload = self._next()
-            if kind == relay.RUN:
-                self._carry_out(partial(_World.run, number=number, values=values))
-                continue
             match kind:
+                case relay.RUN:
+                    self._carry_out(partial(_World.run, number=number, values=values))
                 case relay.COMMAND:
                     self._carry_out(partial(_World.command, forward=pickle.loads(payload)))  # noqa: S301  # of the first relay
                 case relay.START:
@@ -61,16 +61,23 @@ class OtherRelay:
                     return
 
     def _next(self) -> tuple[int, int, bytes, bytes]:
-        """Receives the next order, and passes it on down the tree; returns its kind, number, values and payload."""
-        self._receive.Start()
-        self._job.wait(self._receive, self._look)
-        kind, number, values, size = self._head[:4].tolist()
-        end = 8 * HEAD + values
+        """Receives the next order, and passes it on down the tree; returns its kind, number, values and payload.
+
+        Orders that only have their numbers and values for ranks are carried out here.
+        """
         jobs = self._job.jobs
-        if not size:
+        while True:
+            self._receive.Start()
+            self._job.wait(self._receive, self._look)
+            kind, number, values, size = self._head[:4].tolist()
+            end = 8 * HEAD + values
+            if size:
+                break
             for child in self._job.children:
                 jobs.Send(self._order[:end], child, between.ORDER)
-            return kind, number, self._order[8 * HEAD : end].tobytes(), b""
+            packed = self._order[8 * HEAD : end]
+            if kind != relay.RUN or self._world is None or not self._world.run_quiet(number, packed):
+                return kind, number, packed.tobytes(), b""
         if end + size <= ROOM:
             payload, big = self._order[end : end + size], None
             end += size
@@ -165,6 +172,7 @@ class _World:
         self._control: ControlBlock | None = None
         self._sequence = 0
         self._sent: set[tuple[int, int, int, int]] = set()
+        self._quiet: dict[int, _Quiet] = {}  # programs that get nothing but values, and send nothing but small results
         self._pulsed = 0.0
         self._pulse = np.zeros(1, np.uint8)
         self._answer = np.zeros(ROOM, np.uint8)
@@ -201,10 +209,33 @@ class _World:
         route = relay_.routes[number]
         control.values[: len(values)] = np.frombuffer(values, np.uint8)
         ins, outs = route.at(values, self._first, self._after)
-        for move in unsent(ins, self._sent):
+        left = unsent(ins, self._sent)
+        for move in left:
             relay_.memory.reserve(move)
             relay_.received(move, 0, between.ROWS, self._watch)
+        if route.is_fixed and route.small_bytes >= 0 and not left and not outs:
+            mine = control.results[self._first : self._after, : route.small_bytes]
+            self._quiet[number] = _Quiet(relay_.rounds, mine)
+        self._finish_run(number, self._rung(control, number), outs)
+
+    def run_quiet(self, number: int, values: Array) -> bool:
+        """Runs a program that moves no rows; returns whether it is one."""
+        quiet, control = self._quiet.get(number), self._control
+        if quiet is None or control is None:
+            return False
+        if len(values):
+            control.values[: len(values)] = values
         code = self._rung(control, number)
+        if code == doorbell.ALL_DONE:
+            quiet.send()
+        else:
+            with suppress(Ended):  # the order that ends the world is read next
+                self._finish_run(number, code, ())
+        return True
+
+    def _finish_run(self, number: int, code: int, outs: Sequence[Move]) -> None:
+        """Answers a round that has been rung, and sends the rows that its ranks have written."""
+        relay_, route = self._relay, self._relay.routes[number]
         told, descriptors = (None, []) if code == doorbell.ALL_DONE else self._finished(code)
         if told is not None:
             self._learn(number, told, descriptors)
@@ -252,6 +283,8 @@ class _World:
         self._other.tell(replace(forward, sequence=self._sequence), fds)
         told, _ = self._told()
         self._relay.memory.drop(forward.dropped_segments)
+        for number in forward.dropped_programs:
+            self._quiet.pop(number, None)
         self._relay.forget(forward.dropped_programs)
         self.answer(told if told.news or told.warned or told.lost is not None else None)
 
@@ -289,3 +322,26 @@ class _World:
         rounds.Send(self._answer[: 8 * HEAD + (0 if big else block + size)], 0, between.ANSWER)
         if big:
             self._job.wait(rounds.Isend(body, 0, between.BIG), self._watch)
+
+
+@final
+class _Quiet:
+    """A program whose calls get nothing but values, and send nothing but small results.
+
+    Args:
+        rounds: communicator of the rounds.
+        results: small results of the ranks of this machine: uint8, shape (ranks, bytes).
+    """
+
+    def __init__(self, rounds: Any, results: Array) -> None:
+        ranks, used = results.shape
+        answer = np.zeros(8 * HEAD + ranks * used, np.uint8)
+        answer[:32].view(np.int64)[:] = 0, ranks if used else 0, used, 0
+        self._source, self._target = results, answer[8 * HEAD :].reshape(ranks, used)
+        self._request = rounds.Send_init(answer, 0, between.ANSWER)
+
+    def send(self) -> None:
+        """Sends the results of a round in which no rank has news."""
+        self._target[:] = self._source
+        self._request.Start()
+        self._request.Wait()
