@@ -179,6 +179,8 @@ class Coordinator:
                 pass
         except (TimeoutError, EOFError, OSError):
             return
+        finally:
+            self._socket.close()
         if self.exit_code:
             time.sleep(EXIT_SECONDS)
 
