@@ -136,6 +136,8 @@ class Route:
         return known
 
     def _worked_out(self, values: tuple[Any, ...], first: int, after: int) -> Moves:
+        if first == after:  # a machine without ranks
+            return (), ()
         if self.transfers:
             hosts = (host for one in self.transfers for host in one.hosts[first:after] if host is not None)
             moves = tuple(move for move in map(_whole, hosts) if move.nbytes)
@@ -182,8 +184,6 @@ class Route:
         return low, high, Indices(source.indices, skipped + low, high - low)
 
     def _edges(self, count: int, first: int, after: int) -> tuple[int, int]:
-        if first == after:  # a machine without ranks
-            return 0, 0
         if self.solo:
             return (0, count) if first == 0 else (0, 0)
         return (
@@ -193,8 +193,6 @@ class Route:
 
     def _shards(self, first: int, after: int) -> tuple[int, int]:
         """Returns the shards that the ranks run, as (first, one after the last)."""
-        if first == after:
-            return 0, 0
         if self.solo:
             return (0, self.shards or 1) if first == 0 else (0, 0)
         if self.shards is None:
