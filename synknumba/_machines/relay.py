@@ -9,8 +9,10 @@ import numpy as np
 
 from synknumba._machines.between import Between
 from synknumba._machines.routes import Move, Route, row_numbers, table_of
+from synknumba._ops.reduction import UFUNCS
 from synknumba._types import Array
 from synknumba._wire.messages import Parcel
+from synknumba._wire.program import HostArray, Reduced
 from synknumba._wire.results import FIRST_LEAF
 
 START, COMMAND, RUN, END, QUIT = range(5)  # kinds of orders
@@ -131,6 +133,33 @@ class Relay:
         packed = np.empty(move.nbytes // move.table[1], np.dtype((np.void, move.table[1])))
         self.job.wait(self.rounds.Irecv(packed.view(np.uint8), machine, tag), watch)
         table_of(move, self.memory)[row_numbers(move, self.memory)] = packed
+
+    # ---- combinations
+
+    def reduce(self, reduced: Reduced, first: int, after: int, watch: Callable[[], None]) -> None:
+        """Combines the arrays of all ranks, first of those of this machine, first … after − 1, and then of all machines.
+
+        All relays do; for floats the order of additions between machines is MPI's.
+        """
+        arrays = [self._array(host) for host in reduced.hosts[first:after]]
+        ufunc = UFUNCS.get(reduced.op, np.add)  # "avg" is divided at the end
+        if arrays:
+            total = arrays[0]
+            for other in arrays[1:]:
+                ufunc(total, other, out=total)
+        else:  # a machine without ranks
+            like = reduced.hosts[0]
+            total = np.full(like.shape, 1 if reduced.op == "prod" else 0, like.dtype)
+        mpi = self.job.mpi
+        op = mpi.PROD if reduced.op == "prod" else mpi.SUM
+        self.job.wait(self.rounds.Iallreduce(mpi.IN_PLACE, total.reshape(-1), op), watch)
+        if reduced.op == "avg":
+            np.divide(total, len(reduced.hosts), out=total)
+        for other in arrays[1:]:
+            other[...] = total
+
+    def _array(self, host: HostArray) -> Array:
+        return self.memory(host.segment, host.dtype, host.shape, host.offset)
 
     def close(self) -> None:
         """Frees all memory."""

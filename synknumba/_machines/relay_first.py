@@ -260,7 +260,9 @@ class _World:
         for machine, (first, after) in self._ranks.items():
             ins, backs[machine] = route.at(packed, first, after)
             self.requests += [self._relay.sent(move, machine, between.ROWS) for move in unsent(ins, self._sent[machine])]
-        is_quiet = route.is_fixed and not self.requests and not any(backs.values())
+        for one in route.reduced:
+            self._relay.reduce(one, 0, self._line, self._watch)
+        is_quiet = route.is_fixed and not route.reduced and not self.requests and not any(backs.values())
         told = self._hear_all(number, started=True)
         self._job.wait_all(self.requests, self._watch)
         self.requests.clear()

@@ -213,7 +213,9 @@ class _World:
         for move in left:
             relay_.memory.reserve(move)
             relay_.received(move, 0, between.ROWS, self._watch)
-        if route.is_fixed and route.small_bytes >= 0 and not left and not outs:
+        for one in route.reduced:
+            relay_.reduce(one, self._first, self._after, self._watch)
+        if route.is_fixed and route.small_bytes >= 0 and not left and not outs and not route.reduced:
             mine = control.results[self._first : self._after, : route.small_bytes]
             self._quiet[number] = _Quiet(relay_.rounds, mine)
         self._finish_run(number, self._rung(control, number), outs)

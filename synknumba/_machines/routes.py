@@ -72,6 +72,7 @@ class Route:
         small_bytes: bytes of a rank's small results that a round may write, from the first; −1 for a Python function, whose
             results say how many they are.
         small_start: first byte of a Python function's small results.
+        reduced: arrays that the machines combine.
     """
 
     number: int
@@ -87,14 +88,16 @@ class Route:
     up: bool = False
     small_bytes: int = 0
     small_start: int = 0
+    reduced: tuple[wire.Reduced, ...] = ()
     _known: dict[bytes, dict[tuple[int, int], Moves]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, program: wire.Program | wire.Transfer, *, is_kernel: bool) -> "Route":
         """Returns the route of a program; `is_kernel` if its function is a kernel."""
         if isinstance(program, wire.Transfer):
-            no_rows = wire.RowSource("none")
-            return cls(program.number, "", no_rows, None, Partition.even(1), None, False, 0, (), program.arrays, program.up)
+            no_rows, moved = wire.RowSource("none"), () if program.stays else program.arrays
+            route = cls(program.number, "", no_rows, None, Partition.even(1), None, False, 0, (), moved, program.up)
+            return replace(route, reduced=program.reduced)
         kinds = wire.Sharded | wire.Broadcast | wire.Result | wire.Update
         leaves = [_plain(leaf) for leaf in program.leaves() if isinstance(leaf, kinds)]
         first = program.small[0] if program.small else 0

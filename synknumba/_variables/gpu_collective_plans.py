@@ -18,13 +18,14 @@ from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_plans import Pair, Row, Run, Traffic, Work, describe, direct, operands_of, pairs_of
-from synknumba._wire.program import Collective, HostArray, Transfer, Transferred, next_number
+from synknumba._wire.program import Collective, HostArray, Reduced, Transfer, Transferred, next_number
 from synknumba._wire.sequence import RECORDED, SUCCESS, Access, Key
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.transport_setup import join
 
 ALIGNMENT = 256
+BETWEEN_BYTES = 64 << 10  # of an array from which on machines combine it, instead of the coordinator
 BYTES_KEPT = 256 << 20  # of staging memory; a larger segment is freed after the call
 
 _Arrays = tuple[Transferred, ...]
@@ -178,6 +179,13 @@ class GpuTraffic(Traffic):
             Transferred(pair.target.number, pair.leaf, _for_ranks(hosts, root_gets))
             for pair, hosts in zip(pairs, gets, strict=True)
         )
+        if self._is_between_machines(work, [pair.source.layout.leaf(pair.leaf) for pair in pairs]):
+            got_arrays = tuple(
+                Transferred(pair.target.number, pair.leaf, hosts) for pair, hosts in zip(pairs, gives, strict=True)
+            )
+            programs = self._between_machines(work, given_arrays, got_arrays, gives)
+            runs = [self.install(program, describe(work, pairs))[0] for program in programs]
+            return _one_after_the_other(runs), tuple(program.number for program in programs)
         down, first = self._install_transfer(given_arrays, up=False)
         middle, second = self.over_host(work, arrays, [self._staging], describe(work, pairs))
         up, third = self._install_transfer(got_arrays, up=True)
@@ -189,6 +197,28 @@ class GpuTraffic(Traffic):
 
         return run, (*first, *second, *third)
 
+    def _is_between_machines(self, work: Work, leaves: Sequence[LeafLayout]) -> bool:
+        """Whether machines combine arrays, each those of its ranks and then with each other, instead of the coordinator.
+
+        Small arrays are combined in the coordinator, in the order of ranks; so are those whose op or dtype MPI lacks, or leaves
+        open what it does with NaN.
+        """
+        if not self.world.spans_machines or work.kind != "all_reduce" or work.op not in {"sum", "prod", "avg"}:
+            return False
+        kinds = "fdFD" if work.op == "avg" else "fdFDbhilqBHILQ"
+        plain = all(leaf.dtype.char in kinds and leaf.dtype.isnative and leaf.uniform for leaf in leaves)
+        return plain and sum(leaf.size(0) * leaf.dtype.itemsize for leaf in leaves) >= BETWEEN_BYTES
+
+    @staticmethod
+    def _between_machines(work: Work, down: _Arrays, up: _Arrays, hosts: Sequence[tuple[HostArray, ...]]) -> list[Transfer]:
+        """Returns the programs of such an all_reduce."""
+        assert work.op is not None  # of a reduction
+        return [
+            Transfer(next_number(), up=False, arrays=down, stays=True),
+            Transfer(next_number(), up=False, arrays=(), reduced=tuple(Reduced(work.op, one) for one in hosts)),
+            Transfer(next_number(), up=True, arrays=up, stays=True),
+        ]
+
     def programs(self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]) -> list[tuple[int, list[Segment], Access]]:
         join(self.world)
         info = describe(work, pairs)
@@ -198,6 +228,7 @@ class GpuTraffic(Traffic):
             return [(program.number, [], Access(keys, keys, SUCCESS | RECORDED))]  # the stream waits for other ranks
         packing, segment = StagingLayout(), Segment(1)  # of its own: the staging segment is freed after large transfers
         middle: list[Collective] = []
+        places: list[tuple[HostArray, ...]] = []
         if work.kind == "exchange":
             down, up = self._travelling(packing, pairs, segment.id)
         else:
@@ -212,11 +243,16 @@ class GpuTraffic(Traffic):
         segment.grow(max(packing.nbytes, 1))
         self.world.attach([segment], info)
         staged = frozenset({("staging", segment.id)})
-        told: list[tuple[Collective | Transfer, Access]] = [
-            (Transfer(next_number(), up=False, arrays=down), Access(reads=keys, writes=staged)),
-            *((one, Access(staged, staged, staged, staged)) for one in middle),
-            (Transfer(next_number(), up=True, arrays=up), Access(writes=keys, remote_reads=staged)),
+        programs: list[Collective | Transfer] = [
+            Transfer(next_number(), up=False, arrays=down),
+            *middle,
+            Transfer(next_number(), up=True, arrays=up),
         ]
+        if middle and self._is_between_machines(work, [pair.source.layout.leaf(pair.leaf) for pair in pairs]):
+            programs = [*self._between_machines(work, down, up, places)]
+        accesses = [Access(reads=keys, writes=staged), Access(writes=keys, remote_reads=staged)]
+        accesses[1:1] = [Access(staged, staged, staged, staged)] * len(middle)
+        told = list(zip(programs, accesses, strict=True))
         for program_of, _ in told:
             if isinstance(program_of, Collective) and self.world.spans_machines:
                 self.world.own_programs[program_of.number] = direct(work, program_of.arrays, [segment], self.alone)
@@ -235,6 +271,14 @@ def _on_root(leaf: LeafLayout, root: int) -> LeafLayout:
 
 def _on(rank: int, host: HostArray, world_size: int) -> tuple[HostArray | None, ...]:
     return tuple(host if one == rank else None for one in range(world_size))
+
+
+def _one_after_the_other(runs: Sequence[Run]) -> Run:
+    def run() -> None:
+        for one in runs:
+            one()
+
+    return run
 
 
 def _do_nothing() -> None:

@@ -419,13 +419,30 @@ class Transferred(NamedTuple):
     firsts: tuple[int, ...] = ()  # row of each rank's array at which the host array's rows begin; empty for whole arrays
 
 
+class Reduced(NamedTuple):
+    """Arrays of equal shape, one for each rank, that are to be replaced by their combination."""
+
+    op: CollectiveOp
+    hosts: tuple[HostArray, ...]  # by rank
+
+
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Copies between a variable's arrays and host memory."""
+    """Copies between a variable's arrays and host memory.
+
+    Attributes:
+        number: number.
+        up: whether the copies are from the host to the variable; otherwise the reverse.
+        arrays: the arrays.
+        stays: whether the host memory is used on the machine of each rank only, so that it is not sent to others.
+        reduced: arrays that machines combine, each those of its ranks and then with each other; nothing for the ranks to do.
+    """
 
     number: int
-    up: bool  # whether the copies are from the host to the variable; otherwise the reverse
+    up: bool
     arrays: tuple[Transferred, ...]
+    stays: bool = False
+    reduced: tuple[Reduced, ...] = ()
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that the copies read or write."""

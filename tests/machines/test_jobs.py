@@ -28,6 +28,15 @@ def test_a_script(shape, tmp_path):
             here = os.getcwd() == "/" and os.environ.get("SYNK_TEST_VALUE") == "7"
             return int(here and "SYNK_TEST_GONE" not in os.environ)
 
+        @synk.function
+        def add_rank(w, n, rank):
+            w += rank
+            n += rank
+
+        @synk.sequence
+        def summed_in_a_sequence(w):
+            synk.all_reduce(w, "sum")
+
         if __name__ == "__main__":
             with synk.fork(device="cpu") as world:
                 say("ranks", world.world_size)
@@ -50,6 +59,19 @@ def test_a_script(shape, tmp_path):
                     v = synk.variable(np.arange(3.0))
                     synk.all_reduce(v, "sum")
                     assert v.get_value().tolist() == [0.0, 1.0 * size, 2.0 * size]
+                    # Of arrays that the machines combine: numbers whose sums are exact.
+                    large = np.arange(60_000) % 7
+                    w, n = synk.variable(large.astype("f4")), synk.variable(large)
+                    add_rank(w, n, synk.RANK)
+                    synk.all_reduce(w, "mean")
+                    synk.all_reduce(n, "prod")
+                    ranks = np.arange(size)[:, None]
+                    np.testing.assert_array_equal(n.get_value(), (large + ranks).prod(0))
+                    np.testing.assert_allclose(w.get_value(), (large + ranks).mean(0), rtol=1e-6)
+                    before = w.get_value()
+                    summed_in_a_sequence(w, times=2)
+                    np.testing.assert_allclose(w.get_value(), before * size**2, rtol=1e-6)
+                    assert all((synk.get_value(rank, w) == w.get_value()).all() for rank in range(size))
             say("done")
         """,
         tmp_path,
