@@ -1,0 +1,119 @@
+"""Several machines: what a call costs over them, beside one machine with as many ranks and beside mpi4py.
+
+    python benchmarks/machines.py
+    python benchmarks/machines.py --ranks 2 4 8 --python ~/openmpi/bin/python --json benchmarks/results/cores2-machines.json
+
+Machines are processes of mpiexec, here on one host, with a rank each; that of --python's environment, if it has one. The jobs of
+synknumba and mpi4py run in turns, --repeats times, and the figures are medians of their medians.
+
+"ratio": for calls, to that on one machine and three times mpi4py's bcast and gather; for rows and all_reduce, to mpi4py's
+Scatter in place and Allreduce.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from _common import ROOT, arguments, print_table, save
+
+HERE = Path(__file__).parent
+CALLS = ("empty call", "kernel and sum, frozen rows", "kernel and sum, 8 KB of rows")
+PARTS = ("large rows", "all_reduce of 10^5", "large all_reduce")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One row of the table, in microseconds."""
+
+    library: str
+    what: str
+    machines: int
+    several: float
+    one: float  # on one machine
+    peer: float
+    ratio: float
+
+
+def launcher(python: Path) -> list[str]:
+    """The command that starts processes under MPI."""
+    own = python.parent / "mpiexec"
+    found = str(own) if own.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise SystemExit("machines.py needs mpiexec: pip install mpich mpi4py")
+    told = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+    if "HYDRA" in told and "Intel" not in told:
+        return [found, "-bind-to", "none"]
+    return [found, "--oversubscribe", "--bind-to", "none"] if "Open MPI" in told or "prte" in told.lower() else [found]
+
+
+def run(command: Sequence[str]) -> dict[str, float]:
+    """Runs a job; returns the medians that it prints."""
+    variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **variables})
+    told = json.loads(done.stdout.strip().splitlines()[-1])
+    return {name: timing["median"] for name, timing in told.items()}
+
+
+def measure(machines: int, python: Path, seconds: float, nbytes: int, repeats: int) -> list[Result]:
+    """The rows of the table for a number of machines."""
+    several = [*launcher(python), "-n", str(machines), str(python)]
+    job = [
+        "-m",
+        "synknumba",
+        "run",
+        "--ranks-per-node",
+        "1",
+        str(HERE / "_machines_job.py"),
+        str(machines),
+        str(seconds),
+        str(nbytes),
+    ]
+    jobs = {
+        "several": [*several, *job],
+        "one": [str(python), str(HERE / "_machines_job.py"), *job[-3:]],
+        "peer": [*several, str(HERE / "_machines_peer.py"), str(seconds), str(nbytes)],
+    }
+    told: dict[str, list[dict[str, float]]] = {name: [] for name in jobs}
+    for _ in range(repeats):
+        for name, command in jobs.items():
+            told[name].append(run(command))
+    medians = {name: {key: statistics.median(one[key] for one in found) for key in found[0]} for name, found in told.items()}
+    out = []
+    for what in (*CALLS, *PARTS):
+        ours, alone = medians["several"][what], medians["one"][what]
+        peer = medians["peer"]["bcast and gather" if what in CALLS else what]
+        ratio = ours / (alone + 3 * peer) if what in CALLS else ours / peer
+        out.append(Result("synknumba", what, machines, ours, alone, peer, ratio))
+    return out
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = arguments(__doc__)
+    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="of an environment with mpi4py and an MPI")
+    parser.add_argument("--repeats", type=int, default=3, help="how often each job runs (default: 3)")
+    parser.add_argument("--bytes", type=float, default=4e7, help="of large rows and arrays (default: 4e7)")
+    given = parser.parse_args()
+    results = [
+        one
+        for machines in given.ranks or [2]
+        for one in measure(machines, given.python, given.seconds, int(given.bytes) // 1000 * 1000, given.repeats)
+    ]
+    head = ("", "machines", "µs", "one machine", "mpi4py", "ratio")
+    rows = [
+        (one.what, str(one.machines), *(f"{value:,.1f}" for value in (one.several, one.one, one.peer)), f"{one.ratio:.2f}")
+        for one in results
+    ]
+    print_table(head, rows)
+    settings = {"seconds": given.seconds, "repeats": given.repeats, "bytes": given.bytes, "mpiexec": launcher(given.python)}
+    save(given.json, "machines", results, settings)
+
+
+if __name__ == "__main__":
+    main()
