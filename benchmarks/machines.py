@@ -3,8 +3,8 @@
     python benchmarks/machines.py
     python benchmarks/machines.py --ranks 2 4 8 --python ~/openmpi/bin/python --json benchmarks/results/cores2-machines.json
 
-Machines are processes of mpiexec, here on one host, with a rank each; that of --python's environment, if it has one. The jobs of
-synknumba and mpi4py run in turns, --repeats times, and the figures are medians of their medians.
+Machines are processes of mpiexec, here on one host, with a rank each; that of --python's environment, if it has one. The jobs
+of synknumba and mpi4py run in turns, --repeats times, and the figures are medians of their medians.
 
 "ratio": for calls, to that on one machine and three times mpi4py's bcast and gather; for rows and all_reduce, to mpi4py's
 Scatter in place and Allreduce.
@@ -63,20 +63,10 @@ def run(command: Sequence[str]) -> dict[str, float]:
 def measure(machines: int, python: Path, seconds: float, nbytes: int, repeats: int) -> list[Result]:
     """The rows of the table for a number of machines."""
     several = [*launcher(python), "-n", str(machines), str(python)]
-    job = [
-        "-m",
-        "synknumba",
-        "run",
-        "--ranks-per-node",
-        "1",
-        str(HERE / "_machines_job.py"),
-        str(machines),
-        str(seconds),
-        str(nbytes),
-    ]
+    script = [str(HERE / "_machines_job.py"), str(machines), str(seconds), str(nbytes)]
     jobs = {
-        "several": [*several, *job],
-        "one": [str(python), str(HERE / "_machines_job.py"), *job[-3:]],
+        "several": [*several, "-m", "synknumba", "run", "--ranks-per-node", "1", *script],
+        "one": [str(python), *script],
         "peer": [*several, str(HERE / "_machines_peer.py"), str(seconds), str(nbytes)],
     }
     told: dict[str, list[dict[str, float]]] = {name: [] for name in jobs}
