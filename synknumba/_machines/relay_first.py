@@ -259,7 +259,9 @@ class _World:
         backs: dict[int, tuple[Move, ...]] = {}
         for machine, (first, after) in self._ranks.items():
             ins, backs[machine] = route.at(packed, first, after)
-            self.requests += [self._relay.sent(move, machine, between.ROWS) for move in unsent(ins, self._sent[machine])]
+            left = unsent(ins, self._sent[machine])
+            self._control.network[0] += sum(move.nbytes for move in (*left, *backs[machine]))
+            self.requests += [self._relay.sent(move, machine, between.ROWS) for move in left]
         for one in route.reduced:
             self._relay.reduce(one, 0, self._line, self._watch)
         is_quiet = route.is_fixed and not route.reduced and not self.requests and not any(backs.values())
@@ -304,6 +306,7 @@ class _World:
         specs = self._control.results[:, start : start + 8].copy().view(np.int64)[:, 0]
         for rank, nbytes in self._relay.large_results(number, {rank: int(specs[rank]) for rank in self._machine_of}):
             view = self._relay.large_bytes(number, rank, nbytes)
+            self._control.network[0] += nbytes
             self._job.wait(self._relay.rounds.Irecv(view, self._machine_of[rank], between.BACK), self._watch)
 
     # ---- answers

@@ -26,15 +26,17 @@ class Tally:
     working: int = 0
     rounds: int = 0  # by ranks that have ended and were started again, as for the next
     dropped_bytes: int = 0
+    network_bytes: int = 0
 
-    def go_on(self, rounds: int, worked: int, dropped_bytes: int) -> None:
+    def go_on(self, rounds: int, worked: int, dropped_bytes: int, network_bytes: int) -> None:
         """Adds what `told` gets for ranks that have ended: others are started, and the counters go on."""
         self.rounds += rounds
         self.working += worked
         self.dropped_bytes += dropped_bytes
+        self.network_bytes += network_bytes
         self.closed = 0
 
-    def told(self, rounds: int, worked: int, memory: "Memory", dropped_bytes: int) -> "Statistics":
+    def told(self, rounds: int, worked: int, memory: "Memory", dropped_bytes: int, network_bytes: int = 0) -> "Statistics":
         """Builds the report.
 
         Args:
@@ -42,12 +44,14 @@ class Tally:
             worked: total nanoseconds of those that ended within the compiled wait.
             memory: memory in use.
             dropped_bytes: bytes of their output that were dropped.
+            network_bytes: bytes of rows between their machines.
         """
         end = self.closed or time.monotonic_ns()
         times = (self.starting, self.preparing, self.working + worked, end - self.opened)
         phases = Phases(*(nanoseconds / 1e9 for nanoseconds in times))
         rounds, dropped = self.rounds + rounds, self.dropped_bytes + dropped_bytes
-        return Statistics(self.calls, rounds, self.plans, self.scattered_bytes, phases, memory, dropped)
+        network = self.network_bytes + network_bytes
+        return Statistics(self.calls, rounds, self.plans, self.scattered_bytes, phases, memory, dropped, network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ class Statistics:
         memory: memory in use; for a closed world, the shared memory at its end.
         dropped_bytes: bytes that ranks wrote to stderr, and with `prefix_output` to stdout, and that could not be passed on:
             the reader had closed, or read nothing for a second after the world's end, or the output process was killed.
+        network_bytes: bytes of rows, values and large results that went to other machines, or came from there.
     """
 
     calls: int
@@ -111,6 +116,7 @@ class Statistics:
     seconds: Phases
     memory: Memory
     dropped_bytes: int = 0
+    network_bytes: int = 0
 
     def __str__(self) -> str:
         """Formats the statistics in a few lines."""
@@ -125,6 +131,8 @@ class Statistics:
         if any(held is not None for held in memory.devices):
             pairs = zip(memory.devices, memory.devices_free, strict=True)
             lines.append(f"on GPUs: {', '.join(f'{_bytes(held)} ({_bytes(free)} free)' for held, free in pairs)}")
+        if self.network_bytes:
+            lines.append(f"{_bytes(self.network_bytes)} to other machines and back")
         if self.dropped_bytes:
             lines.append(f"{_bytes(self.dropped_bytes)} of the ranks' output were dropped, as nothing read them")
         return "\n".join(lines)

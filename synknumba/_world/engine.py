@@ -302,7 +302,7 @@ class Engine:
         self._closing = False
         self._drops = 0  # drops in progress, or about to begin
         self._subscriptions = contextlib.ExitStack()
-        self._at_end: tuple[int, Memory] | None = None  # `worked` and memory, which cannot be read after the end
+        self._at_end: tuple[int, Memory, int] | None = None  # `worked`, memory, `network`, which cannot be read after the end
         self._start(timeout)
 
     def _start(self, timeout: float | None) -> None:
@@ -329,7 +329,7 @@ class Engine:
         control = ControlBlock(self.world_size, patience, lines=here + (others is not None))
         with self._looking:
             if self._at_end is not None:  # the ranks are started again, and statistics go on
-                self.tally.go_on(self._rounds.sequence, self._at_end[0], self._processes.scribe.dropped)
+                self.tally.go_on(self._rounds.sequence, self._at_end[0], self._processes.scribe.dropped, self._at_end[2])
             self._control = control
             host = "" if others is None else others.hosts[0]
             self._processes: Processes = Processes(prefix_output=self._prefix_output, host=host)
@@ -607,7 +607,8 @@ class Engine:
         self._died = self._life.reason = reason
         with self._looking:
             if self._at_end is None:
-                self._at_end = self._control.worked, Memory(segment_module.total_bytes(), (), (), ())
+                memory = Memory(segment_module.total_bytes(), (), (), ())
+                self._at_end = self._control.worked, memory, int(self._control.network[0])
                 self.tally.closed = time.monotonic_ns()
             self._closed = True
         flight, self._flight = self._flight, None
@@ -720,10 +721,11 @@ class Engine:
         ranks = own_memory(self._processes.pids)
         with self._looking:
             if self._at_end is None:
-                worked, memory = self._control.worked, Memory(segment_module.total_bytes(), ranks, held, free)
+                memory = Memory(segment_module.total_bytes(), ranks, held, free)
+                worked, network = self._control.worked, int(self._control.network[0])
             else:
-                worked, memory = self._at_end
-        return self.tally.told(self._rounds.sequence, worked, memory, self._processes.scribe.dropped)
+                worked, memory, network = self._at_end
+        return self.tally.told(self._rounds.sequence, worked, memory, self._processes.scribe.dropped, network)
 
     def _measure_devices(self) -> Sequence[Measured]:
         nothing = [Measured(None, None)] * self.world_size

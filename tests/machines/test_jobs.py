@@ -50,6 +50,10 @@ def test_a_script(shape, tmp_path):
                     assert [machine.sent_bytes for machine in plan.machines] == sent, plan
                     assert [machine.frozen_bytes for machine in plan.machines] == [once * nbytes for nbytes in sent]
                     assert "machine 1 (" in str(plan)
+                    before = world.statistics().network_bytes
+                    for _ in range(3):
+                        total(rows)
+                    assert world.statistics().network_bytes - before == (1 if once else 3) * sum(sent)
             for size in (1, world.world_size + 1, 2):
                 with synk.fork(size, device="cpu") as world:
                     assert world.world_size == size
