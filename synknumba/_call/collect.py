@@ -128,7 +128,7 @@ def is_worthwhile(world: Engine, nbytes: int) -> bool:
 
     Sets up the transport if that decides; called between the world's `begin` and `end`.
     """
-    if world.world_size == 1:
+    if world.world_size == 1 or world.spans_machines:
         return False
     if world.traits.shares_memory:
         return nbytes >= CORES_BYTES

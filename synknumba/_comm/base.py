@@ -31,6 +31,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from synknumba._host import this_process
 from synknumba._ops.halo import Copy
 from synknumba._types import CollectiveKind, CollectiveOp
 
@@ -132,5 +133,9 @@ def make_step(
 
 
 def stay_on_this_machine() -> None:
-    """Restricts NCCL's set-up, when it listens on a port, to the loopback interface, unless the user has chosen one."""
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    """Restricts NCCL's set-up, when it listens on a port, to the loopback interface, unless the user has chosen one.
+
+    Not where ranks are on several machines: NCCL then chooses an interface, or the user does.
+    """
+    if not this_process.spans_machines():
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")

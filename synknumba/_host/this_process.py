@@ -13,15 +13,17 @@ class RankState:
 
     rank: int | None = None
     world_size: int | None = None
+    ranks_here: int | None = None  # on this machine
     forked: bool = False  # whether code on the rank has made this process by os.fork()
 
 
 _state = RankState()
 
 
-def enter(rank: int, world_size: int) -> None:
-    """Marks this process as a rank of so many."""
+def enter(rank: int, world_size: int, ranks_here: int | None = None) -> None:
+    """Marks this process as a rank of so many, of which `ranks_here`, by default all, are on this machine."""
     _state.rank, _state.world_size = rank, world_size
+    _state.ranks_here = world_size if ranks_here is None else ranks_here
     os.register_at_fork(after_in_child=_note_fork)
 
 
@@ -37,6 +39,11 @@ def current_rank() -> int | None:
 def ranks_known() -> int | None:
     """Returns the number of ranks of this process's world; None in the coordinator."""
     return _state.world_size
+
+
+def spans_machines() -> bool:
+    """Whether other ranks of this process's world are on other machines."""
+    return _state.ranks_here != _state.world_size
 
 
 def end_child(error: BaseException | None = None) -> None:

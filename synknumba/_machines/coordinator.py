@@ -125,6 +125,8 @@ class Coordinator:
                     forward = Forward(payload, Route.of(program, is_kernel=is_kernel))
                 elif isinstance(program, Transfer):
                     forward = Forward(payload, Route.of(program, is_kernel=True))
+                elif program is not None:  # a collective between GPUs
+                    forward = Forward(payload, Route.nothing(program.number))
             case Stop():
                 forward = Forward(payload, is_stop=True)
                 self._is_stopping = True

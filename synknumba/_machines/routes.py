@@ -92,12 +92,16 @@ class Route:
     _known: dict[bytes, dict[tuple[int, int], Moves]] = field(default_factory=dict, repr=False)
 
     @classmethod
+    def nothing(cls, number: int) -> "Route":
+        """Returns the route of a program that moves nothing, as between GPUs."""
+        return cls(number, "", wire.RowSource("none"), None, Partition.even(1), None, False, 0, ())
+
+    @classmethod
     def of(cls, program: wire.Program | wire.Transfer, *, is_kernel: bool) -> "Route":
         """Returns the route of a program; `is_kernel` if its function is a kernel."""
         if isinstance(program, wire.Transfer):
-            no_rows, moved = wire.RowSource("none"), () if program.stays else program.arrays
-            route = cls(program.number, "", no_rows, None, Partition.even(1), None, False, 0, (), moved, program.up)
-            return replace(route, reduced=program.reduced)
+            moved = () if program.stays else program.arrays
+            return replace(cls.nothing(program.number), transfers=moved, up=program.up, reduced=program.reduced)
         kinds = wire.Sharded | wire.Broadcast | wire.Result | wire.Update
         leaves = [_plain(leaf) for leaf in program.leaves() if isinstance(leaf, kinds)]
         first = program.small[0] if program.small else 0

@@ -56,7 +56,7 @@ def settle(config: RankConfig) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # all signals were blocked during the fork
     if os.getppid() != config.coordinator:
         os._exit(1)
-    this_process.enter(config.rank, config.control.world_size)
+    this_process.enter(config.rank, config.control.world_size, config.ranks_here)
     inherited_module.replace(config.others)
     release_inherited((config.control.segment,), config.others)  # else the ranks would keep the memory of dropped Data
     _take_over_streams(config)
