@@ -67,7 +67,7 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
         ready, _ = channel.receive(sock, _nothing)
         assert isinstance(ready, Ready)
     except EOFError:
-        return _refused("MPI could not be initialised; see above")
+        return _refused(f"MPI could not be initialised on {socket.gethostname()}; see above")
     if not ready.problem and len(ready.hosts) != size:
         return _refused(
             f"the launcher has started {size} processes ({variable}={size}), but MPI knows {len(ready.hosts)}: mpi4py uses "

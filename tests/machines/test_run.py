@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from synknumba._machines import launch
 from tests.environment import environment
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +59,36 @@ def test_ends(text, code, told, tmp_path):
     assert found == code
     assert errors.endswith(told)
     assert "launch.py" not in errors
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({}, (1, "")),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, (4, "PMI_SIZE")),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}, (2, "OMPI_COMM_WORLD_SIZE")),
+        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "3", "SLURM_STEP_ID": "0"}, (8, "SLURM_STEP_NUM_TASKS")),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, (1, "")),  # in the batch script, or by ssh
+        ({"PMI_SIZE": "4"}, (1, "")),
+        ({"PMI_RANK": "x", "PMI_SIZE": "4"}, (1, "")),
+    ],
+)
+def test_launchers(variables, found, monkeypatch):
+    for pair in launch.LAUNCHERS:
+        for name in pair:
+            monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert launch.launched() == found
+
+
+def test_another_mpi_than_the_launchers(tmp_path):
+    """Else each process would be a world of its own, without a word."""
+    pytest.importorskip("mpi4py")
+    (tmp_path / "script.py").write_text("print('ran')")
+    code, out, errors = run("script.py", folder=tmp_path, SLURM_STEP_NUM_TASKS="4", SLURM_PROCID="0")
+    assert (code, out) == (1, "")
+    assert "has started 4 processes (SLURM_STEP_NUM_TASKS=4), but MPI knows 1" in errors
 
 
 def test_what_cannot_run(tmp_path):
