@@ -29,6 +29,7 @@ RUNS = [
     ("minibatch.py", "--ranks 3 --rows 100 --columns 5 --batches 1 40 --seconds 0.01", {"synknumba", "numpy"}),
     ("montecarlo.py", "--ranks 1 3 --samples 7 1e4 --seconds 0.01", {"synknumba", "numba", "numpy"}),
     ("respawn.py", "--ranks 1 2 --repeats 1 --bytes 1 1e4", {"cpu"}),
+    ("scaling.py", "", {"model"}),
     ("scatter.py", "--ranks 1 3 --gib 1e-8 1e-4 --seconds 0.01 --no-peers", {"synknumba"}),
     ("scatter.py", "--ranks 2 --gib 1e-4 --seconds 0.01", {"synknumba"}),
     ("sequences.py", "--ranks 1 2 --sides 7 --seconds 0.01", {"synknumba: sequence", "synknumba: single calls"}),
