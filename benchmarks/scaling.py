@@ -3,10 +3,10 @@
     python benchmarks/scaling.py
     python benchmarks/scaling.py --check benchmarks/results/cores2-machines.json
 
-Nothing is measured here. What is assumed of networks, and what was measured of one machine, are the constants below; what is
+Nothing is measured here. What is assumed of networks, and what was measured of one machine, are the constants below. What is
 simulated is the tree of `_machines`: orders down a binomial tree, answers straight to the first machine, which reads them one
-by one. --check compares simulated calls with those that machines.py has measured. Its machines share the cores of one host, so a
-call takes at least the processor time of all machines, divided by the cores.
+by one. --check compares simulated calls with those that machines.py has measured. Its machines share the cores of one host,
+so a call takes at least the processor time of all machines, divided by the cores.
 
 "ratio": the simulated call, to one on a single machine.
 """
