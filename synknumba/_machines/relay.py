@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from synknumba._machines.between import Between
-from synknumba._machines.routes import Move, Route, row_numbers, table_of
+from synknumba._machines.routes import Move, Present, Route, row_numbers, table_of
 from synknumba._ops.reduction import UFUNCS
 from synknumba._types import Array
 from synknumba._wire.messages import Parcel
@@ -82,6 +82,7 @@ class Relay:
     def __init__(self, job: Between, rounds: Any) -> None:
         self.job, self.rounds = job, rounds
         self.memory = Mapped()
+        self.moved = 0  # bytes of rows that were sent or received
         self.routes: dict[int, Route] = {}
         self._lengths: dict[tuple[int, int, int], tuple[int, bool]] = {}  # by program, rank and spec: bytes, whether large
         self.large: dict[tuple[int, int], tuple[int, mmap.mmap]] = {}  # by program and rank
@@ -123,23 +124,29 @@ class Relay:
 
     # ---- rows
 
-    def sent(self, move: Move, machine: int, tag: int) -> Any:
-        """Starts to send the bytes of a move; returns the request."""
+    def sent(self, move: Move, machine: int, tag: int, present: Present) -> list[Any]:
+        """Starts to send the bytes of a move that are not `present` there; returns the request, if there are any."""
         if move.rows is None:
             view = self.memory(move.segment, np.uint8, (move.nbytes,), move.offset)
         else:
-            view = np.take(table_of(move, self.memory), row_numbers(move, self.memory)).view(np.uint8)
-        return self.rounds.Isend(view, machine, tag)
+            rows = present.missing(move, row_numbers(move, self.memory))
+            view = np.take(table_of(move, self.memory), rows).view(np.uint8)
+        self.moved += view.nbytes
+        return [self.rounds.Isend(view, machine, tag)] if view.nbytes else []
 
-    def received(self, move: Move, machine: int, tag: int, watch: Callable[[], None]) -> None:
-        """Receives the bytes of a move."""
+    def received(self, move: Move, machine: int, tag: int, watch: Callable[[], None], present: Present) -> None:
+        """Receives the bytes of a move that are not `present`."""
         if move.rows is None:
             view = self.memory(move.segment, np.uint8, (move.nbytes,), move.offset)
             self.job.wait(self.rounds.Irecv(view, machine, tag), watch)
+            self.moved += view.nbytes
             return
-        packed = np.empty(move.nbytes // move.table[1], np.dtype((np.void, move.table[1])))
-        self.job.wait(self.rounds.Irecv(packed.view(np.uint8), machine, tag), watch)
-        table_of(move, self.memory)[row_numbers(move, self.memory)] = packed
+        rows = present.missing(move, row_numbers(move, self.memory))
+        packed = np.empty(len(rows), np.dtype((np.void, move.table[1])))
+        if len(rows):
+            self.job.wait(self.rounds.Irecv(packed.view(np.uint8), machine, tag), watch)
+            table_of(move, self.memory)[rows] = packed
+        self.moved += packed.nbytes
 
     # ---- combinations
 

@@ -16,7 +16,7 @@ from synknumba._machines import between, relay
 from synknumba._machines.between import HEAD, ROOM, Between, pickled
 from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Scene, Told
 from synknumba._machines.relay import Ended, Relay
-from synknumba._machines.routes import Move, unsent
+from synknumba._machines.routes import Move, Present
 from synknumba._types import Array
 from synknumba._wire import channel, doorbell
 from synknumba._wire.control import MESSAGE, ControlBlock, Patience
@@ -134,7 +134,7 @@ class _World:
         self._receives = {
             machine: self._relay.rounds.Recv_init(buffer, machine, between.ANSWER) for machine, buffer in self._answers.items()
         }
-        self._sent: dict[int, set[tuple[int, int, int, int]]] = {machine: set() for machine in self._others}
+        self._present = {machine: Present() for machine in self._others}
         self._last_heard = dict.fromkeys(self._others, 0.0)  # when machines were heard of last
         self._waits_since = 0.0
         self.requests: list[Any] = []  # under way
@@ -238,6 +238,9 @@ class _World:
             self._relay.routes[message.route.number] = message.route
         self._relay.memory.drop(message.dropped_segments)
         self._relay.forget(message.dropped_programs)
+        if message.dropped_segments:
+            for present in self._present.values():
+                present.drop(message.dropped_segments)
         for number in message.dropped_programs:
             self._quiet.pop(number, None)
         self._first.order(relay.COMMAND, payload=pickled(message))
@@ -257,14 +260,16 @@ class _World:
         self._start_receives()
         self._first.order(relay.RUN, number, packed)
         backs: dict[int, tuple[Move, ...]] = {}
+        moves_rows = False
         for machine, (first, after) in self._ranks.items():
             ins, backs[machine] = route.at(packed, first, after)
-            left = unsent(ins, self._sent[machine])
-            self._control.network[0] += sum(move.nbytes for move in (*left, *backs[machine]))
-            self.requests += [self._relay.sent(move, machine, between.ROWS) for move in left]
+            present = self._present[machine]
+            for move in present.unsent(ins):
+                moves_rows = True
+                self.requests += self._relay.sent(move, machine, between.ROWS, present)
         for one in route.reduced:
             self._relay.reduce(one, 0, self._line, self._watch)
-        is_quiet = route.is_fixed and not route.reduced and not self.requests and not any(backs.values())
+        is_quiet = route.is_fixed and not route.reduced and not moves_rows and not any(backs.values())
         told = self._hear_all(number, started=True)
         self._job.wait_all(self.requests, self._watch)
         self.requests.clear()
@@ -281,7 +286,8 @@ class _World:
         descriptors = self._learn(number, told.news) if told.news else []
         for machine, moves in backs.items():
             for move in moves:
-                self._relay.received(move, machine, between.BACK, self._watch)
+                self._relay.received(move, machine, between.BACK, self._watch, Present())
+        self._control.network[0] = self._relay.moved
         route = self._relay.routes[number]
         if route.small_bytes < 0:
             self._receive_large(number, route.small_start)
@@ -306,7 +312,7 @@ class _World:
         specs = self._control.results[:, start : start + 8].copy().view(np.int64)[:, 0]
         for rank, nbytes in self._relay.large_results(number, {rank: int(specs[rank]) for rank in self._machine_of}):
             view = self._relay.large_bytes(number, rank, nbytes)
-            self._control.network[0] += nbytes
+            self._relay.moved += nbytes
             self._job.wait(self._relay.rounds.Irecv(view, self._machine_of[rank], between.BACK), self._watch)
 
     # ---- answers

@@ -17,7 +17,7 @@ from synknumba._machines import between, relay
 from synknumba._machines.between import HEAD, ROOM, Between, pickled
 from synknumba._machines.messages import Answers, End, Finish, Forward, Scene, Told
 from synknumba._machines.relay import Ended, Relay
-from synknumba._machines.routes import Move, unsent
+from synknumba._machines.routes import Move, Present
 from synknumba._types import Array
 from synknumba._wire import channel, doorbell
 from synknumba._wire.control import ControlBlock, Patience
@@ -171,7 +171,7 @@ class _World:
         self._first, self._after = scene.firsts[job.index : job.index + 2]
         self._control: ControlBlock | None = None
         self._sequence = 0
-        self._sent: set[tuple[int, int, int, int]] = set()
+        self._present = Present()
         self._quiet: dict[int, _Quiet] = {}  # programs that get nothing but values, and send nothing but small results
         self._pulsed = 0.0
         self._pulse = np.zeros(1, np.uint8)
@@ -209,10 +209,10 @@ class _World:
         route = relay_.routes[number]
         control.values[: len(values)] = np.frombuffer(values, np.uint8)
         ins, outs = route.at(values, self._first, self._after)
-        left = unsent(ins, self._sent)
+        left = self._present.unsent(ins)
         for move in left:
             relay_.memory.reserve(move)
-            relay_.received(move, 0, between.ROWS, self._watch)
+            relay_.received(move, 0, between.ROWS, self._watch, self._present)
         for one in route.reduced:
             relay_.reduce(one, self._first, self._after, self._watch)
         if route.is_fixed and route.small_bytes >= 0 and not left and not outs and not route.reduced:
@@ -247,7 +247,7 @@ class _World:
         self.answer(told, used, route.small_start)
         if failed:
             return
-        requests = [relay_.sent(move, 0, between.BACK) for move in outs]
+        requests = [request for move in outs for request in relay_.sent(move, 0, between.BACK, Present())]
         for rank, nbytes in relay_.large_results(number, specs):
             requests.append(relay_.rounds.Isend(relay_.large_bytes(number, rank, nbytes), 0, between.BACK))
         self._job.wait_all(requests, self._watch)
@@ -285,6 +285,8 @@ class _World:
         self._other.tell(replace(forward, sequence=self._sequence), fds)
         told, _ = self._told()
         self._relay.memory.drop(forward.dropped_segments)
+        if forward.dropped_segments:
+            self._present.drop(forward.dropped_segments)
         for number in forward.dropped_programs:
             self._quiet.pop(number, None)
         self._relay.forget(forward.dropped_programs)

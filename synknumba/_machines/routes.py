@@ -3,7 +3,7 @@
     Program ──Route.of──> Route, which has nothing of the user's ──at (values of a call)──> Moves of one machine: in, and out
 
 Both machines work out the same moves from the same values, so nothing but the rows is sent. Frozen rows are sent once: both
-sides note what was.
+note which were.
 """
 
 import struct
@@ -275,7 +275,7 @@ def _rows_of(array: HostArray, rows: "Rows | Indices | None") -> list[Move]:
         return []
     if isinstance(rows, Range) and rows.step == 1:
         return [Move(array.segment, array.offset + rows.start * width, rows.count * width, version=array.version)]
-    return [Move(array.segment, array.offset, rows.count * width, rows, (array.shape[0], width))]
+    return [Move(array.segment, array.offset, rows.count * width, rows, (array.shape[0], width), array.version)]
 
 
 class MemoryOf(Protocol):
@@ -286,11 +286,36 @@ class MemoryOf(Protocol):
         ...
 
 
-def unsent(moves: Iterable[Move], sent: set[tuple[int, int, int, int]]) -> list[Move]:
-    """Returns the moves whose bytes are not there yet, and notes frozen ones as sent."""
-    left = [move for move in moves if not move.version or move.key not in sent]
-    sent.update(move.key for move in left if move.version)
-    return left
+class Present:
+    """Frozen contents that a machine has got from the first one; both keep one, with the same contents."""
+
+    def __init__(self) -> None:
+        self._sent: set[tuple[int, int, int, int]] = set()  # keys of consecutive bytes
+        self._rows: dict[tuple[int, int, int], Array] = {}  # by segment, version and offset of a table: whether a row is there
+
+    def unsent(self, moves: Iterable[Move]) -> list[Move]:
+        """Returns the moves whose bytes are not there yet, and notes frozen ones as sent; of rows, all: see `missing`."""
+        left = [move for move in moves if not move.version or move.rows is not None or move.key not in self._sent]
+        self._sent.update(move.key for move in left if move.version and move.rows is None)
+        return left
+
+    def missing(self, move: Move, numbers: Array) -> Array:
+        """Returns the rows of a move that have to be sent, and notes them; of frozen contents those that are not there."""
+        if not move.version:
+            return numbers
+        key = move.segment, move.version, move.offset
+        there = self._rows.get(key)
+        if there is None:
+            there = self._rows[key] = np.zeros(move.table[0], np.bool_)
+        left: Array = np.unique(numbers[~there[numbers]])
+        there[left] = True
+        return left
+
+    def drop(self, segments: Iterable[int]) -> None:
+        """Forgets segments that are gone."""
+        gone = set(segments)
+        self._sent = {key for key in self._sent if key[0] not in gone}
+        self._rows = {key: there for key, there in self._rows.items() if key[0] not in gone}
 
 
 def row_numbers(move: Move, memory: MemoryOf) -> Array:

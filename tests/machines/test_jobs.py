@@ -51,6 +51,12 @@ def test_a_script(shape, tmp_path):
                     assert [machine.frozen_bytes for machine in plan.machines] == [once * nbytes for nbytes in sent]
                     assert "machine 1 (" in str(plan)
                     before = world.statistics().network_bytes
+                    chosen = np.arange(0, 1000, 10)
+                    for _ in range(3):  # of frozen rows only those that are not there
+                        assert total(rows, batch=chosen) == chosen.sum()
+                    elsewhere = 100 - 100 * plan.machines[0].ranks[0] // world.world_size
+                    assert world.statistics().network_bytes - before == 8 * elsewhere * (3 + (1 if once else 3))
+                    before = world.statistics().network_bytes
                     for _ in range(3):
                         total(rows)
                     assert world.statistics().network_bytes - before == (1 if once else 3) * sum(sent)

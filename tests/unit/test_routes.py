@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synknumba._machines.routes import Indices, Move, Route, unsent
+from synknumba._machines.routes import Indices, Move, Present, Route
 from synknumba._ops.rows import Partition
 from synknumba._wire.program import (
     Broadcast,
@@ -149,7 +149,21 @@ def test_transfers():
 
 
 def test_frozen_bytes_are_sent_once():
-    sent = set()
+    present = Present()
     frozen, other = Move(1, 0, 8, version=2), Move(1, 0, 8)
-    assert unsent([frozen, other], sent) == [frozen, other]
-    assert unsent([frozen, other, replace(frozen, version=3)], sent) == [other, replace(frozen, version=3)]
+    assert present.unsent([frozen, other]) == [frozen, other]
+    assert present.unsent([frozen, other, replace(frozen, version=3)]) == [other, replace(frozen, version=3)]
+    present.drop([1])
+    assert present.unsent([frozen]) == [frozen]
+
+
+def test_frozen_rows_of_lists_are_sent_once():
+    present, rows = Present(), np.array([5, 2, 5, 0])
+    frozen, other = Move(1, 0, 32, rows=Indices(LIST, 0, 4), table=(6, 8), version=2), Move(1, 0, 32, table=(6, 8))
+    assert present.unsent([frozen]) == present.unsent([frozen]) == [frozen]
+    assert present.missing(other, rows).tolist() == [5, 2, 5, 0]
+    assert present.missing(frozen, rows).tolist() == [0, 2, 5]
+    assert present.missing(frozen, np.array([1, 2, 5])).tolist() == [1]
+    assert present.missing(replace(frozen, version=3), np.array([1])).tolist() == [1]
+    present.drop([1])
+    assert present.missing(frozen, np.array([1, 2])).tolist() == [1, 2]
