@@ -108,7 +108,7 @@ def fork(
                     kind, indices, firsts = resolve_machines(machines_module.current[0], world_size, device, devices)
                     size = firsts[-1]
                 else:
-                    size, kind, indices = _resolve(world_size or _asked_for(), device, devices, awake)
+                    size, kind, indices = _resolve(_asked_for(world_size, devices), device, devices, awake)
                 check_room(size if not firsts else firsts[1])
                 check_system_calls()
                 _check_mpi()
@@ -136,9 +136,10 @@ def fork(
             raise
 
 
-def _asked_for() -> int | None:
-    """Returns the number of ranks that `synknumba run` was asked for on one machine."""
-    return machines_module.ranks_alone[0] if machines_module.ranks_alone else None
+def _asked_for(world_size: int | None, devices: Sequence[int] | None) -> int | None:
+    """Returns the number of ranks that the script or else `synknumba run` asks for, on one machine."""
+    is_open = world_size is None and devices is None
+    return machines_module.ranks_alone[0] if is_open and machines_module.ranks_alone else world_size
 
 
 def resolve_machines(

@@ -912,7 +912,9 @@ def test_a_world_in_each_process_of_a_launcher(no_world, monkeypatch):
         pass
     monkeypatch.setenv("PMI_SIZE", "4")
     with (
-        pytest.warns(RuntimeWarning, match=r"one of 4 processes.*PMI_SIZE=4.*Start the script once"),
+        pytest.warns(
+            RuntimeWarning, match=r"one of 4 processes.*PMI_SIZE=4.*`python -m synknumba run script.py`; else start it once"
+        ),
         synk.fork(1, device="cpu"),
     ):
         assert total_of(X) == 45
