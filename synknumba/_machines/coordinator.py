@@ -48,6 +48,11 @@ class Coordinator:
         self.exit_code = 0  # of the script
 
     @property
+    def is_mine(self) -> bool:
+        """Whether this is the script's process, and not a child of it."""
+        return os.getpid() == self._owner
+
+    @property
     def is_dead(self) -> bool:
         """Whether the relay has ended."""
         return not lives(self._pid)
@@ -147,7 +152,7 @@ class Coordinator:
 
     def end(self) -> None:
         """Ends the ranks of other machines, if they have not been ended; waits until they have."""
-        if not self._is_open or os.getpid() != self._owner:
+        if not self._is_open or not self.is_mine:
             return
         deadline = time.monotonic() + END_SECONDS
 
@@ -167,7 +172,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Ends the job: the script has ended."""
-        if os.getpid() != self._owner:
+        if not self.is_mine:
             return
         deadline = time.monotonic() + END_SECONDS
 

@@ -104,7 +104,7 @@ def fork(
             with ExitStack() as awake:  # keeps the probed GPUs initialised until the ranks have opened theirs
                 device = "cuda" if device == "gpu" else device
                 firsts: tuple[int, ...] = ()
-                if machines_module.current:
+                if machines_module.current and machines_module.current[0].is_mine:
                     kind, indices, firsts = resolve_machines(machines_module.current[0], world_size, device, devices)
                     size = firsts[-1]
                 else:

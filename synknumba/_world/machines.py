@@ -44,6 +44,11 @@ class OtherMachines(Protocol):
     line: int
 
     @property
+    def is_mine(self) -> bool:
+        """Whether they are this process's, and not those of the process that has forked it."""
+        ...
+
+    @property
     def is_dead(self) -> bool:
         """Whether the process that serves them has ended."""
         ...

@@ -60,6 +60,11 @@ def test_a_script(shape, tmp_path):
                     for _ in range(3):
                         total(rows)
                     assert world.statistics().network_bytes - before == (1 if once else 3) * sum(sent)
+            child = os.fork()
+            if child == 0:  # a world of its own, on this machine
+                with synk.fork(1, device="cpu") as world:
+                    os._exit(0 if total(ROWS) == ROWS.sum() else 1)
+            assert os.waitpid(child, 0)[1] == 0
             for size in (1, world.world_size + 1, 2):
                 with synk.fork(size, device="cpu") as world:
                     assert world.world_size == size
