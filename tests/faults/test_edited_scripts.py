@@ -78,7 +78,7 @@ def run(tmp_path, script, **variables):
     ("edit", "early"),
     [
         ("other numbers", True),
-        ("other numbers", False),
+        pytest.param("other numbers", False, marks=pytest.mark.whole),
         pytest.param("lines above", True, marks=pytest.mark.whole),
         pytest.param("lines above", False, marks=pytest.mark.whole),
         pytest.param("half of it", False, marks=pytest.mark.whole),
@@ -91,6 +91,7 @@ def test_runs_as_it_was_started(edit, early, tmp_path):
     assert done.stdout.split() == ["45.0", "22.5", "90.0"]
 
 
+@pytest.mark.whole
 def test_edited_before_the_package_was_imported(tmp_path):
     """As where a user saves while a script still imports."""
     done = run(

@@ -210,6 +210,7 @@ def imported(*folders, **variables):
     return [path for path in opened if path]
 
 
+@pytest.mark.whole
 def test_an_import_reads_no_cache_of_numbas(tmp_path):
     """Numba unpickles what lies in its directory, whoever has written it."""
     for folder in (tmp_path, PACKAGE):

@@ -47,6 +47,7 @@ with synk.fork(2, device="cpu"):
 """
 
 
+@pytest.mark.whole
 def test_what_only_compilers_need_is_not_loaded(tmp_path: Path) -> None:
     """Kernels and the package's own functions are found in the store."""
     script = tmp_path / "script.py"

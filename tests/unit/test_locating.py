@@ -16,6 +16,7 @@ from synknumba._device.argmin_kernel import THREADS, locating_kernels, search_gr
 from synknumba._ops.reduction import best, identity, locate
 from synknumba._ops.rows import Partition
 from synknumba.simt import jit
+from tests.quick import whole
 
 VALUES = {
     "float64": st.sampled_from([-np.inf, -1.0, -0.0, 0.0, 1.0, np.inf, np.nan]),
@@ -41,7 +42,7 @@ def check(op: str, got_values: Any, got_rows: Any, scores: Any) -> None:
     np.testing.assert_array_equal(got_values, np.take_along_axis(scores, wanted[None], 0)[0])
 
 
-@pytest.mark.parametrize("way", [locate, by_kernels])
+@pytest.mark.parametrize("way", [locate, *whole(by_kernels)])
 @settings(max_examples=60)  # compiles
 @given(data=st.data())
 def test_ranks_and_slices(way: Any, data: st.DataObject) -> None:

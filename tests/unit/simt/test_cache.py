@@ -523,6 +523,7 @@ class TestProcesses:
         other = started(script, "-", "1", SYNKNUMBA_CACHE_DIR=filled, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
         assert result(other) == {"1": [ONE, 0, 1, 1, True]}
 
+    @pytest.mark.whole
     def test_one_compiles_and_the_other_waits(self, script: Path, tmp_path: Path) -> None:
         a, b = str(tmp_path / "a"), str(tmp_path / "b")
         both = [started(script, f"{a},{b}", "1"), started(script, f"{b},{a}", "1")]
