@@ -36,6 +36,9 @@ class _LostError(Exception):
 class _AgentRounds(Rounds):
     """Rounds whose failures are told to the coordinator instead of being raised in a script."""
 
+    def _show_warnings(self) -> None:
+        """Leaves warnings to the coordinator."""
+
     def _end(self, reason: str, death: Death, info: CallInfo, last_words: tuple[str, str] | None = None) -> NoReturn:
         self._processes.kill()
         stack, stderr = self._processes.last_words(death.rank)
@@ -57,6 +60,7 @@ class Agent:
         self._socket, self._index, self.hosts = sock, index, hosts
         self._host = hosts[index]
         self._world: _World | None = None
+        self.environment = dict(os.environ)
 
     def serve(self) -> None:
         """Carries out what the relay asks for."""
@@ -154,6 +158,8 @@ class _World:
         self._ended = False
         os.chdir(scene.directory)
         sys.path[:] = scene.path
+        os.environ.clear()
+        os.environ.update(agent.environment)  # as it was, without the changes of an earlier world
         for name, value in scene.environment.items():
             if value is None:
                 os.environ.pop(name, None)

@@ -46,6 +46,7 @@ class Between:
         from mpi4py import MPI
 
         self.mpi = MPI
+        self.serial = 0  # of the last question
         self.is_lost = False  # whether a machine is
         self.jobs: Any = MPI.COMM_WORLD.Dup()  # for orders outside worlds
         self.index, self.count = self.jobs.rank, self.jobs.size
@@ -93,18 +94,24 @@ class Between:
 
     def ask(self, question: object) -> None:
         """Sends a question to all other machines; they answer it in the middle of a round, too."""
-        packed = pickled(question)
+        packed = pickled((self.next_serial(), question))
         for machine in range(1, self.count):
             self.jobs.Send(packed, machine, QUESTION)
 
+    def next_serial(self) -> int:
+        """Returns the number of the next question, or order to end, whose answers are told apart by it."""
+        self.serial += 1
+        return self.serial
+
     def question(self) -> Any:
-        """Returns a question of the first relay that has come; None if none has."""
+        """Returns a question of the first relay that has come, and notes its serial; None if none has."""
         status = self.mpi.Status()
         if not self.jobs.Iprobe(source=0, tag=QUESTION, status=status):
             return None
         buffer = np.empty(status.Get_count(self.mpi.BYTE), np.uint8)
         self.jobs.Recv(buffer, 0, QUESTION)
-        return pickle.loads(buffer.tobytes())  # noqa: S301  # of a relay of this job
+        self.serial, question = pickle.loads(buffer.tobytes())  # noqa: S301  # of a relay of this job
+        return question
 
     def wait_all(self, requests: Sequence[Any], watch: Callable[[], None]) -> None:
         """Waits for several requests."""

@@ -2,9 +2,11 @@
 
 import os
 import random
+import select
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, final
@@ -21,6 +23,7 @@ from synknumba._wire.messages import Attach, Command, Drop, Install, Parcel, Sto
 from synknumba._wire.program import Program, Transfer
 from synknumba._world.machines import Lost, MachineDevices
 
+LOOK_SECONDS = 0.05
 END_SECONDS = 10.0  # for the ranks of other machines to end
 EXIT_SECONDS = 0.2  # launchers kill all processes when one fails, and report that instead of the script's exit code
 
@@ -44,6 +47,8 @@ class Coordinator:
         self._control: ControlBlock | None = None
         self._styles: dict[int, str] = {}
         self._is_open = self._is_stopping = False
+        self._inbox: list[tuple[Any, list[int]]] = []  # messages for which nobody has asked yet
+        self._sending, self._receiving = threading.RLock(), threading.RLock()  # for whole messages
         self._owner = os.getpid()
         self.exit_code = 0  # of the script
 
@@ -84,6 +89,8 @@ class Coordinator:
         """Starts the ranks of a world; see `OtherMachines`."""
         self._control, self.line = control, firsts[1]
         self._styles.clear()
+        while self._inbox:  # of a world that has ended
+            channel.close_all(self._inbox.pop()[1])
         segment, patience = control.segment, control.patience
         changed = {name: os.environ.get(name) for name in {*os.environ, *self._environment}}
         scene = Scene(
@@ -104,8 +111,7 @@ class Coordinator:
 
     def await_start(self, watch: Callable[[], None]) -> Sequence[Warned]:
         """Waits until the ranks of other machines have started; raises the error of those that could not."""
-        told, _ = channel.receive(self._socket, watch)
-        assert isinstance(told, Told)
+        told, _ = self._receive(Told, watch)
         if told.lost is not None or told.refused is not None:
             self._is_open = False
         if told.refused is not None:
@@ -134,13 +140,12 @@ class Coordinator:
                     forward = Forward(payload, Route.nothing(program.number))
             case Stop():
                 forward = Forward(payload, is_stop=True)
-                self._is_stopping = True
         self._send(forward, descriptors if isinstance(command, Attach) else (), watch)
+        self._is_stopping = self._is_stopping or forward.is_stop
 
     def read(self, watch: Callable[[], None]) -> tuple[list[tuple[int, Parcel, list[int]]], Sequence[Warned], Lost | None]:
         """Receives the news of a round: of ranks, with descriptors, warnings, and what has died."""
-        told, descriptors = channel.receive(self._socket, watch)
-        assert isinstance(told, Told)
+        told, descriptors = self._receive(Told, watch)
         left, news = list(descriptors), []
         for rank, item in told.news:
             news.append((rank, item, [left.pop(0)] if item.segment is not None else []))
@@ -165,8 +170,7 @@ class Coordinator:
                 self._send(End(), (), watch)
                 self._wake()
             self._is_open = self._is_stopping = False
-            while not isinstance(channel.receive(self._socket, watch)[0], End):
-                pass  # what was under way
+            self._receive(End, watch)
         except (TimeoutError, EOFError, OSError):
             self._end_relay()
 
@@ -182,8 +186,7 @@ class Coordinator:
 
         try:
             self._send(Quit(), (), watch)
-            while not isinstance(channel.receive(self._socket, watch)[0], Quit):
-                pass
+            self._receive(Quit, watch)
         except (TimeoutError, EOFError, OSError):
             return
         finally:
@@ -205,10 +208,11 @@ class Coordinator:
         try:
             self._send(Ask(what), (), watch)
             self._wake()
-            answers, _ = channel.receive(self._socket, watch)
+            answers, _ = self._receive(Answers, watch)
         except (TimeoutError, EOFError, OSError):
             return {}
-        return answers.of if isinstance(answers, Answers) else {}
+        found: dict[int, Any] = answers.of
+        return found
 
     def _wake(self) -> None:
         """Wakes the relay where it sleeps between rounds."""
@@ -216,7 +220,21 @@ class Coordinator:
             self._control.doorbells[self.line].post()
 
     def _send(self, message: object, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
-        channel.send(self._socket, channel.pack(message), descriptors, watch)
+        with self._sending:
+            channel.send(self._socket, channel.pack(message), descriptors, watch)
+
+    def _receive(self, kind: type, watch: Callable[[], None]) -> tuple[Any, list[int]]:
+        """Receives the next message of a kind; others that come before are kept for those who wait for them."""
+        while True:
+            with self._receiving:
+                for place, (message, descriptors) in enumerate(self._inbox):
+                    if isinstance(message, kind):
+                        del self._inbox[place]
+                        return message, descriptors
+                if select.select([self._socket], [], [], LOOK_SECONDS)[0]:
+                    self._inbox.append(channel.receive(self._socket, _no_limit))
+                    continue
+            watch()
 
 
 def _no_limit() -> None:

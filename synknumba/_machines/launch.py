@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from synknumba._host.segment import allow_descriptors
 from synknumba._machines.agent import Agent
 from synknumba._machines.between import PR_SET_PDEATHSIG
 from synknumba._machines.coordinator import Coordinator
@@ -165,6 +166,7 @@ def _relay_main(sock: socket.socket, parent: int) -> NoReturn:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         libc.prctl(_PR_SET_NAME, b"synk-relay", 0, 0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        allow_descriptors()  # each segment takes two
         if os.getppid() == parent:
             _relay(sock, parent)
             code = 0

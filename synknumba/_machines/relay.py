@@ -15,6 +15,7 @@ from synknumba._wire.messages import Parcel
 from synknumba._wire.program import HostArray, Reduced
 from synknumba._wire.results import FIRST_LEAF
 
+RESERVE_STEP = 1 << 30  # takes 0.1 s
 RESERVED_KEPT = 1024  # ranges of a segment; taking memory again costs 0.1 ms for a MB
 
 START, COMMAND, RUN, END, QUIT = range(5)  # kinds of orders
@@ -46,11 +47,13 @@ class Mapped:
         self.add(segment, fd, nbytes)
         return fd
 
-    def reserve(self, move: Move) -> None:
+    def reserve(self, move: Move, watch: Callable[[], None]) -> None:
         """Takes memory for bytes that are about to come, so that a lack of it is an error, and not the end of a process."""
         reserved = self._reserved.setdefault(move.segment, set())
         if move.rows is None and (move.offset, move.nbytes) not in reserved:
-            os.posix_fallocate(self._maps[move.segment][0], move.offset, move.nbytes)
+            for start in range(0, move.nbytes, RESERVE_STEP):
+                os.posix_fallocate(self._maps[move.segment][0], move.offset + start, min(RESERVE_STEP, move.nbytes - start))
+                watch()
             if len(reserved) < RESERVED_KEPT:
                 reserved.add((move.offset, move.nbytes))
 
@@ -82,6 +85,7 @@ class Relay:
     def __init__(self, job: Between, rounds: Any) -> None:
         self.job, self.rounds = job, rounds
         self.memory = Mapped()
+        self.under_way: Any = None  # the last receive
         self.moved = 0  # bytes of rows that were sent or received
         self.routes: dict[int, Route] = {}
         self._lengths: dict[tuple[int, int, int], tuple[int, bool]] = {}  # by program, rank and spec: bytes, whether large
@@ -138,15 +142,18 @@ class Relay:
         """Receives the bytes of a move that are not `present`."""
         if move.rows is None:
             view = self.memory(move.segment, np.uint8, (move.nbytes,), move.offset)
-            self.job.wait(self.rounds.Irecv(view, machine, tag), watch)
-            self.moved += view.nbytes
+            self._receive(view, machine, tag, watch)
             return
         rows = present.missing(move, row_numbers(move, self.memory))
         packed = np.empty(len(rows), np.dtype((np.void, move.table[1])))
         if len(rows):
-            self.job.wait(self.rounds.Irecv(packed.view(np.uint8), machine, tag), watch)
+            self._receive(packed.view(np.uint8), machine, tag, watch)
             table_of(move, self.memory)[rows] = packed
-        self.moved += packed.nbytes
+
+    def _receive(self, view: Array, machine: int, tag: int, watch: Callable[[], None]) -> None:
+        self.under_way = self.rounds.Irecv(view, machine, tag), view  # kept, with the buffer, if the wait is left
+        self.job.wait(self.under_way[0], watch)
+        self.moved += view.nbytes
 
     # ---- combinations
 
@@ -161,12 +168,14 @@ class Relay:
             total = arrays[0]
             for other in arrays[1:]:
                 ufunc(total, other, out=total)
+                watch()
         else:  # a machine without ranks
             like = reduced.hosts[0]
             total = np.full(like.shape, 1 if reduced.op == "prod" else 0, like.dtype)
         mpi = self.job.mpi
         op = mpi.PROD if reduced.op == "prod" else mpi.SUM
-        self.job.wait(self.rounds.Iallreduce(mpi.IN_PLACE, total.reshape(-1), op), watch)
+        self.under_way = self.rounds.Iallreduce(mpi.IN_PLACE, total.reshape(-1), op), total
+        self.job.wait(self.under_way[0], watch)
         if reduced.op == "avg":
             np.divide(total, len(reduced.hosts), out=total)
         for other in arrays[1:]:

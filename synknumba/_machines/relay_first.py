@@ -5,7 +5,7 @@ import pickle
 import select
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, final
 
@@ -39,10 +39,11 @@ class FirstRelay:
     """
 
     def __init__(self, job: Between, sock: socket.socket, coordinator: int) -> None:
-        self._job, self._socket, self._coordinator = job, sock, coordinator
+        self._job, self._socket, self.coordinator = job, sock, coordinator
         self._order = np.zeros(ROOM, np.uint8)
         self._head = self._order[: 8 * HEAD].view(np.int64)
-        self._abandoned: list[Any] = []  # requests of worlds that were ended
+        self.quits = False  # whether the script has ended in the middle of a world
+        self._abandoned: list[Any] = []  # worlds that were ended, with requests under way
 
     def serve(self) -> None:
         """Serves messages outside worlds."""
@@ -51,6 +52,9 @@ class FirstRelay:
             match message:
                 case Scene():
                     self._world(message, descriptors)
+                    if self.quits:
+                        self.order(relay.QUIT)
+                        return
                 case Ask(what):
                     self._tell(Answers(self._asked(what)))
                 case Quit():
@@ -60,7 +64,7 @@ class FirstRelay:
                     self._tell(End())
 
     def _watch_parent(self) -> None:
-        if os.getppid() != self._coordinator:
+        if os.getppid() != self.coordinator:
             raise Ended
 
     def _tell(self, message: object, descriptors: Sequence[int] = ()) -> None:
@@ -83,7 +87,7 @@ class FirstRelay:
 
     def _asked(self, what: str) -> dict[int, Any]:
         """Returns what the machines answer to a question; without those that do not in time."""
-        self._job.ask(Ask(what))
+        self._job.ask(Ask(what))  # with a serial
         return {machine: answer for machine, answer in self._replies().items() if answer is not None}
 
     def _replies(self) -> dict[int, Any]:
@@ -96,7 +100,9 @@ class FirstRelay:
                 continue
             buffer = np.empty(status.Get_count(mpi.BYTE), np.uint8)
             jobs.Recv(buffer, status.source, between.REPLY)
-            found[status.source] = pickle.loads(buffer.tobytes())  # noqa: S301  # of a relay of this job
+            serial, answer = pickle.loads(buffer.tobytes())  # noqa: S301  # of a relay of this job
+            if serial == self._job.serial:  # others are late
+                found[status.source] = answer
         return found
 
     def _world(self, scene: Scene, descriptors: Sequence[int]) -> None:
@@ -105,13 +111,23 @@ class FirstRelay:
             if world.start():
                 world.serve()
                 self._tell(End())
+            else:
+                self._end_others()
         except Ended:
-            self.order(relay.END)
-            self._replies()
+            self._abandoned.append(world)  # MPI may still write to its buffers
+            self._end_others()
             self._tell(End())
+        except _Silent as silent:
+            self._job.lose()
+            self._abandoned.append(world)
+            self._tell(Told(lost=silent.lost))
         finally:
-            self._abandoned += world.requests
             world.close()
+
+    def _end_others(self) -> None:
+        """Has all other machines end the ranks of the world, and waits for that, but not for ever."""
+        self.order(relay.END, self._job.next_serial())
+        self._replies()
 
 
 @final
@@ -169,11 +185,14 @@ class _World:
                     told = self._command()
                 else:
                     told, descriptors = self._run(number)
+            except (OSError, MemoryError) as error:
+                host, rank = self._job.hosts[0], 0
+                told = Told(lost=Lost(f"the relay of machine 0 ({host}) failed: {error}", Death(rank, 0, None, host)))
             except _Silent as silent:
                 self._job.lose()
                 told = Told(lost=silent.lost)
             is_stop = told is not None and told.sequence < 0
-            if told is not None and told.lost is not None:
+            if told is not None and (told.lost is not None or any(item.lost for _, item in told.news)):
                 control.note_loss(sequence, line)
             news = 1 if told is not None and not is_stop else 0
             spins = (0, 0) if news or is_stop else (pauses, yields)
@@ -197,7 +216,7 @@ class _World:
             if number != doorbell.NO_COMMAND:
                 return number
             self._look()
-            if not control.sleep_line(self._line, sequence, os.getppid()):
+            if not control.sleep_line(self._line, sequence, self._first.coordinator):
                 raise Ended
 
     def _look(self) -> None:
@@ -207,6 +226,9 @@ class _World:
             message, descriptors = channel.receive(self._socket, self._first._watch_parent)  # noqa: SLF001
             if isinstance(message, Ask):
                 self._first._tell(Answers(self._first._asked(message.what)))  # noqa: SLF001
+            elif isinstance(message, Quit):
+                self._first.quits = True
+                raise Ended
             elif isinstance(message, Forward):  # of a round that has begun meanwhile
                 self._came = message, descriptors
             else:
@@ -281,16 +303,17 @@ class _World:
         self, number: int, told: Told, backs: Mapping[int, Sequence[Move]] = MappingProxyType({})
     ) -> tuple[Told | None, list[int]]:
         """Receives the rows that a round has written, and large results; returns what ranks tell, with descriptors."""
-        if told.lost is not None or (told.news and any(item.spec < 0 for _, item in told.news)):
+        if told.lost is not None:
             return told, []
+        failed = {self._machine_of[rank] for rank, item in told.news if item.failed}  # they send nothing more
         descriptors = self._learn(number, told.news) if told.news else []
         for machine, moves in backs.items():
-            for move in moves:
+            for move in moves if machine not in failed else ():
                 self._relay.received(move, machine, between.BACK, self._watch, Present())
         self._control.network[0] = self._relay.moved
         route = self._relay.routes[number]
         if route.small_bytes < 0:
-            self._receive_large(number, route.small_start)
+            self._receive_large(number, route.small_start, failed)
         return (told if told.news or told.warned else None), descriptors
 
     def _learn(self, number: int, news: Sequence[tuple[int, Parcel]]) -> list[int]:
@@ -302,15 +325,17 @@ class _World:
                 nbytes = item.segment[1]
                 known = self._relay.large.get((number, rank))
                 if known is None or len(known[1]) != nbytes:
-                    fd = os.memfd_create(f"synk-results-{rank}", os.MFD_CLOEXEC)
+                    # The same file, longer: earlier specs are read in it, too, as on the rank.
+                    fd = os.memfd_create(f"synk-results-{rank}", os.MFD_CLOEXEC) if known is None else os.dup(known[0])
                     os.ftruncate(fd, nbytes)
                     self._relay.keep_large(number, rank, fd, nbytes)
                 descriptors.append(os.dup(self._relay.large[number, rank][0]))
         return descriptors
 
-    def _receive_large(self, number: int, start: int) -> None:
+    def _receive_large(self, number: int, start: int, failed: Collection[int]) -> None:
         specs = self._control.results[:, start : start + 8].copy().view(np.int64)[:, 0]
-        for rank, nbytes in self._relay.large_results(number, {rank: int(specs[rank]) for rank in self._machine_of}):
+        ranks = [rank for rank, machine in self._machine_of.items() if machine not in failed]
+        for rank, nbytes in self._relay.large_results(number, {rank: int(specs[rank]) for rank in ranks}):
             view = self._relay.large_bytes(number, rank, nbytes)
             self._relay.moved += nbytes
             self._job.wait(self._relay.rounds.Irecv(view, self._machine_of[rank], between.BACK), self._watch)
@@ -336,7 +361,7 @@ class _World:
                 news += told.news
                 warned += told.warned
                 lost, refused = lost or told.lost, refused or told.refused
-                if lost is not None:  # the others may wait for its ranks
+                if lost is not None or any(item.lost for _, item in told.news):  # the others may wait for its ranks
                     break
         return Told(tuple(news), tuple(warned), lost, refused=refused)
 

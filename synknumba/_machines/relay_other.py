@@ -4,6 +4,7 @@ import os
 import pickle
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,8 @@ from synknumba._machines.routes import Move, Present
 from synknumba._types import Array
 from synknumba._wire import channel, doorbell
 from synknumba._wire.control import ControlBlock, Patience
+from synknumba._world.failure import Death
+from synknumba._world.machines import Lost
 
 PULSE_SECONDS = 0.5
 ALONE_SECONDS = 0.1  # how long a relay waits for ranks before it has the agent wait, which sees deaths
@@ -42,6 +45,7 @@ class OtherRelay:
         self._head = self._order[: 8 * HEAD].view(np.int64)
         self._receive = job.jobs.Recv_init(self._order, job.parent, between.ORDER)
         self._world: _World | None = None
+        self._ended: deque[_World] = deque(maxlen=3)
 
     def serve(self) -> None:
         """Serves orders until the script has ended."""
@@ -55,6 +59,7 @@ class OtherRelay:
                 case relay.START:
                     self._start(pickle.loads(payload))  # noqa: S301
                 case relay.END:
+                    self._job.serial = number
                     self._end()
                 case relay.QUIT:
                     self._drop_world()
@@ -98,6 +103,8 @@ class OtherRelay:
             do(self._world)
         except Ended:
             return  # the order that ends the world is read next
+        except (OSError, MemoryError) as error:
+            self._world.fail(error)
 
     def watch_parent(self) -> None:
         """Ends this process with the agent's."""
@@ -135,15 +142,15 @@ class OtherRelay:
 
     def reply(self, answer: object) -> None:
         """Answers a question of the first relay."""
-        self._job.jobs.Send(pickled(answer), 0, between.REPLY)
+        self._job.jobs.Send(pickled((self._job.serial, answer)), 0, between.REPLY)
 
     def _start(self, scene: Scene) -> None:
         self._drop_world()
         rounds = self._job.jobs.Dup()
-        self.tell(scene)
-        told, descriptors = self.hear()
-        assert isinstance(told, Told)
         world = self._world = _World(self, self._job, rounds, scene)
+        self.tell(scene)
+        told, descriptors = channel.receive(self._socket, world.pulse)
+        assert isinstance(told, Told)
         if descriptors:
             world.attach(told, descriptors[0])
         world.answer(told if told.refused is not None or told.lost is not None or told.warned else None)
@@ -157,6 +164,7 @@ class OtherRelay:
 
     def _drop_world(self) -> None:
         if self._world is not None:
+            self._ended.append(self._world)  # MPI may still write to its buffers
             self._world.close()
             self._world = None
 
@@ -190,15 +198,25 @@ class _World:
         if self._control is not None:
             self._control.close()
 
-    def _watch(self) -> None:
+    def pulse(self) -> None:
+        """Looks after the agent, and tells the first relay now and then that this one lives."""
         self._other.watch_parent()
         now = time.monotonic()
         if now - self._pulsed > PULSE_SECONDS:
             self._pulsed = now
             self._relay.rounds.Isend(self._pulse, 0, between.PULSE).Free()
+
+    def _watch(self) -> None:
+        self.pulse()
         self._other.pass_on_questions()
         if self._other.order_waits:  # nothing else comes in the middle of a round
             raise Ended
+
+    def fail(self, error: Exception) -> None:
+        """Tells that this relay cannot go on with the world."""
+        host = self._job.hosts[self._job.index]
+        reason = f"the relay of machine {self._job.index} ({host}) failed: {type(error).__name__}: {error}"
+        self.answer(Told(lost=Lost(reason, Death(self._first, 0, None, host))))
 
     # ---- orders
 
@@ -211,7 +229,7 @@ class _World:
         ins, outs = route.at(values, self._first, self._after)
         left = self._present.unsent(ins)
         for move in left:
-            relay_.memory.reserve(move)
+            relay_.memory.reserve(move, self._watch)
             relay_.received(move, 0, between.ROWS, self._watch, self._present)
         for one in route.reduced:
             relay_.reduce(one, self._first, self._after, self._watch)
@@ -241,7 +259,7 @@ class _World:
         told, descriptors = (None, []) if code == doorbell.ALL_DONE else self._finished(code)
         if told is not None:
             self._learn(number, told, descriptors)
-        failed = told is not None and (told.lost is not None or any(item.spec < 0 for _, item in told.news))
+        failed = told is not None and (told.lost is not None or any(item.failed for _, item in told.news))
         specs = self._specs(route.small_start) if route.small_bytes < 0 and not failed else {}
         used = 0 if failed else route.small_bytes if route.small_bytes >= 0 else relay_.small_bytes(number, specs)
         self.answer(told, used, route.small_start)

@@ -147,7 +147,7 @@ class Route:
             return (), ()
         if self.transfers:
             hosts = (host for one in self.transfers for host in one.hosts[first:after] if host is not None)
-            moves = tuple(move for move in map(_whole, hosts) if move.nbytes)
+            moves = tuple(dict.fromkeys(move for move in map(_whole, hosts) if move.nbytes))  # ranks may share an array
             return (moves, ()) if self.up else ((), moves)
         fields = len(self.rows.values)
         own_fields = 0 if self.own is None else len(self.own.values)

@@ -150,6 +150,7 @@ class Parcel:
         packed: the pickle.
         failed: whether it is `Failed`.
         spec, nbytes, segment: of a `Returned`; −1, 0 and None of others.
+        lost: whether the rank's device is unusable.
     """
 
     packed: bytes
@@ -157,6 +158,7 @@ class Parcel:
     spec: int = -1
     nbytes: int = 0
     segment: tuple[int, int] | None = None
+    lost: bool = False
 
     @classmethod
     def of(cls, news: News) -> Self:
@@ -164,7 +166,7 @@ class Parcel:
         packed = pack(news)
         if isinstance(news, Returned):
             return cls(packed, spec=news.spec, nbytes=news.nbytes, segment=news.segment)
-        return cls(packed, isinstance(news, Failed))
+        return cls(packed, isinstance(news, Failed), lost=isinstance(news, Failed) and news.lost)
 
     def open(self) -> News:
         """Unpacks the news; raises whatever a user's class raises when it is unpickled."""

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
@@ -105,7 +106,7 @@ def fork(
                 device = "cuda" if device == "gpu" else device
                 firsts: tuple[int, ...] = ()
                 if machines_module.current and machines_module.current[0].is_mine:
-                    kind, indices, firsts = resolve_machines(machines_module.current[0], world_size, device, devices)
+                    kind, indices, firsts = resolve_machines(machines_module.current[0], world_size, device, devices, awake)
                     size = firsts[-1]
                 else:
                     size, kind, indices = _resolve(_asked_for(world_size, devices), device, devices, awake)
@@ -143,7 +144,7 @@ def _asked_for(world_size: int | None, devices: Sequence[int] | None) -> int | N
 
 
 def resolve_machines(
-    machines: OtherMachines, world_size: int | None, device: str, devices: Sequence[int] | None
+    machines: OtherMachines, world_size: int | None, device: str, devices: Sequence[int] | None, awake: ExitStack
 ) -> tuple[DeviceKind, tuple[int, ...], tuple[int, ...]]:
     """Returns the kind of device, each rank's GPU index, and the first rank of each machine with the number of ranks."""
     count = len(machines.hosts)
@@ -157,6 +158,9 @@ def resolve_machines(
     told = machines.devices()
     kind: DeviceKind = "cpu"
     if device != "cpu":
+        _check_cuda()
+        report = awake.enter_context(probed())
+        told[0] = replace(told[0], gpus=report.count, problem=report.problem or "")
         lacking = [i for i, one in enumerate(told) if one.gpus < (machines.ranks_each or 1)]
         if not lacking:
             kind = "cuda"
@@ -240,12 +244,7 @@ def _resolve(
         if devices is not None:
             raise PartitionError(f'devices={devices!r} places ranks on GPUs, but device is "cpu"; leave one of them out')
         return int(world_size or usable_cores()), "cpu", ()
-    if cuda_is_initialised():  # checked first: the child that counts GPUs could not use CUDA either
-        raise DeviceError(
-            "CUDA has been initialised in this process before fork(), and its children cannot use it. Move whatever touches "
-            "the GPU (cuda.to_device, cupy arrays, torch.cuda, cuda.jit with explicit signatures) after fork(), into functions "
-            'that run on the ranks, or use device="cpu".'
-        )
+    _check_cuda()
     report = awake.enter_context(probed())
     if report.count == 0 and device == "auto" and devices is None:
         if report.problem:
@@ -254,6 +253,16 @@ def _resolve(
     if report.count == 0:
         raise DeviceError(report.problem or 'no NVIDIA GPU is visible here; use device="cpu" to run on the CPU cores')
     return _place_on_gpus(world_size, devices, report.count)
+
+
+def _check_cuda() -> None:
+    """Refuses CUDA in this process; called first, since the child that counts GPUs could not use it either."""
+    if cuda_is_initialised():
+        raise DeviceError(
+            "CUDA has been initialised in this process before fork(), and its children cannot use it. Move whatever touches "
+            "the GPU (cuda.to_device, cupy arrays, torch.cuda, cuda.jit with explicit signatures) after fork(), into functions "
+            'that run on the ranks, or use device="cpu".'
+        )
 
 
 def _check_size(world_size: Any) -> None:

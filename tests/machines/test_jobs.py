@@ -268,3 +268,57 @@ def test_a_machine_that_falls_silent(tmp_path):
     assert job.expect("lost") == "lost True"
     job.finish(code=None)
     job.check_nothing_left()
+
+
+def test_results_of_many_sizes_and_failures_beside_them(tmp_path):
+    """Large results that grow and shrink; a rank that fails while others return something large, or write rows."""
+    job = start(
+        3,
+        1,
+        """
+        @synk.function(outputs="gather")
+        def scaled(x, factor):
+            return factor * x
+
+        @synk.function(outputs=None, inout=("x",))
+        def add_or_fail(x, rank, who):
+            x += 1.0
+            if rank == who:
+                raise ValueError("no")
+
+        @synk.function(outputs=(None, "sum"))
+        def many(x, rank, who):
+            if rank == who:
+                raise ValueError("no")
+            return np.full(20_000, float(rank)), 1
+
+        x = synk.data(np.arange(90_000.0))
+        with synk.fork(device="cpu", timeout=30.0) as world:
+            for rows, factor in ((30_000, 2.0), (90_000, 3.0), (30_000, 4.0), (60_000, 5.0), (30_000, 6.0)):
+                np.testing.assert_array_equal(scaled(x, factor, batch=rows), factor * np.arange(rows))
+            y = synk.data(np.zeros(9_000))
+            for who in (2, 1, 0, 5):
+                before = y.data.copy()
+                try:
+                    add_or_fail(y, synk.RANK, who)
+                except synk.RankError as error:
+                    assert [one.rank for one in error.failures] == [who]
+                else:
+                    np.testing.assert_array_equal(y.data, before + 1.0)
+                try:
+                    found, count = many(y, synk.RANK, who)
+                except synk.RankError as error:
+                    assert [one.rank for one in error.failures] == [who]
+                else:
+                    assert [one[0] for one in found] == [0.0, 1.0, 2.0]
+                assert total(ROWS) == ROWS.sum()
+            future = many.submit(y, synk.RANK, 7)
+            time.sleep(0.5)
+            world.dump(open(os.devnull, "w"))
+            assert [one[-1] for one in future.result()[0]] == [0.0, 1.0, 2.0]
+        say("done")
+        """,
+        tmp_path,
+    )
+    assert job.finish() == ["done"]
+    job.check_nothing_left()
