@@ -5,9 +5,11 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Generator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 
 from synknumba._device import DeviceReport, probe
 from synknumba._host import segment
+from synknumba._machines import launch
 from synknumba._wire.control import Patience
 from synknumba._world import engine
 from tests import quick
@@ -76,14 +79,31 @@ def maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     return request.param
 
 
+@cache
+def mpi_problem() -> str:
+    """Why there is no MPI here: it is missing, or two processes of it cannot meet; "" if there is one."""
+    if any(index in os.environ for _, index in launch.LAUNCHERS):
+        return "this is a process of a job of MPI"
+    own = Path(sys.prefix) / "bin" / "mpiexec"
+    mpiexec = str(own) if own.exists() else shutil.which("mpiexec")
+    if find_spec("mpi4py") is None or mpiexec is None:
+        return "mpi4py or mpiexec not found"
+    command = [mpiexec, "-n", "2", sys.executable, "-c", "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2"]
+    variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env={**os.environ, **variables})
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"mpiexec does not work here: {error}"
+    return "" if done.returncode == 0 else f"mpiexec does not work here: {(done.stderr.strip().splitlines() or ['?'])[-1]}"
+
+
 def missing(config: pytest.Config) -> dict[str, str]:
     """The markers whose tests cannot run here, and why."""
     gpus = config.stash[GPUS]
     found = gpus.problem or {0: "no GPU found", 1: "one GPU found"}.get(gpus.count, "")
     reasons = {marker: found for marker, needed in (("gpu", 1), ("multi_gpu", 2)) if gpus.count < needed}
-    mpiexec = shutil.which("mpiexec") or (Path(sys.prefix) / "bin" / "mpiexec").exists()
-    if find_spec("mpi4py") is None or not mpiexec:
-        reasons["mpi"] = "mpi4py or mpiexec not found"
+    if problem := mpi_problem():
+        reasons["mpi"] = problem
     if "slow" not in config.option.markexpr:
         reasons["slow"] = "ask for them by -m slow"
     return reasons
