@@ -9,14 +9,14 @@ from tests.machines.jobs import Job
 pytestmark = pytest.mark.mpi
 
 # Files of tests/conformance, and how many tests of them a job runs at least.
-FEW = ("test_rows.py", "collectives/test_moves.py", "variables/test_manual.py")
+FEW = ("test_rows.py",)
 SECONDS = 900.0
 
 
 def run(machines: int, ranks: int, files: list[str], folder, *options: str) -> int:
     """Runs tests in a job; returns how many have passed."""
     paths = [f"tests/conformance/{name}" for name in files]
-    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "cpu3 or cpu2", *options, *paths]
+    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "cpu3", *options, *paths]
     job = Job(machines, ranks, arguments, folder)
     lines = job.finish(seconds=SECONDS)
     job.check_nothing_left()
