@@ -13,7 +13,7 @@ WORLD = MPI.COMM_WORLD
 
 
 def timed(call: Callable[[], object], seconds: float, at_least: int = 5) -> dict[str, float]:
-    """Times rounds of a collective, of which everybody makes as many."""
+    """Times rounds of a collective, of which all processes make as many."""
 
     def some(rounds: int) -> list[int]:
         times = []

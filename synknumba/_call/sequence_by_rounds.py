@@ -4,17 +4,16 @@ values of the round ──> for each iteration: for each part: formulas → a ro
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from synknumba._device import fold_kernel
-from synknumba._ops import reduction
 from synknumba._rank.loop import describe_failure
 from synknumba._rank.sequence_numbers import Numbers
-from synknumba._types import Array, UserOp
+from synknumba._types import Array
 from synknumba._wire.messages import Returned, ReturnedInSequence
 from synknumba._wire.sequence import (
     AT,
@@ -26,6 +25,7 @@ from synknumba._wire.sequence import (
     Part,
     SequenceProgram,
     Shared,
+    depth,
     path_to,
     place_told,
     position_word,
@@ -49,7 +49,7 @@ class PartByPart:
 
     def __init__(self, world: Engine, program: SequenceProgram, board: Array, info: CallInfo, learn: Learn) -> None:
         self._world, self._program, self._info, self._learn = world, program, info, learn
-        self._numbers = Numbers(_depth(program.parts), program.scalars, program.slots, program.lines)
+        self._numbers = Numbers(depth(program.parts), program.scalars, program.slots, program.lines)
         first = position_word(world.world_size, 0)
         self._positions = board[first : first + world.world_size * LINE].reshape(world.world_size, LINE)
         self._head = struct.Struct("<" + HEAD)
@@ -133,33 +133,4 @@ class PartByPart:
         nbytes = np.dtype(shared.dtype).itemsize
         lines = self._world.ranks.results[:, shared.offset : shared.offset + nbytes]
         parts = np.ascontiguousarray(lines).view(shared.dtype)[:, 0]
-        if isinstance(shared.op, UserOp):
-            found = fold_kernel.fold(shared.op, parts)
-        else:
-            found = reduction.combine(shared.op, parts, np.array(shared.weights, np.int64))
-        self._numbers.set_result(shared.slot, found.item())
-
-
-def joiner(op: Any, parts: Callable[[], Array], weights: tuple[int, ...], target: Array) -> Callable[[], None]:
-    """Returns what combines an array that a kernel of a sequence returns, into memory of the host that later calls read.
-
-    Args:
-        op: the op.
-        parts: returns the ranks' parts: shape (W, …).
-        weights: rows of each rank, for a mean.
-        target: the combined array.
-    """
-
-    def join() -> None:
-        found = parts()
-        if isinstance(op, UserOp):
-            target[...] = fold_kernel.fold(op, found) if len(found) > 1 else found[0]
-        else:
-            target[...] = reduction.combine(op, found, np.array(weights, np.int64))
-
-    return join
-
-
-def _depth(parts: Sequence[Part | Loop]) -> int:
-    """Returns the number of loops inside each other, with the one over the parts."""
-    return 1 + max((_depth(part.parts) for part in parts if isinstance(part, Loop)), default=0)
+        self._numbers.set_result(shared.slot, fold_kernel.combined(shared.op, parts, shared.weights).item())

@@ -16,12 +16,12 @@ from synknumba._call.distribute import result_class
 from synknumba._call.options import CallOptions
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.recording import Lines, Outcome, Recording, rows_of
-from synknumba._call.sequence_by_rounds import joiner
+from synknumba._device import fold_kernel
 from synknumba._host.data import Data
 from synknumba._host.lent_results import Lender
 from synknumba._ops import reduction
 from synknumba._tracing import Formula, Line, Number, where
-from synknumba._types import CollectiveKind, CollectiveOp
+from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_plans import Work
 from synknumba._variables.collectives import check_alike, check_uniform, pairs_in_place
@@ -151,8 +151,7 @@ class Trace(Recording):
         self.world.attach([segment])
         if self.world.spans_machines:
             assert isinstance(outcome.plan, KernelPlan)  # functions return no arrays to other calls
-            parts = partial(outcome.plan.parts_of, result)
-            self.world.own_programs[told.number] = joiner(result.op, parts, told.weights, data.data)
+            self.world.own_programs[told.number] = partial(_join, outcome.plan, result, told.weights, data.data)
         else:
             self.world.command(Install(None, told), info=outcome.plan.info)
         self.programs.add(told.number)
@@ -230,6 +229,11 @@ class Trace(Recording):
                 one, other = (variable() for variable in pair)
                 if one is not None and other is not None:
                     one.trade(other)
+
+
+def _join(plan: KernelPlan, result: Result, weights: Sequence[int], target: Array) -> None:
+    """Combines an array that a kernel returns, into memory of the host that later calls read."""
+    target[...] = fold_kernel.combined(result.op, plan.parts_of(result), weights)
 
 
 def _packed(layout: str, values: Sequence[Any]) -> tuple[bytes, tuple[tuple[int, str, Formula], ...]]:

@@ -15,8 +15,9 @@ import numpy as np
 from numba.core.errors import NumbaError
 
 from synknumba._errors import ArgumentError, KernelError, ReductionError
+from synknumba._ops import reduction
 from synknumba._ops.reduction import identity
-from synknumba._types import Array, UserOp
+from synknumba._types import Array, Op, UserOp
 from synknumba.simt import Kernel, jit
 from synknumba.simt.internals import cause, explain
 
@@ -118,6 +119,11 @@ def fold(op: UserOp, parts: Array) -> Any:
     if lines.size:
         _kernel(op)[blocks_for(total.size), THREADS](total.reshape(-1), lines)
     return total if total.ndim else total[()]
+
+
+def combined(op: Op, parts: Array, weights: Any) -> Any:
+    """Returns the combination of the ranks' parts, of shape (W, …), by any op; `weights` are the rows of each, for a mean."""
+    return fold(op, parts) if isinstance(op, UserOp) else reduction.combine(op, parts, np.asarray(weights, np.int64))
 
 
 def _kernel(op: UserOp) -> Kernel:

@@ -1,10 +1,14 @@
 """The rank of this process, if it is one; used to refuse calls made on a rank, and to end children of ranks."""
 
+import ctypes
 import os
+import signal
 import traceback
 from dataclasses import dataclass
 
 from synknumba._host.inherited import flush
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # prctl.h
 
 
 @dataclass(slots=True)
@@ -44,6 +48,16 @@ def ranks_known() -> int | None:
 def spans_machines() -> bool:
     """Whether other ranks of this process's world are on other machines."""
     return _state.ranks_here != _state.world_size
+
+
+def end_with_parent(*, wanted: bool = True) -> None:
+    """Lets the kernel kill this process when its parent's thread that forked it ends; or no more."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if wanted else 0, 0, 0, 0)
+
+
+def set_name(name: bytes) -> None:
+    """Sets the name of this process, of up to 15 bytes, that `ps` shows."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name, 0, 0, 0)
 
 
 def end_child(error: BaseException | None = None) -> None:

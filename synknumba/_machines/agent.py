@@ -196,10 +196,7 @@ class _World:
     def finish(self, finish: Finish) -> tuple[Told, list[int]]:
         """Completes a round that the relay has rung."""
         self._rounds.sequence = finish.sequence
-        if finish.code == -1:
-            self.control.wake_ranks()
-        code = doorbell.NOT_YET if finish.code == -1 else finish.code
-        return self._heard(code, self._watch())
+        return self._heard(finish.code, self._watch())
 
     def _heard(self, code: int, watch: Callable[[], None]) -> tuple[Told, list[int]]:
         self._rounds.arrive(code, watch)

@@ -4,7 +4,6 @@ Waiting relays must leave the cores to the ranks: blocking receives spin in all 
 giving way to others for a while and then with naps in between.
 """
 
-import ctypes
 import os
 import pickle
 import signal
@@ -16,6 +15,7 @@ from typing import Any, final
 
 import numpy as np
 
+from synknumba._host import this_process
 from synknumba._host.gpu_packages import version_of
 from synknumba._types import Array
 
@@ -24,14 +24,12 @@ FIRST_NAP, LONGEST_NAP = 50e-6, 1e-3
 LOOK_SECONDS = 0.05  # how often a wait calls its `watch`
 
 ABORT_SECONDS = 5  # MPI's own end of a job may wait for a machine that is lost
-PR_SET_PDEATHSIG = 1  # prctl.h
 
 ORDER, BIG, ANSWER, ROWS, BACK, PULSE, QUESTION, REPLY = range(11, 19)  # tags
 
-# Words of the head of an order and of an answer.
-KIND, NUMBER, VALUES, PAYLOAD = range(4)
-_, RANKS, USED, NEWS = range(4)
-HEAD = 8  # words
+# Words before an order: kind, number, bytes of values, bytes of a payload. Before an answer: 0, ranks, bytes of small results
+# of each, bytes of news.
+HEAD = 8
 ROOM = 32 << 10  # bytes of the first message of an order; larger payloads follow in another
 
 
@@ -84,7 +82,7 @@ class Between:
     def lose(self) -> None:
         """Notes that a machine is lost: MPI is of no use any more, and this process outlives the script, to end the job."""
         self.is_lost = True
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
+        this_process.end_with_parent(wanted=False)
 
     def abort(self) -> None:
         """Ends the job, as far as that is possible without the lost machine."""

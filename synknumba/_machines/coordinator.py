@@ -47,7 +47,7 @@ class Coordinator:
         self._control: ControlBlock | None = None
         self._styles: dict[int, str] = {}
         self._is_open = self._is_stopping = False
-        self._inbox: list[tuple[Any, list[int]]] = []  # messages for which nobody has asked yet
+        self._inbox: list[tuple[Any, list[int]]] = []  # messages that came before the one waited for
         self._sending, self._receiving = threading.RLock(), threading.RLock()  # for whole messages
         self._owner = os.getpid()
         self.exit_code = 0  # of the script
@@ -159,12 +159,7 @@ class Coordinator:
         """Ends the ranks of other machines, if they have not been ended; waits until they have."""
         if not self._is_open or not self.is_mine:
             return
-        deadline = time.monotonic() + END_SECONDS
-
-        def watch() -> None:
-            if time.monotonic() > deadline or self.is_dead:
-                raise TimeoutError
-
+        watch = self._limit()
         try:
             if not self._is_stopping:
                 self._send(End(), (), watch)
@@ -178,12 +173,7 @@ class Coordinator:
         """Ends the job: the script has ended."""
         if not self.is_mine:
             return
-        deadline = time.monotonic() + END_SECONDS
-
-        def watch() -> None:
-            if time.monotonic() > deadline or self.is_dead:
-                raise TimeoutError
-
+        watch = self._limit()
         try:
             self._send(Quit(), (), watch)
             self._receive(Quit, watch)
@@ -194,17 +184,22 @@ class Coordinator:
         if self.exit_code:
             time.sleep(EXIT_SECONDS)
 
+    def _limit(self) -> Callable[[], None]:
+        """Returns a check that raises `TimeoutError` in END_SECONDS, or when the relay has ended."""
+        deadline = time.monotonic() + END_SECONDS
+
+        def watch() -> None:
+            if time.monotonic() > deadline or self.is_dead:
+                raise TimeoutError
+
+        return watch
+
     def _end_relay(self) -> None:
         if not self.is_dead:
             os.kill(self._pid, signal.SIGKILL)
 
     def _ask(self, what: str) -> dict[int, Any]:
-        deadline = time.monotonic() + END_SECONDS
-
-        def watch() -> None:
-            if time.monotonic() > deadline:
-                raise TimeoutError
-
+        watch = self._limit()
         try:
             self._send(Ask(what), (), watch)
             self._wake()

@@ -1,7 +1,6 @@
 """`python -m synknumba run`: the script on one machine, or on all machines of a job that mpiexec or srun has started."""
 
 import atexit
-import ctypes
 import os
 import runpy
 import signal
@@ -15,25 +14,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from synknumba._host import this_process
 from synknumba._host.segment import allow_descriptors
 from synknumba._machines.agent import Agent
-from synknumba._machines.between import PR_SET_PDEATHSIG
 from synknumba._machines.coordinator import Coordinator
 from synknumba._machines.messages import Quit, Ready
 from synknumba._machines.relay import Ended
 from synknumba._wire import channel
 from synknumba._world import engine
 from synknumba._world import machines as machines_module
-
-# Number of processes and of this one, of a launcher: Open MPI's; MPICH's, Intel's and Slurm's by PMI; MVAPICH's; Slurm's step.
-LAUNCHERS = (
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    ("PMI_SIZE", "PMI_RANK"),
-    ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
-    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-)
-
-_PR_SET_NAME = 15  # prctl.h
+from synknumba._world.machines import LAUNCHERS
 
 
 def launched() -> tuple[int, str]:
@@ -122,7 +112,7 @@ def _run_script(script: str, arguments: Sequence[str], *, is_module: bool) -> in
     except SystemExit as end:
         return _code(end)
     except BaseException as error:  # noqa: BLE001  # shown as Python does
-        return _shown(error, script)
+        return _shown(error)
     return 0
 
 
@@ -133,7 +123,7 @@ def _code(end: SystemExit) -> int:
     return 1
 
 
-def _shown(error: BaseException, script: str) -> int:
+def _shown(error: BaseException) -> int:
     """Shows an error that ends the script, from its own frames on; returns the exit code."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in {__file__, runpy.__file__}:
@@ -162,9 +152,8 @@ def _relay_main(sock: socket.socket, parent: int) -> NoReturn:
     """Runs the relay, in the child right after the fork."""
     code = 1
     try:
-        libc = ctypes.CDLL(None)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        libc.prctl(_PR_SET_NAME, b"synk-relay", 0, 0, 0)
+        this_process.end_with_parent()
+        this_process.set_name(b"synk-relay")
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         allow_descriptors()  # each segment takes two
         if os.getppid() == parent:
@@ -201,7 +190,7 @@ def _relay(sock: socket.socket, parent: int) -> None:
     if not is_hydra:
         job.mpi.Finalize()
     channel.send(sock, channel.pack(Quit()), (), _nothing)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    this_process.end_with_parent(wanted=False)
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):  # launchers wait until all processes have closed them
         os.dup2(null, stream)

@@ -86,7 +86,7 @@ class Told:
         news: of the ranks, with the rank.
         warned: warnings of the ranks.
         lost: what has ended the world; None if nothing has.
-        sequence: number of the machine's last round.
+        is_stop: whether the round has ended the world, as asked for.
         memory: of the control block that was made: id and bytes, with a descriptor.
         patience: of the processes that use it.
         refused: why the ranks could not be started; None if they have, or in rounds.
@@ -95,7 +95,7 @@ class Told:
     news: tuple[tuple[int, Parcel], ...] = ()
     warned: tuple[Warned, ...] = ()
     lost: Lost | None = None
-    sequence: int = 0
+    is_stop: bool = False
     memory: tuple[int, int] = (0, 0)
     patience: tuple[int, int, int] = (0, 0, 0)
     refused: BaseException | None = None

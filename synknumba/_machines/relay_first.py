@@ -186,12 +186,12 @@ class _World:
                 else:
                     told, descriptors = self._run(number)
             except (OSError, MemoryError) as error:
-                host, rank = self._job.hosts[0], 0
-                told = Told(lost=Lost(f"the relay of machine 0 ({host}) failed: {error}", Death(rank, 0, None, host)))
+                host = self._job.hosts[0]
+                told = Told(lost=Lost(f"the relay of machine 0 ({host}) failed: {error}", Death(0, 0, None, host)))
             except _Silent as silent:
                 self._job.lose()
                 told = Told(lost=silent.lost)
-            is_stop = told is not None and told.sequence < 0
+            is_stop = told is not None and told.is_stop
             if told is not None and (told.lost is not None or any(item.lost for _, item in told.news)):
                 control.note_loss(sequence, line)
             news = 1 if told is not None and not is_stop else 0
@@ -204,8 +204,7 @@ class _World:
                 return
             if news:
                 self._first._tell(told, descriptors)  # noqa: SLF001
-                for descriptor in descriptors:
-                    os.close(descriptor)
+                channel.close_all(descriptors)
             if number == doorbell.NO_COMMAND:
                 number = self._await_command(sequence)
 
@@ -268,7 +267,7 @@ class _World:
         self._first.order(relay.COMMAND, payload=pickled(message))
         if message.is_stop:
             self._hear_all()
-            return Told(sequence=-1)
+            return Told(is_stop=True)
         told = self._hear_all()
         return told if told.news or told.warned or told.lost is not None else None
 

@@ -116,18 +116,17 @@ class OtherRelay:
         """Whether another order has come, while one is carried out."""
         return bool(self._job.jobs.Iprobe(source=self._job.parent, tag=between.ORDER))
 
-    def pass_on_questions(self) -> None:
-        """Passes questions of the first relay on to the agent."""
+    def pass_on_questions(self) -> bool:
+        """Passes a question of the first relay on to the agent; returns whether one has come."""
         question = self._job.question()
         if question is not None:
             self.tell(question)
+        return question is not None
 
     def _look(self) -> None:
         """Looks after the agent, and answers questions, between rounds."""
         self.watch_parent()
-        question = self._job.question()
-        if question is not None:
-            self.tell(question)
+        if self.pass_on_questions():
             answer, _ = self.hear()
             assert isinstance(answer, Answers)
             self.reply(answer.of[0])

@@ -21,7 +21,7 @@ from synknumba._ops.rows import Partition
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
-from synknumba._types import Array, UserOp
+from synknumba._types import Array
 from synknumba._wire.program import Combination, Combined, Joined
 from synknumba._wire.relaunch import Again
 
@@ -180,7 +180,7 @@ class JoinRoutine(Repeated):
             flat = parts.reshape(place.world_size, target.size)[:, start:stop]
             reduction.combine_into(told.op, flat, self._weights, target.reshape(-1)[start:stop])
         elif place.rank == 0:
-            target[...] = self._combined(parts)
+            target[...] = fold_kernel.combined(self._told.op, parts, self._weights)
 
     def _parts(self) -> Array:
         told, place = self._told, self._place
@@ -189,11 +189,6 @@ class JoinRoutine(Repeated):
         memory, shape, dtype = place.control.results, told.parts.shape, np.dtype(told.parts.dtype)
         strides = memory.strides[0], *np.ndarray(shape, dtype).strides  # as the coordinator reads them
         return np.ndarray((len(memory), *shape), dtype, memory.data, told.parts.offset, strides)
-
-    def _combined(self, parts: Array) -> Any:
-        if isinstance(self._told.op, UserOp):
-            return fold_kernel.fold(self._told.op, parts) if len(parts) > 1 else parts[0]
-        return reduction.combine(self._told.op, parts, self._weights)
 
     def forget_buffers(self) -> None:
         self._arrays = None

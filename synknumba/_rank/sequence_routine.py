@@ -18,13 +18,12 @@ from typing import NoReturn, final
 import numpy as np
 
 from synknumba._device import fold_kernel
-from synknumba._ops import reduction
 from synknumba._rank.collective_routine import StagedRoutine
 from synknumba._rank.routine import Place, Repeated, Routine
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._rank.sequence_stretches import Stretch, Stretches, wait_of
 from synknumba._rank.sequence_table import NAP_SECONDS, Action, GivenUp, SequenceTable, runs_tables
-from synknumba._types import Array, UserOp
+from synknumba._types import Array
 from synknumba._wire import sequence, sequence_waits
 from synknumba._wire.messages import News, Returned, ReturnedInSequence
 from synknumba._wire.relaunch import Again, Relaunch, Scalar, ScalarPacking, Scalars
@@ -53,7 +52,7 @@ class SequenceRoutine(Repeated):
         self.variables = program.variables()
         self._routines = routines
         head = struct.Struct("<" + HEAD)
-        self._numbers = Numbers(_depth(program.parts), program.scalars, program.slots, program.lines)
+        self._numbers = Numbers(sequence.depth(program.parts), program.scalars, program.slots, program.lines)
         self._unpack, self._packed, self._head = head.unpack, place.control.values.data[: head.size], head.size
         scalars = place.control.values[head.size :][: self._numbers.scalars.nbytes]
         self._round = place.control.values.data[: head.size + scalars.nbytes]  # all values
@@ -440,11 +439,7 @@ class SequenceRoutine(Repeated):
         turn = self._turns[shared.slot] % 2
         parts = np.array([self._stage(shared, turn, rank)[0] for rank in range(self.place.world_size)])
         self._turns[shared.slot] += 1
-        if isinstance(shared.op, UserOp):
-            found = fold_kernel.fold(shared.op, parts)
-        else:
-            found = reduction.combine(shared.op, parts, np.array(shared.weights, np.int64))
-        self._numbers.set_result(shared.slot, found.item())
+        self._numbers.set_result(shared.slot, fold_kernel.combined(shared.op, parts, shared.weights).item())
 
 
 def _no_change() -> None:
@@ -455,8 +450,3 @@ def _numbers(parts: Sequence[Part | Loop]) -> set[int]:
     """Returns the numbers of the programs of all parts."""
     found = {part.number for part in parts if isinstance(part, Part) and part.number >= 0}
     return found.union(*(_numbers(part.parts) for part in parts if isinstance(part, Loop)))
-
-
-def _depth(parts: Sequence[Part | Loop]) -> int:
-    """Returns the number of loops inside each other, with the one over the parts."""
-    return 1 + max((_depth(part.parts) for part in parts if isinstance(part, Loop)), default=0)

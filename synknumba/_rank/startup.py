@@ -1,6 +1,5 @@
 """Turns a forked child of the script into a rank, up to the opening of its device: signals, descriptors, threads, seeds."""
 
-import ctypes
 import fcntl
 import gc
 import os
@@ -18,8 +17,6 @@ from synknumba._host.stacks import Stacks
 from synknumba._host.thread_pools import limit_threads
 from synknumba._types import DeviceKind
 from synknumba._wire.control import ControlBlock
-
-_PR_SET_PDEATHSIG = 1  # prctl.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ def _die_with_the_coordinator(config: RankConfig) -> None:
     # The kernel sends the parent-death signal when the *thread* that forked ends, so it is requested only if that is the main
     # thread, which lives as long as its process.
     if config.from_main_thread:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        this_process.end_with_parent()
     # Only the coordinator has the lifeline's other end. It closes when the coordinator ends or calls exec. The kernel then
     # sends SIGIO to the rank's group; its default action is to end the process.
     signal.signal(signal.SIGIO, signal.SIG_DFL)

@@ -182,6 +182,11 @@ class SequenceProgram:
         return self.variable_numbers
 
 
+def depth(parts: "Sequence[Part | Loop]") -> int:
+    """Returns the number of loops inside each other, with the one over the parts."""
+    return 1 + max((depth(part.parts) for part in parts if isinstance(part, Loop)), default=0)
+
+
 CARRIED = "the next iteration"  # stands for the name of a part that gets a number
 HEAD = "qqqqq"  # first iteration, count, count in all rounds, period of kept results, segment of these
 LINE = 8  # words of a cache line; ranks' counts are on lines of their own

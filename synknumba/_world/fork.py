@@ -26,8 +26,6 @@ from synknumba.simt.internals import jit_problem
 
 _log = logging.getLogger("synknumba")
 
-# Number of processes of a launcher: Open MPI's, MPICH's and Intel MPI's, MVAPICH's, and srun's for this step.
-_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _told_of_launcher: list[bool] = []  # not empty once the warning was given
 
 
@@ -103,10 +101,10 @@ def fork(
             raise WorldError("fork() called while another thread has opened a world; call close() first")
         try:
             with ExitStack() as awake:  # keeps the probed GPUs initialised until the ranks have opened theirs
-                device = "cuda" if device == "gpu" else device
+                device = _known_device(device)
                 firsts: tuple[int, ...] = ()
                 if machines_module.current and machines_module.current[0].is_mine:
-                    kind, indices, firsts = resolve_machines(machines_module.current[0], world_size, device, devices, awake)
+                    kind, indices, firsts = _resolve_machines(machines_module.current[0], world_size, device, devices, awake)
                     size = firsts[-1]
                 else:
                     size, kind, indices = _resolve(_asked_for(world_size, devices), device, devices, awake)
@@ -143,13 +141,11 @@ def _asked_for(world_size: int | None, devices: Sequence[int] | None) -> int | N
     return machines_module.ranks_alone[0] if is_open and machines_module.ranks_alone else world_size
 
 
-def resolve_machines(
+def _resolve_machines(
     machines: OtherMachines, world_size: int | None, device: str, devices: Sequence[int] | None, awake: ExitStack
 ) -> tuple[DeviceKind, tuple[int, ...], tuple[int, ...]]:
     """Returns the kind of device, each rank's GPU index, and the first rank of each machine with the number of ranks."""
     count = len(machines.hosts)
-    if device not in {"auto", "cuda", "cpu"}:
-        raise PartitionError(f'device must be "auto", "cuda" (or "gpu") or "cpu", got {device!r}')
     if devices is not None:
         raise PartitionError(
             f"devices={list(devices)!r} places ranks on GPUs of one machine, but this job has {count}; leave it out, and start "
@@ -201,7 +197,7 @@ def _check_mpi() -> None:
             "MPI has been initialised in this process before fork(), and its children cannot use it. Import mpi4py.MPI after "
             "fork(), or set mpi4py.rc.initialize = False before the import and call MPI.Init() after fork()."
         )
-    launchers = {name: os.environ[name] for name in _LAUNCHERS if os.environ.get(name, "").isdigit()}
+    launchers = {name: os.environ[name] for name, _ in machines_module.LAUNCHERS if os.environ.get(name, "").isdigit()}
     name, count = max(launchers.items(), key=lambda item: int(item[1]), default=("", "0"))
     if int(count) > 1 and not machines_module.current and not _told_of_launcher:
         _told_of_launcher.append(True)
@@ -236,8 +232,6 @@ def _resolve(
     world_size: int | None, device: str, devices: Sequence[int] | None, awake: ExitStack
 ) -> tuple[int, DeviceKind, tuple[int, ...]]:
     """Returns the number of ranks, the kind of device and each rank's GPU index; raises if they are invalid."""
-    if device not in {"auto", "cuda", "cpu"}:
-        raise PartitionError(f'device must be "auto", "cuda" (or "gpu") or "cpu", got {device!r}')
     if world_size is not None:
         _check_size(world_size)
     if device == "cpu":
@@ -253,6 +247,14 @@ def _resolve(
     if report.count == 0:
         raise DeviceError(report.problem or 'no NVIDIA GPU is visible here; use device="cpu" to run on the CPU cores')
     return _place_on_gpus(world_size, devices, report.count)
+
+
+def _known_device(device: str) -> str:
+    """Returns "auto", "cuda" or "cpu"; raises `PartitionError` for anything else."""
+    device = "cuda" if device == "gpu" else device
+    if device not in {"auto", "cuda", "cpu"}:
+        raise PartitionError(f'device must be "auto", "cuda" (or "gpu") or "cpu", got {device!r}')
+    return device
 
 
 def _check_cuda() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 from synknumba._device import usable_cores
@@ -9,6 +10,14 @@ from synknumba._types import DeviceKind
 from synknumba._wire.control import ControlBlock
 from synknumba._wire.messages import Command, Parcel, Warned
 from synknumba._world.failure import Death
+
+# Number of processes and of this one, of a launcher: Open MPI's; MPICH's, Intel's and Slurm's by PMI; MVAPICH's; Slurm's step.
+LAUNCHERS = (
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("PMI_SIZE", "PMI_RANK"),
+    ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +121,4 @@ def firsts_of(counts: Sequence[int]) -> tuple[int, ...]:
     >>> firsts_of([2, 3])
     (0, 2, 5)
     """
-    total, firsts = 0, [0]
-    for count in counts:
-        total += count
-        firsts.append(total)
-    return tuple(firsts)
+    return tuple(accumulate(counts, initial=0))

@@ -18,7 +18,6 @@ Without prefixes, stdout of a rank is the script's own descriptor: nothing is be
 """
 
 import contextlib
-import ctypes
 import gc
 import mmap
 import os
@@ -33,6 +32,7 @@ from fcntl import ioctl
 from functools import partial
 from typing import NoReturn, final
 
+from synknumba._host import this_process
 from synknumba._host.children import end_child, has_ended, reap
 from synknumba._host.inherited import close_inherited, fork
 from synknumba._host.segment import release_inherited
@@ -50,7 +50,6 @@ _IDLE_SECONDS = 1.0  # how often to check that the coordinator lives, should the
 _LOOK_SECONDS = 0.1  # the same during a write, or while ending
 _PART_BYTES = select.PIPE_BUF  # a pipe that polls as writable accepts this many bytes at once, atomically
 _TAKEN_BYTES = 65536  # capacity of a pipe; smaller reads would split lines, and lines of other ranks would come between
-_PR_SET_NAME = 15  # prctl.h
 
 # Signals that may be sent to the whole process group. The output process ignores them: it ends after the ranks.
 _IGNORED = "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGPIPE"
@@ -338,7 +337,7 @@ def _scribe_main(carried: Sequence[Carried], lifeline: int, coordinator: int) ->
         pump = _Pump(carried, lifeline, coordinator)
         signal.signal(signal.SIGALRM, pump.look)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        ctypes.CDLL(None).prctl(_PR_SET_NAME, b"synk-scribe", 0, 0, 0)
+        this_process.set_name(b"synk-scribe")
         gc.disable()
         release_inherited()
         close_inherited({lifeline, *(one.reader for one in carried)})
