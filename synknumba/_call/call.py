@@ -79,6 +79,13 @@ class Call:
         """Whether the number of rows is part of the plan, rather than sent with each call."""
         return self.source.kind in ("all", "none") and (self.own_source is None or self.own_source.kind == "all")
 
+    @property
+    def follows_lines(self) -> bool:
+        """Whether lines of row numbers may change without the host, as `Program.line_offset` tells ranks."""
+        leaves = (leaf for param in self.parameters.values() for leaf in leaves_of(param))
+        writes = any(isinstance(leaf, Sharded) and leaf.writable for leaf in leaves)
+        return self.options.num_slices == 1 and self.options.shards is None and not writes
+
     def leaf_of(self, path: str) -> int:
         """Returns the index of the first array that an argument gets of its variable."""
         return self.branches[path].start if path in self.branches else 0

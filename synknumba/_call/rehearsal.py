@@ -120,7 +120,7 @@ class Rehearsal(Recording):
             told.append(ResultReport("result", found.ops, None, None, False, False, False))
         told = [replace(one, is_kept=one.is_kept and one.op is not None) for one in told]
         repeats = found.is_recorded and options.is_whole and not any(isinstance(value, Number) for value in call.values)
-        needs_host = not (found.is_kernel or repeats) or call.source.kind == "line"
+        needs_host = not (found.is_kernel or repeats) or (call.source.kind == "line" and not call.follows_lines)
         self._add(name, [access], results=tuple(told), plan=found.report, needs_host=needs_host)
         labels = [f"{one.name if found.is_kernel else 'the result'} of {function.name}" for one in told]
         shards = options.shards is not None

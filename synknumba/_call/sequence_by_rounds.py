@@ -118,7 +118,7 @@ class PartByPart:
             own()
             return
         values = bytearray(part.values)
-        self._numbers.fill(values, part)
+        self._numbers.fill(values, part.name, part.formulas)
         self._world.ranks.values[: len(values)] = np.frombuffer(values, np.uint8)
         self._world.run(part.number, self._info, partial(self._pass_on, part.number))
 

@@ -112,7 +112,9 @@ class Trace(Recording):
         access = self._access(plan.program.parameters, prepared.written, is_kernel=isinstance(plan, KernelPlan))
         if isinstance(plan, KernelPlan):
             access = replace(access, writes=access.writes | {_result_key(plan, index) for index in range(len(plan.wanted))})
-        elif plan.program.is_recorded and options.is_whole and not formulas:
+        elif (
+            plan.program.is_recorded and options.is_whole and all(offset == plan.program.line_offset for offset, *_ in formulas)
+        ):
             access = replace(access, writes=access.writes - SUCCESS | RECORDED)
         self.parts.append(Part(plan.program.number, str(plan.info), self.calls, access, packed, formulas))
         self.programs.add(plan.program.number)

@@ -6,6 +6,8 @@ from synknumba._device.base import Chain as Chain
 from synknumba._device.base import Device as Device
 from synknumba._device.base import DeviceKernel as DeviceKernel
 from synknumba._device.base import DeviceTraits as DeviceTraits
+from synknumba._device.base import Gather as Gather
+from synknumba._device.base import LineRows as LineRows
 from synknumba._device.base import RecordedCall as RecordedCall
 from synknumba._device.base import Recorder as Recorder
 from synknumba._device.base import Replay as Replay

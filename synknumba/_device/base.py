@@ -27,7 +27,7 @@ from synknumba._device.argmin_kernel import locating_kernels, search_grid
 from synknumba._device.fold_kernel import THREADS, blocks_for, fold_kernel
 from synknumba._errors import ReductionError
 from synknumba._host.segment import Segment
-from synknumba._ops.rows import Rows
+from synknumba._ops.rows import InLine, Rows, Selection
 from synknumba._types import Array, DeviceKind, Op, Shape, UserOp
 from synknumba._wire.relaunch import Scalars
 
@@ -81,6 +81,28 @@ class Buffer:
     store: Step | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """A step that gathers the rows of a line, whose number is among its arguments, as a kernel's scalars are."""
+
+    step: Step
+    arguments: list[Any]
+    position: int  # of the number of the line
+
+
+@dataclass(frozen=True, slots=True)
+class LineRows:
+    """A kernel argument with the rows of a line, and steps that only put work on streams.
+
+    `ahead` returns a gather into memory of its own, beside other work (`Device.beside`), and a step that takes the rows from
+    there into the array.
+    """
+
+    array: Any
+    gather: Gather
+    ahead: Callable[[], tuple[Gather, Step]]
+
+
 @dataclass(slots=True)
 class SliceSteps:
     """The steps of one slice, in three parts that a device may overlap with those of other slices."""
@@ -116,7 +138,11 @@ class Workspace(ABC):
     def held_rows(self, slot: object, array: Any, rows: Rows, *, writable: bool) -> Buffer:
         """Returns a buffer of rows of a device array, in order and C-contiguous; otherwise like `rows`."""
 
-    def expect(self, host: Array, rows: Rows) -> None:
+    def line_rows(self, slot: object, host: Array, rows: InLine) -> LineRows | None:
+        """Returns a read-only buffer of the rows of a line; None if the device cannot gather them without the host."""
+        return None
+
+    def expect(self, host: Array, rows: Selection) -> None:
         """Announces that `rows` will be requested, perhaps in several parts; by default does nothing."""
 
     @abstractmethod
@@ -298,6 +324,10 @@ class Device(ABC):
     def marker(self) -> Callable[[], bool]:
         """Returns a function that tells whether the work that is on the stream now has been done."""
         return lambda: True
+
+    def beside(self) -> tuple[list[Step], list[Step]] | None:
+        """Returns steps that begin and end work beside that of the stream, such as gathers ahead; None if there is none."""
+        return None
 
     def recorder(self, name: str) -> "Recorder | None":
         """Returns what records the calls of a Python function; None if Python is not what its calls wait for."""

@@ -26,7 +26,7 @@ from synknumba._device.cuda_calls import RecordedFunction
 from synknumba._device.cuda_chain import record_chain
 from synknumba._device.cuda_code import ADD_WEIGHTED, DIVIDE, Mailbox
 from synknumba._device.cuda_graph import record
-from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, Streams, is_done, typed
+from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, Streams, beside, is_done, typed
 from synknumba._device.cuda_steps import (
     CopyOut,
     CudaKernel,
@@ -94,6 +94,9 @@ class CudaDevice(Device):
     def only_copies_to(self, host: Array, step: Step) -> bool:
         first = host.ctypes.data
         return isinstance(step, CopyOut) and first <= step.args[0] < first + host.nbytes
+
+    def beside(self) -> tuple[list[Step], list[Step]]:
+        return beside(self._streams)
 
     def marker(self) -> Callable[[], bool]:
         event = cupy.cuda.Event(disable_timing=True)

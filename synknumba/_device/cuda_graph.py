@@ -26,7 +26,17 @@ from synknumba._device.cuda_nodes import (
     launcher,
     rewriter,
 )
-from synknumba._device.cuda_steps import NOT_READY, CopyOut, CudaLaunch, Fill, Meeting, OnStream, StoreToHost, all_on_stream
+from synknumba._device.cuda_steps import (
+    NOT_READY,
+    CopyOut,
+    CudaLaunch,
+    Fill,
+    Join,
+    Meeting,
+    OnStream,
+    StoreToHost,
+    all_on_stream,
+)
 from synknumba._errors import DeviceError
 from synknumba._wire import doorbell
 from synknumba._wire.relaunch import Relaunch, Scalars
@@ -62,10 +72,13 @@ def _record(steps: Sequence[Step], stream: Any, box: Mailbox, wait: Wait, *, alo
     rest, copies = (list(steps), None) if prints else _split(steps)
     fills: list[Step] = []
     targets: list[int] = []
+    joins = [step for step in rest if isinstance(step, Join)]
+    rest = [step for step in rest if not isinstance(step, Join)]
     if copies is not None:
         fills = [step for step in rest if alone and _is_private(step)]  # no earlier step uses their arrays
         end, targets = _tell(copies, box, stream)
         rest = [*(step for step in rest if not (alone and _is_private(step))), end, *fills]
+    rest += joins
     graph, nodes = capture(rest, stream)
     try:
         executable = runtime.graphInstantiate(graph)

@@ -21,11 +21,11 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from synknumba._device.base import Buffer, SliceSteps, Step, Workspace
+from synknumba._device.base import Buffer, Gather, LineRows, SliceSteps, Step, Workspace
 from synknumba._device.compilers.base import RecordArray
-from synknumba._device.cuda_code import move_rows
-from synknumba._device.cuda_steps import NOT_READY, OnStream, StoreToHost, copy_in, copy_out, keeping
-from synknumba._ops.rows import Listed, Range, Rows
+from synknumba._device.cuda_code import gather_line, move_rows
+from synknumba._device.cuda_steps import NOT_READY, Join, OnStream, StoreToHost, address_of, copy_in, copy_out, keeping
+from synknumba._ops.rows import InLine, Listed, Range, Rows, Selection
 from synknumba._types import Array, Shape
 
 # Sizes in bytes that a kernel reads from page-locked memory faster than the copy engine copies them: 16 against 21 µs for 8 KB
@@ -160,7 +160,7 @@ class CudaWorkspace(Workspace):
     def in_order(self, slices: Sequence[SliceSteps]) -> list[Step]:
         return _side_by_side(slices, self._streams) if self.turns > 1 and slices else super().in_order(slices)
 
-    def expect(self, host: Array, rows: Rows) -> None:
+    def expect(self, host: Array, rows: Selection) -> None:
         self._locked.reaches(host[rows.as_slice()] if isinstance(rows, Range) and rows.step == 1 else host)
 
     def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
@@ -170,6 +170,20 @@ class CudaWorkspace(Workspace):
         if not self._locked.reaches(host) or not (isinstance(rows, Range) or self._locked.reaches(rows.indices)):
             return self._staged(slot, array, host, rows, writable=writable)
         return self._apart(array, host.ctypes.data, rows, host, (self._load, self._store), writable=writable)
+
+    def line_rows(self, slot: object, host: Array, rows: InLine) -> LineRows | None:
+        if not self._locked.reaches(host) or not self._locked.reaches(rows.table):
+            return None
+        array = self.scratch(slot, host.dtype, (rows.count, *host.shape[1:]))
+        work, load = self._streams.work, self._streams.load
+
+        def ahead() -> tuple[Gather, Step]:
+            kept = self.scratch(None, array.dtype, array.shape)
+            places, kind = (address_of(array), address_of(kept)), runtime.memcpyDeviceToDevice
+            taking = OnStream(runtime.memcpyAsync, *places, array.nbytes, kind, work.ptr)
+            return gather_line(host, rows, kept, load), keeping(taking, array, kept)
+
+        return LineRows(array, gather_line(host, rows, array, work), ahead)
 
     def held_rows(self, slot: object, array: Any, rows: Rows, *, writable: bool) -> Buffer:
         shape = (rows.count, *array.shape[1:])
@@ -275,6 +289,13 @@ class _Mark:
 
     def awaited_by(self, stream: Any) -> Step:
         return keeping(OnStream(runtime.streamWaitEvent, stream.ptr, self._event.ptr, 0), self._event)
+
+
+def beside(streams: Streams) -> tuple[list[Step], list[Step]]:
+    """Returns steps that begin and end work on the stream of loads, as `Device.beside`."""
+    begun, ended = _Mark(), _Mark()
+    join = ended.awaited_by(streams.work)
+    return [begun.set(streams.work), begun.awaited_by(streams.load)], [ended.set(streams.load), keeping(Join(join), join)]
 
 
 def _side_by_side(slices: Sequence[SliceSteps], streams: Streams) -> list[Step]:

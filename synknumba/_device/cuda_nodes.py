@@ -111,7 +111,7 @@ def capture(steps: Iterable[Step], stream: Any) -> tuple[int, dict[int, int]]:
             step()
             if isinstance(step, CudaLaunch) and step.changing:
                 with suppress(UnknownNodeError):
-                    nodes[position] = _last_node(stream)
+                    nodes[position] = _last_node(step.stream or stream)
     except BaseException:
         with suppress(runtime.CUDARuntimeError):
             graph = runtime.streamEndCapture(stream.ptr)
@@ -223,7 +223,7 @@ def _fits(letter: str, value: Any, parameter: bytes) -> bool:
 def _captured_params(arguments: list[Any], launch: CudaLaunch, stream: Any) -> list[bytes]:
     """Returns the bytes of each parameter of a launch with these arguments."""
     one = make_launch(launch.args[0], arguments, (0,))
-    graph, nodes = capture([one], stream)
+    graph, nodes = capture([one], launch.stream or stream)
     try:
         if not nodes:
             raise UnknownNodeError("node")

@@ -32,6 +32,10 @@ class StoreToHost(OnStream):
     """A step that writes to host memory."""
 
 
+class Join(OnStream):
+    """A step after which the stream's work waits for work beside it, for which results need not wait."""
+
+
 class CopyOut(StoreToHost):
     """A copy to page-locked host memory; its arguments are target, source, bytes, direction, stream."""
 
@@ -50,7 +54,8 @@ class CudaLaunch(OnStream):
 
     arguments: list[Any]
     changing: Sequence[int]  # positions of scalars that may be replaced
-    kernel: CompiledKernel | None = None  # None for launches that are captured only to read their parameters
+    kernel: CompiledKernel | None = None  # None for the device's own, and launches captured only to read their parameters
+    stream: Any = None  # on which it launches; None for that of most steps
 
     @property
     def layout(self) -> Any:

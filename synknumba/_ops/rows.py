@@ -69,7 +69,28 @@ class Listed:
         return Listed(self.indices[low:high])
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class InLine:
+    """Rows that one line of a table lists, where another line may follow without the host: `count` of them from `start` on."""
+
+    table: NDArray[np.int64]  # row numbers as in `Listed`, a line for each selection; C-contiguous
+    line: int
+    start: int
+    count: int
+
+    @property
+    def listed(self) -> Listed:
+        """The rows that the line lists now; their indices are a view."""
+        return Listed(self.table[self.line, self.start : self.start + self.count])
+
+    def between(self, low: int, high: int) -> "InLine":
+        """Returns the rows at positions low … high − 1."""
+        return InLine(self.table, self.line, self.start + low, high - low)
+
+
 Rows: TypeAlias = Range | Listed
+Selection: TypeAlias = Rows | InLine
 
 
 @final

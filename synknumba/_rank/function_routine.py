@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._device import RecordedCall, Step, fold_kernel
+from synknumba._device import LineRows, RecordedCall, Step, fold_kernel
 from synknumba._errors import PartitionError, ReductionError
 from synknumba._host.this_process import end_child
 from synknumba._ops import reduction
@@ -45,6 +45,7 @@ class FunctionBinding:
 
     checks: Sequence[Step]  # loads that are run before, at the beginning of a round
     steps: list[Step]
+    in_line: Sequence[LineRows] = ()  # gathers to run before the steps, if the rows are those of a line that may change
 
 
 @final
@@ -85,7 +86,7 @@ class FunctionRoutine(Routine):
     def apart(self, packed: bytes) -> FunctionBinding | None:
         """Returns the steps of a recorded function that has been called with these values; None if it takes Python."""
         values = self._unpack(packed)
-        slices = self.slices(values)
+        slices = self.slices(values, in_line=self.program.line_offset is not None)
         if self._recorder is None or len(slices) != 1 or self.program.subset is not None or self.program.shards is not None:
             return None
         replaced, (rows,) = self.workspace.replaced, slices
@@ -99,7 +100,8 @@ class FunctionRoutine(Routine):
             return None
         before = [step for update in updates.values() for step in update.before()]
         after = [step for update in updates.values() for step in update.after()]
-        return FunctionBinding(moves.checks, [*before, *self.workspace.in_order([moves.around(made[0])]), *after, *copies])
+        steps = [*before, *self.workspace.in_order([moves.around(made[0])]), *after, *copies]
+        return FunctionBinding(moves.checks, steps, moves.in_line)
 
     def _call_of(
         self, number: int, rows: SliceRows | None, values: tuple[Any, ...], updates: Mapping[object, OutputSteps]

@@ -6,6 +6,7 @@
 around the launches.
 """
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._device import DeviceKernel, Step
+from synknumba._device import DeviceKernel, LineRows, Step
 from synknumba._host.lent_results import MOST_PLACES
 from synknumba._ops import reduction
 from synknumba._ops.launch import Extent, LaunchConfig
@@ -22,7 +23,7 @@ from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRow
 from synknumba._rank.update_routine import variable_updates
 from synknumba._types import Array, Shape
 from synknumba._wire.program import ARRAYS, Dynamic, Program, Result
-from synknumba._wire.relaunch import Again, ScalarPacking
+from synknumba._wire.relaunch import Again, Scalar, ScalarPacking
 
 BINDINGS_KEPT = 512  # row selections whose steps are kept; enough for an epoch of minibatches in most scripts
 
@@ -34,6 +35,7 @@ class Binding:
     scalars: bytes  # those that the launches' arguments contain now; empty if unknown
     launches: list[list[Any]]  # arguments of each launch, updated in place
     run: Repetition
+    in_line: Sequence[LineRows] = ()  # gathers to run before, if the rows are those of a line that may change
 
 
 @final
@@ -79,11 +81,6 @@ class KernelRoutine(Routine):
         self._now = binding
 
     @property
-    def dynamic(self) -> Mapping[int, Dynamic]:
-        """The scalars of a call, by position among the launches' arguments."""
-        return self._dynamic
-
-    @property
     def launches(self) -> int:
         """Number of launches of a run."""
         return 0 if self._now is None else len(self._now.launches)
@@ -100,11 +97,29 @@ class KernelRoutine(Routine):
     def apart(self, packed: bytes) -> Binding:
         """Returns steps for packed values, with arguments of their own, which no other call changes."""
         replaced = self.workspace.replaced
-        binding = self._make_binding(self._unpack(packed), packed[: self._scalar_bytes])
+        values, in_line = self._unpack(packed), self.program.line_offset is not None
+        binding = self._make_binding(values, packed[: self._scalar_bytes], in_line=in_line)
         if self.workspace.replaced != replaced:  # as in `bind`
             self._let_go()
             self._packed = None
         return binding
+
+    @property
+    def dynamic(self) -> Mapping[int, Dynamic]:
+        """The scalars of a call, by position among the launches' arguments."""
+        return self._dynamic
+
+    def places_of(self, offset: int, among: Sequence[Scalar]) -> list[Scalar]:
+        """Returns the places that have the scalar at an offset among the packed values, if compiled code can write it there."""
+        formats = self.program.values
+        positions = {
+            position
+            for position, param in self._dynamic.items()
+            if struct.calcsize("<" + formats[: param.index]) == offset
+            and not param.is_complex
+            and (param.dtype is None or np.dtype(param.dtype).name in {"int64", "float64", "float32"})
+        }
+        return [place for place in among if place.position in positions]
 
     def change_scalars(self, launches: Sequence[list[Any]], packed: bytes) -> None:
         """Replaces the scalars among the arguments of launches by those of packed values."""
@@ -152,12 +167,12 @@ class KernelRoutine(Routine):
         self._now = None
         self.written.clear()
 
-    def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> Binding:
-        slices = self.slices(values)
+    def _make_binding(self, values: tuple[Any, ...], scalars: bytes, *, in_line: bool = False) -> Binding:
+        slices = self.slices(values, in_line=in_line)
         results = [(name, self._placed(param, values)) for name, param in self.program.parameters if isinstance(param, Result)]
         outputs: dict[object, OutputSteps] = {name: self._output(name, param, slices) for name, param in results}
         outputs |= variable_updates(self, slices, lift=True)
-        launches, checks, parts = [], [], []
+        launches, checks, parts, gathers = [], [], [], []
         for number, rows in enumerate(slices):
             moves = Moves(number, self.workspace.turns, outputs)
             arguments = [self.argument(name, param, rows, values, moves) for name, param in self.program.parameters]
@@ -169,10 +184,11 @@ class KernelRoutine(Routine):
                 launches.append([self._kernel.convert(argument) for argument in arguments])
                 parts.append(moves.around(self._bind_launch(extent, launches[-1])))
             checks += moves.checks
+            gathers += moves.in_line
         before = [step for output in outputs.values() for step in output.before()]
         after = [step for output in outputs.values() for step in output.after()]
         steps = [*before, *self.workspace.in_order(parts), *after]
-        return Binding(scalars, launches, Repetition(self.place.device, steps, checks, self._packing))
+        return Binding(scalars, launches, Repetition(self.place.device, steps, checks, self._packing), gathers)
 
     def _extent(self, rows: SliceRows | None, arguments: Sequence[Any]) -> Extent:
         """Returns what a launch with these arguments works on."""

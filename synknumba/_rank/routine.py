@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from synknumba._device import Buffer, Device, SliceSteps, Step
+from synknumba._device import Buffer, Device, LineRows, SliceSteps, Step
 from synknumba._host.segment import Segment
-from synknumba._ops.rows import Listed, Partition, Range, Rows
+from synknumba._ops.rows import InLine, Listed, Partition, Range, Rows, Selection
 from synknumba._ops.tree import unflatten
 from synknumba._rank.variable_memory import Holding
 from synknumba._types import Array, RankConstant, Span
@@ -47,11 +47,11 @@ class Place:
 class SliceRows:
     """The rows of one slice."""
 
-    data: Rows | None  # of the sharded arguments, if any
+    data: Selection | None  # of the sharded arguments, if any
     start: int  # position of the first row among the rows of the call
     stop: int  # position after the last row
     own: Rows | None = None  # of the rank's sliceable variables, if any
-    among: Rows | None = None  # all rows of the sharded arguments that the rank receives, in all slices
+    among: Selection | None = None  # all rows of the sharded arguments that the rank receives, in all slices
     shard: int = 0  # index of the slice's shard among the rank's shards
     number: int = 0  # index of the slice among the slices of its shard that have rows
 
@@ -112,9 +112,8 @@ class Routine(Repeated):
         self._loaded: dict[object, tuple[Any, object]] = {}  # slot → contents, if known, and memory
         self._packed: bytes | None = None  # bytes, not values: 0.0 equals −0.0, and NaN differs from itself
         # Order of the values: scalars, row selections, ids of segments for results.
-        fields = len(program.rows.values) + (0 if program.own is None else len(program.own.values)) + program.lent
-        self._row_values = len(program.values) - fields  # one letter of the format per value
-        self._scalar_bytes = layout.size - 8 * fields
+        self._row_values = len(program.scalars)  # one letter of the format per value
+        self._scalar_bytes = struct.calcsize("<" + program.scalars)
 
     @abstractmethod
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
@@ -155,7 +154,7 @@ class Routine(Repeated):
 
     # ---- rows
 
-    def selected(self, values: tuple[Any, ...]) -> Rows | None:
+    def selected(self, values: tuple[Any, ...], *, in_line: bool = False) -> Selection | None:
         """Returns all rows of the call; None if it has no sharded arguments. `values` are those that select rows."""
         source = self.program.rows
         if source.kind == "none":
@@ -166,6 +165,8 @@ class Routine(Repeated):
             return Range(*values[:3])
         assert source.indices is not None  # a "list" or "line" has indices
         host = self.place.host(source.indices)
+        if in_line:
+            return InLine(host, values[0], 0, host.shape[1])
         return Listed(host[values[0]] if source.kind == "line" else host[: values[0]])
 
     def own_rows(self, values: tuple[Any, ...]) -> tuple[Rows | None, int]:
@@ -181,13 +182,16 @@ class Routine(Repeated):
         before = sum(values[:rank])
         return Listed(self.place.host(source.indices)[before : before + values[rank]]), before
 
-    def slices(self, values: tuple[Any, ...]) -> list[SliceRows | None]:
-        """Returns the slices of this rank's shards that have rows; [None] if the call has no rows."""
+    def slices(self, values: tuple[Any, ...], *, in_line: bool = False) -> list[SliceRows | None]:
+        """Returns the slices of this rank's shards that have rows; [None] if the call has no rows.
+
+        With `in_line`, the rows are those of a line, which may change.
+        """
         if self.program.solo and self.place.rank != 0:
             return []
         selecting = values[self._row_values :]
         fields = len(self.program.rows.values)
-        rows = self.selected(selecting[:fields])
+        rows = self.selected(selecting[:fields], in_line=in_line)
         own, before = self.own_rows(selecting[fields:])
         if rows is None:
             return [None] if own is None else self._own_slices(own, before)
@@ -195,7 +199,9 @@ class Routine(Repeated):
         among = rows.between(cuts[0], cuts[-1])
         return [one for shard in range(len(cuts) - 1) for one in self._shard_slices(rows, cuts, shard, own, among)]
 
-    def _shard_slices(self, rows: Rows, cuts: Sequence[int], shard: int, own: Rows | None, among: Rows) -> list[SliceRows]:
+    def _shard_slices(
+        self, rows: Selection, cuts: Sequence[int], shard: int, own: Rows | None, among: Selection
+    ) -> list[SliceRows]:
         """Returns the slices of one of this rank's shards; `cuts` has the start of each shard and the stop of the last."""
         start, stop = cuts[shard : shard + 2]
         mine, slicing = rows.between(start, stop), self._slicing
@@ -227,6 +233,8 @@ class Routine(Repeated):
                 assert rows is not None  # a call with sharded arguments has rows
                 assert rows.data is not None
                 selection = Range(rows.start, 1, rows.count) if by_position else rows.data
+                if isinstance(selection, InLine):
+                    return self._bring_line((slot, moves.turn), array, selection, moves)
                 if moves.number == 0 and not by_position and rows.among is not None:
                     self.workspace.expect(self.place.host(array), rows.among)
                 make = partial(self.workspace.rows, host=self.place.host(array), rows=selection, writable=writable)
@@ -291,6 +299,17 @@ class Routine(Repeated):
         moves.before.append(self.place.device.copy(own, buffer.array))
         return own
 
+    def _bring_line(self, slot: object, array: wire.HostArray, rows: InLine, moves: "Moves") -> Any:
+        """Returns an input that has the rows of a line; adds the steps that gather them to the moves."""
+        host = self.place.host(array)
+        found = self.workspace.line_rows(slot, host, rows)
+        if found is None:  # a load that takes the host, which whoever records the steps sees
+            return self._bring(
+                slot, array, rows.listed, partial(self.workspace.rows, host=host, rows=rows.listed, writable=False), moves
+            )
+        moves.in_line.append(found)
+        return found.array
+
     def _load_once(self, slot: object, contents: object, memory: object, load: Step) -> None:
         """Loads rows of frozen contents, unless the slot's memory already has them."""
         found = self._loaded.get(slot)
@@ -330,7 +349,7 @@ def _name_of(slot: object) -> object:
     return slot
 
 
-def _between(rows: Rows, low: int, high: int) -> Rows:
+def _between(rows: Any, low: int, high: int) -> Any:
     """Returns the rows at positions low … high − 1; for none, an empty `Range`, which needs no gather."""
     return rows.between(low, high) if high > low else Range(0, 1, 0)
 
@@ -366,6 +385,7 @@ class Moves:
         self.outputs = outputs
         self.checks: list[Step] = []  # loads that are skipped if nothing has changed; run before all other steps of the call
         self.loads: list[Step] = []  # copies from the host
+        self.in_line: list[LineRows] = []  # rows of a line, whose gathers are in none of the others
         self.before: list[Step] = []  # on the device, before the launch or call
         self.after: list[Step] = []  # on the device, after it
         self.stores: list[Step] = []  # copies to the host

@@ -13,7 +13,7 @@ import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._types import Array, shown
-from synknumba._wire.sequence import Formula, Part
+from synknumba._wire.sequence import Formula, Formulas
 
 
 def _as_numpy(python: Callable[[Any, Any], Any], numpy: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -143,10 +143,10 @@ class Numbers:
         """Returns the value of a formula for the number of iterations of an inner sequence; raises as `packed` does."""
         return int.from_bytes(self.packed("q", formula, "times= of an inner sequence"), "little", signed=True)
 
-    def fill(self, values: bytearray, part: Part) -> None:
-        """Writes what a part's formulas give into its packed values; raises as `packed` does."""
-        for offset, letter, formula in part.formulas:
-            packed = self.packed(letter, formula, part.name)
+    def fill(self, values: bytearray, name: str, formulas: Formulas) -> None:
+        """Writes what formulas give into the packed values of a part; raises as `packed` does."""
+        for offset, letter, formula in formulas:
+            packed = self.packed(letter, formula, name)
             values[offset : offset + len(packed)] = packed
 
     def packed(self, letter: str, formula: Formula, part: str) -> bytes:

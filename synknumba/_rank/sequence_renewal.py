@@ -3,18 +3,18 @@
 for each iteration: step ──formulas──> scalars of its launches ──> the device is told of each launch whose scalars have changed
 """
 
-import struct
-from collections.abc import Iterable, Sequence
-from typing import final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias, final
 
 import numpy as np
 
-from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._rank.sequence_rows import FormulaRows, PythonOnlyError
 from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.relaunch import Scalar, Scalars
-from synknumba._wire.sequence import Formula, Part
+from synknumba._wire.sequence import Formula, Formulas
+
+FindPlaces: TypeAlias = Callable[[int, Sequence[Scalar]], list[Scalar]]
 
 
 @final
@@ -25,27 +25,27 @@ class Renewal(FormulaRows):
         numbers: of the sequence.
         letters: `struct` letters of its scalars.
         depth: of the loop whose step counts the iterations.
-        launches: of each part whose numbers depend on the step: iteration in the recording, part, its routine, and the places
-            of its scalars in the recording.
+        launches: of each part whose numbers depend on the step: iteration in the recording, the formulas, what finds the
+            places of a scalar by its offset among the packed values, and the places of all scalars in the recording.
 
     Raises:
         PythonOnlyError: compiled code cannot do it.
     """
 
     def __init__(
-        self, numbers: Numbers, letters: str, depth: int, launches: Iterable[tuple[int, Part, KernelRoutine, Scalars]]
+        self, numbers: Numbers, letters: str, depth: int, launches: Iterable[tuple[int, Formulas, FindPlaces, Scalars]]
     ) -> None:
         super().__init__(numbers, letters)
         self._first = np.zeros(1, np.int64)  # step of the first iteration
         step, begun = numbers.steps[depth:].ctypes.data, -1
-        for iteration, part, routine, scalars in launches:
+        for iteration, formulas, find_places, scalars in launches:
             if not scalars.calls:  # this rank launches nothing
                 continue
             if iteration != begun:
                 begun = iteration
                 self._row(table.OPERATE, step, self._first.ctypes.data, self._cell(iteration), table.INT_ADD)
-            for offset, letter, formula in part.formulas:
-                self._store(formula, letter, self._places(routine, offset, scalars.places))
+            for offset, letter, formula in formulas:
+                self._store(formula, letter, find_places(offset, scalars.places))
             for call in scalars.calls:
                 self._row(table.REWRITE, scalars.function, *call)
         self._row(table.END, 0)
@@ -60,19 +60,6 @@ class Renewal(FormulaRows):
         self._state[: table.ITERATION + 1] = 0
         self._state[table.TIMES], self._state[table.BEGAN] = 1, 0
         return int(table.run(*self._addresses)) == table.FINISHED
-
-    @staticmethod
-    def _places(routine: KernelRoutine, offset: int, places: Sequence[Scalar]) -> list[Scalar]:
-        """Returns the places of the scalar that has an offset among the packed values."""
-        formats = routine.program.values
-        positions = [
-            position
-            for position, param in routine.dynamic.items()
-            if struct.calcsize("<" + formats[: param.index]) == offset
-            and not param.is_complex
-            and (param.dtype is None or np.dtype(param.dtype).name in {"int64", "float64", "float32"})
-        ]
-        return [place for place in places if place.position in positions]
 
     def _store(self, formula: Formula, letter: str, places: Sequence[Scalar]) -> None:
         if not places:

@@ -246,7 +246,7 @@ class SequenceRoutine(Repeated):
         for at in range(0, count, period or count):
             some = min(period or count, count - at)
             with self._in(self._whole):
-                self._whole.run(first + at, some)
+                self._whole.run(first + at, some, goes_on=at + some < count)
             if kept is not None and some == period:
                 kept[at // period] = self._results()
 
@@ -255,7 +255,7 @@ class SequenceRoutine(Repeated):
         """Context in which the part that runs is that whose numbers are computed, if that fails."""
         try:
             yield
-        except OverflowError:
+        except (OverflowError, IndexError):
             self._running = stretch.running
             raise
 
@@ -415,7 +415,7 @@ class SequenceRoutine(Repeated):
         values = bytearray(part.values)
 
         def call() -> None:
-            self._numbers.fill(values, part)
+            self._numbers.fill(values, part.name, part.formulas)
             news = routine.call(bytes(values))
             if isinstance(news, Returned):
                 self._news.append((part.number, news))

@@ -7,23 +7,22 @@ written into a recording before it is queued. A few recordings at most are under
 last iteration is recorded as a call is: the host waits for its results, and so for all iterations.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeGuard, final
+from dataclasses import dataclass
+from typing import final
 
 from synknumba._device import Chain, Device, Step
-from synknumba._rank.collective_routine import Steps
-from synknumba._rank.function_routine import FunctionRoutine
-from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.replay import Repetition
-from synknumba._rank.routine import Place, Repeated, Routine
+from synknumba._rank.routine import Place, Repeated
+from synknumba._rank.sequence_apart import AllApart, Apart, Layout, Layouts, Placed
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._rank.sequence_renewal import Renewal
 from synknumba._types import Array
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import Formula, Loop, Part, Wait
+from synknumba._wire.sequence import Formula, Formulas, Loop, Part, Wait
 
 SIZES = 64, 8  # recordings are of so many iterations, or of one
 MOST_STEPS = 5000  # in a recording
@@ -33,36 +32,11 @@ MOST_SECONDS = 0.02  # that a recording of several iterations takes
 
 
 @dataclass(slots=True)
-class _Apart:
-    """A part with steps of its own."""
-
-    part: Part
-    routine: Repeated
-    checks: Sequence[Step]
-    steps: list[Step]
-    copies: list[Step] = field(default_factory=list)  # of results to the host, where these are made apart
-    launches: Sequence[list[object]] = ()  # arguments of each launch
-    packed: bytes = b""  # the values that the arguments have
-
-    def write(self, numbers: Numbers) -> bytes:
-        """Writes numbers as they are now into the launches' arguments; returns the part's packed values."""
-        if not self.part.formulas:
-            return self.packed
-        values = bytearray(self.part.values)
-        numbers.fill(values, self.part)
-        if values != self.packed:
-            assert isinstance(self.routine, KernelRoutine)  # others have no values
-            self.routine.change_scalars(self.launches, bytes(values))
-            self.packed = bytes(values)
-        return self.packed
-
-
-@dataclass(slots=True)
 class _Written:
     """The numbers of one part in one iteration of a recording."""
 
-    iteration: int  # in the recording
-    one: _Apart
+    iteration: int  # in the recording, whose numbers they are
+    one: Apart
     first: int  # position of its steps in the recording
     after: int
     packed: bytes  # the values that they have
@@ -74,6 +48,7 @@ class _Recording:
     count: int  # of iterations
     written: list[_Written]
     renewal: Renewal | None  # writes what depends on the step; None if Python does
+    before: float  # the steps of its first iteration for which that is possible
     known: object = None  # all other numbers that it has
 
 
@@ -86,7 +61,7 @@ class Stretch:
         numbers: of the sequence.
         letters: `struct` letters of its scalars.
         depth: of the loop whose step counts the iterations.
-        turns: the parts of one iteration, and of the next ones until swapped variables have their memory again.
+        layouts: the iterations.
         seen: called meanwhile with the number of the first iteration not known to be done; what it raises ends the run.
 
     Attributes:
@@ -99,14 +74,21 @@ class Stretch:
         numbers: Numbers,
         letters: str,
         depth: int,
-        turns: Sequence[Sequence[_Apart]],
+        layouts: Layouts,
         seen: Callable[[int], None],
     ) -> None:
         self.running: Part | None = None
         self._device, self._numbers, self._letters, self._depth = device, numbers, letters, depth
-        self._turns, self._seen = turns, seen
-        self._last = [_Last(device, turn) for turn in turns]
-        self._warm = [False] * len(turns)  # whether the steps of each turn were run, which compiles kernels
+        self._seen, self._alone, self._ahead = seen, layouts.turns, layouts.ahead
+        # The iterations of which several are recorded together, and those after which the host waits: alone, or with rows that
+        # were gathered ahead, without and with a gather for the one after.
+        self._turns = layouts.turns if layouts.ahead is None else [layouts.ahead.between]
+        self._last = [_Last(device, turn) for turn in layouts.turns]
+        self._ends = (
+            [] if layouts.ahead is None else [_Last(device, one) for one in (layouts.ahead.last, layouts.ahead.between)]
+        )
+        self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
+        self._warm = [False] * len(self._turns)  # whether the steps of each turn were run, which compiles kernels
         self._recordings: dict[tuple[int, int], _Recording | None] = {}  # by turn and count; None if there cannot be one
         # Of recordings: whether they are done, their iterations, the number of the one after.
         self._under_way: deque[tuple[Callable[[], bool], int, int]] = deque()
@@ -116,21 +98,31 @@ class Stretch:
 
     def begin(self) -> None:
         """Loads what a run does not load itself; called at the beginning of a round."""
+        self._gathered = None
         for turn in self._turns:
-            for one in turn:
-                for check in one.checks:
+            for placed in turn:
+                for check in placed.one.checks:
                     check()
 
-    def run(self, first: int, count: int) -> None:
-        """Runs iterations `first`, `first + 1`, …, copies the results of the last one to the host, and waits for all work."""
-        done, self._ended = 0, time.perf_counter()
+    def run(self, first: int, count: int, *, goes_on: bool = False) -> None:
+        """Runs iterations `first`, `first + 1`, …, copies the results of the last one to the host, and waits for them.
+
+        If it `goes_on`, more iterations of the round follow at once.
+        """
+        done, self._ended, turn = 0, time.perf_counter(), (first + count - 1) % len(self._turns)
         self._under_way.clear()
+        last = self._last[turn]
+        if self._ahead is not None and (count > 1 or goes_on or self._gathered == first):
+            last = self._ends[goes_on]
+            if self._gathered != first:
+                self._one_by_one(self._ahead.first, first)
+        self._gathered = None
         while done < count - 1:
             done += self._queue(first + done, count - 1 - done)
-        turn = (first + count - 1) % len(self._turns)
-        self._write(turn, first + count - 1)
-        self._last[turn].run()
+        self._write(last.layout, first + count - 1)
+        last.run()
         self._warm[turn] = True
+        self._gathered = first + count if goes_on and self._ends else None
 
     def again(self, number: int, values: Array, packed: bytes, step: int) -> Again | None:
         """Returns the `Again` that repeats a round of one iteration; None if it would not do what `run` does.
@@ -141,8 +133,9 @@ class Stretch:
             packed: those of the last round.
             step: number of the iteration.
         """
-        turn = step % len(self._turns)
-        return None if any(one.checks for one in self._turns[turn]) else self._last[turn].again(number, values, packed)
+        turn = step % len(self._alone)
+        has_checks = any(placed.one.checks for placed in self._alone[turn])
+        return None if has_checks else self._last[turn].again(number, values, packed)
 
     def _queue(self, step: int, left: int) -> int:
         """Queues iterations from `step` on, at most so many; returns how many."""
@@ -152,7 +145,8 @@ class Stretch:
             recording.chain()
             count = recording.count
         else:
-            self._one_by_one(turn, step)
+            self._one_by_one(self._turns[turn], step)
+            self._warm[turn] = True
             count = 1
         self._queued += count
         self._under_way.append((self._device.marker(), count, step + count))
@@ -165,9 +159,10 @@ class Stretch:
         for recording in self._recordings.values():
             if recording is not None:
                 recording.chain.close()
-        for last in self._last:
+        for last in (*self._last, *self._ends):
             last.close()
         self._recordings.clear()
+        self._gathered = None
         self._under_way.clear()
 
     def _await_oldest(self) -> None:
@@ -181,19 +176,22 @@ class Stretch:
 
     # ---- recordings
 
-    def _write(self, turn: int, step: int) -> None:
+    def _write(self, layout: Layout, step: int) -> None:
         """Writes the numbers of an iteration into the arguments of its launches."""
+        for placed in layout:
+            self._write_one(placed, step)
         self._numbers.steps[self._depth] = step
-        for one in self._turns[turn]:
-            self.running = one.part
-            one.write(self._numbers)
 
-    def _one_by_one(self, turn: int, step: int) -> None:
-        self._write(turn, step)
-        for one in self._turns[turn]:
-            for run in one.steps:
+    def _write_one(self, placed: Placed, step: int) -> bytes:
+        self._numbers.steps[self._depth] = step + placed.later
+        self.running = placed.one.part
+        return placed.one.write(self._numbers)
+
+    def _one_by_one(self, layout: Layout, step: int) -> None:
+        self._write(layout, step)
+        for placed in layout:
+            for run in placed.one.steps:
                 run()
-        self._warm[turn] = True
 
     def _recording(self, turn: int, left: int, step: int) -> _Recording | None:
         """Returns a recording of at most so many iterations, made if need be; None if the next one runs one by one."""
@@ -209,7 +207,7 @@ class Stretch:
 
     def _counts(self, turn: int, left: int) -> Iterator[int]:
         """Yields counts of iterations that a recording may have, largest first."""
-        steps = sum(len(one.steps) for parts in self._turns for one in parts)
+        steps = sum(len(placed.one.steps) for turn in self._turns for placed in turn)
         for size in SIZES:
             count = size * len(self._turns)
             if count > left or size * steps > MOST_STEPS or count * self._seconds > MOST_SECONDS or not all(self._warm):
@@ -224,26 +222,34 @@ class Stretch:
         def steps() -> Iterator[Step]:
             position = 0
             for iteration in range(count):
-                self._numbers.steps[self._depth] = step + iteration
-                for one in self._turns[(turn + iteration) % len(self._turns)]:
-                    self.running = one.part
-                    packed, after = one.write(self._numbers), position + len(one.steps)
-                    if one.part.formulas:
-                        written.append(_Written(iteration, one, position, after, packed))
+                for placed in self._turns[(turn + iteration) % len(self._turns)]:
+                    one = placed.one
+                    packed, after = self._write_one(placed, step + iteration), position + len(one.steps)
+                    if one.formulas:
+                        written.append(_Written(iteration + placed.later, one, position, after, packed))
                     yield from one.steps
                     position = after
 
         chain = self._device.record_chain(steps())
-        return None if chain is None else _Recording(chain, count, written, self._renewal(chain, written))
+        if chain is None:
+            return None
+        lines = [
+            place.one.lines - place.iteration
+            for place in written
+            if place.one.lines is not None and _has_step(place.one.formulas, self._depth)
+        ]
+        return _Recording(chain, count, written, self._renewal(chain, written), min(lines, default=math.inf))
 
     def _renewal(self, chain: Chain, written: Sequence[_Written]) -> Renewal | None:
         """Returns what writes the numbers that depend on the step into a recording."""
-        stepping = [place for place in written if _has_step(place.one.part, self._depth)]
+        stepping = [place for place in written if _has_step(place.one.formulas, self._depth)]
+        if any(place.one.lines is not None and not _is_step(place.one.formulas, self._depth) for place in stepping):
+            return None  # a line that may not exist
         try:
             launches = [
-                (place.iteration, place.one.part, place.one.routine, chain.scalars(place.first, place.after))
+                (place.iteration, place.one.formulas, place.one.find_places, chain.scalars(place.first, place.after))
                 for place in stepping
-                if isinstance(place.one.routine, KernelRoutine)
+                if place.one.find_places is not None
             ]
             return Renewal(self._numbers, self._letters, self._depth, launches)
         except Exception:  # noqa: BLE001  # of compiled code, the driver, the compiler
@@ -252,7 +258,8 @@ class Stretch:
     def _renew(self, recording: _Recording, step: int) -> bool:
         """Writes the numbers of the iterations from `step` on into a recording; if that is not possible, gives it up."""
         others = self._numbers.all_but(self._depth)
-        if recording.renewal is not None and recording.known == others and recording.renewal(step):
+        is_known = recording.known == others and step < recording.before
+        if recording.renewal is not None and is_known and recording.renewal(step):
             self._numbers.steps[self._depth] = step
             return True
         recording.known = None
@@ -294,23 +301,30 @@ def wait_of(group: Sequence[Part | Loop]) -> Wait | None:
     return Wait(min(wait.back - place for place, wait in found), nearby=all(wait.nearby for _, wait in found))
 
 
-def _has_step(part: Part, depth: int) -> bool:
-    """Whether a number of a part depends on the step of a loop."""
+def _is_step(formulas: Formulas, depth: int) -> bool:
+    """Whether numbers are the step of a loop."""
+    return all(formula == ("step", depth) for _, _, formula in formulas)
+
+
+def _has_step(formulas: Formulas, depth: int) -> bool:
+    """Whether a number depends on the step of a loop."""
 
     def inside(formula: Formula) -> bool:
         return formula == ("step", depth) or any(isinstance(one, tuple) and inside(one) for one in formula[1:])
 
-    return any(inside(formula) for _, _, formula in part.formulas)
+    return any(inside(formula) for _, _, formula in formulas)
 
 
 @final
 class _Last:
     """The last iteration of a run, with copies of its results; the arguments of its launches are written before."""
 
-    def __init__(self, device: Device, turn: Sequence[_Apart]) -> None:
-        self._numbered = [one for one in turn if one.part.formulas]
-        copies = [step for one in turn for step in one.copies]
-        self._repetition = Repetition(device, [*(step for one in turn for step in one.steps), *copies], alone=False)
+    def __init__(self, device: Device, layout: Layout) -> None:
+        self.layout = layout
+        parts = [placed.one for placed in layout]
+        self._numbered = [one for one in parts if one.formulas]
+        steps = [step for one in parts for step in one.steps] + [step for one in parts for step in one.copies]
+        self._repetition = Repetition(device, steps, alone=False)
         self._packed: list[bytes] = []  # the values that the recording has
         self._round = b""  # values of the round that compiled code may repeat
 
@@ -353,7 +367,8 @@ class Stretches:
     def __init__(
         self, place: Place, numbers: Numbers, letters: str, routines: Mapping[int, Repeated], seen: Callable[[int, int], None]
     ) -> None:
-        self._place, self._numbers, self._letters, self._routines, self._seen = place, numbers, letters, routines, seen
+        self._place, self._numbers, self._letters, self._seen = place, numbers, letters, seen
+        self._apart = AllApart(place, routines)
         self._made: list[Stretch] = []
 
     def whole(self, turns: Sequence[Sequence[Part | Loop]], depth: int) -> Stretch | None:
@@ -361,11 +376,8 @@ class Stretches:
         plain = [[one for one in parts if isinstance(one, Part) and self._is_free(one)] for parts in turns]
         if not any(turns) or list(map(len, plain)) != list(map(len, turns)):
             return None
-        found = self._all_apart([one for parts in plain for one in parts], copies_apart=True)
-        if found is None:
-            return None
-        rest = iter(found)
-        return self._note([[next(rest) for _ in parts] for parts in plain], depth)
+        layouts = self._apart.layouts(plain, copies_apart=True)
+        return None if layouts is None else self._note(layouts, depth)
 
     def groups(self, parts: Sequence[Part | Loop], depth: int) -> Iterator[tuple[Sequence[Part | Loop], Stretch | None]]:
         """Yields the parts of an iteration in order: several that are a stretch together, or one."""
@@ -373,10 +385,10 @@ class Stretches:
         while at < len(parts):
             end = self._end_of_group(parts, at)
             several = [one for one in parts[at:end] if isinstance(one, Part)]
-            found = self._all_apart(several, copies_apart=False) if len(several) > 1 else None
-            if found is None:
+            layouts = self._apart.layouts([several], copies_apart=False) if len(several) > 1 else None
+            if layouts is None:
                 end = at + 1
-            yield parts[at:end], None if found is None else self._note([found], depth)
+            yield parts[at:end], None if layouts is None else self._note(layouts, depth)
             at = end
 
     def begin(self) -> None:
@@ -393,76 +405,27 @@ class Stretches:
     def are_recorded(self, parts: Sequence[Part | Loop]) -> bool:
         """Whether all functions that can be recorded have been, with the values of these parts."""
         return all(
-            self.are_recorded(part.parts)
-            if isinstance(part, Loop)
-            else not part.is_recorded or self._apart(part, copies_apart=False) is not None
+            self.are_recorded(part.parts) if isinstance(part, Loop) else not part.is_recorded or self._apart.can_be(part)
             for part in parts
         )
 
-    def _note(self, turns: Sequence[Sequence[_Apart]], depth: int) -> Stretch:
-        told = self._place.device, self._numbers, self._letters, depth, turns
+    def _note(self, layouts: Layouts, depth: int) -> Stretch:
+        told = self._place.device, self._numbers, self._letters, depth, layouts
         stretch = Stretch(*told, lambda done: self._seen(depth, done))
         self._made.append(stretch)
         return stretch
 
     def _is_free(self, part: Part) -> bool:
         """Whether a part waits for no other rank, and none for it."""
-        return self._can_be_apart(part) and (self._place.world_size == 1 or (part.wait is None and not part.shows))
-
-    def _can_be_apart(self, part: Part | Loop) -> TypeGuard[Part]:
-        if not isinstance(part, Part) or part.puts is not None or part.combines is not None:
-            return False
-        routine = self._routines[part.number]
-        if isinstance(routine, FunctionRoutine):
-            return not part.formulas and routine.program.is_recorded
-        if isinstance(routine, KernelRoutine):
-            return all(offset < routine.scalar_bytes for offset, _, _ in part.formulas)
-        return isinstance(routine, Steps)
+        return self._apart.is_possible(part) and (self._place.world_size == 1 or (part.wait is None and not part.shows))
 
     def _end_of_group(self, parts: Sequence[Part | Loop], at: int) -> int:
         """Returns the end of the longest group from a part on: it waits for earlier parts, and only its last is waited for."""
         end, waits = at, self._place.world_size > 1
-        while end < len(parts) and self._can_be_apart(one := parts[end]):
+        while end < len(parts) and self._apart.is_possible(one := parts[end]):
             if waits and one.wait is not None and one.wait.back <= end - at:  # for a part of the group
                 break
             end += 1
             if waits and one.shows:
                 break
         return end
-
-    def _all_apart(self, parts: Sequence[Part], *, copies_apart: bool) -> list[_Apart] | None:
-        """Returns the parts with steps of their own; None if one has steps for which the host is needed."""
-        used = {id(routine): routine for part in parts if isinstance(routine := self._routines[part.number], Routine)}
-        replaced = -1
-        found: list[_Apart] = []
-        while replaced != (now := sum(routine.workspace.replaced for routine in used.values())):
-            replaced, found = now, []  # again if memory was replaced by larger memory
-            for part in parts:
-                one = self._apart(part, copies_apart=copies_apart)
-                if one is None:
-                    return None
-                found.append(one)
-        loading = [id(one.routine) for one in found if one.checks]
-        return None if len(set(loading)) < len(loading) else found  # two that load other rows to the same memory
-
-    def _apart(self, part: Part, *, copies_apart: bool) -> _Apart | None:
-        routine, device = self._routines[part.number], self._place.device
-        if isinstance(routine, KernelRoutine):
-            binding = routine.apart(part.values)
-            checks, steps = binding.run.parted
-            one = _Apart(part, routine, checks, [*steps], launches=binding.launches, packed=part.values)
-        elif isinstance(routine, FunctionRoutine):
-            recorded = routine.apart(part.values)
-            if recorded is None:
-                return None
-            one = _Apart(part, routine, recorded.checks, recorded.steps)
-        else:
-            assert isinstance(routine, Steps)  # `_can_be_apart`
-            one = _Apart(part, routine, (), routine.make())
-        if not device.can_chain(one.steps):
-            return None
-        if copies_apart:
-            results = self._place.control.results[self._place.rank]
-            one.copies = [step for step in one.steps if device.only_copies_to(results, step)]
-            one.steps = [step for step in one.steps if step not in one.copies]
-        return one

@@ -11,6 +11,7 @@ index of an array in the variable's tree.
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from struct import calcsize
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from synknumba._ops.halo import Copy
@@ -258,6 +259,21 @@ class Program:
     def is_cut(self) -> bool:
         """Whether a rank may run the function several times in a call."""
         return self.num_slices > 1 or self.shards is not None
+
+    @property
+    def scalars(self) -> str:
+        """Format of the scalars among the values, which come first."""
+        others = len(self.rows.values) + (0 if self.own is None else len(self.own.values)) + self.lent
+        return self.values[: len(self.values) - others]
+
+    @property
+    def line_offset(self) -> int | None:
+        """Offset among packed values of the number of a line of rows, if it may change without the host; else None.
+
+        That is so where a rank has one slice, and only reads the rows.
+        """
+        writes = any(isinstance(param, Sharded) and param.writable for param in self.leaves())
+        return None if self.rows.kind != "line" or self.is_cut or writes else calcsize("<" + self.scalars)
 
     @property
     def shard_partition(self) -> Partition:

@@ -23,6 +23,9 @@ Key: TypeAlias = Hashable
 Formula: TypeAlias = tuple[Any, ...]
 """("value", number), ("step", depth of the loop), ("scalar", index), ("result", slot), or (operation, operand, …)."""
 
+Formulas: TypeAlias = Sequence[tuple[int, str, Formula]]
+"""(offset in bytes, `struct` letter, formula) of packed values that change."""
+
 NOTHING: frozenset[Key] = frozenset()
 
 # What calls that may fail on one rank alone write, and collectives on streams read of all ranks: a rank that fails never comes
@@ -82,7 +85,7 @@ class Part:
         call: number of the call in the body, from 1.
         access: memory that it reads and writes.
         values: its packed values, with zeros in place of those in `formulas`.
-        formulas: (offset in bytes, `struct` letter, formula) of the values that change.
+        formulas: of the values that change.
         puts, combines: a number to put down for the other ranks, or to combine.
         wait: wait before it; None if it waits for no other rank.
         shows: whether the rank shows its count afterwards.
@@ -93,7 +96,7 @@ class Part:
     call: int
     access: Access
     values: bytes = b""
-    formulas: tuple[tuple[int, str, Formula], ...] = ()
+    formulas: Formulas = ()
     puts: Shared | None = None
     combines: Shared | None = None
     wait: Wait | None = None

@@ -18,9 +18,20 @@ from unittest import mock
 import numpy as np
 
 import synknumba as synk
-from synknumba._device import Buffer, Chain, DeviceKernel, RecordedCall, Recorder, Replay, Step, Workspace
+from synknumba._device import (
+    Buffer,
+    Chain,
+    DeviceKernel,
+    Gather,
+    LineRows,
+    RecordedCall,
+    Recorder,
+    Replay,
+    Step,
+    Workspace,
+)
 from synknumba._device.cpu import CpuWorkspace
-from synknumba._ops.rows import Range, Rows
+from synknumba._ops.rows import InLine, Range, Rows
 from synknumba._ops.tree import flatten, unflatten
 from synknumba._rank import loop
 from synknumba._wire import doorbell
@@ -62,6 +73,27 @@ class OwnWorkspace(CpuWorkspace):
             array[...] = host[where]
 
         return Buffer(array, load, partial(host.__setitem__, where, array) if writable else None)
+
+    def line_rows(self, slot: object, host: Any, rows: InLine) -> LineRows:
+        array = self.scratch(slot, host.dtype, (rows.count, *host.shape[1:]))
+
+        def gather(target: Any) -> Gather:
+            def bind(args: list[Any]) -> Step:
+                return lambda: np.copyto(target, host[InLine(rows.table, args[0], rows.start, rows.count).listed.indices])
+
+            args: list[Any] = [np.int64(rows.line)]
+            return Gather(Launch(bind, args, (0,)), args, 0)
+
+        def ahead() -> tuple[Gather, Step]:
+            kept = self.scratch(None, array.dtype, array.shape)
+
+            def take() -> None:
+                array[...] = kept
+                kept.fill(GARBAGE)  # nobody takes it twice
+
+            return gather(kept), take
+
+        return LineRows(array, gather(array), ahead)
 
     def held_rows(self, slot: object, array: Any, rows: Rows, *, writable: bool) -> Buffer:
         if isinstance(rows, Range) and rows.step == 1:
@@ -384,6 +416,9 @@ class ReplayedDevice(PrivateDevice):
 
     def can_chain(self, steps: Sequence[Step]) -> bool:
         return True
+
+    def beside(self) -> tuple[list[Step], list[Step]]:
+        return [], []
 
     def only_copies_to(self, host: Any, step: Any) -> bool:
         return isinstance(step, partial) and step.func is np.copyto and np.may_share_memory(host, step.args[0])

@@ -205,6 +205,122 @@ def test_inner_sequences(world):
         assert_array_equal(synk.gather(v, nd_up=0), b)
 
 
+@synk.parallel(outputs={"t": synk.output("sum", shape=(), dtype="int64")})
+@cuda.jit
+def weigh(x, by, t):
+    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+        cuda.atomic.add(t, 0, by * x[i, 0] + x[i, 1])
+
+
+def squares(x):
+    return (x * x).sum()
+
+
+summed, recorded_sum = synk.function(squares, outputs="sum"), synk.function(squares, outputs="sum", record=True)
+
+
+@synk.parallel(inout=("x",))
+@cuda.jit
+def age(x, by):
+    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+        x[i, 1] += by
+
+
+class TestLinesOfRowNumbers:
+    """Rows of another line of a table in each iteration: gathered without the host, and ahead where nothing writes them."""
+
+    def told(self, x, order, times, line=lambda step: step):
+        return [
+            ((3 + step) * x[rows, 0].sum() + x[rows, 1].sum(), (x[rows] ** 2).sum())
+            for step, rows in ((step, order[line(step)]) for step in range(times))
+        ]
+
+    @pytest.mark.parametrize("width", [12, 1])
+    @pytest.mark.parametrize("function", [recorded_sum, summed], ids=["recorded", "python"])
+    def test_the_numbers_are_those_of_numpy(self, world, function, width):
+        rng = np.random.default_rng(width)
+        x = synk.data(rng.integers(0, 100, (50, 3)))
+
+        @synk.sequence
+        def epoch(x, order, by):
+            return weigh(x, by + synk.STEP, batch=order[synk.STEP]), function(x, batch=order[synk.STEP])
+
+        for times, every in ((1, 1), (1, 1), (1, 1), (5, 1), (200, 1), (200, 50), (30, 7)):
+            order = synk.data(rng.integers(0, 50, (200, width)))
+            found = epoch(x, order, 3, times=times, every=every)
+            told = self.told(x[:], order[:], times)[every - 1 :: every]
+            assert_array_equal(np.transpose(found), told)
+            x[:] = rng.integers(0, 100, (50, 3))
+
+    def test_lines_by_a_formula(self, world):
+        rng = np.random.default_rng(1)
+        x, order = synk.data(rng.integers(0, 100, (50, 3))), synk.data(rng.integers(0, 50, (31, 12)))
+
+        @synk.sequence
+        def odd(x, order, by, last):
+            return (
+                weigh(x, by + synk.STEP, batch=order[synk.STEP % 7 + 1]),
+                recorded_sum(x, batch=order[last - 2 * synk.STEP]),
+            )
+
+        found = odd(x, order, 3, 20, times=20, every=1)
+        assert_array_equal(found[0], [one for one, _ in self.told(x[:], order[:], 20, lambda step: step % 7 + 1)])
+        assert_array_equal(found[1], [one for _, one in self.told(x[:], order[:], 20, lambda step: 20 - 2 * step)])
+        with pytest.raises(synk.RankError, match=r"(?s)out of bounds.*in iteration 26 of 30 of odd, call 2: squares"):
+            odd(x, order, 3, 20, times=30)
+        assert_array_equal(odd(x, order, 3, 20, times=20, every=1), found)
+
+    def test_a_function_twice_and_an_inner_sequence(self, world):
+        rng = np.random.default_rng(2)
+        x, order = synk.data(rng.integers(0, 100, (50, 3))), synk.data(rng.integers(0, 50, (40, 12)))
+        u = synk.variable(np.zeros(1, np.int64))
+
+        @synk.function(record=True)
+        def gain(x, u, by):
+            u += (x[:, 0] * by).sum()
+
+        @synk.sequence
+        def within(x, order, u):
+            gain(x, u, 1, batch=order[2 * synk.STEP])
+            gain(x, u, 1, batch=order[2 * synk.STEP + 1])
+
+        @synk.sequence
+        def outer(x, order, u):
+            within(x, order, u, times=20)
+            synk.all_reduce(u, "sum")
+
+        outer(x, order, u, times=3)
+        mine, total = np.zeros(world.world_size, np.int64), 0
+        parts = np.array(
+            [
+                x[:][order[:].reshape(40, -1)[:, 12 * r // len(mine) : 12 * (r + 1) // len(mine)], 0].sum()
+                for r in range(len(mine))
+            ]
+        )
+        for _ in range(3):
+            total = (mine + parts).sum()
+            mine[:] = total
+        assert u.get_value() == total
+
+    def test_rows_that_the_sequence_writes(self, world):
+        rng = np.random.default_rng(3)
+        start = rng.integers(0, 100, (40, 3))
+        x, order = synk.data(start), synk.data(np.array([rng.permutation(40)[:12] for _ in range(60)]))
+
+        @synk.sequence
+        def live(x, order):
+            found = weigh(x, 3 + synk.STEP, batch=order[synk.STEP])
+            age(x, synk.STEP)
+            return found
+
+        found, told = live(x, order, times=60, every=1), []
+        for step in range(60):
+            told += self.told(start, order[:], step + 1)[step][:1]
+            start[:, 1] += step
+        assert_array_equal(found, told)
+        assert_array_equal(x[:], start)
+
+
 def test_data_may_change_between_calls(world):
     x = synk.data(np.arange(7))
     u, a = fields(1)
@@ -281,6 +397,27 @@ class TestRecordings:
             assert plain(u, v, weight) == relaxed(a, b, weight, 1)[1, 1]
         served, _ = count_served()
         assert min(served) >= 20
+
+    def test_lines_of_row_numbers_are_part_of_it(self, world):
+        rng = np.random.default_rng(5)
+        x, order = synk.data(rng.integers(0, 100, (50, 3))), synk.data(rng.integers(0, 50, (500, 12)))
+
+        @synk.sequence
+        def epoch(x, order):
+            return weigh(x, 1 + synk.STEP, batch=order[synk.STEP]), recorded_sum(x, batch=order[synk.STEP])
+
+        assert "all calls of many iterations are one recording" in str(epoch.plan(x, order))
+        before = recorded()[0]
+        found = epoch(x, order, times=500)
+        assert 1 <= recorded()[0] - before <= 3
+        rows = order[499]
+        assert found == (500 * x[:][rows, 0].sum() + x[:][rows, 1].sum(), (x[:][rows] ** 2).sum())
+        count_served()
+        for _ in range(20):
+            order[:] = rng.integers(0, 50, (500, 12))
+            found = epoch(x, order)
+            assert found[1] == (x[:][order[0]] ** 2).sum()
+        assert min(count_served()[0]) >= 4  # some are late
 
     def test_one_that_cannot_be_changed_is_not_used(self, world):
         @synk.function
