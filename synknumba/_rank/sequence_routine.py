@@ -156,11 +156,11 @@ class SequenceRoutine(Repeated):
                 self._table.run(first, count, period, kept)
                 self._again_for = None if period or self._news or (first and self._carried) else bytes(self._round)
             else:
-                done = self._try_out(first, count) if self._trials and not period else 0
+                done = self._try_out(first, count, period, kept) if self._trials else 0
                 self._numbers.steps[0] = first + done
                 self._stretches.begin()
                 if count > done:
-                    (self._run if self._whole is None else self._queue)(first + done, count - done, period, kept)
+                    (self._run if self._whole is None else self._queue)(first, range(done, count), period, kept)
                 self._again_for = bytes(self._round) if count == 1 and not period else None
         except GivenUp:
             self.place.device.synchronize()  # parts that were queued
@@ -196,7 +196,7 @@ class SequenceRoutine(Repeated):
                 [] if self._whole else [self._actions_of(*one) for one in zip(turns, self.program.starts, strict=True)]
             )
 
-    def _try_out(self, first: int, count: int) -> int:
+    def _try_out(self, first: int, count: int, period: int, kept: Array | None) -> int:
         """Runs some iterations one by one, which records functions; then goes over to parts without waits for these.
 
         All ranks do, or none: they wait for each other's. Returns the number of iterations that were run.
@@ -204,7 +204,7 @@ class SequenceRoutine(Repeated):
         some = min(count, len(self.program.starts))
         self._numbers.steps[0] = first
         self._stretches.begin()
-        self._run(first, some, 0, None)
+        self._run(first, range(some), period, kept)
         self._trials -= 1
         world_size, rank = self.place.world_size, self.place.rank
         own, after = sequence.ready_word(world_size, rank), sequence.ready_word(world_size, world_size)
@@ -224,10 +224,10 @@ class SequenceRoutine(Repeated):
         for routine in self._staged:
             routine.turn[0] = 0
 
-    def _run(self, first: int, count: int, period: int, kept: Array | None) -> None:
-        """Runs iterations in Python."""
+    def _run(self, first: int, iterations: range, period: int, kept: Array | None) -> None:
+        """Runs some of the iterations from `first` on in Python."""
         assert self._actions is not None  # prepared
-        for iteration in range(count):
+        for iteration in iterations:
             if iteration % ABORT_PERIOD == ABORT_PERIOD - 1 and self._abort[0]:
                 raise GivenUp
             self._position[sequence.ITERATION] = self._numbers.steps[0] = first + iteration
@@ -239,16 +239,18 @@ class SequenceRoutine(Repeated):
             if kept is not None and (iteration + 1) % period == 0:
                 kept[iteration // period] = self._results()
 
-    def _queue(self, first: int, count: int, period: int, kept: Array | None) -> None:
-        """Queues iterations on the device, and waits for it where results are kept."""
+    def _queue(self, first: int, iterations: range, period: int, kept: Array | None) -> None:
+        """Queues some of the iterations from `first` on on the device, and waits for it where results are kept."""
         assert self._whole is not None  # prepared
         self._position[sequence.AT] = -1
-        for at in range(0, count, period or count):
-            some = min(period or count, count - at)
+        at, end = iterations.start, iterations.stop
+        while at < end:
+            after = min(at - at % period + period if period else end, end)
             with self._in(self._whole):
-                self._whole.run(first + at, some, goes_on=at + some < count)
-            if kept is not None and some == period:
-                kept[at // period] = self._results()
+                self._whole.run(first + at, after - at, goes_on=after < end)
+            if kept is not None and after % period == 0:
+                kept[after // period - 1] = self._results()
+            at = after
 
     @contextmanager
     def _in(self, stretch: Stretch) -> Iterator[None]:
