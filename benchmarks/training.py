@@ -9,8 +9,8 @@ graph with NCCL inside, and JAX. Then a step of adam alone over many parameters,
 are read or written by a copy, which is what it reads and writes: gradient, parameters and two states, of which three are
 written. On cores, a step of a smaller network on 1 and more ranks, rows by row numbers.
 
-On GPUs also the same network takes its rows by random row numbers from a table in the script's memory, 12.8 MB a step: the bus takes
-134 µs for half of them.
+On GPUs also the same network, which takes its rows by random row numbers from a table in the script's memory, 12.8 MB a step:
+the bus takes 134 µs for half of them.
 """
 
 from collections.abc import Callable, Iterator

@@ -14,6 +14,7 @@ Stratton, Stone and Hwu (LCPC 2008) describe this for CUDA C under the name MCUD
 """
 
 import ast
+import math
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -43,7 +44,7 @@ from synknumba.simt._frontend.syntax import (
     statements,
     store,
 )
-from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
+from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD, VARYING_STATE
 
 # Boolean array, one element per thread: whether it takes part in the collective.
 ACTIVE = "_k_active"
@@ -173,6 +174,9 @@ class _Emitter:
         self.swapped: set[str] = set()
         threads = dict(zip(AXES, style.block or (), strict=False))
         self._wide = {axis for axis in AXES if axis in style.flat or threads.get(axis, MIN_THREADS) >= MIN_THREADS}
+        # Whether loops that all threads run alike are interchanged: not where one thread's suit vector instructions better.
+        many = style.block is None or math.prod(style.block) >= MIN_THREADS
+        self._turns_uniform = many and not VARYING_STATE.isdisjoint(read_names([*analysis.body, *analysis.recomputed.values()]))
         self._synchronised = synchronises(analysis.body)
         self._count = 0
 
@@ -354,7 +358,7 @@ class _Emitter:
         strided = self.planned.strided(statement)
         if strided is not None:
             return strided.axis in self._wide
-        if self.planned.is_uniform_loop(statement):
+        if self._turns_uniform and self.planned.is_uniform_loop(statement):
             return True
         return self.planned.is_around_strided(statement, self._wide) or self._is_around_turned(statement)
 

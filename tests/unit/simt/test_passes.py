@@ -482,6 +482,20 @@ def test_strided_loop_behind_a_condition_of_the_block(go: str, threads: int, tur
     assert ("for _k_first_i in" in code) == turned, code
 
 
+ALIKE = "w = x[0]\nfor i in range(x.size):\n    y[i] = w * y[i]{}"
+
+
+@pytest.mark.parametrize(
+    ("more", "threads", "turned"),
+    [(" + z[i, _k_tx]", 256, True), (" + z[i, _k_tx]", 8, False), (" + z[i, _k_tx]", 1, False), ("", 256, False)],
+)
+def test_a_loop_that_one_thread_runs_stays_its_own(more: str, threads: int, turned: bool) -> None:
+    """Where nothing depends on the thread, or blocks have few, one loop of neighbouring elements is best."""
+    style = Style(block=(threads, 1, 1))
+    code = unparse(emit_blocks(analysis(ALIKE.format(more), z=F8_2), set(), Divergence(read_source(body)), style).body)
+    assert ("for i__u in" in code) == turned, code
+
+
 ROW_BY_ROW = ROWS + "m = j + n\n    for i in range(_k_tx, x.size, _k_Bx):\n        y[i] += z[m, i]"
 
 
