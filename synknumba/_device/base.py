@@ -88,19 +88,26 @@ class Gather:
     step: Step
     arguments: list[Any]
     position: int  # of the number of the line
+    lines: int  # that there are
+
+    def take(self, line: int) -> None:
+        """Changes the number of the line."""
+        if not -self.lines <= line < self.lines:
+            raise IndexError(f"line {line} of the row numbers is out of bounds: there are {self.lines}")
+        self.arguments[self.position] = np.int64(line % self.lines)
 
 
 @dataclass(frozen=True, slots=True)
 class LineRows:
-    """A kernel argument with the rows of a line, and steps that only put work on streams.
+    """A kernel argument with the rows of a line, and the gather that brings them.
 
     `ahead` returns a gather into memory of its own, beside other work (`Device.beside`), and a step that takes the rows from
-    there into the array.
+    there into the array; None if the device gathers nothing ahead.
     """
 
     array: Any
     gather: Gather
-    ahead: Callable[[], tuple[Gather, Step]]
+    ahead: Callable[[], tuple[Gather, Step]] | None = None
 
 
 @dataclass(slots=True)
@@ -139,7 +146,7 @@ class Workspace(ABC):
         """Returns a buffer of rows of a device array, in order and C-contiguous; otherwise like `rows`."""
 
     def line_rows(self, slot: object, host: Array, rows: InLine) -> LineRows | None:
-        """Returns a read-only buffer of the rows of a line; None if the device cannot gather them without the host."""
+        """Returns a read-only buffer of the rows of a line; None if the line cannot be changed."""
         return None
 
     def expect(self, host: Array, rows: Selection) -> None:

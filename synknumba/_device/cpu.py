@@ -7,10 +7,21 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._device.base import Buffer, Device, DeviceKernel, Replay, Step, Three, Workspace, unmasked
+from synknumba._device.base import (
+    Buffer,
+    Device,
+    DeviceKernel,
+    Gather,
+    LineRows,
+    Replay,
+    Step,
+    Three,
+    Workspace,
+    unmasked,
+)
 from synknumba._device.cpu_replay import record
 from synknumba._ops.reduction import accumulate, locate
-from synknumba._ops.rows import Range, Rows
+from synknumba._ops.rows import InLine, Range, Rows
 from synknumba._types import Array, Op, Shape, UserOp
 from synknumba._wire.native import Native, NativeCall, NativeStep, copy_of
 from synknumba.simt import jit
@@ -90,6 +101,16 @@ class CpuWorkspace(Workspace):
             load = partial(np.take, host, indices, axis=0, out=buffer, mode="clip")
             store = partial(host.__setitem__, indices, buffer)
         return Buffer(buffer, load, store) if writable else Buffer(_read_only(buffer), load)
+
+    def line_rows(self, slot: object, host: Array, rows: InLine) -> LineRows:
+        buffer = self.scratch(slot, host.dtype, (rows.count, *host.shape[1:]))
+        mine = rows.table[:, rows.start : rows.start + rows.count]
+        arguments = [np.int64(rows.line)]
+
+        def gather() -> None:
+            host.take(mine[arguments[0]], 0, buffer, "clip")  # as in `rows`
+
+        return LineRows(_read_only(buffer), Gather(gather, arguments, 0, len(mine)))
 
     def held_rows(self, slot: object, array: Array, rows: Rows, *, writable: bool) -> Buffer:
         return self.rows(slot, array, rows, writable=writable)

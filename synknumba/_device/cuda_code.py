@@ -179,7 +179,7 @@ def gather_line(table: Array, rows: InLine, together: Any, stream: Any) -> Gathe
 
     step = keeping(make_launch(launch, arguments, (_LINE,)), together, table, rows)
     step.stream = stream
-    return Gather(step, arguments, _LINE)
+    return Gather(step, arguments, _LINE, len(rows.table))
 
 
 def _launch(stream: Any, kernel: Any, sizes: tuple[int, int], args: tuple[Any, ...]) -> None:

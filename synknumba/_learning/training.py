@@ -556,7 +556,13 @@ class _Gradient:
             raise BatchError(f"a step of {self.name} needs rows, and {name} has none")
 
     def rows_to_select(self, given: Sequence[Any], option: str) -> int:
-        """Returns the number of rows among which `batch=` or `order=` selects; raises `BatchError` without any."""
+        """Returns the number of rows among which `batch=` or `order=` selects; raises `BatchError` where it cannot."""
+        for index in self.divided:
+            if isinstance(given[index], IndexRange):
+                raise BatchError(
+                    f"{option}= selects rows by number, but {self.inputs[index]} is an index range; pass the numbers as an "
+                    f"array, such as np.arange({len(given[index])})"
+                )
         for index in self.divided:
             for leaf in take_apart(given[index])[0]:
                 if isinstance(leaf, Variable) or (isinstance(leaf, Data) and leaf.minibatch):  # has the rows of the batch
@@ -797,18 +803,21 @@ def _checked(found: Any, structure: Any, targets: Sequence[Any]) -> list[Any]:
             "return the loss first, then one slope for each parameter"
         )
     values = [_like(target, leaf) for target, leaf in zip(targets, (*leaves, found[0]), strict=True)]
-    for path, target, value in zip((*paths(structure), ""), targets, values, strict=True):
-        what = f"the slope of params{path}" if target is not targets[-1] else "the loss, a sum over rows,"
+    for index, (target, value) in enumerate(zip(targets, values, strict=True)):
         kind = np.asarray(value).dtype if not hasattr(value, "dtype") else value.dtype
+        if kind.kind in "fiub" and np.shape(value) == target.shape:
+            continue
+        what = "the loss, a sum over rows," if target is targets[-1] else f"the slope of params{list(paths(structure))[index]}"
         if kind.kind not in "fiub":
             raise DataError(f"{what} must be of real numbers, got {shown(value)}; return the loss first, then slopes")
-        if np.shape(value) != target.shape:
-            raise DataError(f"{what} must have shape {target.shape}, got {np.shape(value)}; return the loss first, then slopes")
+        raise DataError(f"{what} must have shape {target.shape}, got {np.shape(value)}; return the loss first, then slopes")
     return values
 
 
 def _like(target: Any, value: Any) -> Any:
-    """Returns an array of another library as one of the target's."""
+    """Returns an array of another library as one of the target's; raises `DataError` for masked items."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise DataError("the gradient returned a masked array, whose mask would be lost; return one.filled(0)")
     if hasattr(value, "detach"):  # torch's
         value = value.detach()
     if isinstance(target, np.ndarray):

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -12,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._device import LineRows, RecordedCall, Step, fold_kernel
+from synknumba._device import Gather, LineRows, RecordedCall, Step, fold_kernel
 from synknumba._errors import PartitionError, ReductionError
 from synknumba._host.this_process import end_child
 from synknumba._ops import reduction
@@ -25,6 +26,7 @@ from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import News, Returned
 from synknumba._wire.program import Constant, Held, HeldRows, Param, Program, Sharded, Tree, Update
 
+_INT64 = struct.Struct("<q")
 _FIXED = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, type, Enum, np.generic, np.dtype),
     *(FunctionType, BuiltinFunctionType, ModuleType),
@@ -61,6 +63,8 @@ class FunctionRoutine(Routine):
         self._queues_work = place.device.traits.queues_work
         self._steps: list[Step] = []  # through the last slice
         self._after: list[Step] = []  # assignments of updated variables
+        self._gathers: list[Gather] = []  # of rows of a line, if all that depends on it
+        self._but_line = b"", b""  # the packed values that are bound, before and after the number of the line
         self._results: list[tuple[Any, SliceRows | None]] = []
         self._objects: dict[object, Any] = {}  # copies of objects that are arguments, of this run
         # Records the calls, if the function has `record=True` and Python is what its calls wait for.
@@ -68,12 +72,30 @@ class FunctionRoutine(Routine):
         self._recorder = place.device.recorder(name) if program.is_recorded else None
         self._alone: Callable[[], Any] | None = None  # the only call, if it needs no steps around it: fast path
 
+    def bind_packed(self, packed: bytes) -> None:
+        line = self._line_of(packed)
+        if self._gathers and packed[:line] == self._but_line[0] and packed[line + 8 :] == self._but_line[1]:
+            self._packed = None
+            for gather in self._gathers:
+                gather.take(_INT64.unpack_from(packed, line)[0])
+            self._packed = packed
+            return
+        self._gathers = []
+        super().bind_packed(packed)
+        self._but_line = packed[:line], packed[line + 8 :]
+
+    def _line_of(self, packed: bytes) -> int:
+        """Returns where packed values have the number of a line of rows; their end if they have none that may change."""
+        return len(packed) if self.program.line_offset is None else self.program.line_offset
+
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
-        slices = self.slices(values)
+        slices = self.slices(values, in_line=self.program.line_offset is not None)
         updates = variable_updates(self, slices, lift=False)
         calls, parts, checks = [], [], []
         for number, rows in enumerate(slices):
             call, moves = self._call_of(number, rows, values, updates)
+            moves.loads += [line.gather.step for line in moves.in_line]
+            self._gathers = [] if moves.has_fixed_line else [line.gather for line in moves.in_line]
             parts.append(moves.around(partial(self._call_slice, call, rows, alone=len(slices) == 1)))
             checks += moves.checks
             calls.append((call, moves.is_empty))
@@ -162,6 +184,7 @@ class FunctionRoutine(Routine):
 
     def forget_buffers(self) -> None:
         super().forget_buffers()
+        self._gathers = []
         self._steps = []
         self._after = []
         self._alone = None

@@ -35,7 +35,8 @@ class Binding:
     scalars: bytes  # those that the launches' arguments contain now; empty if unknown
     launches: list[list[Any]]  # arguments of each launch, updated in place
     run: Repetition
-    in_line: Sequence[LineRows] = ()  # gathers to run before, if the rows are those of a line that may change
+    in_line: Sequence[LineRows] = ()  # if the rows are those of a line that may change
+    line: int | None = None  # whose rows they are, if that is known
 
 
 @final
@@ -49,6 +50,9 @@ class KernelRoutine(Routine):
         self._launch = launch
         self._now: Binding | None = None
         self._known: set[Repetition] = set()  # runs that compiled code may repeat
+        self._follows = (
+            program.line_offset is not None
+        )  # whether the first of the values that select rows is no part of a binding
         self._has_loaded = False  # whether this run has loaded frozen rows
         self._kept: dict[tuple[Any, ...], Binding] = {}
         self._dynamic = {
@@ -59,17 +63,18 @@ class KernelRoutine(Routine):
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         rows = values[self._row_values :]
-        binding = self._kept.get(rows)
+        binding = self._kept.get(rows[self._follows :])
         if binding is None:
             replaced = self.workspace.replaced
-            binding = self._make_binding(values, scalars)
+            binding = self._make_binding(values, scalars, in_line=self._follows)
+            self._follows &= bool(binding.in_line)
             if self.workspace.replaced != replaced:  # the other bindings refer to the replaced memory
                 self._let_go()
             while len(self._kept) >= BINDINGS_KEPT * (MOST_PLACES if self.program.lent else 1):
                 gone = self._kept.pop(next(iter(self._kept))).run
                 gone.close()
                 self._known.discard(gone)
-            self._kept[rows] = binding
+            self._kept[rows[self._follows :]] = binding
             self.written.update(rows[len(rows) - self.program.lent :])
         elif binding.scalars != scalars:
             binding.scalars = b""  # unknown until the change below is complete
@@ -78,6 +83,13 @@ class KernelRoutine(Routine):
                     args[position] = scalar_value(param, values)
             binding.run.renew(scalars)
             binding.scalars = scalars
+        if self._follows and binding.line != rows[0]:
+            binding.run.forget()
+            binding.line = None  # unknown until the change below is complete
+            for line in binding.in_line:
+                line.gather.take(rows[0])
+            binding.run.renew(scalars)
+            binding.line = rows[0]
         self._now = binding
 
     @property
@@ -98,7 +110,7 @@ class KernelRoutine(Routine):
         """Returns steps for packed values, with arguments of their own, which no other call changes."""
         replaced = self.workspace.replaced
         values, in_line = self._unpack(packed), self.program.line_offset is not None
-        binding = self._make_binding(values, packed[: self._scalar_bytes], in_line=in_line)
+        binding = self._make_binding(values, packed[: self._scalar_bytes], in_line=in_line, apart=True)
         if self.workspace.replaced != replaced:  # as in `bind`
             self._let_go()
             self._packed = None
@@ -167,7 +179,8 @@ class KernelRoutine(Routine):
         self._now = None
         self.written.clear()
 
-    def _make_binding(self, values: tuple[Any, ...], scalars: bytes, *, in_line: bool = False) -> Binding:
+    def _make_binding(self, values: tuple[Any, ...], scalars: bytes, *, in_line: bool, apart: bool = False) -> Binding:
+        """Returns steps for these values; if `apart`, without the gathers of rows of a line."""
         slices = self.slices(values, in_line=in_line)
         results = [(name, self._placed(param, values)) for name, param in self.program.parameters if isinstance(param, Result)]
         outputs: dict[object, OutputSteps] = {name: self._output(name, param, slices) for name, param in results}
@@ -177,6 +190,8 @@ class KernelRoutine(Routine):
             moves = Moves(number, self.workspace.turns, outputs)
             arguments = [self.argument(name, param, rows, values, moves) for name, param in self.program.parameters]
             moves.after += [step for output in outputs.values() for step in output.fold(rows)]
+            gathers += [] if moves.has_fixed_line else moves.in_line
+            moves.loads += [] if apart else [line.gather.step for line in moves.in_line]
             extent = self._extent(rows, arguments)
             if self._launch.launches_nothing(extent):
                 parts.append(moves.around())
@@ -184,7 +199,6 @@ class KernelRoutine(Routine):
                 launches.append([self._kernel.convert(argument) for argument in arguments])
                 parts.append(moves.around(self._bind_launch(extent, launches[-1])))
             checks += moves.checks
-            gathers += moves.in_line
         before = [step for output in outputs.values() for step in output.before()]
         after = [step for output in outputs.values() for step in output.after()]
         steps = [*before, *self.workspace.in_order(parts), *after]

@@ -303,10 +303,12 @@ class Routine(Repeated):
         """Returns an input that has the rows of a line; adds the steps that gather them to the moves."""
         host = self.place.host(array)
         found = self.workspace.line_rows(slot, host, rows)
-        if found is None:  # a load that takes the host, which whoever records the steps sees
+        if found is None:
+            moves.has_fixed_line = True
             return self._bring(
                 slot, array, rows.listed, partial(self.workspace.rows, host=host, rows=rows.listed, writable=False), moves
             )
+        found.gather.take(rows.line)
         moves.in_line.append(found)
         return found.array
 
@@ -386,6 +388,7 @@ class Moves:
         self.checks: list[Step] = []  # loads that are skipped if nothing has changed; run before all other steps of the call
         self.loads: list[Step] = []  # copies from the host
         self.in_line: list[LineRows] = []  # rows of a line, whose gathers are in none of the others
+        self.has_fixed_line = False  # whether other rows of a line are among the loads, and the line cannot be changed
         self.before: list[Step] = []  # on the device, before the launch or call
         self.after: list[Step] = []  # on the device, after it
         self.stores: list[Step] = []  # copies to the host

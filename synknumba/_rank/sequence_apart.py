@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeGuard, final
 
-import numpy as np
-
 from synknumba._device import Gather, LineRows, Step
 from synknumba._rank.collective_routine import Steps
 from synknumba._rank.function_routine import FunctionRoutine
@@ -218,7 +216,7 @@ class AllApart:
             assert isinstance(routine, Routine)  # others gather nothing
             if written & _tables(routine.program):
                 return None
-            made = [line.ahead() for line in call.in_line]
+            made = [line.ahead() for line in call.in_line if line.ahead is not None]
             taking += [take for _, take in made]
             assert call.gather is not None  # as above
             gathers.append(Placed(_gathers(call.gather.part, routine.program, [gather for gather, _ in made])))
@@ -252,10 +250,8 @@ def _gathers(part: Part, program: Program, gathers: Sequence[Gather]) -> Apart:
 
     def change(packed: bytes) -> None:
         (line,) = unpack(packed)
-        if not -lines <= line < lines:
-            raise IndexError(f"line {line} of the row numbers is out of bounds: there are {lines}")
         for gather in gathers:
-            gather.arguments[gather.position] = np.int64(line % lines)
+            gather.take(line)
 
     def find_places(offset: int, among: Sequence[Scalar]) -> list[Scalar]:
         positions = {gather.position for gather in gathers}

@@ -82,7 +82,7 @@ class OwnWorkspace(CpuWorkspace):
                 return lambda: np.copyto(target, host[InLine(rows.table, args[0], rows.start, rows.count).listed.indices])
 
             args: list[Any] = [np.int64(rows.line)]
-            return Gather(Launch(bind, args, (0,)), args, 0)
+            return Gather(Launch(bind, args, (0,)), args, 0, len(rows.table))
 
         def ahead() -> tuple[Gather, Step]:
             kept = self.scratch(None, array.dtype, array.shape)

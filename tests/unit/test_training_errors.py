@@ -336,3 +336,18 @@ def test_what_a_step_of_another_shape_has_kept_is_freed_at_once(monkeypatch):
         assert plans() is None
     finally:
         gc.enable()
+
+
+def test_rows_of_an_index_range_are_not_selected():
+    step = make(lambda i, w: (float(len(i)), w), np.zeros(1), SGD)
+    for batch in (slice(2, 6), [1, 2]):
+        with pytest.raises(
+            synk.BatchError, match=r"i is an index range; pass the numbers as an array, such as np.arange\(10\)"
+        ):
+            step(synk.arange(10), batch=batch)
+
+
+def test_a_mask_is_not_lost():
+    step = make(lambda x, w: (1.0, np.ma.masked_less(w, 1)), np.zeros(2), SGD)
+    with pytest.raises(synk.DataError, match=r"masked array, whose mask would be lost; return one.filled\(0\)"):
+        step(X)
