@@ -46,6 +46,8 @@ from synknumba._ops.estimate import Estimate as Estimate
 from synknumba._ops.estimate import Measurement as Measurement
 from synknumba._rowwise.expectation import Expectation as Expectation
 from synknumba._rowwise.map import Vectorized as Vectorized
+from synknumba._timeline.trace import Trace as Trace
+from synknumba._timeline.trace import trace as trace
 from synknumba._tracing import STEP as STEP
 from synknumba._types import OFFSET as OFFSET
 from synknumba._types import OWN as OWN

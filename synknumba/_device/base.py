@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -32,6 +32,7 @@ from synknumba._types import Array, DeviceKind, Op, Shape, UserOp
 from synknumba._wire.relaunch import Scalars
 
 Step: TypeAlias = Callable[[], object]
+_TOLD = {"call_slice": "function", "take": "gather rows", "copyto": "copy"}  # names of functions that steps call
 Three: TypeAlias = tuple[int, int, int]
 
 
@@ -335,6 +336,24 @@ class Device(ABC):
     def beside(self) -> tuple[list[Step], list[Step]] | None:
         """Returns steps that begin and end work beside that of the stream, such as gathers ahead; None if there is none."""
         return None
+
+    def told(self, step: Step) -> tuple[str, int]:
+        """Returns what a step does, in a word or two, and how many bytes it moves, as far as that shows; for traces."""
+        if isinstance(step, Replay):
+            return "recorded steps", 0
+        if not isinstance(step, partial):
+            return str(getattr(step, "__name__", type(step).__name__)).strip("_"), 0
+        target = step.keywords.get("out", step.args[0] if step.args else None)
+        name = str(getattr(step.func, "__name__", type(step.func).__name__)).strip("_")
+        return _TOLD.get(name, name), int(getattr(target, "nbytes", 0))
+
+    def mark(self) -> Any:
+        """Marks the place that the device's stream has reached, to ask `since` when it was; None if the host's clock tells."""
+        return None
+
+    def since(self, first: Any, second: Any) -> int:
+        """Returns the nanoseconds from one mark to another, both of which have been passed."""
+        return 0
 
     def recorder(self, name: str) -> "Recorder | None":
         """Returns what records the calls of a Python function; None if Python is not what its calls wait for."""

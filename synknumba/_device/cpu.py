@@ -173,6 +173,9 @@ class CpuDevice(Device):
     def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
         return record(steps)
 
+    def told(self, step: Step) -> tuple[str, int]:
+        return ("kernel", 0) if isinstance(step, Launch) else super().told(step)
+
     def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
         return Fill(array.fill, value)
 

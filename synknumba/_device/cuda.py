@@ -30,6 +30,7 @@ from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, Streams, 
 from synknumba._device.cuda_steps import (
     CopyOut,
     CudaKernel,
+    CudaLaunch,
     Fill,
     Meeting,
     OnStream,
@@ -102,6 +103,24 @@ class CudaDevice(Device):
         event = cupy.cuda.Event(disable_timing=True)
         event.record(self.stream)
         return lambda: is_done(runtime.eventQuery, event)
+
+    def told(self, step: Step) -> tuple[str, int]:
+        if isinstance(step, CudaLaunch):
+            return "kernel", 0
+        if isinstance(step, Meeting):
+            return "collective", 0
+        if isinstance(step, OnStream) and step.func is runtime.memcpyAsync:
+            kinds = {runtime.memcpyHostToDevice: "copy to the GPU", runtime.memcpyDeviceToHost: "copy to the host"}
+            return kinds.get(step.args[3], "copy"), int(step.args[2])
+        return super().told(step)
+
+    def mark(self) -> Any:
+        event = cupy.cuda.Event()
+        event.record(self.stream)
+        return event
+
+    def since(self, first: Any, second: Any) -> int:
+        return round(cupy.cuda.get_elapsed_time(first, second) * 1e6)
 
     def recorder(self, name: str) -> Recorder:
         return RecordedFunction(name, self.stream, self._scope)

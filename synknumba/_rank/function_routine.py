@@ -18,6 +18,7 @@ from synknumba._errors import PartitionError, ReductionError
 from synknumba._host.this_process import end_child
 from synknumba._ops import reduction
 from synknumba._ops.tree import flatten, spread, unflatten
+from synknumba._rank import spans
 from synknumba._rank.result_writer import ResultWriter
 from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows
 from synknumba._rank.update_routine import variable_updates
@@ -194,7 +195,7 @@ class FunctionRoutine(Routine):
             self._objects.clear()
         if self._alone is not None:
             try:
-                result = self._alone()
+                result = self._alone() if spans.active is None else spans.active.run_one(self._alone, "function")
             except (ValueError, pickle.PicklingError) as error:
                 self._explain(error)
                 raise
@@ -203,8 +204,11 @@ class FunctionRoutine(Routine):
         self._results.clear()  # left over from a failed call
         with self.place.device.scope():
             try:
-                for step in self._steps:
-                    step()
+                if spans.active is None:
+                    for step in self._steps:
+                        step()
+                else:
+                    spans.active.run(self._steps)
             except (ValueError, pickle.PicklingError) as error:
                 self._explain(error)
                 raise

@@ -28,6 +28,7 @@ from synknumba._host.inherited import flush
 from synknumba._host.segment import Segment
 from synknumba._host.this_process import end_child
 from synknumba._ops.launch import LaunchConfig
+from synknumba._rank import spans
 from synknumba._rank.collective_routine import CollectiveRoutine, StagedRoutine, TransferRoutine
 from synknumba._rank.combination_routine import CombinationRoutine, JoinRoutine
 from synknumba._rank.function_routine import FunctionRoutine
@@ -155,6 +156,8 @@ class Rank:
         while True:
             number: int = doorbell_module.await_command(control.base, sequence, pauses, yields)
             if number != doorbell_module.NO_COMMAND:
+                if spans.active is not None:
+                    doorbell_module.see(control.base, config.line)
                 return number
             if not control.sleep_line(config.line, sequence, config.coordinator):
                 return None
@@ -200,6 +203,8 @@ class Rank:
                 self._open(transport, unique_id)
             case messages.Drop():
                 self._drop(command)
+            case messages.Trace(records):
+                return self._trace(records)
             case messages.Measure():
                 return messages.Measured(*self.device.memory_use())
             case messages.Stop():
@@ -287,6 +292,16 @@ class Rank:
     def _open(self, name: Transport, unique_id: bytes) -> None:
         place = self.place
         self._transports[name] = DRIVERS[name].open(place.rank, place.world_size, unique_id, self.device.stream)
+
+    def _trace(self, records: int) -> messages.Traced | None:
+        """Begins to record what the rank does, or ends that."""
+        found = spans.stop()
+        if records:
+            spans.start(spans.Spans(self.config.control, self.config.line, self.device, records))
+        for routine in self.routines.values():
+            if isinstance(routine, SequenceRoutine):  # their tables have notes, or none
+                routine.forget_buffers()
+        return None if found is None else replace(found, pid=os.getpid())
 
     # ---- functions
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from synknumba._device import Device, Replay, Step
+from synknumba._rank import spans
 from synknumba._types import Array
 from synknumba._wire.relaunch import Again, ScalarPacking
 
@@ -53,8 +54,11 @@ class Repetition:
             self._replay = self._device.record(self._steps, alone=self._alone)
             if self._replay is not None:
                 self._now = [*self._checks, self._replay]
-        for step in self._now:
-            step()
+        if spans.active is None:
+            for step in self._now:
+                step()
+        else:
+            spans.active.run(self._now)
         if self._runs == 0:  # the first run has succeeded
             self._runs = 1
 

@@ -19,6 +19,7 @@ from synknumba._device import Buffer, Device, LineRows, SliceSteps, Step
 from synknumba._host.segment import Segment
 from synknumba._ops.rows import InLine, Listed, Partition, Range, Rows, Selection
 from synknumba._ops.tree import unflatten
+from synknumba._rank import spans
 from synknumba._rank.variable_memory import Holding
 from synknumba._types import Array, RankConstant, Span
 from synknumba._wire import program as wire
@@ -130,7 +131,10 @@ class Routine(Repeated):
     def call(self, packed: bytes) -> News | None:
         """Binds packed values if they have changed, and runs the steps."""
         if packed != self._packed:
-            self.bind_packed(packed)
+            if spans.active is None:
+                self.bind_packed(packed)
+            else:
+                spans.active.run_one(partial(self.bind_packed, packed), "bind")
         return self.run()
 
     def bind_packed(self, packed: bytes) -> None:

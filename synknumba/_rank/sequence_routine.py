@@ -18,6 +18,7 @@ from typing import NoReturn, final
 import numpy as np
 
 from synknumba._device import fold_kernel
+from synknumba._rank import spans
 from synknumba._rank.collective_routine import StagedRoutine
 from synknumba._rank.routine import Place, Repeated, Routine
 from synknumba._rank.sequence_numbers import Numbers
@@ -246,8 +247,12 @@ class SequenceRoutine(Repeated):
         at, end = iterations.start, iterations.stop
         while at < end:
             after = min(at - at % period + period if period else end, end)
+            run = partial(self._whole.run, first + at, after - at, goes_on=after < end)
             with self._in(self._whole):
-                self._whole.run(first + at, after - at, goes_on=after < end)
+                if spans.active is None:
+                    run()
+                else:
+                    spans.active.run_one(run, f"{after - at} iterations", at=first + at)
             if kept is not None and after % period == 0:
                 kept[after // period - 1] = self._results()
             at = after
@@ -352,7 +357,10 @@ class SequenceRoutine(Repeated):
             position[word] = shown
             if part.wait is not None:
                 self._await(part.wait)
-            do()
+            if spans.active is None:
+                do()
+            else:
+                spans.active.run_one(do, part.name, at=int(self._numbers.steps[0]))
             self._count += 1
             if part.shows:
                 sequence_waits.show_count(self._address, self.place.rank, self._count)

@@ -17,6 +17,7 @@ import numpy as np
 from numba import types
 
 from synknumba._device import Device, Step
+from synknumba._rank import spans
 from synknumba._rank.collective_routine import StagedRoutine, Steps
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Place, Repeated
@@ -104,6 +105,7 @@ class SequenceTable(FormulaRows):
         self._begins: list[int] = []  # of the iterations that differ, the first rows
         self.running: Part | None = None  # for messages
         self._repeated: NativeCall | None = None  # of a run, by compiled code
+        self._clock: Array = np.zeros(2, np.int64)  # buffer of notes
 
     def build(self) -> None:
         """Makes the rows; an exception is about the part `running`."""
@@ -265,14 +267,23 @@ class SequenceTable(FormulaRows):
         for index, part in enumerate(parts, first):
             following = index + 1 if word == sequence.AT else index + 2  # in inner loops, 0 shows nothing
             self.running = part if isinstance(part, Part) else None
+            ring, note = (0, 0) if spans.active is None else spans.active.note_of(part.name)
             if part.wait is not None:
+                self._add_note(ring, note + spans.BEGIN_WAIT)
                 self._row(table.WAIT, part.wait.back, int(part.wait.nearby))
+            self._add_note(ring, note + spans.BEGIN)
             if isinstance(part, Loop):
                 self._add_loop(part)
             else:
                 self._add_part(part)
+            self._add_note(ring, note + spans.END)
             self._row(table.FINISH, int(part.shows), word, following, int(counts))
         self.running = None
+
+    def _add_note(self, ring: int, number: int) -> None:
+        """Adds a row that notes the time, if the rank is traced."""
+        if ring:
+            self._row(table.NOTE, ring, number, self._clock.ctypes.data)
 
     def _add_loop(self, loop: Loop) -> None:
         """Adds an inner sequence. Where ranks do not meet, its parts do not count."""

@@ -211,6 +211,14 @@ class ControlBlock:
         """Returns the lines that have not answered this round."""
         return [line for line in range(self.lines) if doorbell.read(self.base, _line_word(line, doorbell.DONE)) != sequence]
 
+    def set_ring(self, line: int, address: int) -> None:
+        """Sets, on a rank, where compiled code records its rounds; 0 for nowhere."""
+        doorbell.write(self.base, _line_word(line, doorbell.RING), address)
+
+    def set_ring_of_rounds(self, address: int) -> None:
+        """Sets, in the coordinator, where compiled code records the rounds; 0 for nowhere."""
+        doorbell.write(self.base, doorbell.RING_OF_ROUNDS, address)
+
     def note_failure(self, sequence: int) -> None:
         """Notes, on a rank, that it has failed in this round."""
         self.failed[FAILED] = sequence

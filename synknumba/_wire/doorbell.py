@@ -220,19 +220,63 @@ COORDINATOR_SEMAPHORE = 40
 CLOCK = 48  # buffer of clock_gettime; private to the coordinator, as are BEGAN and WORKED
 BEGAN = 50  # start of the round
 WORKED = 51  # total nanoseconds of the rounds that ended within `call`
+RING_OF_ROUNDS = 52  # address of the coordinator's `Ring`, while the world is traced; else 0
 RANK_LINES = 56
 WORDS_PER_RANK = 24
 SLEEPS = 0  # word in a rank's lines: flag, the rank sleeps on its semaphore
 DONE = 8  # word in a rank's lines: number of the last round that it answered
 HAS_NEWS = 9  # word in a rank's lines: flag, that answer comes with a message
+RING = (
+    10  # word in a rank's lines: address of its `Ring`, while it is traced; else 0; private to the rank, as are the next ones
+)
+SEEN = 11  # word in a rank's lines: when it saw the round that it works on
+RANK_CLOCK = 12  # words in a rank's lines: buffer of clock_gettime
 SEMAPHORE = 16  # word in a rank's lines: start of its semaphore
 
 
-@compiled("int64(int64)")
-def _now(base: int) -> int:
-    """Returns `time.monotonic_ns`; takes 25 ns, no system call."""
-    clock_gettime(MONOTONIC, base + 8 * CLOCK)
-    return load_acquire(base, CLOCK) * 1_000_000_000 + load_acquire(base, CLOCK + 1)
+# Words of a ring of records: how many were written in all, for how many there is room; then the records.
+WRITTEN, ROOM, RECORDS = range(3)
+RECORD_WORDS = 4  # of a round: its number, its command, when it was seen and when it was answered
+
+
+@compiled("int64(int64, int64)")
+def now(base: int, word: int) -> int:
+    """Returns `time.monotonic_ns`, by a buffer of two words; takes 25 ns, no system call."""
+    clock_gettime(MONOTONIC, base + 8 * word)
+    return load_acquire(base, word) * 1_000_000_000 + load_acquire(base, word + 1)
+
+
+@compiled("int64(int64, int64)")
+def see(base: int, rank: int) -> int:
+    """Notes when a rank sees a round, if it is traced."""
+    line = RANK_LINES + rank * WORDS_PER_RANK
+    if load_acquire(base, line + RING) != 0:
+        store_release(base, line + SEEN, now(base, line + RANK_CLOCK))
+    return 0
+
+
+@compiled("int64(int64, int64, int64, int64, int64)")
+def record(ring: int, first: int, second: int, third: int, fourth: int) -> int:
+    """Writes a record to a ring, over the oldest if it is full."""
+    written = load_acquire(ring, WRITTEN)
+    at = RECORDS + written % load_acquire(ring, ROOM) * RECORD_WORDS
+    store_release(ring, at, first)
+    store_release(ring, at + 1, second)
+    store_release(ring, at + 2, third)
+    store_release(ring, at + 3, fourth)
+    store_release(ring, WRITTEN, written + 1)
+    return 0
+
+
+@compiled("int64(int64, int64, int64)")
+def record_round(base: int, rank: int, sequence: int) -> int:
+    """Records the round that a rank is about to answer, if it is traced."""
+    line = RANK_LINES + rank * WORDS_PER_RANK
+    ring = load_acquire(base, line + RING)
+    if ring != 0:
+        answered = now(base, line + RANK_CLOCK)
+        record(ring, sequence, load_acquire(base, COMMAND), load_acquire(base, line + SEEN), answered)
+    return 0
 
 
 @compiled("int64(int64, int64, int64, int64)")
@@ -270,13 +314,16 @@ def await_all(base: int, world_size: int, pauses: int, yields: int) -> int:
 @compiled("int64(int64, int64, int64, int64, int64, int64)")
 def call(base: int, world_size: int, sequence: int, command: int, pauses: int, yields: int) -> int:
     """Runs a round: `ring`, then `await_all`; adds its time to WORKED if ALL_DONE. Returns −1 if ranks must be woken first."""
-    began = _now(base)
+    began = now(base, CLOCK)
     store_release(base, BEGAN, began)
     if ring(base, world_size, sequence, command) != 0:
         return -1
     code = await_all(base, world_size, pauses, yields)
     if code == ALL_DONE:
-        store_release(base, WORKED, load_acquire(base, WORKED) + _now(base) - began)
+        ended = now(base, CLOCK)
+        store_release(base, WORKED, load_acquire(base, WORKED) + ended - began)
+        if load_acquire(base, RING_OF_ROUNDS) != 0:
+            record(load_acquire(base, RING_OF_ROUNDS), sequence, command, began, ended)
     return code
 
 
@@ -313,13 +360,17 @@ def arrive(base: int, world_size: int, rank: int, sequence: int, news: int, paus
     Returns MUST_POST, without waiting, if this rank arrived last and the coordinator sleeps: the caller must post the
     coordinator's semaphore and then wait.
     """
+    record_round(base, rank, sequence)
     store_release(base, RANK_LINES + rank * WORDS_PER_RANK + DONE, sequence)
     store_release(base, RANK_LINES + rank * WORDS_PER_RANK + HAS_NEWS, news)
     if news != 0:
         store_release(base, NEWS, 1)
     if fetch_add(base, ARRIVED, 1) + 1 == world_size and exchange(base, COORDINATOR_SLEEPS, 0) != 0:
         return MUST_POST
-    return await_command(base, sequence, pauses, yields)
+    number = await_command(base, sequence, pauses, yields)
+    if number != NO_COMMAND:
+        see(base, rank)
+    return number
 
 
 @compiled("int64(int64, int64, int64)")
@@ -333,6 +384,13 @@ def rank_sleeps(base: int, rank: int, sequence: int) -> int:
 def read(base: int, word: int) -> int:
     """Returns one word."""
     return load_acquire(base, word)
+
+
+@compiled("int64(int64, int64, int64)")
+def write(base: int, word: int, value: int) -> int:
+    """Writes one word."""
+    store_release(base, word, value)
+    return 0
 
 
 # ---- rounds without Python: see `relaunch.py` ----

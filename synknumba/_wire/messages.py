@@ -69,11 +69,18 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
+class Trace:
+    """Record what the rank does, up to so many records of each kind; with 0, stop that. The answer to a stop is a `Traced`."""
+
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Stop the rank."""
 
 
-Command: TypeAlias = Attach | Install | Hold | Invite | Join | Drop | Measure | Stop
+Command: TypeAlias = Attach | Install | Hold | Invite | Join | Drop | Measure | Trace | Stop
 
 
 # ---- answers of a rank --------------------------------------------------------------------------------------------------
@@ -128,6 +135,39 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Something that a rank, or its device, has done. Times are in nanoseconds, by the rank's `time.monotonic_ns`."""
+
+    name: str
+    began: int
+    ended: int
+    nbytes: int = 0
+    step: int = -1  # number of the iteration; −1 outside sequences
+    on_device: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What a rank has recorded.
+
+    Attributes:
+        rounds: number, command, when it was seen and when it was answered: int64, shape (n, 4), packed.
+        spans: what was done in them.
+        lost: number of records that did not fit.
+        clock: `time.time_ns` less `time.monotonic_ns`, to compare machines.
+        pid: of the rank's process.
+        host: name of its machine.
+    """
+
+    rounds: bytes
+    spans: tuple[Span, ...]
+    lost: int
+    clock: int
+    pid: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
 class Warned:
     """A warning issued on a rank."""
 
@@ -139,7 +179,7 @@ class Warned:
     line: int
 
 
-News: TypeAlias = Failed | Returned | ReturnedInSequence | Invitation | Measured
+News: TypeAlias = Failed | Returned | ReturnedInSequence | Invitation | Measured | Traced
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 
 from synknumba._wire import sequence_waits
 from synknumba._wire.compiled import compiled
-from synknumba._wire.doorbell import call_with_three, call_with_two, clock, memcpy, store_release
+from synknumba._wire.doorbell import call_with_three, call_with_two, clock, memcpy, now, record, store_release
 from synknumba._wire.numpy_loops import COUNT, STEPS
 
 ROW_WORDS = 8
@@ -46,7 +46,8 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     END,  # of an iteration: row at which the next begins
     FUNCTION,  # loop of NumPy, its data, words (`numpy_loops.py`)
     REWRITE,  # C function, its three arguments
-) = range(18)
+    NOTE,  # ring of records (`doorbell.py`), number, buffer of a clock
+) = range(19)
 
 # Operations: on floats, then on ints. What they take is float64 or int64.
 TO_FLOAT, ADD, SUB, MUL, DIV, NEG, ABS = range(7)
@@ -251,6 +252,8 @@ def _row(row: int, state: int) -> int:
     elif code == REWRITE:
         if call_with_three(a, b, c, load_word(row + 32)) != 0:
             return FAILED
+    elif code == NOTE:
+        record(a, b, now(c, 0), load_word(load_word(state + 8 * STEP)), 0)
     else:
         return TO_PYTHON
     return -1

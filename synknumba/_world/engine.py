@@ -47,11 +47,12 @@ from synknumba._host.signals import in_main_thread
 from synknumba._ops.rows import Partition
 from synknumba._types import DeviceKind, Transport
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
-from synknumba._wire.messages import Measure, Measured
+from synknumba._wire.messages import Measure, Measured, Trace, Traced
 from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
 from synknumba._world import machines as machines_module
 from synknumba._world.call_in_flight import Flight, lock_limit, remaining
 from synknumba._world.code import RankCode
+from synknumba._world.events import Events
 from synknumba._world.failure import CallInfo, calling, whereabouts
 from synknumba._world.limits import as_timeout
 from synknumba._world.mapped_segments import Kind, RankHoldings
@@ -70,6 +71,7 @@ class OpenWorld:
         self.ended: Engine | None = None  # a world that a failure has ended, and that the next call starts again
         self.is_parents = False  # whether the world that this process had when it was forked is that of its parent
         self.snapshots = 0  # number of snapshots taken in this process
+        self.when_started: Callable[[Engine], None] | None = None  # called with each world that has started
         self.starters: dict[str, list[int]] = {}  # "one": the thread that starts a world, in a list of its own
 
     @contextmanager
@@ -175,6 +177,13 @@ _frame: Callable[..., FrameType] = sys._getframe  # noqa: SLF001
 
 _open = OpenWorld()
 current_world = _open.current
+
+
+def when_started(call: "Callable[[Engine], None] | None") -> None:
+    """Sets what is called with each world that has started."""
+    _open.when_started = call
+
+
 raise_untold = _open.raise_untold
 starting = _open.starting
 
@@ -234,6 +243,7 @@ class Engine:
         "_respawn",
         "_rounds",
         "_subscriptions",
+        "_traced",
         "asked",
         "code",
         "command",
@@ -302,6 +312,7 @@ class Engine:
         self._closing = False
         self._drops = 0  # drops in progress, or about to begin
         self._subscriptions = contextlib.ExitStack()
+        self._traced: Callable[[Events], None] | None = None  # gets the events of a trace
         self._at_end: tuple[int, Memory, int] | None = None  # `worked`, memory, `network`, which cannot be read after the end
         self._start(timeout)
 
@@ -356,6 +367,8 @@ class Engine:
             self._rounds.kill()
             raise
         self.tally.starting += time.monotonic_ns() - began
+        if _open.when_started is not None:
+            _open.when_started(self)
 
     def _set_respawn(self, check: Callable[[], None]) -> None:
         """Lets the next call start the ranks again after a failure has ended them, if `check` does not raise."""
@@ -424,9 +437,13 @@ class Engine:
             except BaseException:
                 self._give_back()
                 raise
+        if self._rounds.events is not None:
+            self._rounds.events.began = time.monotonic_ns()
 
     def end(self) -> None:
         """Releases the world, and sends the frees queued during the call."""
+        if self._rounds.events is not None:
+            self._rounds.events.call_ends()
         self._give_back()
         if self._belongings.unwanted:
             self._drop_unwanted()
@@ -600,11 +617,59 @@ class Engine:
     def _drop_now(self) -> None:
         self.command(self._belongings.drop(), info=_FREEING)
 
+    # ---- traces
+
+    def start_trace(self, records: int, ended: Callable[[Events], None]) -> None:
+        """Traces the world from now on, until `end_trace` or its end; `ended` gets what was recorded then."""
+        self.begin()
+        try:
+            self.trace_held(records, ended)
+        finally:
+            self.end()
+
+    def trace_held(self, records: int, ended: Callable[[Events], None]) -> None:
+        """Does what `start_trace` does, where nobody else can use the world."""
+        self.command(Trace(records))
+        events = Events(records, self.tally)
+        self._rounds.events, self._traced = events, ended
+        self._control.set_ring_of_rounds(events.ring.address)
+
+    def end_trace(self) -> None:
+        """Ends the trace of the world, if it is traced."""
+        if self._rounds.events is None or self._closed or self.is_inherited:
+            return
+        self.begin()
+        try:
+            self._collect_trace()
+        finally:
+            self.end()
+
+    def _collect_trace(self) -> None:
+        """Gets the ranks' records, and hands them over; the world is held."""
+        events = self._rounds.events
+        if events is None:
+            return
+        try:
+            news = self.command(Trace(0))
+            events.ranks = {rank: item for rank, item, _ in news if isinstance(item, Traced)}
+        finally:
+            self._hand_over_trace(None)
+
+    def _hand_over_trace(self, reason: str | None) -> None:
+        events, self._rounds.events = self._rounds.events, None
+        if events is not None:
+            self._control.set_ring_of_rounds(0)
+        ended, self._traced = self._traced, None
+        if events is not None and ended is not None:
+            events.reason = reason
+            ended(events)
+
     # ---- the end
 
     def _release(self, reason: str | None) -> None:
         """Frees the coordinator's resources for the ranks, after the ranks have ended."""
         self._died = self._life.reason = reason
+        self._hand_over_trace(reason)
         with self._looking:
             if self._at_end is None:
                 memory = Memory(segment_module.total_bytes(), (), (), ())
@@ -678,6 +743,9 @@ class Engine:
                 self._keep_residents()
             if not self._closed and self._flight is not None:
                 self._rounds.kill()
+            if not self._closed and not busy:
+                with contextlib.suppress(SynkError):  # the script asks for the end of the world, not for this
+                    self._collect_trace()
             if not self._closed:
                 self._rounds.stop(CLOSE_SECONDS)
 

@@ -27,6 +27,7 @@ from synknumba._wire.control import MESSAGE, SLEEP_SECONDS, ControlBlock
 from synknumba._wire.messages import Answer, Command, Failed, Install, News, Parcel, Stop, Warned
 from synknumba._wire.rank_warnings import show
 from synknumba._wire.statistics import Tally
+from synknumba._world.events import Events
 from synknumba._world.failure import CallInfo, Death, cause_of, rank_died, rank_error, whereabouts
 from synknumba._world.machines import OtherMachines
 from synknumba._world.processes import Processes
@@ -96,6 +97,8 @@ class Rounds:
         self.under_way = False
         self._rung = 0.0  # when `ring` started the round, by `time.monotonic`
         self._counts_from = 0.0  # when its time limit began
+        self.events: Events | None = None  # while the world is traced
+        self._number = 0  # of the program that `ring` has started
         self.starts_again = False  # whether the next call starts the ranks again after a failure; for messages
         self._over = threading.Event()
         self._ending = False  # set before the ranks are killed: their deaths are then no errors
@@ -208,6 +211,10 @@ class Rounds:
                     self._finish_round(code, info, learn)
                 finally:
                     self._tally.working += time.monotonic_ns() - began
+                if self.events is not None:
+                    self.events.add_round(self.sequence, number, began)
+            if self.events is not None:
+                self.events.names[number] = info
             self.under_way = False
         except BaseException as error:
             self._failed(error)
@@ -225,6 +232,7 @@ class Rounds:
         try:
             self.sequence += 1
             self._rung = self._counts_from = time.monotonic()
+            self._number = number
             if doorbell.ring(self._base, self._lines, self.sequence, number) != 0:
                 self._control.wake_ranks()
             self.in_flight = info
@@ -250,6 +258,9 @@ class Rounds:
                     self._finish_round(code, info, learn, self._spent_in_flight())
             finally:
                 self._tally.working += int((time.monotonic() - self._rung) * 1e9)
+            if self.events is not None:
+                self.events.names[self._number] = info
+                self.events.add_round(self.sequence, self._number, int(self._rung * 1e9))
             self.in_flight = None
             self.under_way = False
         except BaseException as error:
@@ -481,6 +492,8 @@ class Rounds:
             raise
         finally:
             self._tally.preparing += time.monotonic_ns() - began
+            if self.events is not None:
+                self.events.add_message(type(command).__name__.lower(), began, len(payload))
         self._tally.plans += isinstance(command, Install) and command.program is not None
         self._show_warnings()
         return answers

@@ -1,0 +1,1 @@
+"""Timelines: what the script, the ranks and their devices did, and when."""

@@ -1,0 +1,202 @@
+"""Where the time of a trace went: by function and rank."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._timeline.tracks import SCRIPT, Record
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTimes:
+    """What one function, sequence or collective has taken. Times are in seconds.
+
+    Attributes:
+        name: of the function.
+        rounds: how many there were.
+        waited: time of the script in rounds of it.
+        ranks: time that each rank worked on it, by rank.
+        nbytes: bytes passed to the ranks.
+    """
+
+    name: str
+    rounds: int
+    waited: float
+    ranks: dict[str, float]
+    nbytes: int
+
+    @property
+    def imbalance(self) -> float:
+        """Time of the busiest rank, divided by the mean of all; NaN without ranks."""
+        times = [*self.ranks.values()]
+        return max(times) / (sum(times) / len(times)) if times and sum(times) else float("nan")
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second, by the time of the busiest rank; NaN if none are known."""
+        most = max(self.ranks.values(), default=0.0)
+        return self.nbytes / most if most and self.nbytes else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """What ranks have done in rounds: how often on all ranks, and how long in all, in seconds."""
+
+    name: str
+    count: int
+    seconds: float
+    nbytes: int
+    on_device: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Where the time of a trace went. Times are in seconds.
+
+    Attributes:
+        seconds: from the first event to the last.
+        functions: those that took longest first.
+        steps: what ranks have done in rounds, likewise.
+        binding, combining, messages: time of the script in preparing rounds, after them, and in messages to the ranks.
+    """
+
+    seconds: float
+    functions: tuple[FunctionTimes, ...]
+    steps: tuple[StepTimes, ...] = ()
+    binding: float = 0.0
+    combining: float = 0.0
+    messages: float = 0.0
+    ranks: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Formats the summary as tables."""
+        waited = sum(one.waited for one in self.functions)
+        rest = max(self.seconds - waited - self.binding - self.combining - self.messages, 0.0)
+        lines = [f"{self.seconds:.6g} s in all, {len(self.ranks)} ranks"]
+        for name, seconds in (
+            ("waiting for the ranks", waited),
+            ("preparing calls", self.binding),
+            ("after rounds", self.combining),
+            ("messages to the ranks", self.messages),
+            ("the script's own", rest),
+        ):
+            lines.append(f"  {name:<24}{_seconds(seconds):>12}{_percent(seconds, self.seconds):>8}")
+        if self.functions:
+            head = ["function", "rounds", "waited", "a round", "busiest rank", "imbalance", "bytes", "GB/s"]
+            rows = [
+                [
+                    one.name,
+                    f"{one.rounds:,}",
+                    _seconds(one.waited),
+                    _seconds(one.waited / one.rounds),
+                    _seconds(max(one.ranks.values())) if one.ranks else "",
+                    _number(one.imbalance),
+                    f"{one.nbytes:,}" if one.nbytes else "",
+                    _number(one.rate / 1e9),
+                ]
+                for one in self.functions
+            ]
+            lines += ["", *_table(head, rows)]
+        if self.steps:
+            head = ["in rounds, all ranks", "times", "in all", "each", "bytes", "GB/s"]
+            rows = [
+                [
+                    f"{one.name}{' (GPU)' if one.on_device else ''}",
+                    f"{one.count:,}",
+                    _seconds(one.seconds),
+                    _seconds(one.seconds / one.count),
+                    f"{one.nbytes:,}" if one.nbytes else "",
+                    _number(one.nbytes / one.seconds / 1e9 if one.nbytes and one.seconds else float("nan")),
+                ]
+                for one in self.steps
+            ]
+            lines += ["", *_table(head, rows)]
+        return "\n".join(lines)
+
+
+def summarise(records: Sequence[Record]) -> Summary:
+    """Returns where the time of a trace went."""
+    names = {one["pid"]: one["args"]["name"] for one in records if _is_name(one)}
+    spans = [one for one in records if one["ph"] == "X"]
+    kinds: dict[str, list[Record]] = defaultdict(list)
+    for one in spans:
+        kinds[one["cat"]].append(one)
+    waited: dict[str, list[Record]] = defaultdict(list)
+    for one in kinds["wait"]:
+        waited[one["name"]].append(one)
+    called = _by_name(kinds["call"])
+    worked: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for one in kinds["round"]:
+        worked[one["name"]][names[one["pid"]]] += one["dur"] / 1e6
+    functions = [
+        FunctionTimes(name, len(mine), _total(mine), dict(worked[name]), sum(map(_bytes, called[name])))
+        for name, mine in waited.items()
+    ]
+    ends = [(one["ts"], one["ts"] + one["dur"]) for one in spans]
+    seconds = (max(after for _, after in ends) - min(first for first, _ in ends)) / 1e6 if ends else 0.0
+    steps = [
+        StepTimes(name, len(mine), _total(mine), sum(_bytes(one) for one in mine), kind == "device")
+        for kind in ("step", "device")
+        for name, mine in _by_name(kinds[kind]).items()
+    ]
+    messages = _total(kinds["message"])
+    return Summary(
+        seconds,
+        functions=tuple(sorted(functions, key=lambda one: -one.waited)),
+        steps=tuple(sorted(steps, key=lambda one: -one.seconds)),
+        binding=max(_total(kinds["bind"]) - messages, 0.0),  # messages are sent meanwhile
+        combining=_total(kinds["combine"]),
+        messages=messages,
+        ranks=tuple(sorted((name for name in names.values() if name != SCRIPT), key=_rank)),
+    )
+
+
+def _rank(name: str) -> int:
+    return int(name.split()[1])
+
+
+def _is_name(one: Record) -> bool:
+    return bool(one["ph"] == "M" and one["name"] == "process_name")
+
+
+def _by_name(spans: Sequence[Record]) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = defaultdict(list)
+    for one in spans:
+        found[one["name"]].append(one)
+    return found
+
+
+def _total(spans: Sequence[Record]) -> float:
+    return float(np.sum([one["dur"] for one in spans])) / 1e6
+
+
+def _bytes(one: Record) -> int:
+    return int(one.get("args", {}).get("bytes", 0))
+
+
+def _seconds(value: float) -> str:
+    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value >= unit:
+            return f"{value / unit:.3g} {name}" if value < 100 * unit else f"{value / unit:.0f} {name}"
+    return f"{value * 1e9:.0f} ns" if value else "0"
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else ""
+
+
+def _number(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.3g}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    lines = [list(head), *([*map(str, row)] for row in rows)]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
+    return [
+        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))])
+        for line in lines
+    ]

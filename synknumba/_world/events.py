@@ -1,0 +1,74 @@
+"""What the script's process does with a world, while it is traced: calls, rounds and messages, with their times.
+
+    call     begin ────────────────────────────────────────────── end        the script has the world
+    round              ring ─────────────── all have arrived                 the ranks work
+                bind                                          combine        what remains
+
+Times are those of `time.monotonic_ns`, as the ranks' are. Rounds are recorded by compiled code, but for those that end late.
+"""
+
+import time
+from collections import deque
+from typing import NamedTuple, final
+
+from synknumba._types import Array
+from synknumba._wire import doorbell
+from synknumba._wire.messages import Traced
+from synknumba._wire.ring import Ring
+from synknumba._wire.statistics import Tally
+from synknumba._world.failure import CallInfo
+
+
+class Message(NamedTuple):
+    """A message to all ranks, and their answers."""
+
+    name: str
+    began: int
+    ended: int
+    nbytes: int
+
+
+@final
+class Events:
+    """The events of one world.
+
+    Args:
+        records: how many of each kind are kept, the last ones.
+        tally: counters of the world.
+
+    Attributes:
+        names: the calls of programs, by number.
+        began: when the call under way has got the world.
+        calls: begin and end of each, and the bytes passed to the ranks so far.
+        ring: the rounds.
+        ranks: what the ranks have recorded, by rank; nothing if they were killed.
+        reason: why the ranks were ended while they were traced; None if they were not.
+    """
+
+    def __init__(self, records: int, tally: Tally) -> None:
+        self._tally = tally
+        self.names: dict[int, CallInfo] = {}
+        self.began = 0
+        self.calls: deque[tuple[int, int, int]] = deque(maxlen=records)
+        self.ring = Ring(records)
+        self.messages: deque[Message] = deque(maxlen=records)
+        self.ranks: dict[int, Traced] = {}
+        self.reason: str | None = None
+        self.clock = time.time_ns() - time.monotonic_ns()
+        self.scattered = tally.scattered_bytes  # before the trace
+
+    def call_ends(self) -> None:
+        """Notes that the call under way gives the world back."""
+        self.calls.append((self.began, time.monotonic_ns(), self._tally.scattered_bytes))
+
+    def add_round(self, sequence: int, number: int, began: int) -> None:
+        """Adds a round that has just ended."""
+        doorbell.record(self.ring.address, sequence, number, began, time.monotonic_ns())
+
+    def rounds(self) -> Array:
+        """Returns number, program, begin and end of each round: int64, shape (n, 4)."""
+        return self.ring.read()[0]
+
+    def add_message(self, name: str, began: int, nbytes: int) -> None:
+        """Adds a message that all ranks have just answered."""
+        self.messages.append(Message(name, began, time.monotonic_ns(), nbytes))
