@@ -1,0 +1,199 @@
+"""Traces of worlds: what was recorded is what was done, in order, and nobody's time is told twice."""
+
+import itertools
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import synknumba as synk
+from synknumba._timeline.tracks import read
+from tests.environment import environment
+
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def energy(x, beta, total):
+    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+        cuda.atomic.add(total, 0, math.exp(-beta * x[i]))
+
+
+@synk.function(outputs="sum")
+def rows(x):
+    return x.sum()
+
+
+@synk.function
+def nap(seconds, rank):
+    time.sleep(seconds * rank)
+
+
+@synk.function
+def raises(x):
+    raise ValueError("no")
+
+
+@synk.sequence
+def loop(x, v):
+    found = energy(x, 0.1 * synk.STEP)
+    synk.all_reduce(v, "sum")
+    return found
+
+
+def spans(made, kind, name=None):
+    """The spans of a kind, by time."""
+    found = [one for one in made.records() if one["ph"] == "X" and one["cat"] == kind and name in {None, one["name"]}]
+    return sorted(found, key=lambda one: one["ts"])
+
+
+def end(one):
+    return one["ts"] + one["dur"]
+
+
+def test_calls_and_rounds(world):
+    x = synk.data(np.random.default_rng(0).random(1001))
+    energy(x, 0.5)
+    before = time.perf_counter()
+    with synk.trace() as made:
+        found = [energy(x, 0.1 * k) for k in range(30)]
+    took = time.perf_counter() - before
+    assert np.allclose(found, [np.exp(-0.1 * k * x.data).sum() for k in range(30)])
+
+    calls, waits = spans(made, "call"), spans(made, "wait")
+    assert [one["name"] for one in waits] == ["energy"] * 30
+    assert len(calls) == 30
+    assert len({one["args"]["round"] for one in waits}) == 30
+    for call, wait in zip(calls, waits, strict=True):
+        assert call["ts"] <= wait["ts"]
+        assert end(wait) <= end(call) + 0.01
+    assert all(end(one) <= after["ts"] + 0.01 for one, after in itertools.pairwise(calls))
+    assert sum(one["dur"] for one in calls) <= took * 1e6
+    assert {one["args"]["bytes"] for one in calls} == {x.nbytes}
+
+    rounds = spans(made, "round", "energy")
+    assert len(rounds) == 30 * world.world_size
+    by_number = {one["args"]["round"]: one for one in waits}
+    for one in rounds:  # each within the script's wait for it, which may end late
+        wait = by_number[one["args"]["round"]]
+        assert wait["ts"] - 0.01 <= one["ts"] <= end(one) <= end(wait) + 1.0
+    names = [one["args"]["name"] for one in made.records() if one["name"] == "process_name"]
+    assert names == ["script", *(f"rank {rank}" for rank in range(world.world_size))]
+
+    (told,) = made.summary().functions
+    assert (told.name, told.rounds, told.nbytes) == ("energy", 30, 30 * x.nbytes)
+    assert sorted(told.ranks) == sorted(names[1:])
+    assert max(told.ranks.values()) <= told.waited
+    assert "energy" in str(made.summary())
+
+
+def test_steps_parts_and_imbalance(world):
+    x, v = synk.data(np.arange(1000.0)), synk.variable(np.ones(3))
+    loop(x, v, times=2)
+    with synk.trace() as made:
+        for _ in range(3):
+            rows(x, batch=np.arange(0, 1000, 7))
+        loop(x, v, times=20)
+        nap(0.02, synk.RANK)
+    steps = {one["name"] for one in spans(made, "step")}
+    assert {"gather rows", "function"} <= steps
+    parts = [one for one in spans(made, "step") if "step" in one.get("args", {}) and one["name"].startswith("energy")]
+    assert sorted({one["args"]["step"] for one in parts}) == [*range(20)]
+    assert len(parts) == 20 * world.world_size
+    (told,) = (one for one in made.summary().functions if one.name == "nap")
+    last = world.world_size - 1
+    assert told.ranks[f"rank {last}"] >= 0.02 * last
+    if last:
+        assert told.imbalance == pytest.approx(2 * last / (last + 1), rel=0.5)
+
+
+def test_a_submitted_call_an_error_and_a_ring_that_is_full(world):
+    x = synk.data(np.ones(100))
+    rows(x)
+    with synk.trace(records=10) as made:
+        future = rows.submit(x)
+        time.sleep(0.01)
+        assert future.result() == 100
+        with pytest.raises(synk.RankError):
+            raises(x)
+        for _ in range(50):
+            rows(x)
+    assert len(spans(made, "wait")) == 10
+    assert len(spans(made, "round")) == 10 * world.world_size
+    assert rows(x) == 100
+    with synk.trace() as again:
+        rows(x)
+    assert len(spans(again, "wait")) == 1
+
+
+def test_worlds_that_begin_and_end_meanwhile():
+    with synk.trace() as made:
+        for ranks in (1, 2):
+            with synk.fork(ranks, device="cpu"):
+                rows(np.ones(10))
+    assert [one["name"] for one in spans(made, "wait")] == ["rows"] * 2
+    assert len(spans(made, "round", "rows")) == 3
+    assert made.summary().ranks == ("rank 0", "rank 0", "rank 1")
+
+
+def test_a_rank_that_dies():
+    with synk.trace() as made:
+        world = synk.fork(2, device="cpu")
+        rows(np.ones(10))
+        os.kill(world.pids[1], signal.SIGKILL)
+        with pytest.raises(synk.RankDied):
+            rows(np.ones(10))
+    assert len(spans(made, "wait")) == 1
+    assert not spans(made, "round")
+    assert "rank 1" in made._told()["ended"][0]
+
+
+def test_what_is_refused(tmp_path):
+    with pytest.raises(synk.ArgumentError, match="name that ends in .json"):
+        synk.trace(tmp_path / "run.txt")
+    with pytest.raises(synk.ArgumentError, match="does not exist"):
+        synk.trace(tmp_path / "no" / "run.json")
+    with pytest.raises(synk.ArgumentError, match="records must be a positive int, got 0"):
+        synk.trace(records=0)
+    with synk.trace() as made:
+        with pytest.raises(synk.WorldError, match="a trace is being made"), synk.trace():
+            pass
+        with pytest.raises(synk.WorldError, match="is not over"):
+            made.summary()
+    with pytest.raises(synk.WorldError, match="this trace is over"), made:
+        pass
+    assert made.summary().functions == ()
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(synk.ArgumentError, match="is no trace"):
+        read(tmp_path / "x.json")
+
+
+def test_a_whole_script(tmp_path):
+    path = tmp_path / "run.json.gz"
+    text = """
+        import numpy as np
+        import synknumba as synk
+
+        @synk.function(outputs="sum")
+        def total(x):
+            return x.sum()
+
+        with synk.fork(2, device="cpu"):
+            for _ in range(5):
+                total(np.ones(10))
+        synk.fork(1, device="cpu")
+        total(np.ones(10))
+        """
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(text))
+    subprocess.run([sys.executable, script], env=environment() | {"SYNKNUMBA_TRACE": str(path)}, check=True, timeout=60)
+    records = read(path)
+    assert json.dumps(records)
+    assert sum(one["ph"] == "X" and one["cat"] == "wait" for one in records) == 6
