@@ -347,8 +347,11 @@ class Device(ABC):
         name = str(getattr(step.func, "__name__", type(step.func).__name__)).strip("_")
         return _TOLD.get(name, name), int(getattr(target, "nbytes", 0))
 
-    def mark(self) -> Any:
-        """Marks the place that the device's stream has reached, to ask `since` when it was; None if the host's clock tells."""
+    def mark(self, step: Step | None = None) -> Any:
+        """Marks the place that a stream has reached, to ask `since` when that was: that of a step, else the device's own.
+
+        None if the host's clock tells, or the step does nothing that takes time there.
+        """
         return None
 
     def since(self, first: Any, second: Any) -> int:

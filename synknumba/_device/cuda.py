@@ -24,7 +24,7 @@ from synknumba._device.compilers import find_compiler
 from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_calls import RecordedFunction
 from synknumba._device.cuda_chain import record_chain
-from synknumba._device.cuda_code import ADD_WEIGHTED, DIVIDE, Mailbox
+from synknumba._device.cuda_code import ADD_WEIGHTED, DIVIDE, Mailbox, launch_own
 from synknumba._device.cuda_graph import record
 from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, Streams, beside, is_done, typed
 from synknumba._device.cuda_steps import (
@@ -112,11 +112,21 @@ class CudaDevice(Device):
         if isinstance(step, OnStream) and step.func is runtime.memcpyAsync:
             kinds = {runtime.memcpyHostToDevice: "copy to the GPU", runtime.memcpyDeviceToHost: "copy to the host"}
             return kinds.get(step.args[3], "copy"), int(step.args[2])
+        if isinstance(step, OnStream) and step.keeps and step.func is launch_own:
+            return "gather rows" if step.args[1].name.startswith("rows") else str(step.args[1].name), int(step.keeps[0].nbytes)
         return super().told(step)
 
-    def mark(self) -> Any:
+    def mark(self, step: Step | None = None) -> Any:
+        stream = self.stream
+        if isinstance(step, OnStream):
+            if step.func in {runtime.eventRecord, runtime.streamWaitEvent}:
+                return None
+            if step.func is runtime.memcpyAsync:
+                stream = cupy.cuda.ExternalStream(step.args[4])
+            elif step.func is launch_own:
+                stream = step.args[0]
         event = cupy.cuda.Event()
-        event.record(self.stream)
+        event.record(stream)
         return event
 
     def since(self, first: Any, second: Any) -> int:

@@ -160,7 +160,7 @@ def move_rows(table: int, row_bytes: int, rows: Rows, together: Any, stream: Any
     places = (0, rows.start, rows.step) if isinstance(rows, Range) else (rows.indices.ctypes.data, 0, 0)
     args = (table, together.data.ptr, *map(np.int64, (*places, rows.count, words)), np.bool_(back))
     kernel = _module().get_function(f"rows_{size}")
-    step = (StoreToHost if back else OnStream)(_launch, stream, kernel, (_blocks(rows.count * words), _THREADS), args)
+    step = (StoreToHost if back else OnStream)(launch_own, stream, kernel, (_blocks(rows.count * words), _THREADS), args)
     return keeping(step, together, rows, keeps)
 
 
@@ -175,14 +175,15 @@ def gather_line(table: Array, rows: InLine, together: Any, stream: Any) -> Gathe
     sizes = min(_blocks(-(-rows.count * words // 8)), _BLOCKS_OF_A_GATHER), _THREADS
 
     def launch(*arguments: Any) -> None:
-        _launch(stream, kernel, sizes, arguments)
+        launch_own(stream, kernel, sizes, arguments)
 
     step = keeping(make_launch(launch, arguments, (_LINE,)), together, table, rows)
     step.stream = stream
     return Gather(step, arguments, _LINE, len(rows.table))
 
 
-def _launch(stream: Any, kernel: Any, sizes: tuple[int, int], args: tuple[Any, ...]) -> None:
+def launch_own(stream: Any, kernel: Any, sizes: tuple[int, int], args: tuple[Any, ...]) -> None:
+    """Launches one of these kernels."""
     blocks, threads = sizes
     with stream:
         kernel((blocks,), (threads,), args)
@@ -205,4 +206,4 @@ def _to_box(name: str, rows: Array, work: int, box: Mailbox, stream: Any) -> OnS
     cupy.cuda.Device().synchronize()  # any stream may read the table from now on
     threads = min(max(-(-work // 32), 1) * 32, _THREADS)  # fewer warps start sooner
     args = (table, np.int32(len(rows)), np.int64(box.address))
-    return keeping(OnStream(_launch, stream, _module().get_function(name), (1, threads), args), table)
+    return keeping(OnStream(launch_own, stream, _module().get_function(name), (1, threads), args), table)

@@ -61,14 +61,14 @@ class Spans:
 
     def run_one(self, step: Callable[[], object], name: str, nbytes: int = 0, at: int = -1) -> Any:
         """Runs a step, and notes it; on a GPU, also when its work begins and ends there."""
-        first, began = self._device.mark(), time.monotonic_ns()
+        first, began = self._device.mark(step), time.monotonic_ns()
         try:
             return step()
         finally:
             self.add(name, began, nbytes, at)
             if first is not None:
                 self._count += 1
-                self._marked.append((name, nbytes, at, first, self._device.mark()))
+                self._marked.append((name, nbytes, at, first, self._device.mark(step)))
 
     # ---- by tables
 

@@ -94,9 +94,9 @@ def _of_rank(rank: int, traced: Traced, events: Events, began: int) -> Iterator[
     for sequence, number, seen, answered in records.tolist():
         if not seen:  # the round in which the trace began
             continue
-        kind = "message" if number == MESSAGE else "round"
+        kind = "obey" if number == MESSAGE else "round"
         info = events.names.get(number)
-        what = kind if number == MESSAGE or info is None else info.function
+        what = "message" if number == MESSAGE else "a round" if info is None else info.function
         yield _span(pid, ROUNDS, kind, what, seen - began, answered - began, {"round": sequence})
     for span in traced.spans:
         kind, tid = ("device", DEVICE) if span.on_device else ("step", ROUNDS)
