@@ -165,6 +165,7 @@ class _World:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        scene.state.take_over()
         patience = CROWDED if count + 1 > cores_each(agent.hosts, host) else ROOMY
         self.control = ControlBlock(scene.world_size, patience, lines=count)
         self._processes = Processes(prefix_output=scene.prefix_output, first=self._first, host=host)
@@ -176,7 +177,7 @@ class _World:
         scene, count = self._scene, self._after - self._first
         devices = scene.devices[self._first : self._after]
         self._processes.start(
-            self.control, count, scene.device, devices, profile=scene.profile, random_state=scene.random_state
+            self.control, count, scene.device, devices, profile=scene.profile, random_state=scene.state.python_random
         )
         self._rounds.await_ranks(scene.device)
         return self._rounds.take_warnings()

@@ -1,7 +1,6 @@
 """The coordinator's end of its relay: what `Rounds` and `Engine` need of the ranks of other machines."""
 
 import os
-import random
 import select
 import signal
 import socket
@@ -16,6 +15,7 @@ from synknumba._errors import WorldError
 from synknumba._host.children import lives
 from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Ready, Scene, Told
 from synknumba._machines.routes import Route
+from synknumba._machines.state import ScriptState
 from synknumba._types import DeviceKind
 from synknumba._wire import channel
 from synknumba._wire.control import ControlBlock
@@ -102,7 +102,7 @@ class Coordinator:
             directory=os.getcwd(),
             path=tuple(sys.path),
             environment={name: value for name, value in changed.items() if value != self._environment.get(name)},
-            random_state=random.getstate(),
+            state=ScriptState.now(),
             memory=(segment.id, segment.size),
             patience=(patience.pauses, patience.rank, patience.coordinator),
         )

@@ -25,6 +25,8 @@ from synknumba._world import engine
 from synknumba._world import machines as machines_module
 from synknumba._world.machines import LAUNCHERS
 
+_OF_LAUNCHERS = ("PMI_", "PMI2_", "PMIX_", "PRTE_", "OMPI_COMM_", "OMPI_UNIVERSE_", "MPI_LOCAL", "HYDI_", "MPIR_")
+
 
 def launched() -> tuple[int, str]:
     """Returns how many processes a launcher has started, and the variable that says so; 1 and "" if none has."""
@@ -53,7 +55,11 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
         if ranks_per_node is not None:
             machines_module.ranks_alone[:] = [ranks_per_node]
         return _run_script(script, arguments, is_module=is_module)
+    if os.environ.get("PYTHONHASHSEED", "random") == "random":  # all machines have to order sets of strings alike
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606  # this program again
     pid, sock = _start_relay()
+    _forget_launcher()
     try:
         ready, _ = channel.receive(sock, _nothing)
         assert isinstance(ready, Ready)
@@ -77,6 +83,12 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
     atexit.register(_end_job, coordinator)
     coordinator.exit_code = _run_script(script, arguments, is_module=is_module)
     return coordinator.exit_code
+
+
+def _forget_launcher() -> None:
+    """Removes variables of the launcher, which the relay has: MPI in the script, or in ranks, is then one of its own."""
+    for name in [name for name in os.environ if name.startswith(_OF_LAUNCHERS)]:
+        del os.environ[name]
 
 
 def _refused(problem: str, code: int = 1) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from synknumba._machines.routes import Route
+from synknumba._machines.state import ScriptState
 from synknumba._types import DeviceKind
 from synknumba._wire.messages import Parcel, Warned
 from synknumba._world.machines import Lost
@@ -30,7 +31,7 @@ class Scene:
     directory: str
     path: tuple[str, ...]
     environment: dict[str, str | None]  # variables that the script has changed; None for one that it has removed
-    random_state: Any
+    state: ScriptState
     memory: tuple[int, int]  # of the control block of the coordinator's machine: id and bytes
     patience: tuple[int, int, int]  # of the processes there
 

@@ -11,13 +11,18 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from types import FunctionType, MappingProxyType
 from typing import Any
 
 from synknumba.simt.internals import Pickler, by_one_pickler, is_foreign, overloads_of, reduce_foreign, reduce_overloaded
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
+_Cached: Any = type(cache(len))
+
+
+def _cached_again(function: Callable[..., Any], told: Mapping[str, Any]) -> Any:
+    return lru_cache(**told)(function)
 
 
 def dump(value: Any, sent: Mapping[int, Any] = _NOTHING) -> bytes:
@@ -70,6 +75,10 @@ class _Telling:
             return reduce_foreign(obj)
         if _is_intrinsic_of_numba(obj):
             return obj.__name__  # by reference: `numba.cuda.grid`, imported by name, is known to the compiler by its identity
+        if (
+            isinstance(obj, _Cached) and obj.__module__ == "__main__"
+        ):  # pickle takes it by name, and ranks may have another main
+            return _cached_again, (obj.__wrapped__, obj.cache_parameters())
         if hasattr(type(obj), "_reduce_for_ranks"):  # of a decorated function, which other pickles refer to by name
             return obj._reduce_for_ranks()  # noqa: SLF001
         parts = super().reducer_override(obj)  # type: ignore[misc]  # the pickler's method

@@ -163,7 +163,8 @@ def _resolve_machines(
         elif device == "cuda":
             first = told[lacking[0]]
             where = f"machine {lacking[0]} ({machines.hosts[lacking[0]]})"
-            raise DeviceError(f"{where} has {first.gpus} usable GPUs. {first.problem}".rstrip())
+            problem = f'{where} has {first.gpus} usable GPUs; use device="cpu" to run on cores. {first.problem}'
+            raise DeviceError(problem.rstrip())
     counts = [machines.ranks_each or (one.gpus if kind == "cuda" else one.cores) for one in told]
     if world_size is not None and world_size != sum(counts):
         _check_size(world_size)

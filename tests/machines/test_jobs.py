@@ -2,10 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
-from tests.machines.jobs import start
+from tests.environment import environment
+from tests.machines.jobs import HEADER, start
 from tests.quick import whole
 
 pytestmark = pytest.mark.mpi
@@ -321,4 +325,90 @@ def test_results_of_many_sizes_and_failures_beside_them(tmp_path):
         tmp_path,
     )
     assert job.finish() == ["done"]
+    job.check_nothing_left()
+
+
+def test_what_ranks_elsewhere_have_of_the_script(tmp_path):
+    """As those of its own machine: state that the script has set, functions with caches, and an MPI of their own."""
+    job = start(
+        2,
+        1,
+        """
+        import decimal, functools, random, warnings
+
+        np.random.seed(1)
+        random.seed(2)
+        np.seterr(divide="raise")
+        decimal.getcontext().prec = 50
+        warnings.simplefilter("error", UserWarning)
+        os.umask(0o027)
+        sys.argv.append("one more")
+        MEANT = sys.argv, decimal.getcontext().prec, sys.getrecursionlimit(), sys.modules["__main__"].__file__
+
+        @functools.lru_cache
+        def fib(n):
+            return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+        @synk.function(outputs=None)
+        def state(x):
+            umask = os.umask(0o027)
+            main = sys.modules["__main__"].__file__
+            order = [*{"mass", "charge", "spin", "energy", "angle"}]
+            told = sys.argv, decimal.getcontext().prec, sys.getrecursionlimit(), main
+            return repr((told == MEANT, umask, order, fib(20)))
+
+        @synk.function(outputs="gather")
+        def draws(x):
+            return np.random.rand(len(x)) + random.random()
+
+        @synk.function(outputs="gather")
+        def inverse(x):
+            return 1 / x
+
+        @synk.function
+        def careful(x):
+            if x[0] > 1:
+                import warnings
+                warnings.warn("careful")
+
+        @synk.function(outputs=None)
+        def size_of_mpi(x):
+            from mpi4py import MPI
+            return MPI.COMM_WORLD.size
+
+        with synk.fork(device="cpu"):
+            expected = repr((True, 0o027, [*{"mass", "charge", "spin", "energy", "angle"}], 6765))
+            assert state(np.ones(2)) == [expected] * 2, (state(np.ones(2)), expected)
+            say(*draws(np.ones(4)))
+            failing = {"FloatingPointError": (inverse, [1.0, 1, 1, 0]), "UserWarning": (careful, [0.0, 1, 2, 3])}
+            for name, (function, x) in failing.items():
+                try:
+                    function(np.array(x))
+                except synk.RankError as error:
+                    assert name in str(error), error
+                else:
+                    raise AssertionError(name)
+            assert size_of_mpi(np.ones(2)) == [1, 1]
+            from mpi4py import MPI
+            say("size", MPI.COMM_WORLD.size)
+        """,
+        tmp_path,
+    )
+    found = job.finish()
+    alone = """
+        import random
+        np.random.seed(1)
+        random.seed(2)
+
+        @synk.function(outputs="gather")
+        def draws(x):
+            return np.random.rand(len(x)) + random.random()
+
+        with synk.fork(2, device="cpu"):
+            say(*draws(np.ones(4)))
+    """
+    script = tmp_path / "alone.py"
+    script.write_text(HEADER + textwrap.dedent(alone))
+    told = subprocess.run([sys.executable, script], env=environment(), capture_output=True, text=True, check=True, timeout=60)
+    assert found == [told.stdout.strip(), "size 1"]
     job.check_nothing_left()
