@@ -1,6 +1,7 @@
 """Runs Numba CUDA kernels on all the GPUs, or all the cores, of a machine, from one serial script."""
 
 from synknumba import optim as optim
+from synknumba import plot as plot
 from synknumba import random as random
 from synknumba import train as train
 from synknumba._api import expectation as expectation

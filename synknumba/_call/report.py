@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from synknumba import _html
 from synknumba._call.call import Call
 from synknumba._call.launches import held_shapes, launches, shares
 from synknumba._call.options import FunctionOptions
@@ -120,6 +121,10 @@ class PlanReport:
         whose = "each rank's variable" if self.shards is None else "the variable on every rank, the same"
         lines += [f"  {name}: {whose}, {op}" for name, op in self.updates]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str | None:
+        """Shows the report in a notebook, with a bar for each rank's rows."""
+        return _html.of_plan(self)
 
 
 def make_report(name: str, options: FunctionOptions, updates: Mapping[str, Any], call: Call, source: str | None) -> PlanReport:

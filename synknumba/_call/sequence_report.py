@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from synknumba import _html
 from synknumba._call.report import PlanReport
 from synknumba._types import Shape
 
@@ -139,13 +140,18 @@ class SequenceReport:
         ]
         lines += [f"a round ends {self.round_ends}"] if self.round_ends else []
         lines += [line for part in self.parts for line in part.lines("  ")]
-        lines.append(self._on_gpus())
+        lines.append(self.gpu_text)
         if self.turns > 1:
             lines.append(f"swapped variables have their memory again after {self.turns} iterations")
         return "\n".join(lines)
 
-    def _on_gpus(self) -> str:
-        """Says what ranks with a GPU each record; over the host's memory, the host also acts at each collective."""
+    def _repr_html_(self) -> str | None:
+        """Shows the report in a notebook, with a row for each part."""
+        return _html.of_sequence(self)
+
+    @property
+    def gpu_text(self) -> str:
+        """What ranks with a GPU each record, as text; over the host's memory, the host also acts at each collective."""
         acts = [
             f"call {part.call}" if isinstance(part, PartReport) and part.call else part.name
             for part in self.parts

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
+from synknumba import _html
 from synknumba import _tracing as tracing
 from synknumba._errors import DataError
 from synknumba._host.casting import accept, fill
@@ -459,6 +460,10 @@ class Data(ArrayOperations):
         if self._segment.closed:
             return f"<Data of the coordinator, without memory on a rank; {more}>"
         return f"Data({np.array2string(self._view, separator=', ', prefix='Data(')}, {more})"
+
+    def _repr_html_(self) -> str | None:
+        """Shows shape, dtype, bytes and a few values in a notebook."""
+        return _html.of_data(self)
 
     def __reduce__(self) -> NoReturn:
         """Refuses pickling: a copy in another process would not be shared."""

@@ -27,6 +27,7 @@ from typing import Any, Self, final
 
 import numpy as np
 
+from synknumba import _html
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._ops import moments as moments_module
 from synknumba._ops.derivatives import DERIVATIVES
@@ -66,6 +67,10 @@ class _Quantity(ABC):
     @abstractmethod
     def _function_of_means(self, function: str, others: tuple[Any, ...]) -> str:
         """Returns the expression that propagates errors through a NumPy function of `others`, which include this one."""
+
+    def _repr_html_(self) -> str | None:
+        """Shows means and errors in a notebook."""
+        return _html.of_quantity(self)
 
     def __pos__(self) -> Self:
         return self

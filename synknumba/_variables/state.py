@@ -147,9 +147,31 @@ class VariableState:
         name = "" if self.name is None else f" {self.name!r}"
         what = f"{self._dtypes[0]} {self.root_shapes()[0]}" if not self.is_tree else f"tree {describe(self._structure)}"
         flat = ", one vector" if self._flat else ""
-        return f"<Variable{name} {what}{flat}, {self._whereabouts()}>"
+        return f"<Variable{name} {what}{flat}, {self.place_text()}>"
 
-    def _whereabouts(self) -> str:
+    @property
+    def is_placed(self) -> bool:
+        """Whether ranks of some world have, or had, the values."""
+        return self._storage is not None
+
+    def leaf_paths(self) -> tuple[str, ...]:
+        """Returns the path to each array in the tree, as a script writes it."""
+        return paths(self._structure)
+
+    def readable(self) -> Arrays | None:
+        """Returns the root's arrays if they are in the coordinator's memory and no rank is at work; None otherwise.
+
+        For showing them: asks no rank, and waits for none.
+        """
+        storage = self._storage
+        if storage is None:
+            return self._pending
+        if storage.segment is None or storage.world.work is not None or self._torn:
+            return None
+        return [storage.array(leaf, 0) for leaf in self.leaves()]
+
+    def place_text(self) -> str:
+        """Returns where the values are, and whether replicas may differ, as text."""
         if self._storage is None:
             return "not on any rank yet"
         world = self._storage.world

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 import numpy as np
 from numpy.typing import DTypeLike
 
+from synknumba import _html
 from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError, DataError, MemberError, shortened
 from synknumba._host.casting import accept
@@ -89,6 +90,10 @@ class Variable:
     def __repr__(self) -> str:
         """Shows name, dtype, shape, location, and whether replicas may differ."""
         return repr(self._state)
+
+    def _repr_html_(self) -> str | None:
+        """Shows arrays, place and rows in a notebook; values only where no rank has to send them."""
+        return _html.of_variable(self._state)
 
     # ---- values
 

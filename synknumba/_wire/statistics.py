@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from synknumba._html import of_statistics, size_text
+
 
 @dataclass(slots=True)
 class Tally:
@@ -121,30 +123,26 @@ class Statistics:
     def __str__(self) -> str:
         """Formats the statistics in a few lines."""
         seconds, memory = self.seconds, self.memory
+        own = ", ".join(map(size_text, memory.ranks))
         lines = [
             f"{self.calls:,} calls in {self.rounds:,} rounds, by {self.plans:,} plans",
-            f"{_bytes(self.scattered_bytes)} scattered",
+            f"{size_text(self.scattered_bytes)} scattered",
             f"{seconds.open:.3f} s open: {seconds.starting:.3f} s starting, {seconds.preparing:.3f} s preparing, "
             f"{seconds.working:.3f} s working",
-            f"{_bytes(memory.shared)} of shared memory; each rank's own: {', '.join(map(_bytes, memory.ranks)) or 'ended'}",
+            f"{size_text(memory.shared)} of shared memory; each rank's own: {own or 'ended'}",
         ]
         if any(held is not None for held in memory.devices):
             pairs = zip(memory.devices, memory.devices_free, strict=True)
-            lines.append(f"on GPUs: {', '.join(f'{_bytes(held)} ({_bytes(free)} free)' for held, free in pairs)}")
+            lines.append(f"on GPUs: {', '.join(f'{size_text(held)} ({size_text(free)} free)' for held, free in pairs)}")
         if self.network_bytes:
-            lines.append(f"{_bytes(self.network_bytes)} to other machines and back")
+            lines.append(f"{size_text(self.network_bytes)} to other machines and back")
         if self.dropped_bytes:
-            lines.append(f"{_bytes(self.dropped_bytes)} of the ranks' output were dropped, as nothing read them")
+            lines.append(f"{size_text(self.dropped_bytes)} of the ranks' output were dropped, as nothing read them")
         return "\n".join(lines)
 
-
-def _bytes(count: int | None) -> str:
-    if count is None:
-        return "?"
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count} bytes"
+    def _repr_html_(self) -> str | None:
+        """Shows the statistics in a notebook, with bars for time and memory."""
+        return of_statistics(self)
 
 
 def own_memory(pids: Sequence[int]) -> tuple[int | None, ...]:

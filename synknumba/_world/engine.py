@@ -875,6 +875,14 @@ class Engine:
         """Why the world ended; None while it is open, or if the script closed it."""
         return self._died
 
+    @property
+    def work(self) -> str | None:
+        """Description of the call on which the ranks work; None if there is none, or one that has just begun."""
+        flight, info = self._flight, self._rounds.in_flight
+        if flight is not None:
+            return str(flight.info)
+        return None if info is None or self._closed else str(info)
+
     def closed_error(self) -> WorldError:
         """Returns the error for a call of a closed world."""
         reason = f": {self._died}" if self._died else ""

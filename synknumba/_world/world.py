@@ -6,6 +6,7 @@
 import weakref
 from typing import NoReturn, TextIO, final
 
+from synknumba import _html
 from synknumba import _tracing as tracing
 from synknumba._errors import WorldError, shortened
 from synknumba._host import this_process
@@ -152,6 +153,10 @@ class World:
     def __repr__(self) -> str:
         """Shows size, device and state."""
         return repr(self._engine)
+
+    def _repr_html_(self) -> str | None:
+        """Shows devices, state and processes in a notebook; asks no rank."""
+        return _html.of_world(self._engine)
 
 
 def world_of(engine: Engine) -> World:
