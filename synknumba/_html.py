@@ -84,23 +84,23 @@ def _or_nothing(make: Callable[[_T], str]) -> Callable[[_T], str | None]:
 @_or_nothing
 def of_world(engine: Any) -> str:
     """Shows a world, given its `Engine`: devices, state and processes."""
-    kind = engine.device
+    title = "World of 1 rank" if engine.world_size == 1 else f"World of {engine.world_size} ranks"
     facts = [
-        ("ranks", f"{engine.world_size}, on {'GPUs' if kind == 'cuda' else 'CPU cores'}"),
         ("state", _state(engine)),
+        ("device", "a GPU each" if engine.device == "cuda" else "a CPU core each"),
         ("collectives", f"over {'NCCL' if engine.transport == 'nccl' else 'memory of the host'}"),
         ("calls", f"{engine.tally.calls:,}"),
     ]
     machines, pids = engine.machines, engine.pids  # pids: of this machine
     if not pids:
-        return _card(repr(engine), facts)
+        return _card(title, facts)
     heads = ["rank", *(["machine"] if machines else []), *(["GPU"] if engine.devices else []), "process"]
     rows: list[list[Cell]] = []
     for rank in range(engine.world_size):
         host = [name for name, first, after in machines if first <= rank < after]
         gpu = [engine.devices[rank]] if engine.devices else []
         rows.append([rank, *host, *gpu, str(pids[rank]) if rank < len(pids) else ""])
-    return _card(repr(engine), facts, Table(heads, rows))
+    return _card(title, facts, Table(heads, rows))
 
 
 def _state(engine: Any) -> str:
@@ -115,7 +115,7 @@ def of_data(data: Any) -> str:
     view, named = data._view, "" if data.name is None else f" {data.name!r}"  # noqa: SLF001  # `data.data` notes a read
     more = [
         *(["frozen"] if data.frozen else []),
-        *(["rows of a batch"] if data.minibatch else []),
+        *(["minibatch"] if data.minibatch else []),
         *([f"room for {data.alloc_size:,} items"] if data.alloc_size > view.size else []),
     ]
     facts = [*_of_array(view.shape, data.dtype, view.nbytes), *([("more", ", ".join(more))] if more else [])]
@@ -186,7 +186,6 @@ def of_plan(plan: Any) -> str:
     has_own = any(rank.own_rows is not None for rank in plan.ranks)
     has_launches = any(rank.launches is not None for rank in plan.ranks)
     counts = [stop - start for start, stop in (rank.rows for rank in plan.ranks)]
-    counts = [one.own_rows or 0 for one in plan.ranks] if has_own and not any(counts) else counts
     heads, rows = ["rank"], []
     heads += ["arrays of variables"] if plan.rows is None else ["rows", "number", "", "slices"]
     heads += [*(["own rows"] if has_own else []), "reads", *(["launches"] if has_launches else [])]

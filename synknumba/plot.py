@@ -96,11 +96,10 @@ def scaling(
 def rows(plan: PlanReport, *, ax: Axes = None) -> Axes:
     """Draws how many rows each rank gets in a planned call: a bar for each rank, with its slices, and their mean.
 
-    The text at a bar has the number of rows, and the first and the last of them.
+    The text at a bar has the number of rows, and their first and last position among the rows of the call.
 
     Args:
-        plan: returned by `f.plan(...)`, of a call with rows. If the only rows are those of variables in `sliceable=`, each
-            rank's own are drawn.
+        plan: returned by `f.plan(...)`, of a call with rows: of arrays, or of variables in `sliceable=`.
         ax: axes to draw into. Default: those of a new figure.
 
     Returns:
@@ -119,8 +118,6 @@ def rows(plan: PlanReport, *, ax: Axes = None) -> Axes:
         raise ArgumentError(f"rows takes the PlanReport that f.plan(...) returns, got {_told(plan)}")
     slices = [[stop - start for start, stop in rank.slices] for rank in plan.ranks]
     spans = [f"  ({start:,} … {stop - 1:,})" for start, stop in (rank.rows for rank in plan.ranks)]
-    if not any(map(sum, slices)):
-        slices, spans = [[rank.own_rows or 0] for rank in plan.ranks], [""] * len(plan.ranks)
     counts = list(map(sum, slices))
     if not any(counts):
         raise ArgumentError(f"rows needs a call that has rows, and no argument of {plan.function} has any to divide")
