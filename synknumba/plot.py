@@ -326,20 +326,15 @@ def _matplotlib(what: str) -> Any:
 def _figure(what: str, down: int, across: int, inches: tuple[float, float]) -> Any:
     """Returns the axes of a new figure: one, or an array of several."""
     plt = _matplotlib(what).pyplot
-    style = {
-        "figure.facecolor": "none",
-        "savefig.facecolor": "auto",
-        "axes.facecolor": "none",
-        "axes.edgecolor": INK,
-        "axes.labelcolor": INK,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    }
-    with plt.rc_context(style):
-        _, axes = plt.subplots(down, across, figsize=inches, layout="constrained", sharex=down > 1)
+    # No rc_context: it would take back that a notebook's backend, loaded by the first figure, has switched on its display.
+    _, axes = plt.subplots(down, across, sharex=down > 1, figsize=inches, layout="constrained", facecolor="none")
     for one in np.ravel(axes):
+        one.set_facecolor("none")
+        one.spines[:].set_color(INK)
+        one.spines[["top", "right"]].set_visible(False)
         one.tick_params(which="both", color=INK, labelcolor=INK)
         for axis in (one.xaxis, one.yaxis):
+            axis.label.set_color(INK)
             axis.get_offset_text().set_color(INK)
     return axes
 
@@ -415,13 +410,14 @@ def _start_at_zero(axes: Any) -> None:
 
 
 def _use_seconds(axes: Any, *, linear: bool) -> None:
-    """Labels the vertical axis in s, ms or µs: from 0, or on a logarithmic axis at 1, 2 and 5 times powers of ten."""
+    """Labels the vertical axis in s, ms or µs: from 0, or on a logarithmic axis."""
     ticker = _matplotlib("scaling").ticker
     if linear:
         _start_at_zero(axes)
     else:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        is_short = axes.dataLim.y1 < 4 * axes.dataLim.minposy
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 6, 8) if is_short else (1, 2, 5)))
         axes.yaxis.set_minor_formatter(ticker.NullFormatter())
     axes.yaxis.set_major_formatter(ticker.EngFormatter("s"))
 

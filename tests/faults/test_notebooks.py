@@ -138,6 +138,55 @@ def test_interrupt(notebook):
     assert notebook.run("print(total(rows, 0.0))").strip() == SUM
 
 
+def test_cells_are_run_again_in_any_order(notebook):
+    """Cells that make an array or define a kernel, edited and run again; the ranks stay, and what nothing names is freed."""
+    ranks = pids(notebook.run(FORKS))
+    kernel = """
+from numba import cuda
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def scaled(x, total):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(total, 0, FACTOR * x[i])
+"""
+    array = "big = synk.data(np.full(100_000, VALUE), name='<big>'); before = world.statistics().memory.shared"
+    assert notebook.run(kernel.replace("FACTOR", "2.0") + array.replace("VALUE", "1.0")) == ""
+    assert notebook.run("print(scaled(big), scaled(rows))").strip() == f"200000.0 {2 * float(SUM)}"
+    for value in ("3.0", "4.0"):
+        assert notebook.run(array.replace("VALUE", value)) == ""
+    assert notebook.run("print(scaled(big))").strip() == "800000.0"  # the old kernel, and the new array
+    assert notebook.run(kernel.replace("FACTOR", "10.0")) == ""
+    assert notebook.run("print(scaled(big))").strip() == "4000000.0"
+    told = notebook.run("print(world.statistics().memory.shared - before < big.nbytes, world.pids)")
+    assert told.strip() == f"True ({ranks[0]}, {ranks[1]})"
+
+
+def test_interrupt_and_going_on(notebook):
+    """With `respawn=True` no cell has to be run again: the next call starts the ranks, and arrays and variables are there."""
+    told = notebook.run(FORKS.replace('device="cpu"', 'device="cpu", respawn=True'))
+    ranks = pids(told)
+    assert (
+        notebook.run("""
+w = synk.variable(np.zeros(2), name="w")
+
+@synk.function
+def add(amount, w):
+    w += amount
+
+add(1.0, w)
+""")
+        == ""
+    )
+    sent = notebook.start("total(rows, 30.0)")
+    time.sleep(0.5)
+    notebook.manager.interrupt_kernel()
+    assert "KeyboardInterrupt" in notebook.finish(sent)
+    assert_gone(ranks)
+    assert notebook.run("add(1.0, w); print(w.get_value(), total(rows, 0.0))").strip() == f"[2. 2.] {SUM}"
+
+
 @pytest.mark.whole
 def test_restart(notebook):
     """Ranks do not outlive the kernel, also when it is killed in the middle of a call."""

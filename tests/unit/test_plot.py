@@ -72,6 +72,8 @@ def test_scaling():
         assert tick_labels(axes.xaxis) == ["1", "2", "4"]
         assert legend(axes) == ["perfect scaling", "median and quartiles"]
     assert tick_labels(time.yaxis) == ["1 s", "2 s"]
+    time, _ = synk.plot.scaling({1: 0.012, 2: 0.007})
+    assert tick_labels(time.yaxis) == ["6 ms", "8 ms", "10 ms"]
 
 
 def test_weak_scaling():
