@@ -352,7 +352,7 @@ def _cell(cell: Cell) -> str:
             inner = f'<div style="width:{width:.1f}%;height:.75em;background:rgba(70,130,200,.75)"></div>'
             return f'<div style="width:10em;margin-top:.25em;background:rgba(128,128,128,.18)">{inner}</div>'
         case Lines(text=text):
-            style = "margin:0;padding:0;background:none;color:inherit;font-size:inherit;line-height:1.35"
+            style = "margin:0;padding:0;background:none;color:inherit;font-family:monospace;font-size:.95em;line-height:1.35"
             return f'<pre style="{style}">{_escaped(text, 20 * MOST_CHARACTERS)}</pre>'
         case _:
             return _escaped(str(cell))

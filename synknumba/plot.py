@@ -6,8 +6,8 @@
     synk.plot.convergence(estimates)           # means and their error bars against the number of rows
 
 With `ax=` they draw into the script's own axes, in its style. Otherwise they make a figure with a transparent background and
-grey text, which light and dark pages show alike. Series differ in their markers, not in colour alone. Save a picture with
-`axes.figure.savefig(...)`.
+grey text, which light and dark pages show alike (a dark JupyterLab puts a white background behind it). Series differ in their
+markers, not in colour alone. Save a picture with `axes.figure.savefig(...)`.
 
 Needs matplotlib, which is imported at the first call: pip install 'synknumba[plot]'.
 """

@@ -38,6 +38,7 @@ def test_notebooks_are_clean(path):
 
 
 @pytest.mark.whole
+@pytest.mark.timeout(300)  # the kernels of each notebook are compiled for an empty store
 @pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
 def test_notebooks_run_again_and_again(path, tmp_path):
     book = nbformat.read(path, 4)

@@ -11,13 +11,14 @@ from synknumba._host.segment import describe
 from tests.environment import environment
 
 GPU_LIBRARIES = ("cupy", "numba.cuda", "numba_cuda", "cuda", "mpi4py", "synknumba._comm.nccl", "synknumba._device.cuda")
+NOT_NEEDED = (*GPU_LIBRARIES, "matplotlib", "IPython", "safetensors")
 
 
 @pytest.mark.parametrize(
     "code", ["import synknumba", "from synknumba._cli import main; main(['info'])"], ids=["import", "info"]
 )
-def test_no_gpu_library_is_loaded(code: str) -> None:
-    check = f"{code}; import sys; print('LOADED', [m for m in {GPU_LIBRARIES!r} if m in sys.modules])"
+def test_no_gpu_library_or_optional_package_is_loaded(code: str) -> None:
+    check = f"{code}; import sys; print('LOADED', [m for m in {NOT_NEEDED!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout.endswith("LOADED []\n")
