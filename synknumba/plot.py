@@ -3,6 +3,7 @@
     times = {ranks: [timed(ranks) for _ in range(5)] for ranks in (1, 2, 4)}
     synk.plot.scaling(times)                   # time and efficiency against the number of ranks
     synk.plot.rows(f.plan(x))                  # how many rows each rank gets
+    synk.plot.timeline(trace)                  # what the script and the ranks did, and when
     synk.plot.convergence(estimates)           # means and their error bars against the number of rows
 
 With `ax=` they draw into the script's own axes, in its style. Otherwise they make a figure with a transparent background and
@@ -13,7 +14,9 @@ Needs matplotlib, which is imported at the first call: pip install 'synknumba[pl
 """
 
 import operator
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,6 +25,8 @@ from synknumba._call.report import PlanReport
 from synknumba._call.sequence_report import SequenceReport
 from synknumba._errors import ArgumentError, shortened
 from synknumba._ops.estimate import Estimate, Measurement
+from synknumba._timeline.trace import Trace
+from synknumba._timeline.tracks import SCRIPT, read
 from synknumba._types import Array, known_options
 
 Axes: TypeAlias = Any  # matplotlib's, which is not imported here
@@ -31,6 +36,7 @@ INK = "#767676"  # of text and lines: a contrast of 4.5 on white as on black, th
 # Those of M. Okabe and K. Ito, "Color Universal Design" (2008), that have a contrast of 3 on white and on black.
 COLORS = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 MARKERS = "o", "s", "^", "D"
+_DRAWN = {"wait": -0.35, "bind": -0.35, "combine": -0.35, "round": -0.35, "device": 0.05}  # kinds of spans, and where in a line
 MOST_TICKS = 8  # numbers of ranks at an axis; of more, the powers of two
 MOST_TEXTS = 32  # ranks with a text at their bars; the texts of more would overlap
 MOST_SLICES = 64  # of a rank, whose boundaries are drawn; more would fill its bar
@@ -140,6 +146,60 @@ def rows(plan: PlanReport, *, ax: Axes = None) -> Axes:
         axis.set_major_locator(_matplotlib("rows").ticker.MaxNLocator(5 if axis is axes.xaxis else 16, integer=True))
         axis.set_label_text(name)
     axes.xaxis.set_major_formatter(_matplotlib("rows").ticker.StrMethodFormatter("{x:,.0f}"))
+    return axes
+
+
+@known_options
+def timeline(trace: Trace | str | os.PathLike[str], *, ax: Axes = None) -> Axes:
+    """Draws the rounds of a trace over time: a line for the script and each rank, in one colour for each function.
+
+    The script's line has its waits for rounds, and in grey what it does before and after them. Below a rank's rounds is the
+    work on its GPU's stream.
+
+    Args:
+        trace: made by `synk.trace`, after its block; or the file that it has written.
+        ax: axes to draw into. Default: those of a new figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ArgumentError: the trace has no rounds, or the file is none.
+        WorldError: the trace is not over.
+        ModuleNotFoundError: matplotlib is not installed.
+
+    Example:
+        >>> import synknumba as synk
+        >>> synk.plot.timeline("run.json").figure.savefig("run.svg")  # doctest: +SKIP
+    """
+    if not isinstance(trace, Trace | str | os.PathLike):
+        raise ArgumentError(f"timeline draws what synk.trace has made, or the name of its file, got {_told(trace)}")
+    records = trace.records() if isinstance(trace, Trace) else read(Path(trace))
+    names = {one["pid"]: one["args"]["name"] for one in records if one["ph"] == "M" and one["name"] == "process_name"}
+    spans = [one for one in records if one["ph"] == "X" and one["cat"] in _DRAWN]
+    functions = sorted({one["name"] for one in spans if one["cat"] == "wait"})
+    if not functions:
+        raise ArgumentError("the trace has no rounds to draw; make calls in its with block")
+    lines = {pid: place for place, pid in enumerate(sorted(names, key=lambda pid: (names[pid] != SCRIPT, names[pid])))}
+    colors = {name: COLORS[place % len(COLORS)] for place, name in enumerate(functions)}
+    first, last = min(one["ts"] for one in spans), max(one["ts"] + one["dur"] for one in spans)
+    unit, factor = next(
+        (name, size) for name, size in (("s", 1e6), ("ms", 1e3), ("µs", 1.0)) if last - first > size or size == 1.0
+    )
+    axes = _figure("timeline", 1, 1, (9.0, 1.0 + 0.45 * len(lines))) if ax is None else _checked(ax, "timeline")
+    bars: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
+    for one in spans:
+        place = (one["ts"] - first) / factor, max(one["dur"], (last - first) / 5000) / factor  # thinner, it would not show
+        bars.setdefault((one["pid"], one["cat"], one["name"]), []).append(place)
+    for (pid, kind, name), places in bars.items():
+        low, height = lines[pid] + _DRAWN[kind], 0.3 if kind == "device" else 0.7
+        axes.broken_barh(places, (low, height), facecolors=colors.get(name, INK))
+    axes.set_yticks(list(lines.values()), [names[pid] for pid in lines])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"time ({unit})")
+    for name, color in colors.items():
+        axes.broken_barh([], (0, 0), facecolors=color, label=name)
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, labelcolor=INK if ax is None else None)
     return axes
 
 

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Self, final
 
 from synknumba._errors import ArgumentError, SynkError, WorldError
-from synknumba._timeline.picture import draw
 from synknumba._timeline.summary import Summary, summarise
 from synknumba._timeline.tracks import Record, tracks, write
 from synknumba._types import known_options
@@ -98,19 +97,6 @@ class Trace:
         if self._found is None:
             raise WorldError("the trace is not over; ask after its with block")
         return self._found
-
-    def timeline(self, ax: Any = None) -> Any:
-        """Draws the rounds of the script and the ranks over time, by Matplotlib; returns the axes.
-
-        Args:
-            ax: axes to draw in; None for new ones.
-
-        Raises:
-            WorldError: the trace is not over.
-            ArgumentError: it has no rounds.
-            ModuleNotFoundError: Matplotlib is not installed.
-        """
-        return draw(self.records(), ax)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the file; its name ends in .json, or in .json.gz to pack it."""

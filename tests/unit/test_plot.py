@@ -1,5 +1,6 @@
 """Pictures: the data in the axes, against NumPy's quartiles and closed forms; labels, styles and refusals."""
 
+import json
 import math
 import sys
 from itertools import pairwise
@@ -349,3 +350,28 @@ def test_without_matplotlib(monkeypatch):
     ) as info:
         synk.plot.scaling(TIMES)
     assert info.value.name == "matplotlib"
+
+
+def test_timeline(tmp_path):
+    names = [("M", 7, "script"), ("M", 8, "rank 0")]
+    records = [{"ph": ph, "pid": pid, "name": "process_name", "args": {"name": name}} for ph, pid, name in names]
+    spans = [
+        (7, "wait", "f", 0.0, 900.0),
+        (7, "bind", "bind", 900.0, 50.0),
+        (7, "wait", "g", 950.0, 550.0),
+        (8, "round", "f", 10.0, 880.0),
+    ]
+    records += [{"ph": "X", "pid": p, "tid": 0, "cat": c, "name": n, "ts": t, "dur": d} for p, c, n, t, d in spans]
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"traceEvents": records}))
+    axes = synk.plot.timeline(path)
+    assert [one.get_text() for one in axes.get_yticklabels()] == ["script", "rank 0"]
+    assert axes.get_xlabel() == "time (ms)"
+    assert [one.get_text() for one in axes.get_legend().get_texts()] == ["f", "g"]
+    boxes = sorted((box.x0, round(box.x1, 6)) for one in axes.collections for box in (p.get_extents() for p in one.get_paths()))
+    assert boxes == [(0.0, 0.9), (0.01, 0.89), (0.9, 0.95), (0.95, 1.5)]
+    path.write_text(json.dumps({"traceEvents": records[:2]}))
+    with pytest.raises(synk.ArgumentError, match="no rounds to draw"):
+        synk.plot.timeline(path)
+    with pytest.raises(synk.ArgumentError, match=r"timeline draws what synk.trace has made, .*got 3"):
+        synk.plot.timeline(3)
