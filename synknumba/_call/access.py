@@ -21,9 +21,10 @@ import builtins
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FunctionType
-from typing import Any, cast
+from typing import Any, cast, final
 
 import numpy as np
 
@@ -244,43 +245,92 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(value)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A use of elements of a parameter, as the source shows it.
+
+    Attributes:
+        line: in the file.
+        index: the text in the brackets, or of the second argument of an atomic operation; None if there is none.
+        is_first: whether that is certainly the constant 0.
+        is_stored: whether it is a store.
+    """
+
+    line: int
+    index: str | None
+    is_first: bool
+    is_stored: bool
+
+
 def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
     """Returns the parameters that a function stores to, with the line of the first store; empty if there is no source."""
+    found: dict[str, int] = {}
+    for name, use in element_uses(function):
+        if use.is_stored:
+            found.setdefault(name, use.line)
+    return found
+
+
+def element_uses(function: Callable[..., Any]) -> list[tuple[str, Use]]:
+    """Returns where a function stores to parameters, or reads elements of them; empty if there is no source."""
     definition = read_function(function)
     if definition is None:
-        return {}
+        return []
     names = {argument.arg for argument in definition.tree.args.args}
-    found: dict[str, int] = {}
     nodes = definition.own
-    for node in nodes:
-        for name in _stored(node) & names:
-            found.setdefault(name, node.lineno)  # type: ignore[attr-defined]  # statements and calls have lines
     added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}  # on an array, `x += …` works in place
     stores = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-    rebound = {node.id for node in stores if id(node) not in added_to}
-    return {name: line for name, line in found.items() if name not in rebound}
+    names -= {node.id for node in stores if id(node) not in added_to}
+    found: list[tuple[str, Use]] = []
+    for node in nodes:
+        read = node if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) else None
+        for name, index in _stored(node) if read is None else _elements(read):
+            if name in names:
+                text = None if index is None else ast.unparse(index)
+                text = text[1:-1] if text is not None and isinstance(index, ast.Tuple) else text
+                first = index is not None and _is_zero(index, definition, function)
+                found.append((name, Use(node.lineno, text, first, read is None)))  # type: ignore[attr-defined]  # these have lines
+    return found
 
 
-def _stored(node: ast.AST) -> set[str]:
-    """Returns the names to whose elements a statement or call stores."""
+def _is_zero(index: ast.expr, definition: Definition, function: Callable[..., Any]) -> bool:
+    """Returns whether an index is 0, `(0,)`, or a name that a function finds outside, and that is 0."""
+    match index:
+        case ast.Constant(value=value):
+            return type(value) is int and value == 0
+        case ast.Tuple(elts=[one]):
+            return _is_zero(one, definition, function)
+        case ast.Name(id=name) if name not in definition.stored and name not in definition.parameters:
+            try:
+                around = inspect.getclosurevars(function)
+            except (TypeError, ValueError):
+                return False
+            found = around.nonlocals.get(name, around.globals.get(name))
+            return isinstance(found, int | np.integer) and found == 0
+    return False
+
+
+def _stored(node: ast.AST) -> list[tuple[str, ast.expr | None]]:
+    """Returns the names to whose elements a statement or call stores, each with its first index."""
     match node:
         case ast.Assign(targets=targets):
-            return {name for target in targets for name in _elements(target)}
+            return [pair for target in targets for pair in _elements(target)]
         case ast.AugAssign(target=ast.Name(id=name)):
-            return {name}
+            return [(name, None)]
         case ast.AugAssign(target=target):
-            return set(_elements(target))
-        case ast.Call(args=[ast.Name(id=name), *_]) if atomic_operation(node) is not None:
-            return {name}
-    return set()
+            return _elements(target)
+        case ast.Call(args=[ast.Name(id=name), *others]) if atomic_operation(node) is not None:
+            return [(name, others[0] if others else None)]
+    return []
 
 
-def _elements(target: ast.expr) -> list[str]:
+def _elements(target: ast.expr) -> list[tuple[str, ast.expr | None]]:
     match target:
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
-            return [name for one in targets for name in _elements(one)]
-        case ast.Subscript(value=ast.Name(id=name)):
-            return [name]
+            return [pair for one in targets for pair in _elements(one)]
+        case ast.Subscript(value=ast.Name(id=name), slice=index):
+            return [(name, index)]
         case ast.Subscript(value=ast.Subscript() as inner) | ast.Attribute(value=ast.Subscript() as inner):
             return _elements(inner)
     return []

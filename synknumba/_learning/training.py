@@ -18,7 +18,7 @@ import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._api import function, parallel
-from synknumba._call.access import written_parameters
+from synknumba._call.access import element_uses
 from synknumba._call.arguments import IndexRange
 from synknumba._call.distribute import Distributed
 from synknumba._call.function import Function
@@ -500,7 +500,7 @@ class _Gradient:
         self.inputs = inputs if inputs is not None else _inputs(plain, self.name, after)
         _check_names(self.inputs)
         if self.is_kernel:
-            self._check_writes(plain)
+            self._check_order(plain)
         for what, several in (("broadcast", broadcast), ("sliceable", sliceable)):
             for one in several:
                 if one not in self.inputs:
@@ -511,14 +511,38 @@ class _Gradient:
         if not self.divided:
             raise ArgumentError(f"all inputs of {self.name} are in broadcast=, so that it has no rows to divide")
 
-    def _check_writes(self, kernel: Callable[..., Any]) -> None:
-        """Raises `ArgumentError` for a kernel whose source shows that it writes to the parameters: replicas must stay equal."""
-        written = written_parameters(kernel)
-        for name in [*inspect.signature(kernel).parameters][len(self.inputs) :][: self._leaves]:
-            if name in written:
+    def _check_order(self, kernel: Callable[..., Any]) -> None:
+        """Raises `ArgumentError` for a kernel whose source shows that its parameters stand in another order.
+
+        A store to the parameters, which must stay equal on ranks, or to another element of the loss than its only one, would
+        be made silently.
+        """
+        after = [*inspect.signature(kernel).parameters][len(self.inputs) :]
+        if len(after) != 2 * self._leaves + 1:
+            raise ArgumentError(
+                f"{self.name} has {', '.join(after) or 'no parameters'} behind its inputs, but needs {self._leaves} for the "
+                "model's parameters, the loss, and a slope for each of them: (*batch, *params, loss, *slopes)"
+            )
+        params, loss, slopes = after[: self._leaves], after[self._leaves], after[self._leaves + 1 :]
+        meant = None if "loss" in loss.lower() else next((one for one in (*params, *slopes) if "loss" in one.lower()), None)
+        order = (
+            "A kernel has the parameters (*batch, *params, loss, *slopes), in this order, with a slope for each of params: of "
+            f"{self.name} the batch is {', '.join(self.inputs)}, params {', '.join(params)}, the loss {loss}, and slopes "
+            f"{', '.join(slopes)}{'' if meant is None else f'; write {meant} behind the parameters and before the slopes'}"
+        )
+        for name, use in element_uses(kernel):
+            place = f"{self.name} ({kernel.__code__.co_filename}:{use.line})"
+            if name in params and use.is_stored:
+                way_out = "" if name == meant else "; add to its slope, with which the optimiser makes the step"
                 raise ArgumentError(
-                    f"{self.name} ({kernel.__code__.co_filename}:{written[name]}) writes to {name}, a parameter of the model, "
-                    "which ranks with other rows would not do; add to its slope, with which the optimiser makes the step"
+                    f"{place} writes to {name}, a parameter of the model, which ranks with other rows would not do{way_out}. "
+                    f"{order}"
+                )
+            if name == loss and not use.is_first:
+                element = name if use.index is None else f"{name}[{use.index}]"
+                raise ArgumentError(
+                    f"{place} {'writes to' if use.is_stored else 'reads'} {element}, but {name} stands where the loss does, "
+                    f"which has one element: {name}[0], or cuda.atomic.add({name}, 0, …). {order}"
                 )
 
     def free(self, *names: str) -> list[str]:

@@ -33,6 +33,44 @@ def writes(x, y, w, loss, slope):
     w[0] = x[0, 0]
 
 
+@cuda.jit
+def slope_before_loss(x, y, w, slope, loss):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(loss, 0, y[i])
+        for j in range(2):
+            cuda.atomic.add(slope, j, x[i, j])
+
+
+@cuda.jit
+def assigns_in_the_wrong_order(x, y, w, slope, loss):
+    slope[1] += x[0, 0]
+
+
+@cuda.jit
+def adds_to_all_of_the_loss(x, y, w, loss, slope):
+    loss += x[0, 0]
+
+
+@cuda.jit
+def without_slopes(x, y, w, loss):
+    cuda.atomic.add(loss, 0, w[1] * x[0, 0])
+
+
+@cuda.jit
+def for_two(x, y, w, b, loss, w_slope, b_slope):
+    cuda.atomic.max(loss, 0, x[0, 0])
+
+
+FIRST = 0
+
+
+@cuda.jit
+def at_a_named_place(x, y, w, loss, slope):
+    loss[FIRST] = loss[(0,)] + 0 * slope[FIRST + 1]
+    cuda.atomic.add(loss, (0,), x[0, 0])
+
+
 BAD = [
     (lambda: make(gradient, np.zeros(2), 0.1), "needs an optimiser of synk.optim, such as adam.*got 0.1"),
     (lambda: make(gradient, np.zeros(2), optim.adam), r"call it, as in adam\(1e-3\)"),
@@ -46,6 +84,22 @@ BAD = [
     (lambda: make(lambda w: (0, w), np.zeros(2), SGD), "none is left for the batch"),
     (lambda: make(lambda *all: (0, all), np.zeros(2), SGD), r'name its inputs, as in inputs=\("x", "y"\)'),
     (lambda: make(writes, np.zeros(2), SGD), r"writes \(.*:\d+\) writes to w, a parameter of the model.*add to its slope"),
+    (
+        lambda: make(slope_before_loss, np.zeros(2), SGD),
+        r"_errors.py:\d+\) writes to slope\[j\], but slope stands where the loss does.*: slope\[0\], .*"
+        r"\(\*batch, \*params, loss, \*slopes\).*the batch is x, y, params w, the loss slope, and slopes loss; write loss",
+    ),
+    (lambda: make(assigns_in_the_wrong_order, np.zeros(2), SGD), r"writes to slope\[1\].* and slopes loss; write loss behind"),
+    (lambda: make(adds_to_all_of_the_loss, np.zeros(2), SGD), r"writes to loss, but .*one element: loss\[0\].* slopes slope$"),
+    (lambda: make(without_slopes, np.zeros(2), SGD), r"reads w\[1\], but w stands.*with a slope for each of params: .*"),
+    (
+        lambda: make(for_two, np.zeros(2), SGD),
+        "writes to loss, a parameter .* not do. A kernel .*x, y, w, b, params loss, the loss w_sl",
+    ),
+    (
+        lambda: make(kernel, np.zeros(2), SGD, inputs=("x",)),
+        r"has y, w, loss, slope behind its inputs, but needs 1 for the model",
+    ),
     (lambda: make(gradient, synk.variable(np.zeros(2)), SGD), "made by synk.flatten"),
     (lambda: make(gradient, np.zeros(2, int), SGD), "of float32 or float64, got int64"),
     (lambda: make(gradient, [np.zeros(2), np.zeros(2, np.float32)], SGD), "flatten needs arrays of one dtype"),
@@ -57,6 +111,10 @@ BAD = [
     (lambda: optim.updater(SGD, synk.flatten(np.zeros(2)), synk.variable(np.zeros(2))), "gradient as a variable made by"),
     (lambda: optim.updater(SGD, synk.flatten(np.zeros(2)), synk.flatten(np.zeros(3))), "gradient is value with shapes"),
 ]
+
+
+def test_the_loss_of_a_kernel_at_a_named_place():
+    assert make(at_a_named_place, np.zeros(2), SGD).steps == 0
 
 
 @pytest.mark.parametrize(("call", "text"), BAD, ids=range(len(BAD)))
