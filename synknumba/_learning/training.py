@@ -587,19 +587,30 @@ class _Gradient:
                     f"{option}= selects rows by number, but {self.inputs[index]} is an index range; pass the numbers as an "
                     f"array, such as np.arange({len(given[index])})"
                 )
-        for index in self.divided:
-            for leaf in take_apart(given[index])[0]:
-                if isinstance(leaf, Variable) or (isinstance(leaf, Data) and leaf.minibatch):  # has the rows of the batch
-                    continue
-                rows = _length(leaf)
-                if rows is not None:
-                    return rows
-        names = [self.inputs[index] for index in self.divided]
-        several = f"{', '.join(names)} are variables" if len(names) > 1 else f"{names[0]} is a variable"
-        raise BatchError(
-            f"{option}= selects rows of arrays, but {several}, whose rows are on the ranks. Pass an array of their numbers "
-            f"there: def {self.name}(rows, {', '.join(self.inputs)}, …), which takes {names[0]}[rows]"
-        )
+        leaves = [(self.inputs[index], leaf) for index in self.divided for leaf in take_apart(given[index])[0]]
+        of_batch = (one for one in leaves if not isinstance(one[1], Variable) and not getattr(one[1], "minibatch", False))
+        selected, array = next((one for one in of_batch if _length(one[1]) is not None), ("", None))
+        if array is None:
+            names = [self.inputs[index] for index in self.divided]
+            several = f"{', '.join(names)} are variables" if len(names) > 1 else f"{names[0]} is a variable"
+            raise BatchError(
+                f"{option}= selects rows of arrays, but {several}, whose rows are on the ranks. Pass an array of their numbers "
+                f"there: def {self.name}(rows, {', '.join(self.inputs)}, …), which takes {names[0]}[rows]"
+            )
+        scattered = [
+            name
+            for name, leaf in leaves
+            if isinstance(leaf, Variable) and state_of(leaf).sharded and name not in self._sliceable
+        ]
+        if scattered and (scattered[0] == leaves[0][0] or not _may_have_row_numbers(array)):
+            first = scattered[0]
+            raise BatchError(
+                f"{option}= selects rows of arrays, as {selected}, but {first} is a scattered variable, whose rows are on the "
+                f"ranks, so that its rows would not be those of {selected}. Pass an array as {first}, too, such as "
+                f"synk.gather({first}, nd_up=0), or scatter both, and pass an array of row numbers before them: "
+                f"def {self.name}(rows, {first}, …), which takes {first}[rows]"
+            )
+        return len(array)
 
     def leaves_out_ranks(self, given: Sequence[Any], selected: int | None, world_size: int) -> bool:
         """Returns whether a rank may have no rows, on which a function is not called.
@@ -681,6 +692,12 @@ def _length(value: Any) -> int | None:
         return len(value)
     except TypeError:
         return None
+
+
+def _may_have_row_numbers(array: Any) -> bool:
+    """Returns whether an array can be an index of rows: ints, or a mask, along one axis."""
+    found = array if isinstance(array, Data | np.ndarray) else np.asarray(array)
+    return found.ndim == 1 and found.dtype.kind in "iub"
 
 
 def _lengths(variable: Variable) -> list[int]:

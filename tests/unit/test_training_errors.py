@@ -187,6 +187,13 @@ CALLS = [
     (lambda step: step(2.0, Y), "x is the first input of gradient that is divided, and must be an array.*got 2.0"),
     (lambda step: step(*scattered(X, Y), batch=[0, 1]), r"x, y are variables.*def gradient\(rows, x, y, …\), .*x\[rows\]"),
     (lambda step: step.epoch(*scattered(X, Y), order=[[0, 1]]), "order= selects rows of arrays, but x, y are variables"),
+    (
+        lambda step: step(X, *scattered(Y), batch=[0, 1]),
+        r"batch= selects rows of arrays, as x, but y is a scattered variable.*gather\(y, nd_up=0\).*y\[rows\]",
+    ),
+    (lambda step: step.submit(X, *scattered(Y), batch=[0, 1]), "batch= selects rows of arrays, as x, but y is a scattered"),
+    (lambda step: step.epoch(synk.data(X), *scattered(Y), order=[[0, 1]]), "order= selects rows of arrays, as x, but y"),
+    (lambda step: step.epoch(*scattered(X), np.arange(6), order=[[0, 1]]), "order= selects rows of arrays, as y, but x"),
     (lambda step: in_a_sequence(lambda: step(X, Y)), "cannot be part of body.*in one round; .* synk.optim.updater"),
     (lambda step: in_a_sequence(lambda: step.epoch(X, Y, order=[[0]])), "cannot be part of body"),
     (lambda step: in_a_sequence(lambda: step.submit(X, Y)), "cannot be part of body"),
@@ -246,6 +253,16 @@ def test_a_minibatch_input_before_the_array_of_which_rows_are_selected():
     weights, y = synk.data(np.array([1.0, 10.0]), minibatch=True), np.arange(6.0)
     assert step(weights, y, batch=[-1, -2]) == (5 + 40) / 2
     assert step.epoch(weights, y, order=[[0, 1], [2, 3]]).tolist() == [10 / 2, (2 + 30) / 2]
+
+
+def test_replicas_and_sliceable_variables_beside_the_array_of_which_rows_are_selected():
+    def sums(x, y, w):
+        return x.sum() + y.sum(), w * len(x)
+
+    whole = synk.variable(np.ones(5))
+    assert make(sums, np.zeros(2), SGD)(np.arange(6.0), whole, batch=[2, 3]) == (5 + 2 * 5) / 2  # on each rank
+    (rows,) = scattered(np.arange(6.0))
+    assert make(sums, np.zeros(2), SGD, sliceable=("y",))(np.arange(6.0), rows, batch=[2, 3]) == (5 + 15) / 2
 
 
 def test_plans_of_minibatches():
