@@ -812,7 +812,9 @@ def add_sums(
         return
     given = _read_only(params)
     found = gradient(*batch, *(given if spreads else (given,)))
-    for target, value in zip(targets, _checked(found, structure, targets), strict=True):
+    values = _checked(found, structure, targets)
+    _check_range(values[-1], targets[-1].dtype)
+    for target, value in zip(targets, values, strict=True):
         target[...] = target + value if adds else value
     if adds:
         sums["rows"] += rows
@@ -853,6 +855,16 @@ def _checked(found: Any, structure: Any, targets: Sequence[Any]) -> list[Any]:
             raise DataError(f"{what} must be of real numbers, got {shown(value)}; return the loss first, then slopes")
         raise DataError(f"{what} must have shape {target.shape}, got {np.shape(value)}; return the loss first, then slopes")
     return values
+
+
+def _check_range(loss: Any, dtype: Any) -> None:
+    """Raises `DataError` for a finite loss that is an infinity in the dtype of the sums; on cores, where asking is no wait."""
+    largest = np.finfo(dtype).max
+    if isinstance(loss, np.ndarray | np.generic) and largest < np.abs(loss) < np.inf:
+        raise DataError(
+            f"the loss, a sum over rows, is {loss:.3g}, beyond what {dtype}, the dtype of the parameters and of sums, can be; "
+            "pass parameters of float64, or divide loss and slopes by a number"
+        )
 
 
 def _like(target: Any, value: Any) -> Any:

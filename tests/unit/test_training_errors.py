@@ -363,6 +363,14 @@ def test_large_finite_gradients():
     np.testing.assert_allclose(step.params.get_value(), [-2, -2])
 
 
+def test_a_loss_beyond_the_dtype_of_the_parameters():
+    step = make(lambda x, y, w: (np.float64(1e39), w), np.zeros(2, np.float32), SGD)
+    with pytest.raises(synk.DataError, match=r"the loss, .*is 1e\+39, beyond what float32, .*parameters of float64, or divide"):
+        step(X, Y)
+    assert make(lambda x, y, w: (np.float64(3e39), w), np.zeros(2), SGD)(X, Y) == 1e39
+    assert make(lambda x, y, w: (np.inf, w), np.zeros(2, np.float32), SGD)(X, Y) == np.inf
+
+
 def test_rows_of_submitted_steps_are_not_those_of_the_next():
     def slowly(x, w):
         time.sleep(0.05)  # the next step is asked for meanwhile
