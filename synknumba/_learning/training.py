@@ -9,7 +9,7 @@ for any division of rows. Every rank then makes the same step, and replicas stay
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from keyword import iskeyword
 from typing import Any, final
@@ -578,6 +578,26 @@ class _Gradient:
             )
         if not rows:
             raise BatchError(f"a step of {self.name} needs rows, and {name} has none")
+        self._check_lists(given)
+
+    def _check_lists(self, given: Sequence[Any]) -> None:
+        """Raises `ArgumentError` for lists of numbers as long as the rows beside them, which every rank would get whole."""
+        lists = [(self.inputs[index], one) for index in self.divided for one in _lists(given[index])]
+        if not lists:
+            return
+        leaves = [leaf for index in self.divided for leaf in take_apart(given[index])[0]]
+        lengths = {_rows_beside(leaf) for leaf in leaves}
+        if isinstance(given[self.divided[0]], range):
+            lengths.add(len(given[self.divided[0]]))
+        for name, one in lists:
+            if len(one) in lengths:
+                instead = f"np.asarray({name})"
+                if isinstance(one, range):
+                    instead = f"synk.arange({len(one)})" if one == range(len(one)) else f"np.arange{str(one)[5:]}"
+                raise ArgumentError(
+                    f"{name} is a {type(one).__name__} as long as the rows, {len(one)}, which every rank would get whole; pass "
+                    f'{instead} to have its rows divided, or name it in broadcast=("{name}",)'
+                )
 
     def rows_to_select(self, given: Sequence[Any], option: str) -> int:
         """Returns the number of rows among which `batch=` or `order=` selects; raises `BatchError` where it cannot."""
@@ -692,6 +712,30 @@ def _length(value: Any) -> int | None:
         return len(value)
     except TypeError:
         return None
+
+
+def _lists(value: Any) -> Iterator[Sequence[Any]]:
+    """Yields the ranges in an input, and its lists and tuples of several items without an array among them."""
+    if isinstance(value, range):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _lists(one)
+    elif isinstance(value, list | tuple):
+        leaves = take_apart(value)[0]
+        if len(value) > 1 and not any(isinstance(leaf, Variable | range) or getattr(leaf, "ndim", 0) for leaf in leaves):
+            yield value
+        else:
+            for one in value:
+                yield from _lists(one)
+
+
+def _rows_beside(leaf: Any) -> int | None:
+    """Returns the number of rows of an array, of an index range, or of a scattered variable; None of anything else."""
+    if isinstance(leaf, Variable):
+        state = state_of(leaf)
+        return sum(_lengths(leaf)) if state.sharded and not state.is_tree else None
+    return _length(leaf) if isinstance(leaf, IndexRange) or getattr(leaf, "ndim", False) else None
 
 
 def _may_have_row_numbers(array: Any) -> bool:

@@ -194,6 +194,12 @@ CALLS = [
     (lambda step: step.submit(X, *scattered(Y), batch=[0, 1]), "batch= selects rows of arrays, as x, but y is a scattered"),
     (lambda step: step.epoch(synk.data(X), *scattered(Y), order=[[0, 1]]), "order= selects rows of arrays, as x, but y"),
     (lambda step: step.epoch(*scattered(X), np.arange(6), order=[[0, 1]]), "order= selects rows of arrays, as y, but x"),
+    (lambda step: step(X, Y.tolist()), r"y is a list as long as the rows, 6, .*np.asarray\(y\) .* in broadcast=\(\"y\",\)"),
+    (lambda step: step.epoch(synk.data(X), tuple(Y), order=[[0, 1]]), r"y is a tuple as long as the rows, 6"),
+    (lambda step: step(X, range(6)), r"y is a range as long as the rows, 6, .*pass synk.arange\(6\)"),
+    (lambda step: step(range(1, 7), Y), r"x is a range as long as the rows, 6, .*pass np.arange\(1, 7\)"),
+    (lambda step: step(*scattered(X), X.tolist()), "y is a list as long as the rows, 6"),
+    (lambda step: step([X, {"a": Y.tolist()}], Y), "x is a list as long as the rows, 6"),
     (lambda step: in_a_sequence(lambda: step(X, Y)), "cannot be part of body.*in one round; .* synk.optim.updater"),
     (lambda step: in_a_sequence(lambda: step.epoch(X, Y, order=[[0]])), "cannot be part of body"),
     (lambda step: in_a_sequence(lambda: step.submit(X, Y)), "cannot be part of body"),
@@ -253,6 +259,13 @@ def test_a_minibatch_input_before_the_array_of_which_rows_are_selected():
     weights, y = synk.data(np.array([1.0, 10.0]), minibatch=True), np.arange(6.0)
     assert step(weights, y, batch=[-1, -2]) == (5 + 40) / 2
     assert step.epoch(weights, y, order=[[0, 1], [2, 3]]).tolist() == [10 / 2, (2 + 30) / 2]
+
+
+def test_lists_that_are_no_rows():
+    step = make(lambda x, y, w: (sum(y), w), np.zeros(2), SGD, broadcast=("y",))
+    assert step(X, [1.0, 2.0, 3.0, 0.0, 0.0, 0.0]) == 2 * 6 / 6
+    step = make(lambda x, betas, w: (betas[0], w), np.zeros(2), SGD)
+    assert step(X, (0.5, 2.0)) == step([X, Y], [0.5]) == 2 * 0.5 / 6
 
 
 def test_replicas_and_sliceable_variables_beside_the_array_of_which_rows_are_selected():
