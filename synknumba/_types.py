@@ -28,7 +28,10 @@ Grid: TypeAlias = Block | Literal["elements"] | GridRule | None
 
 
 class Span(NamedTuple):
-    """Consecutive indices start, start + 1, …, stop − 1: of one launch's part of an index range, or of a rank's own rows."""
+    """Consecutive indices start, start + 1, …, stop − 1: of one launch's part of an index range, or of a rank's own rows.
+
+    Kernels get it; Python functions get `range(start, stop)`.
+    """
 
     start: int
     stop: int

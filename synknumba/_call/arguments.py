@@ -37,7 +37,7 @@ def array_hint(value: object) -> str:
 def arange(n: int) -> IndexRange:
     """Returns an index range that is sharded over the ranks and takes no memory.
 
-    A kernel or Python function receives a `Span`: the rank's part is `span.start` … `span.stop` − 1.
+    A kernel receives a `Span`, and a Python function a `range`: the rank's part is `rows.start` … `rows.stop` − 1.
 
     Args:
         n: number of indices, 0 to 2^62; ranks count in int64.

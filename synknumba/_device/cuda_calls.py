@@ -95,7 +95,7 @@ def _kind(name: str, leaf: Any) -> Any:
     """Returns what a recording depends on in an argument."""
     if isinstance(leaf, cupy.ndarray):
         return leaf.data.ptr, leaf.shape, leaf.strides, leaf.dtype.str
-    if leaf is None or isinstance(leaf, bool | int | float | complex | str | np.generic | tuple):
+    if leaf is None or isinstance(leaf, bool | int | float | complex | str | range | np.generic | tuple):
         return type(leaf), repr(leaf)  # −0.0 is not 0.0, and NaN is NaN
     raise RecordError(
         f"{name} has record=True, which takes arrays, numbers, texts and trees of them; got a {type(leaf).__name__}. Leave "

@@ -55,7 +55,7 @@ from synknumba._ops.tree import count_leaves, describe, parts_like, paths, unfla
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._rowwise.generate import define
 from synknumba._tracing import STEP
-from synknumba._types import Array, Block, Grid, Span, known_options, shown
+from synknumba._types import Array, Block, Grid, known_options, shown
 from synknumba._variables.collectives import all_reduce, get_lengths
 from synknumba._variables.create import flatten
 from synknumba._variables.variable import Variable, state_of, vector_of
@@ -849,7 +849,7 @@ def add_sums(
     targets, structure = take_apart(sums["gradient"])
     targets.append(sums["loss"])
     counted = batch[first]
-    rows = counted.stop - counted.start if isinstance(counted, Span) else len(take_apart(counted)[0][0])
+    rows = len(take_apart(counted)[0][0])
     if not rows:
         for target in () if adds else (*targets, sums["rows"]):
             target[...] = 0

@@ -22,7 +22,7 @@ from synknumba._rank import spans
 from synknumba._rank.result_writer import ResultWriter
 from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows
 from synknumba._rank.update_routine import variable_updates
-from synknumba._types import Array, UserOp
+from synknumba._types import Array, Span, UserOp
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import News, Returned
 from synknumba._wire.program import Constant, Held, HeldRows, Param, Program, Sharded, Tree, Update
@@ -145,7 +145,8 @@ class FunctionRoutine(Routine):
     def argument(self, slot: object, param: Any, rows: SliceRows | None, values: tuple[Any, ...], moves: Moves) -> Any:
         if isinstance(param, Constant) and not _is_fixed(param.value):
             return _Passed(slot, param.value)
-        return super().argument(slot, param, rows, values, moves)
+        found = super().argument(slot, param, rows, values, moves)
+        return range(*found) if isinstance(found, Span) else found  # a `Span` has a length of 2, and these two as items
 
     def _call_with(self, arguments: dict[str, Any]) -> Callable[[], Any]:
         """Returns a callable that calls the function, which may modify dicts, lists and objects: it gets new ones."""

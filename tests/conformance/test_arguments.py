@@ -294,6 +294,34 @@ def test_a_batch_of_an_index_range_keeps_the_indices(world):
         assert got == sum(i * i for i in chosen)
 
 
+@synk.function(outputs="sum")
+def squares_of(rows):
+    assert type(rows[0]) is range
+    return len(rows[0]), sum(i * i for i in rows[0]), (np.asarray(rows[0]) ** 2).sum(), rows[0].stop - rows[0].start
+
+
+@synk.function(outputs="sum")
+def own_rows(u, own):
+    assert type(own) is range
+    return len(own), float(u[own.start : own.stop].sum()), float(np.asarray(u)[list(own)].sum())
+
+
+def test_an_index_range_is_a_range_in_a_function(world):
+    n, wanted = 101, sum(i * i for i in range(101))
+    for call in (squares_of, squares_of.as_serial):
+        for num_slices in (1, 3):
+            assert call([synk.arange(n)], num_slices=num_slices) == (n, wanted, wanted, n)
+    assert squares_of([synk.arange(n)], batch=slice(2, 4)) == (2, 13, 13, 2)
+    v = synk.scatter(synk.variable(np.arange(12.0)), halo=1)
+
+    @synk.sequence
+    def body(v):
+        return own_rows(v, synk.OWN)
+
+    for found in (own_rows(v, synk.OWN), body(v)):
+        assert tuple(map(float, found)) == (12, 66, 66)
+
+
 def test_constants_of_a_rank_in_a_function(world):
     size = world.world_size
     own = [np.float32(r + 0.5) for r in range(size)]

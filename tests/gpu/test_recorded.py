@@ -55,6 +55,17 @@ def test_results_are_the_scripts(world):
     assert_array_equal(same(v)[0], np.ones(10))
 
 
+def test_index_ranges_and_own_rows(world):
+    def total(x, rows, u, own):
+        return x.sum() + rows.start + len(rows), u[own.start : own.stop].sum()
+
+    record = synk.function(record=True, outputs="sum")(total)
+    u = synk.scatter(synk.variable(np.arange(12.0)), halo=1)
+    for n in (10, 10, 10, 20):
+        found = record(np.ones(n), synk.arange(n), u, synk.OWN)
+        assert tuple(map(float, found)) == (2 * n + sum(k * n // world.world_size for k in range(world.world_size)), 66)
+
+
 def looks(x, v):
     return x * float(x.sum())
 

@@ -297,7 +297,14 @@ def adds_indices(rows, w, loss, slope):
         cuda.atomic.add(slope, 0, rows.start + i)
 
 
-@pytest.mark.parametrize("how", [lambda rows, w: (0.0, w * 0 + sum(range(rows.start, rows.stop))), adds_indices])
+INDICES = [
+    lambda rows, w: (0.0, w * 0 + sum(range(rows.start, rows.stop))),
+    lambda rows, w: (0.0, w * 0 + np.asarray(rows).sum() + len(rows) * 0),
+    adds_indices,
+]
+
+
+@pytest.mark.parametrize("how", INDICES, ids=["numbers", "array", "kernel"])
 def test_indices_as_the_first_input(how):
     step = make(how, np.zeros(1), optim.sgd(1.0))
     step(synk.arange(20))
