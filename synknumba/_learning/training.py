@@ -17,6 +17,7 @@ from typing import Any, final
 import numpy as np
 
 from synknumba import _tracing as tracing
+from synknumba import simt
 from synknumba._api import function, parallel
 from synknumba._call.access import element_uses
 from synknumba._call.arguments import IndexRange
@@ -38,6 +39,7 @@ from synknumba._errors import (
     shortened,
 )
 from synknumba._host.data import Data
+from synknumba._learning.gradient_check import Inputs, check_gradient, may_be_row_numbers
 from synknumba._learning.transform import Optimizer, check_optimizer
 from synknumba._learning.updater import (
     BAD_NUMBERS,
@@ -50,12 +52,13 @@ from synknumba._learning.updater import (
     Updater,
     check_vector,
 )
+from synknumba._ops.launch import LaunchConfig
 from synknumba._ops.rows import Range, select
 from synknumba._ops.tree import count_leaves, describe, parts_like, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._rowwise.generate import define
 from synknumba._tracing import STEP
-from synknumba._types import Array, Block, Grid, known_options, shown
+from synknumba._types import Array, Block, Grid, Span, known_options, shown
 from synknumba._variables.collectives import all_reduce, get_lengths
 from synknumba._variables.create import flatten
 from synknumba._variables.variable import Variable, state_of, vector_of
@@ -200,6 +203,28 @@ class TrainFunction:
         """Returns the plan of a step: its calls, what they read and write, and what ranks wait for."""
         given, order = self._minibatch(batch, named)
         return self._sequence(given, order, num_slices).plan(*self._arguments(given, order))
+
+    @shortened
+    def check(self, *batch: Any, **named: Any) -> None:
+        """Tries the gradient out with few rows, in this process: are its results sums over rows, and its slopes right?
+
+        Sums of two halves of the rows must add up to those of all; and the loss must change as the slopes say, by central
+        differences along random directions, one in each array of the parameters. Functions get NumPy arrays, and kernels run
+        under `simt.check`, which finds races and indices out of bounds. Nothing is changed.
+
+        Args:
+            batch: as for a step; on scattered variables, rows of rank 0 are taken.
+            named: the same by name; `batch=` selects the rows, by default the first 8. A kernel's should be few.
+
+        Raises:
+            DataError: a result is no sum over rows, as a mean, or slopes are not those of the loss.
+            KernelCheckError: as for `simt.check`.
+            ArgumentError: there are fewer than two rows.
+            Others as for a step, and what the gradient raises.
+        """
+        _refuse_in_sequences()
+        rows = named.pop("batch", None)
+        self._gradient.check(self._gradient.named(batch, named), rows, self.params.get_value())
 
     @property
     def state(self) -> dict[str, Any]:
@@ -622,7 +647,7 @@ class _Gradient:
             for name, leaf in leaves
             if isinstance(leaf, Variable) and state_of(leaf).sharded and name not in self._sliceable
         ]
-        if scattered and (scattered[0] == leaves[0][0] or not _may_have_row_numbers(array)):
+        if scattered and (scattered[0] == leaves[0][0] or not may_be_row_numbers(array)):
             first = scattered[0]
             raise BatchError(
                 f"{option}= selects rows of arrays, as {selected}, but {first} is a scattered variable, whose rows are on the "
@@ -631,6 +656,37 @@ class _Gradient:
                 f"def {self.name}(rows, {first}, …), which takes {first}[rows]"
             )
         return len(array)
+
+    def check(self, given: Sequence[Any], rows: Any, params: Any) -> None:
+        """Tries the gradient out with rows of the inputs, None for the first; see `TrainFunction.check`."""
+        selected = None if rows is None else select(rows, self.rows_to_select(given, "batch"))
+        numbers = selected.indices() if isinstance(selected, Range) else None if selected is None else selected.indices
+        divided = [self.inputs[index] for index in self.divided]
+        named = dict(zip(self.inputs, given, strict=True))
+        span = Span if self.is_kernel else range
+        inputs = Inputs(named, divided, self._sliceable, numbers, span, current_world().world_size)
+        if not inputs.count:
+            raise ArgumentError(f"step.check compares {self.name} of some rows with that of their halves, and needs two rows")
+        leaves, structure = take_apart(params)
+        run: list[Any] = [simt.check]  # once; without its shadow memory it is faster
+
+        def evaluate(positions: Array, leaves: Sequence[Array]) -> tuple[Array, list[Array]]:
+            batch, copies = inputs.rows(positions), [one.copy() for one in leaves]
+            if not self.is_kernel:
+                value = unflatten(structure, copies)
+                found = self._function(*batch, *(value if self._spreads else (value,)))
+                *slopes, loss = map(np.asarray, _checked(found, structure, [*leaves, np.zeros(())]))
+                return loss, slopes
+            shapes = {name: one.shape for name, one in zip(self.inputs, batch, strict=True) if isinstance(one, np.ndarray)}
+            source = next((name for name in divided if name in shapes), None)
+            grid, block = LaunchConfig(self._block, self._grid).resolve(len(positions), shapes, source)
+            sums = [np.zeros(one.shape or (1,), one.dtype) for one in (np.zeros((), leaves[0].dtype), *leaves)]
+            how = run.pop() if run else simt.debug
+            how(self._function)[grid, block](*batch, *(one.reshape(one.shape or (1,)) for one in copies), *sums)
+            return sums[0].reshape(()), [one.reshape(like.shape) for one, like in zip(sums[1:], leaves, strict=True)]
+
+        names = [f"params{path}" for path in paths(structure)]
+        check_gradient(evaluate, inputs.count, [np.asarray(leaf) for leaf in leaves], names, self.name)
 
     def leaves_out_ranks(self, given: Sequence[Any], selected: int | None, world_size: int) -> bool:
         """Returns whether a rank may have no rows, on which a function is not called.
@@ -736,12 +792,6 @@ def _rows_beside(leaf: Any) -> int | None:
         state = state_of(leaf)
         return sum(_lengths(leaf)) if state.sharded and not state.is_tree else None
     return _length(leaf) if isinstance(leaf, IndexRange) or getattr(leaf, "ndim", False) else None
-
-
-def _may_have_row_numbers(array: Any) -> bool:
-    """Returns whether an array can be an index of rows: ints, or a mask, along one axis."""
-    found = array if isinstance(array, Data | np.ndarray) else np.asarray(array)
-    return found.ndim == 1 and found.dtype.kind in "iub"
 
 
 def _lengths(variable: Variable) -> list[int]:

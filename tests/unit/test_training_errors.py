@@ -1,6 +1,7 @@
 """Bad input of training: told before anything is sent, or as the rank's own words, and the step can be called again."""
 
 import gc
+import itertools
 import time
 import weakref
 
@@ -202,6 +203,8 @@ CALLS = [
     (lambda step: step([X, {"a": Y.tolist()}], Y), "x is a list as long as the rows, 6"),
     (lambda step: in_a_sequence(lambda: step(X, Y)), "cannot be part of body.*in one round; .* synk.optim.updater"),
     (lambda step: in_a_sequence(lambda: step.epoch(X, Y, order=[[0]])), "cannot be part of body"),
+    (lambda step: in_a_sequence(lambda: step.check(X, Y)), "cannot be part of body"),
+    (lambda step: step.check(X), "a step is missing y"),
     (lambda step: in_a_sequence(lambda: step.submit(X, Y)), "cannot be part of body"),
     (lambda step: step.average(), r"wrap it, as in synk.optim.averaged\("),
 ]
@@ -266,6 +269,146 @@ def test_lists_that_are_no_rows():
     assert step(X, [1.0, 2.0, 3.0, 0.0, 0.0, 0.0]) == 2 * 6 / 6
     step = make(lambda x, betas, w: (betas[0], w), np.zeros(2), SGD)
     assert step(X, (0.5, 2.0)) == step([X, Y], [0.5]) == 2 * 0.5 / 6
+
+
+def of_mean(x, y, w):
+    loss, slope = gradient(x, y, w)
+    return loss / len(x), slope / len(x)
+
+
+def of_mean_slope(x, y, w):
+    loss, slope = gradient(x, y, w)
+    return loss, slope / len(x)
+
+
+def half_of_the_slope(x, y, w):
+    loss, slope = gradient(x, y, w)
+    return loss, slope / 2
+
+
+def with_a_penalty(x, y, w):
+    loss, slope = gradient(x, y, w)
+    return loss + 1, slope
+
+
+def broadcasts(x, y, w):
+    error = x @ w - y[:, None]
+    return (error**2).sum(), 2 * x.T @ error.sum(0)
+
+
+DRAWN = itertools.count()
+
+
+def draws(x, y, w):
+    return float(next(DRAWN)), w * 0
+
+
+def gives_nan(x, y, w):
+    return np.nan, w * 0
+
+
+@cuda.jit
+def right(x, y, w, loss, slope):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        error = x[i, 0] * w[0] + x[i, 1] * w[1] - y[i]
+        cuda.atomic.add(loss, 0, error**2)
+        cuda.atomic.add(slope, 0, 2 * error * x[i, 0])
+        cuda.atomic.add(slope, 1, 2 * error * x[i, 1])
+
+
+@cuda.jit
+def wrong_sign(x, y, w, loss, slope):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        error = x[i, 0] * w[0] + x[i, 1] * w[1] - y[i]
+        cuda.atomic.add(loss, 0, error**2)
+        cuda.atomic.add(slope, 0, 2 * error * x[i, 0])
+        cuda.atomic.add(slope, 1, -2 * error * x[i, 1])
+
+
+@cuda.jit
+def next_row(x, y, w, loss, slope):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(loss, 0, x[i + 1, 0])
+
+
+CHECKED = [
+    (of_mean, synk.DataError, r"the loss by of_mean is no sum over rows: of 8 rows it is .*looks like a mean; return the sum"),
+    (of_mean_slope, synk.DataError, "the slope of params by of_mean_slope is no sum over rows.*looks like a mean"),
+    (
+        half_of_the_slope,
+        synk.DataError,
+        r"slope of params by half_of_the_slope is not that of its loss.*, 0\.(5|499|500)\d* times as much",
+    ),
+    (with_a_penalty, synk.DataError, "the loss .*a term that is no sum over rows has to be multiplied by their number"),
+    (broadcasts, synk.DataError, r"the loss .*grow as their square: shapes \(8,\) and \(8, 1\) broadcast to \(8, 8\)"),
+    (draws, synk.DataError, "draws returns a loss of .* when called again with the same rows"),
+    (gives_nan, synk.DataError, "the loss by gives_nan has a NaN or an infinity, for parameters near"),
+    (lambda x, y, w: (0.0, w[:1]), synk.DataError, r"the slope of params must have shape \(2,\), got \(1,\)"),
+    (lambda x, y, w: 1 / 0, ZeroDivisionError, "division by zero"),
+    (wrong_sign, synk.DataError, "the slope of params by wrong_sign is not that of its loss"),
+    (next_row, synk.simt.BoundsError, r"index \[8, 0\] is outside of the array x"),
+    (gradient, None, ""),
+    (right, None, ""),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("function", "error", "text"), CHECKED, ids=range(len(CHECKED)))
+def test_checked_gradients(function, error, text, dtype):
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(20, 2)).astype(dtype)
+    y, step = (x @ [1.0, 2.0] + 1).astype(dtype), make(function, np.zeros(2, dtype), SGD)
+    if error is None:
+        step.check(x, y)
+        step.check(synk.data(x), y=y, batch=[7, 3, 3])
+    else:
+        with pytest.raises(error, match=text):
+            step.check(x, y)
+    assert step.steps == 0
+    assert not step.params.get_value().any()
+
+
+def test_checked_gradients_get_the_rows_of_a_rank():
+    x, y = np.random.default_rng(0).normal(size=(12, 2)), np.arange(12.0)
+    seen = []
+
+    def looks(*given):
+        seen.append(given)
+        return float(len(given[0])), np.zeros(2)
+
+    def by_number(rows, x, w):
+        return looks(rows, x, w)
+
+    def in_pairs(x, y, w):
+        return looks(x, y, w)
+
+    def by_rows(x, weights, y, table, settings, w):
+        return looks(x, weights, y, table, settings, w)
+
+    (held,) = scattered(x)
+    make(by_number, np.zeros(2), SGD).check(np.arange(12)[::-1], held)
+    rows, whole = seen[0][:2]
+    assert (rows.tolist(), whole.tolist()) == ([11, 10, 9, 8, 7, 6], x[:6].tolist())
+    seen.clear()
+    make(in_pairs, np.zeros(2), SGD).check(held, y)
+    halves = [one for one in seen if len(one[0]) == 3][:2]
+    assert [(one[0].tolist(), one[1].tolist()) for one in halves] == [(x[:3].tolist(), [0, 1, 2]), (x[3:6].tolist(), [3, 4, 5])]
+    seen.clear()
+    weights, table = synk.data(np.array([1.0, 2, 3, 4]), minibatch=True), synk.variable(np.ones(3))
+    step = make(by_rows, np.zeros(2), SGD, broadcast=("table",))
+    step.check(x, weights, {"y": [y]}, table, (0.5, synk.RANK), batch=[9, 8, 7, 6])
+    halves = [one for one in seen if len(one[0]) == 2][:2]
+    assert [(one[1].tolist(), one[2]["y"][0].tolist()) for one in halves] == [([1, 2], [9, 8]), ([3, 4], [7, 6])]
+    assert seen[0][3].tolist() == [1, 1, 1]
+    assert seen[0][4] == (0.5, 0)
+    make(lambda i, w: (float(sum(i)), w * 0), np.zeros(2), SGD).check(synk.arange(5))
+    with pytest.raises(
+        synk.ArgumentError, match="step.check compares gradient of some rows with .* halves, and needs two rows"
+    ):
+        make(gradient, np.zeros(2), SGD).check(X[:1], Y[:1])
 
 
 def test_replicas_and_sliceable_variables_beside_the_array_of_which_rows_are_selected():
