@@ -824,13 +824,18 @@ class Function(Decorated, Distributed, Generic[P, R]):
             ArgumentError: this is no kernel; or as for a call.
         """
         launch = self._options.launch
-        if launch is None or self._inner is not None:
+        if launch is None or not self._is_checkable:
             raise ArgumentError(f"check() is for kernels, and {self.name} is none; call it, or test it as a plain function")
         call = self._planned("check", CallOptions(batch, local_batch=local_batch), world_size, args, kwargs)
         self._check_shared_memory(launch)
         source = self._sized_by(call)
         check_launches(self.name, launch, call, source)
         check_call(self.name, self.py_func, self._parameters, self._options.outputs, self._builder, launch, call, source)
+
+    @property
+    def _is_checkable(self) -> bool:
+        """Whether this is a kernel of the user's, which `check` runs."""
+        return self._options.launch is not None and self._inner is None
 
     def _planned(
         self, what: str, options: CallOptions, world_size: int | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]

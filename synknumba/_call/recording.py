@@ -152,7 +152,7 @@ class InnerTimes:
 
     def check(self, name: str, _times: int, scalars: Sequence[Any]) -> None:
         """Raises `ArgumentError` if it is negative."""
-        found = _known_value(self.times.formula, scalars)
+        found = known_value(self.times.formula, scalars)
         if found is not None and found < 0:
             raise ArgumentError(
                 f"{self.line}: times of {self.inner} must be an int of at least 0, but {self.times.label} is {found} in this "
@@ -160,17 +160,22 @@ class InnerTimes:
             )
 
 
-def _known_value(formula: Formula, scalars: Sequence[Any]) -> Any:
-    """Returns the value of a formula of numbers that a call passes; None if it has others, or cannot be computed here."""
+def known_value(formula: Formula, scalars: Sequence[Any], step: int | None = None) -> Any:
+    """Returns the value of a formula of numbers that a call passes; None if it has others, or cannot be computed here.
+
+    `step` is the number of the iteration, in all loops, if that is known.
+    """
     kind, *operands = formula
     match kind:
         case "value":
             return operands[0]
         case "scalar":
             return scalars[operands[0]]
-        case "step" | "result":
+        case "step":
+            return step
+        case "result":
             return None
-    values = [_known_value(one, scalars) for one in operands]
+    values = [known_value(one, scalars, step) for one in operands]
     try:
         return None if None in values else tracing.OPERATORS[kind](*values)
     except ArithmeticError:

@@ -1151,6 +1151,10 @@ class Sequence(Generic[P, R]):
             any(rehearsal.carried),
         )
 
+    def _scalars(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Returns the numbers among the arguments of a call, in the order in which formulas count them."""
+        return self._told_apart(*self._bound(args, kwargs)).scalars
+
     def _drop(self, plan: SequencePlan) -> None:
         for key in [key for key, (one, _) in self._plans.items() if one is plan]:
             del self._plans[key]

@@ -80,6 +80,16 @@ class Launcher:
         self._kernel, self._block, self._sizes = kernel, block, (*grid, *block, smem)
 
     @property
+    def kernel(self) -> "Kernel":
+        """The kernel."""
+        return self._kernel
+
+    @property
+    def smem_bytes(self) -> int:
+        """Bytes of dynamic shared memory of a block."""
+        return self._sizes[6]
+
+    @property
     def griddim(self) -> Dim3:
         """Number of blocks along each axis."""
         return self._sizes[:3]

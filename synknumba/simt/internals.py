@@ -17,6 +17,7 @@ from synknumba.simt._frontend.scope import with_function as with_function
 from synknumba.simt._frontend.signatures import declared_signatures as declared_signatures
 from synknumba.simt._frontend.source import read_definition as read_definition
 from synknumba.simt._frontend.source_text import keep_text as keep_text
+from synknumba.simt._kernel import Launcher as Launcher
 from synknumba.simt._kernel import check_kernel as check_kernel
 from synknumba.simt._machine.cache import CacheInfo as CacheInfo
 from synknumba.simt._machine.codegen import jit_problem as jit_problem
@@ -26,6 +27,7 @@ from synknumba.simt._machine.fingerprint import host as host
 from synknumba.simt._machine.fingerprint import type_text as type_text
 from synknumba.simt._machine.fingerprint import versions as versions
 from synknumba.simt._machine.runtime import link_runtime as link_runtime
+from synknumba.simt._machine.store import LARGEST_TOTAL as LARGEST_TOTAL
 from synknumba.simt._machine.store import KernelStore as KernelStore
 from synknumba.simt._machine.store import directory as directory
 from synknumba.simt._machine.store import is_ours as is_ours

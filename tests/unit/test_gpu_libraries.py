@@ -7,8 +7,9 @@ import warnings
 import pytest
 
 import synknumba as synk
-from synknumba import _cli, _comm
+from synknumba import _comm
 from synknumba._comm import DRIVERS
+from synknumba._commands import info
 from synknumba._device import LIBRARIES, DeviceReport, GpuLibraries, find_libraries, gpu_libraries
 from synknumba._errors import DeviceError
 from synknumba._host import gpu_packages
@@ -22,14 +23,14 @@ def installed(monkeypatch):
     """Packages by name, of an environment that the tests invent."""
     packages = {}
     monkeypatch.setattr(gpu_packages, "version_of", packages.get)
-    monkeypatch.setattr(_cli, "version_of", packages.get)
+    monkeypatch.setattr(info, "version_of", packages.get)
     return packages
 
 
 def told(monkeypatch, *, gpus=0, driver=None, found=None):
-    monkeypatch.setattr(_cli, "driver_version", lambda: driver)
-    monkeypatch.setattr(_cli, "find_libraries", lambda: found)
-    return dict(_cli._cuda(DeviceReport(gpus)))
+    monkeypatch.setattr(info, "driver_version", lambda: driver)
+    monkeypatch.setattr(info, "find_libraries", lambda: found)
+    return dict(info.cuda_lines(info.collect_cuda(DeviceReport(gpus))))
 
 
 def test_a_machine_without_gpus_needs_nothing(monkeypatch, installed):

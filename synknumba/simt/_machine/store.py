@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ _USE_SECONDS = 3600.0
 
 _MAGIC = b"synknumba kernel 1\n"
 _HEADER = len(_MAGIC) + 32  # bytes before the payload
+_OURS = re.compile(r"[0-9a-f]{64}|\.new-\d+-\d+")  # names of kernels, which are SHA-256 digests, and of temporary files
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -160,13 +162,21 @@ class KernelStore:
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
 
+    def clear(self) -> Usage:
+        """Removes all kernels, and stale temporary files; returns what was removed. Other files in the directory stay."""
+        before = self.usage()
+        self.prune(0)
+        after = self.usage()
+        return Usage(before.kernels - after.kernels, before.nbytes - after.nbytes)
+
     def _files(self) -> list[tuple[str, os.stat_result]]:
+        """Returns the files of the store, by name. The directory may have others, if the user has named one of theirs."""
         found: list[tuple[str, os.stat_result]] = []
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(status.st_mode):
+                    if stat.S_ISREG(status.st_mode) and _OURS.fullmatch(entry.name):
                         found.append((entry.name, status))
         return found
 

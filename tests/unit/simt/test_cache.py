@@ -1,6 +1,7 @@
 """Kernels kept on disk: found again by another process, and by nothing that would compute something else."""
 
 import fcntl
+import hashlib
 import importlib.util
 import json
 import os
@@ -343,15 +344,18 @@ class TestAccepted:
         assert not cache_directory.exists()
 
 
+KEYS = [hashlib.sha256(name.encode()).hexdigest() for name in "abcd"]  # as those of kernels
+
+
 class TestStore:
     def test_what_was_written(self, cache_directory: Path) -> None:
         store = KernelStore(cache_directory)
-        assert store.read("k") is None
-        assert store.write("k", b"abc")
-        assert store.read("k") == b"abc"
+        assert store.read(KEYS[0]) is None
+        assert store.write(KEYS[0], b"abc")
+        assert store.read(KEYS[0]) == b"abc"
         assert store.usage().kernels == 1
         assert stat.S_IMODE(cache_directory.stat().st_mode) == 0o700
-        assert stat.S_IMODE((cache_directory / "k").stat().st_mode) == 0o600
+        assert stat.S_IMODE((cache_directory / KEYS[0]).stat().st_mode) == 0o600
 
     @pytest.mark.parametrize(
         "damage",
@@ -402,12 +406,29 @@ class TestStore:
 
     def test_least_recently_used_go_first(self, cache_directory: Path) -> None:
         store = KernelStore(cache_directory)
-        for age, key in enumerate("abcd"):
+        for age, key in enumerate(KEYS):
             store.write(key, bytes(1000))
             os.utime(cache_directory / key, (time.time() - 10_000 * (age + 1),) * 2)
-        assert store.read("d")  # is now the youngest
+        assert store.read(KEYS[3])  # is now the youngest
         store.prune(2500)
-        assert [key for key in "abcd" if store.read(key)] == ["a", "d"]
+        assert [key for key in KEYS if store.read(key)] == [KEYS[0], KEYS[3]]
+
+    def test_other_files_stay(self, cache_directory: Path) -> None:
+        """SYNKNUMBA_CACHE_DIR may be a directory with files of the user's."""
+        cache_directory.mkdir(mode=0o700)
+        others = [cache_directory / name for name in ("thesis.tex", "abcd", ".profile", ".new-idea")]
+        for path in others:
+            path.write_bytes(bytes(10_000))
+            os.utime(path, (0, 0))
+        store = KernelStore(cache_directory)
+        for key in KEYS:
+            store.write(key, bytes(1000))
+        assert store.usage().kernels == 4
+        removed = store.clear()
+        assert removed.kernels == 4
+        assert removed.nbytes > 4000
+        assert store.usage() == (0, 0)
+        assert sorted(path for path in cache_directory.iterdir() if not path.name.startswith(".lock")) == sorted(others)
 
     def test_waits_for_the_holder_of_the_lock_but_not_for_ever(
         self, cache_directory: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,236 @@
+"""Every launch of a script under the checker, before it is made as usual; for `synknumba check`.
+
+    f(x, 0.5)                     f.check(x, 0.5), then the call
+    s(u, 0.5, times=1000)         the body is planned, and the calls of its first iteration are checked; then the call
+    kernel[8, 128](x)             simt.check(kernel)[8, 128] on a copy of x, then the launch; kernels of `simt.jit`
+
+The methods are replaced while a script is checked, so that calls of other scripts pay nothing.
+"""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from synknumba import _tracing as tracing
+from synknumba import simt
+from synknumba._call.function import Function
+from synknumba._call.recording import known_value
+from synknumba._call.sequence import Sequence
+from synknumba._errors import Finding, KernelCheckError, SynkError, where
+from synknumba._host import this_process
+from synknumba._tracing import Line, Number, Unknown
+from synknumba.simt.internals import Launcher
+
+_OF_THREAD = re.compile(r"threadIdx=")  # in the note of an error that a thread of the kernel has raised
+_ROWS = ("batch", "local_batch")  # options of a call that `check` takes, too
+_OPTIONS = (*_ROWS, "num_slices", "output_subset", "shards")
+
+Report: TypeAlias = Callable[[str, str, "Finding | str", int], None]
+"""Gets the kernel's name, file and line of its call, a finding or the text of another error of a thread, and how often."""
+
+
+class _UnknownError(Exception):
+    """A call of a sequence takes what only the ranks compute."""
+
+
+@dataclass(slots=True)
+class Checks:
+    """What was checked.
+
+    Attributes:
+        rows: rows of a call that are checked, the first ones; None for all.
+        most: calls of each kernel that are checked, the first ones; None for all.
+        report: called once for each kind of finding, when it is found first.
+        calls: number of calls that were checked, by kernel.
+        left_out: number of calls that were not checked, by kernel and reason.
+        times: number of occurrences of each kind of finding.
+        seconds: time that the checks took.
+    """
+
+    report: Report
+    rows: int | None = None
+    most: int | None = None
+    calls: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    times: Counter[Any] = field(default_factory=Counter)
+    seconds: float = 0.0
+    _planned: list[tuple[Function[..., Any], tuple[Any, ...], dict[str, Any], str]] | None = None
+    _is_checking: bool = False  # a check is under way, and launches of its own are not checked
+
+    def function(
+        self, function: Function[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], ranks: int | None = None
+    ) -> None:
+        """Checks a call of a decorated function, if that is a kernel; or notes it while the body of a sequence is planned."""
+        if self._is_checking or not function._is_checkable:  # noqa: SLF001  # shared with this package
+            return
+        if self._planned is not None:
+            self._planned.append((function, args, dict(kwargs), where()))
+        elif tracing.current is None:
+            self._check_call(function, args, kwargs, where(), ranks)
+
+    def sequence(self, sequence: Sequence[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Checks the calls of a sequence's first iteration, with the variables as they are before it."""
+        if self._is_checking or tracing.current is not None:
+            return
+        planned = self._planned = []
+        try:
+            with suppress(Exception):  # the call, which follows, raises it
+                sequence.plan(*args, **kwargs)
+        finally:
+            self._planned = None
+        if planned:
+            arguments = {name: value for name, value in kwargs.items() if name not in _LOOP}
+            scalars = sequence._scalars(args, arguments)  # noqa: SLF001  # shared with this package
+            for function, given, named, place in planned:
+                try:
+                    first = tuple(_first(one, scalars) for one in given)
+                    others = {name: _first(one, scalars) for name, one in named.items()}
+                except _UnknownError:
+                    self.left_out[function.name, "takes the result of another call of a sequence"] += 1
+                    continue
+                self._check_call(function, first, others, place, None)
+
+    def launch(self, launcher: Launcher, args: tuple[Any, ...]) -> None:
+        """Checks a launch of a kernel of `simt.jit`, on copies of its arrays."""
+        if self._is_checking or this_process.current_rank() is not None:
+            return
+        copies = [np.array(one) if isinstance(one, np.ndarray) else one for one in args]
+        kernel, place = launcher.kernel, where()
+        self._check(
+            kernel.py_func.__name__,
+            place,
+            lambda: simt.check(kernel)[launcher.griddim, launcher.blockdim, 0, launcher.smem_bytes](*copies),
+        )
+
+    def _check_call(
+        self, function: Function[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], place: str, ranks: int | None
+    ) -> None:
+        kwargs = {name: value for name, value in kwargs.items() if name in _ROWS or name not in _OPTIONS}
+
+        def check() -> None:
+            if self.rows is not None and kwargs.get("batch") is None:
+                with suppress(_NotByRowsError), _not_by_rows():
+                    function.check(*args, **{**kwargs, "batch": slice(0, self.rows)}, world_size=ranks)
+                    return
+            function.check(*args, **kwargs, world_size=ranks)
+
+        self._check(function.name, place, check)
+
+    def _check(self, name: str, place: str, check: Callable[[], object]) -> None:
+        if self.most is not None and self.calls[name] >= self.most:
+            self.left_out[name, f"after {self.most} calls that were checked"] += 1
+            return
+        began, self._is_checking = time.perf_counter(), True
+        try:
+            check()
+        except KernelCheckError as error:
+            for finding in error.findings:
+                lines = tuple((one.what, one.filename, one.line) for one in finding.accesses)
+                self._note((name, finding.error, finding.array, lines), name, place, finding, finding.times)
+        except SynkError:
+            self.left_out[name, "is refused as the call itself"] += 1  # which follows, and raises it
+            return
+        except Exception as error:  # noqa: BLE001  # of the kernel, such as an assertion, or of the checker
+            text = f"{type(error).__name__}: {error}".rstrip(": ")
+            notes = [note for note in getattr(error, "__notes__", ()) if _OF_THREAD.search(note)]
+            if not notes:
+                self.left_out[name, f"the checker fails: {text}"] += 1
+                return
+            self._note((name, text), name, place, "\n    ".join([text, *notes]), 1)
+        finally:
+            self._is_checking = False
+            self.seconds += time.perf_counter() - began
+        self.calls[name] += 1
+
+    def _note(self, key: Any, name: str, place: str, finding: Finding | str, times: int) -> None:
+        is_new = key not in self.times
+        self.times[key] += times
+        if is_new:
+            self.report(name, place, finding, times)
+
+
+_LOOP = ("times", "every", "until")  # options of a call of a sequence
+
+
+class _NotByRowsError(Exception):
+    """Rows of a call cannot be selected by `batch=`."""
+
+
+@contextmanager
+def _not_by_rows() -> Iterator[None]:
+    """Tells a call that takes no `batch=`, as one without rows, from a finding."""
+    try:
+        yield
+    except KernelCheckError:
+        raise
+    except SynkError as error:
+        raise _NotByRowsError from error
+
+
+def _first(value: Any, scalars: list[Any]) -> Any:
+    """Returns an argument of a call of a sequence as it is in the first iteration; _UnknownError if only ranks know it."""
+    if isinstance(value, Number):
+        found = known_value(value.formula, scalars, step=0)
+        if found is None:
+            raise _UnknownError
+        return np.dtype(value.dtype).type(found) if value.dtype else found
+    if value is tracing.STEP:
+        return 0
+    if isinstance(value, Line):
+        return np.array(value.data[_first(value.number, scalars)])
+    if isinstance(value, Unknown):
+        raise _UnknownError
+    return value
+
+
+@contextmanager
+def checking(checks: Checks) -> Iterator[None]:
+    """Context in which each call of a kernel is checked before it is made."""
+    call, submit, serial = Function.__call__, Function.submit, Function.as_serial
+    run, submit_sequence, launch = Sequence.__call__, Sequence.submit, Launcher.__call__
+
+    def call_checked(self: Function[..., Any], *args: Any, **kwargs: Any) -> Any:
+        checks.function(self, args, kwargs)
+        return call(self, *args, **kwargs)
+
+    def submit_checked(self: Function[..., Any], *args: Any, **kwargs: Any) -> Any:
+        checks.function(self, args, kwargs)
+        return submit(self, *args, **kwargs)
+
+    def serial_checked(self: Function[..., Any], *args: Any, **kwargs: Any) -> Any:
+        checks.function(self, args, kwargs, 1)
+        return serial(self, *args, **kwargs)
+
+    def run_checked(self: Sequence[..., Any], *args: Any, **kwargs: Any) -> Any:
+        checks.sequence(self, args, kwargs)
+        return run(self, *args, **kwargs)
+
+    def submit_sequence_checked(self: Sequence[..., Any], *args: Any, **kwargs: Any) -> Any:
+        checks.sequence(self, args, kwargs)
+        return submit_sequence(self, *args, **kwargs)
+
+    def launch_checked(self: Launcher, *args: Any) -> None:
+        checks.launch(self, args)
+        launch(self, *args)
+
+    replaced = (
+        (Function, "__call__", call, call_checked),
+        (Function, "submit", submit, submit_checked),
+        (Function, "as_serial", serial, serial_checked),
+        (Sequence, "__call__", run, run_checked),
+        (Sequence, "submit", submit_sequence, submit_sequence_checked),
+        (Launcher, "__call__", launch, launch_checked),
+    )
+    for owner, name, _, checked in replaced:
+        setattr(owner, name, checked)
+    try:
+        yield
+    finally:
+        for owner, name, plain, _ in replaced:
+            setattr(owner, name, plain)

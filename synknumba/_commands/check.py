@@ -1,0 +1,72 @@
+"""`synknumba check`: a script with every launch of a kernel under `simt.check`, before it is made as usual."""
+
+import argparse
+import os
+import sys
+import time
+
+from synknumba._call.checked_script import Checks, checking
+from synknumba._commands.run import add_script
+from synknumba._commands.terminal import FOUND, Subparsers, add_command, coloured, positive
+from synknumba._errors import Finding
+from synknumba._machines import launch
+
+DESCRIPTION = """\
+Runs a script on CPU cores, with each call of a kernel checked before it is made: indices
+out of bounds, also past the rows of a rank; races; barriers that not all threads reach;
+reads of memory that nobody has written. The script is not changed.
+
+The checker runs kernels in Python, at some 100,000 accesses to elements a second, so use
+small data, or check the first rows and calls only. Findings go to standard error."""
+
+
+def add(commands: Subparsers) -> None:
+    """Adds the command."""
+    parser = add_command(
+        commands,
+        "check",
+        _run,
+        "run a script with every kernel under the checker of races and bounds",
+        DESCRIPTION,
+        ("check script.py --its-option 3", "check --rows 1000 --calls 2 script.py", "check -m package.module"),
+    )
+    parser.add_argument("--rows", type=positive, metavar="K", help="check the first K rows of each call; default: all")
+    parser.add_argument("--calls", type=positive, metavar="N", help="check the first N calls of each kernel; default: all")
+    parser.add_argument("--ranks", type=positive, metavar="N", help="ranks of `synk.fork()` where the script names no number")
+    add_script(parser)
+
+
+def _run(told: argparse.Namespace) -> int:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # `fork()` takes cores: the checker looks at kernels in this process
+    checks = Checks(_report, told.rows, told.calls)
+    began = time.perf_counter()
+    with checking(checks):
+        code = launch.run(told.script, told.arguments, told.ranks, is_module=told.is_module)
+    seconds = time.perf_counter() - began
+    _conclude(checks, seconds)
+    return FOUND if checks.times else code
+
+
+def _report(name: str, place: str, finding: Finding | str, _times: int) -> None:
+    """Prints a finding as soon as it is made, since what it does to the script may end it."""
+    kind = finding.error.__name__ if isinstance(finding, Finding) else "error of a thread"
+    head = coloured(f"{kind} in {name}", "problem", sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.write(f"synknumba check: {head}, called at {place}\n  {finding}\n")
+    sys.stderr.flush()
+
+
+def _conclude(checks: Checks, seconds: float) -> None:
+    calls, kernels, found = sum(checks.calls.values()), len(checks.calls), len(checks.times)
+    lines = []
+    if found:
+        lines.append(f"{found} finding{'s' if found > 1 else ''}, {sum(checks.times.values()):,} times in all")
+    if not calls and not checks.left_out:
+        lines.append("the script has called no kernel")
+    else:
+        lines.append(f"{calls:,} call{'' if calls == 1 else 's'} of {kernels} kernel{'' if kernels == 1 else 's'} checked")
+    for (name, reason), times in checks.left_out.items():
+        lines.append(f"{times:,} call{'' if times == 1 else 's'} of {name} not checked: {reason}")
+    alone = max(seconds - checks.seconds, 1e-9)
+    lines.append(f"{seconds:.1f} s, of which {checks.seconds:.1f} s checking: {seconds / alone:.1f} times as long as without")
+    sys.stderr.write("".join(f"synknumba check: {line}\n" for line in lines))

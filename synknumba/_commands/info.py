@@ -1,0 +1,203 @@
+"""`synknumba info`: versions, cores, shared memory and GPUs, for a bug report."""
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from numba.core import config
+
+from synknumba._commands.terminal import SUCCESS, Subparsers, add_command, gib, mib, print_json
+from synknumba._device import (
+    LIBRARIES,
+    DeviceReport,
+    GpuLibraries,
+    cuda_version,
+    driver_version,
+    find_libraries,
+    probe,
+    usable_cores,
+)
+from synknumba._host.gpu_packages import install_extra, install_nccl, version_of
+from synknumba._host.segment import describe as describe_segments
+from synknumba.simt.internals import KernelStore, describe, directory
+
+SCHEMA = 1  # of the JSON; raised when a key changes its meaning or goes
+REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")  # posix_ipc: before Python 3.14
+CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")  # one name per CUDA
+OPTIONAL = ("numba-cuda", *CUPY, "mpi4py", "threadpoolctl")
+SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; only its size is read
+
+DESCRIPTION = """\
+Shows the versions, the cores, the shared memory, the cache and the GPUs of this
+machine: what a bug report needs. `doctor` says whether they are as they should be."""
+
+
+def add(commands: Subparsers) -> None:
+    """Adds the command."""
+    parser = add_command(
+        commands,
+        "info",
+        _run,
+        "show versions, cores, shared memory and GPUs, for a bug report",
+        DESCRIPTION,
+        ("info", "info --json > machine.json"),
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object, whose keys stay")
+
+
+def _run(told: argparse.Namespace) -> int:
+    found = collect()
+    if told.json:
+        print_json(found)
+    else:
+        for name, value in lines(found):
+            print(f"{name:<14}{value}")
+    return SUCCESS
+
+
+def collect() -> dict[str, Any]:
+    """Returns what `info` tells, by keys that docs/command-line.md describes."""
+    packages = {name: version_of(name) for name in (*REQUIRED, *OPTIONAL)}
+    path = directory()
+    usage = KernelStore(path).usage() if path is not None else None
+    gpus = probe(thorough=True)
+    return {
+        "schema": SCHEMA,
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "release": platform.release(),
+        "machine": platform.machine(),
+        "packages": packages,
+        "cores": {"usable": usable_cores(), "present": os.cpu_count()},
+        "shared_memory": _shared_memory(),
+        "segments": describe_segments(),
+        "vector_math": {"kernels": list(describe()), "njit": "SVML" if config.USING_SVML else None},
+        "cache": None
+        if path is None or usage is None
+        else {"path": str(path), "kernels": usage.kernels, "bytes": usage.nbytes},
+        "numba_cuda": numba_cuda(),
+        "gpus": {"count": gpus.count, "problem": gpus.problem},
+        **collect_cuda(gpus),
+    }
+
+
+def collect_cuda(gpus: DeviceReport) -> dict[str, Any]:
+    """Returns the versions of the driver and of CUDA's libraries, the transport of `fork()`, and what to install."""
+    driver = driver_version()
+    has_cupy = any(version_of(name) is not None for name in CUPY)
+    found = find_libraries() if has_cupy else None
+    return {
+        "driver": None if driver is None else cuda_version(driver),
+        "runtime": None if found is None else found.runtime,
+        "cupy_problem": None if found is None else found.problem,
+        "nccl": None if found is None else found.nccl,
+        "libraries": None if found is None else {told: found.libraries.get(name) for name, told in LIBRARIES.items()},
+        "transport": _transport(gpus.count, found),
+        "install": to_install(driver, found),
+    }
+
+
+def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the lines of `info`: what a line is about, and what is found."""
+    yield "python", f"{found['python']} on {found['system']} {found['release']} {found['machine']}"
+    for name, version in found["packages"].items():
+        if version is not None or name in REQUIRED:
+            yield name, version or "not installed as a package"
+    yield "cores", f"{found['cores']['usable']} usable of {found['cores']['present']}"
+    shared = found["shared_memory"]
+    free = shared["problem"] or f"{gib(shared['free'])} free of {gib(shared['total'])}"
+    yield "/dev/shm", free
+    yield "segments", found["segments"]
+    used, njit = found["vector_math"]["kernels"], found["vector_math"]["njit"]
+    kernels = f"vector versions by {' '.join(used)}" if used else "no vector versions of exp, log etc."
+    yield "math", f"{kernels} in kernels; {njit or 'none'} in njit functions"
+    cache = found["cache"]
+    yield (
+        "cache",
+        (
+            "off: kernels are compiled in every process"
+            if cache is None
+            else f"{cache['path']}: {cache['kernels']} kernels, {mib(cache['bytes'])}"
+        ),
+    )
+    yield "numba.cuda", found["numba_cuda"]
+    gpus = found["gpus"]
+    yield "GPUs", str(gpus["count"]) if gpus["problem"] is None else f"cannot be used: {gpus['problem']}"
+    yield from cuda_lines(found)
+
+
+def cuda_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the lines on CUDA."""
+    yield "driver", "none: there is no libcuda.so.1" if found["driver"] is None else f"CUDA {found['driver']}"
+    if found["libraries"] is not None:
+        yield (
+            "runtime",
+            f"CUDA {found['runtime']}" if found["runtime"] else f"CuPy does not import: {found['cupy_problem']}",
+        )
+        yield "NCCL", found["nccl"] or "missing"
+        for name, version in found["libraries"].items():
+            yield name, version or "missing"
+    yield "transport", found["transport"]
+    if found["install"] is not None:
+        yield "install", found["install"]
+
+
+def _transport(gpus: int, found: GpuLibraries | None) -> str:
+    """Describes the transport of collectives that `fork()` would choose."""
+    if gpus == 0:
+        return "host: ranks would run on CPU cores"
+    if gpus == 1:
+        return "none is needed: there is one GPU, so one rank"
+    if found is None or found.nccl is None:
+        return "host, which is slower than NCCL: CuPy finds no NCCL"
+    return f"nccl, between {gpus} GPUs"
+
+
+def to_install(driver: int | None, found: GpuLibraries | None) -> str | None:
+    """Returns what to install where a part of CUDA lacks; None if nothing does, or there are no GPUs to use it for."""
+    if found is None:
+        return None if driver is None else f"for GPUs: {install_extra(driver // 1000)}"
+    if driver is not None and found.runtime is not None and int(found.runtime.split(".")[0]) > driver // 1000:
+        return (
+            f"a driver of CUDA {found.runtime.split('.')[0]}, or in a new environment the packages for this one, of CUDA "
+            f"{cuda_version(driver)}: pip install 'synknumba[cuda{driver // 1000}]'"
+        )
+    if found.missing == ["NCCL"]:
+        return install_nccl()
+    if found.missing or found.problem:
+        return install_extra(None if driver is None else driver // 1000)
+    return "an NVIDIA driver, which is the system's and not from pip, to use GPUs" if driver is None else None
+
+
+def _shared_memory() -> dict[str, Any]:
+    """Returns size and free bytes of /dev/shm, or why it cannot be used."""
+    try:
+        usage = shutil.disk_usage(SHM)
+    except OSError as error:
+        return {"path": str(SHM), "total": None, "free": None, "problem": f"cannot be used: {error}"}
+    return {"path": str(SHM), "total": usage.total, "free": usage.free, "problem": None}
+
+
+def numba_cuda() -> str:
+    """Describes whether numba.cuda imports; tried in a separate process, since it may load GPU libraries."""
+    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in {"", "0"}:
+        return "replaced by Numba's simulator, because NUMBA_ENABLE_CUDASIM is set; unset it to use GPUs"
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", "from numba import cuda"], capture_output=True, text=True, check=False, timeout=120
+        )
+    except subprocess.TimeoutExpired:
+        return "does not import within two minutes"
+    if tried.returncode == 0:
+        return "imports"
+    reason = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]
+    return (
+        f"does not import ({reason}): numba-cuda needs CUDA's libraries; pip install 'synknumba[cuda13]' for GPUs, "
+        "or pip uninstall numba-cuda to run on CPU cores"
+    )

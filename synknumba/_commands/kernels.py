@@ -1,0 +1,51 @@
+"""The kernels and functions that `doctor` runs and `bench` times. Imported by these alone, since it imports numba.cuda."""
+
+import math
+
+from numba import cuda
+
+import synknumba as synk
+
+
+@synk.parallel(
+    outputs={"total": synk.output("sum", shape=(), dtype="int64"), "each": synk.output(None, shape=(), dtype="int64")}
+)
+@cuda.jit
+def count(x, total, each):
+    """Adds up integers: of all rows, and of each rank."""
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(total, 0, x[i])
+        cuda.atomic.add(each, 0, x[i])
+
+
+@synk.function
+def nothing():
+    """Does nothing: the time of a call."""
+
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def energy(x, beta, total):
+    """Adds up exp(−beta x²) over the rows."""
+    acc = 0.0
+    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+        acc += math.exp(-beta * x[i] * x[i])
+    cuda.atomic.add(total, 0, acc)
+
+
+@synk.parallel(sliceable=("x", "y"))
+@cuda.jit
+def scale(x, y, factor):
+    """Writes factor · x to y: 16 bytes an element of float64."""
+    i = cuda.grid(1)
+    if i < y.shape[0]:
+        y[i] = factor * x[i]
+
+
+@synk.parallel(outputs={"first": synk.output("max", shape=(), dtype="float64")}, grid=1, block=1)
+@cuda.jit
+def look(x, first):
+    """Reads one row, so that the time of a call is that of sending them all."""
+    if x.shape[0] > 0:
+        cuda.atomic.max(first, 0, x[0])

@@ -1,0 +1,328 @@
+"""Checks of `synknumba doctor` that need no GPU: shared memory, limits, cores, the cache, what dead scripts have left."""
+
+import os
+import re
+import resource
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from numba.core import config
+
+from synknumba._commands.findings import Check, Finding, ok, problem, skipped, warning
+from synknumba._commands.terminal import gib, mib
+from synknumba._device import usable_cores
+from synknumba._errors import SynkError
+from synknumba._host import memory
+from synknumba._host.copying import allowed_cores
+from synknumba._host.gpu_packages import version_of
+from synknumba._host.segment import SWITCH as SEGMENTS
+from synknumba._host.segment import Segment
+from synknumba._machines.launch import launched
+from synknumba._world.limits import check_room, check_system_calls
+from synknumba.simt.internals import KernelStore, describe, directory, is_ours, jit_problem
+
+# What the package reads from the environment; tests/unit/test_doctor.py compares with the source.
+VARIABLES = {
+    "SYNKNUMBA_CACHE",
+    "SYNKNUMBA_CACHE_DIR",
+    "SYNKNUMBA_FULL_TRACEBACK",
+    "SYNKNUMBA_SEGMENTS",
+    "SYNKNUMBA_VECTOR_MATH",
+}
+SHM, PROC, SYS = Path("/dev/shm"), Path("/proc"), Path("/sys")
+SMALL_SHM = 1 << 30  # bytes; segments leave as much of it to others, see `_host/segment.py`
+FEW_FILES = 1024  # descriptors: 64 ranks take 400 while they start, and every Data and Variable one or two
+LITTLE_DISK = 1 << 30  # bytes; the cache keeps 512 MiB
+LAUNCHERS = ("mpiexec", "mpirun", "srun")
+
+_SEGMENT = re.compile(r"/synk-[0-9a-f]{24}(?: \(deleted\))?$")
+
+
+def _python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        yield problem("python", f"Python {version} runs without the GIL", "use a Python with the GIL, or set PYTHON_GIL=1")
+    elif reason := jit_problem():
+        yield problem("python", f"Numba's compiler is off: {reason}", "unset that; fork() needs it, also on GPUs")
+    else:
+        packages = ", ".join(f"{name} {version_of(name) or 'without metadata'}" for name in ("synknumba", "numba", "numpy"))
+        yield ok("python", f"Python {version}, {packages}")
+
+
+def _variables() -> Iterator[Finding]:
+    given = sorted(name for name in os.environ if name.startswith("SYNKNUMBA_"))
+    for name in given:
+        if name not in VARIABLES:
+            yield warning(
+                "variables", f"{name} is set, which synknumba does not know", f"it reads {', '.join(sorted(VARIABLES))}"
+            )
+    known = [f"{name}={os.environ[name]}" for name in given if name in VARIABLES]
+    yield ok("variables", ", ".join(known) or "no SYNKNUMBA_ variable is set")
+
+
+def _system_calls() -> Iterator[Finding]:
+    try:
+        check_system_calls()
+    except SynkError as error:
+        yield problem("system calls", str(error), "let the sandbox (seccomp) allow it")
+    else:
+        yield ok("system calls", "those that a world needs are allowed")
+
+
+def _shared_memory() -> Iterator[Finding]:
+    """Makes a segment, and says of which kind it is."""
+    try:
+        segment = Segment(1 << 20)
+    except SynkError as error:
+        yield problem("shared memory", str(error), "see the message; without shared memory there are no ranks")
+        return
+    is_memfd = "memfd:" in os.readlink(PROC / f"self/fd/{segment.fd}") if (PROC / "self/fd").exists() else False
+    segment.close()
+    try:
+        usage = shutil.disk_usage(SHM)
+    except OSError as error:
+        yield ok("shared memory", f"memory files (memfd); {SHM} cannot be used: {error.strerror}")
+        return
+    size = f"{SHM} has {gib(usage.free)} free of {gib(usage.total)}"
+    asked = os.environ.get(SEGMENTS, "")
+    if asked == "posix" and usage.free < SMALL_SHM:
+        yield warning(
+            "shared memory",
+            f"{size}, and {SEGMENTS}=posix allows nothing else",
+            f"unset {SEGMENTS}, or enlarge it: mount -o remount,size=<bytes> {SHM} as root, docker run --shm-size=<bytes>",
+        )
+    elif is_memfd:
+        yield ok("shared memory", f"memory files (memfd); {size}")
+    else:
+        yield ok("shared memory", f"{size}; what does not fit there is in memory files (memfd)")
+
+
+def _memory() -> Iterator[Finding]:
+    left = memory.available()
+    if left.nbytes < SMALL_SHM:
+        yield warning("memory", f"{left.limit} has {mib(left.nbytes)} left", left.remedy)
+    else:
+        yield ok("memory", f"{gib(left.nbytes)} left for arrays and ranks, limited by {left.limit}")
+
+
+def _locked_memory() -> Iterator[Finding]:
+    """Looks at `ulimit -l`, which InfiniBand adapters need; the NVIDIA driver locks pages outside of it."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY:
+        yield ok("locked memory", "unlimited")
+    elif (SYS / "class/infiniband").is_dir() and any((SYS / "class/infiniband").iterdir()):
+        yield warning(
+            "locked memory",
+            f"{mib(soft)} (`ulimit -l`), and there is an InfiniBand adapter, for which MPI and NCCL lock their buffers",
+            "`ulimit -l unlimited` where the job starts; memlock in /etc/security/limits.conf, --ulimit memlock=-1 in docker",
+        )
+    else:
+        yield ok("locked memory", f"{mib(soft)} (`ulimit -l`); only InfiniBand would need more, and there is none")
+
+
+def _open_files() -> Iterator[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    shown = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard:,}"
+    if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
+        yield warning(
+            "open files",
+            f"at most {shown} (`ulimit -Hn`); a rank takes 6 while it starts, each Data and Variable one or two",
+            "raise the hard limit where the shell or the job starts, as by nofile in /etc/security/limits.conf",
+        )
+    else:
+        yield ok("open files", f"{soft:,}, raised to {shown} when they are needed")
+
+
+def _room() -> Iterator[Finding]:
+    cores = usable_cores()
+    try:
+        check_room(cores)
+    except SynkError as error:
+        yield problem("room for ranks", str(error), f"pass a number of ranks, or raise the limit; the default is {cores}")
+    else:
+        yield ok("room for ranks", f"limits of processes, files and memory allow {cores} ranks, one for each usable core")
+
+
+def _cores() -> Iterator[Finding]:
+    """Compares the cores that there are with those that the affinity and the quota allow."""
+    present, allowed, usable = os.cpu_count() or 1, allowed_cores(), usable_cores()
+    text = f"{usable} usable of {present}"
+    size, launcher = launched()
+    if allowed < present and (launcher or allowed == 1):
+        by = f" started by a launcher ({launcher}={size})" if launcher else ""
+        yield warning(
+            "cores",
+            f"{text}: the affinity of this process{by} allows {allowed}, which all ranks would share",
+            "taskset -cp shows it; mpiexec --bind-to none (Open MPI), -bind-to none (MPICH), srun --cpus-per-task",
+        )
+    elif quota := _fraction_of_quota():
+        yield warning(
+            "cores",
+            f"{text}: the control group allows {quota:g} cores, and {usable} ranks are stopped for a part of the time",
+            f"fork({max(1, int(quota))}), or a quota of whole cores, as by docker run --cpus={usable}",
+        )
+    else:
+        limit = f"the affinity allows {allowed}" if allowed < present else ""
+        limit = f"the control group's quota allows {usable}" if usable < allowed else limit
+        yield ok("cores", f"{text}; {limit}" if limit else text)
+    load = os.getloadavg()[0]
+    if load > usable:
+        yield warning(
+            "load",
+            f"the load is {load:.1f} on {usable} usable cores: ranks share them with others, and calls take longer",
+            "see what runs there (top); use fewer ranks",
+        )
+    else:
+        yield ok("load", f"{load:.1f} on {usable} usable cores")
+
+
+def _fraction_of_quota() -> float | None:
+    """Returns the cores that the control group's quota allows, if they are not a whole number and less than the affinity's."""
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # of cgroups, version 2 and 1
+        with suppress(OSError, ValueError):
+            words = (int(word) for name in names for word in (SYS / "fs/cgroup" / name).read_text().split())
+            quota, period = words
+            if quota > 0:
+                return quota / period if quota % period and quota < period * allowed_cores() else None
+    return None
+
+
+def _hyperthreads() -> Iterator[Finding]:
+    try:
+        cpus = os.sched_getaffinity(0)
+        paths = [SYS / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list" for cpu in cpus]
+        groups = {path.read_text().strip() for path in paths}
+    except OSError:
+        yield skipped("hyperthreads", "the kernel does not tell which cores share a physical one")
+        return
+    if len(groups) < len(cpus):
+        yield ok(
+            "hyperthreads",
+            f"{len(cpus)} of {len(groups)} physical cores, and fork() starts a rank on each",
+            f"fork({len(groups)}) may be as fast; `synknumba bench` measures both",
+        )
+    else:
+        yield ok("hyperthreads", "each usable core is a physical one, or the machine shows it as such")
+
+
+def _cache() -> Iterator[Finding]:
+    """Writes a file into the directory of the cache, or would."""
+    path = directory()
+    if path is None:
+        if "SYNKNUMBA_CACHE" in os.environ:
+            yield warning("cache", "off by SYNKNUMBA_CACHE: every process compiles its kernels", "unset SYNKNUMBA_CACHE")
+        else:
+            yield warning("cache", "off: there is no home directory", "set SYNKNUMBA_CACHE_DIR to a directory of yours")
+        return
+    remedy = "set SYNKNUMBA_CACHE_DIR to a directory of yours; until then every process compiles its kernels"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.stat()
+        with tempfile.NamedTemporaryFile(dir=path, prefix=".new-"):
+            pass
+        free = shutil.disk_usage(path).free
+    except OSError as error:
+        yield warning("cache", f"{path} cannot be written to: {error.strerror or error}", remedy)
+        return
+    if not is_ours(status):
+        how = "belongs to another user" if status.st_uid != os.geteuid() else f"has mode {stat.S_IMODE(status.st_mode):o}"
+        yield warning("cache", f"{path} is not used: it {how}, and others could put code there", f"chmod go-w it, or {remedy}")
+    elif free < LITTLE_DISK:
+        yield warning("cache", f"the disk of {path} has {mib(free)} left", f"make room there, or {remedy}")
+    else:
+        usage = KernelStore(path).usage()
+        yield ok("cache", f"{path}: {usage.kernels} kernels, {mib(usage.nbytes)}; writable")
+
+
+def _vector_math() -> Iterator[Finding]:
+    used = describe()
+    njit = "SVML" if config.USING_SVML else "none"
+    if used:
+        yield ok("vector math", f"{used[0]} for exp, log, sin and others in kernels; {njit} in njit functions")
+    elif os.environ.get("SYNKNUMBA_VECTOR_MATH", "").lower() in {"0", "off"}:
+        yield ok("vector math", "off, by SYNKNUMBA_VECTOR_MATH")
+    else:
+        yield warning(
+            "vector math",
+            "no library of vector versions of exp, log, sin and others: such kernels are 3 to 6 times slower on cores",
+            "pip install 'synknumba[svml]' (x86-64), or a system with glibc 2.35 or newer",
+        )
+
+
+def _leftovers() -> Iterator[Finding]:
+    """Looks for names of segments in /dev/shm, and for processes without a parent that still map some."""
+    names = sorted(path.name for path in SHM.glob("synk-*")) if SHM.is_dir() else []
+    if names:
+        yield warning(
+            "leftovers",
+            f"{len(names)} names of segments in {SHM}, of scripts that were killed: {', '.join(names[:3])}",
+            f"the next fork() removes yours; of other users: rm {SHM}/synk-*",
+        )
+    held, orphans = _holders()
+    if orphans:
+        pids = " ".join(map(str, orphans))
+        yield warning(
+            "leftovers", f"processes that have lost their script hold shared memory: {pids}", f"see what they are: ps {pids}"
+        )
+    if not names and not orphans:
+        others = f"; {len(held)} processes of yours use shared memory of synknumba" if held else ""
+        yield ok("leftovers", f"none{others}")
+
+
+def _holders() -> tuple[list[int], list[int]]:
+    """Returns the processes of this user that map segments, and those of them that init has adopted and that own none.
+
+    A script keeps descriptors of its segments; ranks close theirs once the memory is mapped.
+    """
+    held, orphans = [], []
+    for entry in PROC.glob("[0-9]*"):
+        with suppress(OSError, IndexError, ValueError):
+            if entry.stat().st_uid != os.geteuid() or int(entry.name) == os.getpid():
+                continue
+            if not any(_SEGMENT.search(line) for line in (entry / "maps").read_text().splitlines()):
+                continue
+            held.append(int(entry.name))
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == 1 and not any(_SEGMENT.search(os.readlink(fd)) for fd in (entry / "fd").iterdir()):
+                orphans.append(int(entry.name))
+    return sorted(held), sorted(orphans)
+
+
+def _launcher() -> Iterator[Finding]:
+    """Looks for what starts a job on several machines."""
+    folders = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])  # wheels such as mpich
+    found = {name: path for name in LAUNCHERS if (path := shutil.which(name, path=folders))}
+    version = version_of("mpi4py")
+    if not found:
+        yield skipped("launcher", "no mpiexec, mpirun or srun here; only scripts on several machines need one")
+    elif version is None:
+        yield ok(
+            "launcher",
+            f"{', '.join(found.values())}; mpi4py is not installed",
+            "for several machines: pip install 'synknumba[mpi]'",
+        )
+    else:
+        yield ok("launcher", f"{', '.join(found.values())}, and mpi4py {version}")
+
+
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("python", _python),
+    ("variables", _variables),
+    ("system calls", _system_calls),
+    ("shared memory", _shared_memory),
+    ("memory", _memory),
+    ("locked memory", _locked_memory),
+    ("open files", _open_files),
+    ("room for ranks", _room),
+    ("cores", _cores),
+    ("hyperthreads", _hyperthreads),
+    ("cache", _cache),
+    ("vector math", _vector_math),
+    ("leftovers", _leftovers),
+    ("launcher", _launcher),
+)

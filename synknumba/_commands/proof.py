@@ -1,0 +1,57 @@
+"""The last check of `synknumba doctor`: a world of ranks, a kernel on each of them, and a collective."""
+
+import time
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+
+import synknumba as synk
+from synknumba._commands.findings import Finding, ok, problem, warning
+
+ROWS = 1000  # for each rank
+TIMEOUT = 120.0  # seconds of one call, with the compilation of the kernel
+
+
+def prove(ranks: int | None, device: str) -> Iterator[Finding]:
+    """Forks a world, runs a kernel and an all_reduce on all ranks, and compares the results with closed forms.
+
+    Args:
+        ranks: number of ranks; None for one for each device.
+        device: "auto", "cuda" or "cpu".
+    """
+    began = time.perf_counter()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            text, wrong = _run(ranks, device)
+        except Exception as error:  # noqa: BLE001  # whatever it is, users would meet it too
+            yield problem("world", f"{type(error).__name__}: {error}", "see the message, and docs/diagnosis.md")
+        else:
+            if wrong:
+                yield problem("world", wrong, "report this, with the output of `synknumba info`")
+            else:
+                yield ok("world", f"{text} ({time.perf_counter() - began:.1f} s)")
+    for one in dict.fromkeys(str(one.message) for one in told):
+        yield warning("world", one, "see the message")
+
+
+def _run(ranks: int | None, device: str) -> tuple[str, str]:
+    """Returns what has worked, and what is wrong, or ""."""
+    from synknumba._commands.kernels import count
+
+    with synk.fork(ranks, device=device, timeout=TIMEOUT) as world:
+        size = world.world_size
+        number = ROWS * size
+        rows = np.arange(number)
+        result = count(rows)
+        shares = rows.reshape(size, ROWS).sum(axis=1)
+        ones = synk.variable(np.ones(1000))
+        synk.all_reduce(ones, "sum")
+        sums = [np.asarray(synk.get_value(rank, ones)) for rank in range(size)]
+        where, transport = world.device, world.transport
+    if result.total != number * (number - 1) // 2 or not np.array_equal(np.asarray(result.each), shares):
+        return "", f"a kernel on {size} {where} ranks has added up 0 … {number - 1} to {result.total}"
+    if any(not np.all(one == size) for one in sums):
+        return "", f"an all_reduce of ones over {transport} has given {[float(one[0]) for one in sums]} on {size} ranks"
+    return f"{size} {where} ranks: a kernel on each of them, its sum, and an all_reduce over {transport} are right", ""

@@ -1,0 +1,40 @@
+"""`synknumba run`: a script on one machine, or on all machines of a job."""
+
+import argparse
+
+from synknumba._commands.terminal import Subparsers, add_command, completed, positive
+from synknumba._machines import launch
+
+DESCRIPTION = """\
+Runs a script. Under mpiexec or srun, with one process a machine, `synk.fork()` gives it
+the GPUs or cores of all machines of the job; alone, those of this machine."""
+
+
+def add(commands: Subparsers) -> None:
+    """Adds the command."""
+    parser = add_command(
+        commands,
+        "run",
+        _run,
+        "run a script, under mpiexec or srun on all machines of the job",
+        DESCRIPTION,
+        ("run script.py --its-option 3", "run --ranks-per-node 2 -m package.module"),
+    )
+    parser.epilog = (
+        f"{parser.epilog}\n  mpiexec -n 4 synknumba run script.py\n  srun -N 4 --ntasks-per-node=1 synknumba run script.py"
+    )
+    parser.add_argument(
+        "--ranks-per-node", type=positive, metavar="K", help="ranks on each machine; default: one for each device"
+    )
+    add_script(parser)
+
+
+def add_script(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of a command that runs a script: its path, or with -m its module, and its arguments."""
+    parser.add_argument("-m", action="store_true", dest="is_module", help="take SCRIPT as the name of a module")
+    completed(parser.add_argument("script", metavar="SCRIPT", help="a Python file"))
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="of the script")
+
+
+def _run(told: argparse.Namespace) -> int:
+    return launch.run(told.script, told.arguments, told.ranks_per_node, is_module=told.is_module)

@@ -1,0 +1,150 @@
+"""What commands have in common: arguments and their help, errors, tables, and colours where a terminal shows them."""
+
+import argparse
+import codecs
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001  # the type has no public name
+
+SUCCESS, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130  # exit statuses: see the package
+
+_COLOURS = {"ok": "32", "warning": "33", "problem": "31;1", "skipped": "2", "bold": "1"}  # SGR parameters
+_PLAIN = str.maketrans({"µ": "u", "×": "x", "−": "-", "–": "-", "…": "...", "→": "->"})
+_HANDLER = "synknumba.plain"  # of characters that a locale cannot show
+
+# shtab's hints on what completes an argument, by shell; `shtab.FILE` is the same, and shtab need not be installed.
+FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
+
+
+class CommandError(Exception):
+    """A command cannot do its work; the text says why, and what to do instead."""
+
+
+def add_command(
+    commands: Subparsers,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    summary: str,
+    description: str,
+    examples: Sequence[str],
+) -> argparse.ArgumentParser:
+    """Adds a command, and returns its parser for further arguments.
+
+    Args:
+        commands: those of the program.
+        name: of the command.
+        run: called with the parsed arguments; returns the exit status.
+        summary: one line for the list of commands.
+        description: what the command does, as lines that are printed as they are.
+        examples: of command lines, without the program's name.
+    """
+    lines = "\n".join(f"  synknumba {one}" for one in examples)
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=f"examples:\n{lines}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def completed(action: argparse.Action, hints: dict[str, str] = FILES) -> None:
+    """Lets shells complete an argument, by default with the names of files."""
+    action.complete = hints  # type: ignore[attr-defined]  # shtab's protocol
+
+
+def positive(text: str) -> int:
+    """Returns the number that an argument gives; refuses less than 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}") from None
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return number
+
+
+def show_what_can_be_shown() -> None:
+    """Lets standard output replace characters that its encoding does not have, such as µ, instead of failing."""
+    codecs.register_error(_HANDLER, _replace)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=_HANDLER)
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_PLAIN)
+    return text.encode("ascii", "replace").decode(), error.end
+
+
+def coloured(text: str, kind: str, stream: IO[str] | None = None) -> str:
+    """Returns a text in a colour if the stream, by default standard output, is a terminal and NO_COLOR is not set.
+
+    Args:
+        text: any text.
+        kind: "ok", "warning", "problem", "skipped" or "bold".
+        stream: where the text is printed.
+    """
+    stream = stream or sys.stdout
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():  # no-color.org
+        return text
+    return f"\033[{_COLOURS[kind]}m{text}\033[0m"
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints rows of cells: the first column aligned left, the others right."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    for number, line in enumerate(lines):
+        cells = [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        text = "  ".join(cells).rstrip()
+        print(text if number else coloured(text, "bold"))
+
+
+def print_json(value: Any) -> None:
+    """Prints a value as JSON."""
+    print(json.dumps(value, indent=2))
+
+
+def write_json(path: str, value: Any) -> None:
+    """Writes a value as JSON to a file; CommandError if that cannot be written."""
+    write(path, lambda: Path(path).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8"))
+
+
+def write(path: str, make: Callable[[], object]) -> None:
+    """Calls what writes a file; CommandError if that cannot be written."""
+    try:
+        make()
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def check_writable(path: str) -> None:
+    """Raises CommandError if a file can certainly not be written; called before work whose result would be lost."""
+    target = Path(path)
+    folder = target.parent
+    if target.is_dir():
+        raise CommandError(f"cannot write {path}: it is a directory; name a file")
+    if not folder.is_dir():
+        raise CommandError(f"cannot write {path}: there is no directory {folder}")
+    if not os.access(target if target.exists() else folder, os.W_OK):
+        raise CommandError(f"cannot write {path}: permission denied; name a file in another directory")
+
+
+def gib(nbytes: float) -> str:
+    """Returns a number of bytes as text in GiB."""
+    return f"{nbytes / 2**30:.2f} GiB"
+
+
+def mib(nbytes: float) -> str:
+    """Returns a number of bytes as text in MiB."""
+    return f"{nbytes / 2**20:.1f} MiB"
