@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from synknumba import __version__
-from synknumba._commands import cache, check, completion, doctor, info, run
+from synknumba._commands import bench, cache, check, completion, doctor, info, run
 from synknumba._commands.terminal import FAILED, INTERRUPTED, SUCCESS, CommandError, show_what_can_be_shown
+from synknumba._errors import SynkError
 
 _COMMANDS = {
     "info": info,
     "doctor": doctor,
+    "bench": bench,
     "check": check,
     "cache": cache,
     "run": run,
@@ -47,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # as by `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at exit
         return SUCCESS
-    except CommandError as error:
+    except (CommandError, SynkError) as error:
         sys.stderr.write(f"synknumba {told.command}: {error}\n")
         return FAILED
     except KeyboardInterrupt:

@@ -19,6 +19,7 @@ from synknumba._errors import ArgumentError, Finding, KernelCheckError
 from synknumba._ops import reduction
 from synknumba._ops.launch import Extent, LaunchConfig
 from synknumba._ops.rows import Range, Rows
+from synknumba._ops.variable_layout import VECTOR
 from synknumba._types import Array, RankConstant, Span
 from synknumba._variables.state import VariableState
 from synknumba._wire import program
@@ -104,10 +105,10 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
                     f"{name}=per_rank(...) has {len(values)} values for {call.partition.parts} ranks; pass one per rank"
                 )
             return values[rank]
-        case program.Held():
-            return _of_variable(call.variables[name], rank)
-        case program.HeldRows():
-            own = np.array(call.variables[name].value_on(rank))
+        case program.Held(leaf=leaf):
+            return _of_variable(call.variables[name], leaf, rank)
+        case program.HeldRows(leaf=leaf):
+            own = call.variables[name].fetch([rank])[0][leaf]
             return own if call.own is None else _rows(own, call.own.rows[rank])
         case program.Update(op=op, dtype=dtype, shapes=shapes):
             return np.full(shapes[rank] or (1,), reduction.identity(op, dtype), dtype)
@@ -126,9 +127,10 @@ def _rows(array: Array, rows: Rows) -> Array:
     return np.array(array[rows.as_slice() if isinstance(rows, Range) else rows.indices])
 
 
-def _of_variable(variable: VariableState, rank: int) -> Array:
-    """Returns a copy of one rank's array of a variable, with halos; of shape (1,) if it is 0-d."""
-    array = np.array(variable.held_on(rank))
+def _of_variable(variable: VariableState, leaf: int, rank: int) -> Array:
+    """Returns a copy of a rank's array of a variable, with halos, or of all as one vector; of shape (1,) if it is 0-d."""
+    arrays = variable.fetch([rank], own=False)[0]
+    array = np.concatenate([one.ravel() for one in arrays]) if leaf == VECTOR else arrays[leaf]
     return array if array.shape else array.reshape(1)
 
 

@@ -22,7 +22,7 @@ from synknumba import simt
 from synknumba._call.function import Function
 from synknumba._call.recording import known_value
 from synknumba._call.sequence import Sequence
-from synknumba._errors import Finding, KernelCheckError, SynkError, where
+from synknumba._errors import Finding, KernelCheckError, SynkError, shortened, where
 from synknumba._host import this_process
 from synknumba._tracing import Line, Number, Unknown
 from synknumba.simt.internals import Launcher
@@ -67,7 +67,8 @@ class Checks:
         self, function: Function[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], ranks: int | None = None
     ) -> None:
         """Checks a call of a decorated function, if that is a kernel; or notes it while the body of a sequence is planned."""
-        if self._is_checking or not function._is_checkable:  # noqa: SLF001  # shared with this package
+        is_ours = function.py_func.__module__.startswith("synknumba._")  # such as those of `train`
+        if self._is_checking or is_ours or not function._is_checkable:  # noqa: SLF001  # shared with this package
             return
         if self._planned is not None:
             self._planned.append((function, args, dict(kwargs), where()))
@@ -133,8 +134,8 @@ class Checks:
             for finding in error.findings:
                 lines = tuple((one.what, one.filename, one.line) for one in finding.accesses)
                 self._note((name, finding.error, finding.array, lines), name, place, finding, finding.times)
-        except SynkError:
-            self.left_out[name, "is refused as the call itself"] += 1  # which follows, and raises it
+        except SynkError as error:
+            self.left_out[name, str(error)] += 1  # the call follows, and raises it, too
             return
         except Exception as error:  # noqa: BLE001  # of the kernel, such as an assertion, or of the checker
             text = f"{type(error).__name__}: {error}".rstrip(": ")
@@ -175,13 +176,13 @@ def _not_by_rows() -> Iterator[None]:
 
 def _first(value: Any, scalars: list[Any]) -> Any:
     """Returns an argument of a call of a sequence as it is in the first iteration; _UnknownError if only ranks know it."""
+    if value is tracing.STEP:
+        return 0
     if isinstance(value, Number):
         found = known_value(value.formula, scalars, step=0)
         if found is None:
             raise _UnknownError
         return np.dtype(value.dtype).type(found) if value.dtype else found
-    if value is tracing.STEP:
-        return 0
     if isinstance(value, Line):
         return np.array(value.data[_first(value.number, scalars)])
     if isinstance(value, Unknown):
@@ -228,7 +229,7 @@ def checking(checks: Checks) -> Iterator[None]:
         (Launcher, "__call__", launch, launch_checked),
     )
     for owner, name, _, checked in replaced:
-        setattr(owner, name, checked)
+        setattr(owner, name, shortened(checked))
     try:
         yield
     finally:

@@ -7,7 +7,7 @@ import time
 
 from synknumba._call.checked_script import Checks, checking
 from synknumba._commands.run import add_script
-from synknumba._commands.terminal import FOUND, Subparsers, add_command, coloured, positive
+from synknumba._commands.terminal import FOUND, CommandError, Subparsers, add_command, coloured, positive
 from synknumba._errors import Finding
 from synknumba._machines import launch
 
@@ -37,6 +37,12 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(told: argparse.Namespace) -> int:
+    if not told.is_module:
+        try:
+            with open(told.script, "rb"):
+                pass
+        except OSError as error:
+            raise CommandError(f"cannot read {told.script}: {error.strerror}") from error
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # `fork()` takes cores: the checker looks at kernels in this process
     checks = Checks(_report, told.rows, told.calls)
     began = time.perf_counter()
@@ -60,13 +66,17 @@ def _conclude(checks: Checks, seconds: float) -> None:
     calls, kernels, found = sum(checks.calls.values()), len(checks.calls), len(checks.times)
     lines = []
     if found:
-        lines.append(f"{found} finding{'s' if found > 1 else ''}, {sum(checks.times.values()):,} times in all")
+        lines.append(f"{_counted(found, 'finding')}, {_counted(sum(checks.times.values()), 'time')} in all")
     if not calls and not checks.left_out:
         lines.append("the script has called no kernel")
     else:
-        lines.append(f"{calls:,} call{'' if calls == 1 else 's'} of {kernels} kernel{'' if kernels == 1 else 's'} checked")
+        lines.append(f"{_counted(calls, 'call')} of {_counted(kernels, 'kernel')} checked")
     for (name, reason), times in checks.left_out.items():
-        lines.append(f"{times:,} call{'' if times == 1 else 's'} of {name} not checked: {reason}")
+        lines.append(f"{_counted(times, 'call')} of {name} not checked: {reason}")
     alone = max(seconds - checks.seconds, 1e-9)
     lines.append(f"{seconds:.1f} s, of which {checks.seconds:.1f} s checking: {seconds / alone:.1f} times as long as without")
     sys.stderr.write("".join(f"synknumba check: {line}\n" for line in lines))
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 's'}"

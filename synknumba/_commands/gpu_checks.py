@@ -58,7 +58,7 @@ def _libraries() -> GpuLibraries | None:
 
 
 @cache
-def _gpus() -> list[dict[str, Any]]:
+def visible_gpus() -> list[dict[str, Any]]:
     """Returns what the driver tells of each visible GPU; empty if it tells nothing."""
     if _driver() is None:
         return []
@@ -97,7 +97,7 @@ def _check_visible() -> Iterator[Finding]:
         if _driver() is not None:
             yield ok("visible GPUs", "CUDA_VISIBLE_DEVICES is not set: all of them")
         return
-    found = len(_gpus())
+    found = len(visible_gpus())
     if files and not found:
         yield warning(
             "visible GPUs",
@@ -121,7 +121,7 @@ def _check_gpus() -> Iterator[Finding]:
     if _driver() is None:
         yield skipped("GPUs", "not checked without a driver")
         return
-    told, report = _gpus(), probe(thorough=True)
+    told, report = visible_gpus(), probe(thorough=True)
     names = ", ".join(f"{i}: {one['name']}, {one['bytes'] / 2**30:.0f} GiB" for i, one in enumerate(told))
     if report.problem:
         yield problem("GPUs", report.problem, to_install(_driver(), _libraries()) or "see what `nvidia-smi` says")
@@ -171,9 +171,16 @@ def _check_cupy() -> Iterator[Finding]:
             "CuPy",
             f"for CUDA {found.runtime}" + ("" if driver is None else f", which the driver ({cuda_version(driver)}) runs"),
         )
+
+
+def _check_libraries() -> Iterator[Finding]:
+    found = _libraries()
+    if found is None or found.problem:
+        yield skipped("CUDA libraries", "not checked without CuPy, which loads them")
+        return
     missing = [name for name in found.missing if name != "NCCL"]
     if missing:
-        yield warning("CUDA libraries", f"missing: {', '.join(missing)}", to_install(driver, found) or install_extra())
+        yield warning("CUDA libraries", f"missing: {', '.join(missing)}", to_install(_driver(), found) or install_extra())
     else:
         yield ok("CUDA libraries", ", ".join(f"{name} {version}" for name, version in found.libraries.items()))
 
@@ -201,7 +208,7 @@ def _numpy() -> tuple[int, ...]:
 
 
 def _check_nccl() -> Iterator[Finding]:
-    found, count = _libraries(), len(_gpus())
+    found, count = _libraries(), len(visible_gpus())
     if found is not None and found.nccl is not None:
         yield ok("NCCL", found.nccl)
     elif count > 1:
@@ -211,7 +218,7 @@ def _check_nccl() -> Iterator[Finding]:
 
 
 def _check_peers() -> Iterator[Finding]:
-    gpus = _gpus()
+    gpus = visible_gpus()
     if len(gpus) < 2:
         yield skipped("peer access", f"needs two GPUs, and there {'is one' if gpus else 'are none'}")
         return
@@ -232,6 +239,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("visible GPUs", _check_visible),
     ("GPUs", _check_gpus),
     ("CuPy", _check_cupy),
+    ("CUDA libraries", _check_libraries),
     ("numba.cuda", _check_numba_cuda),
     ("NCCL", _check_nccl),
     ("peer access", _check_peers),

@@ -19,6 +19,11 @@ def count(x, total, each):
         cuda.atomic.add(each, 0, x[i])
 
 
+def _few_blocks(rows):
+    """Returns the number of blocks of threads that stride over rows: enough to fill the largest GPU."""
+    return max(1, min(2048, -(-rows // 256)))
+
+
 @synk.function
 def nothing():
     """Does nothing: the time of a call."""
@@ -34,7 +39,24 @@ def energy(x, beta, total):
     cuda.atomic.add(total, 0, acc)
 
 
-@synk.parallel(sliceable=("x", "y"))
+@synk.function
+def copy(x, y):
+    """Copies rows, by NumPy or CuPy."""
+    y[...] = x
+
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")}, grid=_few_blocks, block=256)
+@cuda.jit
+def integral(steps, width, total):
+    """Adds up 4/(1 + x²) at the middles of the steps of [0, 1]: π by the midpoint rule, once divided by their number."""
+    acc = 0.0
+    for i in range(steps.start + cuda.grid(1), steps.stop, cuda.gridsize(1)):
+        x = (i + 0.5) * width
+        acc += 4.0 / (1.0 + x * x)
+    cuda.atomic.add(total, 0, acc)
+
+
+@synk.parallel
 @cuda.jit
 def scale(x, y, factor):
     """Writes factor · x to y: 16 bytes an element of float64."""

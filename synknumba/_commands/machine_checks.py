@@ -170,7 +170,10 @@ def _cores() -> Iterator[Finding]:
         limit = f"the affinity allows {allowed}" if allowed < present else ""
         limit = f"the control group's quota allows {usable}" if usable < allowed else limit
         yield ok("cores", f"{text}; {limit}" if limit else text)
-    load = os.getloadavg()[0]
+
+
+def _load() -> Iterator[Finding]:
+    load, usable = os.getloadavg()[0], usable_cores()
     if load > usable:
         yield warning(
             "load",
@@ -320,6 +323,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("open files", _open_files),
     ("room for ranks", _room),
     ("cores", _cores),
+    ("load", _load),
     ("hyperthreads", _hyperthreads),
     ("cache", _cache),
     ("vector math", _vector_math),

@@ -333,6 +333,7 @@ def _as_value(index: ast.expr) -> ast.expr:
 
 def _numba_knows(function: FunctionType) -> bool:
     """Returns whether Numba can call the plain function, by `overload` or `register_jitable`."""
+    cpu_target.typing_context.refresh()  # else it lacks what was registered since Numba has last compiled something
     try:
         cpu_target.typing_context.resolve_value_type(function)
     except Exception:  # noqa: BLE001  # raises many types

@@ -229,6 +229,22 @@ def test_functions_that_only_numba_knows_are_compiled() -> None:
         simt.debug(with_array)[1, 1](out)
 
 
+def test_what_is_registered_after_the_last_compilation() -> None:
+    """As `synk.random` is in a script whose kernels the ranks alone compile."""
+
+    def late(a):
+        raise NotImplementedError
+
+    overload(late)(lambda a: lambda a: a * 5)
+
+    def calls(out):
+        out[0] = late(2.0)
+
+    out = np.zeros(1)
+    simt.debug(calls)[1, 1](out)
+    assert out[0] == 10
+
+
 def test_reads_globals_anew_at_each_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     def scaled(out):
         out[cuda.grid(1)] = scale

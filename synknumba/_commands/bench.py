@@ -1,0 +1,84 @@
+"""`synknumba bench`: this machine's own numbers."""
+
+import argparse
+import sys
+from dataclasses import replace
+
+from synknumba._commands.bench_results import compare, show
+from synknumba._commands.terminal import (
+    SUCCESS,
+    CommandError,
+    Subparsers,
+    add_command,
+    check_writable,
+    completed,
+    positive,
+    print_json,
+)
+
+DESCRIPTION = """\
+Measures this machine in about a minute: a call, a kernel and its sum, the bandwidth of a
+kernel over rows beside NumPy's copy, all_reduce by size, rows that are sent, and the same
+work on 1 to all ranks. Each number is the median of five rounds, with their range.
+
+--compare tells two saved runs apart: ratios, and which numbers differ by more than that."""
+
+
+def add(commands: Subparsers) -> None:
+    """Adds the command."""
+    parser = add_command(
+        commands,
+        "bench",
+        _run,
+        "measure calls, bandwidth, collectives and scaling on this machine",
+        DESCRIPTION,
+        (
+            "bench",
+            "bench --quick --device cpu --ranks 4",
+            "bench --json before.json --plot before.png",
+            "bench --compare before.json after.json",
+        ),
+    )
+    parser.add_argument("--quick", action="store_true", help="about 10 s: small arrays, short rounds")
+    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="of the ranks; default: auto")
+    parser.add_argument("--ranks", type=positive, metavar="N", help="the largest number of ranks; default: one for each device")
+    parser.add_argument("--seconds", type=float, metavar="S", help="time for all measurements, without starts and compilation")
+    completed(parser.add_argument("--json", metavar="FILE", help="write the results to FILE; - prints them in place of tables"))
+    completed(parser.add_argument("--plot", metavar="FILE", help="draw the results into a .png, .svg or .pdf, by matplotlib"))
+    completed(parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="compare two files; nothing is measured"))
+
+
+def _run(told: argparse.Namespace) -> int:
+    if told.compare:
+        compare(told.compare)
+        return SUCCESS
+    from synknumba._commands import bench_measure, bench_plot
+
+    sizes = bench_measure.QUICK if told.quick else bench_measure.FULL
+    if told.seconds is not None:
+        if not 0 < told.seconds < 86400:
+            raise CommandError(f"--seconds must be more than 0, and less than a day; got {told.seconds:g}")
+        sizes = replace(sizes, seconds=told.seconds)
+    if told.plot:
+        bench_plot.check_plot(told.plot)
+    for path in (told.json, told.plot):
+        if path and path != "-":
+            check_writable(path)
+    report = bench_measure.measure(told.device, told.ranks, sizes, _progress)
+    _progress("")
+    if told.json == "-":
+        print_json(report.as_json())
+    elif told.json:
+        report.save(told.json)
+    if told.plot:
+        bench_plot.plot(report, told.plot)
+    if told.json != "-":
+        show(report)
+    return SUCCESS
+
+
+def _progress(text: str) -> None:
+    """Shows what is being measured in one line, which the next one replaces; on a terminal only."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{text}")
+        sys.stderr.flush()

@@ -1,0 +1,215 @@
+"""Results of `synknumba bench`: their file, their tables, and what differs between two files."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from synknumba._commands.terminal import CommandError, print_table, write_json
+
+SCHEMA = 1  # of the JSON; raised when a key changes its meaning or goes
+SCALING = "scaling"
+_KNOWN = ("name", "ranks", "size", "unit", "median", "low", "high", "calls")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one measurement gave.
+
+    Attributes:
+        name: what was measured; see `TOLD`.
+        ranks: number of ranks; 0 for work of the script alone.
+        size: bytes moved, of an array that is reduced, or number of rows; 0 where there is no such size.
+        unit: "us", microseconds of a call, or "GB/s".
+        median: of the medians of the rounds.
+        low: the least of these medians.
+        high: the greatest.
+        calls: number of calls that were timed, in all rounds.
+    """
+
+    name: str
+    ranks: int
+    size: int
+    unit: Literal["us", "GB/s"]
+    median: float
+    low: float
+    high: float
+    calls: int
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What it is a measurement of."""
+        return self.name, self.ranks, self.size
+
+    def shown(self, value: float) -> str:
+        """Returns a value with its unit."""
+        if self.unit == "GB/s":
+            return f"{value:.3g} GB/s"
+        return f"{value:.3g} µs" if value < 1e3 else f"{value / 1e3:.3g} ms" if value < 1e6 else f"{value / 1e6:.3g} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All results of one run, and where they come from.
+
+    Attributes:
+        date: start of the run, ISO 8601.
+        machine: processor, cores, GPUs and load.
+        versions: of Python and of packages.
+        device: of the ranks, "cpu" or "cuda".
+        results: in the order in which they were measured.
+    """
+
+    date: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    device: str
+    results: tuple[Result, ...]
+
+    def save(self, path: str) -> None:
+        """Writes the report as JSON."""
+        write_json(path, self.as_json())
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the report as objects of JSON."""
+        return {"schema": SCHEMA, "benchmark": "synknumba bench", **asdict(self)}
+
+    @classmethod
+    def load(cls, path: str) -> "Report":
+        """Reads a report that `save` has written; CommandError if the file is none."""
+        try:
+            told = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+        except ValueError as error:
+            raise CommandError(f"{path} is not JSON ({error}); name a file that `synknumba bench --json FILE` wrote") from error
+        try:
+            if told["schema"] > SCHEMA:
+                raise CommandError(f"{path} was written by a newer synknumba (schema {told['schema']}); use that to compare")
+            results = tuple(Result(**{name: one[name] for name in _KNOWN}) for one in told["results"])
+            return cls(told["date"], told["machine"], told["versions"], told["device"], results)
+        except (KeyError, TypeError) as error:
+            raise CommandError(
+                f"{path} has no results of `synknumba bench` ({type(error).__name__}: {error}); name a file that "
+                "`synknumba bench --json FILE` wrote"
+            ) from error
+
+
+TOLD = {
+    "call": "an empty call",
+    "kernel_sum": "a kernel and the sum of its results",
+    "kernel_rows": "a kernel that reads and writes rows",
+    "function_copy": "an array function that copies them",
+    "numpy_copy": "NumPy's copy, in the script",
+    "rows_copied": "rows of a NumPy array, to shared memory",
+    "rows_sent": "rows of a Data, to GPUs",
+    "all_reduce": "all_reduce of float32",
+    SCALING: "∫ 4/(1+x²) dx, the same on any number of ranks",
+}
+"""What is printed for the name of a measurement."""
+
+
+def show(report: Report) -> None:
+    """Prints a report as tables."""
+    for line in described(report):
+        print(line)
+    print()
+    rows = [
+        (TOLD.get(one.name, one.name), str(one.ranks or "-"), sized(one), one.shown(one.median), spread(one))
+        for one in sorted(report.results, key=_place)
+        if one.name != SCALING
+    ]
+    print_table(("what", "ranks", "size", "median", "of rounds"), rows)
+    curve = scaling(report)
+    if curve:
+        print()
+        head = (TOLD[SCALING], "time", "of rounds", "speedup", "efficiency")
+        print_table(
+            head,
+            [
+                (
+                    f"{one.ranks} rank{'' if one.ranks == 1 else 's'}",
+                    one.shown(one.median),
+                    spread(one),
+                    f"{speedup:.2f}",
+                    f"{speedup * curve[0].ranks / one.ranks:.0%}",
+                )
+                for one in curve
+                for speedup in [curve[0].median / one.median]
+            ],
+        )
+
+
+def _place(one: Result) -> tuple[int, int, int]:
+    """Returns where a result is in a table: by what was measured, size and ranks."""
+    return list(TOLD).index(one.name) if one.name in TOLD else len(TOLD), one.size if one.name == "all_reduce" else 0, one.ranks
+
+
+def scaling(report: Report) -> list[Result]:
+    """Returns the results of the scaling curve, by number of ranks."""
+    return sorted((one for one in report.results if one.name == SCALING), key=lambda one: one.ranks)
+
+
+def described(report: Report) -> Iterator[str]:
+    """Yields lines on the machine and the versions."""
+    machine = report.machine
+    gpus = ", ".join(machine["gpus"]) or "no GPU"
+    yield f"{machine['cpu']}, {machine['usable_cores']} usable cores, {gpus}; load {machine['load']:.1f} before"
+    yield ", ".join(f"{name} {version}" for name, version in report.versions.items())
+
+
+def sized(one: Result) -> str:
+    """Returns the size of a measurement as text."""
+    if not one.size:
+        return ""
+    if one.name in {"kernel_sum", SCALING}:
+        return f"{one.size:,} rows"
+    for unit, nbytes in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if one.size >= nbytes:
+            return f"{one.size / nbytes:.4g} {unit}"
+    return f"{one.size} B"
+
+
+def spread(one: Result) -> str:
+    """Returns the least and the greatest median of a round."""
+    low, unit = one.shown(one.low), one.shown(one.high)
+    same = low.split()[1] == unit.split()[1]
+    return f"{low.split()[0] if same else low} – {unit}"
+
+
+def compare(names: Sequence[str]) -> None:
+    """Prints how many times as fast the second of two files is, and what differs by more than the spread of both."""
+    first, second = (Report.load(name) for name in names)
+    for letter, name, report in zip("AB", names, (first, second), strict=True):
+        print(f"{letter}: {name}, {report.date}, {report.device}; {next(described(report))}")
+    if first.machine["cpu"] != second.machine["cpu"] or first.device != second.device:
+        print("A and B are of different machines or devices")
+    print()
+    found = {one.key: one for one in second.results}
+    rows = []
+    for one in sorted(first.results, key=_place):
+        other = found.pop(one.key, None)
+        what = (TOLD.get(one.name, one.name), str(one.ranks or "-"), sized(one), one.shown(one.median))
+        if other is None:
+            rows.append((*what, "", "", "only in A"))
+        else:
+            rows.append((*what, other.shown(other.median), f"{ratio(one, other):.2f}", verdict(one, other)))
+    rows += [
+        (TOLD.get(one.name, one.name), str(one.ranks or "-"), sized(one), "", one.shown(one.median), "", "only in B")
+        for one in found.values()
+    ]
+    print_table(("what", "ranks", "size", "A", "B", "speed of B / A", ""), rows)
+    print("\n'faster' and 'slower': the rounds of A and B do not overlap")
+
+
+def ratio(one: Result, other: Result) -> float:
+    """Returns how many times as fast `other` is."""
+    return one.median / other.median if one.unit == "us" else other.median / one.median
+
+
+def verdict(one: Result, other: Result) -> str:
+    """Returns "faster" or "slower" if the rounds of both do not overlap, else ""."""
+    if one.low <= other.high and other.low <= one.high:
+        return ""
+    return "faster" if ratio(one, other) > 1 else "slower"

@@ -1,0 +1,212 @@
+"""`synknumba check`: what it finds in a script, and that the script runs as usual."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from synknumba._cli import main
+from tests.environment import environment
+
+SCRIPT = """
+import sys
+import numpy as np
+from numba import cuda
+import synknumba as synk
+from synknumba import simt
+
+@synk.parallel(inout=("y",))
+@cuda.jit
+def shifted(x, y):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        y[i] = x[i + FAULT]
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")}, block=4)
+@cuda.jit
+def weighted(x, factor, total):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(total, 0, factor * x[i])
+
+@synk.parallel
+@cuda.jit
+def forward(u, n, k):
+    i = cuda.grid(1)
+    if i + n < u.shape[0]:
+        u[i + n + FAULT] = k
+
+@synk.parallel
+@cuda.jit
+def scaled(u, w, rate):
+    i = cuda.grid(1)
+    if i < u.shape[0]:
+        u[i] = rate * w[i + FAULT]
+
+@synk.sequence
+def loop(tree, flat, n):
+    forward(tree["b"], 2 * n, synk.STEP + 1)
+    scaled(flat, tree["a"], 0.5)
+
+@simt.jit
+def alone(x):
+    i = cuda.grid(1)
+    x[i + FAULT] = i
+
+@synk.vectorize
+def doubled(x):
+    return 2 * x
+
+FAULT = int(sys.argv[1])
+x, y = np.arange(10.0), np.zeros(10)
+with synk.fork() as world:
+    print(world.device, world.world_size)
+    for _ in range(3):
+        shifted(x, y)
+    print(weighted(x, 2.0), weighted.submit(x, factor=1.0).result(), weighted.as_serial(x, 3.0))
+    print(doubled(x).sum())
+    tree = synk.variable({"a": np.ones(6), "b": np.zeros(8)})
+    flat = synk.variable(np.zeros(6))
+    loop(tree, flat, 2, times=3)
+    print(synk.get_value(0, tree)["b"].tolist() if not FAULT else "")
+    z = np.zeros(4 + FAULT)
+    alone[1, 4](z[:4])
+    print(z.tolist())
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def run(*arguments):
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+
+
+def check(*arguments):
+    return run("-m", "synknumba", "check", "--ranks", 2, *arguments)
+
+
+def test_a_script_without_errors(script):
+    """Its output and its exit status are those without the checker."""
+    done = check(script, 0)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 7
+    assert lines[:3] == ["cpu 2", "90.0 45.0 135.0", "90.0"]
+    assert lines[3] == str([0.0] * 4 + [3.0] * 4)
+    assert lines[4] == "[0.0, 1.0, 2.0, 3.0]"
+    assert "Error" not in done.stderr
+    assert "synknumba check: 9 calls of 5 kernels checked\n" in done.stderr
+    assert re.search(r"\d\.\d s, of which \d\.\d s checking: \d+\.\d times as long as without", done.stderr)
+
+
+def test_each_error_is_found_once(script):
+    done = check("--calls", 2, script, 1)
+    assert done.returncode == 1
+    found = re.findall(r"^synknumba check: (\w+) in (\w+), called at .*script\.py:(\d+)\n  (.*)$", done.stderr, re.MULTILINE)
+    lines = SCRIPT.splitlines()
+
+    def line(text):
+        return str(next(number for number, one in enumerate(lines, 1) if text in one))
+
+    told = {(kind, name, place): summary for kind, name, place, summary in found}
+    assert {*told} == {
+        ("BoundsError", "shifted", line("        shifted(x, y)")),
+        ("BoundsError", "forward", line('    forward(tree["b"]')),
+        ("BoundsError", "scaled", line("    scaled(flat")),
+        ("BoundsError", "alone", line("    alone[1, 4]")),
+    }
+    assert len(found) == 4
+    assert told["BoundsError", "shifted", line("        shifted(x, y)")].startswith(
+        "on rank 0, 1: index [5] is outside of the array x"
+    )
+    assert "index [8] is outside of the array u (shape (8,)" in told["BoundsError", "forward", line('    forward(tree["b"]')]
+    for text in ("y[i] = x[i + FAULT]", "u[i + n + FAULT] = k", "u[i] = rate * w[i + FAULT]", "x[i + FAULT] = i"):
+        assert re.search(rf"script\.py:{line(text)}\)\n +{re.escape(text)}\n", done.stderr)
+    assert "synknumba check: 1 call of shifted not checked: after 2 calls that were checked\n" in done.stderr
+    assert "synknumba check: 4 findings, " in done.stderr
+
+
+REST = """
+import numpy as np
+from numba import cuda
+import synknumba as synk
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def drawn(x, seed, total):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(total, 0, synk.random.uniform(seed, i, 0))
+
+@synk.parallel(inout=("x",))
+@cuda.jit
+def judged(x):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        assert x[i] < 100, "too large"
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")}, broadcast=("x",), grid=1)
+@cuda.jit
+def whole(x, total):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        total[0] = x[i] - x[i] + 1
+
+with synk.fork(2, device="cpu"):
+    x = np.arange(1000.0)
+    drawn(x, 3)
+    drawn(x, 3, batch=[1, 2])
+    try:
+        judged(x)
+    except synk.RankError:
+        print("raised as usual")
+    whole(np.ones(3))
+    try:
+        drawn(x)
+    except synk.ArgumentError as error:
+        print("refused as usual")
+1 / 0
+"""
+
+
+@pytest.mark.whole
+def test_rows_and_other_errors(tmp_path):
+    """Random numbers are drawn; an assertion counts; calls without rows are whole; a script that fails shows its traceback."""
+    script = tmp_path / "script.py"
+    script.write_text(REST)
+    done = check("--rows", 200, script)
+    assert done.returncode == 1
+    assert done.stdout == "raised as usual\nrefused as usual\n"
+    assert "error of a thread in judged, called at " in done.stderr
+    assert "AssertionError: too large" in done.stderr
+    assert "threadIdx=(0, 0, 0)" in done.stderr
+    assert done.stderr.count("synknumba check: error") == 1
+    assert "ZeroDivisionError: division by zero" in done.stderr
+    assert "checked_script.py" not in done.stderr
+    assert "_commands" not in done.stderr
+    assert "1 call of drawn not checked: drawn is missing the argument seed" in done.stderr
+    assert "4 calls of 3 kernels checked" in done.stderr
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("text", "code"), [("print('no kernel')", 0), ("raise SystemExit(3)", 3), ("raise KeyboardInterrupt", 130)]
+)
+def test_a_script_without_kernels(text, code, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    done = check(script)
+    assert done.returncode == code
+    assert "synknumba check: the script has called no kernel\n" in done.stderr
+
+
+def test_a_script_that_is_not_there(tmp_path, capsys):
+    assert main(["check", str(tmp_path / "none.py")]) == 2
+    assert capsys.readouterr().err.endswith("none.py: No such file or directory\n")

@@ -1,0 +1,280 @@
+"""The command line: arguments, exit statuses, and what is outside: Ctrl-C, locales, no home, no terminal."""
+
+import importlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from synknumba import _cli
+from synknumba._cli import main, make_parser
+from synknumba._commands import cache, completion, info, terminal
+from synknumba._errors import DeviceError
+from synknumba.simt.internals import KernelStore
+from tests.environment import ROOT
+
+COMMANDS = ("info", "doctor", "bench", "check", "cache", "run", "completion")
+KEY = "0123456789abcdef" * 4  # as a digest
+PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A cache with one kernel, and a file of the user's beside it."""
+    path = tmp_path / "cache"
+    monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(path))
+    assert KernelStore(path).write(KEY, bytes(1000))
+    (path / "notes.txt").write_text("mine")
+    return path
+
+
+def test_the_console_script_is_the_module():
+    name = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["synknumba"]
+    module, _, function = name.partition(":")
+    assert getattr(importlib.import_module(module), function) is main
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples_that_parse(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    told = capsys.readouterr().out
+    assert end.value.code == 0
+    examples = [line.split("synknumba ", 1)[1] for line in told.split("examples:")[1].splitlines() if "  synknumba" in line]
+    assert examples
+    for line in examples:
+        words = line.split(" > ")[0].split(" | ")[0].split()
+        assert words[0] == command
+        make_parser().parse_args(words)
+
+
+def test_every_command_is_on_the_page(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = capsys.readouterr().out
+    assert tuple(_cli._COMMANDS) == COMMANDS
+    for command in COMMANDS:
+        assert re.search(rf"^ +{command}\b", told, re.MULTILINE)
+        assert f"## `{command}`" in PAGE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["inof"], "there is no command 'inof'; did you mean info? commands: info, doctor"),
+        (["frobnicate"], "there is no command 'frobnicate'; commands: info, doctor"),
+        (["cache"], "required: action"),
+        (["cache", "wipe"], "invalid choice: 'wipe'"),
+        (["bench", "--ranks", "0"], "--ranks: must be at least 1, got 0"),
+        (["doctor", "--ranks", "two"], "--ranks: must be a whole number of at least 1, got 'two'"),
+        (["bench", "--compare", "one.json"], "expected 2 arguments"),
+    ],
+)
+def test_wrong_arguments(arguments, said, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_program_is_named_as_it_was_started(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/synknumba"])
+    assert make_parser().prog == "synknumba"
+    monkeypatch.setattr(sys, "argv", ["/lib/synknumba/__main__.py"])
+    assert make_parser().prog == "python -m synknumba"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "\nsynknumba info: interrupted\n"),
+        (terminal.CommandError("no such thing"), 2, "synknumba info: no such thing\n"),
+        (DeviceError("no GPU"), 2, "synknumba info: no GPU\n"),
+    ],
+)
+def test_what_ends_a_command(error, code, said, monkeypatch, capsys):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr(info, "_run", fail)
+    assert main(["info"]) == code
+    assert capsys.readouterr().err == said
+
+
+def test_a_locale_without_the_characters(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    terminal.show_what_can_be_shown()
+    print("1.5 – 2 µs → ü")
+    sys.stdout.flush()
+    assert raw.getvalue() == b"1.5 - 2 us -> ?\n"
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("variables", "stream", "coloured"),
+    [
+        ({}, Screen(), True),
+        ({"NO_COLOR": "1"}, Screen(), False),
+        ({"TERM": "dumb"}, Screen(), False),
+        ({}, io.StringIO(), False),
+    ],
+)
+def test_colours_are_for_terminals(variables, stream, coloured, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert ("\033[" in terminal.coloured("text", "ok", stream)) == coloured
+
+
+def test_info_as_json(capsys):
+    """Keys are those of the page."""
+    assert main(["info", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == info.SCHEMA
+    assert told["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert told["cores"]["present"] == os.cpu_count()
+    assert told["packages"]["numpy"] == __import__("numpy").__version__
+    assert told["shared_memory"]["total"] == shutil.disk_usage("/dev/shm").total
+    section = PAGE.partition("## `info`")[2].partition("\n## ")[0]
+    rows = {line.split("`")[1] for line in section.splitlines() if line.startswith("| `")}
+    assert rows == told.keys()
+
+
+def test_cache_info(folder, capsys):
+    assert main(["cache", "info", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    size = (folder / KEY).stat().st_size
+    assert told["path"] == str(folder)
+    assert told["kernels"] == {"count": 1, "bytes": size}
+    assert told["package"] == {"count": 0, "bytes": 0}
+    assert main(["cache", "info"]) == 0
+    assert str(folder) in capsys.readouterr().out
+
+
+def test_cache_clear(folder, capsys):
+    assert main(["cache", "clear", "--yes"]) == 0
+    assert capsys.readouterr().out.startswith("1 kernels, 0.0 MiB, removed from ")
+    assert not (folder / KEY).exists()
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert main(["cache", "clear"]) == 0
+    assert capsys.readouterr().out.endswith("has no kernels\n")
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, False), ("n\n", 2, True), ("\n", 2, True), ("", 2, True)])
+def test_cache_clear_asks(answer, code, left, folder, monkeypatch, capsys):
+    answers = Screen(answer)
+    monkeypatch.setattr(sys, "stdin", answers)
+    assert main(["cache", "clear"]) == code
+    assert "Remove 1 kernels" in capsys.readouterr().out
+    assert (folder / KEY).exists() == left
+
+
+def test_cache_clear_without_a_terminal(folder, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert main(["cache", "clear"]) == 2
+    assert "pass --yes" in capsys.readouterr().err
+    assert (folder / KEY).exists()
+
+
+def test_cache_that_cannot_be_emptied(folder, monkeypatch, capsys):
+    monkeypatch.setattr(KernelStore, "prune", lambda store, most: None)  # as in a read-only directory
+    assert main(["cache", "clear", "--yes"]) == 2
+    assert "1 kernels could not be removed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("why", ["off", "no home"])
+def test_without_a_cache(why, monkeypatch, capsys):
+    def nobody():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("SYNKNUMBA_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "SYNKNUMBA_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    if why == "off":
+        monkeypatch.setenv("SYNKNUMBA_CACHE", "0")
+    else:
+        monkeypatch.setattr(Path, "home", nobody)
+    assert main(["cache", "info"]) == 2
+    assert ("SYNKNUMBA_CACHE turns it off" if why == "off" else "there is no home directory") in capsys.readouterr().err
+    found = dict(info.lines({**_INFO, "cache": None}))
+    assert found["cache"] == "off: kernels are compiled in every process"
+
+
+_INFO = {
+    **dict.fromkeys(("python", "system", "release", "machine", "segments", "numba_cuda", "transport", "driver", "install"), ""),
+    "packages": {},
+    "cores": {"usable": 1, "present": 2},
+    "shared_memory": {"problem": "cannot be used: no such directory"},
+    "vector_math": {"kernels": [], "njit": None},
+    "gpus": {"count": 0, "problem": None},
+    "libraries": None,
+}
+
+
+def test_files_that_cannot_be_written(tmp_path):
+    with pytest.raises(terminal.CommandError, match="there is no directory"):
+        terminal.check_writable(str(tmp_path / "none" / "file.json"))
+    with pytest.raises(terminal.CommandError, match="it is a directory"):
+        terminal.check_writable(str(tmp_path))
+    with pytest.raises(terminal.CommandError, match="cannot write /proc/none: No such file"):
+        terminal.write_json("/proc/none", {})
+    terminal.check_writable(str(tmp_path / "file.json"))
+
+
+def test_completion_without_shtab(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 2
+    assert "pip install 'synknumba[completion]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", completion.SHELLS)
+def test_completion_is_made_for_each_shell(shell, capsys):
+    pytest.importorskip("shtab", reason="shtab is not installed; it is in the extra dev")
+    assert main(["completion", shell]) == 0
+    told = capsys.readouterr().out
+    for word in (*COMMANDS, "no-world", "compare", "ranks-per-node"):
+        assert word in told
+
+
+def test_bash_completes(tmp_path, capsys):
+    pytest.importorskip("shtab", reason="shtab is not installed; it is in the extra dev")
+    if shutil.which("bash") is None:
+        pytest.skip("there is no bash")
+    assert main(["completion", "bash"]) == 0
+    script = tmp_path / "completion.bash"
+    script.write_text(capsys.readouterr().out)
+
+    def complete(*words):
+        quoted = " ".join(f"'{word}'" for word in words)
+        ask = f"source {script}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _shtab_synknumba; echo ${{COMPREPLY[@]}}"
+        done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True, cwd=tmp_path)
+        return set(done.stdout.split())
+
+    assert complete("synknumba", "") >= set(COMMANDS)
+    assert complete("synknumba", "do") == {"doctor"}
+    assert complete("synknumba", "cache", "c") == {"clear"}
+    assert "--compare" in complete("synknumba", "bench", "--c")
+
+
+def test_a_home_directory_that_does_not_exist(monkeypatch, capsys):
+    monkeypatch.setenv("HOME", "/proc/none")
+    for name in ("SYNKNUMBA_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["cache", "info"]) == 0
+    assert "/proc/none/.cache/synknumba, which does not exist yet" in capsys.readouterr().out
+
+
+def test_stores_are_those_of_users_and_of_the_package(tmp_path):
+    assert [store.path for store in cache.stores(tmp_path).values()] == [tmp_path, tmp_path / "package"]
