@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from synknumba import __version__
-from synknumba._commands import bench, cache, check, completion, doctor, info, run
+from synknumba._commands import bench, cache, check, completion, doctor, info, run, trace
 from synknumba._commands.terminal import FAILED, INTERRUPTED, SUCCESS, CommandError, show_what_can_be_shown
 from synknumba._errors import SynkError
 
@@ -22,9 +22,10 @@ _COMMANDS = {
     "check": check,
     "cache": cache,
     "run": run,
+    "trace": trace,
     "completion": completion,
 }
-_SCRIPTS = {"check", "run"}  # what is printed there is the script's
+_SCRIPTS = {"check", "run", "trace"}  # what is printed there is the script's
 
 EPILOG = """\
 `synknumba COMMAND --help` has the arguments and examples of a command. Exit status: 0; 1 if

@@ -26,7 +26,7 @@ from synknumba._call.sequence_report import SequenceReport
 from synknumba._errors import ArgumentError, shortened
 from synknumba._ops.estimate import Estimate, Measurement
 from synknumba._timeline.trace import Trace
-from synknumba._timeline.tracks import SCRIPT, read
+from synknumba._timeline.tracks import SCRIPT, Record, read
 from synknumba._types import Array, known_options
 
 Axes: TypeAlias = Any  # matplotlib's, which is not imported here
@@ -150,14 +150,14 @@ def rows(plan: PlanReport, *, ax: Axes = None) -> Axes:
 
 
 @known_options
-def timeline(trace: Trace | str | os.PathLike[str], *, ax: Axes = None) -> Axes:
+def timeline(trace: Trace | str | os.PathLike[str] | list[Record], *, ax: Axes = None) -> Axes:
     """Draws the rounds of a trace over time: a line for the script and each rank, in one colour for each function.
 
     The script's line has its waits for rounds, and in grey what it does before and after them. Below a rank's rounds is the
     work on its GPU's stream.
 
     Args:
-        trace: made by `synk.trace`, after its block; or the file that it has written.
+        trace: made by `synk.trace`, after its block; or its `records()`, or the file that it has written.
         ax: axes to draw into. Default: those of a new figure.
 
     Returns:
@@ -172,9 +172,9 @@ def timeline(trace: Trace | str | os.PathLike[str], *, ax: Axes = None) -> Axes:
         >>> import synknumba as synk
         >>> synk.plot.timeline("run.json").figure.savefig("run.svg")  # doctest: +SKIP
     """
-    if not isinstance(trace, Trace | str | os.PathLike):
+    if not isinstance(trace, Trace | str | os.PathLike | list):
         raise ArgumentError(f"timeline draws what synk.trace has made, or the name of its file, got {_told(trace)}")
-    records = trace.records() if isinstance(trace, Trace) else read(Path(trace))
+    records = trace.records() if isinstance(trace, Trace) else trace if isinstance(trace, list) else read(Path(trace))
     names = {one["pid"]: one["args"]["name"] for one in records if one["ph"] == "M" and one["name"] == "process_name"}
     spans = [one for one in records if one["ph"] == "X" and one["cat"] in _DRAWN]
     functions = sorted({one["name"] for one in spans if one["cat"] == "wait"})
