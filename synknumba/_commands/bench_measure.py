@@ -144,7 +144,8 @@ def _timed(measurements: list[Measurement], seconds: float, progress: Callable[[
 
 
 def _round(call: Callable[[], object], seconds: float) -> list[float]:
-    clock, times = time.perf_counter, []
+    times: list[float] = []
+    clock = time.perf_counter
     end = clock() + seconds
     while len(times) < LEAST_CALLS or clock() < end:
         start = clock()

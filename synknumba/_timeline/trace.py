@@ -51,21 +51,16 @@ class Trace:
         """Begins the trace, of a world that is being started or else of the open one.
 
         Raises:
-            WorldError: there is another one, or this one is over.
+            WorldError: this trace is over.
         """
-        if _active:
-            raise WorldError("a trace is being made; end it before another begins, as by leaving its with block")
         if self._began:
             raise WorldError("this trace is over; make another by synk.trace()")
         self._began = time.monotonic_ns()
+        _pause()
         _active.append(self)
-        when_started(self._trace_started)
+        when_started(_go_on)
         try:
-            world = open_world()
-            if starting is not None:
-                self._trace_started(starting)
-            elif world is not None and not world.is_inherited:
-                world.start_trace(self._records, self._worlds.append)
+            _go_on(starting or open_world())
         except BaseException:
             self._leave()
             raise
@@ -74,13 +69,12 @@ class Trace:
         """Ends the trace, and writes the file; idempotent."""
         if self._found is not None or os.getpid() != self._pid:
             return
-        self._leave()
         try:
-            world = open_world()
-            if world is not None:
-                world.end_trace()
+            _pause()
         finally:
+            self._leave()
             self._found = tracks(self._worlds, self._began)
+            _go_on(open_world())  # with those around this one
             if self.path is not None:
                 write(self.path, self._found, self._told())
 
@@ -107,17 +101,34 @@ class Trace:
         reasons = [events.reason for events in self._worlds if events.reason is not None]
         return {"made by": "synknumba", "lost": lost, "ended": reasons}
 
-    def _trace_started(self, world: Engine) -> None:
-        if os.getpid() == self._pid:
-            world.trace_held(self._records, self._worlds.append)
-
     def _leave(self) -> None:
         if self in _active:
             _active.remove(self)
-            when_started(_of_variable)
+            when_started(_go_on if _active else _of_variable)
 
 
-_active: list[Trace] = []  # at most one
+_active: list[Trace] = []  # each inside the one before
+
+
+def _pause() -> None:
+    """Collects what has been recorded so far."""
+    world = open_world()
+    if world is not None:
+        world.end_trace()
+
+
+def _go_on(world: Engine | None) -> None:
+    """Records what a world does from now on, for all traces that are being made."""
+    mine = [one for one in _active if one._pid == os.getpid()]  # noqa: SLF001
+    if not mine or world is None or world.is_inherited:
+        return
+    records, keep = max(one._records for one in mine), [one._worlds.append for one in mine]  # noqa: SLF001
+
+    def collect(events: Events) -> None:
+        for one in keep:
+            one(events)
+
+    world.trace(records, collect)
 
 
 @known_options
@@ -127,7 +138,7 @@ def trace(path: str | os.PathLike[str] | None = None, *, records: int = 100_000)
     The file can be opened by Perfetto's viewer, and by Chrome's at chrome://tracing. It has a track for the script's calls
     (preparing, waiting, combining) and messages, and for each rank its rounds, what was done in them, and the work on its GPU's
     stream. `python -m synknumba trace --summary run.json` prints where the time went. Of a world whose ranks were killed, only
-    the script's tracks are there.
+    the script's tracks are there. Traces may be made inside each other.
 
     Args:
         path: file to write at the end, "run.json" or "run.json.gz"; None for none.
@@ -138,7 +149,6 @@ def trace(path: str | os.PathLike[str] | None = None, *, records: int = 100_000)
 
     Raises:
         ArgumentError: the folder of `path` does not exist, or `records` is no positive int.
-        WorldError: another trace is being made.
 
     Example:
         >>> import numpy as np

@@ -619,20 +619,19 @@ class Engine:
 
     # ---- traces
 
-    def start_trace(self, records: int, ended: Callable[[Events], None]) -> None:
+    def trace(self, records: int, ended: Callable[[Events], None]) -> None:
         """Traces the world from now on, until `end_trace` or its end; `ended` gets what was recorded then."""
-        self.begin()
+        is_starting = bool(_open.starters)  # then nobody else can use it
+        if not is_starting:
+            self.begin()
         try:
-            self.trace_held(records, ended)
+            self.command(Trace(records))
+            events = Events(records, self.tally)
+            self._rounds.events, self._traced = events, ended
+            self._control.set_ring_of_rounds(events.ring.address)
         finally:
-            self.end()
-
-    def trace_held(self, records: int, ended: Callable[[Events], None]) -> None:
-        """Does what `start_trace` does, where nobody else can use the world."""
-        self.command(Trace(records))
-        events = Events(records, self.tally)
-        self._rounds.events, self._traced = events, ended
-        self._control.set_ring_of_rounds(events.ring.address)
+            if not is_starting:
+                self.end()
 
     def end_trace(self) -> None:
         """Ends the trace of the world, if it is traced."""

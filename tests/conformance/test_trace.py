@@ -133,6 +133,19 @@ def test_a_submitted_call_an_error_and_a_ring_that_is_full(world):
     assert len(spans(again, "wait")) == 1
 
 
+def test_traces_inside_each_other(world):
+    x = np.ones(10)
+    with synk.trace() as outer:
+        rows(x)
+        with synk.trace() as inner:
+            rows(x)
+            rows(x)
+        rows(x)
+    assert [len(spans(one, "wait")) for one in (outer, inner)] == [4, 2]
+    assert len(spans(outer, "round", "rows")) == 4 * world.world_size
+    assert outer.summary().ranks == inner.summary().ranks
+
+
 def test_worlds_that_begin_and_end_meanwhile():
     with synk.trace() as made:
         for ranks in (1, 2):
@@ -162,11 +175,8 @@ def test_what_is_refused(tmp_path):
         synk.trace(tmp_path / "no" / "run.json")
     with pytest.raises(synk.ArgumentError, match="records must be a positive int, got 0"):
         synk.trace(records=0)
-    with synk.trace() as made:
-        with pytest.raises(synk.WorldError, match="a trace is being made"), synk.trace():
-            pass
-        with pytest.raises(synk.WorldError, match="is not over"):
-            made.summary()
+    with synk.trace() as made, pytest.raises(synk.WorldError, match="is not over"):
+        made.summary()
     with pytest.raises(synk.WorldError, match="this trace is over"), made:
         pass
     assert made.summary().functions == ()
