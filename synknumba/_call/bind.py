@@ -1,6 +1,6 @@
 """Binding of a call's arguments: each is checked, and becomes a parameter for the ranks.
 
-    array, `Data`                        Sharded, Broadcast
+    array, `Data`                        Sharded, Broadcast; of an array in a mapped file, ranks map the file
     number                               Dynamic: sent with each call
     `arange`, RANK, …, `per_rank`        IndexSpan, Filled, PerRank
     variable                             Held, HeldRows, Update: each rank's own arrays, rows of them, accumulators
@@ -24,6 +24,7 @@ from synknumba._call.options import FunctionOptions
 from synknumba._call.variable_rows import fill_in, own_by_rank, shapes_by_rank
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
+from synknumba._host.file_data import FileData, over_file
 from synknumba._host.signals import is_of_handler
 from synknumba._ops.tree import LEAF, flatten, is_nested, paths
 from synknumba._ops.variable_layout import VECTOR
@@ -82,6 +83,7 @@ class Binder:
         ]
         self.fixed += (variable for variable, _ in options.updates.values())
         self._staging: dict[object, Data] = {}
+        self._files: dict[object, FileData] = {}  # last ones, so that the ranks keep the mappings of files that are opened anew
 
     def match(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns argument values by name, in the order of the signature; each parameter that callers pass has one."""
@@ -301,6 +303,8 @@ class Binder:
             return self._scalar(call, path, array[()])
         if name in self._options.inout:
             self._check_write_back(call, path, array)
+        elif (mapped := self._in_file(slot, path, array)) is not None:
+            return self._array(call, name, slot, mapped)
         if call.world is None:
             host = program.HostArray(-1, array.dtype, self._shape(name, array))
             return self._place(call, name, slot, host, by_position=False)
@@ -308,6 +312,15 @@ class Binder:
         if name in self._options.inout:
             call.write_back.append((path, array, staged))
         return self._array(call, name, slot, staged)
+
+    def _in_file(self, slot: object, name: str, array: Array) -> FileData | None:
+        """Returns an array in a file that is mapped for reading only as `Data` over the file; None for other arrays."""
+        found = over_file(array, f"{name} of {self._name}")
+        if found is None:
+            self._files.pop(slot, None)
+        else:
+            self._files[slot] = found
+        return found
 
     @staticmethod
     def _check_write_back(call: Call, name: str, array: Array) -> None:
@@ -323,14 +336,24 @@ class Binder:
 
     def _array(self, call: Call, name: str, slot: Any, data: Data) -> program.Param:
         segment = data._segment  # noqa: SLF001  # shared with this module
-        call.key.append(data._layout)  # noqa: SLF001
         call.segments.append(segment)
+        if segment.is_file:
+            call.files.add(segment.id)
+        if isinstance(data, FileData) and name in self._options.inout:
+            raise ArgumentError(
+                f"{_path(name, slot)} of {self._name} is in inout=, so its rows are written, but it is over the file "
+                f"{data.path}, which ranks only read; pass a copy, as np.array(...) of it"
+            )
+        try:
+            call.key.append(data._layout)  # noqa: SLF001
+        except DataError as error:  # of a file
+            raise DataError(f"{_path(name, slot)} of {self._name}: {error}") from None
         if data.frozen and name in self._options.inout:
             raise ArgumentError(
                 f"{_path(name, slot)} of {self._name} is in inout=, so its rows are written, but it is frozen; call thaw() "
                 "first"
             )
-        array = program.HostArray(segment.id, data.dtype, self._shape(name, data), version=data._version)  # noqa: SLF001
+        array = program.HostArray(segment.id, data.dtype, self._shape(name, data), data._offset, data._version)  # noqa: SLF001
         return self._place(call, name, slot, array, by_position=data.minibatch)
 
     def _shape(self, name: str, array: Array | Data) -> Shape:

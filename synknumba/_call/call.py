@@ -9,6 +9,7 @@ import numpy as np
 from synknumba._call.collect import Count, total_rows
 from synknumba._call.options import CallOptions
 from synknumba._host.data import Data
+from synknumba._host.file_data import FileData
 from synknumba._host.segment import Segment
 from synknumba._ops.local_rows import OwnRows
 from synknumba._ops.rows import Partition, Rows
@@ -41,6 +42,7 @@ class Call:
     per_rank: dict[str, int] = field(default_factory=dict)  # number of values of each per-rank argument
     contiguous: list[str] = field(default_factory=list)  # index ranges and offsets, which require consecutive rows
     segments: list[Segment] = field(default_factory=list)  # which the ranks must have mapped
+    files: set[int] = field(default_factory=set)  # ids of those that are files
     write_back: list[tuple[str, Array, Data]] = field(default_factory=list)  # (parameter, NumPy array to write to, staged copy)
     whole: dict[str, Any] = field(default_factory=dict)  # arguments as they were passed, for output shapes
     own_lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)  # rows on each rank of each sliceable variable
@@ -96,12 +98,17 @@ class Call:
         sharded = [name for name, leaf in leaves if isinstance(leaf, Sharded) and leaf.writable and not leaf.by_position]
         return sharded, [name for name, leaf in leaves if isinstance(leaf, HeldRows) and leaf.writable]
 
-    def sizes(self, *, frozen: bool = False) -> tuple[int, int]:
-        """Returns the bytes per row of all sharded arguments, and the bytes of all broadcast ones; or of frozen ones only."""
+    def sizes(self, *, frozen: bool = False, files: bool = False) -> tuple[int, int]:
+        """Returns the bytes per row of all sharded arguments, and the bytes of all broadcast ones.
+
+        Of frozen ones only, with `frozen`; of those in files only, with `files`.
+        """
         per_row = whole = 0
         for leaf in (leaf for param in self.parameters.values() for leaf in leaves_of(param)):
             match leaf:
                 case Sharded(array) | Broadcast(array) if frozen and not array.version:
+                    pass
+                case Sharded(array) | Broadcast(array) if files and array.segment not in self.files:
                     pass
                 case Sharded(array):
                     per_row += int(np.prod(array.shape[1:], dtype=np.int64)) * np.dtype(array.dtype).itemsize
@@ -148,7 +155,8 @@ def describe(value: Any, shape_of: ShapeOf = VariableState.root_shape) -> str:
     `shape_of` returns the shape of a variable's array, given its index: by default that on the root.
     """
     if isinstance(value, Data | np.ndarray):
-        return f"{value.dtype} {value.shape}"
+        where = f" in {value.path}" if isinstance(value, FileData) else " in a file" if type(value) is np.memmap else ""
+        return f"{value.dtype} {value.shape}{where}"
     if isinstance(value, Variable):  # its repr shows what changes from call to call
         state = state_of(value)
         return "variable, a tree" if state.is_tree else f"variable {value.dtype} {shape_of(state, 0)}"

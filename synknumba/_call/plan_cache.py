@@ -8,7 +8,9 @@ from synknumba._call.bind import Binder
 from synknumba._call.call import Call
 from synknumba._call.collect import Count
 from synknumba._call.plan import Plan
+from synknumba._errors import DataError
 from synknumba._host.data import Data
+from synknumba._host.file_data import FileData
 from synknumba._types import RankConstant
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, layout_of
@@ -16,6 +18,8 @@ from synknumba._variables.variable import Variable, layout_of
 BYTES_KEPT = 256 << 20  # of results in shared memory, per function, so that a loop over ever new lengths does not fill /dev/shm
 PLANS_KEPT = 128  # per function: enough for the different shapes of an epoch
 
+
+_ARRAYS = (Data, FileData, Variable)
 
 KnownCall: TypeAlias = tuple[Plan, Count, "tuple[weakref.ref[VariableState], ...]"]
 """An entry of the fast path: plan and number of rows of a call, and the variables that ranks may write to."""
@@ -71,6 +75,11 @@ class KeptPlans:
                 values.append(arg)
             elif kind is RankConstant:
                 key.append(arg)
+            elif kind is FileData:
+                try:
+                    key.append(arg._layout)  # noqa: SLF001  # as above
+                except DataError:  # raised with the argument's name when it is bound
+                    return None, ()
             else:
                 return None, ()
         return self._known.get(tuple(key)), tuple(values)
@@ -101,7 +110,7 @@ class KeptPlans:
     def remember(self, args: tuple[Any, ...], call: Call, plan: Plan) -> None:
         """Adds a call to the fast path, if its arguments allow it."""
         scalars = [arg for arg in args if type(arg) is float or (type(arg) is int and -(2**63) <= arg < 2**63)]
-        arrays = [arg for arg in args if type(arg) is Data or type(arg) is Variable]
+        arrays = [arg for arg in args if type(arg) in _ARRAYS]
         constants = sum(type(arg) is RankConstant for arg in args)
         fixed = self._binder.fixed
         # Numbers and NumPy arrays bound by givens= exclude the fast path: they are not in `args`, but are packed, or copied to

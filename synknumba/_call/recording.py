@@ -21,6 +21,7 @@ from synknumba._call.options import CallOptions
 from synknumba._call.sequence_body import contents
 from synknumba._errors import ArgumentError, BatchError
 from synknumba._host.data import Data
+from synknumba._host.file_data import over_file
 from synknumba._ops import reduction
 from synknumba._ops.tree import flatten, unflatten
 from synknumba._tracing import Formula, Here, Line, Number, Unknown, UnknownArray
@@ -325,7 +326,8 @@ class Recording(ABC):
         """Returns an argument with NumPy arrays, which the body has from outside or makes, copied to shared memory."""
         if isinstance(value, np.ndarray) and value.ndim:
             if id(value) not in self.outside:
-                self.outside[id(value)] = value, Data(value)
+                mapped = over_file(value, f"an array that {self.name} has from outside")
+                self.outside[id(value)] = value, Data(value) if mapped is None else mapped
             return self.outside[id(value)][1]
         if isinstance(value, np.ndarray):  # a call takes its number
             self.note_read(value)

@@ -27,6 +27,7 @@ class RankReport:
         held: (parameter, shape) of its arrays of variables, with halos, in a call without rows; those of trees are left out.
         slices: (start, stop) of each slice that has rows, shard after shard.
         input_bytes: bytes of the arrays that it reads from the host; variables are not counted, as they are on the rank.
+        file_bytes: those of them that it reads from files itself.
     """
 
     rank: int
@@ -36,6 +37,7 @@ class RankReport:
     own_rows: int | None = None
     launches: tuple[tuple[Dim3, Dim3], ...] | None = None
     held: tuple[tuple[str, Shape], ...] = ()
+    file_bytes: int = 0
 
     @property
     def row_text(self) -> str:
@@ -47,6 +49,11 @@ class RankReport:
     def held_text(self) -> str:
         """Its arrays of variables as text."""
         return f"has {', '.join(f'{name} {shape}' for name, shape in self.held)}, " if self.held else ""
+
+    @property
+    def input_text(self) -> str:
+        """What it reads, as text."""
+        return f"reads {self.input_bytes:,} bytes{f', {self.file_bytes:,} of them from files' if self.file_bytes else ''}"
 
     @property
     def launch_text(self) -> str:
@@ -107,8 +114,7 @@ class PlanReport:
         lines = [f"{self.function}({', '.join(self.arguments)})"]
         lines.append("no rows to divide: every rank runs once" if self.rows is None else f"{self.rows} rows{cut}")
         lines += [
-            f"  rank {rank.rank}: {rank.held_text if self.rows is None else rank.row_text}reads {rank.input_bytes:,} bytes"
-            f"{rank.launch_text}"
+            f"  rank {rank.rank}: {rank.held_text if self.rows is None else rank.row_text}{rank.input_text}{rank.launch_text}"
             for rank in self.ranks
         ]
         for number, one in enumerate(self.machines, 1):
@@ -129,14 +135,15 @@ class PlanReport:
 
 def make_report(name: str, options: FunctionOptions, updates: Mapping[str, Any], call: Call, source: str | None) -> PlanReport:
     """Makes the report on a call; `source` is the argument that gives a kernel's launches their size."""
-    per_row, whole = call.sizes()
+    (per_row, whole), (file_row, file_whole) = call.sizes(), call.sizes(files=True)
     ranks = []
     for rank, share in enumerate(shares(call)):
         (start, stop), launch = share.rows, options.launch
         sizes = () if launch is None else launches(launch, call, rank, share, source)
-        read = per_row * (stop - start) + whole
+        read, from_files = per_row * (stop - start) + whole, file_row * (stop - start) + file_whole
         held = () if call.count is not None else tuple(held_shapes(call, rank).items())
-        ranks.append(RankReport(rank, share.rows, share.slices, read, share.own, None if launch is None else sizes, held))
+        grids = None if launch is None else sizes
+        ranks.append(RankReport(rank, share.rows, share.slices, read, share.own, grids, held, from_files))
     ops = options.ops if options.style == "function" else None
     told = tuple((key, output.op) for key, output in options.outputs.items()) or ((("result", ops),) if ops is not None else ())
     return PlanReport(

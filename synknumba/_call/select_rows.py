@@ -106,7 +106,7 @@ class RowSelector:
         if isinstance(call.options.batch, Line):
             lines = call.options.batch.data
             segment = lines._segment  # noqa: SLF001  # shared with this package
-            call.source = RowSource("line", 0, HostArray(segment.id, lines.dtype, lines.shape))
+            call.source = RowSource("line", 0, HostArray(segment.id, lines.dtype, lines.shape, lines._offset))  # noqa: SLF001
             call.row_values = (call.options.batch.number,)
             call.segments.append(segment)
         elif isinstance(rows, Range):

@@ -50,6 +50,7 @@ from synknumba._errors import (
 )
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
+from synknumba._host.file_data import FileData, over_file
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, NONE, Structure, flatten, parts_like, paths, unflatten
@@ -269,12 +270,15 @@ class SequencePlan:
         for array, copy in self.outside:
             if array.shape != copy.shape or array.dtype != copy.dtype:
                 return False
+            if isinstance(copy, FileData) and copy._version != copy.renewed_version():  # noqa: SLF001
+                return False
         return not self._looked or all(contents(data) == before for data, before in self._looked)
 
     def renew_outside(self) -> list[tuple[Array, Data]]:
         """Copies NumPy arrays that are no arguments for the next call; returns those that get what ranks write."""
         for array, copy in self.outside:
-            copy.set_value(array)
+            if not isinstance(copy, FileData):
+                copy.set_value(array)
         return [pair for pair in self.outside if pair[1]._segment.id in self.trace.written]  # noqa: SLF001  # as above
 
     @property
@@ -791,6 +795,11 @@ class Sequence(Generic[P, R]):
         told.letters += letter
 
     def _stage(self, told: _Arguments, place: int, name: str, array: Array) -> None:
+        mapped = over_file(array, name)
+        if mapped is not None:
+            told.key.append(layout_of(mapped))
+            told.leaves.append(mapped)
+            return
         staged = self._staging.get(place)
         if staged is not None and staged.ndim == array.ndim and staged.dtype == array.dtype.newbyteorder("="):
             staged.set_value(array)
@@ -810,7 +819,7 @@ class Sequence(Generic[P, R]):
             kind = arg.__class__
             if kind is Variable:
                 key.append(arg._state._layout)  # noqa: SLF001  # hot path: no call
-            elif kind is Data:
+            elif kind is Data or kind is FileData:
                 key.append(arg._layout)  # noqa: SLF001  # as for variables
             elif kind is float or (kind is int and -(2**63) <= arg < 2**63):
                 key.append(kind)
@@ -822,7 +831,13 @@ class Sequence(Generic[P, R]):
     def _remember(self, args: tuple[Any, ...], told: _Arguments, plan: SequencePlan) -> None:
         """Makes `_find` find the plan of a call, if its arguments allow it."""
         kinds = [type(arg) for arg in args]
-        if len(args) == len(told.leaves) == len(self._signature.parameters) and {Variable, Data, float, int}.issuperset(kinds):
+        if len(args) == len(told.leaves) == len(self._signature.parameters) and {
+            Variable,
+            Data,
+            FileData,
+            float,
+            int,
+        }.issuperset(kinds):
             if len(self._known) >= KNOWN_KEPT:
                 self._known.clear()
             key = (layout_of(arg) if isinstance(arg, Variable | Data) else type(arg) for arg in args)

@@ -239,7 +239,8 @@ class CudaDevice(Device):
         )
 
     def attach(self, segment: Segment, *, whole: bool = False) -> None:
-        self._locked.add(segment.id, segment.array(np.uint8, (segment.size,)), whole=whole)
+        if not segment.is_file:  # locking would read all of the file, and keep it in memory
+            self._locked.add(segment.id, segment.array(np.uint8, (segment.size,)), whole=whole)
 
     def detach(self, segment: Segment) -> None:
         with contextlib.suppress(runtime.CUDARuntimeError):  # a kernel may have destroyed the context

@@ -14,7 +14,7 @@ import math
 import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -180,7 +180,11 @@ def oversized(size: int, oversize: float) -> int:
 _versions = itertools.count(1)
 
 
-@final
+def next_version() -> int:
+    """Returns a new version of frozen contents."""
+    return next(_versions)
+
+
 class Data(ArrayOperations):
     """A host array in shared memory, with fixed dtype and number of dimensions; the shape may change.
 
@@ -224,6 +228,7 @@ class Data(ArrayOperations):
         "name",
     )
     _used: int
+    _offset: int = 0  # bytes of the segment before the first item
 
     def __init__(
         self,
@@ -327,7 +332,7 @@ class Data(ArrayOperations):
         (`np.asarray(d)`, `d[2:5]`) remain writable, but ranks may not see what is written to them.
         """
         self._check_usable()
-        self._version = next(_versions)
+        self._version = next_version()
         self._view.flags.writeable = False
         self._set_layout()
 
@@ -533,6 +538,7 @@ def data(
     force_cast: bool = False,
     oversize: float = 1.0,
     name: str | None = None,
+    copy: bool = True,
 ) -> Data:
     """Creates an array in shared memory from `value`, or filled with zeros from a dtype and a shape.
 
@@ -548,9 +554,12 @@ def data(
         force_cast: cast the value even if the cast is unsafe in NumPy's sense.
         oversize: factor from 1 to 2 by which the allocation exceeds the size, for later growth.
         name: name in messages.
+        copy: False for a read-only `Data` over the memory of `value`, which must be in a file that this process has mapped, as
+            `np.load(path, mmap_mode="r")` is, or in shared memory with a descriptor. Ranks map the file.
 
     Raises:
-        DataError: missing or contradictory arguments, a value that does not fit, or a dtype without a fixed size.
+        DataError: missing or contradictory arguments, a value that does not fit or cannot be had without a copy, or a dtype
+            without a fixed size.
         SharedMemoryError: memory is full.
 
     Example:
@@ -563,6 +572,12 @@ def data(
         ((2100, 10), 22000)
     """
     tracing.refuse("synk.data()")
+    if not as_flag(copy, "copy"):
+        from synknumba._host.file_data import without_copy  # which builds on this module
+
+        if (shape, dtype, ndim, force_cast, oversize) != (None, None, None, False, 1.0) or value is None:
+            raise DataError("copy=False takes an array as it is: pass value, and of the others only minibatch and name")
+        return without_copy(value, minibatch=as_flag(minibatch, "minibatch"), name=name)
     return Data(
         value, dtype=dtype, shape=shape, ndim=ndim, minibatch=minibatch, force_cast=force_cast, oversize=oversize, name=name
     )

@@ -15,6 +15,9 @@ A segment is a file in memory, opened in one of two ways, and the same after tha
 1 GiB of `/dev/shm`, or half of a smaller one, is left to others, such as NCCL, who have no other place; containers have 64 MB.
 `SYNKNUMBA_SEGMENTS=posix` or `=memfd` allows one way only.
 
+`Segment.of_file` makes a segment of a file of the script's instead, mapped for reading. Ranks map it through its descriptor, as
+they do others, so that no path is looked up a second time, and nothing is copied.
+
 A POSIX segment has a name for a few microseconds only, a memory file has none: whichever process is killed, nothing stays in
 `/dev/shm`, and no other process can open the segment. Pages are reserved at creation, so a lack of memory raises an error here
 and never causes a SIGBUS later. The memory is freed when no process has a descriptor or a mapping any more. A NumPy view keeps
@@ -23,6 +26,7 @@ alive the mapping it was made on, and nothing else.
 
 import ctypes
 import errno
+import fcntl
 import glob
 import itertools
 import mmap
@@ -111,9 +115,10 @@ class Segment:
 
     Attributes:
         id: number, unique within the creating process and never reused.
-        size: bytes reserved: the requested size rounded up to pages; at least one page.
+        size: bytes reserved: the requested size rounded up to pages; at least one page. Of a file, the bytes mapped.
         generation: how often the segment has grown; earlier mappings are too short.
         fd: descriptor to pass to other processes, close-on-exec; -1 if there is none (closed, or attached).
+        is_file: whether it is a file of the script's, which is only read.
 
     Example:
         >>> from synknumba._host.segment import Segment
@@ -134,6 +139,26 @@ class Segment:
         self._adopt(segment_id, size, mapping, fd)
 
     @classmethod
+    def of_file(cls, fd: int, size: int) -> Self:
+        """Maps the first `size` bytes of a file for reading; SharedMemoryError if that is impossible.
+
+        The descriptor, which is opened for reading only, belongs to the segment from then on; it is closed if mapping fails.
+        """
+        segment_id = next(_ids)
+        with held_signals():
+            _descriptors[segment_id] = fd, os.getpid(), threading.get_ident()
+        try:
+            mapping = _map(fd, size, populate=False, writable=False)
+        except BaseException:
+            with held_signals():
+                del _descriptors[segment_id]
+                os.close(fd)
+            raise
+        segment = cls.__new__(cls)
+        segment._adopt(segment_id, size, mapping, fd, is_file=True)  # noqa: SLF001  # same class
+        return segment
+
+    @classmethod
     def attach(cls, segment_id: int, fd: int, size: int) -> Self:
         """Maps a segment created by another process; raises SharedMemoryError if that is impossible.
 
@@ -141,19 +166,21 @@ class Segment:
         received, is always closed here.
         """
         try:
-            mapping = _map(fd, size, populate=False)  # a rank touches its own rows only
+            is_file = not is_writable(fd)
+            mapping = _map(fd, size, populate=False, writable=not is_file)  # a rank touches its own rows only
         finally:
             os.close(fd)
         segment = cls.__new__(cls)
-        segment._adopt(segment_id, size, mapping, -1)  # noqa: SLF001  # same class
+        segment._adopt(segment_id, size, mapping, -1, is_file=is_file)  # noqa: SLF001  # same class
         return segment
 
-    def _adopt(self, segment_id: int, size: int, mapping: mmap.mmap, fd: int) -> None:
-        self.id, self.size, self.generation, self.fd = segment_id, size, 0, fd
+    def _adopt(self, segment_id: int, size: int, mapping: mmap.mmap, fd: int, *, is_file: bool = False) -> None:
+        self.id, self.size, self.generation, self.fd, self.is_file = segment_id, size, 0, fd, is_file
         self._mapping: mmap.mmap | None = mapping
         self._mappings = weakref.WeakSet([mapping])  # with those from before it grew that views keep
         self._ranges = [_address_range(mapping)]
-        _maps[mapping] = segment_id
+        if not is_file:
+            _maps[mapping] = segment_id
         self._finalizer = weakref.finalize(self, _release, segment_id, fd)
         self._finalizer.atexit = False  # the kernel frees the memory when the process ends
         _alive.add(self)
@@ -172,9 +199,10 @@ class Segment:
         Where `/dev/shm` has no room for the growth, the segment and its earlier views move to a memory file, under the same id
         and descriptor, unless `may_move` is false. Views in other processes keep the old memory, which is not shared any more.
         """
-        if self.fd < 0:
+        if self.fd < 0 or self.is_file:
             raise SharedMemoryError(
-                f"{self!r} cannot grow: it is closed, or another process created it. Grow it there and attach it again."
+                f"{self!r} cannot grow: it is a file or closed, or another process created it. Grow it there and "
+                "attach it again."
             )
         size = _round_to_pages(nbytes)
         if size <= self.size:
@@ -217,7 +245,9 @@ class Segment:
         self.generation += 1
 
     def array(self, dtype: DTypeLike, shape: Shape, offset: int = 0) -> Array:
-        """Returns a writable, C-contiguous view that starts `offset` bytes into the segment and keeps the mapping alive.
+        """Returns a C-contiguous view that starts `offset` bytes into the segment, and keeps the mapping alive.
+
+        It is writable, unless the segment is a file.
 
         Raises SharedMemoryError if the segment is closed or too small.
         """
@@ -273,8 +303,13 @@ class Segment:
 
 
 def total_bytes() -> int:
-    """Returns the bytes of all open segments created by this process."""
-    return sum(segment.size for segment in _living() if segment.fd >= 0)
+    """Returns the bytes of all open segments created by this process, without files."""
+    return sum(segment.size for segment in _living() if segment.fd >= 0 and not segment.is_file)
+
+
+def is_writable(fd: int) -> bool:
+    """Returns whether a descriptor is open for writing, as those of segments are that are no files of the script's."""
+    return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
 
 
 def release_inherited(keep: Collection[Segment] = (), replaced: Collection[int] = ()) -> None:
@@ -283,11 +318,11 @@ def release_inherited(keep: Collection[Segment] = (), replaced: Collection[int] 
     A child inherits descriptors and mappings, which would keep the memory allocated after the parent has released it. The
     segments are closed in this process. Their mappings are replaced by inaccessible pages, so that a view kept in a global
     variable of the script faults instead of showing other memory. Descriptors in `replaced` are not looked at, see
-    `inherited.replace`.
+    `inherited.replace`. Files of the script's take no memory: their mappings stay, and so do the script's own descriptors.
     """
     ids = {segment.id for segment in keep}
     files = {_file(segment.fd) for segment in keep if segment.fd >= 0}
-    unwanted = {_file(segment.fd) for segment in _living() if segment.fd >= 0} - files
+    unwanted = {_file(segment.fd) for segment in _living() if segment.fd >= 0 and not segment.is_file} - files
     for segment in _living():
         if segment.id not in ids:
             segment.abandon()
@@ -500,12 +535,13 @@ def _free_bytes(fd: int) -> int | None:
     return status.f_bavail * status.f_frsize if status.f_blocks else None
 
 
-def _map(fd: int, size: int, *, populate: bool) -> mmap.mmap:
+def _map(fd: int, size: int, *, populate: bool, writable: bool = True) -> mmap.mmap:
     # Filling the page table at once takes 0.1 s per GiB of cleared pages; page faults at the first write take 0.3 to 2.5 s.
     flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if populate else 0)
     options = {"trackfd": False} if sys.version_info >= (3, 13) else {}  # without it, a duplicate of fd is kept open
+    access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     try:
-        mapping = mmap.mmap(fd, size, flags=flags, **options)
+        mapping = mmap.mmap(fd, size, flags=flags, prot=access, **options)
     except (OSError, ValueError) as error:
         raise _cannot_have(size, error) from error
     with suppress(OSError):

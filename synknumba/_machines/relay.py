@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from synknumba._host.segment import is_writable
 from synknumba._machines.between import Between
 from synknumba._machines.routes import Move, Present, Route, row_numbers, table_of
 from synknumba._ops.reduction import UFUNCS
@@ -35,7 +36,7 @@ class Mapped:
     def add(self, segment: int, fd: int, nbytes: int) -> None:
         """Maps a segment, or maps all of it again after it has grown; keeps the descriptor."""
         old = self._maps.get(segment)
-        self._maps[segment] = fd, mmap.mmap(fd, nbytes)
+        self._maps[segment] = fd, mmap.mmap(fd, nbytes, prot=mmap.PROT_READ | (mmap.PROT_WRITE if is_writable(fd) else 0))
         if old is not None and old[0] != fd:
             os.close(old[0])
 

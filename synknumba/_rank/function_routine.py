@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._device import Gather, LineRows, RecordedCall, Step, fold_kernel
+from synknumba._device import Gather, LineRows, RecordedCall, SliceSteps, Step, fold_kernel
 from synknumba._errors import PartitionError, ReductionError
 from synknumba._host.this_process import end_child
 from synknumba._ops import reduction
@@ -92,11 +92,14 @@ class FunctionRoutine(Routine):
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         slices = self.slices(values, in_line=self.program.line_offset is not None)
         updates = variable_updates(self, slices, lift=False)
-        calls, parts, checks = [], [], []
+        parts: list[SliceSteps] = []
+        calls, checks = [], []
         for number, rows in enumerate(slices):
             call, moves = self._call_of(number, rows, values, updates)
             moves.loads += [line.gather.step for line in moves.in_line]
             self._gathers = [] if moves.has_fixed_line else [line.gather for line in moves.in_line]
+            if parts:
+                parts[-1].loads += moves.ahead
             parts.append(moves.around(partial(self._call_slice, call, rows, alone=len(slices) == 1)))
             checks += moves.checks
             calls.append((call, moves.is_empty))

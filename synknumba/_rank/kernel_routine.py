@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._device import DeviceKernel, LineRows, Step
+from synknumba._device import DeviceKernel, LineRows, SliceSteps, Step
 from synknumba._host.lent_results import MOST_PLACES
 from synknumba._ops import reduction
 from synknumba._ops.launch import Extent, LaunchConfig
@@ -185,13 +185,16 @@ class KernelRoutine(Routine):
         results = [(name, self._placed(param, values)) for name, param in self.program.parameters if isinstance(param, Result)]
         outputs: dict[object, OutputSteps] = {name: self._output(name, param, slices) for name, param in results}
         outputs |= variable_updates(self, slices, lift=True)
-        launches, checks, parts, gathers = [], [], [], []
+        parts: list[SliceSteps] = []
+        launches, checks, gathers = [], [], []
         for number, rows in enumerate(slices):
             moves = Moves(number, self.workspace.turns, outputs)
             arguments = [self.argument(name, param, rows, values, moves) for name, param in self.program.parameters]
             moves.after += [step for output in outputs.values() for step in output.fold(rows)]
             gathers += [] if moves.has_fixed_line else moves.in_line
             moves.loads += [] if apart else [line.gather.step for line in moves.in_line]
+            if parts:
+                parts[-1].loads += moves.ahead
             extent = self._extent(rows, arguments)
             if self._launch.launches_nothing(extent):
                 parts.append(moves.around())

@@ -17,7 +17,7 @@ LINES_TOLD = 30  # lines of a rank's stderr quoted in an error
 # Meaning of a signal that has ended a rank.
 _SIGNALS = {
     signal.SIGABRT: "abort: the interpreter or a C library gave up, usually after printing a reason",
-    signal.SIGBUS: "bus error: mapped memory could not be provided",
+    signal.SIGBUS: "bus error: mapped memory could not be provided, as that of a file that was truncated meanwhile",
     signal.SIGFPE: "arithmetic error in compiled code, such as an integer divided by zero",
     signal.SIGILL: "illegal instruction: code compiled for another processor, or a jump into data",
     signal.SIGKILL: "possibly by the kernel, out of memory",

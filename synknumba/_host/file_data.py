@@ -1,0 +1,319 @@
+"""`FileData`: an array over a file that the script has mapped, such as `np.load(..., mmap_mode="r")`, without a copy.
+
+    array ──address──> /proc/self/maps ──device, inode──> descriptor of the same file ──Segment.of_file──> ranks map it too
+
+The file is identified by the mapping that the array lies in, not by its path, which may lead to another file by now: what is
+opened is mapped, and used only if `/proc/self/maps` shows both mappings to be of one file. So ranks see what the script sees,
+also of a file that was renamed, replaced or deleted since. An array that cannot be shared in this way, as one that the script
+may change, is copied into shared memory like any other, and the logger "synknumba" is told why.
+
+Reading a mapped file beyond its end would kill the reader (SIGBUS), so its size is looked up before each call. Its time of
+modification is the version of its contents, by which GPUs know whether they hold its rows already.
+"""
+
+import logging
+import mmap
+import os
+import stat
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn, final
+
+import numpy as np
+
+from synknumba._errors import DataError, SharedMemoryError
+from synknumba._host.data import Data, next_version
+from synknumba._host.segment import Segment, is_writable
+from synknumba._types import Array
+
+_log = logging.getLogger("synknumba")
+
+_MAPS, _DESCRIPTORS = "/proc/self/maps", "/proc/self/fd"
+
+
+class NotShareableError(Exception):
+    """An array cannot be shared with the ranks without a copy; the text says why."""
+
+
+@final
+class MappedFile:
+    """A file that the ranks can map.
+
+    Attributes:
+        path: where the file was when it was mapped, for messages.
+        segment: the mapping of all of it.
+    """
+
+    __slots__ = ("__weakref__", "_seen", "_version", "path", "segment")
+
+    def __init__(self, path: str, segment: Segment) -> None:
+        self.path, self.segment = path, segment
+        self._seen: tuple[int, int] | None = None
+        self._version = 0
+
+    def version(self, stop: int) -> int:
+        """Returns the version of the contents; raises `DataError` if the file has fewer than `stop` bytes."""
+        status = os.fstat(self.segment.fd)
+        if status.st_size < stop:
+            raise DataError(
+                f"the file {self.path} has been truncated to {status.st_size:,} bytes since it was opened, and the array ends "
+                f"at byte {stop:,}; open it again"
+            )
+        seen = (status.st_mtime_ns, status.st_size)
+        if seen != self._seen:
+            self._seen, self._version = seen, next_version()
+        return self._version
+
+
+@final
+class FileData(Data):
+    """A `Data` over a mapped file: read-only, and frozen if the script has mapped the file for reading only."""
+
+    __slots__ = ("_dtype_key", "_file", "_is_fixed", "_offset", "_stop")
+
+    def __init__(
+        self,
+        file: MappedFile,
+        like: Array,
+        offset: int,
+        *,
+        is_fixed: bool,
+        minibatch: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Makes the `Data` of `like`, an array whose first byte is `offset` bytes into the file.
+
+        `is_fixed` if the script cannot change the contents through its own mapping.
+        """
+        self.name = name
+        self._minibatch = minibatch
+        self._dtype = like.dtype.newbyteorder("=")
+        self._dtype_key = self._dtype.str if self._dtype.names is None else self._dtype
+        self._file, self._segment = file, file.segment
+        self._offset, self._stop, self._is_fixed = offset, offset + like.nbytes, is_fixed
+        self._alloc_size = self._used = like.size
+        self._view = self._segment.array(self._dtype, like.shape, offset)
+        self._version = 0
+
+    @property
+    def path(self) -> str:
+        """Where the file was when it was mapped."""
+        return self._file.path
+
+    def renewed_version(self) -> int:
+        """Returns the version of the contents now; 0 if the script may change them."""
+        self._version = self._file.version(self._stop) if self._is_fixed else 0
+        return self._version
+
+    @property
+    def _layout(self) -> tuple[Any, ...]:  # type: ignore[override]  # looks at the file, each time
+        version = self._file.version(self._stop)
+        self._version = version if self._is_fixed else 0
+        return (self._segment.id, self._offset, self._view.shape, self._dtype_key, self._version, self._minibatch)
+
+    def _set_layout(self) -> None:
+        pass  # see above
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the script has mapped the file for reading only."""
+        return self._is_fixed
+
+    def freeze(self) -> None:
+        """Does nothing if the file is mapped for reading only; refused otherwise, since the script may write to it."""
+        if not self._is_fixed:
+            raise DataError(
+                f'{self._label()} is over {self.path}, which the script may write to; map it with mode "r" to freeze it'
+            )
+
+    def thaw(self) -> NoReturn:
+        """Refused: ranks only read the file."""
+        self._check_thawed()
+
+    def _check_thawed(self) -> NoReturn:
+        raise DataError(
+            f"{self._label()} is over the file {self.path}, and is only read; take a copy, as synk.data(np.array(d))"
+        )
+
+    def _label(self) -> str:
+        return "Data" if self.name is None else f"Data {self.name!r}"
+
+
+def is_in_file(array: Array) -> bool:
+    """Returns whether an array may lie in a file that the script has mapped for reading only."""
+    return _root_in_file(array) is not None
+
+
+def over_file(array: Array, name: str) -> FileData | None:
+    """Returns an array in a file that is mapped for reading only as `Data` without a copy; None if it is to be copied.
+
+    Raises:
+        DataError: the file is shorter than the array; `name` is that of the array.
+    """
+    if not is_in_file(array):
+        return None
+    try:
+        return file_data(array)
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
+    except NotShareableError as reason:
+        _log.debug("%s, %s %s in a mapped file, is copied into shared memory: %s", name, array.dtype, array.shape, reason)
+        return None
+
+
+def without_copy(value: Any, *, minibatch: bool, name: str | None) -> FileData:
+    """Returns an array in a mapped file, or in shared memory with a descriptor, as `Data`; `DataError` if it is in neither."""
+    label = "Data" if name is None else f"Data {name!r}"
+    try:
+        array = np.asarray(value)
+        return file_data(array, minibatch=minibatch, name=name)
+    except NotShareableError as reason:
+        raise DataError(
+            f'{label}: copy=False takes an array in a file that this process has mapped, such as np.load(path, mmap_mode="r"); '
+            f"the {type(value).__name__} cannot be shared as it is: {reason}. Leave copy out to have it copied"
+        ) from None
+
+
+def file_data(array: Array, *, minibatch: bool = False, name: str | None = None) -> FileData:
+    """Returns an array in a mapped file as `Data` without a copy.
+
+    Raises:
+        NotShareableError: it is in no such file, or not in a form that ranks can use.
+        DataError: the file is shorter than the array.
+    """
+    reason = _unfit(array)
+    if reason:
+        raise NotShareableError(reason)
+    root = _root(array)
+    address = array.ctypes.data
+    found = _roots.get(root) if isinstance(root, mmap.mmap) else None
+    if found is None:
+        found = _find(address, address + array.nbytes)
+        if isinstance(root, mmap.mmap):
+            _roots[root] = found
+    file, start, is_fixed = found
+    if address - start + array.nbytes > file.segment.size:  # the file has grown since another array of it was shared
+        found = _find(address, address + array.nbytes)
+        file, start, is_fixed = found
+    data = FileData(file, array, address - start, is_fixed=is_fixed, minibatch=minibatch, name=name)
+    file.version(address - start + array.nbytes)
+    return data
+
+
+_roots: "weakref.WeakKeyDictionary[mmap.mmap, tuple[MappedFile, int, bool]]" = weakref.WeakKeyDictionary()
+_files: "weakref.WeakValueDictionary[tuple[str, str], MappedFile]" = weakref.WeakValueDictionary()
+
+
+def _root(array: Array) -> Any:
+    """Returns the object that owns the memory of an array, if it is not NumPy."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base.obj if isinstance(base, memoryview) else base
+
+
+def _root_in_file(array: Array) -> Any:
+    root = _root(array)
+    if root is None or isinstance(array, np.ma.MaskedArray):
+        return None
+    if not isinstance(root, mmap.mmap) and type(root).__module__ != "pyarrow.lib":
+        return None
+    with suppress(BufferError, TypeError, ValueError):  # closed, or no buffer
+        return root if memoryview(root).readonly else None
+    return None
+
+
+def _unfit(array: Array) -> str:
+    """Returns why ranks cannot use the memory of an array as it is; empty if they can."""
+    if isinstance(array, np.ma.MaskedArray):
+        return "it has a mask"
+    if not array.flags.c_contiguous:
+        return "its rows are not C-contiguous"
+    if not array.flags.aligned:
+        return f"it does not start at a multiple of {array.dtype.alignment} bytes"
+    if not array.dtype.isnative:
+        return f"its byte order is that of another machine ({array.dtype})"
+    if array.dtype.hasobject or array.size == 0 or array.ndim == 0:
+        return "it has no rows with items of a fixed size"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Area:
+    """A line of /proc/self/maps."""
+
+    start: int
+    stop: int
+    access: str
+    offset: int  # in the file, of `start`
+    file: tuple[str, str]  # device, inode
+    path: str
+
+    @property
+    def origin(self) -> int:
+        """The address that byte 0 of the file would have."""
+        return self.start - self.offset
+
+
+def _areas() -> Iterator[_Area]:
+    with open(_MAPS, encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            span, access, offset, device, inode, *path = line.rstrip("\n").split(maxsplit=5)
+            low, _, high = span.partition("-")
+            yield _Area(int(low, 16), int(high, 16), access, int(offset, 16), (device, inode), path[0] if path else "")
+
+
+def _area_at(address: int) -> _Area | None:
+    return next((area for area in _areas() if area.start <= address < area.stop), None)
+
+
+def _find(start: int, stop: int) -> tuple[MappedFile, int, bool]:
+    """Returns the file that memory is mapped from, the address of its byte 0, and whether it is mapped for reading only."""
+    try:
+        area, last = _area_at(start), _area_at(stop - 1)
+    except OSError as error:
+        raise NotShareableError(f"{_MAPS} cannot be read: {error}") from None
+    if area is None or last is None or area.file[1] == "0":
+        raise NotShareableError("its memory is not that of a file")
+    if (last.file, last.origin) != (area.file, area.origin):
+        raise NotShareableError("it lies in several mappings")
+    if "w" in area.access and area.access.endswith("p"):
+        raise NotShareableError('its mapping is private to this process (mode "c")')
+    nbytes = stop - area.origin
+    file = _files.get(area.file)
+    if file is None or file.segment.size < nbytes:
+        file = _files[area.file] = _opened(area, nbytes)
+    return file, area.origin, "w" not in area.access
+
+
+def _opened(area: _Area, nbytes: int) -> MappedFile:
+    """Opens the file of a mapping again: by its path, or by another descriptor of it that this process has."""
+    path = area.path.removesuffix(" (deleted)")
+    for fd in _candidates(path, int(area.file[1])):
+        try:
+            status = os.fstat(fd)
+            fits = stat.S_ISREG(status.st_mode) and status.st_size >= nbytes
+            segment = Segment.of_file(os.dup(fd), status.st_size) if fits else None
+        except (OSError, SharedMemoryError):
+            continue
+        finally:
+            os.close(fd)
+        if segment is not None:
+            mine = _area_at(np.lib.array_utils.byte_bounds(segment.array(np.uint8, (1,)))[0])
+            if mine is not None and mine.file == area.file:
+                return MappedFile(path, segment)
+            segment.close()
+    raise NotShareableError(f"its file, {area.path}, was replaced or truncated, or cannot be opened again")
+
+
+def _candidates(path: str, inode: int) -> Iterator[int]:
+    """Yields descriptors, for reading, that may be of a file; the caller closes them."""
+    with suppress(OSError):
+        yield os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    for name in os.listdir(_DESCRIPTORS):
+        known = f"{_DESCRIPTORS}/{name}"
+        with suppress(OSError):  # closed since
+            if os.stat(known).st_ino == inode:
+                yield os.dup(int(name)) if not is_writable(int(name)) else os.open(known, os.O_RDONLY | os.O_CLOEXEC)
