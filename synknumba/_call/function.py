@@ -55,6 +55,7 @@ from synknumba._errors import (
 )
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
+from synknumba._host.log import log
 from synknumba._ops.launch import LaunchConfig, named_launch
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
@@ -707,9 +708,14 @@ class Function(Decorated, Distributed, Generic[P, R]):
                 self._inner._send(world)  # noqa: SLF001
                 sent[self._inner.number] = self._inner.device_function
             spec = make_spec(world, self, self.py_func, self._options, sent)
+        if program is not None:
+            log.debug(
+                "%s is planned as program %d, and compiled for its types at this call if they are new", info, program.number
+            )
         world.command(Install(spec, program), info=info)
         if spec is not None:
             self._note_sent(world, spec)
+            log.debug("%s has been sent to the ranks, %d bytes", self.name, len(spec.payload))
 
     def _send(self, world: Engine) -> None:
         """Sends the function, unless the ranks have it."""

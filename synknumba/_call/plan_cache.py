@@ -11,6 +11,7 @@ from synknumba._call.plan import Plan
 from synknumba._errors import DataError
 from synknumba._host.data import Data
 from synknumba._host.file_data import FileData
+from synknumba._host.log import log
 from synknumba._types import RankConstant
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, layout_of
@@ -90,6 +91,7 @@ class KeptPlans:
             self._drop(one)
         self._plans[key] = plan
         while len(self._plans) > PLANS_KEPT:
+            log.debug("a plan is dropped, since the function has more than %d; calls of that form are planned anew", PLANS_KEPT)
             self._drop(next(iter(self._plans)))
         held = sum(one.nbytes for one in self._plans.values())
         if held > BYTES_KEPT:
@@ -99,6 +101,7 @@ class KeptPlans:
         for one in [k for k, old in self._plans.items() if old.nbytes and old is not plan]:
             if held <= BYTES_KEPT:
                 break
+            log.debug("a plan is dropped, since the results of the function's plans hold %d bytes", held)
             held -= self._plans[one].nbytes
             self._drop(one)
 

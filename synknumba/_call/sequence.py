@@ -51,6 +51,7 @@ from synknumba._errors import (
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
 from synknumba._host.file_data import FileData, over_file
+from synknumba._host.log import log
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, NONE, Structure, flatten, parts_like, paths, unflatten
@@ -967,6 +968,9 @@ class Sequence(Generic[P, R]):
         for one in [known for known, (plan, _) in self._plans.items() if plan.is_lost]:
             self._plans.pop(one)[0].forget()
         plan = self._trace(world, structure, told)
+        log.debug(
+            "the body of %s was run to record its calls: %s", self.name, "the first time" if self._traced == 1 else "again"
+        )
         self._plans[key] = plan, told.kept
         while len(self._plans) > PLANS_KEPT:
             oldest = min((one for one in self._plans if one is not key), key=lambda one: self._plans[one][0].used)

@@ -11,7 +11,6 @@ Reading a mapped file beyond its end would kill the reader (SIGBUS), so its size
 modification is the version of its contents, by which GPUs know whether they hold its rows already.
 """
 
-import logging
 import mmap
 import os
 import stat
@@ -25,10 +24,9 @@ import numpy as np
 
 from synknumba._errors import DataError, SharedMemoryError
 from synknumba._host.data import Data, next_version
+from synknumba._host.log import log
 from synknumba._host.segment import Segment, is_writable
 from synknumba._types import Array
-
-_log = logging.getLogger("synknumba")
 
 _MAPS, _DESCRIPTORS = "/proc/self/maps", "/proc/self/fd"
 
@@ -159,7 +157,7 @@ def over_file(array: Array, name: str) -> FileData | None:
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
     except NotShareableError as reason:
-        _log.debug("%s, %s %s in a mapped file, is copied into shared memory: %s", name, array.dtype, array.shape, reason)
+        log.debug("%s, %s %s in a mapped file, is copied into shared memory: %s", name, array.dtype, array.shape, reason)
         return None
 
 

@@ -49,6 +49,7 @@ from numpy.typing import DTypeLike
 from synknumba._errors import SharedMemoryError
 from synknumba._host import memory
 from synknumba._host.inherited import replace_descriptors, take_standard_descriptors
+from synknumba._host.log import log
 from synknumba._host.signals import held_signals
 from synknumba._types import Array, Shape
 
@@ -447,9 +448,12 @@ def _with_descriptors(make: Callable[[], _T]) -> _T:
 
 def _make(segment_id: int, size: int, nbytes: int) -> tuple[int, mmap.mmap]:
     with held_signals():  # registered at once, so that `close_orphans` finds it if an exception follows
-        fd = _opener(size)(nbytes)
+        opener = _opener(size)
+        fd = opener(nbytes)
         _descriptors[segment_id] = fd, os.getpid(), threading.get_ident()
     try:
+        if opener is _open_memfd and posix_ipc is not None and not os.environ.get(SWITCH):
+            log.debug("%d bytes of shared memory are a memory file, since %s has too little room", nbytes, _SHM)
         _reserve(fd, 0, size, nbytes)
         return fd, _map(fd, size, populate=True)
     except BaseException:

@@ -42,6 +42,7 @@ from synknumba._device import TRAITS, usable_cores
 from synknumba._errors import SynkError, WorldError
 from synknumba._host import segment as segment_module
 from synknumba._host import this_process
+from synknumba._host.log import log
 from synknumba._host.segment import Segment
 from synknumba._host.signals import in_main_thread
 from synknumba._ops.rows import Partition
@@ -366,7 +367,9 @@ class Engine:
         except BaseException:
             self._rounds.kill()
             raise
-        self.tally.starting += time.monotonic_ns() - began
+        took = time.monotonic_ns() - began
+        self.tally.starting += took
+        log.info("%s has started in %.2f s: processes %s", repr(self), took / 1e9, list(self._processes.pids))
         if _open.when_started is not None:
             _open.when_started(self)
 
@@ -381,6 +384,7 @@ class Engine:
         if not self._take(_frame(), DROP_SECONDS):
             raise WorldError("the world is started again after the call in progress; call again when that has ended")
         reason = self._died
+        log.info("the ranks are started again, which had ended: %s", reason)
         try:
             if self._respawn is not None:
                 self._respawn()
@@ -691,6 +695,7 @@ class Engine:
             _open.world, _open.reason = None, reason
             if reason is not None and self._respawn is not None and not self._closing:
                 _open.ended = self
+        log.info("%s has ended: %s", repr(self), reason or "the script has closed it")
 
     def snapshot(self) -> None:
         """Keeps the values of all variables on the ranks; see `World.snapshot`."""

@@ -1,6 +1,5 @@
 """`fork()`: resolves the number of ranks and their devices, checks both, and starts the world."""
 
-import logging
 import os
 import sys
 import warnings
@@ -15,6 +14,7 @@ from synknumba._device import cuda_is_initialised, probed, usable_cores
 from synknumba._errors import DeviceError, PartitionError, WorldError, depth_of_script
 from synknumba._host import this_process
 from synknumba._host.inherited import tell_of_threads
+from synknumba._host.log import log
 from synknumba._ops.rows import Partition
 from synknumba._types import DeviceKind, Transport, as_flag, known_options, shown
 from synknumba._world import machines as machines_module
@@ -23,8 +23,6 @@ from synknumba._world.limits import as_timeout, check_room, check_system_calls
 from synknumba._world.machines import OtherMachines, firsts_of
 from synknumba._world.world import World, world_of
 from synknumba.simt.internals import jit_problem
-
-_log = logging.getLogger("synknumba")
 
 _told_of_launcher: list[bool] = []  # not empty once the warning was given
 
@@ -223,9 +221,9 @@ def _choose_transport(wanted: str, kind: DeviceKind, devices: Sequence[int]) -> 
     if wanted == "nccl" and problem is not None:
         raise PartitionError(f'transport="nccl" needs a GPU for each rank, but {problem}; use transport="host" or "auto"')
     if wanted == "host" or problem is not None:
-        _log.info("collectives go over the host: %s", problem or "the script requested it")
+        log.info("collectives go over the host: %s", problem or "the script requested it")
         return "host"
-    _log.info("collectives go over NCCL")
+    log.info("collectives go over NCCL")
     return "nccl"
 
 
