@@ -39,6 +39,7 @@ from synknumba._errors import VariableLost as VariableLost
 from synknumba._errors import WorldError as WorldError
 from synknumba._host.data import Data as Data
 from synknumba._host.data import data as data
+from synknumba._host.foreign import columns as columns
 from synknumba._learning.batches import Batches as Batches
 from synknumba._learning.batches import batches as batches
 from synknumba._learning.checkpoint import load as load

@@ -25,7 +25,9 @@ from synknumba._call.variable_rows import fill_in, own_by_rank, shapes_by_rank
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
 from synknumba._host.file_data import FileData, over_file
+from synknumba._host.foreign import adopted, is_foreign
 from synknumba._host.signals import is_of_handler
+from synknumba._host.stored import StoredData
 from synknumba._ops.tree import LEAF, flatten, is_nested, paths
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._tracing import Number
@@ -124,8 +126,9 @@ class Binder:
         given = self.match(args, kwargs)
         call.shared = _passed_twice(given.values(), may_nest=self._options.style == "function")
         for name, value in given.items():
-            call.whole[name] = value
-            call.parameters[name] = self._param(call, name, name, value)
+            array = adopted(value, f"{name} of {self._name}") if is_foreign(value) else value
+            call.whole[name] = array
+            call.parameters[name] = self._param(call, name, name, array)
         for name, (variable, op) in self._options.updates.items():
             call.parameters[name] = self._update(call, name, variable, op)
         if call.filled:
@@ -180,7 +183,8 @@ class Binder:
             )
             return program.Tree(structure, params)
         if hasattr(value, "__array__") and not isinstance(value, tuple):
-            return self._numpy(call, name, slot, np.asarray(value))
+            array = adopted(value, f"{path} of {self._name}")
+            return self._array(call, name, slot, array) if isinstance(array, Data) else self._numpy(call, name, slot, array)
         return self._constant(call, path, value)
 
     # ---- variables
@@ -336,10 +340,12 @@ class Binder:
 
     def _array(self, call: Call, name: str, slot: Any, data: Data) -> program.Param:
         segment = data._segment  # noqa: SLF001  # shared with this module
-        call.segments.append(segment)
+        source = data.source if isinstance(data, StoredData) else None
+        if source is None:
+            call.segments.append(segment)
         if segment.is_file:
             call.files.add(segment.id)
-        if isinstance(data, FileData) and name in self._options.inout:
+        if isinstance(data, FileData | StoredData) and name in self._options.inout:
             raise ArgumentError(
                 f"{_path(name, slot)} of {self._name} is in inout=, so its rows are written, but it is over the file "
                 f"{data.path}, which ranks only read; pass a copy, as np.array(...) of it"
@@ -353,7 +359,7 @@ class Binder:
                 f"{_path(name, slot)} of {self._name} is in inout=, so its rows are written, but it is frozen; call thaw() "
                 "first"
             )
-        array = program.HostArray(segment.id, data.dtype, self._shape(name, data), data._offset, data._version)  # noqa: SLF001
+        array = program.HostArray(segment.id, data.dtype, self._shape(name, data), data._offset, data._version, source)  # noqa: SLF001
         return self._place(call, name, slot, array, by_position=data.minibatch)
 
     def _shape(self, name: str, array: Array | Data) -> Shape:

@@ -11,6 +11,7 @@ from synknumba._call.options import CallOptions
 from synknumba._host.data import Data
 from synknumba._host.file_data import FileData
 from synknumba._host.segment import Segment
+from synknumba._host.stored import StoredData
 from synknumba._ops.local_rows import OwnRows
 from synknumba._ops.rows import Partition, Rows
 from synknumba._tracing import Number
@@ -155,7 +156,13 @@ def describe(value: Any, shape_of: ShapeOf = VariableState.root_shape) -> str:
     `shape_of` returns the shape of a variable's array, given its index: by default that on the root.
     """
     if isinstance(value, Data | np.ndarray):
-        where = f" in {value.path}" if isinstance(value, FileData) else " in a file" if type(value) is np.memmap else ""
+        where = (
+            f" in {value.path}"
+            if isinstance(value, FileData | StoredData)
+            else " in a file"
+            if type(value) is np.memmap
+            else ""
+        )
         return f"{value.dtype} {value.shape}{where}"
     if isinstance(value, Variable):  # its repr shows what changes from call to call
         state = state_of(value)

@@ -12,6 +12,7 @@ from synknumba._errors import DataError
 from synknumba._host.data import Data
 from synknumba._host.file_data import FileData
 from synknumba._host.log import log
+from synknumba._host.stored import StoredData
 from synknumba._types import RankConstant
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, layout_of
@@ -20,7 +21,7 @@ BYTES_KEPT = 256 << 20  # of results in shared memory, per function, so that a l
 PLANS_KEPT = 128  # per function: enough for the different shapes of an epoch
 
 
-_ARRAYS = (Data, FileData, Variable)
+_ARRAYS = (Data, FileData, StoredData, Variable)
 
 KnownCall: TypeAlias = tuple[Plan, Count, "tuple[weakref.ref[VariableState], ...]"]
 """An entry of the fast path: plan and number of rows of a call, and the variables that ranks may write to."""
@@ -76,7 +77,7 @@ class KeptPlans:
                 values.append(arg)
             elif kind is RankConstant:
                 key.append(arg)
-            elif kind is FileData:
+            elif kind is FileData or kind is StoredData:
                 try:
                     key.append(arg._layout)  # noqa: SLF001  # as above
                 except DataError:  # raised with the argument's name when it is bound
@@ -118,7 +119,8 @@ class KeptPlans:
         fixed = self._binder.fixed
         # Numbers and NumPy arrays bound by givens= exclude the fast path: they are not in `args`, but are packed, or copied to
         # shared memory, at each call.
-        copied = len(call.segments) > sum(isinstance(one, Data) for one in (*arrays, *fixed))
+        kept = sum(isinstance(one, Data) and not isinstance(one, StoredData) for one in (*arrays, *fixed))
+        copied = len(call.segments) > kept
         if (
             len(scalars) + len(arrays) + constants == len(args) == len(self._binder.passed)
             and scalars == call.values

@@ -22,6 +22,7 @@ from synknumba._call.sequence_body import contents
 from synknumba._errors import ArgumentError, BatchError
 from synknumba._host.data import Data
 from synknumba._host.file_data import over_file
+from synknumba._host.foreign import adopted, is_foreign
 from synknumba._ops import reduction
 from synknumba._ops.tree import flatten, unflatten
 from synknumba._tracing import Formula, Here, Line, Number, Unknown, UnknownArray
@@ -251,6 +252,7 @@ class Recording(ABC):
         self.kept: list[Any] = []
         self.checks: list[Lines | InnerTimes] = []
         self.outside: dict[int, tuple[Array, Data]] = {}
+        self.foreign: dict[int, tuple[Any, Array | Data]] = {}  # other objects with arrays, by id, with these
         self.looked: dict[int, tuple[Array | Data, bytes]] = {}
         self._looked_at: dict[int, str] = {}
         self.written: set[int] = set()
@@ -324,6 +326,10 @@ class Recording(ABC):
 
     def _argument(self, value: Any) -> Any:
         """Returns an argument with NumPy arrays, which the body has from outside or makes, copied to shared memory."""
+        if is_foreign(value):
+            if id(value) not in self.foreign:
+                self.foreign[id(value)] = value, adopted(value, f"an argument of a call of {self.name}")
+            value = self.foreign[id(value)][1]
         if isinstance(value, np.ndarray) and value.ndim:
             if id(value) not in self.outside:
                 mapped = over_file(value, f"an array that {self.name} has from outside")

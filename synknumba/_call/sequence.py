@@ -51,8 +51,10 @@ from synknumba._errors import (
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
 from synknumba._host.file_data import FileData, over_file
+from synknumba._host.foreign import adopted, is_foreign
 from synknumba._host.log import log
 from synknumba._host.segment import Segment
+from synknumba._host.stored import StoredData
 from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, NONE, Structure, flatten, parts_like, paths, unflatten
 from synknumba._tracing import Number, Unknown
@@ -763,6 +765,7 @@ class Sequence(Generic[P, R]):
         told = _Arguments()
         for place, (leaf, path) in enumerate(zip(leaves, paths(structure), strict=True)):
             name = f"{_argument_name(path)} of {self.name}"
+            leaf = adopted(leaf, name) if is_foreign(leaf) else leaf  # noqa: PLW2901
             if isinstance(leaf, Variable | Data):
                 told.key.append(layout_of(leaf))
                 told.leaves.append(leaf)
@@ -820,7 +823,7 @@ class Sequence(Generic[P, R]):
             kind = arg.__class__
             if kind is Variable:
                 key.append(arg._state._layout)  # noqa: SLF001  # hot path: no call
-            elif kind is Data or kind is FileData:
+            elif kind is Data or kind is FileData or kind is StoredData:
                 key.append(arg._layout)  # noqa: SLF001  # as for variables
             elif kind is float or (kind is int and -(2**63) <= arg < 2**63):
                 key.append(kind)
@@ -836,6 +839,7 @@ class Sequence(Generic[P, R]):
             Variable,
             Data,
             FileData,
+            StoredData,
             float,
             int,
         }.issuperset(kinds):

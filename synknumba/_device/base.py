@@ -27,7 +27,8 @@ from synknumba._device.argmin_kernel import locating_kernels, search_grid
 from synknumba._device.fold_kernel import THREADS, blocks_for, fold_kernel
 from synknumba._errors import ReductionError
 from synknumba._host.segment import Segment
-from synknumba._ops.rows import InLine, Rows, Selection
+from synknumba._host.stored import Reader
+from synknumba._ops.rows import InLine, Range, Rows, Selection
 from synknumba._types import Array, DeviceKind, Op, Shape, UserOp
 from synknumba._wire.relaunch import Scalars
 
@@ -150,6 +151,13 @@ class Workspace(ABC):
         """Returns a read-only buffer of the rows of a line; None if the line cannot be changed."""
         return None
 
+    @abstractmethod
+    def stored(self, slot: object, reader: Reader, dtype: Any, shape: Shape, rows: Rows) -> Buffer:
+        """Returns a buffer of rows, at least one, of an array in a file, whose `load` reads them; read-only where it can be.
+
+        `shape` is that of the buffer.
+        """
+
     def expect(self, host: Array, rows: Selection) -> None:
         """Announces that `rows` will be requested, perhaps in several parts; by default does nothing."""
 
@@ -175,6 +183,14 @@ class Workspace(ABC):
     @abstractmethod
     def close(self) -> None:
         """Frees the storage."""
+
+
+def read_rows(reader: Reader, target: Array, rows: Rows) -> None:
+    """Reads rows of an array in a file into host memory."""
+    if isinstance(rows, Range):
+        reader.read(target, rows.as_slice() if rows.step > 0 else rows.indices())
+    else:
+        reader.read(target, rows.indices)
 
 
 class DeviceKernel(ABC):

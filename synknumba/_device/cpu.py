@@ -17,9 +17,11 @@ from synknumba._device.base import (
     Step,
     Three,
     Workspace,
+    read_rows,
     unmasked,
 )
 from synknumba._device.cpu_replay import record
+from synknumba._host.stored import Reader
 from synknumba._ops.reduction import accumulate, locate
 from synknumba._ops.rows import InLine, Range, Rows
 from synknumba._types import Array, Op, Shape, UserOp
@@ -101,6 +103,10 @@ class CpuWorkspace(Workspace):
             load = partial(np.take, host, indices, axis=0, out=buffer, mode="clip")
             store = partial(host.__setitem__, indices, buffer)
         return Buffer(buffer, load, store) if writable else Buffer(_read_only(buffer), load)
+
+    def stored(self, slot: object, reader: Reader, dtype: Any, shape: Shape, rows: Rows) -> Buffer:
+        buffer = self.scratch(slot, dtype, shape)
+        return Buffer(_read_only(buffer), partial(read_rows, reader, buffer, rows))
 
     def line_rows(self, slot: object, host: Array, rows: InLine) -> LineRows:
         buffer = self.scratch(slot, host.dtype, (rows.count, *host.shape[1:]))

@@ -21,10 +21,11 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from synknumba._device.base import Buffer, Gather, LineRows, SliceSteps, Step, Workspace
+from synknumba._device.base import Buffer, Gather, LineRows, SliceSteps, Step, Workspace, read_rows
 from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_code import gather_line, move_rows
 from synknumba._device.cuda_steps import NOT_READY, Join, OnStream, StoreToHost, address_of, copy_in, copy_out, keeping
+from synknumba._host.stored import Reader
 from synknumba._ops.rows import InLine, Listed, Range, Rows, Selection
 from synknumba._types import Array, Shape
 
@@ -170,6 +171,18 @@ class CudaWorkspace(Workspace):
         if not self._locked.reaches(host) or not (isinstance(rows, Range) or self._locked.reaches(rows.indices)):
             return self._staged(slot, array, host, rows, writable=writable)
         return self._apart(array, host.ctypes.data, rows, host, (self._load, self._store), writable=writable)
+
+    def stored(self, slot: object, reader: Reader, dtype: Any, shape: Shape, rows: Rows) -> Buffer:
+        array = self.scratch(slot, dtype, shape)
+        staging = self._staging_buffer(slot, np.dtype(dtype), shape)
+        up = copy_in(array, staging.ctypes.data, self._load)
+
+        def load() -> None:
+            self._load.synchronize()  # as in `_staged`
+            read_rows(reader, staging, rows)
+            up()
+
+        return Buffer(array, load)
 
     def line_rows(self, slot: object, host: Array, rows: InLine) -> LineRows | None:
         if not self._locked.reaches(host) or not self._locked.reaches(rows.table):

@@ -440,10 +440,11 @@ class Data(ArrayOperations):
     @property
     def __array_interface__(self) -> dict[str, Any]:
         """NumPy's array interface. Its buffer is an object instead of an address, so that consumers keep the memory mapped."""
-        interface = self.data.__array_interface__
+        view = self.data
+        interface = view.__array_interface__
         if np.dtype(interface["typestr"]) != self._dtype:  # of records and extension types NumPy would change the dtype
             raise AttributeError(f"dtype {self._dtype} has no exact form in the array interface")
-        return {**interface, "data": self._view.reshape(-1).view(np.uint8)}
+        return {**interface, "data": view.reshape(-1).view(np.uint8)}
 
     def __dlpack__(self, **options: Any) -> Any:
         """Exports the memory without a copy, as `numpy.ndarray.__dlpack__`; the capsule keeps it mapped."""

@@ -103,7 +103,7 @@ class Route:
             moved = () if program.stays else program.arrays
             return replace(cls.nothing(program.number), transfers=moved, up=program.up, reduced=program.reduced)
         kinds = wire.Sharded | wire.Broadcast | wire.Result | wire.Update
-        leaves = [_plain(leaf) for leaf in program.leaves() if isinstance(leaf, kinds)]
+        leaves = [_plain(leaf) for leaf in program.leaves() if isinstance(leaf, kinds) and not _is_stored(leaf)]
         first = program.small[0] if program.small else 0
         return cls(
             number=program.number,
@@ -244,6 +244,11 @@ def _plain(leaf: Any) -> Any:
     if isinstance(leaf, wire.Update):
         return None if leaf.parts is None else replace(leaf, op="sum")
     return leaf
+
+
+def _is_stored(leaf: Any) -> bool:
+    """Returns whether a parameter is in a file that each rank opens itself, also on another machine."""
+    return isinstance(leaf, wire.Sharded | wire.Broadcast) and leaf.array.source is not None
 
 
 def _small_bytes(program: wire.Program) -> int:

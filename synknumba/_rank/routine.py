@@ -17,6 +17,7 @@ import numpy as np
 
 from synknumba._device import Buffer, Device, LineRows, SliceSteps, Step
 from synknumba._host.segment import Segment
+from synknumba._host.stored import Source, opened
 from synknumba._ops.rows import InLine, Listed, Partition, Range, Rows, Selection
 from synknumba._ops.tree import unflatten
 from synknumba._rank import spans
@@ -242,6 +243,8 @@ class Routine(Repeated):
                 assert rows is not None  # a call with sharded arguments has rows
                 assert rows.data is not None
                 selection = Range(rows.start, 1, rows.count) if by_position else rows.data
+                if array.source is not None:
+                    return self._bring_stored((slot, moves.turn), array, array.source, selection, moves)
                 if isinstance(selection, InLine):
                     return self._bring_line((slot, moves.turn), array, selection, moves)
                 if moves.number == 0 and not by_position and rows.among is not None:
@@ -250,6 +253,11 @@ class Routine(Repeated):
                     moves.ahead.append(read_ahead(self.place.host(array)[selection.as_slice()]))
                 make = partial(self.workspace.rows, host=self.place.host(array), rows=selection, writable=writable)
                 return self._bring((slot, moves.turn), array, selection, make, moves)
+            case wire.Broadcast(array) if array.source is not None:
+                whole = Range(0, 1, array.shape[0])
+                if moves.number:
+                    return self.workspace.stored(slot, opened(array.source), array.dtype, array.shape, whole).array
+                return self._bring_stored(slot, array, array.source, whole, moves)
             case wire.Broadcast(array):
                 make = partial(self.workspace.whole, host=self.place.host(array))
                 if moves.number:  # loaded by the first slice
@@ -309,6 +317,17 @@ class Routine(Repeated):
         own = self.workspace.scratch(slot, buffer.array.dtype, buffer.array.shape)
         moves.before.append(self.place.device.copy(own, buffer.array))
         return own
+
+    def _bring_stored(self, slot: object, array: wire.HostArray, source: Source, selection: Selection, moves: "Moves") -> Any:
+        """Returns an input that is read from a file that this rank opens; adds the steps that read it to the moves."""
+        moves.has_fixed_line |= isinstance(selection, InLine)
+        rows = selection.listed if isinstance(selection, InLine) else selection
+        shape = (rows.count, *array.shape[1:])
+
+        def make(kept: object) -> Buffer:
+            return self.workspace.stored(kept, opened(source), array.dtype, shape, rows)
+
+        return self._bring(slot, array, rows, make, moves)
 
     def _bring_line(self, slot: object, array: wire.HostArray, rows: InLine, moves: "Moves") -> Any:
         """Returns an input that has the rows of a line; adds the steps that gather them to the moves."""

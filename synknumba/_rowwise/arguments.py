@@ -14,6 +14,7 @@ from numba.np.numpy_support import from_dtype
 from synknumba._call.arguments import IndexRange, PerRankValues, array_hint
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
+from synknumba._host.foreign import adopted
 from synknumba._rowwise.map_kernels import OUT, Kind, Operand
 from synknumba._types import RankConstant, Shape
 from synknumba._variables.state import VariableState
@@ -80,7 +81,7 @@ def describe(function: str, name: str, value: Any, *, broadcast: Collection[str]
         raise ArgumentError(f"{name} of {function} is {value.label}, a part of a tree of arrays; make one variable per array")
     if not hasattr(value, "__array__"):
         raise ArgumentError(f"{name} of {function} is a {type(value).__name__}; {array_hint(value)}")
-    array = value if isinstance(value, Data | np.ndarray) else np.asarray(value)
+    array = value if isinstance(value, Data | np.ndarray) else adopted(value, f"{name} of {function}")
     kind = _number(function, name, numba_type(array.dtype), array.dtype)
     if array.ndim == 0:
         return Given("number" if isinstance(array, Data) else "scalar", kind)  # a 0-d NumPy array is passed as a number

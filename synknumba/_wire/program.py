@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from struct import calcsize
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from synknumba._host.stored import Source
 from synknumba._ops.halo import Copy
 from synknumba._ops.rows import Partition
 from synknumba._ops.variable_layout import VECTOR
@@ -54,6 +55,7 @@ class HostArray:
     shape: Shape
     offset: int = 0  # in the segment, in bytes
     version: int = 0  # of the contents, if they are frozen; 0 if they may change between any two calls
+    source: Source | None = None  # of an array in a file that ranks open themselves, which is in no segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +309,7 @@ class Program:
                     arrays.append(array)
                 case Result(parts=HostArray() as parts, lent=None, stays=False) | Update(parts=HostArray() as parts):
                     arrays.append(parts)
-        return frozenset(array.segment for array in arrays)
+        return frozenset(array.segment for array in arrays if array.source is None)
 
     def variables(self) -> frozenset[int]:
         """Returns the numbers of the variables' memory that the program uses."""

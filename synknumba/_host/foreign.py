@@ -1,0 +1,135 @@
+"""Arrays of other libraries: pandas, pyarrow, torch, h5py, zarr and whatever else has `__array__`, as arguments and in columns.
+
+pandas.Series, torch.Tensor on the CPU, numbers of pyarrow    a NumPy view of their memory, where NumPy makes one
+pyarrow.ChunkedArray                                          its only chunk; several are joined, which copies
+h5py.Dataset, zarr.Array in files                             `StoredData`: ranks read the rows
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from synknumba._errors import ArgumentError
+from synknumba._host.data import Data
+from synknumba._host.log import log
+from synknumba._host.stored import numeric_dtype, parquet_columns, refuse_nulls, stored_data
+from synknumba._types import Array
+
+_OWN = (Data, np.ndarray, np.generic, bool, int, float, complex, str, bytes, tuple, list, dict, type(None))
+
+
+def is_foreign(value: Any) -> bool:
+    """Returns whether a value is an array of another library than NumPy."""
+    return (
+        not isinstance(value, _OWN)
+        and hasattr(value, "__array__")
+        and not type(value).__module__.startswith("synknumba.")
+        and not isinstance(value, type)
+    )
+
+
+def adopted(value: Any, label: str) -> Array | Data:
+    """Returns an array of another library as one of NumPy, or as `Data` if it is in a file; copies as little as possible.
+
+    Raises:
+        DataError: it has nulls.
+        ArgumentError: it cannot be read as an array. `label` is what messages call it.
+    """
+    module = type(value).__module__
+    if module.startswith(("h5py.", "zarr.")):
+        found = stored_data(value)
+        if found is not None:
+            return found
+        log.debug(
+            "%s is read and copied: ranks cannot open it themselves, as it is written to, or in no file of its own", label
+        )
+    if module == "pyarrow.lib":
+        return _of_arrow(value, label)
+    kind = getattr(value, "dtype", None)
+    if module.partition(".")[0] == "pandas" and kind is not None and not isinstance(kind, np.dtype):  # it has nulls beside NaN
+        refuse_nulls(int(value.isna().sum()), label)
+    try:
+        return np.asarray(value)
+    except Exception as error:
+        raise ArgumentError(
+            f"{label} is a {type(value).__name__}, which cannot be read as an array: {error}. Pass it as an array of NumPy, or "
+            "what it holds"
+        ) from error
+
+
+def _of_arrow(value: Any, label: str) -> Array:
+    refuse_nulls(getattr(value, "null_count", 0), label)
+    if not hasattr(value, "type"):
+        raise ArgumentError(f"{label} is a {type(value).__name__}; pass its columns, as f(**synk.columns(table))")
+    numeric_dtype(value.type, label)
+    chunks = getattr(value, "num_chunks", None)
+    if chunks == 1:
+        value = value.chunk(0)
+    elif chunks is not None:
+        log.debug("%s has %d chunks, which are joined in a copy", label, chunks)
+        return np.asarray(value.to_numpy())
+    return np.asarray(value.to_numpy(zero_copy_only=False))
+
+
+def columns(table: Any, *names: str, **renamed: str) -> dict[str, Any]:
+    """Returns columns of a table by name, as arguments of a function: `f(**synk.columns(frame))`.
+
+    A @synk.function may also take all of them as one argument, a dict: `f(synk.columns(frame))`.
+
+    Args:
+        table: a DataFrame of pandas or polars, a Table of pyarrow, an array of records, a `Data` of records, a mapping of
+            arrays, such as a group of h5py, or the path of a Parquet file, of which ranks read the row groups that they need.
+        names: the columns to take; default: all, unless some are renamed.
+        renamed: further columns, by the parameters that receive them: `price="Price in EUR"`.
+
+    Returns:
+        Arrays by name, in the order asked for. Columns without nulls are views of the table's memory where NumPy can make one:
+        not those in several chunks, booleans of Arrow, and fields of records, which a call copies in steps.
+
+    Raises:
+        ArgumentError: there is no such column, or `table` has none.
+        DataError: a column has nulls, or no numbers.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> atoms = np.array([(1, 1.0), (8, 16.0)], [("number", "i8"), ("mass", "f8")])
+        >>> synk.columns(atoms, "mass", charge="number")
+        {'mass': array([ 1., 16.]), 'charge': array([1, 8])}
+    """
+    source, known = _columns_of(table)
+    wanted = {**{name: name for name in (names or (() if renamed else known))}, **renamed}
+    missing = [name for name in wanted.values() if name not in known]
+    if missing:
+        raise ArgumentError(f"columns: there is no column {missing[0]!r}; there are {', '.join(map(repr, known))}")
+    found: dict[str, Any] = {}
+    for parameter, name in wanted.items():
+        column = source[name]
+        found[parameter] = adopted(column, f"column {name!r}") if is_foreign(column) else column
+    return found
+
+
+def _columns_of(table: Any) -> tuple[Any, list[str]]:
+    """Returns what gives columns by name, and their names."""
+    if isinstance(table, str) or hasattr(table, "__fspath__"):
+        found = parquet_columns(str(table))
+        return found, list(found)
+    if isinstance(table, Data):
+        table = table.data
+    if isinstance(table, np.ndarray):
+        if table.dtype.names is None:
+            raise ArgumentError(f"columns takes arrays of records; got one of {table.dtype}, which has no columns")
+        return table, list(table.dtype.names)
+    if isinstance(table, Mapping):
+        return table, list(table)
+    for names in ("column_names", "columns"):
+        told = getattr(table, names, None)
+        if told is not None and not callable(told) and all(isinstance(one, str) for one in told):
+            return table, list(told)
+    if hasattr(table, "keys"):
+        return table, list(table.keys())
+    raise ArgumentError(
+        f"columns takes a DataFrame, a Table, an array of records, a mapping of arrays or the path of a Parquet file; got a "
+        f"{type(table).__name__}"
+    )

@@ -1,0 +1,274 @@
+"""Arrays of other libraries as arguments: in files that ranks read themselves, in columns of tables, and in Arrow's memory.
+
+h5py, zarr, Parquet ──> the rows that NumPy selects; told by name: files that are gone, changed or written to
+pandas, pyarrow, records ──> columns by name, and nulls refused by name
+"""
+
+import os
+import sys
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numba import cuda
+from numpy.testing import assert_array_equal
+
+import synknumba as synk
+from synknumba._host import foreign
+
+ROWS = np.arange(606.0).reshape(101, 6)
+BATCHES = (None, 7, slice(10, 60), slice(90, None, -3), [5, 3, 5, 100])
+
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=()), "copy": synk.output("gather", like="x")})
+def scaled(x, factor, total, copy):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(total, 0, factor * x[i, 2])
+        for j in range(x.shape[1]):
+            copy[i, j] = factor * x[i, j]
+
+
+@synk.function(outputs="gather")
+def plus(x, number):
+    return x + number
+
+
+@synk.function(outputs="gather")
+def worth(price, amount):
+    return price * amount
+
+
+@synk.function(outputs="gather")
+def worth_of(table):
+    return table["price"] * table["amount"]
+
+
+@synk.function(outputs="sum", broadcast=("x",))
+def of_whole(x):
+    return x.sum()
+
+
+@synk.function(inout=("x",))
+def double(x):
+    x *= 2
+
+
+def in_hdf5(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "rows.h5"
+    with h5py.File(path, "w") as file:
+        file["group/rows"] = ROWS
+    return SimpleNamespace(path=path, array=h5py.File(path)["group/rows"])
+
+
+def in_zarr(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    path = tmp_path / "rows.zarr"
+    zarr.create_array(path, shape=ROWS.shape, dtype="f8", chunks=(7, 4))[:] = ROWS
+    return SimpleNamespace(path=path, array=zarr.open_array(path, mode="r"))
+
+
+LIBRARIES = (in_hdf5, pytest.param(in_zarr, marks=pytest.mark.whole))
+
+
+@pytest.fixture(autouse=True)
+def no_threads_stay():
+    """Ends the threads that zarr has started: the next `fork` would warn of them."""
+    yield
+    sync = sys.modules.get("zarr.core.sync")
+    if sync is not None:
+        sync.cleanup_resources()
+
+
+@pytest.fixture(params=LIBRARIES)
+def stored(request, world, tmp_path):
+    return request.param(tmp_path)  # after the fork
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / "table.parquet"
+    table = pa.table({"price": ROWS[:, 0], "amount": ROWS[:, 1].astype("f4"), "count": np.arange(101), "name": ["a"] * 101})
+    pytest.importorskip("pyarrow.parquet").write_table(table, path, row_group_size=13)
+    return path
+
+
+def selected(rows, batch):
+    return rows if batch is None else rows[:batch] if isinstance(batch, int) else rows[batch]
+
+
+@pytest.mark.parametrize("num_slices", [1, 3])
+def test_rows_of_files_are_those_that_numpy_selects(world, stored, num_slices):
+    for batch in BATCHES:
+        rows = selected(ROWS, batch)
+        for factor in (2.0, -1.0):
+            result = scaled(stored.array, factor, batch=batch, num_slices=num_slices)
+            assert result.total == (factor * rows[:, 2]).sum()
+            assert_array_equal(result.copy, factor * rows)
+            assert_array_equal(plus(stored.array, factor, batch=batch, num_slices=num_slices), rows + factor)
+    assert of_whole(stored.array, num_slices=1) == world.world_size * ROWS.sum()
+    assert_array_equal(plus(stored.array, 1.0, shards=4), ROWS + 1)
+    assert_array_equal(plus.submit(stored.array, 1.0).result(), ROWS + 1)
+
+
+def test_changes_of_a_file_are_seen(world, tmp_path):
+    stored = in_hdf5(tmp_path)
+    h5py = pytest.importorskip("h5py")
+    for k in range(3):
+        stored.array.file.close()
+        with h5py.File(stored.path, "r+") as file:
+            file["group/rows"][...] = ROWS + k
+        os.utime(stored.path, ns=(k, k))
+        array = stored.array = h5py.File(stored.path)["group/rows"]
+        assert_array_equal(plus(array, 1.0), ROWS + k + 1)
+        assert scaled(array, 1.0).total == (ROWS + k)[:, 2].sum()
+
+
+def test_files_that_are_gone_or_that_another_replaces_are_told(world, parquet):
+    x = synk.columns(parquet, "price")["price"]
+    assert_array_equal(plus(x, 1.0), ROWS[:, 0] + 1)
+    assert "price" in repr(x)
+    assert_array_equal(x, ROWS[:, 0])
+    parquet.unlink()
+    with pytest.raises(synk.DataError, match=r"x of plus: the file .*table.parquet cannot be read: No such file"):
+        plus(x, 1.0)
+
+
+def test_rows_of_files_are_not_written(world, stored):
+    with pytest.raises(synk.ArgumentError, match=r"x of double is in inout=.*over the file"):
+        double(stored.array)
+    plan = plus.plan(stored.array, 1.0, batch=100)
+    assert str(stored.path) in plan.arguments[0]
+    assert sum(rank.file_bytes for rank in plan.ranks) == 4800
+
+
+def test_a_dataset_that_the_script_writes_to_is_copied(world, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file["rows"] = ROWS
+        assert_array_equal(plus(file["rows"], 1.0), ROWS + 1)
+
+
+@pytest.mark.whole
+def test_an_array_of_zarr_in_memory_is_copied(world):
+    zarr = pytest.importorskip("zarr")
+    array = zarr.create_array({}, shape=ROWS.shape, dtype="f8")
+    array[:] = ROWS
+    assert_array_equal(plus(array, 1.0), ROWS + 1)
+
+
+@pytest.mark.parametrize("num_slices", [1, 3])
+def test_columns_of_a_parquet_file(world, parquet, num_slices):
+    columns = synk.columns(parquet, "price", "amount", n="count")
+    for batch in BATCHES:
+        price, amount = (selected(ROWS[:, k], batch) for k in (0, 1))
+        assert_array_equal(worth(columns["price"], columns["amount"], batch=batch, num_slices=num_slices), price * amount)
+    assert_array_equal(plus(columns["n"], 1), np.arange(1, 102))
+    assert_array_equal(worth(**synk.columns(parquet, "price", "amount")), ROWS[:, 0] * ROWS[:, 1])
+    with pytest.raises(synk.DataError, match="column 'name' of .* has the Arrow type string"):
+        synk.columns(parquet, "name")
+    with pytest.raises(synk.ArgumentError, match="no column 'prize'; there are 'price', 'amount'"):
+        synk.columns(parquet, "prize")
+    with pytest.raises(synk.DataError, match="cannot be read as a Parquet file"):
+        synk.columns(parquet.with_suffix(".none"))
+
+
+def test_sequences_read_files(world, parquet):
+    x = synk.columns(parquet, "price")["price"]
+
+    @synk.sequence
+    def steps(x):
+        return of_whole(x)
+
+    assert steps(x, times=3) == world.world_size * ROWS[:, 0].sum()
+
+
+def test_sequences_take_arrays_of_others_as_arguments(world):
+    pandas = pytest.importorskip("pandas")
+
+    @synk.sequence
+    def steps(x):
+        return of_whole(x)
+
+    for factor in (1.0, 2.0):
+        series = pandas.Series(factor * ROWS[:, 0])
+        assert steps(series, times=2) == world.world_size * factor * ROWS[:, 0].sum()
+
+
+def test_columns_of_tables_in_memory(world):
+    expected = ROWS[:, 0] * ROWS[:, 1]
+    records = np.zeros(101, [("price", "f8"), ("amount", "f8")])
+    records["price"], records["amount"] = ROWS[:, 0], ROWS[:, 1]
+    tables = [records, records.view(np.recarray), synk.data(records), {"price": ROWS[:, 0], "amount": ROWS[:, 1]}]
+    for table in tables:
+        assert_array_equal(worth(**synk.columns(table)), expected)
+        assert_array_equal(worth_of(synk.columns(table)), expected)
+        assert_array_equal(worth(**synk.columns(table, amount="price", price="amount")), expected)
+    for wrong in (ROWS, 3):
+        with pytest.raises(synk.ArgumentError, match="columns takes"):
+            synk.columns(wrong)
+
+
+def test_columns_of_frames_and_arrow(world):
+    pandas, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    expected = ROWS[:, 0] * ROWS[:, 1]
+    frame = pandas.DataFrame({"price": ROWS[:, 0], "amount": ROWS[:, 1]})
+    table = pa.table({"price": ROWS[:, 0], "amount": ROWS[:, 1]})
+    halves = pa.concat_tables([table.slice(0, 50), table.slice(50)])
+    for one in (frame, table, halves, table.to_batches()[0]):
+        assert_array_equal(worth(**synk.columns(one)), expected)
+        assert_array_equal(worth(one["price"], one["amount"]), expected)
+    column = np.asarray(table["price"].chunk(0))
+    assert np.shares_memory(synk.columns(table)["price"], column)
+    assert np.shares_memory(synk.columns(frame)["price"], frame["price"].to_numpy())
+
+
+@pytest.mark.one_machine
+def test_arrow_files_that_are_mapped_are_read_in_place(world, tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"price": ROWS[:, 0]})
+    with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as out, pa.ipc.new_file(out, table.schema) as writer:
+        writer.write_table(table)
+    mapped = pa.ipc.open_file(pa.memory_map(str(tmp_path / "t.arrow"))).read_all()
+    x = synk.data(synk.columns(mapped)["price"], copy=False)
+    assert str(tmp_path) in plus.plan(x, 1.0).arguments[0]
+    assert_array_equal(plus(x, 1.0), ROWS[:, 0] + 1)
+
+
+def test_nulls_are_refused_by_name(world):
+    pandas, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    cases = (pa.array([1, None]), pa.chunked_array([[1.0], [None]]), pandas.Series([1, None], dtype="Int64"))
+    for one in cases:
+        with pytest.raises(synk.DataError, match="x of plus has 1 null, and ranks have no masks"):
+            plus(one, 1.0)
+    with pytest.raises(synk.DataError, match="column 'a' has 1 null"):
+        synk.columns(pa.table({"a": [None, 1.0]}))
+    with pytest.raises(synk.DataError, match=r"x of <lambda> has 1 null"):
+        synk.sequence(lambda x: plus(x, 1.0))(pa.array([1, None]), times=1)
+    assert_array_equal(plus(pandas.Series([1.0, np.nan]), 1.0), [2.0, np.nan])
+
+
+class Tensor:
+    """What is like a tensor that NumPy cannot read."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad")
+
+
+def test_objects_that_cannot_be_read_are_told_by_name(world):
+    with pytest.raises(synk.ArgumentError, match=r"x of plus is a Tensor, which cannot be read as an array: Can't call numpy"):
+        plus(Tensor(), 1.0)
+    assert foreign.is_foreign(Tensor())
+    assert not foreign.is_foreign(np.ones(2))
+
+
+def test_tensors_of_torch_are_read_in_place(world):
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x = torch.from_numpy(ROWS.copy())
+    assert np.shares_memory(foreign.adopted(x, "x"), x.numpy())
+    assert_array_equal(plus(x, 1.0), ROWS + 1)
