@@ -25,7 +25,7 @@ from synknumba._call.variable_rows import fill_in, own_by_rank, shapes_by_rank
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
 from synknumba._host.file_data import FileData, over_file
-from synknumba._host.foreign import adopted, is_foreign
+from synknumba._host.foreign import OWN, adopted, is_foreign
 from synknumba._host.signals import is_of_handler
 from synknumba._host.stored import StoredData
 from synknumba._ops.tree import LEAF, flatten, is_nested, paths
@@ -126,7 +126,8 @@ class Binder:
         given = self.match(args, kwargs)
         call.shared = _passed_twice(given.values(), may_nest=self._options.style == "function")
         for name, value in given.items():
-            array = adopted(value, f"{name} of {self._name}") if is_foreign(value) else value
+            is_other = not isinstance(value, OWN) and is_foreign(value)
+            array = adopted(value, f"{name} of {self._name}") if is_other else value
             call.whole[name] = array
             call.parameters[name] = self._param(call, name, name, array)
         for name, (variable, op) in self._options.updates.items():

@@ -556,7 +556,8 @@ def data(
         oversize: factor from 1 to 2 by which the allocation exceeds the size, for later growth.
         name: name in messages.
         copy: False for a read-only `Data` over the memory of `value`, which must be in a file that this process has mapped, as
-            `np.load(path, mmap_mode="r")` is, or in shared memory with a descriptor. Ranks map the file.
+            `np.load(path, mmap_mode="r")` is, or in shared memory with a descriptor; ranks map the file. Or a dataset of h5py
+            or an array of zarr in files, of which ranks read the rows.
 
     Raises:
         DataError: missing or contradictory arguments, a value that does not fit or cannot be had without a copy, or a dtype
@@ -573,12 +574,14 @@ def data(
         ((2100, 10), 22000)
     """
     tracing.refuse("synk.data()")
-    if not as_flag(copy, "copy"):
-        from synknumba._host.file_data import without_copy  # which builds on this module
+    from synknumba._host.foreign import adopted, is_foreign, without_copy  # which builds on this module
 
+    if not as_flag(copy, "copy"):
         if (shape, dtype, ndim, force_cast, oversize) != (None, None, None, False, 1.0) or value is None:
             raise DataError("copy=False takes an array as it is: pass value, and of the others only minibatch and name")
         return without_copy(value, minibatch=as_flag(minibatch, "minibatch"), name=name)
+    if is_foreign(value):
+        value = adopted(value, "value")
     return Data(
         value, dtype=dtype, shape=shape, ndim=ndim, minibatch=minibatch, force_cast=force_cast, oversize=oversize, name=name
     )

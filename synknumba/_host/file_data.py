@@ -161,19 +161,6 @@ def over_file(array: Array, name: str) -> FileData | None:
         return None
 
 
-def without_copy(value: Any, *, minibatch: bool, name: str | None) -> FileData:
-    """Returns an array in a mapped file, or in shared memory with a descriptor, as `Data`; `DataError` if it is in neither."""
-    label = "Data" if name is None else f"Data {name!r}"
-    try:
-        array = np.asarray(value)
-        return file_data(array, minibatch=minibatch, name=name)
-    except NotShareableError as reason:
-        raise DataError(
-            f'{label}: copy=False takes an array in a file that this process has mapped, such as np.load(path, mmap_mode="r"); '
-            f"the {type(value).__name__} cannot be shared as it is: {reason}. Leave copy out to have it copied"
-        ) from None
-
-
 def file_data(array: Array, *, minibatch: bool = False, name: str | None = None) -> FileData:
     """Returns an array in a mapped file as `Data` without a copy.
 

@@ -10,19 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from synknumba._errors import ArgumentError
+from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
+from synknumba._host.file_data import NotShareableError, file_data
 from synknumba._host.log import log
-from synknumba._host.stored import numeric_dtype, parquet_columns, refuse_nulls, stored_data
+from synknumba._host.stored import StoredData, numeric_dtype, parquet_columns, refuse_nulls, stored_data
 from synknumba._types import Array
 
-_OWN = (Data, np.ndarray, np.generic, bool, int, float, complex, str, bytes, tuple, list, dict, type(None))
+OWN = (Data, np.ndarray, np.generic, bool, int, float, complex, str, bytes, tuple, list, dict, type(None))
 
 
 def is_foreign(value: Any) -> bool:
     """Returns whether a value is an array of another library than NumPy."""
     return (
-        not isinstance(value, _OWN)
+        not isinstance(value, OWN)
         and hasattr(value, "__array__")
         and not type(value).__module__.startswith("synknumba.")
         and not isinstance(value, type)
@@ -46,6 +47,9 @@ def adopted(value: Any, label: str) -> Array | Data:
         )
     if module == "pyarrow.lib":
         return _of_arrow(value, label)
+    if module.startswith("polars.") and hasattr(value, "null_count") and hasattr(value, "to_numpy"):
+        nulls = value.null_count()
+        refuse_nulls(nulls if isinstance(nulls, int) else 0, label)  # of a DataFrame it is a table
     kind = getattr(value, "dtype", None)
     if module.partition(".")[0] == "pandas" and kind is not None and not isinstance(kind, np.dtype):  # it has nulls beside NaN
         refuse_nulls(int(value.isna().sum()), label)
@@ -70,6 +74,22 @@ def _of_arrow(value: Any, label: str) -> Array:
         log.debug("%s has %d chunks, which are joined in a copy", label, chunks)
         return np.asarray(value.to_numpy())
     return np.asarray(value.to_numpy(zero_copy_only=False))
+
+
+def without_copy(value: Any, *, minibatch: bool, name: str | None) -> Data:
+    """Returns an array in a file, or in shared memory with a descriptor, as `Data`; `DataError` if it is in neither."""
+    label = "Data" if name is None else f"Data {name!r}"
+    found = adopted(value, label) if is_foreign(value) else value
+    if isinstance(found, StoredData):
+        found.name, found.minibatch = name, minibatch
+        return found
+    try:
+        return file_data(np.asarray(found), minibatch=minibatch, name=name)
+    except NotShareableError as reason:
+        raise DataError(
+            f'{label}: copy=False takes an array in a file that this process has mapped, such as np.load(path, mmap_mode="r"); '
+            f"the {type(value).__name__} cannot be shared as it is: {reason}. Leave copy out to have it copied"
+        ) from None
 
 
 def columns(table: Any, *names: str, **renamed: str) -> dict[str, Any]:

@@ -145,6 +145,18 @@ def test_rows_of_files_are_not_written(world, stored):
     assert sum(rank.file_bytes for rank in plan.ranks) == 4800
 
 
+def test_files_as_data(world, stored):
+    x = synk.data(stored.array, copy=False, name="x", minibatch=True)
+    assert (x.name, x.minibatch, x.shape, x.dtype) == ("x", True, ROWS.shape, ROWS.dtype)
+    assert_array_equal(plus(x, 1.0, batch=slice(5, 60)), ROWS[:55] + 1)  # by position in the batch
+    assert_array_equal(x, ROWS)
+    assert x.sum() == ROWS.sum()
+    assert_array_equal(synk.data(stored.array), ROWS)
+    for change in (x.thaw, x.free_memory, lambda: x.set_value(ROWS), lambda: x.__setitem__(0, 1.0)):
+        with pytest.raises(synk.DataError, match="Data 'x' is in the file"):
+            change()
+
+
 def test_a_dataset_that_the_script_writes_to_is_copied(world, tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "rows.h5", "w") as file:
@@ -244,11 +256,30 @@ def test_nulls_are_refused_by_name(world):
     for one in cases:
         with pytest.raises(synk.DataError, match="x of plus has 1 null, and ranks have no masks"):
             plus(one, 1.0)
+    with pytest.raises(synk.DataError, match="value has 1 null"):
+        synk.data(pa.array([1, None]))
     with pytest.raises(synk.DataError, match="column 'a' has 1 null"):
         synk.columns(pa.table({"a": [None, 1.0]}))
     with pytest.raises(synk.DataError, match=r"x of <lambda> has 1 null"):
         synk.sequence(lambda x: plus(x, 1.0))(pa.array([1, None]), times=1)
     assert_array_equal(plus(pandas.Series([1.0, np.nan]), 1.0), [2.0, np.nan])
+
+
+@pytest.mark.whole
+def test_columns_of_polars(world):
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"price": ROWS[:, 0], "amount": ROWS[:, 1], "some": [None] * 100 + [1.0]})
+    assert_array_equal(worth(**synk.columns(frame, "price", "amount")), ROWS[:, 0] * ROWS[:, 1])
+    with pytest.raises(synk.DataError, match="column 'some' has 100 nulls"):
+        synk.columns(frame)
+
+
+def test_groups_of_hdf5_are_tables(world, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file["t/price"], file["t/amount"] = ROWS[:, 0], ROWS[:, 1]
+    with h5py.File(tmp_path / "t.h5") as file:
+        assert_array_equal(worth(**synk.columns(file["t"])), ROWS[:, 0] * ROWS[:, 1])
 
 
 class Tensor:
