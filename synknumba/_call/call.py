@@ -99,15 +99,18 @@ class Call:
         sharded = [name for name, leaf in leaves if isinstance(leaf, Sharded) and leaf.writable and not leaf.by_position]
         return sharded, [name for name, leaf in leaves if isinstance(leaf, HeldRows) and leaf.writable]
 
-    def sizes(self, *, frozen: bool = False, files: bool = False) -> tuple[int, int]:
+    def sizes(self, *, frozen: bool = False, files: bool = False, sent: bool = False) -> tuple[int, int]:
         """Returns the bytes per row of all sharded arguments, and the bytes of all broadcast ones.
 
-        Of frozen ones only, with `frozen`; of those in files only, with `files`.
+        Of frozen ones only, with `frozen`; of those in files only, with `files`; of those that other machines are sent only, as
+        they cannot open them themselves, with `sent`.
         """
         per_row = whole = 0
         for leaf in (leaf for param in self.parameters.values() for leaf in leaves_of(param)):
             match leaf:
                 case Sharded(array) | Broadcast(array) if frozen and not array.version:
+                    pass
+                case Sharded(array) | Broadcast(array) if sent and array.source is not None:
                     pass
                 case Sharded(array) | Broadcast(array) if files and array.segment not in self.files:
                     pass

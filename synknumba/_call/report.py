@@ -167,6 +167,6 @@ def _machines(call: Call, ranks: Sequence[RankReport]) -> tuple[MachineReport, .
     found = []
     for host, first, after in world.machines[1:]:
         rows = sum(rank.rows[1] - rank.rows[0] for rank in ranks[first:after])
-        (per_row, whole), (frozen_row, frozen_whole) = call.sizes(), call.sizes(frozen=True)
+        (per_row, whole), (frozen_row, frozen_whole) = call.sizes(sent=True), call.sizes(frozen=True, sent=True)
         found.append(MachineReport(host, (first, after), per_row * rows + whole, frozen_row * rows + frozen_whole))
     return tuple(found)

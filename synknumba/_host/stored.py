@@ -11,6 +11,7 @@ open until it has changed.
 import itertools
 import os
 import pickle
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ class Source:
         kind: the library.
         path: the file, or the directory of a zarr array.
         name: the dataset, array or column in it.
-        state: device, inode, size and time of modification of the file when the call was made; () for a directory.
+        state: inode, size and time of modification of the file when the call was made; () for a directory.
         payload: a pickled zarr array.
     """
 
@@ -50,9 +51,12 @@ class Source:
 
 
 def state_of(path: str) -> tuple[int, ...]:
-    """Returns what tells a file from another one, and from itself before a change; () for a directory."""
+    """Returns what tells a file from another one, and from itself before a change; () for a directory.
+
+    The device is left out, whose number differs between machines that share a file system.
+    """
     status = os.stat(path)
-    return () if os.path.isdir(path) else (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return () if stat.S_ISDIR(status.st_mode) else (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class _NoSegment:
