@@ -7,6 +7,8 @@ np.load(..., mmap_mode="r") ──> the same rows, batches, slices and trees as 
 import logging
 import mmap
 import os
+import subprocess
+import sys
 from multiprocessing import shared_memory
 
 import numpy as np
@@ -267,3 +269,40 @@ def test_sequences_read_files(world, path):
         np.copyto(opened(path, "r+"), ROWS + k)
         os.utime(path, ns=(k, k))
         assert steps(x, data, times=3) == (world.world_size * (ROWS + k).sum(),) * 3
+
+
+LARGE = """
+import resource
+import sys
+
+import numpy as np
+
+import synknumba as synk
+
+@synk.function(outputs="sum")
+def total(x):
+    return x.sum()
+
+path, rows = sys.argv[1], 25_000_000
+with open(path, "wb") as file:
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (rows,)})
+    begin = file.tell()
+    file.truncate(begin + 8 * rows)  # 200 MB, of which the disk has a page
+    file.seek(begin + 8 * (rows - 1))
+    file.write(np.float64(3.5).tobytes())
+resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 20, 64 << 20))  # also of shared memory
+with synk.fork(2, device="cpu"):
+    assert total(np.load(path, mmap_mode="r"), num_slices=4) == 3.5
+    try:
+        total(np.load(path))
+    except synk.SharedMemoryError as error:
+        print("a copy does not fit:", error)
+"""
+
+
+@pytest.mark.whole
+def test_a_file_may_be_larger_than_shared_memory(tmp_path):
+    arguments = [sys.executable, "-c", LARGE, str(tmp_path / "large.npy")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "a copy does not fit: x: " in done.stdout or "a copy does not fit: cannot allocate 200,000,000" in done.stdout
