@@ -285,7 +285,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             The future of the result.
 
         Raises:
-            ArgumentError and others: as for a call, of what is found before the ranks start.
+            SynkError: as for a call, of what is found before the ranks start.
         """
         options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
         return self._submit_then(None, args, kwargs, options)

@@ -388,7 +388,7 @@ class TrainFuture:
 
         Raises:
             TimeoutError: the step has not ended by then, and goes on.
-            Others as for a step.
+            SynkError: as for a step.
         """
         if self._future is not None:
             self._future.result(timeout)

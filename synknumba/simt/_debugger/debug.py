@@ -36,6 +36,6 @@ def debug(kernel: Any) -> PythonKernel:
         DivergenceError: at launch: threads that must meet at a barrier cannot.
         KernelError: at launch: the kernel uses an unsupported feature.
 
-        An exception raised by the kernel itself, such as an AssertionError, keeps its type; a note gives line and thread.
+        Exception: at launch: what the kernel itself raises, such as an AssertionError; a note gives line and thread.
     """
     return PythonKernel(kernel, "debug", _DebugWatch)

@@ -1,0 +1,1 @@
+"""What the documentation site needs beside its pages: extensions of Sphinx, and programs that draw pictures and run examples."""

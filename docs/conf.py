@@ -1,0 +1,61 @@
+"""Configuration of the documentation site. `make docs` builds it."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from synknumba import __version__  # noqa: E402  # after the path
+
+project = "synknumba"
+smartquotes = False
+author = "The synknumba developers"
+copyright = author  # noqa: A001  # Sphinx's name
+release = version = __version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "_site.docstrings",
+    "_site.links",
+    "_site.inline_pictures",
+]
+exclude_patterns = ["_site", "_static"]
+nitpicky = True
+# Names in single backticks are links where they are public names, and code elsewhere: no error if there is none.
+default_role = "py:obj"
+nitpick_ignore_regex = [("py:obj", r"(?s).*"), ("py:class", r"(?s).*"), ("py:data", r"(?s).*")]
+
+myst_enable_extensions = ["colon_fence", "attrs_inline", "attrs_block"]
+myst_heading_anchors = 4
+myst_links_external_new_tab = False
+highlight_language = "text"  # blocks that name no language
+suppress_warnings = ["myst.header"]  # the README's pages begin where they like
+
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_preserve_defaults = True
+autosummary_generate = False
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+python_maximum_signature_line_length = 88
+add_module_names = False
+
+copybutton_exclude = ".linenos, .gp, .go"
+
+html_theme = "furo"
+html_title = f"synknumba {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_copy_source = False
+html_theme_options = {"sidebar_hide_name": False, "navigation_with_keys": True}
+pygments_style = "friendly"
+pygments_dark_style = "github-dark"
