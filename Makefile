@@ -27,7 +27,7 @@ PYTHON  ?= python3
 install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help demo check test test-all test-lowest lowest-tests ptx ptx-tests gpu-libraries gpu-imports format bench clean distclean
+.PHONY: help demo check test test-all test-lowest lowest-tests ptx ptx-tests gpu-libraries gpu-imports format bench docs clean distclean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -74,8 +74,13 @@ format: $(call stamp,dev)  ## formats the code, and mends what the linter can me
 bench: $(call stamp,bench)  ## times synknumba beside its peers
 	@for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
+docs: $(call stamp,docs)  ## builds the documentation site into build/docs: runs the examples for its gallery, and checks all links
+	$(BIN)/python docs/_site/gallery.py
+	$(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs build/docs
+	@echo "open build/docs/index.html"
+
 clean:  ## removes what was built and cached
-	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build docs/gallery dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## removes the virtual environment too

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path.insert(0, str(HERE.parent))
 
 from synknumba import __version__  # noqa: E402  # after the path
 
@@ -21,9 +21,9 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
-    "_site.docstrings",
-    "_site.links",
-    "_site.inline_pictures",
+    "docs._site.docstrings",
+    "docs._site.links",
+    "docs._site.inline_pictures",
 ]
 exclude_patterns = ["_site", "_static"]
 nitpicky = True

@@ -1,1 +1,1 @@
-"""What the documentation site needs beside its pages: extensions of Sphinx, and programs that draw pictures and run examples."""
+"""What the documentation site needs beside its pages: extensions of Sphinx, and programs that draw and that run examples."""

@@ -11,12 +11,14 @@ SECTIONS = re.compile(r"(Args|Attributes|Examples?|Notes?|Raises|Returns|Yields|
 SPANS = re.compile(r"(``.+?``|`[^`]+`)")
 SPECIAL = re.compile(r"([\\*|])|(?<=\w)(_)(?!\w)")
 
+_plain: dict[str, list[str]] = {}  # docstrings of properties without sections, by name
+
 
 def escape(line: str) -> str:
-    """Escapes what reStructuredText would read as markup, outside backticks.
+    r"""Escapes what reStructuredText would read as markup, outside backticks.
 
     >>> print(escape("|m| of `a * b` and x_"))
-    \\|m\\| of `a * b` and x\\_
+    \|m\| of `a * b` and x\_
     """
     parts = SPANS.split(line)
     parts[::2] = [SPECIAL.sub(lambda found: "\\" + found[0], part) for part in parts[::2]]
@@ -48,8 +50,13 @@ def convert(lines: list[str]) -> list[str]:
 
 def _process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     lines[:] = convert(lines)
-    if what in {"property", "attribute", "data"}:
-        lines.insert(0, "")  # or napoleon takes what stands before a colon for a type
+    if what in {"property", "attribute", "data"} and not any(map(SECTIONS.match, lines)):
+        _plain[name] = [*lines]
+
+
+def _restore(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Undoes napoleon's reading of a property's docstring, which takes what stands before a colon for a type."""
+    lines[:] = _plain.pop(name, lines)
 
 
 def _skip(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
@@ -60,5 +67,6 @@ def _skip(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) ->
 def setup(app: Any) -> dict[str, Any]:
     """Connects the conversion, before napoleon's."""
     app.connect("autodoc-process-docstring", _process, priority=100)
+    app.connect("autodoc-process-docstring", _restore, priority=900)
     app.connect("autodoc-skip-member", _skip)
     return {"parallel_read_safe": True}

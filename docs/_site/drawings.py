@@ -13,14 +13,16 @@ PICTURES = Path(__file__).resolve().parents[1] / "pictures"
 
 # --color-… are variables of the site's theme; --synk-… stand in for them where a picture is shown alone.
 STYLE = """
-svg.synk { --synk-ink: #1f2328; --synk-soft: #59636e; --synk-face: #f3f4f6; --synk-edge: #8c959f; font: 14px system-ui, sans-serif }
+svg.synk { --synk-ink: #1f2328; --synk-soft: #59636e; --synk-face: #f3f4f6; --synk-edge: #8c959f }
+svg.synk { font: 14px system-ui, sans-serif }
 @media (prefers-color-scheme: dark) {
   svg.synk { --synk-ink: #e6edf3; --synk-soft: #9198a1; --synk-face: #1c2128; --synk-edge: #656c76 } }
 .synk text { fill: var(--color-foreground-primary, var(--synk-ink)) }
 .synk .soft { fill: var(--color-foreground-muted, var(--synk-soft)); font-size: 12px }
 .synk .code { font-family: ui-monospace, monospace; font-size: 13px }
 .synk .on { fill: #ffffff; font-weight: 600 }
-.synk .box { fill: var(--color-background-secondary, var(--synk-face)); stroke: var(--color-foreground-border, var(--synk-edge)) }
+.synk .box { fill: var(--color-background-secondary, var(--synk-face)) }
+.synk .box { stroke: var(--color-foreground-border, var(--synk-edge)) }
 .synk .arrow { stroke: var(--color-foreground-muted, var(--synk-soft)); stroke-width: 1.5; fill: none }
 .synk .head { fill: var(--color-foreground-muted, var(--synk-soft)) }
 .synk .c0 { fill: #2f6fde } .synk .c1 { fill: #15847a } .synk .c2 { fill: #b3541e } .synk .c3 { fill: #8250df }

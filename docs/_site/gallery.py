@@ -122,15 +122,18 @@ def index() -> str:
     """Returns the page that shows all examples."""
     parts = [
         "# Gallery",
-        "Every example checks its own results, against a closed form, a published number or its serial twin in NumPy, and runs on "
-        "GPUs and cores alike. The outputs and pictures here are those of small sizes on two cores, made when this site was built.",
+        "Every example checks its own results, against a closed form, a published number or its serial twin in NumPy, and "
+        "runs on GPUs and cores alike. The outputs and pictures here are those of small sizes on two cores, made when this site "
+        "was built.",
     ]
     for section, names in SECTIONS.items():
         cards = []
         for name in names:
             title, _ = docstring_of(source_of(name).read_text(encoding="utf-8"))
             picture = f":img-top: {name}.png\n" if (GALLERY / f"{name}.png").exists() else ""
-            cards.append(f"::::{{grid-item-card}} {name}.py\n:link: {name}\n:link-type: doc\n{picture}\n{_as_markdown(title)}\n::::")
+            cards.append(
+                f"::::{{grid-item-card}} {name}.py\n:link: {name}\n:link-type: doc\n{picture}\n{_as_markdown(title)}\n::::"
+            )
         grid = "\n".join([":::::{grid} 1 2 2 3", ":gutter: 3", "", *cards, ":::::"])
         pages = "\n".join(["```{toctree}", ":hidden:", "", *(f"{name}.py <{name}>" for name in names), "```"])
         parts += [f"## {section}", grid, pages]

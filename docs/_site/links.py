@@ -1,18 +1,19 @@
 """Links that lead out of `docs/`, on pages that are read in the repository too, and names of objects in docstrings.
 
-On a page, a link to an example leads to its page in the gallery, one to the kernel library to its reference, and one to a text at
-the top of the repository to its page here. Links to other files of the repository, as tests, become names: the site has no
+On a page, a link to an example leads to its page in the gallery, one to the kernel library to its reference, and one to a text
+at the top of the repository to its page here. Links to other files of the repository, as tests, become names: the site has no
 address of the repository.
 """
 
 import posixpath
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from docutils import nodes
+from docs._site.public_names import public_names
 
-from _site.public_names import public_names
+if TYPE_CHECKING:
+    from docutils import nodes  # the tests import this module without it
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(?<!\!)\[(?P<text>[^\]\[]*(?:\[[^\]]*\][^\]\[]*)*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
@@ -86,7 +87,7 @@ def _private_names() -> dict[str, str]:
     return found
 
 
-def _resolve(app: Any, env: Any, node: Any, content: nodes.Element) -> nodes.Element | None:
+def _resolve(app: Any, env: Any, node: Any, content: "nodes.Element") -> "nodes.Element | None":
     """Finds names as docstrings write them: `synk.fork()`, `fork()`, and private names of public classes."""
     if node.get("refdomain") != "py":
         return None

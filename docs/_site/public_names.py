@@ -34,8 +34,10 @@ def _is_public(module: ModuleType, name: str, one: Any) -> bool:
     if module.__name__ == "synknumba.random":  # not a list of imports, but the module itself
         return home == module.__name__ and callable(one) and hasattr(one, "__qualname__")
     if module.__name__.startswith("synknumba.kernels."):
-        return home in {module.__name__, "synknumba._call.function"} and getattr(one, "__qualname__", name) == name and (
-            module.__name__ == getattr(getattr(one, "py_func", one), "__module__", module.__name__)
+        return (
+            home in {module.__name__, "synknumba._call.function"}
+            and getattr(one, "__qualname__", name) == name
+            and (module.__name__ == getattr(getattr(one, "py_func", one), "__module__", module.__name__))
         )
     return home.partition(".")[0] == "synknumba"
 

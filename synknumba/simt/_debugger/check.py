@@ -182,12 +182,10 @@ def check(kernel: Any, *, races: bool = True, uninitialized: bool = True, early_
             have returned.
 
     Raises:
-        BoundsError, DivergenceError, RaceError, UninitializedError: at launch: the findings; KernelCheckError if the first is
-            an exception of a thread.
+        KernelCheckError: at launch: the findings. By the first of them it is a `BoundsError`, `DivergenceError`, `RaceError` or
+            `UninitializedError`, or this class itself for an exception of Python's in a thread.
         KernelError: at launch: the kernel uses an unsupported feature.
-
-        `raise` and `assert` in the kernel end the launch with their exception; its notes give line, thread and earlier
-        findings.
+        Exception: at launch: what `raise` and `assert` in the kernel raise; notes give line, thread and earlier findings.
     """
     make_watch = functools.partial(_CheckWatch, races=races, uninitialized=uninitialized, early_returns=early_returns)
     return PythonKernel(kernel, "check", make_watch)

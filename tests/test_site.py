@@ -1,0 +1,200 @@
+"""The documentation site: every page is in it, every link leads somewhere, every public name and exception is described.
+
+`make docs` builds it, with warnings as errors. Here is what takes no build, and, left to the whole suite, the programs whose
+output the pages show.
+"""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs._site import drawings, gallery, links
+from docs._site.public_names import members, modules, public_names
+from tests.environment import ROOT, environment, run_program
+
+DOCS = ROOT / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if gallery.GALLERY not in page.parents)
+TEXTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+FENCED = re.compile(r"^(?P<fence>`{3,}|:{3,}).*?^(?P=fence)$", re.MULTILINE | re.DOTALL)
+GENERATED = {"gallery/index"}  # by `make docs`
+
+
+def name_of(page):
+    return page.relative_to(DOCS).with_suffix("").as_posix()
+
+
+def contents(page):
+    """The pages that the toctrees of a page list."""
+    for body in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        for line in body.splitlines():
+            if not line or line.startswith(":"):
+                continue
+            for found in sorted(page.parent.glob(f"{line}.md")) if "*" in line else [page.parent / f"{line}.md"]:
+                yield name_of(Path(found.parent.resolve(), found.name))
+
+
+def test_every_page_is_in_the_contents():
+    listed = [one for page in PAGES for one in contents(page)]
+    assert len(listed) > 50
+    assert sorted(listed) == sorted({*map(name_of, PAGES), *GENERATED} - {"index"})  # each once
+
+
+def slugs(page):
+    """The anchors of a page's headings, as GitHub and MyST make them."""
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ +(.*?)\s*$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def page_links(page):
+    text = re.sub(r"`[^`\n]*`", "`", FENCED.sub("", page.read_text(encoding="utf-8")))
+    return [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:", target)]
+
+
+def test_links_were_found():
+    assert sum(len(page_links(page)) for page in [*TEXTS, *PAGES]) > 200
+
+
+@pytest.mark.parametrize("page", [*TEXTS, *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page):
+    for target in page_links(page):
+        path, _, anchor = target.partition("#")
+        file = Path(page.parent, path).resolve() if path else page
+        if gallery.GALLERY in file.parents:
+            assert file.name == "index.md", f"{page.name}: {target}"
+            continue
+        assert file.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in slugs(file), f"{page.name}: {target}"
+
+
+def test_links_on_the_site():
+    """Files of the repository that the site has are linked there; others are named."""
+    code = "\n```\n[x](../y)\n```\n"
+    text = f"[heat](../examples/heat.py), [`tests`](../tests/quick.py), [quick](../tests/quick.py), [a](calls.md#rows){code}"
+    shown = links.rewrite(text, "docs/sequences.md", "docs/sequences.md")
+    assert shown == f"[heat](gallery/heat.md), `tests`, `tests/quick.py`, [a](calls.md#rows){code}"
+    assert links.rewrite("[a](docs/calls.md)", "CONTRIBUTING.md", "docs/development/c.md") == "[a](../calls.md)"
+
+
+def test_every_example_is_in_the_gallery():
+    shown = [name for names in gallery.SECTIONS.values() for name in names]
+    assert sorted(shown) == sorted(path.stem for path in gallery.EXAMPLES.rglob("*.py"))
+
+
+def test_drawings_are_those_of_their_program():
+    assert drawings.DRAWINGS
+    for draw in drawings.DRAWINGS:
+        assert (drawings.PICTURES / f"{draw.__name__}.svg").read_text(encoding="utf-8") == draw().svg()
+
+
+def documented():
+    """The names that the reference describes."""
+    for page in sorted((DOCS / "reference").glob("*.md")):
+        module = ""
+        for directive, name in re.findall(
+            r"^\.\. (auto\w+|currentmodule):: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE
+        ):
+            if directive == "currentmodule":
+                module = f"{name}."
+            elif directive not in {"autosummary", "automodule"}:
+                yield name if name.startswith("synknumba.") else module + name
+
+
+def test_the_reference_has_every_public_name():
+    names = public_names()
+    assert len(names) > 150
+    assert sorted(documented()) == sorted(names)
+
+
+def test_every_public_name_has_a_docstring():
+    assert all(one.__doc__ for one in public_names().values())
+
+
+EXCEPTIONS = {
+    name
+    for module in modules()
+    for name, one in members(module).items()
+    if isinstance(one, type) and issubclass(one, Exception)
+}
+ERRORS = (DOCS / "errors.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^##+ (\w+)\n(.*?)(?=^##|\Z)", ERRORS, re.MULTILINE | re.DOTALL))
+TABLES = re.findall(r"^\| `(.+?)` \|", ERRORS, re.MULTILINE)
+
+
+def test_the_index_of_errors_has_every_exception():
+    assert len(EXCEPTIONS) > 20
+    sections = {name: text for name, text in SECTIONS.items() if name[0].isupper() and "```python" in text}
+    assert sections.keys() == EXCEPTIONS
+    assert all("**Way out.**" in text for text in sections.values())
+
+
+def test_the_index_of_errors_quotes_messages_as_they_are():
+    """Each message in a table stands in the package's source."""
+    assert len(TABLES) > 30
+    texts = []
+    for path in (ROOT / "synknumba").rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        texts += [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    everything = "\n".join(texts)
+    assert [message for message in TABLES if message not in everything] == []
+
+
+def plain(text):
+    """Without line breaks, numbers of processes and bytes, and folders."""
+    return re.sub(r'(File "|\()/[^"()]*/', r"\1", re.sub(r"pid \d+|\d+(,\d+)+", "N", " ".join(text.split())))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", sorted(EXCEPTIONS))
+def test_the_program_of_an_error(name, tmp_path):
+    program, shown = re.search(r"```python\n(.*?)```\n(?:\n```\n(.*?)```)?", SECTIONS[name], re.DOTALL).groups()
+    done = run_program(program, tmp_path / "example.py")
+    if name == "DeviceError":  # another message on a machine with GPUs
+        assert shown is not None
+        return
+    assert (done.returncode == 0) == (shown is None), done.stderr
+    assert shown is None or plain(shown) in plain(done.stderr)
+
+
+SHOWN = [
+    pytest.param(program, id=f"{page.stem}:{number}", marks=[pytest.mark.mpi] if "mpi4py" in program else [])
+    for page in [DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md"))]
+    for number, program in enumerate(
+        re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    )
+    if "import synknumba" in program or page.stem == "one-gpu"
+]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("program", SHOWN)
+def test_programs_print_what_stands_behind_print(program, tmp_path):
+    """A comment behind `print` is a line of the output; "about …" is not compared."""
+    told = re.findall(r"^ *print\(.*#\s+(.*)$", program, re.MULTILINE)
+    assert told
+    done = run_program(program, tmp_path / "program.py")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [one for one in told if not one.startswith("about ")] == [line for line in lines if line in told]
+
+
+@pytest.mark.whole
+def test_the_gallery_runs_an_example(tmp_path):
+    program = f"""
+import json, sys
+from pathlib import Path
+from docs._site import gallery
+gallery.GALLERY = Path({str(tmp_path)!r})
+print(json.dumps(gallery.page_of("histogram", "--rows 20011")))
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=True, cwd=ROOT)
+    page = json.loads(done.stdout)
+    assert "$ python examples/histogram.py --rows 20011 --device cpu --ranks 2" in page
+    assert "every count is NumPy's" in page
+    assert (tmp_path / "histogram.png").stat().st_size > 1000
