@@ -9,7 +9,7 @@ sys.path.insert(0, str(HERE.parent))
 from synknumba import __version__  # noqa: E402  # after the path
 
 project = "synknumba"
-smartquotes = False
+smartquotes_action = "D"  # dashes; quotes are code in docstrings
 author = "The synknumba developers"
 copyright = author  # noqa: A001  # Sphinx's name
 release = version = __version__

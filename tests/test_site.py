@@ -16,6 +16,7 @@ import pytest
 from docs._site import drawings, gallery, links
 from docs._site.public_names import members, modules, public_names
 from tests.environment import ROOT, environment, run_program
+from tests.test_pages import BLOCKS, OWN_OUTPUT, missing_packages
 
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if gallery.GALLERY not in page.parents)
@@ -97,7 +98,7 @@ def documented():
     for page in sorted((DOCS / "reference").glob("*.md")):
         module = ""
         for directive, name in re.findall(
-            r"^\.\. (auto\w+|currentmodule):: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE
+            r"^\.\. (auto\w+|py:data|currentmodule):: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE
         ):
             if directive == "currentmodule":
                 module = f"{name}."
@@ -161,20 +162,19 @@ def test_the_program_of_an_error(name, tmp_path):
     assert shown is None or plain(shown) in plain(done.stderr)
 
 
-SHOWN = [
-    pytest.param(program, id=f"{page.stem}:{number}", marks=[pytest.mark.mpi] if "mpi4py" in program else [])
-    for page in [DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md"))]
-    for number, program in enumerate(
-        re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    )
-    if "import synknumba" in program or page.stem == "one-gpu"
-]
+SHOWN = [block for block in BLOCKS if block.id.partition(":")[0] in OWN_OUTPUT]
+
+
+def test_programs_were_found():
+    assert len(SHOWN) > 14
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("program", SHOWN)
 def test_programs_print_what_stands_behind_print(program, tmp_path):
     """A comment behind `print` is a line of the output; "about …" is not compared."""
+    if missing := missing_packages(program):
+        pytest.skip(f"needs {', '.join(missing)}")
     told = re.findall(r"^ *print\(.*#\s+(.*)$", program, re.MULTILINE)
     assert told
     done = run_program(program, tmp_path / "program.py")

@@ -59,6 +59,13 @@ def _restore(app: Any, what: str, name: str, obj: Any, options: Any, lines: list
     lines[:] = _plain.pop(name, lines)
 
 
+def _signature(
+    app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str, str | None] | None:
+    """Writes defaults that stand for "not given" as dots."""
+    return (re.sub(r"=_MISSING\b", "=...", signature), returns) if signature else None
+
+
 def _skip(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
     """Leaves out the fields of named tuples, which the docstring of their class describes, and other inherited members."""
     return True if type(obj).__name__ == "_tuplegetter" else None
@@ -68,5 +75,6 @@ def setup(app: Any) -> dict[str, Any]:
     """Connects the conversion, before napoleon's."""
     app.connect("autodoc-process-docstring", _process, priority=100)
     app.connect("autodoc-process-docstring", _restore, priority=900)
+    app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-skip-member", _skip)
     return {"parallel_read_safe": True}

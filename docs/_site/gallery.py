@@ -123,8 +123,7 @@ def index() -> str:
     parts = [
         "# Gallery",
         "Every example checks its own results, against a closed form, a published number or its serial twin in NumPy, and "
-        "runs on GPUs and cores alike. The outputs and pictures here are those of small sizes on two cores, made when this site "
-        "was built.",
+        "runs on GPUs and cores alike. The outputs and pictures are those of small sizes on two cores, made with this site.",
     ]
     for section, names in SECTIONS.items():
         cards = []
@@ -132,7 +131,7 @@ def index() -> str:
             title, _ = docstring_of(source_of(name).read_text(encoding="utf-8"))
             picture = f":img-top: {name}.png\n" if (GALLERY / f"{name}.png").exists() else ""
             cards.append(
-                f"::::{{grid-item-card}} {name}.py\n:link: {name}\n:link-type: doc\n{picture}\n{_as_markdown(title)}\n::::"
+                f"::::{{grid-item-card}} {name}.py\n:link: {name}\n:link-type: doc\n:class-card: example\n{picture}\n{_as_markdown(title)}\n::::"
             )
         grid = "\n".join([":::::{grid} 1 2 2 3", ":gutter: 3", "", *cards, ":::::"])
         pages = "\n".join(["```{toctree}", ":hidden:", "", *(f"{name}.py <{name}>" for name in names), "```"])

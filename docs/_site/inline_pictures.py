@@ -12,7 +12,7 @@ def _inline(app: Any, doctree: nodes.document, docname: str) -> None:
     for image in list(doctree.findall(nodes.image)):
         file = Path(app.srcdir, image["uri"])
         if file.suffix == ".svg" and file.parent.name == "pictures":
-            svg = file.read_text(encoding="utf-8").replace("<svg ", '<svg role="img" class="drawing" ', 1)
+            svg = file.read_text(encoding="utf-8").replace('class="synk"', 'class="synk drawing" role="img"', 1)
             image.replace_self(nodes.raw("", svg, format="html"))
 
 
