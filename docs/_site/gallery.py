@@ -130,9 +130,8 @@ def index() -> str:
         for name in names:
             title, _ = docstring_of(source_of(name).read_text(encoding="utf-8"))
             picture = f":img-top: {name}.png\n" if (GALLERY / f"{name}.png").exists() else ""
-            cards.append(
-                f"::::{{grid-item-card}} {name}.py\n:link: {name}\n:link-type: doc\n:class-card: example\n{picture}\n{_as_markdown(title)}\n::::"
-            )
+            options = f":link: {name}\n:link-type: doc\n:class-card: example\n{picture}"
+            cards.append(f"::::{{grid-item-card}} {name}.py\n{options}\n{_as_markdown(title)}\n::::")
         grid = "\n".join([":::::{grid} 1 2 2 3", ":gutter: 3", "", *cards, ":::::"])
         pages = "\n".join(["```{toctree}", ":hidden:", "", *(f"{name}.py <{name}>" for name in names), "```"])
         parts += [f"## {section}", grid, pages]
