@@ -46,6 +46,7 @@ from synknumba._learning.checkpoint import load as load
 from synknumba._learning.checkpoint import save as save
 from synknumba._ops.estimate import Estimate as Estimate
 from synknumba._ops.estimate import Measurement as Measurement
+from synknumba._progress import options as options
 from synknumba._rowwise.expectation import Expectation as Expectation
 from synknumba._rowwise.map import Vectorized as Vectorized
 from synknumba._timeline.trace import Trace as Trace

@@ -30,6 +30,7 @@ from synknumba._host.signals import is_of_handler
 from synknumba._host.stored import StoredData
 from synknumba._ops.tree import LEAF, flatten, is_nested, paths
 from synknumba._ops.variable_layout import VECTOR
+from synknumba._progress import refusal
 from synknumba._tracing import Number
 from synknumba._types import Array, Op, RankConstant, Shape, shown, unknown_keyword
 from synknumba._variables.state import VariableState
@@ -37,7 +38,7 @@ from synknumba._variables.variable import Branch, Variable, state_of
 from synknumba._wire import function_pickling as pickling
 from synknumba._wire import program
 
-RESERVED = ("batch", "local_batch", "num_slices", "output_subset", "shards")
+RESERVED = ("batch", "local_batch", "num_slices", "output_subset", "progress", "shards")
 _MISSING = inspect.Parameter.empty
 
 
@@ -115,6 +116,8 @@ class Binder:
             message = f"{name} of {self._name} is bound by givens=; leave it out"
         elif name not in self._defaults:
             message = unknown_keyword(self._name, name, self.passed, self._reserved)
+            if name == "progress":
+                message = refusal(self._name)
         elif name in given:
             message = f"{self._name} got the argument {name} twice"
         else:

@@ -32,6 +32,7 @@ from synknumba._call.outputs import Built, OutputBuilder
 from synknumba._call.parameter_roles import Roles, find_roles
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.plan_cache import KeptPlans
+from synknumba._call.progress_bars import slices_shown
 from synknumba._call.rebinding import check_passed, check_rebinding
 from synknumba._call.rehearsal import Rehearsed
 from synknumba._call.repeated_work import check_positions
@@ -59,6 +60,7 @@ from synknumba._host.log import log
 from synknumba._ops.launch import LaunchConfig, named_launch
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
+from synknumba._progress import Progress, refuse_inside, wanted
 from synknumba._types import Array, Batch, shown
 from synknumba._variables.collectives import exchanged, exchanged_here
 from synknumba._variables.state import VariableState, note_failure, writing
@@ -175,6 +177,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
     def __call__(self, *args: Any, output_subset: Sequence[str | int] | str | int | None, **kwargs: Any) -> R: ...
     @overload
     def __call__(self, *args: Any, shards: int | None, **kwargs: Any) -> R: ...
+    @overload
+    def __call__(self, *args: Any, progress: Progress | None, **kwargs: Any) -> R: ...
 
     def __call__(  # type: ignore[misc]  # a parameter named like an option is refused when the function is decorated
         self,
@@ -184,6 +188,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         num_slices: int = 1,
         output_subset: Sequence[str | int] | str | int | None = None,
         shards: int | None = None,
+        progress: Progress | None = None,
         **kwargs: Any,
     ) -> Any:
         """Runs the function on all ranks, and combines the results.
@@ -201,6 +206,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
                 results of shards are combined in order, so they have the same bits for every number of ranks, provided that the
                 function returns the same for the same rows. With the op None, the result is a list with one value per shard.
                 Updated variables get the result of all shards, on every rank.
+            progress: whether to draw a bar over the slices of all ranks; "auto" draws it on a terminal and in a notebook, after
+                half a second. None for the default, which `synk.options` sets for calls with `num_slices` or `shards`.
             **kwargs: arguments by name.
 
         Returns:
@@ -214,10 +221,13 @@ class Function(Decorated, Distributed, Generic[P, R]):
             RankDied, CallTimeout: all ranks have been terminated; `fork()` works again.
         """
         if tracing.current is not None and tracing.current.is_here:
+            refuse_inside(progress, tracing.where(), self.name)
             options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
             return tracing.current.call(self, args, kwargs, options)
         try:
             world = current_world()
+            is_cut = progress is not None or shards is not None or num_slices != 1
+            shows = wanted(progress, self.name) if is_cut else False
             world.begin()
         except SynkError as error:
             shorten(error)
@@ -227,6 +237,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
                 if one.__code__ is not code:
                     refuse(one, self.name)
             plain = batch is None and local_batch is None and num_slices == 1 and output_subset is None and not kwargs
+            plain &= not shows
             if plain and world is self._world and (shards is None or type(shards) is int):
                 known, values = self._plans.known(args, shards)
                 if known is not None:
@@ -238,7 +249,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
                     except BaseException as error:
                         note_failure(world, [variable() for variable in changed], error)
                         raise
-            options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
+            options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards, progress=shows)
             return self._call(world, args, kwargs, options)
         except Exception as error:
             if isinstance(error, SharedMemoryError):  # perhaps of results, of which ranks tell once
@@ -478,7 +489,11 @@ class Function(Decorated, Distributed, Generic[P, R]):
     def _run(self, world: Engine, call: Call, plan: Plan) -> Any:
         for variable in call.changed:
             self._mark(world, variable)
-        with writing(world, call.changed) if call.changed else nullcontext():
+        shows = call.options.progress
+        with (
+            slices_shown(world, plan.program, self.name, shows) if shows else nullcontext(),
+            writing(world, call.changed) if call.changed else nullcontext(),
+        ):
             result = plan.execute((*call.values, *call.row_values), call.count)
         self._succeeded(world, call.write_back)
         return result
@@ -621,6 +636,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             shards=options.shards,
             small=small,
             is_recorded=self._options.record,
+            shows_slices=bool(options.progress),
             sized_by=source,
         )
         world.attach([*call.segments, *built.segments.values(), *(() if updates is None else updates.segments)], info)

@@ -11,6 +11,7 @@ from synknumba._errors import ArgumentError, BatchError, PartitionError, Reducti
 from synknumba._ops import reduction
 from synknumba._ops.launch import LaunchConfig
 from synknumba._ops.tree import flatten
+from synknumba._progress import Progress
 from synknumba._types import Batch, Op, UserOp
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
@@ -56,6 +57,7 @@ class CallOptions:
     solo: bool = False
     local_batch: Any = None
     shards: int | None = None
+    progress: Progress = False
 
     @property
     def is_whole(self) -> bool:
@@ -77,11 +79,11 @@ class CallOptions:
     def is_plain(self) -> bool:
         """Whether every option except `shards` has its default."""
         is_whole = self.batch is None and self.local_batch is None and self.output_subset is None
-        return is_whole and self.num_slices == 1 and not self.solo
+        return is_whole and self.num_slices == 1 and not self.solo and not self.progress
 
     def key(self) -> tuple[Any, ...]:
         """Returns the options' part of the plan key."""
-        return (self.num_slices, self.subset, self.solo, self.shards)
+        return (self.num_slices, self.subset, self.solo, self.shards, bool(self.progress))
 
     def check(self, function: str) -> None:
         """Raises `PartitionError` or `ReductionError` for options that are invalid in every call."""

@@ -31,6 +31,7 @@ from synknumba._call.future import Future
 from synknumba._call.method import Method
 from synknumba._call.options import CallOptions
 from synknumba._call.plan import FunctionPlan, KernelPlan
+from synknumba._call.progress_bars import iterations_shown
 from synknumba._call.recording import InnerTimes, Outcome, Recording, Seen, free_of_recorded, ordered, told_dtype
 from synknumba._call.rehearsal import Rehearsal
 from synknumba._call.sequence_body import OuterValues, check_body, contents, refusing_draws
@@ -57,6 +58,7 @@ from synknumba._host.segment import Segment
 from synknumba._host.stored import StoredData
 from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, NONE, Structure, flatten, parts_like, paths, unflatten
+from synknumba._progress import Progress, refusal, refuse_inside, wanted
 from synknumba._tracing import Number, Unknown
 from synknumba._types import Array, known_options, unknown_keyword
 from synknumba._variables.state import note_failure
@@ -80,7 +82,7 @@ from synknumba._world.engine import Engine, current_world, open_world
 from synknumba._world.failure import CallInfo
 from synknumba._world.rounds import RankNews
 
-OPTIONS = ("times", "every", "until")
+OPTIONS = ("times", "every", "until", "progress")
 PLANS_KEPT = 16  # of one sequence
 KNOWN_KEPT = 256  # kinds of calls of one sequence that are found by the layouts of their arguments alone
 KEPT_BYTES = 64 << 20  # of small results that one round keeps; of more, a round ends at each
@@ -184,12 +186,22 @@ class _Positions:
         self._program = program
         first = position_word(world_size, 0)
         self._words = board[first : first + world_size * LINE].reshape(world_size, LINE)
-        self._words[:, ITERATION] = NOT_BEGUN
         self.times = 0  # iterations of the call
+        self.begin()
 
     def __call__(self, rank: int) -> str:
         """Returns in words where a rank is."""
         return place_told(self._program, self.times, shown_path(self._words[rank].tolist()))
+
+    def begin(self) -> None:
+        """Notes that no rank has begun the call."""
+        self._words[:, ITERATION] = NOT_BEGUN
+        self.first = self.after = 0  # iterations done before the round, and at its end
+
+    def done(self, at_work: set[int]) -> list[int]:
+        """Returns how many iterations each rank has done, given the ranks that have not answered the round."""
+        shown = self._words[:, ITERATION].tolist()
+        return [max(self.first, one) if rank in at_work else self.after for rank, one in enumerate(shown)]
 
 
 @final
@@ -225,8 +237,8 @@ class SequencePlan:
             segment_ids=frozenset(trace.segments),
             variable_numbers=frozenset(trace.variables),
         )
-        self._positions = _Positions(self.program, self._board, world.world_size)
-        self.info = CallInfo(name, where=self._positions)
+        self.positions = _Positions(self.program, self._board, world.world_size)
+        self.info = CallInfo(name, where=self.positions)
         self._parts: PartByPart | None = None  # runs the parts one by one; None if the ranks have the whole
         self._number = self.program.number
         if world.spans_machines:
@@ -332,7 +344,8 @@ class SequencePlan:
         entries = count // period if period else 0
         kept = self._kept_segment(entries).id if entries else -1
         self._board_memory[:] = self._clear_board
-        self._positions.times = times
+        self.positions.times = times
+        self.positions.first, self.positions.after = first, first + count
         if self.trace.lenders:
             scalars = [*scalars, *[lender.choose() for lender in self.trace.lenders]]
         self._pack(self._memory, 0, first, count, times, period if entries else 0, kept, *scalars)
@@ -593,7 +606,15 @@ class Sequence(Generic[P, R]):
         self._world: Engine | None = None
         self._traced = 0  # how often the body was recorded
 
-    def __call__(self, *args: Any, times: Any = ONCE, every: int | None = None, until: Any = None, **kwargs: Any) -> Any:
+    def __call__(
+        self,
+        *args: Any,
+        times: Any = ONCE,
+        every: int | None = None,
+        until: Any = None,
+        progress: Progress | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """Runs the calls of the body on all ranks, over and over, without the script.
 
         Args:
@@ -604,6 +625,8 @@ class Sequence(Generic[P, R]):
                 None returns the results of the last iteration.
             until: function of the results of a kept iteration (of each, if every is None), called in the script: the loop
                 ends when it returns true, or after `times` iterations, which must be given.
+            progress: whether to draw a bar over the iterations, as far as the slowest rank; "auto" draws it on a terminal and
+                in a notebook, after half a second. None for the default, which `synk.options` sets.
             **kwargs: arguments of the body by name.
 
         Returns:
@@ -618,9 +641,11 @@ class Sequence(Generic[P, R]):
         recorder = tracing.current
         if recorder is not None and recorder.is_here:
             assert isinstance(recorder, Recording)  # there is no other recorder
+            refuse_inside(progress, tracing.where(), self.name)
             return self._inside(recorder, args, kwargs, times, every, until)
         try:
             times, every = self._checked(times, every, until)
+            shows = wanted(progress, self.name) if progress is not None or times > 1 else False
             world = current_world()
             world.begin()
         except SynkError as error:
@@ -631,7 +656,7 @@ class Sequence(Generic[P, R]):
             if not times:
                 self._check_kept(every, until, returns=plan.returns_something)
                 return self._nothing(plan, every)
-            result = self._repeat(plan, scalars, times, every, until)
+            result = self._repeat(plan, scalars, times, every, until, shows)
             for array, staged in back:
                 copy_into(array, staged.data)
         except Exception as error:
@@ -752,6 +777,8 @@ class Sequence(Generic[P, R]):
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Structure]:
         for name in kwargs:
             if name not in self._signature.parameters:
+                if name == "progress":
+                    raise ArgumentError(refusal(self.name))
                 raise ArgumentError(unknown_keyword(self.name, name, self._signature.parameters, OPTIONS))
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -907,13 +934,19 @@ class Sequence(Generic[P, R]):
             )
         return bool(answer)
 
-    def _repeat(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
+    def _repeat(
+        self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any, shows: Progress
+    ) -> Any:
         if every is not None or until is not None:
             self._check_kept(every, until, returns=plan.returns_something)
         self._check_before(plan, times, scalars)
         try:
             found = plan.schedule(times, every, is_judged=until is not None)
-            return self._rounds(plan, scalars, times, found, until)
+            if not shows:
+                return self._rounds(plan, scalars, times, found, until, _show_nothing)
+            plan.positions.begin()
+            with iterations_shown(plan.world, plan.positions.done, times, self.name, shows) as show:
+                return self._rounds(plan, scalars, times, found, until, show)
         except BaseException:
             self._drop(plan)  # ranks may have stopped at different places
             raise
@@ -933,17 +966,22 @@ class Sequence(Generic[P, R]):
         times: int,
         found: Schedule,
         until: Any,
+        show: Callable[[], None],
     ) -> Any:
-        """Makes the rounds of a call, and returns the results."""
+        """Makes the rounds of a call, and returns the results; calls `show` after each."""
         step = found.period
         if not step:
             plan.run(0, times, times, scalars)
+            show()
             return plan.collect()
         if not found.round_ends:
-            return plan.unflatten(plan.run(0, times, times, scalars, step))
+            kept_here = plan.run(0, times, times, scalars, step)
+            show()
+            return plan.unflatten(kept_here)
         kept: list[Any] = []
         for first, count in self._spans(plan, times, step, until, kept):
             plan.run(first, count, times, scalars)
+            show()
         return plan.stacked(kept)
 
     def _spans(self, plan: SequencePlan, times: int, step: int, until: Any, kept: list[Any]) -> Iterator[tuple[int, int]]:
@@ -1237,6 +1275,10 @@ def _inner_argument(leaf: Any) -> Any:
     if isinstance(leaf, Static):
         return leaf.value
     return Number(leaf.formula, leaf.label, is_int=leaf.is_int) if leaf is tracing.STEP else leaf
+
+
+def _show_nothing() -> None:
+    pass
 
 
 _NOTHING: Any = object()

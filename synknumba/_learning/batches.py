@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError, PartitionError, shortened
+from synknumba._progress import Bar, Progress, wanted
 from synknumba._types import as_flag, known_options, shown
 
 _WORD_BITS = 64  # Philox's key is two words: the seed, and the epoch
@@ -26,14 +27,24 @@ class Batches:
     depend on the arguments of `batches` alone: not on the number of ranks, the machine, or NumPy's version.
     """
 
-    __slots__ = ("_drop_last", "_epochs", "_n", "_seed", "_shuffle", "_size", "_start", "_step")
+    __slots__ = ("_drop_last", "_epochs", "_n", "_progress", "_seed", "_shuffle", "_size", "_start", "_step")
 
     def __init__(
-        self, n: int, size: int, *, seed: int, shuffle: bool, epochs: int | None, drop_last: bool, start: int = 0
+        self,
+        n: int,
+        size: int,
+        *,
+        seed: int,
+        shuffle: bool,
+        epochs: int | None,
+        drop_last: bool,
+        start: int = 0,
+        progress: Progress = False,
     ) -> None:
         self._n, self._size, self._seed = n, size, seed
         self._shuffle, self._epochs, self._drop_last = shuffle, epochs, drop_last
         self._start = self._step = start
+        self._progress: Progress = progress
 
     @property
     def steps_per_epoch(self) -> int:
@@ -49,7 +60,7 @@ class Batches:
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
         """Yields the rows of each batch: int64, shape (size,); the last of an epoch may have fewer."""
         tracing.refuse("going through synk.batches()")
-        return self._batches()
+        return self._shown() if self._progress else self._batches()
 
     def _batches(self) -> Iterator[NDArray[np.int64]]:
         step, last = self._start, None if self._epochs is None else self._epochs * self.steps_per_epoch
@@ -59,6 +70,15 @@ class Batches:
             for k in range(first, self.steps_per_epoch):
                 step = self._step = step + 1
                 yield rows[k * self._size : (k + 1) * self._size]
+
+    def _shown(self) -> Iterator[NDArray[np.int64]]:
+        """Yields the batches, under a bar that counts those with which the loop is done."""
+        total = None if self._epochs is None else len(self)
+        with Bar(self._progress, "batches", " batches", total) as bar:
+            for done, rows in enumerate(self._batches()):
+                bar.show(done)
+                yield rows
+            bar.show(total or 0)  # batches without end never come here
 
     @shortened
     def order(self, epoch: int) -> NDArray[np.int64]:
@@ -113,7 +133,7 @@ class Batches:
                 f"start_at: there are {self._epochs * self.steps_per_epoch} batches, and {step} cannot be left out; pass more "
                 "epochs= to synk.batches()"
             )
-        return Batches(**self._arguments(), epochs=self._epochs, start=step)
+        return Batches(**self._arguments(), epochs=self._epochs, start=step, progress=self._progress)
 
     def _arguments(self) -> dict[str, Any]:
         """Returns the arguments on which the rows of a batch depend."""
@@ -143,7 +163,14 @@ class Batches:
 
 @known_options
 def batches(
-    n: int | Sized, size: int, *, seed: int, shuffle: bool = True, epochs: int | None = 1, drop_last: bool = False
+    n: int | Sized,
+    size: int,
+    *,
+    seed: int,
+    shuffle: bool = True,
+    epochs: int | None = 1,
+    drop_last: bool = False,
+    progress: Progress | None = None,
 ) -> Batches:
     """Returns the row numbers of minibatches: each row once in an epoch, in another random order in each.
 
@@ -154,6 +181,7 @@ def batches(
         shuffle: whether rows are in random order; if not, in their own.
         epochs: number of epochs; None for no end.
         drop_last: whether the last batch of an epoch is left out if it has fewer rows than the others.
+        progress: whether a loop over them draws a bar, as for a call; None for the default, which `synk.options` sets.
 
     Returns:
         The `Batches`, over which to iterate: `for rows in batches: f(x, y, batch=rows)`.
@@ -182,6 +210,7 @@ def batches(
         shuffle=as_flag(shuffle, "batches: shuffle"),
         epochs=None if epochs is None else _integer(epochs, "batches: epochs", 1),
         drop_last=as_flag(drop_last, "batches: drop_last"),
+        progress=wanted(progress, "batches"),
     )
 
 

@@ -56,6 +56,7 @@ from synknumba._ops.launch import LaunchConfig
 from synknumba._ops.rows import Range, select
 from synknumba._ops.tree import count_leaves, describe, parts_like, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
+from synknumba._progress import Progress
 from synknumba._rowwise.generate import define
 from synknumba._tracing import STEP
 from synknumba._types import Array, Block, Grid, Span, known_options, shown
@@ -153,7 +154,9 @@ class TrainFunction:
         return made
 
     @shortened
-    def epoch(self, *batch: Any, order: Any, every: int = 1, num_slices: int = 1, **named: Any) -> Array:
+    def epoch(
+        self, *batch: Any, order: Any, every: int = 1, num_slices: int = 1, progress: Progress | None = None, **named: Any
+    ) -> Array:
         """Makes a step for each line of `order`, all in one round.
 
         Args:
@@ -162,6 +165,7 @@ class TrainFunction:
                 `Data` of it.
             every: the losses of each so-many steps are returned.
             num_slices: as for a step.
+            progress: whether to draw a bar over the steps, as for a call of a sequence.
             named: as for a step.
 
         Returns:
@@ -189,7 +193,7 @@ class TrainFunction:
             raise BatchError(f"order has row {low if low < 0 else high}, but there are rows 0 to {length - 1}")
         if not isinstance(lines, Data) or lines.dtype != np.int64:
             lines = self._order(np.asarray(lines))
-        loss, done = self._run(given, lines, num_slices, {"times": len(lines), "every": every})
+        loss, done = self._run(given, lines, num_slices, {"times": len(lines), "every": every, "progress": progress})
         if self._on_nonfinite == "raise" and len(lines) % every and np.all(done == MADE) and self._updater.counts()[HALTED]:
             done = np.append(done, LEFT_OUT)
         if not np.all(done == MADE):

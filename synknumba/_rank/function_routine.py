@@ -94,19 +94,20 @@ class FunctionRoutine(Routine):
         updates = variable_updates(self, slices, lift=False)
         parts: list[SliceSteps] = []
         calls, checks = [], []
+        done = self.done_after(slices) if self.program.shows_slices else [0] * len(slices)
         for number, rows in enumerate(slices):
             call, moves = self._call_of(number, rows, values, updates)
             moves.loads += [line.gather.step for line in moves.in_line]
             self._gathers = [] if moves.has_fixed_line else [line.gather for line in moves.in_line]
             if parts:
                 parts[-1].loads += moves.ahead
-            parts.append(moves.around(partial(self._call_slice, call, rows, alone=len(slices) == 1)))
+            parts.append(moves.around(partial(self._call_slice, call, rows, done[number], alone=len(slices) == 1)))
             checks += moves.checks
             calls.append((call, moves.is_empty))
         before = [step for update in updates.values() for step in update.before()]
         self._steps = [*checks, *before, *self.workspace.in_order(parts)]
         self._after = [step for update in updates.values() for step in update.after()]
-        plain = not self._queues_work and len(calls) == 1 and calls[0][1] and not updates
+        plain = not self._queues_work and len(calls) == 1 and calls[0][1] and not updates and not self.program.shows_slices
         self._alone = calls[0][0] if plain and self.program.subset is None and self.program.shards is None else None
 
     def apart(self, packed: bytes) -> FunctionBinding | None:
@@ -138,12 +139,14 @@ class FunctionRoutine(Routine):
         moves.after += [step for update in updates.values() for step in update.fold(rows)]
         return self._recorded(self._call_with(arguments), arguments), moves
 
-    def _call_slice(self, call: Callable[[], Any], rows: SliceRows | None, *, alone: bool) -> None:
+    def _call_slice(self, call: Callable[[], Any], rows: SliceRows | None, done: int, *, alone: bool) -> None:
         result, subset = call(), self.program.subset
         end_child()
         if subset is not None:
             result = result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
         self._results.append((result if alone else self._keep(result), rows))
+        if done:  # it shows them
+            self.place.control.slices[self.place.line] = done
 
     def argument(self, slot: object, param: Any, rows: SliceRows | None, values: tuple[Any, ...], moves: Moves) -> Any:
         if isinstance(param, Constant) and not _is_fixed(param.value):

@@ -187,10 +187,12 @@ class KernelRoutine(Routine):
         outputs |= variable_updates(self, slices, lift=True)
         parts: list[SliceSteps] = []
         launches, checks, gathers = [], [], []
+        shows = self._shows(slices) if self.program.shows_slices else []
         for number, rows in enumerate(slices):
             moves = Moves(number, self.workspace.turns, outputs)
             arguments = [self.argument(name, param, rows, values, moves) for name, param in self.program.parameters]
             moves.after += [step for output in outputs.values() for step in output.fold(rows)]
+            moves.after += shows[number : number + 1]
             gathers += [] if moves.has_fixed_line else moves.in_line
             moves.loads += [] if apart else [line.gather.step for line in moves.in_line]
             if parts:
@@ -206,6 +208,16 @@ class KernelRoutine(Routine):
         after = [step for output in outputs.values() for step in output.after()]
         steps = [*before, *self.workspace.in_order(parts), *after]
         return Binding(scalars, launches, Repetition(self.place.device, steps, checks, self._packing), gathers)
+
+    def _shows(self, slices: Sequence[object]) -> list[Step]:
+        """Returns steps that show how many slices are done, one for each slice, as copies that a device can record."""
+        device, line = self.place.device, self.place.line
+        shown = self.place.control.slices[line : line + 1]
+        done = np.array(self.done_after(slices), np.int64)
+        numbers = self.workspace.scratch(("progress", len(done)), done.dtype, done.shape)
+        device.upload(numbers, done)()
+        device.synchronize()  # it reads memory of the host
+        return [device.download(shown, numbers[number : number + 1]) for number in range(len(done))]
 
     def _extent(self, rows: SliceRows | None, arguments: Sequence[Any]) -> Extent:
         """Returns what a launch with these arguments works on."""

@@ -78,7 +78,9 @@ class Rank:
         self.functions: dict[int, Loaded] = {}  # by id
         self.routines: dict[int, Repeated] = {}  # programs, collectives, combinations and transfers, by number
         self.holdings: dict[int, Holding] = {}  # memory of variables, by number
-        self.place = Place(config.rank, config.control.world_size, config.control, device, self.segments, self.holdings)
+        self.place = Place(
+            config.rank, config.line, config.control.world_size, config.control, device, self.segments, self.holdings
+        )
         self._table = Table()
         self._transports: dict[Transport, Communicator] = {}
         self._reserve = _reserve()

@@ -35,6 +35,7 @@ class Place:
     """State of a rank that its routines share."""
 
     rank: int
+    line: int  # of the control block
     world_size: int
     control: ControlBlock
     device: Device
@@ -230,6 +231,12 @@ class Routine(Repeated):
             if high > low:
                 out.append(SliceRows(None, before + low, before + high, own.between(low, high), number=len(out)))
         return out
+
+    def done_after(self, slices: Sequence[object]) -> list[int]:
+        """Returns what the rank shows after each slice: how many are done, those without rows among them."""
+        first, after = self.program.own_shards(self.place.rank)
+        most = self.program.num_slices * (after - first)
+        return [most * (number + 1) // len(slices) for number in range(len(slices))]
 
     # ---- arguments
 

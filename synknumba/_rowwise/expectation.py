@@ -24,6 +24,7 @@ from synknumba._host.data import Data
 from synknumba._ops import estimate
 from synknumba._ops.estimate import Estimate
 from synknumba._ops.launch import LaunchConfig, RowGrid
+from synknumba._progress import Progress
 from synknumba._rowwise import moment_kernels
 from synknumba._rowwise.arguments import rows_hint
 from synknumba._rowwise.base import RowFunction, split_selection
@@ -55,7 +56,7 @@ class Expectation(RowFunction):
     """The expectation value of a function of one row. Made by `expectation`; called like a `Function`, it gives an `Estimate`.
 
     Call it as `f(*args, batch=None, local_batch=None, num_slices=1, shards=None, block=1, until=None, min_rows=10_000,
-    max_rows=None, **kwargs)`. For each row, the function gets
+    max_rows=None, progress=None, **kwargs)`. For each row, the function gets
 
     - of `Data`, NumPy arrays and variables in `sliceable=`: the row, a number or an array of one dimension less;
     - of `synknumba.arange(n)`: the global index of the row;
@@ -108,6 +109,7 @@ class Expectation(RowFunction):
         until: Callable[[Estimate], Any] | None = None,
         min_rows: int = MIN_ROWS,
         max_rows: int | None = None,
+        progress: Progress | None = None,
         **kwargs: Any,
     ) -> Estimate:
         """Takes the mean over the rows of all ranks.
@@ -127,12 +129,14 @@ class Expectation(RowFunction):
             min_rows: number of rows before the condition is asked for the first time, rounded up to whole blocks.
             max_rows: most rows to take with `until`, rounded down to whole blocks; None for all. Required if rows are made by
                 functions.
+            progress: as for a `Function`; with `until`, each part of the rows has its own bar.
             **kwargs: arguments by name.
 
         Raises:
             As a `Function`; ReductionError where there are no rows, or fewer than those of a block.
         """
         selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
+        selecting |= {"progress": progress}
         return self._taken(Function.__call__, selecting, args, kwargs, block, until, (min_rows, max_rows))
 
     @shortened

@@ -20,6 +20,7 @@ from synknumba._call.options import CallOptions, FunctionOptions
 from synknumba._call.report import PlanReport
 from synknumba._errors import ArgumentError, shortened
 from synknumba._host.data import Data
+from synknumba._progress import Progress
 from synknumba._rowwise.arguments import Given, describe, merged, operand, quick_key, result_row, rows_hint, variable_shape
 from synknumba._rowwise.base import split_selection
 from synknumba._rowwise.generate import INDEX_TYPES, define_kernel, kernel_name
@@ -68,7 +69,8 @@ class _Call:
 class Vectorized(Reducible):
     """A function of numbers, applied to each element. Made by `vectorize`; called like a `Function`.
 
-    Call it as `f(*args, out=None, batch=None, local_batch=None, num_slices=1, shards=None, **kwargs)`. Arrays broadcast against
+    Call it as `f(*args, out=None, batch=None, local_batch=None, num_slices=1, shards=None, progress=None,
+    **kwargs)`. Arrays broadcast against
     each other as in NumPy, but for axis 0 of `Data`, NumPy arrays and variables in `sliceable=`, which is rows. The result has
     as many rows. It is gathered, or written to `out`, which is then returned.
     """
@@ -88,6 +90,7 @@ class Vectorized(Reducible):
         local_batch: Any = None,
         num_slices: int = 1,
         shards: int | None = None,
+        progress: Progress | None = None,
         **kwargs: Any,
     ) -> Any:
         """Applies the function to every element of the rows of all ranks.
@@ -97,7 +100,8 @@ class Vectorized(Reducible):
             the types given, or the result does not cast to `out`.
         """
         function, passed, row = self._prepared(self._device(current_world()), out, args, kwargs)
-        result = function(*passed, batch=batch, local_batch=local_batch, num_slices=num_slices, shards=shards)
+        selection = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
+        result = function(*passed, **selection, progress=progress)
         return result.reshape(len(result), *row) if out is None else out
 
     @shortened

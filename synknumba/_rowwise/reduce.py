@@ -17,6 +17,7 @@ from synknumba._call.function import Function
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError, DataError, ReductionError, shortened
 from synknumba._ops.launch import LaunchConfig, RowGrid
+from synknumba._progress import Progress
 from synknumba._rowwise.arguments import Given, describe, quick_key
 from synknumba._rowwise.base import RowFunction
 from synknumba._rowwise.generate import define_kernel, kernel_name
@@ -73,6 +74,7 @@ class Reducible(RowFunction):
         local_batch: Any = None,
         num_slices: int = 1,
         shards: int | None = None,
+        progress: Progress | None = None,
     ) -> Any:
         """Reduces rows to one: f(… f(f(row 0, row 1), row 2) …, last row), element by element.
 
@@ -88,6 +90,7 @@ class Reducible(RowFunction):
             local_batch: as for a call.
             num_slices: as for a call.
             shards: as for a call: the same bits for every number of ranks.
+            progress: as for a call.
 
         Returns:
             An array of one row's shape; a NumPy scalar where rows are numbers.
@@ -117,7 +120,7 @@ class Reducible(RowFunction):
         if first is None and isinstance(array, IndexRange) and not array.length:
             raise self._no_rows()
         selection = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
-        parts, there = reduction.function(array, **selection)
+        parts, there = reduction.function(array, **selection, progress=progress)
         lines = np.concatenate(parts)[np.concatenate(there).view(np.bool_)]
         if first is not None:
             lines = np.concatenate([first, lines])

@@ -132,6 +132,7 @@ class ControlBlock:
         results: small results: uint8, shape (W, RESULT_BYTES).
         failed: number of the last round in which a rank has failed, of the last one in which a rank's device has become
             useless, and that rank's line: int64, shape (3,).
+        slices: slices that each line has done of a call that shows them: int64, shape (lines,).
         network: bytes of rows that other machines were sent, and have sent back: int64, shape (1,).
         done: semaphore on which the coordinator sleeps.
         doorbells: semaphore of each line.
@@ -157,6 +158,8 @@ class ControlBlock:
         self.results: Array = memory[results:failed].reshape(world_size, RESULT_BYTES)
         self.failed: Array = memory[failed : failed + 24].view(np.int64)
         self.network: Array = memory[failed + 24 : failed + 32].view(np.int64)
+        words: Array = memory[:values].view(np.int64)
+        self.slices: Array = words[_line_word(0, doorbell.SLICES) :: doorbell.WORDS_PER_RANK][:lines]
         self.done = Semaphore(self.base + doorbell.COORDINATOR_SEMAPHORE * 8, exists=exists)
         semaphores = (_line_word(line, doorbell.SEMAPHORE) for line in range(lines))
         self.doorbells = tuple(Semaphore(self.base + word * 8, exists=exists) for word in semaphores)

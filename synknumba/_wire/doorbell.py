@@ -231,6 +231,7 @@ RING = (
 )
 SEEN = 11  # word in a rank's lines: when it saw the round that it works on
 RANK_CLOCK = 12  # words in a rank's lines: buffer of clock_gettime
+SLICES = 14  # word in a rank's lines: slices that it has done of a call that shows them
 SEMAPHORE = 16  # word in a rank's lines: start of its semaphore
 
 

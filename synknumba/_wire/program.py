@@ -255,6 +255,7 @@ class Program:
     shards: int | None = None
     small: tuple[int, int] | None = None  # place (first, number of bytes) of a Python function's small results; None for all
     is_recorded: bool = False  # of a Python function: whether GPUs repeat its work without Python
+    shows_slices: bool = False  # whether ranks show how many slices they have done
     sized_by: str | None = None  # of a kernel: the array whose rows or elements a launch has threads for, as `Extent.source`
 
     @property

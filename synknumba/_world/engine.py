@@ -46,7 +46,7 @@ from synknumba._host.log import log
 from synknumba._host.segment import Segment
 from synknumba._host.signals import in_main_thread
 from synknumba._ops.rows import Partition
-from synknumba._types import DeviceKind, Transport
+from synknumba._types import Array, DeviceKind, Transport
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
 from synknumba._wire.messages import Measure, Measured, Trace, Traced
 from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
@@ -620,6 +620,26 @@ class Engine:
 
     def _drop_now(self) -> None:
         self.command(self._belongings.drop(), info=_FREEING)
+
+    # ---- how far ranks are
+
+    @contextmanager
+    def showing(self, look: Callable[[], None]) -> Iterator[None]:
+        """Context in which `look` is called every 50 ms while the coordinator waits for the ranks."""
+        self._rounds.look = look
+        try:
+            yield
+        finally:
+            self._rounds.look = None
+
+    def at_work(self) -> set[int]:
+        """Returns the ranks of this machine that have not answered the last round."""
+        return self._rounds.at_work()
+
+    @property
+    def slices_done(self) -> Array:
+        """Slices that the ranks of this machine have done of a call that shows them: int64, written by them."""
+        return self._control.slices[: self._firsts[1]]
 
     # ---- traces
 

@@ -97,6 +97,7 @@ class Rounds:
         self.under_way = False
         self._rung = 0.0  # when `ring` started the round, by `time.monotonic`
         self._counts_from = 0.0  # when its time limit began
+        self.look: Callable[[], None] | None = None  # called with each look at the ranks, while a call shows how far they are
         self.events: Events | None = None  # while the world is traced
         self._number = 0  # of the program that `ring` has started
         self.starts_again = False  # whether the next call starts the ranks again after a failure; for messages
@@ -126,6 +127,11 @@ class Rounds:
         if info is None or info.where is None:
             return {}
         return info.places(rank for rank in map(self._rank, self._control.missing(self.sequence)) if rank is not None)
+
+    def at_work(self) -> set[int]:
+        """Returns the ranks of this machine that have not answered the last round."""
+        lines = self._control.missing(self.sequence)
+        return {self._processes.first + line for line in lines if self._others is None or line != self._others.line}
 
     def _rank(self, line: int) -> int | None:
         """Returns the rank with a line of the control block; None for the line of other machines."""
@@ -389,6 +395,8 @@ class Rounds:
             spent, last = spent + min(now - last, LOOK_SECONDS), now
             if self.timeout is not None and spent > self.timeout:
                 self._give_up(info)
+            if self.look is not None:
+                self.look()
 
         return watch
 
