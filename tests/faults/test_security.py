@@ -26,6 +26,7 @@ PACKAGE = Path(synk.__file__).parent
 READERS = {
     "_wire/channel.py": "the private socketpair, and what came inside a message",
     "_wire/function_pickling.py": "functions, out of a message",
+    "_host/stored.py": "a zarr array of the script's, out of a message",
     "_rank/loop.py": "what it has pickled itself, to see whether it can be",
     "_wire/messages.py": "news of ranks, out of a message",
     "_machines/between.py": "orders and questions of the job's relays, by MPI",
