@@ -8,6 +8,7 @@ The methods are replaced while a script is checked, so that calls of other scrip
 """
 
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ from synknumba._tracing import Line, Number, Unknown
 from synknumba.simt.internals import Launcher
 
 _OF_THREAD = re.compile(r"threadIdx=")  # in the note of an error that a thread of the kernel has raised
+SLOW_SECONDS = 10.0  # a million accesses to elements
 _ROWS = ("batch", "local_batch")  # options of a call that `check` takes, too
 _OPTIONS = (*_ROWS, "num_slices", "output_subset", "shards")
 
@@ -44,9 +46,10 @@ class Checks:
     """What was checked.
 
     Attributes:
-        rows: rows of a call that are checked, the first ones; None for all.
+        rows: rows of a call, or of variables on each rank, that are checked, the first ones; None for all.
         most: calls of each kernel that are checked, the first ones; None for all.
         report: called once for each kind of finding, when it is found first.
+        slow: called, in another thread, with the kernel's name and the place of a call whose check takes long.
         calls: number of calls that were checked, by kernel.
         left_out: number of calls that were not checked, by kernel and reason.
         times: number of occurrences of each kind of finding.
@@ -54,6 +57,7 @@ class Checks:
     """
 
     report: Report
+    slow: Callable[[str, str], None]
     rows: int | None = None
     most: int | None = None
     calls: Counter[str] = field(default_factory=Counter)
@@ -115,9 +119,9 @@ class Checks:
         kwargs = {name: value for name, value in kwargs.items() if name in _ROWS or name not in _OPTIONS}
 
         def check() -> None:
-            if self.rows is not None and kwargs.get("batch") is None:
+            for option in _ROWS if self.rows is not None and not kwargs.keys() & {*_ROWS} else ():
                 with suppress(_NotByRowsError), _not_by_rows():
-                    function.check(*args, **{**kwargs, "batch": slice(0, self.rows)}, world_size=ranks)
+                    function.check(*args, **kwargs, **{option: slice(0, self.rows)}, world_size=ranks)
                     return
             function.check(*args, **kwargs, world_size=ranks)
 
@@ -125,9 +129,12 @@ class Checks:
 
     def _check(self, name: str, place: str, check: Callable[[], object]) -> None:
         if self.most is not None and self.calls[name] >= self.most:
-            self.left_out[name, f"after {self.most} calls that were checked"] += 1
+            self.left_out[name, f"after the first {self.most}"] += 1
             return
         began, self._is_checking = time.perf_counter(), True
+        patience = threading.Timer(SLOW_SECONDS, self.slow, (name, place))
+        patience.daemon = True
+        patience.start()
         try:
             check()
         except KernelCheckError as error:
@@ -145,6 +152,8 @@ class Checks:
                 return
             self._note((name, text), name, place, "\n    ".join([text, *notes]), 1)
         finally:
+            patience.cancel()
+            patience.join()  # `fork()` warns of threads
             self._is_checking = False
             self.seconds += time.perf_counter() - began
         self.calls[name] += 1
@@ -160,12 +169,12 @@ _LOOP = ("times", "every", "until")  # options of a call of a sequence
 
 
 class _NotByRowsError(Exception):
-    """Rows of a call cannot be selected by `batch=`."""
+    """Rows of a call cannot be selected by an option."""
 
 
 @contextmanager
 def _not_by_rows() -> Iterator[None]:
-    """Tells a call that takes no `batch=`, as one without rows, from a finding."""
+    """Tells a call that takes no such option, as one without rows, from a finding."""
     try:
         yield
     except KernelCheckError:

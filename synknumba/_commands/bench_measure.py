@@ -144,8 +144,7 @@ def _timed(measurements: list[Measurement], seconds: float, progress: Callable[[
 
 
 def _round(call: Callable[[], object], seconds: float) -> list[float]:
-    times: list[float] = []
-    clock = time.perf_counter
+    clock, times = time.perf_counter, list[float]()
     end = clock() + seconds
     while len(times) < LEAST_CALLS or clock() < end:
         start = clock()

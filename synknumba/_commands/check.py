@@ -44,7 +44,7 @@ def _run(told: argparse.Namespace) -> int:
         except OSError as error:
             raise CommandError(f"cannot read {told.script}: {error.strerror}") from error
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # `fork()` takes cores: the checker looks at kernels in this process
-    checks = Checks(_report, told.rows, told.calls)
+    checks = Checks(_report, _slow, told.rows, told.calls)
     began = time.perf_counter()
     with checking(checks):
         code = launch.run(told.script, told.arguments, told.ranks, is_module=told.is_module)
@@ -60,6 +60,14 @@ def _report(name: str, place: str, finding: Finding | str, _times: int) -> None:
     sys.stdout.flush()
     sys.stderr.write(f"synknumba check: {head}, called at {place}\n  {finding}\n")
     sys.stderr.flush()
+
+
+def _slow(name: str, place: str) -> None:
+    """Says why nothing happens."""
+    sys.stderr.write(
+        f"synknumba check: a call of {name} at {place} is being checked, at some 100,000 accesses to elements a second; pass "
+        "fewer rows, or --rows\n"
+    )
 
 
 def _conclude(checks: Checks, seconds: float) -> None:

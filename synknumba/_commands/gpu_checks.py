@@ -189,6 +189,9 @@ def _check_numba_cuda() -> Iterator[Finding]:
     version = version_of("numba-cuda")
     name = "Numba's own numba.cuda" if version is None else f"numba-cuda {version}"
     told = numba_cuda()
+    if told.startswith("cannot be tried"):
+        yield skipped("numba.cuda", f"{name} {told}")
+        return
     if told != "imports":
         yield problem("numba.cuda", f"{name} {told}", "see there; kernels of `from numba import cuda` need it, on cores too")
         return

@@ -194,6 +194,8 @@ def numba_cuda() -> str:
         )
     except subprocess.TimeoutExpired:
         return "does not import within two minutes"
+    except OSError as error:  # as where this Python has no path
+        return f"cannot be tried: {error}"
     if tried.returncode == 0:
         return "imports"
     reason = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]

@@ -130,13 +130,12 @@ def write(path: str, make: Callable[[], object]) -> None:
 
 def check_writable(path: str) -> None:
     """Raises CommandError if a file can certainly not be written; called before work whose result would be lost."""
-    target = Path(path)
-    folder = target.parent
-    if target.is_dir():
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
         raise CommandError(f"cannot write {path}: it is a directory; name a file")
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise CommandError(f"cannot write {path}: there is no directory {folder}")
-    if not os.access(target if target.exists() else folder, os.W_OK):
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK | (0 if os.path.exists(path) else os.X_OK)):
         raise CommandError(f"cannot write {path}: permission denied; name a file in another directory")
 
 

@@ -114,7 +114,9 @@ def _parts(one: Any) -> list[Any]:
             return list(one.values() if isinstance(one, dict) else one)
         case ModuleType():
             return []
-    return [vars(one).get("py_func") if hasattr(one, "__dict__") else None, type(one)]  # compiled by Numba, or an instance
+    attributes = getattr(one, "__dict__", None)
+    known = attributes if isinstance(attributes, dict) else {}  # not of an object that has any attribute, as llvmlite's library
+    return [known.get("py_func"), type(one)]  # compiled by Numba, or an instance
 
 
 def _functions(parts: Iterable[Any]) -> Iterator[FunctionType]:

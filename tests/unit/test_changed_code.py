@@ -141,3 +141,27 @@ def test_other_parameters_after_a_change(module):
         assert function(ROWS, 2) == 2.0 * ROWS.sum()
         with pytest.raises(synk.ArgumentError, match="factor"):
             function(ROWS)
+
+
+ANYTHING = """
+class Anything:
+    __slots__ = ()
+
+    def __getattr__(self, name):
+        return __name__ if name == "__module__" else self
+
+library = Anything()
+"""
+
+
+def test_a_module_with_an_object_that_has_any_attribute(tmp_path, monkeypatch):
+    """As llvmlite has for its library; a package that is found by PYTHONPATH counts as the script's."""
+    (tmp_path / "module_of_anything.py").write_text(ANYTHING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("module_of_anything")
+    try:
+        assert module.library.__dict__ is module.library
+        with synk.fork(1, device="cpu") as world:
+            assert world.world_size == 1
+    finally:
+        del sys.modules["module_of_anything"]
