@@ -94,6 +94,16 @@ class TrainFunction:
         self._unasked: tuple[weakref.ref[TrainFuture], Flight] | None = None  # of the last submitted step
         self._tries = record is None  # whether a step may find out that the gradient cannot be recorded
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Raises `AttributeError` for what is not the step's own, as a learning rate: nothing would read it."""
+        if not name.startswith("_") and name not in {"params", "not_recorded"}:
+            raise AttributeError(
+                f"a training step has no attribute {name} to set: it keeps what it was made of. For another learning rate, "
+                "give the optimiser a schedule, as sgd(lambda count: 0.1 / (1 + count)); or make another step, whose state "
+                "synk.load(file, like=other.state) takes from synk.save(file, step.state)"
+            )
+        object.__setattr__(self, name, value)
+
     @property
     def params(self) -> Variable:
         """The variable with the parameters, one vector on every rank."""

@@ -79,7 +79,7 @@ class State(NamedTuple):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots, assigning to what is no field fails in dataclasses' own code
 class Optimizer:
     """A pair of pure functions, `init` and `update`. Made by the functions of `synknumba.optim`.
 

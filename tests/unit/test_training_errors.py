@@ -1,5 +1,6 @@
 """Bad input of training: told before anything is sent, or as the rank's own words, and the step can be called again."""
 
+import dataclasses
 import gc
 import itertools
 import time
@@ -246,6 +247,11 @@ def test_params_stay_the_variable_that_they_are():
     step = make(gradient, np.zeros(2), SGD)
     with pytest.raises(AttributeError, match=r"step\.params\.set_value"):
         step.params = np.ones(2)
+    for name in ("learning_rate", "optimizer", "on_nonfinite"):
+        with pytest.raises(AttributeError, match=f"no attribute {name} to set: .* a schedule, .*another step, whose state"):
+            setattr(step, name, 0.0)
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'learning_rate'"):
+        SGD.learning_rate = 0.0
     step(X, Y)
     count = step.state["optimizer"]["count"]
     count.set_value(np.zeros(1, int))
