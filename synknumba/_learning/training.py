@@ -495,6 +495,13 @@ def make_train_function(
     check_optimizer("make_train_function", optimizer)
     if on_nonfinite not in {"raise", "skip", None}:
         raise ArgumentError(f'make_train_function needs on_nonfinite as "raise", "skip" or None, got {on_nonfinite!r}')
+    if isinstance(params, list | tuple) and params and all(isinstance(one, int | float | np.number) for one in params):
+        arrays = ", ".join(f"np.array({float(one)})" for one in params[:2])
+        more = ", …" if len(params) > 2 else ""
+        raise ArgumentError(
+            f"params are a {type(params).__name__} of numbers, one array or {len(params)}; pass [{arrays}{more}] "
+            f"for {len(params)}, each an argument of the gradient, or np.asarray(…) of it for one"
+        )
     made = params if isinstance(params, Variable) else flatten(params, name="params")
     check_vector("make_train_function", "params", made)
     for what, several in (("inputs", inputs), ("broadcast", broadcast), ("sliceable", sliceable)):
@@ -536,8 +543,12 @@ class _Gradient:
         self._spreads = structure[0] in {"list", "tuple"}  # over several arguments
         self._leaves = count_leaves(structure)
         after = 2 * self._leaves + 1 if self.is_kernel else len(structure[1]) if self._spreads else 1
-        self.inputs = inputs if inputs is not None else _inputs(plain, self.name, after)
+        self.inputs = inputs if inputs is not None else _inputs(plain, self.name, after, is_kernel=self.is_kernel)
         _check_names(self.inputs)
+        count = len(structure[-1]) if self._spreads else 1
+        kind = {"leaf": "an array", "named": "a named tuple"}.get(structure[0], f"a {structure[0]}")
+        self._told_params = f"{kind} of {count}, each an argument" if self._spreads else f"{kind}, which is one argument"
+        self._after = _names(plain)[len(self.inputs) :]
         if self.is_kernel:
             self._check_order(plain)
         for what, several in (("broadcast", broadcast), ("sliceable", sliceable)):
@@ -591,7 +602,7 @@ class _Gradient:
     def named(self, batch: Sequence[Any], named: dict[str, Any]) -> list[Any]:
         """Returns the inputs of a call in order."""
         if len(batch) > len(self.inputs):
-            raise ArgumentError(f"a step takes {', '.join(self.inputs)}, got {len(batch)} arguments")
+            raise ArgumentError(f"a step takes {', '.join(self.inputs)}, got {len(batch)} arguments{self._told_roles()}")
         given = dict(zip(self.inputs, batch, strict=False))
         for name, value in named.items():
             if name not in self.inputs:
@@ -601,10 +612,22 @@ class _Gradient:
             given[name] = value
         missing = [name for name in self.inputs if name not in given]
         if missing:
-            raise ArgumentError(f"a step is missing {', '.join(missing)}")
+            raise ArgumentError(f"a step is missing {', '.join(missing)}{self._told_roles()}")
         ordered = [given[name] for name in self.inputs]
         self._check_rows(ordered)
         return ordered
+
+    def _told_roles(self) -> str:
+        """Returns, for errors, which parameters of the gradient are inputs, and what may be wrong if these are others."""
+        if not self._after:
+            return ""
+        told = f"; of {self.name}, {', '.join(self.inputs)} are inputs, and {', '.join(self._after)}"
+        if self.is_kernel:
+            return f"{told} params, the loss, and slopes"
+        told += f" for params, {self._told_params}"
+        if any(word in name.lower() for name in (*self.inputs, *self._after) for word in ("loss", "slope")):
+            told += ". If it is a kernel, which is given the loss and the slopes, decorate it by @cuda.jit"
+        return told
 
     def _check_rows(self, given: Sequence[Any]) -> None:
         """Raises `BatchError` for inputs without rows, whose mean is NaN, and `ArgumentError` if the first is no array."""
@@ -818,7 +841,17 @@ def _options(rows: Any, num_slices: int) -> dict[str, Any]:
     return options if num_slices == 1 else {**options, "num_slices": num_slices}
 
 
-def _inputs(gradient: Any, name: str, after: int) -> tuple[str, ...]:
+def _names(gradient: Any) -> list[str]:
+    """Returns the names of a gradient's parameters that the step passes; none if they cannot be read."""
+    try:
+        parameters = inspect.signature(gradient).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [one.name for one in parameters if one.kind in plain and one.default is inspect.Parameter.empty]
+
+
+def _inputs(gradient: Any, name: str, after: int, *, is_kernel: bool) -> tuple[str, ...]:
     try:
         parameters = list(inspect.signature(gradient).parameters.values())
     except (TypeError, ValueError):
@@ -830,6 +863,12 @@ def _inputs(gradient: Any, name: str, after: int) -> tuple[str, ...]:
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not parameters or any(one.kind not in plain for one in parameters):
         raise ArgumentError(f'the parameters of {name} cannot be read by name; name its inputs, as in inputs=("x", "y")')
+    if len(parameters) <= after and is_kernel:
+        raise ArgumentError(
+            f"{name} takes {', '.join(one.name for one in parameters)}, of which the last {after} would be the model's "
+            "parameters, the loss, and a slope for each of the parameters, so that none is left for the batch; a kernel has "
+            "the parameters (*batch, *params, loss, *slopes)"
+        )
     if len(parameters) <= after:
         raise ArgumentError(
             f"{name} takes {', '.join(one.name for one in parameters)}, of which the last {after} are for the model's "

@@ -64,6 +64,11 @@ def for_two(x, y, w, b, loss, w_slope, b_slope):
     cuda.atomic.max(loss, 0, x[0, 0])
 
 
+def two_numbers(x, y, a, b):
+    error = a * x + b - y
+    return (error**2).sum(), [(2 * error * x).sum(), 2 * error.sum()]
+
+
 FIRST = 0
 
 
@@ -101,6 +106,18 @@ BAD = [
     (
         lambda: make(kernel, np.zeros(2), SGD, inputs=("x",)),
         r"has y, w, loss, slope behind its inputs, but needs 1 for the model",
+    ),
+    (
+        lambda: make(kernel, [np.zeros(2)] * 2, SGD),
+        r"the last 5 would be the model's .* has the parameters \(\*batch, \*params, lo",
+    ),
+    (
+        lambda: make(two_numbers, [1.5, 0.5], SGD),
+        r"a list of numbers, .* pass \[np.array\(1.5\), np.array\(0.5\)\] for 2, each an argument .* np.asarray\(…\) of it",
+    ),
+    (
+        lambda: make(two_numbers, (np.float64(1), 2, 3), SGD),
+        r"a tuple of numbers.*\[np.array\(1.0\), np.array\(2.0\), …\] for 3",
     ),
     (lambda: make(gradient, synk.variable(np.zeros(2)), SGD), "made by synk.flatten"),
     (lambda: make(gradient, np.zeros(2, int), SGD), "of float32 or float64, got int64"),
@@ -150,6 +167,38 @@ def test_gradients_that_do_not_fit(function, text):
     with pytest.raises(synk.SynkError, match=text):
         step(X, Y)
     assert step.steps == 0
+
+
+def test_which_parameters_are_inputs():
+    def plain(x, y, w, loss, slope):
+        pass
+
+    for how, params, text in (
+        (
+            two_numbers,
+            {"a": 1.5, "b": 0.5},
+            "is missing a; of two_numbers, x, y, a are inputs, and b for params, a dict, which is one",
+        ),
+        (
+            gradient,
+            [np.zeros(2)] * 2,
+            "takes x, got 2 arguments; of gradient, x are inputs, and y, w for params, a list of 2, each",
+        ),
+        (
+            plain,
+            np.zeros(2),
+            "is missing w, loss; .* a kernel, which is given the loss and the slopes, decorate it by @cuda.jit",
+        ),
+    ):
+        with pytest.raises(synk.ArgumentError, match=text):
+            make(how, params, SGD)(X, Y)
+    with pytest.raises(
+        synk.ArgumentError, match="is missing y; of kernel, x, y are inputs, and w, loss, slope params, the loss"
+    ):
+        make(kernel, np.zeros(2), SGD)(X)
+    step = make(two_numbers, [np.array(0.0), np.array(0.0)], SGD)
+    step.check(X[:, 0], Y)
+    assert step(X[:, 0], Y) == 1
 
 
 def scattered(*arrays):
