@@ -327,10 +327,21 @@ class TrainFunction:
                 f"a schedule of the optimiser gives a NaN or an infinity after {self.steps} steps, or has no value there, as a "
                 f"table behind its end, so the step{which} was not made, and the parameters are as before"
             )
+        found = f"the gradient{which} by {self._gradient.name} has a NaN or an infinity"
+        try:
+            is_finite = all(np.isfinite(leaf).all() for leaf in take_apart(self.params.get_value())[0])
+        except SynkError:  # the values are lost, which is not what this error is about
+            is_finite = True
+        if not is_finite:
+            raise NonFiniteError(
+                f"{found}, and so have the parameters themselves, so no step can be made. Set them by step.params.set_value(…), "
+                "or synk.load a checkpoint from before"
+            )
+        after = f", after {self.steps} steps" if which else ""
         raise NonFiniteError(
-            f"the gradient{which} by {self._gradient.name} has a NaN or an infinity, so this step was not made, and the "
-            "parameters are as before. Lower the learning rate, put clip_by_global_norm before the optimiser, or pass "
-            'on_nonfinite="skip" to make_train_function to leave out such steps'
+            f"{found}, so this step was not made, and the parameters are as before{after}. If the inputs have no NaN or "
+            "infinity, lower the learning rate, put clip_by_global_norm before the optimiser, or "
+            'pass on_nonfinite="skip" to make_train_function to leave out such steps'
         )
 
     def _arguments(self, given: Sequence[Any], order: Data | None) -> list[Any]:

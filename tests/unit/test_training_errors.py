@@ -564,6 +564,18 @@ def test_a_refused_step_does_not_keep_the_next_from_being_made(tmp_path):
     assert lost.done()
 
 
+def test_what_is_not_finite_is_told():
+    step, nan = make(gradient, np.zeros(2), SGD), np.full(6, np.nan)
+    with pytest.raises(synk.NonFiniteError, match=r"not made, and the parameters are as before\. If the inputs have no NaN"):
+        step(X, nan)
+    y = np.where(np.arange(6) == 4, np.nan, Y)
+    with pytest.raises(synk.NonFiniteError, match=r"step 4 to 6 of 6 by .* as before, after 4 steps\. If the inputs"):
+        step.epoch(X, y, order=[[0], [1], [2], [3], [4], [5]], every=3)
+    step.params.set_value(np.array([np.inf, 0]))
+    with pytest.raises(synk.NonFiniteError, match=r"so have the parameters themselves, .*set_value\(…\), or synk.load"):
+        step(X, Y)
+
+
 def test_masks_are_those_of_the_script_that_loads(tmp_path):
     steps = []
     for mask in ([True, False], [False, True]):
