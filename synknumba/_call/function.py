@@ -226,8 +226,6 @@ class Function(Decorated, Distributed, Generic[P, R]):
             return tracing.current.call(self, args, kwargs, options)
         try:
             world = current_world()
-            is_cut = progress is not None or shards is not None or num_slices != 1
-            shows = wanted(progress, self.name) if is_cut else False
             world.begin()
         except SynkError as error:
             shorten(error)
@@ -237,8 +235,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
                 if one.__code__ is not code:
                     refuse(one, self.name)
             plain = batch is None and local_batch is None and num_slices == 1 and output_subset is None and not kwargs
-            plain &= not shows
-            if plain and world is self._world and (shards is None or type(shards) is int):
+            plain = plain and progress is None
+            if plain and world is self._world and (shards is None or (type(shards) is int and not wanted(None, self.name))):
                 known, values = self._plans.known(args, shards)
                 if known is not None:
                     plan, count, changed = known
@@ -249,6 +247,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
                     except BaseException as error:
                         note_failure(world, [variable() for variable in changed], error)
                         raise
+            is_cut = progress is not None or shards is not None or num_slices != 1
+            shows = wanted(progress, self.name) if is_cut else False
             options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards, progress=shows)
             return self._call(world, args, kwargs, options)
         except Exception as error:
