@@ -180,6 +180,12 @@ def _of_h5py(dataset: Any) -> StoredData | None:
     if file.mode != "r" or file.driver not in {"sec2", "stdio"} or dataset.name is None:  # written to, or in memory
         return None
     path = os.path.abspath(file.filename)
+    try:
+        mine, there = os.fstat(file.id.get_vfd_handle()), os.stat(path)
+    except OSError:  # deleted
+        return None
+    if (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino):  # replaced since the script has opened it
+        return None
     return StoredData(Source("h5py", path, dataset.name, state_of(path)), dataset.shape, dataset.dtype)
 
 
