@@ -195,6 +195,6 @@ print(json.dumps(gallery.page_of("histogram", "--rows 20011")))
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=True, cwd=ROOT)
     page = json.loads(done.stdout)
-    assert "$ python examples/histogram.py --rows 20011 --device cpu --ranks 2" in page
+    assert "$ python examples/histogram.py --rows 20011 --device cpu --ranks 2 --picture histogram.png" in page
     assert "every count is NumPy's" in page
     assert (tmp_path / "histogram.png").stat().st_size > 1000

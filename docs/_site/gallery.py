@@ -83,13 +83,11 @@ def _as_markdown(text: str) -> str:
     return "".join(parts)
 
 
-def run(name: str, arguments: list[str], picture: Path | None) -> str:
-    """Runs an example and returns what it prints."""
+def run(name: str, arguments: list[str]) -> str:
+    """Runs an example in the folder of the gallery and returns what it prints."""
     command = [sys.executable, str(source_of(name)), *arguments]
-    if picture:
-        command += ["--picture", str(picture)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False, cwd=GALLERY)
     if done.returncode != 0:
         raise SystemExit(f"{name} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -108,13 +106,13 @@ def page_of(name: str, arguments: str) -> str:
     if find_spec(NEEDS.get(name, "sys")) is None:
         parts += [f"## Output\n\nNot run for this page, as it needs {NEEDS[name]}, which `make docs` does not install."]
     else:
-        has_picture = '"--picture"' in source
-        picture = GALLERY / f"{name}.png"
-        printed = run(name, shown, picture if has_picture else None)
-        if has_picture:
-            parts.insert(2, f"![The picture that {file.name} draws]({picture.name})")
+        if '"--picture"' in source:
+            shown += ["--picture", f"{name}.png"]
+            parts.insert(2, f"![The picture that {file.name} draws]({name}.png)")
+        printed = run(name, shown)
         parts += [f"## Output\n\n```console\n$ python {path} {' '.join(shown)}\n{printed.rstrip()}\n```"]
-    parts += [f"## Source\n\n```{{literalinclude}} ../../{path}\n:language: python\n```"]
+    first = ast.parse(source).body[0].end_lineno + 2  # after the docstring, which is above
+    parts += [f"## Source\n\n```{{literalinclude}} ../../{path}\n:language: python\n:lines: {first}-\n```"]
     return "\n\n".join(parts) + "\n"
 
 
