@@ -25,6 +25,7 @@ AUTO_SECONDS = 0.5  # with "auto", what is over earlier shows nothing
 LOG_SECONDS = 10.0  # between two lines in a file, which keeps them all; a terminal shows ten in a second
 
 _default: ContextVar[Progress] = ContextVar("progress", default=False)
+default = _default.get
 
 
 @known_options

@@ -58,7 +58,7 @@ from synknumba._host.segment import Segment
 from synknumba._host.stored import StoredData
 from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, NONE, Structure, flatten, parts_like, paths, unflatten
-from synknumba._progress import Progress, refusal, refuse_inside, wanted
+from synknumba._progress import Progress, default, refusal, refuse_inside, wanted
 from synknumba._tracing import Number, Unknown
 from synknumba._types import Array, known_options, unknown_keyword
 from synknumba._variables.state import note_failure
@@ -645,7 +645,7 @@ class Sequence(Generic[P, R]):
             return self._inside(recorder, args, kwargs, times, every, until)
         try:
             times, every = self._checked(times, every, until)
-            shows = wanted(progress, self.name) if progress is not None or times > 1 else False
+            shows = wanted(progress, self.name) if progress is not None or (times > 1 and default()) else False
             world = current_world()
             world.begin()
         except SynkError as error:
@@ -943,7 +943,7 @@ class Sequence(Generic[P, R]):
         try:
             found = plan.schedule(times, every, is_judged=until is not None)
             if not shows:
-                return self._rounds(plan, scalars, times, found, until, _show_nothing)
+                return self._rounds(plan, scalars, times, found, until)
             plan.positions.begin()
             with iterations_shown(plan.world, plan.positions.done, times, self.name, shows) as show:
                 return self._rounds(plan, scalars, times, found, until, show)
@@ -966,22 +966,25 @@ class Sequence(Generic[P, R]):
         times: int,
         found: Schedule,
         until: Any,
-        show: Callable[[], None],
+        show: Callable[[], None] | None = None,
     ) -> Any:
         """Makes the rounds of a call, and returns the results; calls `show` after each."""
         step = found.period
         if not step:
             plan.run(0, times, times, scalars)
-            show()
+            if show is not None:
+                show()
             return plan.collect()
         if not found.round_ends:
             kept_here = plan.run(0, times, times, scalars, step)
-            show()
+            if show is not None:
+                show()
             return plan.unflatten(kept_here)
         kept: list[Any] = []
         for first, count in self._spans(plan, times, step, until, kept):
             plan.run(first, count, times, scalars)
-            show()
+            if show is not None:
+                show()
         return plan.stacked(kept)
 
     def _spans(self, plan: SequencePlan, times: int, step: int, until: Any, kept: list[Any]) -> Iterator[tuple[int, int]]:
@@ -1275,10 +1278,6 @@ def _inner_argument(leaf: Any) -> Any:
     if isinstance(leaf, Static):
         return leaf.value
     return Number(leaf.formula, leaf.label, is_int=leaf.is_int) if leaf is tracing.STEP else leaf
-
-
-def _show_nothing() -> None:
-    pass
 
 
 _NOTHING: Any = object()

@@ -237,7 +237,7 @@ def test_iterations_that_compiled_code_repeats(two, tqdm):
     for _ in range(3):
         tqdm.made.clear()
         grows(v, 3000, times=12_000, progress=True)
-        bar = only(tqdm, 15_000)
+        bar = only(tqdm, 12_000)
     assert bar.between
 
 
