@@ -23,6 +23,7 @@ from synknumba._call.distribute import InnerFunction
 from synknumba._device import TRAITS
 from synknumba._errors import ArgumentError, KernelError, SynkError
 from synknumba._host.data import Data
+from synknumba._host.foreign import adopted
 from synknumba._rowwise.arguments import Given, numba_type, refuse_span
 from synknumba._rowwise.generate import define_kernel, kernel_name, kernel_text
 from synknumba._rowwise.moment_kernels import ARRAYS_OF_ROWS, Kind
@@ -269,7 +270,7 @@ def _type_of(function: str, name: str, value: Any, parameter: Kind, device: Devi
         refuse_span(function, name, value)
         return types.int64
     elif hasattr(value, "__array__"):
-        array = value if isinstance(value, Data | np.ndarray) else np.asarray(value)
+        array = value if isinstance(value, Data | np.ndarray) else adopted(value, f"{name} of {function}")
         dtype, ndim = array.dtype, array.ndim
     elif isinstance(value, list | set):
         return None  # the call raises for them; `typeof` warns

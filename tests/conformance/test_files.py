@@ -46,6 +46,11 @@ def of_whole(x):
     return x.sum()
 
 
+@synk.function(outputs="sum")
+def total_of(x):
+    return x.sum()
+
+
 @synk.function(inout=("x",))
 def double(x):
     x *= 2
@@ -269,6 +274,34 @@ def test_sequences_read_files(world, path):
         np.copyto(opened(path, "r+"), ROWS + k)
         os.utime(path, ns=(k, k))
         assert steps(x, data, times=3) == (world.world_size * (ROWS + k).sum(),) * 3
+
+
+@synk.vectorize
+def squared(x):
+    return x * x
+
+
+@synk.expectation
+def mean_of(x):
+    return x[2]
+
+
+@pytest.mark.whole
+def test_functions_of_elements_and_of_rows(world, path):
+    assert_array_equal(squared(opened(path)), ROWS * ROWS)
+    assert mean_of(opened(path)).mean == ROWS[:, 2].mean()
+
+
+def test_rows_by_lines_of_row_numbers(world, path):
+    lines = np.array([[1, 2, 3], [7, 8, 100], [0, 50, 99]])
+
+    @synk.sequence
+    def epoch(x, lines):
+        return total_of(x, batch=lines[synk.STEP])
+
+    x = synk.data(opened(path), copy=False)
+    for _ in range(2):
+        assert_array_equal(epoch(x, synk.data(lines), times=3, every=1), ROWS[lines].sum((1, 2)))
 
 
 LARGE = """

@@ -50,6 +50,11 @@ def of_whole(x):
     return x.sum()
 
 
+@synk.function(outputs="sum")
+def total_of(x):
+    return x.sum()
+
+
 @synk.function(inout=("x",))
 def double(x):
     x *= 2
@@ -205,6 +210,13 @@ def test_sequences_read_files(world, parquet):
         return of_whole(x)
 
     assert steps(x, times=3) == world.world_size * ROWS[:, 0].sum()
+    lines = np.array([[1, 2, 3], [7, 8, 100], [0, 50, 99]])
+
+    @synk.sequence
+    def epoch(x, lines):
+        return total_of(x, batch=lines[synk.STEP])
+
+    assert_array_equal(epoch(x, synk.data(lines), times=3, every=1), ROWS[lines, 0].sum(1))
 
 
 def test_sequences_take_arrays_of_others_as_arguments(world):
