@@ -15,7 +15,7 @@ from numba import cuda
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
-from synknumba._host import foreign
+from synknumba._host import file_data, foreign
 
 ROWS = np.arange(606.0).reshape(101, 6)
 BATCHES = (None, 7, slice(10, 60), slice(90, None, -3), [5, 3, 5, 100])
@@ -266,9 +266,14 @@ def test_arrow_files_that_are_mapped_are_read_in_place(world, tmp_path, monkeypa
     with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as out, pa.ipc.new_file(out, table.schema) as writer:
         writer.write_table(table)
     mapped = pa.ipc.open_file(pa.memory_map(str(tmp_path / "t.arrow"))).read_all()
-    x = synk.data(synk.columns(mapped)["price"], copy=False)
+    column = synk.columns(mapped)["price"]
+    x = synk.data(column, copy=False)
     assert str(tmp_path) in plus.plan(x, 1.0).arguments[0]
     assert_array_equal(plus(x, 1.0), ROWS[:, 0] + 1)
+    for searched, in_files in ((0, 808), (10**8, 0)):
+        monkeypatch.setattr(file_data, "SEARCHED_BYTES", searched)
+        assert sum(rank.file_bytes for rank in plus.plan(column, 1.0).ranks) == in_files
+        assert_array_equal(plus(mapped["price"], 1.0), ROWS[:, 0] + 1)
 
 
 def test_nulls_are_refused_by_name(world):
