@@ -23,6 +23,7 @@ FULL_TRACEBACK: Final = "SYNKNUMBA_FULL_TRACEBACK"  # environment variable
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 NOT_OF_SCRIPTS: Final = frozenset({__name__.partition(".")[0], "numpy"})  # packages whose lines are no lines of a script
+GENERATED: Final = "<synknumba "  # how names of files begin that have the source of functions made here
 _PACKAGE = str(Path(__file__).parent) + os.sep
 _LIBRARY, _INSTALLED = str(Path(os.__file__).parent) + os.sep, f"{os.sep}site-packages{os.sep}"
 
@@ -68,7 +69,7 @@ def shorten(error: BaseException) -> None:
 def _is_of_package(entry: TracebackType, after_package: bool) -> bool:
     """Returns whether a frame is one of this package, or of Python's library below one."""
     file = entry.tb_frame.f_code.co_filename
-    return file.startswith(_PACKAGE) or (after_package and file.startswith(_LIBRARY) and _INSTALLED not in file)
+    return file.startswith((_PACKAGE, GENERATED)) or (after_package and file.startswith(_LIBRARY) and _INSTALLED not in file)
 
 
 def shortened(function: _F) -> _F:
@@ -89,7 +90,7 @@ def depth_of_script() -> int:
     """Returns the `stacklevel` at which the function that calls this one warns about the script's line."""
     depth, frame = 1, sys._getframe(1)  # noqa: SLF001  # as the warnings module does
     above: FrameType | None = frame
-    while above is not None and above.f_code.co_filename.startswith(_PACKAGE):
+    while above is not None and above.f_code.co_filename.startswith((_PACKAGE, GENERATED)):
         depth, above = depth + 1, above.f_back
     return depth
 

@@ -334,8 +334,8 @@ class TrainFunction:
             is_finite = True
         if not is_finite:
             raise NonFiniteError(
-                f"{found}, and so have the parameters themselves, so no step can be made. Set them by step.params.set_value(…), "
-                "or synk.load a checkpoint from before"
+                f"{found}, and so have the parameters themselves, so no step can be made. Write step.params.set_value(…), or "
+                "synk.load a checkpoint from before"
             )
         after = f", after {self.steps} steps" if which else ""
         raise NonFiniteError(
@@ -969,7 +969,14 @@ def add_sums(
             target[...] = 0
         return
     given = _read_only(params)
-    found = gradient(*batch, *(given if spreads else (given,)))
+    try:
+        found = gradient(*batch, *(given if spreads else (given,)))
+    except ValueError as error:
+        if "read-only" in str(error):
+            error.add_note(
+                "Inputs and parameters of a gradient are read-only; write to a copy. The step changes the parameters."
+            )
+        raise
     values = _checked(found, structure, targets)
     _check_range(values[-1], targets[-1].dtype)
     for target, value in zip(targets, values, strict=True):

@@ -233,7 +233,7 @@ class FunctionRoutine(Routine):
                 "Functions and classes of the script are copies on a rank, which multiprocessing cannot find by their names. "
                 "Define them in a module of their own and import it, or use multiprocessing.pool.ThreadPool."
             )
-        if "read-only" not in str(error):
+        if "read-only" not in str(error) or getattr(error, "__notes__", None):  # a training step has told what to do
             return
         inputs = [name for name, param in self.program.parameters if _has_input_rows(param)]
         if inputs:

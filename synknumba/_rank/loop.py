@@ -23,7 +23,7 @@ from typing import Any, NoReturn, assert_never
 
 from synknumba._comm import DRIVERS, Communicator
 from synknumba._device import Device, DeviceKernel, open_device
-from synknumba._errors import SANDBOX, WorldError
+from synknumba._errors import GENERATED, SANDBOX, WorldError
 from synknumba._host.inherited import flush
 from synknumba._host.segment import Segment
 from synknumba._host.this_process import end_child
@@ -370,7 +370,7 @@ def _reserve() -> mmap | None:
 def describe_failure(error: BaseException, more: str = "") -> messages.Failed:
     """Returns an exception as news, with text `more` from the device; the traceback starts at the user's code."""
     start = error.__traceback__
-    while start is not None and start.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+    while start is not None and start.tb_frame.f_code.co_filename.startswith((_PACKAGE, GENERATED)):
         start = start.tb_next
     text = "".join(traceback.format_exception(type(error), error, start or error.__traceback__))
     cause = None

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
+from synknumba._errors import GENERATED
+
 SIGNED, UNSIGNED = "synk_int64", "synk_uint64"  # the types of indices in a generated kernel
 INDEX_TYPES: Mapping[str, Any] = {SIGNED: types.int64, UNSIGNED: types.uint64}
 
@@ -101,7 +103,7 @@ def define_kernel(text: str, name: str, what: str, function: Any, scope: Mapping
 def define(text: str, name: str, what: str, scope: dict[str, Any]) -> Callable[..., Any]:
     """Returns a function from its source, which `inspect` finds; the arguments are those of `define_kernel`."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # the same text, the same name: kernels on disk are found again
-    filename = f"<synknumba {what} {digest}>"
+    filename = f"{GENERATED}{what} {digest}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     exec(compile(text, filename, "exec"), scope)  # noqa: S102  # generated
     return scope[name]  # type: ignore[no-any-return]

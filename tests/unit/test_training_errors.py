@@ -277,8 +277,10 @@ def test_an_exception_in_a_gradient_has_its_line():
         raise ValueError("so it is")
 
     step = make(fails, np.zeros(2), SGD)
-    with pytest.raises(synk.RankError, match=r"ValueError: so it is(?s:.*)test_training_errors.py"):
+    with pytest.raises(synk.RankError, match=r"ValueError: so it is(?s:.*)test_training_errors.py") as raised:
         step(X, Y)
+    lines = raised.value.failures[0].traceback.splitlines()
+    assert [line.split(",")[0].strip() for line in lines if " File " in line] == [f'File "{__file__}"']
 
 
 def test_parameters_are_read_only():
@@ -287,9 +289,24 @@ def test_parameters_are_read_only():
         return 0.0, np.zeros(2)
 
     step = make(writes, np.zeros(2), SGD)
-    with pytest.raises(synk.RankError, match="read-only"):
+    with pytest.raises(synk.RankError, match="of a gradient are read-only; write to a copy") as raised:
         step(X, Y)
+    assert "inout" not in str(raised.value)
     np.testing.assert_array_equal(step.params.get_value(), np.zeros(2))
+
+
+@cuda.jit
+def looks_up(chosen, x, w, loss, slope):
+    i = cuda.grid(1)
+    if i < chosen.shape[0]:
+        cuda.atomic.add(loss, 0, x[chosen[i], 0])
+
+
+def test_warnings_of_a_step_name_the_line_of_the_script():
+    step = make(looks_up, np.zeros(2), SGD)
+    with pytest.warns(RuntimeWarning, match="looks_up looks up elements of x by values of another array") as told:
+        step(np.zeros(6, np.int64), X)
+    assert told[0].filename == __file__
 
 
 def test_params_stay_the_variable_that_they_are():
