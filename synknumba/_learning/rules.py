@@ -391,7 +391,7 @@ def clip(limit: float) -> Optimizer:
     def numbers(count: float) -> tuple[float, ...]:
         return -most, most
 
-    return Optimizer((Transform(clipped, numbers),))
+    return Optimizer((Transform(clipped, numbers, goes_up=True),))
 
 
 def clipped(g: Any, p: Any, low: Any, high: Any) -> Any:
@@ -419,7 +419,7 @@ def clip_by_global_norm(limit: float) -> Optimizer:
     def numbers(count: float) -> tuple[float, ...]:
         return (most,)
 
-    return Optimizer((Transform(shortened, numbers, needs_norm=True),))
+    return Optimizer((Transform(shortened, numbers, needs_norm=True, goes_up=True),))
 
 
 def shortened(g: Any, p: Any, most: Any, norm: Any) -> Any:
@@ -452,7 +452,7 @@ def decay_weights(decay: Rate, mask: Any = None) -> Optimizer:
         return (by(count),)
 
     if mask is None:
-        return Optimizer((Transform(decayed, numbers),))
+        return Optimizer((Transform(decayed, numbers, goes_up=True),))
 
     def chosen(params: Any) -> Any:
         given = mask(params) if callable(mask) else mask
@@ -465,7 +465,7 @@ def decay_weights(decay: Rate, mask: Any = None) -> Optimizer:
                 raise DataError(f"the mask needs True or False for params{path}, got {one!r}")
         return unflatten(structure, [float(one) for one in spread_out])
 
-    return Optimizer((Transform(decayed_where, numbers, (Slot("mask", chosen, is_constant=True),)),))
+    return Optimizer((Transform(decayed_where, numbers, (Slot("mask", chosen, is_constant=True),), goes_up=True),))
 
 
 def decayed(g: Any, p: Any, decay: Any) -> Any:
@@ -502,7 +502,9 @@ def averaged(optimizer: Optimizer, decay: float = 0.999) -> Optimizer:
     def numbers(count: float) -> tuple[float, ...]:
         return d, 1.0 - d
 
-    return Optimizer((*optimizer.transforms, Transform(moving_average, numbers, (Slot("average", "params"),))), optimizer.every)
+    return Optimizer(
+        (*optimizer.transforms, Transform(moving_average, numbers, (Slot("average", "params"),), goes_up=True)), optimizer.every
+    )
 
 
 def moving_average(g: Any, p: Any, a: Any, d: Any, c: Any) -> Any:

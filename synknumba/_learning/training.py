@@ -40,7 +40,7 @@ from synknumba._errors import (
 )
 from synknumba._host.data import Data
 from synknumba._learning.gradient_check import Inputs, check_gradient, may_be_row_numbers
-from synknumba._learning.transform import Optimizer, check_optimizer
+from synknumba._learning.transform import Optimizer, check_descends, check_optimizer
 from synknumba._learning.updater import (
     BAD_NUMBERS,
     HALTED,
@@ -504,6 +504,7 @@ def make_train_function(
         array([0., 1., 2.])
     """
     check_optimizer("make_train_function", optimizer)
+    check_descends("make_train_function", optimizer)
     if on_nonfinite not in {"raise", "skip", None}:
         raise ArgumentError(f'make_train_function needs on_nonfinite as "raise", "skip" or None, got {on_nonfinite!r}')
     if isinstance(params, list | tuple) and params and all(isinstance(one, int | float | np.number) for one in params):

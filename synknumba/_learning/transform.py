@@ -49,12 +49,14 @@ class Transform:
         numbers: see `Numbers`.
         slots: state of the rule.
         needs_norm: whether the Euclidean norm of the step, over all parameters, is the last of the numbers.
+        goes_up: whether its step is the gradient, more or less, without a learning rate: added to parameters, it goes uphill.
     """
 
     rule: Callable[..., Any]
     numbers: Numbers
     slots: tuple[Slot, ...] = ()
     needs_norm: bool = False
+    goes_up: bool = False
 
     @property
     def changing(self) -> list[Slot]:
@@ -245,6 +247,15 @@ def check_optimizer(what: str, one: Any) -> None:
     if not isinstance(one, Optimizer):
         hint = "; call it, as in adam(1e-3)" if callable(one) else ""
         raise ArgumentError(f"{what} needs an optimiser of synk.optim, such as adam(1e-3); got {one!r}{hint}")
+
+
+def check_descends(what: str, optimizer: Optimizer) -> None:
+    """Raises `ArgumentError` for an optimiser of which no part takes a learning rate."""
+    if all(part.goes_up for part in optimizer.transforms):
+        raise ArgumentError(
+            f"{what} got {optimizer!r}, of which no part takes a learning rate: it would add the gradient, and go uphill; "
+            "write chain(…, sgd(0.1)) with it"
+        )
 
 
 def _parameters(params: Any) -> tuple[list[Any], Structure]:

@@ -20,7 +20,7 @@ import numpy as np
 from synknumba._api import parallel
 from synknumba._call.arguments import output
 from synknumba._errors import ArgumentError, DataError
-from synknumba._learning.transform import Numbers, Optimizer, Slot, check_optimizer
+from synknumba._learning.transform import Numbers, Optimizer, Slot, check_descends, check_optimizer
 from synknumba._ops.tree import describe
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._rowwise.generate import define, indented, kernel_text
@@ -158,9 +158,12 @@ def updater(
         array([0., 0., 0.])
     """
     check_optimizer("updater", optimizer)
+    check_descends("updater", optimizer)
     check_vector("updater", "params", params)
     check_vector("updater", "gradient", gradient)
     one, other = state_of(params), state_of(gradient)
+    if one is other:
+        raise ArgumentError("updater got the same variable as params and gradient; make another, as by synk.flatten(zeros)")
     if one.structure() != other.structure() or one.root_shapes() != other.root_shapes() or one.dtypes() != other.dtypes():
         raise DataError(
             f"gradient is {describe(other.structure())} with shapes {gradient.shape} of {other.dtypes()[0]}, but params are "
