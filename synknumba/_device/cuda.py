@@ -117,16 +117,18 @@ class CudaDevice(Device):
         return super().told(step)
 
     def mark(self, step: Step | None = None) -> Any:
-        stream = self.stream
+        stream = self.stream.ptr
+        if step == self.synchronize:
+            return None
         if isinstance(step, OnStream):
             if step.func in {runtime.eventRecord, runtime.streamWaitEvent}:
                 return None
             if step.func is runtime.memcpyAsync:
-                stream = cupy.cuda.ExternalStream(step.args[4])
+                stream = step.args[4]
             elif step.func is launch_own:
-                stream = step.args[0]
+                stream = step.args[0].ptr
         event = cupy.cuda.Event()
-        event.record(stream)
+        runtime.eventRecord(event.ptr, stream)
         return event
 
     def since(self, first: Any, second: Any) -> int:
