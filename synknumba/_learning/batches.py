@@ -201,6 +201,8 @@ def batches(
     tracing.refuse("synk.batches()")
     rows = _integer(n if hasattr(n, "__index__") and not hasattr(n, "__len__") else _length(n), "batches: n", 0)
     number = _integer(size, "batches: size", 1)
+    if not rows:
+        raise PartitionError("batches: n is 0, and batches need rows")
     if number > rows:
         raise PartitionError(f"batches: a batch of {number} rows is more than the {rows} that there are; pass a smaller size")
     return Batches(

@@ -39,6 +39,7 @@ from synknumba._errors import (
     shortened,
 )
 from synknumba._host.data import Data
+from synknumba._learning.batches import Batches
 from synknumba._learning.gradient_check import Inputs, check_gradient, may_be_row_numbers
 from synknumba._learning.transform import Optimizer, check_descends, check_optimizer
 from synknumba._learning.updater import (
@@ -165,15 +166,21 @@ class TrainFunction:
 
     @shortened
     def epoch(
-        self, *batch: Any, order: Any, every: int = 1, num_slices: int = 1, progress: Progress | None = None, **named: Any
+        self,
+        *batch: Any,
+        order: Any = None,
+        every: int = 1,
+        num_slices: int = 1,
+        progress: Progress | None = None,
+        **named: Any,
     ) -> Array:
         """Makes a step for each line of `order`, all in one round.
 
         Args:
             batch: as for a step.
             order: int64 array, shape (steps, size): the rows of each minibatch, as from `synk.batches(…).order(epoch)`; or a
-                `Data` of it.
-            every: the losses of each so-many steps are returned.
+                list or a `Data` of it.
+            every: the losses of some steps are returned: of steps every, 2 · every, …
             num_slices: as for a step.
             progress: whether to draw a bar over the steps, as for a call of a sequence.
             named: as for a step.
@@ -192,12 +199,9 @@ class TrainFunction:
             raise ArgumentError(f"every must be a positive int, got {every!r}")
         given = self._gradient.named(batch, named)
         length = self._gradient.rows_to_select(given, "order")
-        try:
-            lines = order if isinstance(order, Data) else np.asarray(order)
-        except ValueError:
-            raise BatchError("order needs row numbers, int64 of shape (steps, size); its lines have other lengths") from None
-        if lines.ndim != 2 or lines.dtype.kind not in "iu" or not lines.size:
-            raise BatchError(f"order needs row numbers, int64 of shape (steps, size); got {lines.dtype} {lines.shape}")
+        lines = _lines(order)
+        if every > len(lines):
+            raise ArgumentError(f"every={every} returns no loss of {len(lines)} steps; pass at most every={len(lines)}")
         low, high = int(lines.min()), int(lines.max())
         if low < 0 or high >= length:
             raise BatchError(f"order has row {low if low < 0 else high}, but there are rows 0 to {length - 1}")
@@ -724,7 +728,7 @@ class _Gradient:
             if not self.is_kernel:
                 value = unflatten(structure, copies)
                 found = self._function(*batch, *(value if self._spreads else (value,)))
-                *slopes, loss = map(np.asarray, _checked(found, structure, [*leaves, np.zeros(())]))
+                *slopes, loss = map(np.asarray, _checked(found, structure, [*leaves, np.zeros(())], len(positions)))
                 return loss, slopes
             shapes = {name: one.shape for name, one in zip(self.inputs, batch, strict=True) if isinstance(one, np.ndarray)}
             source = next((name for name in divided if name in shapes), None)
@@ -809,6 +813,27 @@ def _refuse_in_sequences() -> None:
             f"cannot be part of {recorder.name}. step.epoch(…, order=…) makes many steps in one round; in a loop of your own, "
             "call what synk.optim.updater(optimizer, params, gradient) returns"
         )
+
+
+def _lines(order: Any) -> Any:
+    """Returns the row numbers of an epoch as an array or `Data`; raises `BatchError` for anything else."""
+    what = "order needs row numbers, int64 of shape (steps, size)"
+    if order is None:
+        raise ArgumentError(f"an epoch is missing order=: {what[6:]}, as order=synk.batches(x, 100, seed=0).order(0)")
+    if isinstance(order, Batches | Iterator):
+        instead = "batches.order(0), those of one epoch" if isinstance(order, Batches) else "np.array(list(…)) of it"
+        raise BatchError(f"{what}; got a {type(order).__name__}: write {instead}")
+    try:
+        lines = order if isinstance(order, Data) else np.asarray(order)
+    except ValueError:
+        raise BatchError(f"{what}; its lines have other lengths") from None
+    if not lines.size:
+        raise BatchError(f"{what}; got none, in an array of shape {lines.shape}")
+    if lines.ndim != 2 or lines.dtype.kind not in "iu":
+        is_line = lines.ndim == 1 and lines.dtype.kind in "iu"
+        instead = "; write order.reshape(-1, size) for steps of that many rows" if is_line else ""
+        raise BatchError(f"{what}; got {lines.dtype} {lines.shape}{instead}")
+    return lines
 
 
 def _length(value: Any) -> int | None:
@@ -978,7 +1003,7 @@ def add_sums(
                 "Inputs and parameters of a gradient are read-only; write to a copy. The step changes the parameters."
             )
         raise
-    values = _checked(found, structure, targets)
+    values = _checked(found, structure, targets, rows)
     _check_range(values[-1], targets[-1].dtype)
     for target, value in zip(targets, values, strict=True):
         target[...] = target + value if adds else value
@@ -998,8 +1023,8 @@ def _read_only(params: Any) -> Any:
     return unflatten(structure, views)
 
 
-def _checked(found: Any, structure: Any, targets: Sequence[Any]) -> list[Any]:
-    """Returns the arrays of what a gradient has returned; raises `DataError` for another structure or shape."""
+def _checked(found: Any, structure: Any, targets: Sequence[Any], rows: int) -> list[Any]:
+    """Returns the arrays of what a gradient has returned of so many rows; raises `DataError` for another structure or shape."""
     if not isinstance(found, tuple) or len(found) != 2:
         told = f"a tuple of {len(found)}" if isinstance(found, tuple) else f"a {type(found).__name__}"
         raise DataError(f"the gradient must return the sum of the loss and that of its gradient, (loss, slopes); got {told}")
@@ -1018,9 +1043,20 @@ def _checked(found: Any, structure: Any, targets: Sequence[Any]) -> list[Any]:
             continue
         what = "the loss, a sum over rows," if target is targets[-1] else f"the slope of params{list(paths(structure))[index]}"
         if kind.kind not in "fiub":
-            raise DataError(f"{what} must be of real numbers, got {shown(value)}; return the loss first, then slopes")
-        raise DataError(f"{what} must have shape {target.shape}, got {np.shape(value)}; return the loss first, then slopes")
+            raise DataError(f"{what} must be of real numbers, got {shown((*leaves, found[0])[index])}")
+        way_out = _way_out(found, structure, targets, np.shape(value), rows)
+        raise DataError(f"{what} must have shape {target.shape}, got {np.shape(value)}{way_out}")
     return values
+
+
+def _way_out(found: tuple[Any, Any], structure: Any, targets: Sequence[Any], shape: tuple[int, ...], rows: int) -> str:
+    """Returns what may be the reason for a shape in what a gradient has returned; "" if nothing is likely."""
+    slopes = parts_like(structure, found[0])
+    if slopes is not None and [np.shape(one) for one in (*slopes, found[1])] == [one.shape for one in targets]:
+        return "; return the loss first, then slopes"
+    if rows > 1 and shape.count(rows) > 1:
+        return f"; arrays of shapes ({rows},) and ({rows}, 1) broadcast to ({rows}, {rows}): write y.ravel() of a column"
+    return f"; add up the {rows} rows, as by .sum(0)" if shape[:1] == (rows,) else ""
 
 
 def _check_range(loss: Any, dtype: Any) -> None:

@@ -198,6 +198,8 @@ def chain(*optimizers: Optimizer) -> Optimizer:
     """
     if not optimizers:
         raise ArgumentError("chain needs optimisers, as in chain(clip_by_global_norm(1.0), adam(1e-3)); got none")
+    if isinstance(optimizers[0], list | tuple):
+        raise ArgumentError("chain takes each optimiser as an argument of its own; write chain(*optimizers) of a list")
     for one in optimizers:
         check_optimizer("chain", one)
         if one.every > 1 and len(optimizers) > 1:

@@ -25,7 +25,7 @@ from synknumba._ops.tree import describe
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._rowwise.generate import define, indented, kernel_text
 from synknumba._tracing import STEP
-from synknumba._types import DeviceKind
+from synknumba._types import DeviceKind, known_options
 from synknumba._variables.create import flatten, variable
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of, vector_of
@@ -119,6 +119,7 @@ class Updater:
         return [int(one) for one in self._count.get_value()]
 
 
+@known_options
 def updater(
     optimizer: Optimizer, params: Variable, gradient: Variable, *, on_nonfinite: Literal["skip"] | None = None
 ) -> Updater:
