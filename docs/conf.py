@@ -39,7 +39,12 @@ suppress_warnings = ["myst.header"]  # the README's pages begin where they like
 
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {
+    "members": True,
+    "inherited-members": "tuple,Exception,BaseException",
+    "special-members": "__call__, __getitem__",
+    "show-inheritance": True,
+}
 autodoc_preserve_defaults = True
 autosummary_generate = False
 napoleon_numpy_docstring = False

@@ -131,7 +131,7 @@ class TrainFunction:
             NonFiniteError: the gradient has a NaN or an infinity, and `on_nonfinite` is "raise"; nothing has changed.
             DataError: the gradient has other shapes than the parameters.
             BatchError: there are no rows, or `batch` selects none.
-            Others as a call.
+            SynkError: as for a call.
         """
         given, order = self._minibatch(batch, named)
         return self._loss(self._run(given, order, num_slices, {}))

@@ -133,7 +133,8 @@ class Expectation(RowFunction):
             **kwargs: arguments by name.
 
         Raises:
-            As a `Function`; ReductionError where there are no rows, or fewer than those of a block.
+            SynkError: as for a `Function`.
+            ReductionError: there are no rows, or fewer than those of a block.
         """
         selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
         selecting |= {"progress": progress}

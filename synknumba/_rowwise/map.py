@@ -96,8 +96,9 @@ class Vectorized(Reducible):
         """Applies the function to every element of the rows of all ranks.
 
         Raises:
-            As a `Function`; DataError where shapes do not broadcast; ArgumentError where Numba cannot compile the function for
-            the types given, or the result does not cast to `out`.
+            SynkError: as for a `Function`.
+            DataError: shapes do not broadcast.
+            ArgumentError: Numba cannot compile the function for the types given, or the result does not cast to `out`.
         """
         function, passed, row = self._prepared(self._device(current_world()), out, args, kwargs)
         selection = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}

@@ -96,8 +96,9 @@ class Reducible(RowFunction):
             An array of one row's shape; a NumPy scalar where rows are numbers.
 
         Raises:
-            As a `Function`; ArgumentError where the function does not take two numbers, or does not return the type that it
-            takes; ReductionError where there are no rows and no `initial`.
+            SynkError: as for a `Function`.
+            ArgumentError: the function does not take two numbers, or does not return the type that it takes.
+            ReductionError: there are no rows and no `initial`.
         """
         if len(self._parameters) != 2 or self._options.givens:
             raise ArgumentError(
