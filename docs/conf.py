@@ -43,7 +43,6 @@ autodoc_default_options = {
     "members": True,
     "inherited-members": "tuple,Exception,BaseException",
     "special-members": "__call__, __getitem__",
-    "show-inheritance": True,
 }
 autodoc_preserve_defaults = True
 autosummary_generate = False

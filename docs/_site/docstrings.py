@@ -62,8 +62,12 @@ def _restore(app: Any, what: str, name: str, obj: Any, options: Any, lines: list
 def _signature(
     app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
 ) -> tuple[str, str | None] | None:
-    """Writes defaults that stand for "not given" as dots."""
-    return (re.sub(r"=_MISSING\b", "=...", signature), returns) if signature else None
+    """Writes defaults that stand for "not given" as dots; leaves out those of classes, which functions make objects of."""
+    if not signature:
+        return None
+    if what == "exception" or (what == "class" and not issubclass(obj, tuple)):
+        return "", None
+    return re.sub(r"=_MISSING\b", "=...", signature), returns
 
 
 def _skip(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
