@@ -74,7 +74,7 @@ format: $(call stamp,dev)  ## formats the code, and mends what the linter can me
 bench: $(call stamp,bench)  ## times synknumba beside its peers
 	@for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
-docs: $(call stamp,docs)  ## builds the documentation site into build/docs: runs the examples for its gallery, and checks all links
+docs: $(call stamp,docs)  ## builds the documentation site into build/docs: runs the examples for its gallery, and checks links between pages
 	$(BIN)/python docs/_site/gallery.py
 	$(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs build/docs
 	@echo "open build/docs/index.html"

@@ -15,6 +15,7 @@ import pytest
 
 from docs._site import drawings, gallery, links
 from docs._site.public_names import members, modules, public_names
+from synknumba._device import probe
 from tests.environment import ROOT, environment, run_program
 from tests.test_pages import BLOCKS, OWN_OUTPUT, missing_packages
 
@@ -154,10 +155,9 @@ def plain(text):
 @pytest.mark.parametrize("name", sorted(EXCEPTIONS))
 def test_the_program_of_an_error(name, tmp_path):
     program, shown = re.search(r"```python\n(.*?)```\n(?:\n```\n(.*?)```)?", SECTIONS[name], re.DOTALL).groups()
+    if name in {"DeviceError", "RecordError"} and probe().count:
+        pytest.skip("shows a machine without GPUs")
     done = run_program(program, tmp_path / "example.py")
-    if name == "DeviceError":  # another message on a machine with GPUs
-        assert shown is not None
-        return
     assert (done.returncode == 0) == (shown is None), done.stderr
     assert shown is None or plain(shown) in plain(done.stderr)
 
