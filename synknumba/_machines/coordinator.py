@@ -1,11 +1,10 @@
 """The coordinator's end of its relay: what `Rounds` and `Engine` need of the ranks of other machines."""
 
+import itertools
 import os
-import select
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, final
@@ -13,17 +12,16 @@ from typing import Any, final
 from synknumba._device import usable_cores
 from synknumba._errors import WorldError
 from synknumba._host.children import lives
+from synknumba._machines.link import Link
 from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Ready, Scene, Told
 from synknumba._machines.routes import Route
 from synknumba._machines.state import ScriptState
 from synknumba._types import DeviceKind
-from synknumba._wire import channel
 from synknumba._wire.control import ControlBlock
 from synknumba._wire.messages import Attach, Command, Drop, Install, Parcel, Stop, Warned
 from synknumba._wire.program import Program, Transfer
 from synknumba._world.machines import Lost, MachineDevices
 
-LOOK_SECONDS = 0.05
 END_SECONDS = 10.0  # for the ranks of other machines to end
 EXIT_SECONDS = 0.2  # launchers kill all processes when one fails, and report that instead of the script's exit code
 
@@ -41,14 +39,13 @@ class Coordinator:
 
     def __init__(self, sock: socket.socket, pid: int, ready: Ready, ranks_each: int | None) -> None:
         self.hosts, self.ranks_each = ready.hosts, ranks_each
-        self._socket, self._pid = sock, pid
+        self._link, self._pid = Link(sock), pid
         self._environment = dict(os.environ)  # that launchers have given to all machines, or to each its own
         self.line = -1
         self._control: ControlBlock | None = None
         self._styles: dict[int, str] = {}
         self._is_open = self._is_stopping = False
-        self._inbox: list[tuple[Any, list[int]]] = []  # messages that came before the one waited for
-        self._sending, self._receiving = threading.RLock(), threading.RLock()  # for whole messages
+        self._serials = itertools.count(1)  # of questions: an answer may come after its question was given up
         self._owner = os.getpid()
         self.exit_code = 0  # of the script
 
@@ -70,7 +67,10 @@ class Coordinator:
         Raises:
             WorldError: a machine does not answer.
         """
+        self._link.drop_messages()  # of a world that has ended
         found = self._ask("devices")
+        if self.is_dead:
+            raise self._ended()
         silent = [f"machine {one} ({self.hosts[one]})" for one in range(1, len(self.hosts)) if one not in found]
         if silent:
             raise WorldError(f"{', '.join(silent)} did not answer; see what the launcher says of it")
@@ -89,8 +89,7 @@ class Coordinator:
         """Starts the ranks of a world; see `OtherMachines`."""
         self._control, self.line = control, firsts[1]
         self._styles.clear()
-        while self._inbox:  # of a world that has ended
-            channel.close_all(self._inbox.pop()[1])
+        self._link.drop_messages()  # of a world that has ended
         segment, patience = control.segment, control.patience
         changed = {name: os.environ.get(name) for name in {*os.environ, *self._environment}}
         scene = Scene(
@@ -166,7 +165,7 @@ class Coordinator:
                 self._wake()
             self._is_open = self._is_stopping = False
             self._receive(End, watch)
-        except (TimeoutError, EOFError, OSError):
+        except (OSError, WorldError):
             self._end_relay()
 
     def close(self) -> None:
@@ -177,10 +176,10 @@ class Coordinator:
         try:
             self._send(Quit(), (), watch)
             self._receive(Quit, watch)
-        except (TimeoutError, EOFError, OSError):
+        except (OSError, WorldError):
             return
         finally:
-            self._socket.close()
+            self._link.close()
         if self.exit_code:
             time.sleep(EXIT_SECONDS)
 
@@ -199,12 +198,12 @@ class Coordinator:
             os.kill(self._pid, signal.SIGKILL)
 
     def _ask(self, what: str) -> dict[int, Any]:
-        watch = self._limit()
+        watch, serial = self._limit(), next(self._serials)
         try:
-            self._send(Ask(what), (), watch)
+            self._send(Ask(what, serial), (), watch)
             self._wake()
-            answers, _ = self._receive(Answers, watch)
-        except (TimeoutError, EOFError, OSError):
+            answers, _ = self._receive(Answers, watch, serial)
+        except (OSError, WorldError):
             return {}
         found: dict[int, Any] = answers.of
         return found
@@ -215,21 +214,28 @@ class Coordinator:
             self._control.doorbells[self.line].post()
 
     def _send(self, message: object, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
-        with self._sending:
-            channel.send(self._socket, channel.pack(message), descriptors, watch)
+        try:
+            self._link.send(message, descriptors, watch)
+        except (EOFError, ConnectionError) as error:
+            raise self._ended() from error
 
-    def _receive(self, kind: type, watch: Callable[[], None]) -> tuple[Any, list[int]]:
-        """Receives the next message of a kind; others that come before are kept for those who wait for them."""
-        while True:
-            with self._receiving:
-                for place, (message, descriptors) in enumerate(self._inbox):
-                    if isinstance(message, kind):
-                        del self._inbox[place]
-                        return message, descriptors
-                if select.select([self._socket], [], [], LOOK_SECONDS)[0]:
-                    self._inbox.append(channel.receive(self._socket, _no_limit))
-                    continue
-            watch()
+    def _receive(self, kind: type, watch: Callable[[], None], serial: int = 0) -> tuple[Any, list[int]]:
+        """Receives the next message of a kind; of answers, those to the question with a serial number."""
+
+        def is_wanted(message: Any) -> bool:
+            return isinstance(message, kind) and getattr(message, "serial", 0) == serial
+
+        try:
+            return self._link.receive(is_wanted, watch)
+        except (EOFError, ConnectionError) as error:
+            raise self._ended() from error
+
+    def _ended(self) -> WorldError:
+        """Returns the error for a relay that has ended."""
+        return WorldError(
+            f"the relay of machine 0 ({self.hosts[0]}), which serves the other machines, has ended; see what it has printed. "
+            "Start the job again"
+        )
 
 
 def _no_limit() -> None:

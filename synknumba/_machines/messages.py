@@ -59,6 +59,7 @@ class Ask:
     """A question outside rounds: "where" the ranks are, or "devices" of each machine."""
 
     what: str
+    serial: int = 0  # of the coordinator's questions, to tell their answers apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +108,4 @@ class Answers:
     """Answers of machines to an `Ask`, by machine."""
 
     of: dict[int, Any] = field(default_factory=dict)
+    serial: int = 0  # of the question

@@ -55,8 +55,8 @@ class FirstRelay:
                     if self.quits:
                         self.order(relay.QUIT)
                         return
-                case Ask(what):
-                    self._tell(Answers(self._asked(what)))
+                case Ask(what, serial):
+                    self._tell(Answers(self._asked(what), serial))
                 case Quit():
                     self.order(relay.QUIT)
                     return
@@ -224,7 +224,7 @@ class _World:
         while self._came is None and select.select([self._socket], [], [], 0)[0]:
             message, descriptors = channel.receive(self._socket, self._first._watch_parent)  # noqa: SLF001
             if isinstance(message, Ask):
-                self._first._tell(Answers(self._first._asked(message.what)))  # noqa: SLF001
+                self._first._tell(Answers(self._first._asked(message.what), message.serial))  # noqa: SLF001
             elif isinstance(message, Quit):
                 self._first.quits = True
                 raise Ended

@@ -4,6 +4,7 @@ A message is a length (8 bytes) followed by a pickle; descriptors are attached t
 so nothing here is on the hot path.
 """
 
+import errno
 import io
 import os
 import pickle
@@ -19,19 +20,20 @@ from synknumba.simt.internals import dumps
 
 _LENGTH = struct.Struct("<Q")
 MAX_DESCRIPTORS = 128  # Linux passes at most 253 in one message (SCM_MAX_FD)
-_POLL_SECONDS = 0.05  # how often a blocked transfer checks that the peer is alive
+LOOK_SECONDS = 0.05  # how often a blocked transfer checks that the peer is alive
 
 
-def _wait(sock: socket.socket, event: int, watch: Callable[[], None]) -> None:
+def wait(sock: socket.socket, event: int, watch: Callable[[], None]) -> None:
+    """Waits for POLLIN or POLLOUT; calls `watch` meanwhile, which raises to abort."""
     poll = select.poll()
     poll.register(sock, event)
-    while not poll.poll(_POLL_SECONDS * 1000):
+    while not poll.poll(LOOK_SECONDS * 1000):
         watch()
 
 
 def wait_for(sock: socket.socket, watch: Callable[[], None]) -> None:
     """Waits until a message has come, or the peer has closed its end; calls `watch` meanwhile, which raises to abort."""
-    _wait(sock, select.POLLIN, watch)
+    wait(sock, select.POLLIN, watch)
 
 
 def pack(message: object) -> bytes:
@@ -59,23 +61,50 @@ def unpack_known(packed: bytes) -> Any:
 
 def send(sock: socket.socket, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
     """Sends a packed message. While the peer does not read, calls `watch`, which raises to abort."""
-    _wait(sock, select.POLLOUT, watch)
-    passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
-    sock.sendmsg([_LENGTH.pack(len(payload))], passed, socket.MSG_NOSIGNAL)  # socket.send_fds takes no flags
+    wait(sock, select.POLLOUT, watch)
+    begin(sock, len(payload), descriptors)
     view = memoryview(payload)
     while view:
-        _wait(sock, select.POLLOUT, watch)
+        wait(sock, select.POLLOUT, watch)
         view = view[sock.send(view, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
 
 
-def receive(sock: socket.socket, watch: Callable[[], None]) -> tuple[Any, list[int]]:
-    """Receives the next message and its descriptors; raises EOFError if the peer has closed its end."""
-    _wait(sock, select.POLLIN, watch)
-    header, descriptors, _, _ = socket.recv_fds(sock, _LENGTH.size, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+def begin(sock: socket.socket, length: int, descriptors: Sequence[int]) -> None:
+    """Sends the beginning of a message: the length of its payload, and descriptors. A socket takes it whole."""
+    passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
+    sock.sendmsg([_LENGTH.pack(length)], passed, socket.MSG_NOSIGNAL)  # socket.send_fds takes no flags
+
+
+def begun(sock: socket.socket, flags: int = 0) -> tuple[int, list[int], bool]:
+    """Receives the beginning of a message: the length of its payload, descriptors, and whether these are all that were sent."""
+    header, descriptors, told, _ = socket.recv_fds(sock, _LENGTH.size, MAX_DESCRIPTORS, flags | socket.MSG_CMSG_CLOEXEC)
     if len(header) < _LENGTH.size:
         raise EOFError
+    return _LENGTH.unpack(header)[0], descriptors, not told & socket.MSG_CTRUNC
+
+
+def no_descriptor() -> OSError:
+    """Returns the error for a message whose descriptors the process has no room for."""
+    return OSError(
+        errno.EMFILE,
+        "the process has no file descriptor left. Every Data and every Variable uses one or two: free some, or raise the limit "
+        "with ulimit -Hn",
+    )
+
+
+def receive(sock: socket.socket, watch: Callable[[], None]) -> tuple[Any, list[int]]:
+    """Receives the next message and its descriptors.
+
+    Raises:
+        EOFError: the peer has closed its end.
+        OSError: there is no room for the descriptors; the message has been read.
+    """
+    wait(sock, select.POLLIN, watch)
+    length, descriptors, complete = begun(sock)
     try:
-        payload = _receive_payload(sock, _LENGTH.unpack(header)[0], watch)
+        payload = _receive_payload(sock, length, watch)
+        if not complete:
+            raise no_descriptor()  # noqa: TRY301  # the descriptors that have come are closed
         return pickle.loads(payload), descriptors  # noqa: S301  # the peer is a fork of this process, or its parent
     except BaseException:
         close_all(descriptors)
@@ -86,7 +115,7 @@ def _receive_payload(sock: socket.socket, length: int, watch: Callable[[], None]
     payload = bytearray(length)
     view = memoryview(payload)
     while view:
-        _wait(sock, select.POLLIN, watch)
+        wait(sock, select.POLLIN, watch)
         received = sock.recv_into(view)
         if received == 0:
             raise EOFError

@@ -53,7 +53,7 @@ def test_the_call_is_about_to_send_or_to_receive(start, who, event):
         def shape(x):
             return x[:1]
 
-        real = channel._wait
+        real = channel.wait
 
         def wait(sock, event, watch):
             if event == select.{event} and os.getpid() == world_pid and not world.closed:
@@ -68,13 +68,13 @@ def test_the_call_is_about_to_send_or_to_receive(start, who, event):
         world_pid = os.getpid()
         signal.signal(signal.SIGUSR1, lambda *_: synk.close())
         world = synk.fork(2, device="cpu")
-        channel._wait = wait
+        channel.wait = wait
         try:
             shape(ROWS)
         except synk.WorldError as error:
             say(type(error).__name__, error)
         assert world.closed
-        channel._wait = real
+        channel.wait = real
         check_world()
         say("right again")
     """)

@@ -412,3 +412,69 @@ def test_what_ranks_elsewhere_have_of_the_script(tmp_path):
     told = subprocess.run([sys.executable, script], env=environment(), capture_output=True, text=True, check=True, timeout=60)
     assert found == [told.stdout.strip(), "size 1"]
     job.check_nothing_left()
+
+
+def test_ctrl_c_while_messages_are_on_their_way(tmp_path):
+    """What has begun of a message is completed by the next one, in either direction; answers that nobody wants are dropped."""
+    job = start(
+        2,
+        1,
+        """
+        import contextlib
+        from synknumba._machines import link as module
+        from synknumba._world import machines
+
+        held, link, armed = module.held_signals, machines.current[0]._link, []
+
+        @contextlib.contextmanager
+        def interrupting():  # in the middle of a message, where held signals are let through
+            with held():
+                yield
+            if armed and (link._unsent if armed[0] == "send" else link._coming is not None and link._coming[1] >= armed[1]):
+                armed.clear()
+                raise KeyboardInterrupt
+
+        module.held_signals = interrupting
+        large = np.ones(1_000_000)
+
+        @synk.function(outputs="sum")
+        def with_large(x):
+            return x.sum() + large[0]
+
+        @synk.function(outputs=None)
+        def fail(x, rank):
+            if rank == 1:
+                raise ValueError("x" * 10_000_000)
+
+        def interrupted(what, where, do):
+            armed[:] = where
+            try:
+                do()
+            except KeyboardInterrupt:
+                armed.clear()
+                say(what)
+
+        def fork():
+            return synk.fork(device="cpu", timeout=30.0)
+
+        def check():
+            with fork():
+                assert total(ROWS) == ROWS.sum()
+
+        interrupted("start", ["send"], fork)
+        check()
+        for what, where, call in (
+            ("order", ["send"], lambda world: with_large(ROWS)),
+            ("news", ["receive", 1_000_000], lambda world: fail(ROWS, synk.RANK)),
+            ("question", ["send"], lambda world: world.dump(open(os.devnull, "w"))),
+            ("answer", ["receive", 0], lambda world: world.dump(open(os.devnull, "w"))),
+        ):
+            with fork() as world:
+                interrupted(what, where, lambda: call(world))
+            check()
+        say("done")
+        """,
+        tmp_path,
+    )
+    assert job.finish() == ["start", "order", "news", "question", "answer", "done"]
+    job.check_nothing_left()
