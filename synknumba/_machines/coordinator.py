@@ -17,6 +17,7 @@ from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Ready
 from synknumba._machines.routes import Route
 from synknumba._machines.state import ScriptState
 from synknumba._types import DeviceKind
+from synknumba._wire import channel
 from synknumba._wire.control import ControlBlock
 from synknumba._wire.messages import Attach, Command, Drop, Install, Parcel, Stop, Warned
 from synknumba._wire.program import Program, Transfer
@@ -145,6 +146,9 @@ class Coordinator:
     def read(self, watch: Callable[[], None]) -> tuple[list[tuple[int, Parcel, list[int]]], Sequence[Warned], Lost | None]:
         """Receives the news of a round: of ranks, with descriptors, warnings, and what has died."""
         told, descriptors = self._receive(Told, watch)
+        if told.lost is not None:  # news of others come without descriptors
+            channel.close_all(descriptors)
+            return [], told.warned, told.lost
         left, news = list(descriptors), []
         for rank, item in told.news:
             news.append((rank, item, [left.pop(0)] if item.segment is not None else []))

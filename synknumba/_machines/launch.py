@@ -171,7 +171,7 @@ def _relay_main(sock: socket.socket, parent: int) -> NoReturn:
         if os.getppid() == parent:
             _relay(sock, parent)
             code = 0
-    except Ended:
+    except (Ended, EOFError, ConnectionError):  # the script or the agent has ended
         pass
     except BaseException:  # noqa: BLE001  # nothing may propagate into the copy of the launcher
         traceback.print_exc()
@@ -201,7 +201,8 @@ def _relay(sock: socket.socket, parent: int) -> None:
     is_hydra = "PMI_FD" in os.environ and "SLURM_STEP_ID" not in os.environ
     if not is_hydra:
         job.mpi.Finalize()
-    channel.send(sock, channel.pack(Quit()), (), _nothing)
+    with suppress(OSError):  # the script or the agent was ended meanwhile
+        channel.send(sock, channel.pack(Quit()), (), _nothing)
     this_process.end_with_parent(wanted=False)
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):  # launchers wait until all processes have closed them

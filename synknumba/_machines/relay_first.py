@@ -5,7 +5,8 @@ import pickle
 import select
 import socket
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, final
 
@@ -42,6 +43,7 @@ class FirstRelay:
         self._job, self._socket, self.coordinator = job, sock, coordinator
         self._order = np.zeros(ROOM, np.uint8)
         self._head = self._order[: 8 * HEAD].view(np.int64)
+        self._unsent: list[tuple[Any, Array]] = []  # requests of orders, with what they send
         self.quits = False  # whether the script has ended in the middle of a world
         self._abandoned: list[Any] = []  # worlds that were ended, with requests under way
 
@@ -53,12 +55,12 @@ class FirstRelay:
                 case Scene():
                     self._world(message, descriptors)
                     if self.quits:
-                        self.order(relay.QUIT)
+                        self.quit()
                         return
                 case Ask(what, serial):
                     self._tell(Answers(self._asked(what), serial))
                 case Quit():
-                    self.order(relay.QUIT)
+                    self.quit()
                     return
                 case End():  # of a world that has ended by itself
                     self._tell(End())
@@ -70,8 +72,19 @@ class FirstRelay:
     def _tell(self, message: object, descriptors: Sequence[int] = ()) -> None:
         channel.send(self._socket, channel.pack(message), descriptors, self._watch_parent)
 
-    def order(self, kind: int, number: int = 0, values: bytes | memoryview = b"", payload: Array | None = None) -> None:
-        """Sends an order to all machines, down the tree."""
+    def order(
+        self,
+        kind: int,
+        number: int = 0,
+        values: bytes | memoryview = b"",
+        payload: Array | None = None,
+        watch: Callable[[], None] | None = None,
+    ) -> None:
+        """Sends an order to all machines, down the tree; calls `watch` meanwhile, by default on the parent, which may raise."""
+        self._unsent = [one for one in self._unsent if not one[0].Test()]
+        if self._unsent:  # with the buffer, by an order that was left
+            self._order = np.zeros(ROOM, np.uint8)
+            self._head = self._order[: 8 * HEAD].view(np.int64)
         buffer, size = self._order, 0 if payload is None else len(payload)
         self._head[:4] = kind, number, len(values), size
         end = 8 * HEAD + len(values)
@@ -80,18 +93,22 @@ class FirstRelay:
         if payload is not None and fits:
             buffer[end : end + size] = payload
             end += size
-        for child in self._job.children:
-            self._job.jobs.Send(buffer[:end], child, between.ORDER)
-            if payload is not None and not fits:
-                self._job.jobs.Send(payload, child, between.BIG)
+        parts = [(buffer[:end], between.ORDER)]
+        if payload is not None and not fits:
+            parts.append((payload, between.BIG))
+        jobs = self._job.jobs
+        sends = [(jobs.Isend(part, child, tag), part) for child in self._job.children for part, tag in parts]
+        self._unsent += sends  # kept, with the buffers, if the wait is left
+        self._job.wait_all([request for request, _ in sends], watch or self._watch_parent)
 
     def _asked(self, what: str) -> dict[int, Any]:
         """Returns what the machines answer to a question; without those that do not in time."""
         self._job.ask(Ask(what))  # with a serial
         return {machine: answer for machine, answer in self._replies().items() if answer is not None}
 
-    def _replies(self) -> dict[int, Any]:
-        jobs, mpi, until = self._job.jobs, self._job.mpi, time.monotonic() + ASK_SECONDS
+    def _replies(self, until: float | None = None) -> dict[int, Any]:
+        jobs, mpi = self._job.jobs, self._job.mpi
+        until = until or time.monotonic() + ASK_SECONDS
         found: dict[int, Any] = {}
         status = mpi.Status()
         while len(found) < self._job.count - 1 and time.monotonic() < until:
@@ -126,8 +143,21 @@ class FirstRelay:
 
     def _end_others(self) -> None:
         """Has all other machines end the ranks of the world, and waits for that, but not for ever."""
-        self.order(relay.END, self._job.next_serial())
-        self._replies()
+        until = time.monotonic() + ASK_SECONDS
+        self._order_last(relay.END, self._job.next_serial(), until)
+        self._replies(until)
+
+    def quit(self) -> None:
+        """Has all other relays end, but does not wait for ever for one that is lost."""
+        self._order_last(relay.QUIT, 0, time.monotonic() + ASK_SECONDS)
+
+    def _order_last(self, kind: int, number: int, until: float) -> None:
+        def watch() -> None:
+            if time.monotonic() > until:
+                raise TimeoutError
+
+        with suppress(TimeoutError):
+            self.order(kind, number, watch=watch)
 
 
 @final
@@ -264,22 +294,28 @@ class _World:
                 present.drop(message.dropped_segments)
         for number in message.dropped_programs:
             self._quiet.pop(number, None)
-        self._first.order(relay.COMMAND, payload=pickled(message))
+        self._start_receives()
+        try:
+            self._first.order(relay.COMMAND, payload=pickled(message), watch=self._watch)
+            told = self._hear_all(started=True)
+        except _Silent:
+            if not message.is_stop:
+                raise
+            self._job.lose()
         if message.is_stop:
-            self._hear_all()
             return Told(is_stop=True)
-        told = self._hear_all()
         return told if told.news or told.warned or told.lost is not None else None
 
     def _run(self, number: int) -> tuple[Told | None, list[int]]:
         quiet = self._quiet.get(number)
         if quiet is not None:
-            quiet.send()
+            self._waits_since = time.monotonic()
+            quiet.send(self._watch)
             return self._heard(number, self._hear_all(number, started=True))
         route = self._relay.routes[number]
         packed = bytes(self._control.values[: route.size])
         self._start_receives()
-        self._first.order(relay.RUN, number, packed)
+        self._first.order(relay.RUN, number, packed, watch=self._watch)
         backs: dict[int, tuple[Move, ...]] = {}
         moves_rows = False
         for machine, (first, after) in self._ranks.items():
@@ -342,6 +378,7 @@ class _World:
     # ---- answers
 
     def _start_receives(self) -> None:
+        self._waits_since = time.monotonic()
         for request in self._receives.values():
             request.Start()
 
@@ -349,7 +386,6 @@ class _World:
         """Waits for the answers of all machines, and returns what they tell together."""
         if not started:
             self._start_receives()
-        self._waits_since = time.monotonic()
         news: list[tuple[int, Parcel]] = []
         warned: list[Any] = []
         lost = refused = None
@@ -392,19 +428,19 @@ class _Quiet:
     """
 
     def __init__(self, job: Between, receives: Iterable[Any], values: Array, number: int) -> None:
+        self._job = job
         order = np.zeros(8 * HEAD + len(values), np.uint8)
         order[: 8 * HEAD].view(np.int64)[:3] = relay.RUN, number, len(values)
         self._source, self._target = values, order[8 * HEAD :]
         self._requests = [*receives, *(job.jobs.Send_init(order, child, between.ORDER) for child in job.children)]
         self._sends = self._requests[len(self._requests) - len(job.children) :]
 
-    def send(self) -> None:
+    def send(self, watch: Callable[[], None]) -> None:
         """Sends an order to run it."""
         self._target[:] = self._source
         for request in self._requests:
             request.Start()
-        for request in self._sends:
-            request.Wait()
+        self._job.wait_all(self._sends, watch)
 
 
 class _Silent(Exception):  # noqa: N818

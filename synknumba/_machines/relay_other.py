@@ -70,30 +70,38 @@ class OtherRelay:
 
         Orders that only have their numbers and values for ranks are carried out here.
         """
-        jobs = self._job.jobs
+        job = self._job
         while True:
             self._receive.Start()
-            self._job.wait(self._receive, self._look)
+            job.wait(self._receive, self._look)
             kind, number, values, size = self._head[:4].tolist()
             end = 8 * HEAD + values
             if size:
                 break
-            for child in self._job.children:
-                jobs.Send(self._order[:end], child, between.ORDER)
+            self._pass_on(self._order[:end], between.ORDER)
             packed = self._order[8 * HEAD : end]
             if kind != relay.RUN or self._world is None or not self._world.run_quiet(number, packed):
                 return kind, number, packed.tobytes(), b""
         if end + size <= ROOM:
-            payload, big = self._order[end : end + size], None
-            end += size
+            payload = self._order[end : end + size]
+            self._pass_on(self._order[: end + size], between.ORDER)
         else:
-            payload = big = np.empty(size, np.uint8)
-            jobs.Recv(big, self._job.parent, between.BIG)
-        for child in self._job.children:
-            jobs.Send(self._order[:end], child, between.ORDER)
-            if big is not None:
-                jobs.Send(big, child, between.BIG)
+            payload = np.empty(size, np.uint8)
+            job.wait(job.jobs.Irecv(payload, job.parent, between.BIG), self._watch_order)
+            self._pass_on(self._order[:end], between.ORDER)
+            self._pass_on(payload, between.BIG)
         return kind, number, self._order[8 * HEAD : 8 * HEAD + values].tobytes(), payload.tobytes()
+
+    def _pass_on(self, message: Array, tag: int) -> None:
+        """Sends a part of an order down the tree."""
+        job = self._job
+        job.wait_all([job.jobs.Isend(message, child, tag) for child in job.children], self._watch_order)
+
+    def _watch_order(self) -> None:
+        """Looks around while an order is on its way: a long one takes its time, another machine may be lost."""
+        if self._world is not None:
+            self._world.pulse()
+        self._look()
 
     def _carry_out(self, do: "Callable[[_World], None]") -> None:
         """Carries out an order of a world; what comes after the end of the world is an order to end it."""

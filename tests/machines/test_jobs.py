@@ -478,3 +478,68 @@ def test_ctrl_c_while_messages_are_on_their_way(tmp_path):
     )
     assert job.finish() == ["start", "order", "news", "question", "answer", "done"]
     job.check_nothing_left()
+
+
+@pytest.mark.parametrize("when", ["order", *whole("close")])
+def test_a_machine_that_is_lost_between_calls(when, tmp_path):
+    """The next order is longer than what MPI sends without the receiver; and a world closes that such a machine is part of."""
+    job = start(
+        2,
+        1,
+        """
+        large = np.ones(1_000_000)
+
+        @synk.function(outputs="max")
+        def parent(x, rank):
+            return os.getppid() if rank == 1 else 0
+
+        @synk.function(outputs="sum")
+        def with_large(x):
+            return x.sum() + large[0]
+
+        world = synk.fork(device="cpu")
+        say("agent", int(parent(ROWS, synk.RANK)))
+        while not os.path.exists(os.path.join(os.path.dirname(__file__), "stopped")):
+            time.sleep(0.01)
+        try:
+            with_large(ROWS) if WHEN == "order" else world.close()
+        except synk.RankDied as error:
+            assert "machine 1 (" in str(error), error
+            assert "has not been heard of for 5 s" in str(error), error
+        say("over", world.closed)
+        os._exit(3)
+        """.replace("WHEN", repr(when)),
+        tmp_path,
+    )
+    agent = int(job.expect("agent").split()[1])
+    os.kill(relay_of(agent), signal.SIGSTOP)
+    (tmp_path / "stopped").touch()
+    assert job.expect("over") == "over True"
+    job.finish(code=None)
+    job.check_nothing_left()
+
+
+@pytest.mark.whole
+def test_a_death_beside_large_results(tmp_path):
+    """The results of other ranks of the machine come to nothing."""
+    job = start(
+        2,
+        2,
+        """
+        @synk.function(outputs=None)
+        def large(x, rank):
+            if rank == 2:
+                time.sleep(0.3)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return np.full(20_000, float(rank))
+
+        with synk.fork(device="cpu"):
+            try:
+                large(ROWS, synk.RANK)
+            except synk.RankDied as error:
+                say("died", error.rank)
+        """,
+        tmp_path,
+    )
+    assert job.finish() == ["died 2"]
+    job.check_nothing_left()
