@@ -13,7 +13,7 @@ from synknumba._device import probed, usable_cores
 from synknumba._errors import SynkError
 from synknumba._host.signals import held_signals
 from synknumba._machines.messages import Answers, Ask, End, Finish, Forward, Quit, Scene, Told
-from synknumba._machines.relay import Ended
+from synknumba._machines.relay import Ended, failure
 from synknumba._wire import channel, doorbell
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
 from synknumba._wire.statistics import Tally
@@ -66,7 +66,13 @@ class Agent:
         """Carries out what the relay asks for."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers send Ctrl-C to every process; the script decides
         while True:
-            message, descriptors = channel.receive(self._socket, _nothing)
+            try:
+                message, descriptors = channel.receive(self._socket, _nothing)
+            except ConnectionError:
+                raise
+            except OSError as error:  # commands only come with descriptors
+                self.tell(self._failed(error))
+                continue
             match message:
                 case Scene():
                     self._start(message)
@@ -134,12 +140,18 @@ class Agent:
             self._end()
             self.tell(End())
             return
+        except OSError as error:
+            told = self._failed(error)
         finally:
             channel.close_all(descriptors)
         self.tell(told, given)
         channel.close_all(given)
         if isinstance(message, Forward) and message.is_stop:
             self._end()
+
+    def _failed(self, error: OSError) -> Told:
+        first = 0 if self._world is None else self._world.first
+        return Told(lost=failure(f"the agent of machine {self._index} ({self._host})", error, first, self._host))
 
     def _end(self) -> None:
         if self._world is not None:
@@ -153,8 +165,8 @@ class _World:
 
     def __init__(self, agent: Agent, scene: Scene, index: int, host: str) -> None:
         self._agent, self._scene = agent, scene
-        self._first, self._after = scene.firsts[index : index + 2]
-        count = self._after - self._first
+        self.first, self._after = scene.firsts[index : index + 2]
+        count = self._after - self.first
         self._ended = False
         os.chdir(scene.directory)
         sys.path[:] = scene.path
@@ -168,14 +180,14 @@ class _World:
         scene.state.take_over()
         patience = CROWDED if count + 1 > cores_each(agent.hosts, host) else ROOMY
         self.control = ControlBlock(scene.world_size, patience, lines=count)
-        self._processes = Processes(prefix_output=scene.prefix_output, first=self._first, host=host)
+        self._processes = Processes(prefix_output=scene.prefix_output, first=self.first, host=host)
         tally = Tally(opened=0)
         self._rounds = _AgentRounds(self.control, self._processes, tally, None, lambda: None)
 
     def start(self) -> Sequence[Any]:
         """Forks the ranks, and waits until they are ready; returns their warnings."""
-        scene, count = self._scene, self._after - self._first
-        devices = scene.devices[self._first : self._after]
+        scene, count = self._scene, self._after - self.first
+        devices = scene.devices[self.first : self._after]
         self._processes.start(
             self.control, count, scene.device, devices, profile=scene.profile, random_state=scene.state.python_random
         )
@@ -216,7 +228,7 @@ class _World:
 
     def where(self) -> dict[int, str]:
         """Returns the stacks of the ranks."""
-        return self._processes.where(range(self._first, self._after))
+        return self._processes.where(range(self.first, self._after))
 
     def end(self) -> None:
         """Ends the ranks."""

@@ -1,5 +1,6 @@
 """What the relays of all machines have in common: segments, moves, and the results of Python functions."""
 
+import errno
 import mmap
 import os
 from collections.abc import Callable, Iterable
@@ -12,9 +13,12 @@ from synknumba._machines.between import Between
 from synknumba._machines.routes import Move, Present, Route, row_numbers, table_of
 from synknumba._ops.reduction import UFUNCS
 from synknumba._types import Array
+from synknumba._wire import channel
 from synknumba._wire.messages import Parcel
 from synknumba._wire.program import HostArray, Reduced
 from synknumba._wire.results import FIRST_LEAF
+from synknumba._world.failure import Death
+from synknumba._world.machines import Lost
 
 RESERVE_STEP = 1 << 30  # takes 0.1 s
 RESERVED_KEPT = 1024  # ranges of a segment; taking memory again costs 0.1 ms for a MB
@@ -24,6 +28,20 @@ START, COMMAND, RUN, END, QUIT = range(5)  # kinds of orders
 
 class Ended(Exception):  # noqa: N818  # nothing is wrong
     """Raised while a relay or an agent waits, when the world is ended."""
+
+
+def failure(process: str, error: Exception, rank: int, host: str) -> Lost:
+    """Returns the loss of a machine of which a process cannot go on.
+
+    Args:
+        process: in words, with the machine.
+        error: what has been raised there.
+        rank: the first of the machine.
+        host: its name.
+    """
+    is_crowded = isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}
+    why = channel.NO_DESCRIPTOR if is_crowded else f"{type(error).__name__}: {error}"
+    return Lost(f"{process} failed: {why}", Death(rank, 0, None, host))
 
 
 class Mapped:

@@ -12,6 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
+from synknumba._errors import SharedMemoryError
 from synknumba._host.segment import Segment
 from synknumba._machines import between, relay
 from synknumba._machines.between import HEAD, ROOM, Between, pickled
@@ -50,7 +51,13 @@ class FirstRelay:
     def serve(self) -> None:
         """Serves messages outside worlds."""
         while True:
-            message, descriptors = channel.receive(self._socket, self._watch_parent)
+            try:
+                message, descriptors = channel.receive(self._socket, self._watch_parent)
+            except ConnectionError:
+                raise
+            except OSError as error:  # only a scene comes with descriptors
+                self._refuse(error)
+                continue
             match message:
                 case Scene():
                     self._world(message, descriptors)
@@ -122,8 +129,18 @@ class FirstRelay:
                 found[status.source] = answer
         return found
 
+    def _refuse(self, error: Exception) -> None:
+        host = self._job.hosts[0]
+        reason = relay.failure(f"the relay of machine 0 ({host})", error, 0, host).reason
+        self._tell(Told(refused=SharedMemoryError(reason)))
+
     def _world(self, scene: Scene, descriptors: Sequence[int]) -> None:
-        world = _World(self, self._job, self._socket, scene, descriptors[0])
+        try:
+            memory = Segment.attach(scene.memory[0], descriptors[0], scene.memory[1])
+        except (OSError, MemoryError) as error:
+            self._refuse(error)
+            return
+        world = _World(self, self._job, self._socket, scene, memory)
         try:
             if world.start():
                 world.serve()
@@ -164,12 +181,10 @@ class FirstRelay:
 class _World:
     """The rounds of one world."""
 
-    def __init__(self, first: FirstRelay, job: Between, sock: socket.socket, scene: Scene, fd: int) -> None:
+    def __init__(self, first: FirstRelay, job: Between, sock: socket.socket, scene: Scene, memory: Segment) -> None:
         self._first, self._job, self._socket, self._scene = first, job, sock, scene
         firsts = scene.firsts
-        segment_id, nbytes = scene.memory
         self._line = firsts[1]
-        memory = Segment.attach(segment_id, fd, nbytes)
         self._control = ControlBlock(scene.world_size, Patience(*scene.patience), lines=firsts[1] + 1, segment=memory)
         first.order(relay.START, payload=pickled(scene))
         self._relay = Relay(job, job.jobs.Dup())
@@ -185,7 +200,8 @@ class _World:
         self._waits_since = 0.0
         self.requests: list[Any] = []  # under way
         self._quiet: dict[int, _Quiet] = {}  # programs that send nothing but values, by number
-        self._came: tuple[Forward, list[int]] | None = None  # a command that has come before its round was seen
+        # A command that has come before its round was seen, or why it could not be received.
+        self._came: tuple[Forward, list[int]] | OSError | None = None
 
     def close(self) -> None:
         """Frees memory."""
@@ -217,7 +233,7 @@ class _World:
                     told, descriptors = self._run(number)
             except (OSError, MemoryError) as error:
                 host = self._job.hosts[0]
-                told = Told(lost=Lost(f"the relay of machine 0 ({host}) failed: {error}", Death(0, 0, None, host)))
+                told = Told(lost=relay.failure(f"the relay of machine 0 ({host})", error, 0, host))
             except _Silent as silent:
                 self._job.lose()
                 told = Told(lost=silent.lost)
@@ -252,7 +268,13 @@ class _World:
         """Reads what the coordinator sends outside rounds, or while one is under way."""
         self._first._watch_parent()  # noqa: SLF001
         while self._came is None and select.select([self._socket], [], [], 0)[0]:
-            message, descriptors = channel.receive(self._socket, self._first._watch_parent)  # noqa: SLF001
+            try:
+                message, descriptors = channel.receive(self._socket, self._first._watch_parent)  # noqa: SLF001
+            except ConnectionError:
+                raise
+            except OSError as error:  # commands only come with descriptors
+                self._came = error
+                return
             if isinstance(message, Ask):
                 self._first._tell(Answers(self._first._asked(message.what), message.serial))  # noqa: SLF001
             elif isinstance(message, Quit):
@@ -282,7 +304,10 @@ class _World:
         while self._came is None:
             channel.wait_for(self._socket, self._first._watch_parent)  # noqa: SLF001
             self._look()
-        (message, descriptors), self._came = self._came, None
+        came, self._came = self._came, None
+        if isinstance(came, OSError):
+            raise came
+        message, descriptors = came
         for (segment, nbytes), fd in zip(message.attached, descriptors, strict=True):
             self._relay.memory.add(segment, fd, nbytes)
         if message.route is not None:

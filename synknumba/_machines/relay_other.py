@@ -22,8 +22,6 @@ from synknumba._machines.routes import Move, Present
 from synknumba._types import Array
 from synknumba._wire import channel, doorbell
 from synknumba._wire.control import ControlBlock, Patience
-from synknumba._world.failure import Death
-from synknumba._world.machines import Lost
 
 PULSE_SECONDS = 0.5
 ALONE_SECONDS = 0.1  # how long a relay waits for ranks before it has the agent wait, which sees deaths
@@ -222,8 +220,8 @@ class _World:
     def fail(self, error: Exception) -> None:
         """Tells that this relay cannot go on with the world."""
         host = self._job.hosts[self._job.index]
-        reason = f"the relay of machine {self._job.index} ({host}) failed: {type(error).__name__}: {error}"
-        self.answer(Told(lost=Lost(reason, Death(self._first, 0, None, host))))
+        lost = relay.failure(f"the relay of machine {self._job.index} ({host})", error, self._first, host)
+        self.answer(Told(lost=lost))
 
     # ---- orders
 

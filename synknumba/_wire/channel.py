@@ -20,6 +20,10 @@ from synknumba.simt.internals import dumps
 
 _LENGTH = struct.Struct("<Q")
 MAX_DESCRIPTORS = 128  # Linux passes at most 253 in one message (SCM_MAX_FD)
+NO_DESCRIPTOR = (
+    "the process has no file descriptor left. Every Data and every Variable uses one or two: free some, or raise the limit "
+    "with ulimit -Hn"
+)
 LOOK_SECONDS = 0.05  # how often a blocked transfer checks that the peer is alive
 
 
@@ -85,11 +89,7 @@ def begun(sock: socket.socket, flags: int = 0) -> tuple[int, list[int], bool]:
 
 def no_descriptor() -> OSError:
     """Returns the error for a message whose descriptors the process has no room for."""
-    return OSError(
-        errno.EMFILE,
-        "the process has no file descriptor left. Every Data and every Variable uses one or two: free some, or raise the limit "
-        "with ulimit -Hn",
-    )
+    return OSError(errno.EMFILE, NO_DESCRIPTOR)
 
 
 def receive(sock: socket.socket, watch: Callable[[], None]) -> tuple[Any, list[int]]:

@@ -543,3 +543,60 @@ def test_a_death_beside_large_results(tmp_path):
     )
     assert job.finish() == ["died 2"]
     job.check_nothing_left()
+
+
+def test_processes_without_a_descriptor(tmp_path):
+    """The call says what to do, and the job goes on."""
+    job = start(
+        2,
+        1,
+        """
+        import resource
+
+        def relay_of(pid):
+            for child in open(f"/proc/{pid}/task/{pid}/children").read().split():
+                if open(f"/proc/{child}/comm").read().strip() == "synk-relay":
+                    return int(child)
+
+        @synk.function(outputs="max")
+        def parent(x, rank):
+            return os.getppid() if rank == 1 else 0
+
+        @synk.function(outputs=None)
+        def large(x):
+            return np.full(20_000, 1.0)
+
+        def limited(pid, call):
+            there = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+            full = next(fd for fd in range(1000) if fd not in there)
+            old = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (full, old[1]))
+            try:
+                call()
+            except (synk.RankDied, synk.SharedMemoryError) as error:
+                assert "has no file descriptor left. Every Data" in str(error), error
+                assert "free some, or raise the limit" in str(error), error
+                say(str(error).split(" (")[0], type(error).__name__)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, old)
+
+        fork = lambda: synk.fork(device="cpu", timeout=30.0)
+        relay = relay_of(os.getpid())
+        limited(relay, fork)
+        with fork():
+            agent = int(parent(ROWS, synk.RANK))
+        for pid in (relay, agent, relay_of(agent)):
+            for call in (total, large):
+                with fork():
+                    x, y = synk.data(ROWS), synk.data(np.arange(5.0))
+                    assert total(x) == ROWS.sum()
+                    limited(pid, lambda: call(x if call is large else y))
+        with fork():
+            assert total(ROWS) == ROWS.sum()
+        say("done")
+        """,
+        tmp_path,
+    )
+    where = ("the relay of machine 0", "the agent of machine 1", "the relay of machine 1")
+    died = [f"{one} RankDied" for one in where for _ in range(2)]
+    assert job.finish() == ["the relay of machine 0 SharedMemoryError", *died, "done"]
+    job.check_nothing_left()
