@@ -99,8 +99,8 @@ class Coordinator:
             devices=devices,
             profile=profile,
             prefix_output=prefix_output,
-            directory=os.getcwd(),
-            path=tuple(sys.path),
+            directory=_working_directory(),
+            path=tuple(str.__str__(entry) for entry in sys.path if isinstance(entry, str)),  # imports skip all others
             environment={name: value for name, value in changed.items() if value != self._environment.get(name)},
             state=ScriptState.now(),
             memory=(segment.id, segment.size),
@@ -240,6 +240,14 @@ class Coordinator:
             f"the relay of machine 0 ({self.hosts[0]}), which serves the other machines, has ended; see what it has printed. "
             "Start the job again"
         )
+
+
+def _working_directory() -> str:
+    """Returns the working directory of the script; the root if it was deleted, where ranks of this machine go, too."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"
 
 
 def _no_limit() -> None:

@@ -25,7 +25,12 @@ from synknumba._world import engine
 from synknumba._world import machines as machines_module
 from synknumba._world.machines import LAUNCHERS
 
-_OF_LAUNCHERS = ("PMI_", "PMI2_", "PMIX_", "PRTE_", "OMPI_COMM_", "OMPI_UNIVERSE_", "MPI_LOCAL", "HYDI_", "MPIR_")
+# Beginnings of their variables. Of Slurm's only the one that tells a step of several processes: the others tell of the job, in
+# which the script may start steps.
+_OF_LAUNCHERS = (
+    *("PMI_", "PMI2_", "PMIX_", "PRTE_", "OMPI_COMM_", "OMPI_UNIVERSE_", "MPI_LOCAL", "HYDI_", "MPIR_", "MV2_COMM_"),
+    "SLURM_STEP_NUM_TASKS",
+)
 
 
 def launched() -> tuple[int, str]:
@@ -86,7 +91,10 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
 
 
 def _forget_launcher() -> None:
-    """Removes variables of the launcher, which the relay has: MPI in the script, or in ranks, is then one of its own."""
+    """Removes variables of the launcher, which the relay has.
+
+    MPI in the script, or in ranks, is then one of its own, and what they start with `synknumba run` runs alone.
+    """
     for name in [name for name in os.environ if name.startswith(_OF_LAUNCHERS)]:
         del os.environ[name]
 

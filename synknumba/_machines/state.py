@@ -50,9 +50,10 @@ class ScriptState:
         """Returns the state of this process."""
         umask = os.umask(0o77)
         os.umask(umask)
+        file = getattr(sys.modules.get("__main__"), "__file__", None)
         return cls(
-            argv=tuple(sys.argv),
-            file=getattr(sys.modules.get("__main__"), "__file__", None),
+            argv=tuple(str.__str__(one) if isinstance(one, str) else str(one) for one in sys.argv),  # no class of the script
+            file=file if type(file) is str else None,
             python_random=random.getstate(),
             numpy_random=np.random.get_state(),  # noqa: NPY002  # that of functions that use it
             errors=np.geterr(),

@@ -600,3 +600,52 @@ def test_processes_without_a_descriptor(tmp_path):
     died = [f"{one} RankDied" for one in where for _ in range(2)]
     assert job.finish() == ["the relay of machine 0 SharedMemoryError", *died, "done"]
     job.check_nothing_left()
+
+
+def test_a_script_with_unusual_surroundings(tmp_path):
+    """A removed working directory, classes of its own in `sys.path` and `sys.argv`, and `synknumba run` as a subprocess."""
+    inner = tmp_path / "inner.py"
+    inner.write_text(
+        "import numpy as np, synknumba as synk\n"
+        "f = synk.function(lambda x: x.sum(), outputs='sum')\n"
+        "with synk.fork(2, device='cpu') as world:\n"
+        "    print(world.world_size, f(np.arange(5.0)))\n"
+    )
+    job = start(
+        2,
+        1,
+        """
+        import subprocess, tempfile
+
+        class Text(str):
+            pass
+
+        class Other:
+            pass
+
+        told = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "synknumba", "run", sys.argv[0].replace("script.py", "inner.py")],
+            capture_output=True, text=True, timeout=60,
+        )
+        assert told.returncode == 0, told.stderr
+        say(told.stdout.strip())
+
+        sys.path += [Text("/text"), Other(), b"/bytes"]
+        sys.argv.append(Text("argument"))
+        folder = tempfile.mkdtemp()
+        os.chdir(folder)
+        os.rmdir(folder)
+
+        @synk.function(outputs=None)
+        def found(x):
+            return repr((os.getcwd(), "/text" in sys.path, sys.argv[-1]))
+
+        with synk.fork(device="cpu", timeout=30.0):
+            say(*found(ROWS))
+        """,
+        tmp_path,
+        SLURM_STEP_NUM_TASKS="2",
+        SLURM_PROCID="0",
+    )
+    assert job.finish() == ["2 10.0", "('/', True, 'argument') ('/', True, 'argument')"]
+    job.check_nothing_left()
