@@ -5,15 +5,19 @@ A command is added by a module in `_commands` and its name in `_COMMANDS`; if it
 
 import argparse
 import difflib
+import io
 import os
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from synknumba import __version__
 from synknumba._commands import bench, cache, check, completion, doctor, info, run, trace
 from synknumba._commands.terminal import FAILED, INTERRUPTED, SUCCESS, CommandError, show_what_can_be_shown
 from synknumba._errors import SynkError
+from synknumba._machines import launch
 
 _COMMANDS = {
     "info": info,
@@ -35,12 +39,7 @@ a problem or an error was found; 2 if the command could not do its work."""
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command, and returns the exit status; `argv` is without the program's name, None for the process's own."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    parser = make_parser()
-    if argv and not argv[0].startswith("-") and argv[0] not in _COMMANDS:
-        close = difflib.get_close_matches(argv[0], _COMMANDS, 1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        parser.error(f"there is no command {argv[0]!r}; {hint}commands: {', '.join(_COMMANDS)}")
-    told = parser.parse_args(argv)
+    told = _parsed_elsewhere(argv) if launch.index() > 0 else _parsed(argv)
     try:
         if told.command in _SCRIPTS:
             return int(told.run(told))
@@ -59,6 +58,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _parsed(argv: list[str]) -> argparse.Namespace:
+    parser = make_parser()
+    if argv and not argv[0].startswith("-") and argv[0] not in _COMMANDS:
+        close = difflib.get_close_matches(argv[0], _COMMANDS, 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        parser.error(f"there is no command {argv[0]!r}; {hint}commands: {', '.join(_COMMANDS)}")
+    return parser.parse_args(argv)
+
+
+def _parsed_elsewhere(argv: list[str]) -> argparse.Namespace:
+    """Parses arguments on a machine other than the first of a job, which tells what is wrong with them."""
+    try:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            return _parsed(argv)
+    except SystemExit as end:
+        if end.code:
+            time.sleep(launch.TELL_SECONDS)
+        raise
+
+
 def make_parser(program: str | None = None) -> argparse.ArgumentParser:
     """Returns the parser of all commands; `program` is the name of the program, by default as it was started."""
     if program is None:
@@ -68,6 +87,7 @@ def make_parser(program: str | None = None) -> argparse.ArgumentParser:
         description="Inspects, measures and checks synknumba's installation and scripts, and runs scripts on several machines.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"synknumba {__version__}")
     parser.set_defaults(make_parser=make_parser)  # for `completion`

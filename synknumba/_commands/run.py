@@ -1,6 +1,7 @@
 """`synknumba run`: a script on one machine, or on all machines of a job."""
 
 import argparse
+from typing import NoReturn
 
 from synknumba._commands.terminal import Subparsers, add_command, completed, positive
 from synknumba._machines import launch
@@ -26,14 +27,23 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--ranks-per-node", type=positive, metavar="K", help="ranks on each machine; default: one for each device"
     )
+    parser.add_argument("-c", action=_Code, nargs="?", help=argparse.SUPPRESS)
     add_script(parser)
+
+
+class _Code(argparse.Action):
+    """Refuses `-c`, which `python` has."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        parser.error("-c is for python alone: write the code to a file, as ranks need its source, and name the file")
 
 
 def add_script(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of a command that runs a script: its path, or with -m its module, and its arguments."""
     parser.add_argument("-m", action="store_true", dest="is_module", help="take SCRIPT as the name of a module")
-    completed(parser.add_argument("script", metavar="SCRIPT", help="a Python file"))
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="of the script")
+    completed(parser.add_argument("script", metavar="SCRIPT", help="a Python file, or a folder with __main__.py"))
+    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="of the script")
+    rest.required = False  # argparse before Python 3.12 asks for it where SCRIPT is missing
 
 
 def _run(told: argparse.Namespace) -> int:

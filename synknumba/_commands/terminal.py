@@ -51,6 +51,7 @@ def add_command(
         description=description,
         epilog=f"examples:\n{lines}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # an option that is added later would make them ambiguous
     )
     parser.set_defaults(run=run)
     return parser

@@ -25,6 +25,8 @@ from synknumba._world import engine
 from synknumba._world import machines as machines_module
 from synknumba._world.machines import LAUNCHERS
 
+TELL_SECONDS = 5.0  # for the first machine to say what is wrong: launchers end all processes when one has failed
+
 # Beginnings of their variables. Of Slurm's only the one that tells a step of several processes: the others tell of the job, in
 # which the script may start steps.
 _OF_LAUNCHERS = (
@@ -35,10 +37,22 @@ _OF_LAUNCHERS = (
 
 def launched() -> tuple[int, str]:
     """Returns how many processes a launcher has started, and the variable that says so; 1 and "" if none has."""
-    for size, index in LAUNCHERS:
-        if os.environ.get(size, "").isdigit() and os.environ.get(index, "").isdigit():
-            return int(os.environ[size]), size
-    return 1, ""
+    size, _ = _variables()
+    return (int(os.environ[size]), size) if size else (1, "")
+
+
+def index() -> int:
+    """Returns the number of this process among those that a launcher has started; 0 if none has."""
+    _, number = _variables()
+    return int(os.environ[number]) if number else 0
+
+
+def _variables() -> tuple[str, str]:
+    """Returns the names of the variables with the number of processes and that of this one; "" if no launcher has set any."""
+    for names in LAUNCHERS:
+        if all(os.environ.get(name, "").isdigit() for name in names):
+            return names
+    return "", ""
 
 
 def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is_module: bool = False) -> int:
@@ -56,6 +70,7 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return _refused("torchrun starts no MPI; use mpiexec or srun")
     size, variable = launched()
+    is_first = index() == 0
     if size == 1:
         if ranks_per_node is not None:
             machines_module.ranks_alone[:] = [ranks_per_node]
@@ -73,10 +88,11 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
     if not ready.problem and len(ready.hosts) != size:
         return _refused(
             f"the launcher has started {size} processes ({variable}={size}), but MPI knows {len(ready.hosts)}: mpi4py uses "
-            "another MPI than the launcher's. Start the script with the mpiexec of that MPI, or install an mpi4py for this one"
+            "another MPI than the launcher's. Start the script with the mpiexec of that MPI, or install an mpi4py for this one",
+            is_told=is_first,
         )
     if ready.problem:
-        return _refused(ready.problem)
+        return _refused(ready.problem, is_told=is_first)
     if ready.index > 0:
         try:
             Agent(sock, ready.index, ready.hosts).serve()
@@ -99,8 +115,12 @@ def _forget_launcher() -> None:
         del os.environ[name]
 
 
-def _refused(problem: str, code: int = 1) -> int:
-    sys.stderr.write(f"synknumba run: {problem}\n")
+def _refused(problem: str, code: int = 1, *, is_told: bool = True) -> int:
+    """Returns the exit code for what cannot be run; says why, or gives another machine the time to."""
+    if is_told:
+        sys.stderr.write(f"synknumba run: {problem}\n")
+    else:
+        time.sleep(TELL_SECONDS)
     return code
 
 
@@ -118,10 +138,12 @@ def _run_script(script: str, arguments: Sequence[str], *, is_module: bool) -> in
             runpy.run_module(script, run_name="__main__", alter_sys=True)
             return 0
         path = Path(script)
+        if path.is_dir():
+            path /= "__main__.py"
         try:
             text = path.read_bytes()
         except OSError as error:
-            return _refused(f"cannot read {script}: {error.strerror}", 2)
+            return _refused(f"cannot read {path}: {error.strerror}", 2)
         code = compile(text, str(path), "exec")
         sys.path[0] = str(path.resolve().parent)
         main = types.ModuleType("__main__")

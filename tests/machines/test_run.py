@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from synknumba._cli import main
 from synknumba._machines import launch
 from tests.environment import environment
 
@@ -100,6 +102,45 @@ def test_what_cannot_run(tmp_path):
     code, _, errors = run("none.py", folder=tmp_path)
     assert code == 2
     assert "none.py" in errors
-    code, _, errors = run("--ranks-per-node", "0", "script.py", folder=tmp_path)
+    code, _, errors = run(".", folder=tmp_path)
     assert code == 2
-    assert "must be at least 1" in errors
+    assert "cannot read __main__.py" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--ranks-per-node", "0", "script.py"], "must be at least 1, got 0"),
+        (["--ranks-per-node", "x", "script.py"], "must be a whole number of at least 1, got 'x'"),
+        ([], "the following arguments are required: SCRIPT\n"),
+        (["-c", "print(1)"], "write the code to a file"),
+        (["--ranks", "1", "script.py"], "unrecognized arguments: --ranks"),
+    ],
+)
+def test_usage(arguments, told, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["run", *arguments])
+    assert end.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_folder(tmp_path):
+    """With a `__main__.py`, as `python` runs it."""
+    (tmp_path / "beside.py").write_text("VALUE = 5\n")
+    (tmp_path / "__main__.py").write_text("import sys, beside\nprint(sys.argv, beside.VALUE, sys.path[0], __file__)\n")
+    code, out, errors = run(tmp_path, 3, folder="/")
+    assert (code, errors) == (0, "")
+    assert out == f"{[str(tmp_path), '3']} 5 {tmp_path} {tmp_path / '__main__.py'}\n"
+
+
+def test_usage_on_another_machine(monkeypatch, capsys):
+    """The first one tells of it, before its launcher ends all."""
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "1")
+    with pytest.raises(SystemExit) as end:
+        main(["run"])
+    assert end.value.code == 2
+    assert slept == [launch.TELL_SECONDS]
+    assert capsys.readouterr() == ("", "")
