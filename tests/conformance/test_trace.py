@@ -114,7 +114,7 @@ def test_steps_parts_and_imbalance(world):
     last = world.world_size - 1
     assert told.ranks[f"rank {last}"] >= 0.02 * last
     if last:
-        assert told.imbalance == pytest.approx(2 * last / (last + 1), rel=0.5)
+        assert 1.3 < told.imbalance < 2.1  # 2, but for what ranks take to begin
 
 
 def test_a_submitted_call_an_error_and_a_ring_that_is_full(world):
