@@ -258,8 +258,8 @@ FAULTS = (
     Fault(
         "call-plan-of-other-shards",
         "synknumba/_call/options.py",
-        "return (self.num_slices, self.subset, self.solo, self.shards)",
-        "return (self.num_slices, self.subset, self.solo)",
+        "return (self.num_slices, self.subset, self.solo, self.shards, bool(self.progress))",
+        "return (self.num_slices, self.subset, self.solo, bool(self.progress))",
         ("tests/conformance/test_shards.py",),
     ),
     Fault(

@@ -264,11 +264,11 @@ def test_gradients_of_digits_are_differences(digits, model):
 @pytest.mark.parametrize(
     "name",
     [
-        "ising.py",
+        "heat.py",
         *whole(
             "option_pricing.py",
+            "ising.py",
             "histogram.py",
-            "heat.py",
             "wave.py",
             "ising_divided.py",
             "conjugate_gradients.py",

@@ -162,7 +162,7 @@ def test_rows_that_lie_together_of_all_sizes(machine, gpu, nbytes, known):
     assert buffer.store is None
     buffer.load()
     np.testing.assert_array_equal(place.found(buffer.array), host)
-    is_kernel = buffer.load.func is gpu.code._launch
+    is_kernel = buffer.load.func is gpu.code.launch_own
     assert is_kernel == (known and gpu.memory.SMALLEST_MOVED <= nbytes <= gpu.memory.LARGEST_MOVED)
 
 
