@@ -10,11 +10,11 @@ from numba import cuda
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
-from tests.quick import whole
 from synknumba._device import probe
 from synknumba._variables import collective_plans
 from tests.conformance.conftest import COLLECTIVE_ROWS, FOUR, LINKED, REPLAYED, REPLAYED_LINKED
 from tests.conformance.variables.ranks import RECORD
+from tests.quick import whole as left_out
 
 pytestmark = pytest.mark.usefixtures("usable")
 
@@ -530,7 +530,7 @@ def test_what_has_no_sense_with_a_halo(world):
 # ---- another world
 
 
-@pytest.mark.parametrize("periodic", [False, *whole(True)])
+@pytest.mark.parametrize("periodic", [False, *left_out(True)])
 def test_another_world_keeps_halos(fork_row, periodic):
     with fork_row() as world:
         size = world.world_size
