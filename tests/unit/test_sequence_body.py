@@ -239,7 +239,8 @@ def test_names_that_calls_do_not_have():
 
     u = synk.variable(np.zeros(2))
     for name, near in (("evry", "every"), ("time", "times"), ("untl", "until")):
-        says = rf"no parameter '{name}'; it has u, and calls have the options times, every, until, progress\. Did you mean {near}\?"
+        options = "times, every, until, progress"
+        says = rf"no parameter '{name}'; it has u, and calls have the options {options}\. Did you mean {near}\?"
         with pytest.raises(synk.ArgumentError, match=says):
             steps.plan(u, world_size=2, **{name: 2})
 
