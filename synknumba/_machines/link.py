@@ -9,6 +9,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, final
 
 from synknumba._host.signals import held_signals
@@ -41,14 +42,19 @@ class Link:
             with held_signals():
                 channel.begin(self._socket, len(payload), descriptors)
                 self._unsent = memoryview(payload)
+                self._send_part()  # all of a short message: nothing may follow that would send the rest
             self._send_rest(watch)
 
     def _send_rest(self, watch: Callable[[], None]) -> None:
         while self._unsent:
             self._await(select.POLLOUT, watch)
             with held_signals():
-                sent = self._socket.send(self._unsent, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-                self._unsent = self._unsent[sent:]
+                self._send_part()
+
+    def _send_part(self) -> None:
+        with suppress(BlockingIOError):
+            sent = self._socket.send(self._unsent, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self._unsent = self._unsent[sent:]
 
     def _await(self, event: int, watch: Callable[[], None]) -> None:
         def look() -> None:
