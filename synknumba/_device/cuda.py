@@ -38,6 +38,7 @@ from synknumba._device.cuda_steps import (
     all_on_stream,
     copy_in,
     copy_out,
+    copy_within,
     keeping,
     under,
 )
@@ -155,8 +156,7 @@ class CudaDevice(Device):
         return typed(memory + offset, dtype, shape)
 
     def copy(self, target: Any, source: Any) -> Step:
-        places, kind = (address_of(target), address_of(source)), runtime.memcpyDeviceToDevice
-        return keeping(OnStream(runtime.memcpyAsync, *places, source.nbytes, kind, self.stream.ptr), target, source)
+        return copy_within(target, source, self.stream)
 
     def upload(self, target: Any, host: Array) -> Step:
         self._locked.reaches(host)

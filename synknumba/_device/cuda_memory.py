@@ -24,7 +24,7 @@ from cupy.cuda import runtime
 from synknumba._device.base import Buffer, Gather, LineRows, SliceSteps, Step, Workspace, read_rows
 from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_code import gather_line, move_rows
-from synknumba._device.cuda_steps import NOT_READY, Join, OnStream, StoreToHost, address_of, copy_in, copy_out, keeping
+from synknumba._device.cuda_steps import NOT_READY, Join, OnStream, StoreToHost, copy_in, copy_out, copy_within, keeping
 from synknumba._host.stored import Reader
 from synknumba._ops.rows import InLine, Listed, Range, Rows, Selection
 from synknumba._types import Array, Shape
@@ -192,9 +192,7 @@ class CudaWorkspace(Workspace):
 
         def ahead() -> tuple[Gather, Step]:
             kept = self.scratch(None, array.dtype, array.shape)
-            places, kind = (address_of(array), address_of(kept)), runtime.memcpyDeviceToDevice
-            taking = OnStream(runtime.memcpyAsync, *places, array.nbytes, kind, work.ptr)
-            return gather_line(host, rows, kept, load), keeping(taking, array, kept)
+            return gather_line(host, rows, kept, load), copy_within(array, kept, work)
 
         return LineRows(array, gather_line(host, rows, array, work), ahead)
 

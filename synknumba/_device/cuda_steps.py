@@ -112,6 +112,12 @@ def copy_in(array: Any, host: int, stream: Any) -> OnStream:
     return keeping(OnStream(runtime.memcpyAsync, address_of(array), host, array.nbytes, kind, stream.ptr), array)
 
 
+def copy_within(target: Any, source: Any, stream: Any) -> OnStream:
+    """Returns a step that copies a device array to another."""
+    places, kind = (address_of(target), address_of(source)), runtime.memcpyDeviceToDevice
+    return keeping(OnStream(runtime.memcpyAsync, *places, source.nbytes, kind, stream.ptr), target, source)
+
+
 def copy_out(host: int, array: Any, stream: Any, *, reached: bool) -> StoreToHost:
     """Returns a step that copies a device array to a host address; `reached` if the memory there is page-locked."""
     make, kind = CopyOut if reached else StoreToHost, runtime.memcpyDeviceToHost

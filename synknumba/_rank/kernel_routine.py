@@ -7,7 +7,7 @@ around the launches.
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
@@ -121,15 +121,18 @@ class KernelRoutine(Routine):
         """The scalars of a call, by position among the launches' arguments."""
         return self._dynamic
 
+    def dynamic_at(self, offset: int) -> Iterator[tuple[int, Dynamic]]:
+        """Yields positions and parameters of the scalar at an offset among the packed values."""
+        for position, param in self._dynamic.items():
+            if struct.calcsize("<" + self.program.values[: param.index]) == offset:
+                yield position, param
+
     def places_of(self, offset: int, among: Sequence[Scalar]) -> list[Scalar]:
         """Returns the places that have the scalar at an offset among the packed values, if compiled code can write it there."""
-        formats = self.program.values
         positions = {
             position
-            for position, param in self._dynamic.items()
-            if struct.calcsize("<" + formats[: param.index]) == offset
-            and not param.is_complex
-            and (param.dtype is None or np.dtype(param.dtype).name in {"int64", "float64", "float32"})
+            for position, param in self.dynamic_at(offset)
+            if not param.is_complex and (param.dtype is None or np.dtype(param.dtype).name in {"int64", "float64", "float32"})
         }
         return [place for place in among if place.position in positions]
 

@@ -391,10 +391,9 @@ class SequenceTable(FormulaRows):
         if part.formulas and len(calls) != routine.launches:  # Python launches, with arguments that it renews
             return None
         for offset, letter, formula in part.formulas:
-            for position, param in routine.dynamic.items():
-                if struct.calcsize("<" + routine.program.values[: param.index]) == offset:
-                    for call in calls:
-                        self._renew(call, position, param, letter, formula, part.name)
+            for position, param in routine.dynamic_at(offset):
+                for call in calls:
+                    self._renew(call, position, param, letter, formula, part.name)
         return steps
 
     # ---- numbers
