@@ -319,6 +319,7 @@ class SequenceRoutine(Repeated):
         """Returns a callable that runs the parts of a stretch once, and waits for them."""
         position, wait, last = self._shown(word), wait_of(group), group[-1]
         assert isinstance(last, Part)  # loops are in no stretch
+        names = ", ".join(one.name for one in group)  # for traces
 
         def action() -> None:
             position[word] = shown
@@ -326,7 +327,10 @@ class SequenceRoutine(Repeated):
                 self._await(wait)
             step = int(self._numbers.steps[depth])
             with self._in(stretch):
-                stretch.run(step, 1)
+                if spans.active is None:
+                    stretch.run(step, 1)
+                else:
+                    spans.active.run_one(partial(stretch.run, step, 1), names, at=step)
             self._count += len(group)
             if last.shows:
                 sequence_waits.show_count(self._address, self.place.rank, self._count)

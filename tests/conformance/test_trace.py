@@ -97,6 +97,7 @@ def test_calls_and_rounds(world):
 def test_steps_parts_and_imbalance(world):
     x, v = synk.data(np.arange(1000.0)), synk.variable(np.ones(3))
     loop(x, v, times=2)
+    nap(0.0, synk.RANK)
     with synk.trace() as made:
         for _ in range(3):
             rows(x, batch=np.arange(0, 1000, 7))
