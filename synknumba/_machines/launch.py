@@ -231,9 +231,9 @@ def _relay(sock: socket.socket, parent: int) -> None:
     is_hydra = "PMI_FD" in os.environ and "SLURM_STEP_ID" not in os.environ
     if not is_hydra:
         job.mpi.Finalize()
+    this_process.end_with_parent(wanted=False)  # before its parent may end: without the end of this MPI, others wait for it
     with suppress(OSError):  # the script or the agent was ended meanwhile
         channel.send(sock, channel.pack(Quit()), (), _nothing)
-    this_process.end_with_parent(wanted=False)
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):  # launchers wait until all processes have closed them
         os.dup2(null, stream)

@@ -1,7 +1,8 @@
 """Starts scripts under mpiexec, with a "machine" for each process, and sees what they leave behind.
 
 The machines of a job are one here: each has an agent, a relay and ranks of its own, and shares nothing with others that the
-product knows of. A job leads a session of its own, so that whatever is left of it is found.
+product knows of. A variable of the environment marks the processes of a job, so that whatever is left of it is found: launchers
+start theirs in sessions of their own.
 """
 
 import os
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import textwrap
 import time
+import uuid
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -58,7 +61,10 @@ class Job:
     def __init__(self, machines: int, ranks: int, arguments: list[str], folder: Path, **variables: str) -> None:
         self.out, self.errors = folder / "out.txt", folder / "errors.txt"
         command = [*launcher(), "-n", str(machines), sys.executable, "-m", "synknumba", "run", "--ranks-per-node", str(ranks)]
-        variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **variables}
+        allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        self.mark = f"SYNK_TEST_JOB={uuid.uuid4()}"
+        name, value = self.mark.split("=")
+        variables = {**allowed, name: value, "PYTHONFAULTHANDLER": "1", **variables}  # the last for `stacks`
         with self.out.open("wb") as out, self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [*command, *arguments],
@@ -95,21 +101,19 @@ class Job:
         try:
             found = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
+            processes = self.stacks()
             self.kill()
-            raise AssertionError(f"the job did not end within {seconds} s:\n{self.told}") from None
+            raise AssertionError(f"the job did not end within {seconds} s:\n{processes}\n{self.told}") from None
         assert found != 0 if code is None else found == code, (found, self.told)
         return self.lines()
 
     def left(self) -> list[str]:
-        """The processes of the job's session that are there, but mpiexec."""
+        """The processes of the job that are there, but mpiexec."""
         found = []
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                fields = path.read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[3]) == self.process.pid and fields[0] != "Z":
-                found.append(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):  # it has ended, or is another user's
+                if self.mark.encode() in path.read_bytes().split(b"\0") and int(path.parent.name) != self.process.pid:
+                    found.append(path.parent.name)
         return found
 
     def check_nothing_left(self, seconds: float = 10.0) -> None:
@@ -122,10 +126,36 @@ class Job:
             self.kill()
         assert not left, left
 
+    def stacks(self) -> str:
+        """Has the processes of the job print their stacks, which ends them; returns which there were.
+
+        A relay that has no more to do but to end its MPI prints nothing.
+        """
+        told, ours = [], []
+        for pid in (*self.left(), str(self.process.pid)):
+            with suppress(OSError):
+                name, waits = (Path("/proc", pid, what).read_text().strip() for what in ("comm", "wchan"))
+                told.append(f"{pid} {name} ({waits})")
+                if name.startswith(("python", "synk")):
+                    ours.insert(0 if name == "synk-relay" else len(ours), pid)  # which ends with its parent
+                else:
+                    os.kill(int(pid), signal.SIGSTOP)  # a launcher would end the others before they have printed
+        for pid in ours:
+            with suppress(OSError):
+                os.kill(int(pid), signal.SIGABRT)
+                time.sleep(0.1)
+        for pid in {line.split()[0] for line in told} - {*ours}:
+            with suppress(OSError):
+                os.kill(int(pid), signal.SIGCONT)  # and they pass on what has been printed
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(10.0)
+        return "\n".join(told)
+
     def kill(self) -> None:
         """Ends all processes of the job."""
-        for pid in self.left():
-            os.kill(int(pid), signal.SIGKILL)
+        for pid in (*self.left(), self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
         self.process.wait(10.0)
 
 
