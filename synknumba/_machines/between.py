@@ -25,7 +25,11 @@ LOOK_SECONDS = 0.05  # how often a wait calls its `watch`
 
 ABORT_SECONDS = 5  # MPI's own end of a job may wait for a machine that is lost
 
-ORDER, BIG, ANSWER, ROWS, BACK, PULSE, QUESTION, REPLY = range(11, 19)  # tags
+ORDER, BIG, ANSWER, ROWS, BACK, PULSE, QUESTION, REPLY, LIVES = range(11, 20)  # tags
+
+LIVES_SECONDS = 1.0  # after which the first relay, if it has sent no order, tells the others that it lives
+ORPHAN_SECONDS = 20.0  # after which a machine that has not heard of the first one counts itself as lost
+LONGEST_LOOK = 1.0  # of a process that was stopped: it has not looked meanwhile
 
 # Words before an order: kind, number, bytes of values, bytes of a payload. Before an answer: 0, ranks, bytes of small results
 # of each, bytes of news.
@@ -46,6 +50,10 @@ class Between:
         self.mpi = MPI
         self.serial = 0  # of the last question
         self.is_lost = False  # whether a machine is
+        self.spoke = 0.0  # when the first relay has sent an order, or that it lives
+        self.silence = 0.0  # seconds in which another relay has heard nothing of it
+        self._looked = time.monotonic()
+        self._byte = np.zeros(1, np.uint8)
         self.jobs: Any = MPI.COMM_WORLD.Dup()  # for orders outside worlds
         self.index, self.count = self.jobs.rank, self.jobs.size
         low = self.index & -self.index or 1 << 62
@@ -78,6 +86,24 @@ class Between:
             if now - began > YIELD_SECONDS:
                 time.sleep(nap)
                 nap = min(nap * 1.5, LONGEST_NAP)
+
+    def tell_lives(self) -> None:
+        """Tells all other relays now and then that the first one lives."""
+        now = time.monotonic()
+        if now - self.spoke > LIVES_SECONDS:
+            self.spoke = now
+            for machine in range(1, self.count):
+                self.jobs.Isend(self._byte, machine, LIVES).Free()
+
+    def hears_first(self) -> bool:
+        """Returns whether the first machine has been heard of lately: without it nothing would end the ranks of this one."""
+        now = time.monotonic()
+        self.silence += min(now - self._looked, LONGEST_LOOK)
+        self._looked = now
+        while self.jobs.Iprobe(source=0, tag=LIVES):
+            self.jobs.Recv(self._byte, 0, LIVES)
+            self.silence = 0.0
+        return self.silence < ORPHAN_SECONDS
 
     def lose(self) -> None:
         """Notes that a machine is lost: MPI is of no use any more, and this process outlives the script, to end the job."""

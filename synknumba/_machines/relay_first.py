@@ -72,8 +72,13 @@ class FirstRelay:
                 case End():  # of a world that has ended by itself
                     self._tell(End())
 
+    def lives(self) -> bool:
+        """Tells the other machines that this one lives; returns whether the coordinator does."""
+        self._job.tell_lives()
+        return os.getppid() == self.coordinator
+
     def _watch_parent(self) -> None:
-        if os.getppid() != self.coordinator:
+        if not self.lives():
             raise Ended
 
     def _tell(self, message: object, descriptors: Sequence[int] = ()) -> None:
@@ -104,6 +109,7 @@ class FirstRelay:
         if payload is not None and not fits:
             parts.append((payload, between.BIG))
         jobs = self._job.jobs
+        self._job.spoke = time.monotonic()
         sends = [(jobs.Isend(part, child, tag), part) for child in self._job.children for part, tag in parts]
         self._unsent += sends  # kept, with the buffers, if the wait is left
         self._job.wait_all([request for request, _ in sends], watch or self._watch_parent)
@@ -261,7 +267,7 @@ class _World:
             if number != doorbell.NO_COMMAND:
                 return number
             self._look()
-            if not control.sleep_line(self._line, sequence, self._first.coordinator):
+            if not control.sleep_line(self._line, sequence, self._first.lives):
                 raise Ended
 
     def _look(self) -> None:
@@ -334,7 +340,7 @@ class _World:
     def _run(self, number: int) -> tuple[Told | None, list[int]]:
         quiet = self._quiet.get(number)
         if quiet is not None:
-            self._waits_since = time.monotonic()
+            self._waits_since = self._job.spoke = time.monotonic()
             quiet.send(self._watch)
             return self._heard(number, self._hear_all(number, started=True))
         route = self._relay.routes[number]

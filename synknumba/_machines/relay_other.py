@@ -3,6 +3,7 @@
 import os
 import pickle
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -72,6 +73,7 @@ class OtherRelay:
         while True:
             self._receive.Start()
             job.wait(self._receive, self._look)
+            job.silence = 0.0
             kind, number, values, size = self._head[:4].tolist()
             end = 8 * HEAD + values
             if size:
@@ -113,9 +115,17 @@ class OtherRelay:
             self._world.fail(error)
 
     def watch_parent(self) -> None:
-        """Ends this process with the agent's."""
+        """Ends this process with the agent's, and where the first machine is not heard of any more."""
         if os.getppid() != self._agent:
             os._exit(1)
+        if not self._job.hears_first():
+            (first, *_), index = self._job.hosts, self._job.index
+            sys.stderr.write(
+                f"synknumba run: machine {index} ({self._job.hosts[index]}) has not heard of machine 0 ({first}) for "
+                f"{between.ORPHAN_SECONDS:.0f} s, and ends\n"
+            )
+            sys.stderr.flush()
+            os._exit(1)  # the agent, and the ranks with it, end with their relay
 
     @property
     def order_waits(self) -> bool:

@@ -161,7 +161,7 @@ class Rank:
                 if spans.active is not None:
                     doorbell_module.see(control.base, config.line)
                 return number
-            if not control.sleep_line(config.line, sequence, config.coordinator):
+            if not control.sleep_line(config.line, sequence, lambda: os.getppid() == config.coordinator):
                 return None
 
     def _pack(self, news: messages.News | None, descriptors: list[int]) -> tuple[bytes, list[int]]:

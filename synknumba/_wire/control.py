@@ -20,6 +20,7 @@ import ctypes
 import errno
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -188,12 +189,12 @@ class ControlBlock:
         """Whether every line has answered the last round."""
         return bool(doorbell.read(self.base, doorbell.ARRIVED) == self.lines)
 
-    def sleep_line(self, line: int, sequence: int, coordinator: int) -> bool:
-        """Sleeps until the doorbell may have rung. Returns False if the coordinator has died."""
+    def sleep_line(self, line: int, sequence: int, lives: Callable[[], bool]) -> bool:
+        """Sleeps until the doorbell may have rung. Returns False if the coordinator has died, which `lives` tells."""
         semaphore = self.doorbells[line]
         if doorbell.rank_sleeps(self.base, line, sequence) == 0:
             while not semaphore.wait(IDLE_SECONDS):
-                if os.getppid() != coordinator:
+                if not lives():
                     return False
             return True
         if doorbell.wake(self.base, line) == 0:

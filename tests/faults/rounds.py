@@ -60,7 +60,7 @@ def rank_side(control: ControlBlock, rank: int, coordinator: int, rounds: int, d
             number = doorbell_module.await_command(base, sequence - 1, patience.pauses, patience.rank)
             if number == doorbell_module.NO_COMMAND:
                 delay()
-                if not control.sleep_line(rank, sequence - 1, coordinator):
+                if not control.sleep_line(rank, sequence - 1, lambda: os.getppid() == coordinator):
                     return
         assert number == sequence % 1000, (rank, sequence, number)
         for word in WORDS:

@@ -56,7 +56,7 @@ def test_results_of_the_round_before_are_seen(word, monkeypatch):
 def test_a_wake_up_that_is_lost_is_seen(soon, monkeypatch):
     """Ranks that are not woken leave a round without end."""
     monkeypatch.setattr(ControlBlock, "wake_ranks", lambda self: None)
-    monkeypatch.setattr(ControlBlock, "sleep_line", lambda self, rank, sequence, coordinator: rounds.time.sleep(3600))
+    monkeypatch.setattr(ControlBlock, "sleep_line", lambda self, rank, sequence, lives: rounds.time.sleep(3600))
     with pytest.raises(AssertionError, match="never answered by"):
         rounds.run(10, 2, PATIENCES["never"], delays=False)
 

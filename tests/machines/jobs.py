@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.environment import environment
+from tests.machines.namespaces import VARIABLES, Network
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0  # on an idle machine no job takes a quarter of that, but that of the conformance suite
@@ -56,14 +57,28 @@ def launcher() -> tuple[str, ...]:
 
 
 class Job:
-    """A job that has been started; its output is in files, which no process can block on."""
+    """A job that has been started; its output is in files, which no process can block on.
 
-    def __init__(self, machines: int, ranks: int, arguments: list[str], folder: Path, **variables: str) -> None:
+    Args:
+        machines: processes that the launcher starts.
+        ranks: on each machine.
+        arguments: of `synknumba run`: a script and its arguments.
+        folder: for output.
+        network: machines that share nothing; None for those that only the product takes for machines.
+        variables: of the environment.
+    """
+
+    def __init__(
+        self, machines: int, ranks: int, arguments: list[str], folder: Path, network: Network | None = None, **variables: str
+    ) -> None:
         self.out, self.errors = folder / "out.txt", folder / "errors.txt"
-        command = [*launcher(), "-n", str(machines), sys.executable, "-m", "synknumba", "run", "--ranks-per-node", str(ranks)]
+        command = list(launcher()) if network is None else network.launcher(launcher())
+        command += ["-n", str(machines), sys.executable, "-m", "synknumba", "run", "--ranks-per-node", str(ranks)]
         allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         self.mark = f"SYNK_TEST_JOB={uuid.uuid4()}"
         name, value = self.mark.split("=")
+        if network is not None:
+            variables = {**VARIABLES, **variables}
         variables = {**allowed, name: value, "PYTHONFAULTHANDLER": "1", **variables}  # the last for `stacks`
         with self.out.open("wb") as out, self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
@@ -116,40 +131,50 @@ class Job:
                     found.append(path.parent.name)
         return found
 
-    def check_nothing_left(self, seconds: float = 10.0) -> None:
-        """Fails if a process of the job is there after its end."""
+    def check_nothing_left(self, seconds: float = 10.0, *, of_launcher: bool = True) -> None:
+        """Fails if a process of the job is there after its end, or, without those of the launcher, a process of ours."""
         until = time.monotonic() + seconds
-        while self.left() and time.monotonic() < until:
+        while (left := self.left() if of_launcher else self.ours()) and time.monotonic() < until:
             time.sleep(0.02)
-        left = [f"{pid}: {Path('/proc', pid, 'cmdline').read_bytes()!r}" for pid in self.left()]
+        left = [f"{pid}: {Path('/proc', pid, 'cmdline').read_bytes()!r}" for pid in left]
         if left:
             self.kill()
         assert not left, left
+
+    def ours(self) -> list[str]:
+        """The processes of the job that are not the launcher's."""
+        found = []
+        for pid in self.left():
+            with suppress(OSError):
+                if Path("/proc", pid, "comm").read_text().startswith(("python", "synk")):
+                    found.append(pid)
+        return found
 
     def stacks(self) -> str:
         """Has the processes of the job print their stacks, which ends them; returns which there were.
 
         A relay that has no more to do but to end its MPI prints nothing.
         """
-        told, ours = [], []
-        for pid in (*self.left(), str(self.process.pid)):
+        ours = self.ours()
+        others = {*self.left(), str(self.process.pid)} - {*ours}
+        told = {}
+        for pid in (*ours, *others):
             with suppress(OSError):
                 name, waits = (Path("/proc", pid, what).read_text().strip() for what in ("comm", "wchan"))
-                told.append(f"{pid} {name} ({waits})")
-                if name.startswith(("python", "synk")):
-                    ours.insert(0 if name == "synk-relay" else len(ours), pid)  # which ends with its parent
-                else:
-                    os.kill(int(pid), signal.SIGSTOP)  # a launcher would end the others before they have printed
-        for pid in ours:
+                told[pid] = f"{pid} {name} ({waits})"
+        for pid in others:
+            with suppress(OSError):
+                os.kill(int(pid), signal.SIGSTOP)  # a launcher would end the others before they have printed
+        for pid in sorted(ours, key=lambda pid: "synk-relay" not in told.get(pid, "")):  # relays end with their parents
             with suppress(OSError):
                 os.kill(int(pid), signal.SIGABRT)
                 time.sleep(0.1)
-        for pid in {line.split()[0] for line in told} - {*ours}:
+        for pid in others:
             with suppress(OSError):
                 os.kill(int(pid), signal.SIGCONT)  # and they pass on what has been printed
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10.0)
-        return "\n".join(told)
+        return "\n".join(told.values())
 
     def kill(self) -> None:
         """Ends all processes of the job."""
@@ -159,8 +184,8 @@ class Job:
         self.process.wait(10.0)
 
 
-def start(machines: int, ranks: int, text: str, folder: Path, **variables: str) -> Job:
+def start(machines: int, ranks: int, text: str, folder: Path, network: Network | None = None, **variables: str) -> Job:
     """Starts a script under mpiexec."""
     script = folder / "script.py"
     script.write_text(HEADER + textwrap.dedent(text))
-    return Job(machines, ranks, [str(script)], folder, **variables)
+    return Job(machines, ranks, [str(script)], folder, network, **variables)

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.machines.jobs import Job
+from tests.machines.namespaces import Network
 
 pytestmark = pytest.mark.mpi
 
@@ -13,11 +14,13 @@ FEW, SOME = ("test_rows.py",), "cpu3 and (gathered_rows or op_none or minibatch)
 SECONDS = 900.0
 
 
-def run(machines: int, ranks: int, files: list[str], folder, *options: str, which: str = "cpu3") -> int:
+def run(
+    machines: int, ranks: int, files: list[str], folder, *options: str, which: str = "cpu3", network: Network | None = None
+) -> int:
     """Runs tests in a job; returns how many have passed."""
     paths = [f"tests/conformance/{name}" for name in files]
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", which, *options, *paths]
-    job = Job(machines, ranks, arguments, folder)
+    job = Job(machines, ranks, arguments, folder, network)
     lines = job.finish(seconds=SECONDS)
     job.check_nothing_left()
     found = re.search(r"(\d+) passed", lines[-1] if lines else "")
