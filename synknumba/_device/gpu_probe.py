@@ -30,6 +30,7 @@ class DeviceReport:
 
     count: int  # usable visible GPUs; 0 with a `problem`, or on a machine without GPUs
     problem: str | None = None  # what is wrong with the CUDA installation, in one line; None if nothing is
+    ids: tuple[str, ...] = ()  # of the GPUs, which no others in the world have; empty where they were not asked for
 
 
 def _driver(mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL | None:
@@ -60,7 +61,16 @@ def _count_gpus(*, thorough: bool) -> DeviceReport:
         return DeviceReport(0, f"the NVIDIA driver is installed but cuInit fails with error {code}; see what `nvidia-smi` says")
     count = ctypes.c_int(0)
     driver.cuDeviceGetCount(ctypes.byref(count))
-    return DeviceReport(count.value, _missing_packages(thorough=thorough) if count.value else None)
+    problem = _missing_packages(thorough=thorough) if count.value else None
+    return DeviceReport(count.value, problem, tuple(_id_of(driver, index) for index in range(count.value)))
+
+
+def _id_of(driver: ctypes.CDLL, index: int) -> str:
+    """Returns the UUID of a GPU, or of an instance of one (MIG)."""
+    device, uuid = ctypes.c_int(0), (ctypes.c_ubyte * 16)()
+    driver.cuDeviceGet(ctypes.byref(device), index)
+    driver.cuDeviceGetUuid_v2(uuid, device)
+    return bytes(uuid).hex()
 
 
 def _missing_packages(*, thorough: bool) -> str | None:
@@ -112,8 +122,8 @@ def probed(*, thorough: bool = False) -> Iterator[DeviceReport]:
         theirs.close()
         with ours.makefile("rb") as told:
             answer = told.read()
-        count, problem = json.loads(answer) if answer else (0, _silence(pid))
-        yield DeviceReport(0 if problem else count, problem)
+        count, problem, ids = json.loads(answer) if answer else (0, _silence(pid), ())
+        yield DeviceReport(0, problem) if problem else DeviceReport(count, problem, tuple(ids))
 
 
 def _answer(ours: socket.socket, theirs: socket.socket, *, thorough: bool) -> NoReturn:
@@ -121,7 +131,7 @@ def _answer(ours: socket.socket, theirs: socket.socket, *, thorough: bool) -> No
     try:
         ours.close()
         report = _count_gpus(thorough=thorough)
-        theirs.sendall(json.dumps([report.count, report.problem]).encode())
+        theirs.sendall(json.dumps([report.count, report.problem, report.ids]).encode())
         theirs.shutdown(socket.SHUT_WR)
         theirs.recv(1)
     finally:

@@ -5,7 +5,6 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
@@ -20,7 +19,7 @@ from synknumba._types import DeviceKind, Transport, as_flag, known_options, show
 from synknumba._world import machines as machines_module
 from synknumba._world.engine import Engine, current_world, open_world, starting, world_to_start_again
 from synknumba._world.limits import as_timeout, check_room, check_system_calls
-from synknumba._world.machines import OtherMachines, firsts_of
+from synknumba._world.machines import MachineDevices, OtherMachines, firsts_of, shared_out
 from synknumba._world.world import World, world_of
 from synknumba.simt.internals import jit_problem
 
@@ -154,28 +153,29 @@ def _resolve_machines(
     if device != "cpu":
         _check_cuda()
         report = awake.enter_context(probed())
-        told[0] = replace(told[0], gpus=report.count, problem=report.problem or "")
-        lacking = [i for i, one in enumerate(told) if one.gpus < (machines.ranks_each or 1)]
+        told[0] = MachineDevices(told[0].cores, tuple(range(report.count)), report.ids, report.problem or "")
+        told = shared_out(told)
+        lacking = [i for i, one in enumerate(told) if len(one.gpus) < (machines.ranks_each or 1)]
         if not lacking:
             kind = "cuda"
         elif device == "cuda":
             first = told[lacking[0]]
             where = f"machine {lacking[0]} ({machines.hosts[lacking[0]]})"
-            problem = f'{where} has {first.gpus} usable GPUs; use device="cpu" to run on cores. {first.problem}'
+            problem = f'{where} has {len(first.gpus)} usable GPUs; use device="cpu" to run on cores. {first.problem}'
             raise DeviceError(problem.rstrip())
-    counts = [machines.ranks_each or (one.gpus if kind == "cuda" else one.cores) for one in told]
+    counts = [machines.ranks_each or (len(one.gpus) if kind == "cuda" else one.cores) for one in told]
     if world_size is not None and world_size != sum(counts):
         _check_size(world_size)
         few = int(world_size) < count  # then the first machines have one each
         counts = [int(i < world_size) for i in range(count)] if few else list(Partition.even(count).counts(int(world_size)))
     if kind == "cuda":
-        short = next((i for i, one in enumerate(told) if counts[i] > one.gpus), None)
+        short = next((i for i, one in enumerate(told) if counts[i] > len(one.gpus)), None)
         if short is not None:
-            raise PartitionError(
-                f"{counts[short]} ranks on machine {short} ({machines.hosts[short]}) are more than its {told[short].gpus} GPUs"
-            )
-    indices = tuple(index for number in counts for index in range(number)) if kind == "cuda" else ()
-    return kind, indices, firsts_of(counts)
+            where, number = f"machine {short} ({machines.hosts[short]})", len(told[short].gpus)
+            problem = f"{counts[short]} ranks on {where} are more than its {number} GPUs. {told[short].problem}"
+            raise PartitionError(problem.rstrip())
+    gpus = tuple(gpu for one, number in zip(told, counts, strict=True) for gpu in one.gpus[:number])
+    return kind, gpus if kind == "cuda" else (), firsts_of(counts)
 
 
 def _check_again(kind: DeviceKind) -> None:

@@ -1,11 +1,12 @@
 """What worlds of several machines are to the coordinator; `_machines` has the processes that serve them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 from synknumba._device import usable_cores
+from synknumba._ops.rows import Partition
 from synknumba._types import DeviceKind
 from synknumba._wire.control import ControlBlock
 from synknumba._wire.messages import Command, Parcel, Warned
@@ -25,7 +26,8 @@ class MachineDevices:
     """What a machine has."""
 
     cores: int
-    gpus: int = 0
+    gpus: tuple[int, ...] = ()  # the indices of its GPUs there
+    ids: tuple[str, ...] = ()  # of these GPUs
     problem: str = ""  # why GPUs cannot be used
 
 
@@ -113,6 +115,37 @@ ranks_alone: list[int] = []  # the number of ranks that the launcher asked for o
 def cores_each(hosts: Sequence[str], host: str) -> int:
     """Returns how many cores each of the machines of a job that are one host, as in tests, has for itself."""
     return usable_cores() // max(1, hosts.count(host))
+
+
+def shared_out(told: Sequence[MachineDevices]) -> list[MachineDevices]:
+    """Returns the machines with GPUs that no other one has: those that several see, as agents of one host do, are shared out.
+
+    >>> both = MachineDevices(8, (0, 1), ("a", "b"))
+    >>> [machine.gpus for machine in shared_out([both, both, MachineDevices(8, (0, 1), ("c", "d"))])]
+    [(0,), (1,), (0, 1)]
+    """
+    seen_by: dict[str, list[int]] = {}
+    for index, machine in enumerate(told):
+        for gpu in machine.ids:
+            seen_by.setdefault(gpu, []).append(index)
+    alike: dict[tuple[int, ...], list[str]] = {}  # GPUs, by the machines that see them
+    for gpu, machines in seen_by.items():
+        alike.setdefault(tuple(machines), []).append(gpu)
+    owner: dict[str, int] = {}
+    for seers, gpus in alike.items():
+        edges = Partition.even(len(seers)).edges(len(gpus))
+        for index, (start, stop) in zip(seers, pairwise(edges), strict=True):
+            owner.update(dict.fromkeys(gpus[start:stop], index))
+    found = []
+    for index, machine in enumerate(told):
+        mine = [place for place, gpu in enumerate(machine.ids) if owner[gpu] == index]
+        kept = replace(machine, gpus=tuple(machine.gpus[i] for i in mine), ids=tuple(machine.ids[i] for i in mine))
+        if len(mine) < len(machine.ids):
+            others = len({other for gpu in machine.ids for other in seen_by[gpu]} - {index})
+            problem = f"{len(machine.ids)} GPUs are shared out among it and {others} other machines of the job that see them"
+            kept = replace(kept, problem=machine.problem or problem)
+        found.append(kept if machine.ids else machine)
+    return found
 
 
 def firsts_of(counts: Sequence[int]) -> tuple[int, ...]:
