@@ -54,6 +54,9 @@ def start(row: dict[str, Any]) -> synk.World:
         return fork_replayed(row["world_size"], row.get("transport", "host"))
     if row["device"] == "private":
         return fork_private(row["world_size"], row.get("transport", "host"))
+    if spans_machines() and "devices" in row:  # each machine has its own
+        row = {**row, "world_size": len(row["devices"])}
+        del row["devices"]
     return synk.fork(**row)
 
 
