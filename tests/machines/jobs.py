@@ -86,7 +86,7 @@ class Job:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,
-                env={**environment(), "PYTHONPATH": str(ROOT), **variables},
+                env=environment(**variables),
                 cwd=ROOT,
                 start_new_session=True,
             )
