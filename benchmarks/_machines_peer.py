@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import mmap
+import os
 import sys
 from collections.abc import Callable
 
@@ -28,6 +30,17 @@ def timed(call: Callable[[], object], seconds: float, at_least: int = 5) -> dict
     return dataclasses.asdict(summarise(some(int(WORLD.bcast(max(at_least, min(20_000, seconds * 1e9 / estimate)), 0)))))
 
 
+def shared(count: int, dtype: type) -> np.ndarray:
+    """An array of ones in memory that processes could share, as `Data` is: its pages are small, unlike those of NumPy's."""
+    nbytes = count * np.dtype(dtype).itemsize
+    fd = os.memfd_create("rows")
+    os.ftruncate(fd, nbytes)
+    array = np.frombuffer(mmap.mmap(fd, nbytes), dtype)
+    os.close(fd)
+    array[:] = 1
+    return array
+
+
 def main() -> None:
     """Measures; the arguments are the seconds for each row, and the bytes of large arrays."""
     seconds, nbytes = float(sys.argv[1]), int(sys.argv[2])
@@ -38,21 +51,25 @@ def main() -> None:
         WORLD.Gather(command[:1], answer if WORLD.rank == 0 else None, 0)
 
     each = nbytes // 8 // WORLD.size
-    rows = np.ones(each * WORLD.size if WORLD.rank == 0 else each)
+    count = each * WORLD.size if WORLD.rank == 0 else each
 
-    def scatter() -> None:
+    def scatter(rows: np.ndarray) -> None:
         if WORLD.rank == 0:
             WORLD.Scatter(rows, MPI.IN_PLACE, 0)
         else:
             WORLD.Scatter(None, rows, 0)
 
-    small, large = np.zeros(10**5, np.float32), np.zeros(nbytes // 4, np.float32)
+    def all_reduce(array: np.ndarray) -> None:
+        WORLD.Allreduce(MPI.IN_PLACE, array)
+
     found = {
         "bcast and gather": timed(bcast_gather, seconds),
-        "large rows": timed(scatter, seconds),
-        "all_reduce of 10^5": timed(lambda: WORLD.Allreduce(MPI.IN_PLACE, small), seconds),
-        "large all_reduce": timed(lambda: WORLD.Allreduce(MPI.IN_PLACE, large), seconds),
     }
+    for suffix, made in (("", shared), (", not shared", np.ones)):
+        rows, small, large = made(count, np.float64), made(10**5, np.float32), made(nbytes // 4, np.float32)
+        found["large rows" + suffix] = timed(lambda rows=rows: scatter(rows), seconds)
+        found["all_reduce of 10^5" + suffix] = timed(lambda small=small: all_reduce(small), seconds)
+        found["large all_reduce" + suffix] = timed(lambda large=large: all_reduce(large), seconds)
     if WORLD.rank == 0:
         print(json.dumps(found))
 

@@ -2,12 +2,14 @@
 
     python benchmarks/machines.py
     python benchmarks/machines.py --ranks 2 4 8 --python ~/openmpi/bin/python --json benchmarks/results/cores2-machines.json
+    sudo python benchmarks/machines.py --network           # TCP between machines that share nothing
 
 Machines are processes of mpiexec, here on one host, with a rank each; that of --python's environment, if it has one. The jobs
 of synknumba and mpi4py run in turns, --repeats times, and the figures are medians of their medians.
 
 "ratio": for calls, to that on one machine and three times mpi4py's bcast and gather; for rows and all_reduce, to mpi4py's
-Scatter in place and Allreduce.
+Scatter in place and Allreduce, of memory that processes can share. "not shared": the same of NumPy's own memory, whose large
+pages the kernel copies faster from process to process of one host.
 """
 
 import json
@@ -16,11 +18,16 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from _common import ROOT, arguments, print_table, save
+
+sys.path.insert(0, str(ROOT))
+
+from tests.machines.namespaces import VARIABLES, Network
 
 HERE = Path(__file__).parent
 CALLS = ("empty call", "kernel and sum, frozen rows", "kernel and sum, 8 KB of rows")
@@ -38,6 +45,7 @@ class Result:
     one: float  # on one machine
     peer: float
     ratio: float
+    peer_not_shared: float | None = None
 
 
 def launcher(python: Path) -> list[str]:
@@ -52,17 +60,21 @@ def launcher(python: Path) -> list[str]:
     return [found, "--oversubscribe", "--bind-to", "none"] if "Open MPI" in told or "prte" in told.lower() else [found]
 
 
-def run(command: Sequence[str]) -> dict[str, float]:
-    """Runs a job; returns the medians that it prints."""
+def run(command: Sequence[str], more: Mapping[str, str]) -> dict[str, float]:
+    """Runs a job with more variables; returns the medians that it prints."""
     variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **variables})
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **variables, **more})
     told = json.loads(done.stdout.strip().splitlines()[-1])
     return {name: timing["median"] for name, timing in told.items()}
 
 
-def measure(machines: int, python: Path, seconds: float, nbytes: int, repeats: int) -> list[Result]:
+def measure(
+    machines: int, python: Path, seconds: float, nbytes: int, repeats: int, network: Network | None = None
+) -> list[Result]:
     """The rows of the table for a number of machines."""
-    several = [*launcher(python), "-n", str(machines), str(python)]
+    start = launcher(python) if network is None else network.launcher(launcher(python))
+    variables = VARIABLES if network else {}
+    several = [*start, "-n", str(machines), str(python)]
     script = [str(HERE / "_machines_job.py"), str(machines), str(seconds), str(nbytes)]
     jobs = {
         "several": [*several, "-m", "synknumba", "run", "--ranks-per-node", "1", *script],
@@ -72,14 +84,14 @@ def measure(machines: int, python: Path, seconds: float, nbytes: int, repeats: i
     told: dict[str, list[dict[str, float]]] = {name: [] for name in jobs}
     for _ in range(repeats):
         for name, command in jobs.items():
-            told[name].append(run(command))
+            told[name].append(run(command, {} if name == "one" else variables))
     medians = {name: {key: statistics.median(one[key] for one in found) for key in found[0]} for name, found in told.items()}
     out = []
     for what in (*CALLS, *PARTS):
         ours, alone = medians["several"][what], medians["one"][what]
         peer = medians["peer"]["bcast and gather" if what in CALLS else what]
         ratio = ours / (alone + 3 * peer) if what in CALLS else ours / peer
-        out.append(Result("synknumba", what, machines, ours, alone, peer, ratio))
+        out.append(Result("synknumba", what, machines, ours, alone, peer, ratio, medians["peer"].get(what + ", not shared")))
     return out
 
 
@@ -89,19 +101,30 @@ def main() -> None:
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="of an environment with mpi4py and an MPI")
     parser.add_argument("--repeats", type=int, default=3, help="how often each job runs (default: 3)")
     parser.add_argument("--bytes", type=float, default=4e7, help="of large rows and arrays (default: 4e7)")
+    parser.add_argument("--network", action="store_true", help="give each machine a network of its own; needs root")
     given = parser.parse_args()
-    results = [
-        one
-        for machines in given.ranks or [2]
-        for one in measure(machines, given.python, given.seconds, int(given.bytes) // 1000 * 1000, given.repeats)
-    ]
-    head = ("", "machines", "µs", "one machine", "mpi4py", "ratio")
-    rows = [
-        (one.what, str(one.machines), *(f"{value:,.1f}" for value in (one.several, one.one, one.peer)), f"{one.ratio:.2f}")
-        for one in results
-    ]
+    results: list[Result] = []
+    for machines in given.ranks or [2]:
+        asked = machines, given.python, given.seconds, int(given.bytes) // 1000 * 1000, given.repeats
+        if given.network:
+            with TemporaryDirectory() as folder, Network(machines, Path(folder)) as network:
+                results += measure(*asked, network)
+        else:
+            results += measure(*asked)
+    head = ("", "machines", "µs", "one machine", "mpi4py", "ratio", "not shared")
+    rows = []
+    for one in results:
+        times = [one.several, one.one, one.peer], [] if one.peer_not_shared is None else [one.peer_not_shared]
+        before, after = ([f"{value:,.1f}" for value in part] for part in times)
+        rows.append((one.what, str(one.machines), *before, f"{one.ratio:.2f}", *(after or [""])))
     print_table(head, rows)
-    settings = {"seconds": given.seconds, "repeats": given.repeats, "bytes": given.bytes, "mpiexec": launcher(given.python)}
+    settings = {
+        "seconds": given.seconds,
+        "repeats": given.repeats,
+        "bytes": given.bytes,
+        "network": given.network,
+        "mpiexec": launcher(given.python),
+    }
     save(given.json, "machines", results, settings)
 
 
