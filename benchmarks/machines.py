@@ -4,8 +4,9 @@
     python benchmarks/machines.py --ranks 2 4 8 --python ~/openmpi/bin/python --json benchmarks/results/cores2-machines.json
     sudo python benchmarks/machines.py --network           # TCP between machines that share nothing
 
-Machines are processes of mpiexec, here on one host, with a rank each; that of --python's environment, if it has one. The jobs
-of synknumba and mpi4py run in turns, --repeats times, and the figures are medians of their medians.
+Machines are processes of mpiexec, here on one host, with a rank each; that of --python's environment, if it has one. Each
+has cores of its own, as many as there are for each, on which its ranks stay. The jobs of synknumba and mpi4py run in turns,
+--repeats times, and the figures are medians of their medians.
 
 "ratio": for calls, to that on one machine and three times mpi4py's bcast and gather; for rows and all_reduce, to mpi4py's
 Scatter in place and Allreduce, of memory that processes can share. "not shared": the same of NumPy's own memory, whose large
@@ -74,7 +75,11 @@ def measure(
     """The rows of the table for a number of machines."""
     start = launcher(python) if network is None else network.launcher(launcher(python))
     variables = VARIABLES if network else {}
-    several = [*start, "-n", str(machines), str(python)]
+    cores = sorted(os.sched_getaffinity(0))
+    own = [cores[index * len(cores) // machines : (index + 1) * len(cores) // machines] for index in range(machines)]
+    lists = " ".join(",".join(map(str, few or cores)) for few in own)
+    on_own = ["bash", "-c", f'own=({lists}); exec taskset -c ${{own[${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}}]}} "$@"', "_"]
+    several = [*start, "-n", str(machines), *on_own, str(python)]
     script = [str(HERE / "_machines_job.py"), str(machines), str(seconds), str(nbytes)]
     jobs = {
         "several": [*several, "-m", "synknumba", "run", "--ranks-per-node", "1", *script],

@@ -25,7 +25,7 @@ LOOK_SECONDS = 0.05  # how often a wait calls its `watch`
 
 ABORT_SECONDS = 5  # MPI's own end of a job may wait for a machine that is lost
 
-ORDER, BIG, ANSWER, ROWS, BACK, PULSE, QUESTION, REPLY, LIVES = range(11, 20)  # tags
+ORDER, BIG, ANSWER, ROWS, BACK, PULSE, QUESTION, REPLY, LIVES, PART, WHOLE = range(11, 22)  # tags
 
 LIVES_SECONDS = 1.0  # after which the first relay, if it has sent no order, tells the others that it lives
 ORPHAN_SECONDS = 20.0  # after which a machine that has not heard of the first one counts itself as lost

@@ -3,13 +3,14 @@
 import errno
 import mmap
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from synknumba._host.segment import is_writable
 from synknumba._machines.between import Between
+from synknumba._machines.combine import combine
 from synknumba._machines.routes import Move, Present, Route, row_numbers, table_of
 from synknumba._ops.reduction import UFUNCS
 from synknumba._types import Array
@@ -176,29 +177,30 @@ class Relay:
 
     # ---- combinations
 
-    def reduce(self, reduced: Reduced, first: int, after: int, watch: Callable[[], None]) -> None:
-        """Combines the arrays of all ranks, first of those of this machine, first … after − 1, and then of all machines.
+    def reduce(self, reduced: Reduced, firsts: Sequence[int], watch: Callable[[], None]) -> None:
+        """Combines the arrays of all ranks, first of those of this machine, and then of all machines, into that of its first.
 
-        All relays do; for floats the order of additions between machines is MPI's.
+        The relays of all machines do.
+
+        Args:
+            reduced: the arrays.
+            firsts: first rank of each machine, and the number of ranks.
+            watch: called while this relay waits; may raise.
         """
-        arrays = [self._array(host) for host in reduced.hosts[first:after]]
+        first, after = firsts[self.job.index : self.job.index + 2]
+        if first == after:  # a machine without ranks
+            return
+        total, *others = [self._array(host) for host in reduced.hosts[first:after]]
         ufunc = UFUNCS.get(reduced.op, np.add)  # "avg" is divided at the end
-        if arrays:
-            total = arrays[0]
-            for other in arrays[1:]:
-                ufunc(total, other, out=total)
-                watch()
-        else:  # a machine without ranks
-            like = reduced.hosts[0]
-            total = np.full(like.shape, 1 if reduced.op == "prod" else 0, like.dtype)
-        mpi = self.job.mpi
-        op = mpi.PROD if reduced.op == "prod" else mpi.SUM
-        self.under_way = self.rounds.Iallreduce(mpi.IN_PLACE, total.reshape(-1), op), total
-        self.job.wait(self.under_way[0], watch)
+        for other in others:
+            ufunc(total, other, out=total)
+            watch()
+        members = [machine for machine in range(self.job.count) if firsts[machine] < firsts[machine + 1]]
+        self.under_way = []
+        combine(self.job, self.rounds, members, total.reshape(-1), ufunc, watch, self.under_way)
         if reduced.op == "avg":
             np.divide(total, len(reduced.hosts), out=total)
-        for other in arrays[1:]:
-            other[...] = total
+        self.moved += 2 * total.nbytes * (len(members) - 1) // len(members)
 
     def _array(self, host: HostArray) -> Array:
         return self.memory(host.segment, host.dtype, host.shape, host.offset)

@@ -356,7 +356,7 @@ class _World:
                 moves_rows = True
                 self.requests += self._relay.sent(move, machine, between.ROWS, present)
         for one in route.reduced:
-            self._relay.reduce(one, 0, self._line, self._watch)
+            self._relay.reduce(one, self._scene.firsts, self._watch)
         is_quiet = route.is_fixed and not route.reduced and not moves_rows and not any(backs.values())
         told = self._hear_all(number, started=True)
         self._job.wait_all(self.requests, self._watch)

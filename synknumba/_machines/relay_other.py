@@ -247,7 +247,7 @@ class _World:
             relay_.memory.reserve(move, self._watch)
             relay_.received(move, 0, between.ROWS, self._watch, self._present)
         for one in route.reduced:
-            relay_.reduce(one, self._first, self._after, self._watch)
+            relay_.reduce(one, self._scene.firsts, self._watch)
         if route.is_fixed and route.small_bytes >= 0 and not left and not outs and not route.reduced:
             mine = control.results[self._first : self._after, : route.small_bytes]
             self._quiet[number] = _Quiet(relay_.rounds, mine)

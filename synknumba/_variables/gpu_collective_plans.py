@@ -28,6 +28,9 @@ ALIGNMENT = 256
 BETWEEN_BYTES = 64 << 10  # of an array from which on machines combine it, instead of the coordinator
 BYTES_KEPT = 256 << 20  # of staging memory; a larger segment is freed after the call
 
+# Dtypes, by NumPy's letters, of the arrays that machines combine; float16 is summed in float32, in one place.
+_KINDS = {"sum": "fdFDbhilqBHILQ", "prod": "fdFDbhilqBHILQ", "avg": "fdFD", "min": "?efdbhilqBHILQ", "max": "?efdbhilqBHILQ"}
+
 _Arrays = tuple[Transferred, ...]
 
 
@@ -200,19 +203,20 @@ class GpuTraffic(Traffic):
     def _is_between_machines(self, work: Work, leaves: Sequence[LeafLayout]) -> bool:
         """Whether machines combine arrays, each those of its ranks and then with each other, instead of the coordinator.
 
-        Small arrays are combined in the coordinator, in the order of ranks; so are those whose op or dtype MPI lacks, or leaves
-        open what it does with NaN.
+        Small arrays are combined in the coordinator, in the order of ranks.
         """
-        if not self.world.spans_machines or work.kind != "all_reduce" or work.op not in {"sum", "prod", "avg"}:
+        if not self.world.spans_machines or work.kind != "all_reduce" or work.op not in _KINDS:
             return False
-        kinds = "fdFD" if work.op == "avg" else "fdFDbhilqBHILQ"
-        plain = all(leaf.dtype.char in kinds and leaf.dtype.isnative and leaf.uniform for leaf in leaves)
+        plain = all(leaf.dtype.char in _KINDS[work.op] and leaf.dtype.isnative and leaf.uniform for leaf in leaves)
         return plain and sum(leaf.size(0) * leaf.dtype.itemsize for leaf in leaves) >= BETWEEN_BYTES
 
-    @staticmethod
-    def _between_machines(work: Work, down: _Arrays, up: _Arrays, hosts: Sequence[tuple[HostArray, ...]]) -> list[Transfer]:
-        """Returns the programs of such an all_reduce."""
+    def _between_machines(
+        self, work: Work, down: _Arrays, up: _Arrays, hosts: Sequence[tuple[HostArray, ...]]
+    ) -> list[Transfer]:
+        """Returns the programs of such an all_reduce; ranks read the result where the first of their machine has written."""
         assert work.op is not None  # of a reduction
+        first_of = [first for _, first, after in self.world.machines for _ in range(first, after)]
+        up = tuple(one._replace(hosts=tuple(own[first] for first in first_of)) for one, own in zip(up, hosts, strict=True))
         return [
             Transfer(next_number(), up=False, arrays=down, stays=True),
             Transfer(next_number(), up=False, arrays=(), reduced=tuple(Reduced(work.op, one) for one in hosts)),

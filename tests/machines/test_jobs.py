@@ -37,6 +37,10 @@ def test_a_script(shape, tmp_path):
             w += rank
             n += rank
 
+        @synk.function
+        def spread(u, rank):
+            u[:] = (np.arange(len(u)) % (rank + 2)).astype(u.dtype)
+
         @synk.sequence
         def summed_in_a_sequence(w):
             synk.all_reduce(w, "sum")
@@ -87,6 +91,11 @@ def test_a_script(shape, tmp_path):
                     ranks = np.arange(size)[:, None]
                     np.testing.assert_array_equal(n.get_value(), (large + ranks).prod(0))
                     np.testing.assert_allclose(w.get_value(), (large + ranks).mean(0), rtol=1e-6)
+                    for dtype, count in (("f8", 1_000_003), ("i2", 70_001), ("?", 65_537)):  # several messages for each machine
+                        u = synk.variable(np.zeros(count, dtype))
+                        spread(u, synk.RANK)
+                        synk.all_reduce(u, "max")
+                        np.testing.assert_array_equal(u.get_value(), (np.arange(count) % (ranks + 2)).astype(dtype).max(0))
                     before = w.get_value()
                     summed_in_a_sequence(w, times=2)
                     np.testing.assert_allclose(w.get_value(), before * size**2, rtol=1e-6)
