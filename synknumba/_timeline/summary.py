@@ -84,16 +84,16 @@ class Summary:
             ("messages to the ranks", self.messages),
             ("the script's own", rest),
         ):
-            lines.append(f"  {name:<24}{_seconds(seconds):>12}{_percent(seconds, self.seconds):>8}")
+            lines.append(f"  {name:<24}{in_words(seconds):>12}{_percent(seconds, self.seconds):>8}")
         if self.functions:
             head = ["function", "rounds", "waited", "a round", "busiest rank", "imbalance", "bytes", "GB/s"]
             rows = [
                 [
                     one.name,
                     f"{one.rounds:,}",
-                    _seconds(one.waited),
-                    _seconds(one.waited / one.rounds),
-                    _seconds(max(one.ranks.values())) if one.ranks else "",
+                    in_words(one.waited),
+                    in_words(one.waited / one.rounds),
+                    in_words(max(one.ranks.values())) if one.ranks else "",
                     _number(one.imbalance),
                     f"{one.nbytes:,}" if one.nbytes else "",
                     _number(one.rate / 1e9),
@@ -107,8 +107,8 @@ class Summary:
                 [
                     f"{one.name}{' (GPU)' if one.on_device else ''}",
                     f"{one.count:,}",
-                    _seconds(one.seconds),
-                    _seconds(one.seconds / one.count),
+                    in_words(one.seconds),
+                    in_words(one.seconds / one.count),
                     f"{one.nbytes:,}" if one.nbytes else "",
                     _number(one.nbytes / one.seconds / 1e9 if one.nbytes and one.seconds else float("nan")),
                 ]
@@ -178,7 +178,8 @@ def _bytes(one: Record) -> int:
     return int(one.get("args", {}).get("bytes", 0))
 
 
-def _seconds(value: float) -> str:
+def in_words(value: float) -> str:
+    """Returns a time with its unit."""
     for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if value >= unit:
             return f"{value / unit:.3g} {name}" if value < 100 * unit else f"{value / unit:.0f} {name}"
