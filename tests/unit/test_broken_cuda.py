@@ -79,6 +79,14 @@ class Driver:
         pointer._obj.value = self._count
         return 0
 
+    def cuDeviceGet(self, pointer, index):  # noqa: N802
+        pointer._obj.value = index
+        return 0
+
+    def cuDeviceGetUuid_v2(self, uuid, device):  # noqa: N802
+        uuid[15] = 100 + device.value
+        return 0
+
 
 @pytest.mark.parametrize(
     ("driver", "count", "problem"),
@@ -95,6 +103,7 @@ def test_what_the_driver_says(monkeypatch, driver, count, problem):
     monkeypatch.setattr(gpu_probe, "_missing_packages", lambda *, thorough: None)
     report = gpu_probe._count_gpus(thorough=False)
     assert report.count == count
+    assert report.ids == tuple(f"{100 + index:032x}" for index in range(count))
     assert (report.problem is None) if problem is None else (problem in report.problem)
 
 
