@@ -44,6 +44,7 @@ def test_mean_and_variance_are_numpys(world, n):
     assert_allclose(found.variance, np.nan if n == 1 else float(exact.var(ddof=1)), **CLOSE)
 
 
+@pytest.mark.whole
 def test_weights(world):
     values, weights = rows(20_000), np.random.default_rng(1).random((2, 20_000))
     weights[0, :300] = 0.0  # the whole first block, and its mean is none

@@ -639,6 +639,7 @@ def test_bodies_of_many_calls(world):
     assert square == world.world_size * (expected @ expected)
 
 
+@pytest.mark.whole
 def test_a_body_of_too_many_calls(world):
     v = synk.variable(np.zeros(1))
     for call, most, says in (

@@ -15,6 +15,7 @@ from numba import cuda
 
 import synknumba as synk
 from synknumba._errors import ArgumentError, BatchError, RankError, ReductionError, WorldError
+from tests.quick import whole
 
 PATIENCE = 30.0  # seconds until a rank that waits for a file gives up
 ROWS = np.arange(1003.0)
@@ -132,7 +133,10 @@ def submitted(function: Any, *args: Any, **options: Any) -> Any:
     return function.submit(*args, **options).result()
 
 
-@pytest.mark.parametrize("what", CALLS)
+COSTLY = "blocks", "overflow", "vectorize"  # to compile
+
+
+@pytest.mark.parametrize("what", [*(what for what in CALLS if what not in COSTLY), *whole(*COSTLY)])
 def test_results_are_those_of_plain_calls(world, what):
     del world
     plain = CALLS[what](lambda function, *args, **options: function(*args, **options))

@@ -66,9 +66,7 @@ def assert_like(found, wanted, **tolerances):
 QUICK = (
     "adam",
     "clipped by norm",
-    "norm in the middle",
     "accumulated",
-    "averaged",
 )  # of others the rules are compared with optax's
 
 

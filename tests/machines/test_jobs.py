@@ -148,6 +148,7 @@ def test_errors_and_deaths(tmp_path):
     job.check_nothing_left()
 
 
+@pytest.mark.whole
 def test_a_rank_that_is_killed_between_calls(tmp_path):
     job = start(
         2,
@@ -423,6 +424,7 @@ def test_what_ranks_elsewhere_have_of_the_script(tmp_path):
     job.check_nothing_left()
 
 
+@pytest.mark.whole
 def test_ctrl_c_while_messages_are_on_their_way(tmp_path):
     """What has begun of a message is completed by the next one, in either direction; answers that nobody wants are dropped."""
     job = start(
@@ -493,6 +495,7 @@ def test_ctrl_c_while_messages_are_on_their_way(tmp_path):
     job.check_nothing_left()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("when", ["order", *whole("close")])
 def test_a_machine_that_is_lost_between_calls(when, tmp_path):
     """The next order is longer than what MPI sends without the receiver; and a world closes that such a machine is part of."""
@@ -558,6 +561,7 @@ def test_a_death_beside_large_results(tmp_path):
     job.check_nothing_left()
 
 
+@pytest.mark.whole
 def test_processes_without_a_descriptor(tmp_path):
     """The call says what to do, and the job goes on."""
     job = start(
@@ -615,6 +619,7 @@ def test_processes_without_a_descriptor(tmp_path):
     job.check_nothing_left()
 
 
+@pytest.mark.whole
 def test_a_script_with_unusual_surroundings(tmp_path):
     """A removed working directory, classes of its own in `sys.path` and `sys.argv`, and `synknumba run` as a subprocess."""
     inner = tmp_path / "inner.py"

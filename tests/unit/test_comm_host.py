@@ -21,7 +21,7 @@ from synknumba._comm.host import SCRATCH_BYTES, STREAM_BYTES, HostCommunicator, 
 from synknumba._ops.halo import Copy
 from synknumba._types import Transport
 from tests.conformance.collectives.cases import complex_product
-from tests.quick import examples
+from tests.quick import examples, whole
 
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 FLOATS = ["float16", "float32", "float64", "longdouble", ">f4"]
@@ -129,7 +129,7 @@ def ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
 # ---- reductions
 
 
-@settings(max_examples=examples(400, quick=25))
+@settings(max_examples=examples(400, quick=20))
 @given(
     what=st.sampled_from(OPS_AND_DTYPES),
     length=lengths,
@@ -160,7 +160,7 @@ def test_all_reduce(what: tuple[Any, str], length: int, world: World, in_place: 
         assert same or source.tobytes() == original.tobytes()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100, quick=15))
 @given(
     what=st.sampled_from(OPS_AND_DTYPES),
     world_size=world_sizes,
@@ -187,7 +187,7 @@ def test_reduce(
         assert targets[rank].tobytes() == before[rank].tobytes()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100, quick=15))
 @given(
     what=st.sampled_from(OPS_AND_DTYPES),
     counts=st.lists(lengths, min_size=1, max_size=5),
@@ -212,7 +212,7 @@ def test_reduce_scatter(what: tuple[Any, str], counts: list[int], world: World, 
 
 
 @pytest.mark.parametrize(("op", "dtype"), OPS_AND_DTYPES)
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [3, *whole(2)])
 def test_every_op_and_dtype_in_two_parts(op: Any, dtype: str, world_size: int) -> None:
     rng = np.random.default_rng(world_size)
     arrays = tuple(values(rng, dtype, 999) for _ in range(world_size))
@@ -290,7 +290,7 @@ def test_known_values(op: Any, dtype: str, given_by_ranks: list[Any], result: An
 # ---- moves
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100, quick=15))
 @given(
     dtype=st.sampled_from(DTYPES),
     counts=st.lists(lengths, min_size=1, max_size=5),
@@ -316,7 +316,7 @@ def test_all_gather(dtype: str, counts: list[int], world: World, in_place: list[
         assert target.tobytes() == want
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100, quick=15))
 @given(
     dtype=st.sampled_from(DTYPES),
     world_size=world_sizes,
@@ -351,7 +351,7 @@ def copies(draw: st.DrawFn, counts: list[int]) -> list[Copy]:
     return draw(st.permutations(found))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100, quick=15))
 @given(
     dtype=st.sampled_from(DTYPES),
     counts=st.lists(lengths, min_size=1, max_size=5),

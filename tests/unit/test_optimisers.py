@@ -55,6 +55,7 @@ def joined(tree):
     return np.concatenate([np.ravel(leaf) for leaf in flatten(tree)[0]])
 
 
+@pytest.mark.whole  # JAX takes many seconds
 @pytest.mark.parametrize("name", OURS)
 def test_as_optax(theirs, name):
     structure, sizes = flatten(START)[1], [4, 1, 1]

@@ -281,7 +281,7 @@ def search(x, limit, found, sums):
     sums[row, t] = neighbour(1) + neighbour(3, 0.5)
 
 
-@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize("order", ["forward", *whole("reverse")])
 def test_else_and_inner_functions_around_barriers(order):
     x = np.random.default_rng(2).random((8, 32))
     found, sums = np.zeros((8, 32), np.int64), np.zeros((8, 32))

@@ -80,6 +80,7 @@ def places(values: np.ndarray) -> np.ndarray:
     return np.array([bit if bit >= 0 else -(bit + (1 << (8 * values.itemsize - 1))) for bit in bits], object)
 
 
+@pytest.mark.whole
 def test_every_function_is_there(answers: dict[str, np.ndarray]) -> None:
     assert {name.rsplit("_", 1)[0] for name in answers} == compiled()
     assert set(LIBDEVICE) == {f"libdevice.{name}" for name in declared()}
