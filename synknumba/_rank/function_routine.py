@@ -99,8 +99,6 @@ class FunctionRoutine(Routine):
             call, moves = self._call_of(number, rows, values, updates)
             moves.loads += [line.gather.step for line in moves.in_line]
             self._gathers = [] if moves.has_fixed_line else [line.gather for line in moves.in_line]
-            if parts:
-                parts[-1].loads += moves.ahead
             parts.append(moves.around(partial(self._call_slice, call, rows, done[number], alone=len(slices) == 1)))
             checks += moves.checks
             calls.append((call, moves.is_empty))

@@ -198,8 +198,6 @@ class KernelRoutine(Routine):
             moves.after += shows[number : number + 1]
             gathers += [] if moves.has_fixed_line else moves.in_line
             moves.loads += [] if apart else [line.gather.step for line in moves.in_line]
-            if parts:
-                parts[-1].loads += moves.ahead
             extent = self._extent(rows, arguments)
             if self._launch.launches_nothing(extent):
                 parts.append(moves.around())

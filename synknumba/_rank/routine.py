@@ -21,7 +21,6 @@ from synknumba._host.stored import Source, opened
 from synknumba._ops.rows import InLine, Listed, Partition, Range, Rows, Selection
 from synknumba._ops.tree import unflatten
 from synknumba._rank import spans
-from synknumba._rank.read_ahead import read_ahead
 from synknumba._rank.variable_memory import Holding
 from synknumba._types import Array, RankConstant, Span
 from synknumba._wire import program as wire
@@ -45,10 +44,6 @@ class Place:
     def host(self, array: wire.HostArray) -> Array:
         """Returns a view of an array in a segment."""
         return self.segments[array.segment].array(array.dtype, array.shape, array.offset)
-
-    def is_in_file(self, array: wire.HostArray) -> bool:
-        """Returns whether an array is in a file that this rank has mapped."""
-        return self.segments[array.segment].is_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +251,6 @@ class Routine(Repeated):
                     return self._bring_line((slot, moves.turn), array, selection, moves)
                 if moves.number == 0 and not by_position and rows.among is not None:
                     self.workspace.expect(self.place.host(array), rows.among)
-                if moves.number and isinstance(selection, Range) and selection.count and self.place.is_in_file(array):
-                    moves.ahead.append(read_ahead(self.place.host(array)[selection.as_slice()]))
                 make = partial(self.workspace.rows, host=self.place.host(array), rows=selection, writable=writable)
                 return self._bring((slot, moves.turn), array, selection, make, moves)
             case wire.Broadcast(array) if array.source is not None:
@@ -423,7 +416,6 @@ class Moves:
         self.turn = number % turns
         self.outputs = outputs
         self.checks: list[Step] = []  # loads that are skipped if nothing has changed; run before all other steps of the call
-        self.ahead: list[Step] = []  # that ask for rows of files, before the work of the slice before
         self.loads: list[Step] = []  # copies from the host
         self.in_line: list[LineRows] = []  # rows of a line, whose gathers are in none of the others
         self.has_fixed_line = False  # whether other rows of a line are among the loads, and the line cannot be changed
