@@ -21,7 +21,7 @@ def run(
     paths = [f"tests/conformance/{name}" for name in files]
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", which, *options, *paths]
     job = Job(machines, ranks, arguments, folder, network)
-    lines = job.finish(seconds=SECONDS)
+    lines = job.finish(seconds=seconds)
     job.check_nothing_left()
     found = re.search(r"(\d+) passed", lines[-1] if lines else "")
     assert found is not None, job.told
@@ -30,3 +30,10 @@ def run(
 
 def test_some(tmp_path):
     assert run(2, 1, [*FEW], tmp_path, "--quick", which=SOME) > 10
+
+
+@pytest.mark.slow  # a quarter of an hour each
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("shape", [(2, 1), (2, 2), (3, 1)], ids=lambda shape: f"{shape[0]}x{shape[1]}")
+def test_all(shape, tmp_path):
+    assert run(*shape, [""], tmp_path, "--quick", which="cpu2 or cpu3", seconds=3000.0) > 900
