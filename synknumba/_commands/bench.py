@@ -50,6 +50,8 @@ def add(commands: Subparsers) -> None:
 
 def _run(told: argparse.Namespace) -> int:
     if told.compare:
+        if told.json or told.plot or told.ranks:
+            raise CommandError("--compare reads two files and measures nothing; leave out --json, --plot and --ranks")
         compare(told.compare)
         return SUCCESS
     from synknumba._commands import bench_measure, bench_plot

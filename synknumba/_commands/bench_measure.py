@@ -105,7 +105,7 @@ def measure(device: str, most: int | None, sizes: Sizes, progress: Callable[[str
             *_calls(most),
             *_scaling(most, sizes.steps[kind]),
             *_bandwidth(most, kind, sizes),
-            *_reduced(most, sizes),
+            *(_reduced(most, sizes) if most > 1 else ()),  # of one rank there is nothing to reduce
         ]
         results = list(_timed(measurements, share, progress))
     for ranks in worlds[:-1]:

@@ -47,6 +47,9 @@ def _draw_scaling(axes: Any, report: Report) -> None:
 
 def _draw_reduced(axes: Any, report: Report) -> None:
     found = sorted((one for one in report.results if one.name == "all_reduce"), key=lambda one: one.size)
+    if not found:  # of one rank
+        axes.set_visible(False)
+        return
     times = [one.median for one in found]
     errors = [[one.median - one.low for one in found], [one.high - one.median for one in found]]
     axes.errorbar([one.size for one in found], times, errors, marker="o", capsize=3)

@@ -15,7 +15,14 @@ SECONDS = 900.0
 
 
 def run(
-    machines: int, ranks: int, files: list[str], folder, *options: str, which: str = "cpu3", network: Network | None = None
+    machines: int,
+    ranks: int,
+    files: list[str],
+    folder,
+    *options: str,
+    which: str = "cpu3",
+    network: Network | None = None,
+    seconds: float = SECONDS,
 ) -> int:
     """Runs tests in a job; returns how many have passed."""
     paths = [f"tests/conformance/{name}" for name in files]

@@ -120,12 +120,20 @@ def test_all_measurements(tmp_path, capsys, monkeypatch):
     assert ET.parse(files[1]).getroot().tag.endswith("svg")
 
 
+def test_one_rank_reduces_nothing(tmp_path, capsys):
+    target = tmp_path / "a.svg"
+    assert main(["bench", "--quick", "--seconds", "0.1", "--device", "cpu", "--ranks", "1", "--plot", str(target)]) == 0
+    assert "all_reduce" not in capsys.readouterr().out
+    assert "all_reduce" not in target.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--seconds", "0"], "--seconds must be more than 0"),
         (["--json", "/proc/none/file"], "there is no directory /proc/none"),
         (["--plot", "a.odt"], "its ending must be one of"),
+        (["--compare", "a.json", "b.json", "--ranks", "2"], "--compare reads two files and measures nothing; leave out"),
     ],
 )
 def test_what_cannot_be_done_is_said_before(arguments, said, monkeypatch, capsys):
