@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from synknumba._device import usable_cores
 from synknumba._errors import WorldError
@@ -20,11 +20,24 @@ from synknumba._types import DeviceKind
 from synknumba._wire import channel
 from synknumba._wire.control import ControlBlock
 from synknumba._wire.messages import Attach, Command, Drop, Install, Parcel, Stop, Warned
-from synknumba._wire.program import Program, Transfer
+from synknumba._wire.program import Collective, Program, Transfer
 from synknumba._world.machines import Lost, MachineDevices
 
 END_SECONDS = 10.0  # for the ranks of other machines to end
 EXIT_SECONDS = 0.2  # launchers kill all processes when one fails, and report that instead of the script's exit code
+
+
+class _Needed(NamedTuple):
+    """What a program cannot run without."""
+
+    segments: frozenset[int]
+    variables: frozenset[int]
+    function: int
+
+    def is_touched(self, gone: Drop) -> bool:
+        """Returns whether some of it is dropped."""
+        kept = self.segments.isdisjoint(gone.segments) and self.variables.isdisjoint(gone.variables)
+        return not kept or self.function in gone.functions
 
 
 @final
@@ -45,6 +58,7 @@ class Coordinator:
         self.line = -1
         self._control: ControlBlock | None = None
         self._styles: dict[int, str] = {}
+        self._programs: dict[int, _Needed] = {}  # whose routes relays keep, by number
         self._is_open = self._is_stopping = False
         self._serials = itertools.count(1)  # of questions: an answer may come after its question was given up
         self._owner = os.getpid()
@@ -90,6 +104,7 @@ class Coordinator:
         """Starts the ranks of a world; see `OtherMachines`."""
         self._control, self.line = control, firsts[1]
         self._styles.clear()
+        self._programs.clear()
         self._link.drop_messages()  # of a world that has ended
         segment, patience = control.segment, control.patience
         changed = {name: os.environ.get(name) for name in {*os.environ, *self._environment}}
@@ -127,7 +142,7 @@ class Coordinator:
             case Attach(segments):
                 forward = Forward(payload, attached=segments)
             case Drop():
-                forward = Forward(payload, dropped_segments=command.segments, dropped_programs=command.programs)
+                forward = Forward(payload, dropped_segments=command.segments, dropped_programs=self._dropped(command))
             case Install(function, program):
                 if function is not None:
                     self._styles[function.id] = function.style
@@ -138,10 +153,21 @@ class Coordinator:
                     forward = Forward(payload, Route.of(program, is_kernel=True))
                 elif program is not None:  # a collective between GPUs
                     forward = Forward(payload, Route.nothing(program.number))
+                if isinstance(program, Program | Transfer | Collective):
+                    called = program.function if isinstance(program, Program) else -1
+                    self._programs[program.number] = _Needed(program.segments(), program.variables(), called)
             case Stop():
                 forward = Forward(payload, is_stop=True)
         self._send(forward, descriptors if isinstance(command, Attach) else (), watch)
         self._is_stopping = self._is_stopping or forward.is_stop
+
+    def _dropped(self, gone: Drop) -> tuple[int, ...]:
+        """Returns the programs that ranks drop: those that are named, and those that need what is dropped."""
+        orphans = [number for number, needed in self._programs.items() if needed.is_touched(gone)]
+        numbers = tuple({*gone.programs, *orphans})
+        for number in numbers:
+            self._programs.pop(number, None)
+        return numbers
 
     def read(self, watch: Callable[[], None]) -> tuple[list[tuple[int, Parcel, list[int]]], Sequence[Warned], Lost | None]:
         """Receives the news of a round: of ranks, with descriptors, warnings, and what has died."""

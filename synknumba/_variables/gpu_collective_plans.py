@@ -216,10 +216,11 @@ class GpuTraffic(Traffic):
         """Returns the programs of such an all_reduce; ranks read the result where the first of their machine has written."""
         assert work.op is not None  # of a reduction
         first_of = [first for _, first, after in self.world.machines for _ in range(first, after)]
+        about = frozenset(one.variable for one in (*down, *up))
         up = tuple(one._replace(hosts=tuple(own[first] for first in first_of)) for one, own in zip(up, hosts, strict=True))
         return [
             Transfer(next_number(), up=False, arrays=down, stays=True),
-            Transfer(next_number(), up=False, arrays=(), reduced=tuple(Reduced(work.op, one) for one in hosts)),
+            Transfer(next_number(), up=False, arrays=(), reduced=tuple(Reduced(work.op, one) for one in hosts), about=about),
             Transfer(next_number(), up=True, arrays=up, stays=True),
         ]
 

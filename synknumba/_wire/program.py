@@ -455,6 +455,7 @@ class Transfer:
         arrays: the arrays.
         stays: whether the host memory is used on the machine of each rank only, so that it is not sent to others.
         reduced: arrays that machines combine, each those of its ranks and then with each other; nothing for the ranks to do.
+        about: numbers of the variables that these arrays are copies of: without them the program is of no use.
     """
 
     number: int
@@ -462,11 +463,13 @@ class Transfer:
     arrays: tuple[Transferred, ...]
     stays: bool = False
     reduced: tuple[Reduced, ...] = ()
+    about: frozenset[int] = frozenset()
 
     def segments(self) -> frozenset[int]:
-        """Returns the ids of the segments that the copies read or write."""
-        return frozenset(host.segment for one in self.arrays for host in one.hosts if host is not None)
+        """Returns the ids of the segments that the copies and reductions read or write."""
+        copied = frozenset(host.segment for one in self.arrays for host in one.hosts if host is not None)
+        return copied.union(host.segment for one in self.reduced for host in one.hosts)
 
     def variables(self) -> frozenset[int]:
-        """Returns the numbers of the variables' memory that the copies read or write."""
-        return frozenset(one.variable for one in self.arrays)
+        """Returns the numbers of the variables' memory that the copies read or write, or are about."""
+        return frozenset(one.variable for one in self.arrays) | self.about

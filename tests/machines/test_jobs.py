@@ -68,6 +68,15 @@ def test_a_script(shape, tmp_path):
                     for _ in range(3):
                         total(rows)
                     assert world.statistics().network_bytes - before == (1 if once else 3) * sum(sent)
+                from synknumba._world import machines
+                kept = []
+                for _ in range(6):
+                    v = synk.variable(np.ones(20_000))
+                    synk.all_reduce(v, "sum")
+                    del v
+                    total(rows)
+                    kept.append(len(machines.current[0]._programs))
+                assert kept[-1] == kept[1], kept
             child = os.fork()
             if child == 0:  # a world of its own, on this machine
                 with synk.fork(1, device="cpu") as world:
