@@ -344,8 +344,7 @@ class Binder:
 
     def _array(self, call: Call, name: str, slot: Any, data: Data) -> program.Param:
         segment = data._segment  # noqa: SLF001  # shared with this module
-        source = data.source if isinstance(data, StoredData) else None
-        if source is None:
+        if not isinstance(data, StoredData):
             call.segments.append(segment)
         if segment.is_file:
             call.files.add(segment.id)
@@ -363,6 +362,7 @@ class Binder:
                 f"{_path(name, slot)} of {self._name} is in inout=, so its rows are written, but it is frozen; call thaw() "
                 "first"
             )
+        source = data.source if isinstance(data, StoredData) else None  # as it is since `_layout` looked at the file
         array = program.HostArray(segment.id, data.dtype, self._shape(name, data), data._offset, data._version, source)  # noqa: SLF001
         return self._place(call, name, slot, array, by_position=data.minibatch)
 

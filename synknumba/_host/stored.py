@@ -116,7 +116,7 @@ class StoredData(Data):
         """Returns the source with the present state of the file, whose contents have a new version if that has changed.
 
         Raises:
-            DataError: the file is gone.
+            DataError: the file is gone, or it is a Parquet file, of which the shape may be another by now, and has changed.
         """
         source = self._source
         try:
@@ -124,6 +124,11 @@ class StoredData(Data):
         except OSError as error:
             raise DataError(f"the file {source.path} cannot be read: {error.strerror}") from None
         if state != source.state:
+            if source.kind == "parquet":
+                raise DataError(
+                    f"the file {source.path} has changed since synk.columns read its schema; make the columns again, as "
+                    f"synk.columns({os.path.basename(source.path)!r}, {source.name!r})"
+                )
             self._source = Source(source.kind, source.path, source.name, state, source.payload)
             self._version = next_version() if state else 0
         return self._source
@@ -206,12 +211,13 @@ def parquet_columns(path: str) -> Mapping[str, StoredData]:
     from pyarrow import ArrowInvalid, parquet  # an optional package
 
     try:
-        with parquet.ParquetFile(path, memory_map=True) as file:
+        state = state_of(path)  # before the schema, so that a change of it in between is seen
+        with parquet.ParquetFile(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
             nulls = _nulls(file.metadata)
     except (OSError, ArrowInvalid) as error:
         raise DataError(f"{path} cannot be read as a Parquet file: {error}") from None
-    return _Columns(os.path.abspath(path), schema, rows, nulls)
+    return _Columns(os.path.abspath(path), state, schema, rows, nulls)
 
 
 def _nulls(metadata: Any) -> dict[str, int]:
@@ -228,14 +234,14 @@ def _nulls(metadata: Any) -> dict[str, int]:
 class _Columns(Mapping[str, StoredData]):
     """The columns of a Parquet file, made when they are asked for."""
 
-    def __init__(self, path: str, schema: Any, rows: int, nulls: Mapping[str, int]) -> None:
-        self._path, self._schema, self._rows, self._nulls = path, schema, rows, nulls
+    def __init__(self, path: str, state: tuple[int, ...], schema: Any, rows: int, nulls: Mapping[str, int]) -> None:
+        self._path, self._state, self._schema, self._rows, self._nulls = path, state, schema, rows, nulls
 
     def __getitem__(self, name: str) -> StoredData:
         kind = self._schema.field(name).type
         refuse_nulls(self._nulls.get(name, 0), f"column {name!r} of {self._path}")
         dtype = numeric_dtype(kind, f"column {name!r} of {self._path}")
-        return StoredData(Source("parquet", self._path, name, state_of(self._path)), (self._rows,), dtype)
+        return StoredData(Source("parquet", self._path, name, self._state), (self._rows,), dtype)
 
     def __iter__(self) -> Any:
         return iter(self._schema.names)
@@ -291,7 +297,7 @@ def opened(source: Source) -> Reader:
     except OSError as error:
         raise DataError(f"the file {source.path} cannot be read: {error.strerror}") from None
     if state != source.state:
-        raise DataError(f"the file {source.path} was changed or replaced while a call was made; call again")
+        raise _changed(source)
     for one in [
         one for one in _open if one.path == source.path and one.state != state
     ]:  # also: h5py shares what it knows of a file
@@ -308,6 +314,10 @@ def opened(source: Source) -> Reader:
             reader = _ParquetReader(source)
     _open[source] = reader
     return reader
+
+
+def _changed(source: Source) -> DataError:
+    return DataError(f"the file {source.path} was changed or replaced while a call was made; call again")
 
 
 def _in_order(indices: Array) -> tuple[Array, Array]:
@@ -355,12 +365,15 @@ class _ZarrReader(Reader):
 
 @final
 class _ParquetReader(Reader):
-    """Reads by row groups, of which the last one is kept."""
+    """Reads by row groups, of which the last one is kept.
+
+    The file is not mapped: a mapping of one that is truncated would end the rank (SIGBUS).
+    """
 
     def __init__(self, source: Source) -> None:
         from pyarrow import parquet  # an optional package
 
-        self._file, self._source = parquet.ParquetFile(source.path, memory_map=True), source
+        self._file, self._source = parquet.ParquetFile(source.path), source
         groups = self._file.metadata.num_row_groups
         counts = [self._file.metadata.row_group(group).num_rows for group in range(groups)]
         self._edges = np.cumsum([0, *counts])
@@ -386,10 +399,28 @@ class _ParquetReader(Reader):
 
     def _group(self, group: int) -> Array:
         if self._last[0] != group:
-            column = self._file.read_row_group(group, columns=[self._source.name]).column(0)
+            column = self._column(group)
             refuse_nulls(column.null_count, f"column {self._source.name!r} of {self._source.path}")
             self._last = group, column.to_numpy()
         return self._last[1]
+
+    def _column(self, group: int) -> Any:
+        """Returns the column of a row group; raises `DataError` if the file is another one by now."""
+        try:
+            column = self._file.read_row_group(group, columns=[self._source.name]).column(0)
+        except Exception as error:  # as many kinds as there are ways to read half of a file
+            if self._is_changed():
+                raise _changed(self._source) from error
+            raise
+        if self._is_changed():
+            raise _changed(self._source)
+        return column
+
+    def _is_changed(self) -> bool:
+        try:
+            return state_of(self._source.path) != self._source.state
+        except OSError:  # deleted; what is open is still as it was
+            return False
 
     def close(self) -> None:
         self._file.close()

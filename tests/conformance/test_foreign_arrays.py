@@ -16,6 +16,7 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from synknumba._host import file_data, foreign
+from synknumba._host.stored import opened
 
 ROWS = np.arange(606.0).reshape(101, 6)
 BATCHES = (None, 7, slice(10, 60), slice(90, None, -3), [5, 3, 5, 100])
@@ -140,6 +141,44 @@ def test_files_that_are_gone_or_that_another_replaces_are_told(world, parquet):
     parquet.unlink()
     with pytest.raises(synk.DataError, match=r"x of plus: the file .*table.parquet cannot be read: No such file"):
         plus(x, 1.0)
+
+
+def test_a_parquet_file_that_is_written_again_needs_its_columns_again(world, parquet):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    x = synk.columns(parquet, "price")["price"]
+    assert total_of(x) == ROWS[:, 0].sum()
+    for k, rows in enumerate((ROWS[:, 0] + 1, ROWS[:5, 0], np.tile(ROWS[:, 0], 3))):
+        pq.write_table(pa.table({"price": rows}), parquet, row_group_size=7)
+        os.utime(parquet, ns=(k, k))
+        for _ in range(2):
+            with pytest.raises(synk.DataError, match=r"x of total_of: the file .* has changed since synk.columns read its sch"):
+                total_of(x)
+        with pytest.raises(synk.DataError, match=r"make the columns again, as synk.columns\('table.parquet', 'price'\)"):
+            np.asarray(x)
+        x = synk.columns(parquet, "price")["price"]
+        assert total_of(x) == rows.sum()
+        assert_array_equal(x, rows)
+
+
+def test_a_parquet_file_that_is_written_during_a_call_is_told(parquet):
+    pytest.importorskip("pyarrow.parquet")
+    reader = opened(synk.columns(parquet, "price")["price"].source)
+    reader.read(np.empty(3), slice(0, 3))
+    os.truncate(parquet, 100)
+    with pytest.raises(synk.DataError, match="was changed or replaced while a call was made"):
+        reader.read(np.empty(3), slice(90, 93))
+
+
+def test_data_over_a_file_that_changes_are_read_again(world, tmp_path):
+    stored = in_hdf5(tmp_path)
+    x = synk.data(stored.array, copy=False)
+    stored.array.file.close()
+    h5py = pytest.importorskip("h5py")
+    for k in range(3):
+        assert total_of(x) == (ROWS + k).sum()
+        with h5py.File(stored.path, "r+") as file:
+            file["group/rows"][...] = ROWS + k + 1
+        os.utime(stored.path, ns=(k, k))
 
 
 def test_rows_of_files_are_not_written(world, stored):
