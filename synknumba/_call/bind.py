@@ -24,7 +24,7 @@ from synknumba._call.options import FunctionOptions
 from synknumba._call.variable_rows import fill_in, own_by_rank, shapes_by_rank
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
-from synknumba._host.file_data import FileData, over_file
+from synknumba._host.file_data import FileData, over_file, refuse_truncated
 from synknumba._host.foreign import OWN, adopted, is_foreign
 from synknumba._host.signals import is_of_handler
 from synknumba._host.stored import StoredData
@@ -311,6 +311,7 @@ class Binder:
             return self._scalar(call, path, array[()])
         if name in self._options.inout:
             self._check_write_back(call, path, array)
+            refuse_truncated(array, f"{path} of {self._name}")
         elif (mapped := self._in_file(slot, path, array)) is not None:
             return self._array(call, name, slot, mapped)
         if call.world is None:

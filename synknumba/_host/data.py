@@ -574,7 +574,8 @@ def data(
         ((2100, 10), 22000)
     """
     tracing.refuse("synk.data()")
-    from synknumba._host.foreign import adopted, is_foreign, without_copy  # which builds on this module
+    from synknumba._host.file_data import refuse_truncated  # which build on this module
+    from synknumba._host.foreign import adopted, is_foreign, without_copy
 
     if not as_flag(copy, "copy"):
         if (shape, dtype, ndim, force_cast, oversize) != (None, None, None, False, 1.0) or value is None:
@@ -582,6 +583,8 @@ def data(
         return without_copy(value, minibatch=as_flag(minibatch, "minibatch"), name=name)
     if is_foreign(value):
         value = adopted(value, "value")
+    if isinstance(value, np.ndarray):
+        refuse_truncated(value, "value")
     return Data(
         value, dtype=dtype, shape=shape, ndim=ndim, minibatch=minibatch, force_cast=force_cast, oversize=oversize, name=name
     )

@@ -7,7 +7,8 @@ opened is mapped, and used only if `/proc/self/maps` shows both mappings to be o
 also of a file that was renamed, replaced or deleted since. An array that cannot be shared in this way, as one that the script
 may change, is copied into shared memory like any other, and the logger "synknumba" is told why.
 
-Reading a mapped file beyond its end would kill the reader (SIGBUS), so its size is looked up before each call. Its time of
+Reading a mapped file beyond its end would kill the reader (SIGBUS), so its size is looked up before each call, also where the
+array is copied, which the script would not survive. Its time of
 modification is the version of its contents, by which GPUs know whether they hold its rows already.
 """
 
@@ -57,14 +58,18 @@ class MappedFile:
         """Returns the version of the contents; raises `DataError` if the file has fewer than `stop` bytes."""
         status = os.fstat(self.segment.fd)
         if status.st_size < stop:
-            raise DataError(
-                f"the file {self.path} has been truncated to {status.st_size:,} bytes since it was opened, and the array ends "
-                f"at byte {stop:,}; open it again"
-            )
+            raise _truncated(self.path, status.st_size, stop)
         seen = (status.st_mtime_ns, status.st_size)
         if seen != self._seen:
             self._seen, self._version = seen, next_version()
         return self._version
+
+
+def _truncated(path: str, size: int, stop: int) -> DataError:
+    return DataError(
+        f"the file {path} has been truncated to {size:,} bytes since it was opened, and the array ends at byte {stop:,}; open "
+        "it again"
+    )
 
 
 @final
@@ -152,6 +157,7 @@ def over_file(array: Array, name: str) -> FileData | None:
     Raises:
         DataError: the file is shorter than the array; `name` is that of the array.
     """
+    refuse_truncated(array, name)
     if not is_in_file(array):
         return None
     try:
@@ -161,6 +167,29 @@ def over_file(array: Array, name: str) -> FileData | None:
     except NotShareableError as reason:
         log.debug("%s, %s %s in a mapped file, is copied into shared memory: %s", name, array.dtype, array.shape, reason)
         return None
+
+
+def refuse_truncated(array: Array, name: str) -> None:
+    """Raises `DataError` for an array in a mapped file that is shorter than the array by now: reading would end the process.
+
+    For those that are copied, too; of the mappings of Arrow, only files that ranks would map are looked at, by `file_data`.
+    """
+    root = _root(array)
+    if not isinstance(root, mmap.mmap) or not array.size:
+        return
+    area = _areas.get(root)
+    if area is None:
+        with suppress(OSError, ValueError, BufferError):  # no /proc, or closed
+            (area,) = _areas_at(np.frombuffer(root, np.uint8).ctypes.data)
+        if area is None or area.file[1] == "0":
+            return
+        _areas[root] = area
+    stop = np.lib.array_utils.byte_bounds(array)[1] - area.origin
+    size = stop
+    with suppress(OSError, ValueError):  # it keeps no descriptor
+        size = root.size()
+    if size < stop:
+        raise DataError(f"{name}: {_truncated(area.path.removesuffix(' (deleted)'), size, stop)}")
 
 
 def file_data(array: Array, *, minibatch: bool = False, name: str | None = None) -> FileData:
@@ -189,6 +218,7 @@ def file_data(array: Array, *, minibatch: bool = False, name: str | None = None)
     return data
 
 
+_areas: "weakref.WeakKeyDictionary[mmap.mmap, _Area]" = weakref.WeakKeyDictionary()
 _roots: "weakref.WeakKeyDictionary[mmap.mmap, tuple[MappedFile, int, bool]]" = weakref.WeakKeyDictionary()
 _files: "weakref.WeakValueDictionary[tuple[str, str], MappedFile]" = weakref.WeakValueDictionary()
 
@@ -278,11 +308,18 @@ def _find(start: int, stop: int) -> tuple[MappedFile, int, bool]:
 
 
 def _opened(area: _Area, nbytes: int) -> MappedFile:
-    """Opens the file of a mapping again: by its path, or by another descriptor of it that this process has."""
+    """Opens the file of a mapping again: by its path, or by another descriptor of it that this process has.
+
+    Raises:
+        NotShareableError: it is not there.
+        DataError: it has fewer than `nbytes` bytes.
+    """
     path = area.path.removesuffix(" (deleted)")
     for fd in _candidates(path, int(area.file[1])):
         try:
             status = os.fstat(fd)
+            if status.st_ino == int(area.file[1]) and status.st_size < nbytes:
+                raise _truncated(path, status.st_size, nbytes)
             fits = stat.S_ISREG(status.st_mode) and status.st_size >= nbytes
             segment = Segment.of_file(os.dup(fd), status.st_size) if fits else None
         except (OSError, SharedMemoryError):
@@ -294,7 +331,7 @@ def _opened(area: _Area, nbytes: int) -> MappedFile:
             if mine is not None and mine.file == area.file:
                 return MappedFile(path, segment)
             segment.close()
-    raise NotShareableError(f"its file, {area.path}, was replaced or truncated, or cannot be opened again")
+    raise NotShareableError(f"its file, {area.path}, was replaced, or cannot be opened again")
 
 
 def _candidates(path: str, inode: int) -> Iterator[int]:

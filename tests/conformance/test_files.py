@@ -188,6 +188,30 @@ def test_a_file_that_is_truncated_is_told_by_name(world, path, kind):
     assert_array_equal(plus(ROWS, 1.0), ROWS + 1)  # the ranks live
 
 
+@pytest.mark.parametrize("mode", ["r", "c", "r+"])
+@pytest.mark.parametrize("rows", [0, 5, 70])
+def test_a_file_that_is_truncated_before_its_first_call_is_told_by_name(world, path, mode, rows):
+    x = opened(path, mode)
+    size = os.path.getsize(path)
+    np.save(path, ROWS[:rows])  # in place
+    end, told = os.path.getsize(path), r"x of {}: the file .*rows.npy has been truncated to {:,} bytes since .* byte {:,}; open"
+    with pytest.raises(synk.DataError, match=told.format("plus", end, size)):
+        plus(x, 1.0)
+    with pytest.raises(synk.DataError, match=told.format("plus", end, size - 96)):
+        plus(x[::2][:50], 1.0)
+    with pytest.raises(synk.DataError, match="rows.npy has been truncated"):
+        synk.sequence(lambda x: plus(x, 1.0))(x, times=1)
+    for copy in (True, False)[: 1 if mode == "c" else 2]:
+        with pytest.raises(synk.DataError, match="rows.npy has been truncated"):
+            synk.data(x, copy=copy)
+    if mode == "r+":
+        with pytest.raises(synk.DataError, match=told.format("double", end, size)):
+            double(x)
+    if rows:
+        assert_array_equal(plus(x[:rows], 1.0), ROWS[:rows] + 1)
+        assert_array_equal(plus(opened(path), 1.0), ROWS[:rows] + 1)
+
+
 @pytest.mark.one_machine
 def test_a_file_that_is_truncated_during_a_call_ends_the_world_with_a_reason(fork_row, path):
     @synk.function(outputs="sum")

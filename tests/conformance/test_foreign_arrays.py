@@ -315,6 +315,19 @@ def test_arrow_files_that_are_mapped_are_read_in_place(world, tmp_path, monkeypa
         assert_array_equal(plus(mapped["price"], 1.0), ROWS[:, 0] + 1)
 
 
+@pytest.mark.one_machine
+def test_arrow_files_that_are_truncated_before_a_call_are_told(world, tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    path, table = tmp_path / "t.arrow", pa.table({"price": ROWS[:, 0]})
+    with pa.OSFile(str(path), "wb") as out, pa.ipc.new_file(out, table.schema) as writer:
+        writer.write_table(table)
+    column = synk.columns(pa.ipc.open_file(pa.memory_map(str(path))).read_all())["price"]
+    os.truncate(path, 100)
+    monkeypatch.setattr(file_data, "SEARCHED_BYTES", 0)
+    with pytest.raises(synk.DataError, match=r"x of plus: the file .*t.arrow has been truncated to 100 bytes"):
+        plus(column, 1.0)
+
+
 def test_nulls_are_refused_by_name(world):
     pandas, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     cases = (pa.array([1, None]), pa.chunked_array([[1.0], [None]]), pandas.Series([1, None], dtype="Int64"))
