@@ -12,6 +12,7 @@ functions validate dtype, shape and sizes, with error messages that name the obj
 import itertools
 import math
 import operator
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -577,6 +578,11 @@ def data(
     from synknumba._host.file_data import refuse_truncated  # which build on this module
     from synknumba._host.foreign import adopted, is_foreign, without_copy
 
+    if isinstance(value, str | os.PathLike) and _is_path(value):
+        raise DataError(
+            f"value is the path {os.fspath(value)!r}, not an array; pass np.load(path), or np.load(path, mmap_mode='r') with "
+            "copy=False for a file that stays where it is"
+        )
     if not as_flag(copy, "copy"):
         if (shape, dtype, ndim, force_cast, oversize) != (None, None, None, False, 1.0) or value is None:
             raise DataError("copy=False takes an array as it is: pass value, and of the others only minibatch and name")
@@ -588,3 +594,8 @@ def data(
     return Data(
         value, dtype=dtype, shape=shape, ndim=ndim, minibatch=minibatch, force_cast=force_cast, oversize=oversize, name=name
     )
+
+
+def _is_path(value: Any) -> bool:
+    """Returns whether a value, which would become an array of a single text, leads to a file."""
+    return not isinstance(value, str) or value.endswith((".npy", ".npz")) or os.path.isfile(value)

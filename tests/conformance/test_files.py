@@ -269,6 +269,16 @@ def test_data_over_files_are_data(world, path):
         synk.data(opened(path), copy=False, dtype="float32")
 
 
+def test_paths_are_no_arrays(path):
+    (path.parent / "raw").write_bytes(b"")
+    for one in (path, str(path), "none.npy", str(path.parent / "raw")):
+        with pytest.raises(synk.DataError, match=r"value is the path '.*', not an array; pass np.load\(path\)"):
+            synk.data(one)
+        with pytest.raises(synk.DataError, match="value is the path"):
+            synk.data(one, copy=False)
+    assert synk.data("a text").shape == ()
+
+
 @pytest.mark.one_machine
 def test_shared_memory_of_others_is_used_in_place(world, monkeypatch):
     memory = shared_memory.SharedMemory(create=True, size=ROWS.nbytes)
