@@ -186,7 +186,7 @@ class Binder:
                 self._param(call, name, (slot, one), leaf) for one, leaf in zip(paths(structure), leaves, strict=True)
             )
             return program.Tree(structure, params)
-        if hasattr(value, "__array__") and not isinstance(value, tuple):
+        if (hasattr(value, "__array__") or is_foreign(value)) and not isinstance(value, tuple):
             array = adopted(value, f"{path} of {self._name}")
             return self._array(call, name, slot, array) if isinstance(array, Data) else self._numpy(call, name, slot, array)
         return self._constant(call, path, value)

@@ -14,32 +14,48 @@ from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
 from synknumba._host.file_data import NotShareableError, file_data
 from synknumba._host.log import log
-from synknumba._host.stored import StoredData, numeric_dtype, parquet_columns, refuse_nulls, stored_data
+from synknumba._host.stored import StoredData, numeric_dtype, parquet_columns, refuse_closed, refuse_nulls, stored_data
 from synknumba._types import Array
 
 OWN = (Data, np.ndarray, np.generic, bool, int, float, complex, str, bytes, tuple, list, dict, type(None))
 
 
 def is_foreign(value: Any) -> bool:
-    """Returns whether a value is an array of another library than NumPy."""
+    """Returns whether a value is an array of another library than NumPy, or a group of such arrays in a file."""
     return (
         not isinstance(value, OWN)
-        and hasattr(value, "__array__")
+        and (hasattr(value, "__array__") or _is_group(value))
         and not type(value).__module__.startswith("synknumba.")
         and not isinstance(value, type)
     )
+
+
+def _is_group(value: Any) -> bool:
+    """Returns whether a value is a group or file of h5py, or a group of zarr."""
+    return type(value).__module__.startswith(("h5py.", "zarr.")) and type(value).__name__ in {"File", "Group"}
 
 
 def adopted(value: Any, label: str) -> Array | Data:
     """Returns an array of another library as one of NumPy, or as `Data` if it is in a file; copies as little as possible.
 
     Raises:
-        DataError: it has nulls.
-        ArgumentError: it cannot be read as an array. `label` is what messages call it.
+        DataError: it has nulls, items without a fixed size, or its file is closed or gone.
+        ArgumentError: it cannot be read as an array, or is a group of arrays. `label` is what messages call it.
     """
     module = type(value).__module__
     if module.startswith(("h5py.", "zarr.")):
-        found = stored_data(value)
+        refuse_closed(value, label)
+        if _is_group(value):
+            names = [repr(name) for name, one in value.items() if not _is_group(one)] if hasattr(value, "items") else []
+            listed = f" with {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else ""
+            raise ArgumentError(
+                f"{label} is a {type(value).__name__} of {module.partition('.')[0]}{listed}; pass an array in it, as "
+                f"group[{names[0] if names else 'name'}], or all by name, as f(**synk.columns(group))"
+            )
+        dtype = getattr(value, "dtype", None)
+        if isinstance(dtype, np.dtype) and dtype.hasobject:
+            raise DataError(f"{label} is text, or has items of various sizes ({dtype}); ranks take numbers")
+        found = stored_data(value, label)
         if found is not None:
             return found
         log.debug(
@@ -54,12 +70,33 @@ def adopted(value: Any, label: str) -> Array | Data:
     if module.partition(".")[0] == "pandas" and kind is not None and not isinstance(kind, np.dtype):  # it has nulls beside NaN
         refuse_nulls(int(value.isna().sum()), label)
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except Exception as error:
         raise ArgumentError(
             f"{label} is a {type(value).__name__}, which cannot be read as an array: {error}. Pass it as an array of NumPy, or "
             "what it holds"
         ) from error
+    if array.dtype.hasobject:
+        raise DataError(_no_numbers(value, label))
+    return array
+
+
+def _no_numbers(value: Any, label: str) -> str:
+    """Returns the message for a column or table that NumPy can only read as objects."""
+    library = type(value).__module__.partition(".")[0]
+    if hasattr(value, "columns"):
+        return (
+            f"{label} is a {type(value).__name__} of {library}, whose columns have no common type of numbers; pass the columns "
+            "that the function takes, as f(**synk.columns(table, 'price', 'amount'))"
+        )
+    dtype = value.dtype if hasattr(value, "dtype") else "object"
+    name = getattr(value, "name", None)
+    called = f" {name!r}" if isinstance(name, str) and repr(name) not in label else ""
+    if str(dtype) == "category":
+        hint = "Pass the codes of the categories, as series.cat.codes"
+    else:
+        hint = 'Cast it to numbers, as pandas.factorize does with texts, or to texts of a fixed size, as series.to_numpy("U16")'
+    return f"{label} is a {type(value).__name__}{called} of {library} of the dtype {dtype}, and ranks take numbers. {hint}"
 
 
 def _of_arrow(value: Any, label: str) -> Array:
@@ -118,6 +155,19 @@ def columns(table: Any, *names: str, **renamed: str) -> dict[str, Any]:
         >>> synk.columns(atoms, "mass", charge="number")
         {'mass': array([ 1., 16.]), 'charge': array([1, 8])}
     """
+    wrong = [one for one in names if not isinstance(one, str)]
+    if wrong:
+        listed = wrong[0] if isinstance(wrong[0], list | tuple) else ["price", "amount"]
+        raise ArgumentError(
+            f"columns takes the names of columns one by one, as synk.columns(table, {', '.join(map(repr, listed))}); got "
+            f"{wrong[0]!r}"
+        )
+    twice = [name for name in names if name in renamed]
+    if twice:
+        raise ArgumentError(
+            f"columns: the parameter {twice[0]!r} would receive two columns, {twice[0]!r} and {renamed[twice[0]]!r}; "
+            "leave one out"
+        )
     source, known = _columns_of(table)
     wanted = {**{name: name for name in (names or (() if renamed else known))}, **renamed}
     missing = [name for name in wanted.values() if name not in known]
@@ -141,6 +191,7 @@ def _columns_of(table: Any) -> tuple[Any, list[str]]:
         if table.dtype.names is None:
             raise ArgumentError(f"columns takes arrays of records; got one of {table.dtype}, which has no columns")
         return table, list(table.dtype.names)
+    refuse_closed(table, "the table of columns")
     if isinstance(table, Mapping):
         return table, list(table)
     for names in ("column_names", "columns"):

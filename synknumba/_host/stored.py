@@ -24,6 +24,18 @@ from synknumba._errors import DataError
 from synknumba._host.data import Data, next_version
 from synknumba._types import Array, Shape
 
+# What to pass to synk.columns, or in its place, of files that are no Parquet files.
+OTHER_FILES = {
+    ".npy": 'the array itself, without columns: np.load(path, mmap_mode="r")',
+    ".npz": "the arrays in it: synk.columns(dict(np.load(path)))",
+    ".csv": "what pandas.read_csv(path) returns, or write it as a Parquet file",
+    ".arrow": "what pyarrow.ipc.open_file(pyarrow.memory_map(path)).read_all() returns",
+    ".feather": "what pyarrow.feather.read_table(path) returns",
+    ".zarr": 'an array of zarr itself: zarr.open(path, mode="r")',
+    ".h5": "a group of h5py: h5py.File(path)",
+    ".hdf5": "a group of h5py: h5py.File(path)",
+}
+
 Kind: TypeAlias = Literal["h5py", "zarr", "parquet"]
 
 
@@ -170,12 +182,25 @@ class StoredData(Data):
 # ---- in the script
 
 
-def stored_data(value: Any) -> StoredData | None:
-    """Returns a dataset of h5py or an array of zarr as `Data`; None if it is neither, or ranks cannot open it themselves."""
+def stored_data(value: Any, label: str) -> StoredData | None:
+    """Returns a dataset of h5py or an array of zarr as `Data`; None if it is neither, or ranks cannot open it themselves.
+
+    Raises:
+        DataError: its directory is gone. `label` is what messages call it.
+    """
     module = type(value).__module__
     if module.startswith("h5py."):
         return _of_h5py(value)
-    return _of_zarr(value) if module.startswith("zarr.") else None
+    return _of_zarr(value, label) if module.startswith("zarr.") else None
+
+
+def refuse_closed(value: Any, label: str) -> None:
+    """Raises `DataError` for a dataset or group of h5py whose file the script has closed."""
+    if type(value).__module__.startswith("h5py.") and hasattr(value, "id") and not value:
+        raise DataError(
+            f"{label} is a {type(value).__name__} of h5py whose file has been closed; open the file again, and call within its "
+            "with block"
+        )
 
 
 def _of_h5py(dataset: Any) -> StoredData | None:
@@ -194,11 +219,17 @@ def _of_h5py(dataset: Any) -> StoredData | None:
     return StoredData(Source("h5py", path, dataset.name, state_of(path)), dataset.shape, dataset.dtype)
 
 
-def _of_zarr(array: Any) -> StoredData | None:
+def _of_zarr(array: Any, label: str) -> StoredData | None:
     root = getattr(getattr(array, "store", None), "root", None)
     if root is None or not hasattr(array, "oindex") or not array.shape or 0 in array.shape:  # not in files
         return None
-    source = Source("zarr", os.path.abspath(root), array.path, state_of(root), pickle.dumps(array))
+    try:
+        state = state_of(root)
+    except OSError as error:
+        raise DataError(
+            f"{label} is an array of zarr in {root}, which cannot be read: {error.strerror}; open it again"
+        ) from None
+    source = Source("zarr", os.path.abspath(root), array.path, state, pickle.dumps(array))
     return StoredData(source, array.shape, array.dtype)
 
 
@@ -216,7 +247,8 @@ def parquet_columns(path: str) -> Mapping[str, StoredData]:
             schema, rows = file.schema_arrow, file.metadata.num_rows
             nulls = _nulls(file.metadata)
     except (OSError, ArrowInvalid) as error:
-        raise DataError(f"{path} cannot be read as a Parquet file: {error}") from None
+        instead = next((f". Pass {what}" for ending, what in OTHER_FILES.items() if path.rstrip("/").endswith(ending)), "")
+        raise DataError(f"{path} cannot be read as a Parquet file: {str(error).rstrip('.')}{instead}") from None
     return _Columns(os.path.abspath(path), state, schema, rows, nulls)
 
 

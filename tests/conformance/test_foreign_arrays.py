@@ -5,6 +5,7 @@ pandas, pyarrow, records ──> columns by name, and nulls refused by name
 """
 
 import os
+import shutil
 import sys
 import warnings
 from types import SimpleNamespace
@@ -181,6 +182,76 @@ def test_data_over_a_file_that_changes_are_read_again(world, tmp_path):
         os.utime(stored.path, ns=(k, k))
 
 
+def test_texts_in_files_are_refused_by_name(world, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file["texts"] = ["a", "bc"]
+        for texts in (file["texts"], h5py.File(tmp_path / "t.h5")["texts"]):
+            with pytest.raises(synk.DataError, match=r"x of total_of is text, or has .*\(object\); ranks take numbers"):
+                total_of(texts)
+
+
+def test_files_that_are_closed_or_gone_are_told_by_name(world, tmp_path):
+    stored = in_hdf5(tmp_path)
+    group = stored.array.parent
+    stored.array.file.close()
+    with pytest.raises(
+        synk.DataError, match=r"x of total_of is a Dataset of h5py whose file has been closed; open the file ag"
+    ):
+        total_of(stored.array)
+    with pytest.raises(synk.DataError, match="is a Group of h5py whose file has been closed"):
+        synk.columns(group)
+    with pytest.raises(synk.DataError, match="value is a Group of h5py whose file has been closed"):
+        synk.data(group)
+
+
+@pytest.mark.whole
+def test_directories_of_zarr_that_are_gone_are_told_by_name(world, tmp_path):
+    stored = in_zarr(tmp_path)
+    shutil.rmtree(stored.path)
+    with pytest.raises(
+        synk.DataError, match=r"x of total_of is an array of zarr in .*rows.zarr, which .* No such .* open it again"
+    ):
+        total_of(stored.array)
+
+
+def test_groups_are_told_with_their_arrays(world, tmp_path):
+    file = in_hdf5(tmp_path).array.file
+    for group in (file["group"], {"in": file["group"]}):
+        with pytest.raises(
+            synk.ArgumentError, match=r"x\S* of total_of is a Group of h5py with 'rows'; pass .*group\['rows'\]"
+        ):
+            total_of(group)
+    with pytest.raises(synk.ArgumentError, match="x of scaled is a File of h5py; pass an array in it"):
+        scaled(file, 1.0)
+
+
+def test_columns_without_numbers_are_told_by_name(world):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"price": ROWS[:3, 0], "kind": pandas.Categorical(["a", "b", "a"]), "name": ["x", "y", "zz"]})
+    category = r"{} is a Series.* of pandas of the dtype category, and ranks take numbers. Pass the codes .* series.cat.codes"
+    with pytest.raises(synk.DataError, match=category.format("column 'kind'")):
+        synk.columns(frame)
+    with pytest.raises(synk.DataError, match=category.format("x of total_of")):
+        total_of(frame["kind"])
+    with pytest.raises(synk.DataError, match=r"value is a Series 'name' of pandas of the dtype (str|object), .*factorize"):
+        synk.data(frame["name"])
+    with pytest.raises(synk.DataError, match=r"x of total_of is a DataFrame of pandas, .* f\(\*\*synk.columns\(table"):
+        total_of(frame)
+    assert total_of(frame["kind"].cat.codes) == 1
+    assert list(synk.data(frame["name"].to_numpy("U16"))) == ["x", "y", "zz"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("m.npy", "np.load"), ("t.csv", "read_csv"), ("t.arrow", "memory_map"), ("t.h5", "h5py.File")]
+)
+def test_files_that_are_no_parquet_files_are_told_with_what_to_write(tmp_path, name, told):
+    pytest.importorskip("pyarrow")
+    (tmp_path / name).write_bytes(bytes(100))
+    with pytest.raises(synk.DataError, match=rf"{name} cannot be read as a Parquet file: .*\. Pass .*{told}"):
+        synk.columns(tmp_path / name)
+
+
 def test_rows_of_files_are_not_written(world, stored):
     with pytest.raises(synk.ArgumentError, match=r"x of double is in inout=.*over the file"):
         double(stored.array)
@@ -282,6 +353,17 @@ def test_columns_of_tables_in_memory(world):
     for wrong in (ROWS, 3):
         with pytest.raises(synk.ArgumentError, match="columns takes"):
             synk.columns(wrong)
+
+
+def test_names_of_columns_that_are_given_wrongly():
+    table = {"price": ROWS[:, 0], "amount": ROWS[:, 1]}
+    with pytest.raises(synk.ArgumentError, match="the parameter 'price' would receive two columns, 'price' and 'amount'"):
+        synk.columns(table, "price", price="amount")
+    for names in (["price", "amount"], ("price", "amount")):
+        with pytest.raises(
+            synk.ArgumentError, match=r"one by one, as synk.columns\(table, 'price', 'amount'\); got [\[(]'price'"
+        ):
+            synk.columns(table, names)
 
 
 def test_columns_of_frames_and_arrow(world):
