@@ -14,7 +14,7 @@ import pickle
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn, TypeAlias, final
 
 import numpy as np
@@ -49,6 +49,7 @@ class Source:
         name: the dataset, array or column in it.
         state: inode, size and time of modification of the file when the call was made; () for a directory.
         payload: a pickled zarr array.
+        shape: of an HDF5 dataset, which another one may have by now; () otherwise.
     """
 
     kind: Kind
@@ -56,6 +57,7 @@ class Source:
     name: str
     state: tuple[int, ...] = ()
     payload: bytes = field(default=b"", repr=False)
+    shape: Shape = ()
 
     def __str__(self) -> str:
         """Shows file and name in it."""
@@ -141,7 +143,7 @@ class StoredData(Data):
                     f"the file {source.path} has changed since synk.columns read its schema; make the columns again, as "
                     f"synk.columns({os.path.basename(source.path)!r}, {source.name!r})"
                 )
-            self._source = Source(source.kind, source.path, source.name, state, source.payload)
+            self._source = replace(source, state=state)
             self._version = next_version() if state else 0
         return self._source
 
@@ -216,7 +218,7 @@ def _of_h5py(dataset: Any) -> StoredData | None:
         return None
     if (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino):  # replaced since the script has opened it
         return None
-    return StoredData(Source("h5py", path, dataset.name, state_of(path)), dataset.shape, dataset.dtype)
+    return StoredData(Source("h5py", path, dataset.name, state_of(path), shape=dataset.shape), dataset.shape, dataset.dtype)
 
 
 def _of_zarr(array: Any, label: str) -> StoredData | None:
@@ -368,7 +370,15 @@ class _H5Reader(Reader):
             self._file = h5py.File(source.path, "r", locking=False)
         except (OSError, ValueError):  # the script had it open, with a lock, when the rank was forked; or an old HDF5
             self._file = h5py.File(source.path, "r")
-        self._dataset = self._file[source.name]
+        self._dataset = self._file.get(source.name)
+        shape = getattr(self._dataset, "shape", None)
+        if shape != source.shape:  # `read_direct` would read what there is
+            self._file.close()
+            found = "is not there" if shape is None else f"has the shape {shape}"
+            raise DataError(
+                f"the dataset {source.name} of {source.path} had the shape {source.shape} when it was opened, and {found} now; "
+                "open the file again"
+            )
 
     def read(self, target: Array, rows: slice | Array) -> None:
         target = target.reshape(len(target), *self._dataset.shape[1:])

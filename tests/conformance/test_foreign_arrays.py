@@ -182,6 +182,24 @@ def test_data_over_a_file_that_changes_are_read_again(world, tmp_path):
         os.utime(stored.path, ns=(k, k))
 
 
+def test_data_over_a_dataset_that_has_another_shape_now_are_told(world, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    for name, rows, told in (
+        ("rows", 3, "has the shape .3, 6. now"),
+        ("rows", 900, "has the shape .900"),
+        ("no", 3, "is not there"),
+    ):
+        stored = in_hdf5(tmp_path)
+        x = synk.data(stored.array, copy=False)
+        stored.array.file.close()
+        assert total_of(x) == ROWS.sum()
+        with h5py.File(stored.path, "w") as file:
+            file[f"group/{name}"] = np.ones((rows, 6))
+        os.utime(stored.path, ns=(rows, rows))
+        with pytest.raises(synk.DataError, match=rf"the dataset /group/rows of .* had the shape \(101, 6\) .* {told}"):
+            total_of(x)
+
+
 def test_texts_in_files_are_refused_by_name(world, tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "t.h5", "w") as file:
