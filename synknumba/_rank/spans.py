@@ -36,7 +36,7 @@ class Spans:
 
     def __init__(self, control: ControlBlock, line: int, device: Device, records: int) -> None:
         self._control, self._line, self._device = control, line, device
-        self._rounds, self._notes = Ring(records), Ring(_PER_STEP * records)
+        self._rounds, self._notes = Ring(records + 1), Ring(_PER_STEP * records)
         self._spans: deque[Span] = deque(maxlen=_PER_STEP * records)
         self._marked: deque[tuple[str, int, int, Any, Any]] = deque(maxlen=_PER_STEP * records)
         self._count = 0  # of spans and marks
@@ -97,10 +97,11 @@ class Spans:
     def stop(self) -> Traced:
         """Ends the records, and returns them."""
         self._control.set_ring(self._line, 0)
-        rounds, lost = self._rounds.read()
-        noted, lost_notes = self._noted()
+        rounds, _ = self._rounds.read()
+        rounds = rounds[rounds[:, 2] >= self._base_at]  # without that in which the trace began, which was seen before
+        noted, lost = self._noted()
         spans = [*self._spans, *noted, *self._on_device()]
-        lost += lost_notes + self._count - len(self._spans) - len(self._marked)
+        lost += self._count - len(self._spans) - len(self._marked)
         return Traced(rounds.tobytes(), tuple(spans), lost, time.time_ns() - time.monotonic_ns(), 0, socket.gethostname())
 
     def _on_device(self) -> list[Span]:

@@ -58,10 +58,12 @@ class Summary:
     """Where the time of a trace went. Times are in seconds.
 
     Attributes:
-        seconds: from the first event to the last.
+        seconds: from the first event to the last, of those that were kept.
         functions: those that took longest first.
         steps: what ranks have done in rounds, likewise.
         binding, combining, messages: time of the script in preparing rounds, after them, and in messages to the ranks.
+        ranks: their names.
+        lost_rounds, lost_steps: how many there were before these, and were not kept.
     """
 
     seconds: float
@@ -71,12 +73,18 @@ class Summary:
     combining: float = 0.0
     messages: float = 0.0
     ranks: tuple[str, ...] = ()
+    lost_rounds: int = 0
+    lost_steps: int = 0
 
     def __str__(self) -> str:
         """Formats the summary as tables."""
         waited = sum(one.waited for one in self.functions)
         rest = max(self.seconds - waited - self.binding - self.combining - self.messages, 0.0)
         lines = [f"{self.seconds:.6g} s in all, {len(self.ranks)} ranks"]
+        if self.lost_rounds:
+            lines.append(f"  without {self.lost_rounds:,} rounds before, which were not kept; records= keeps more")
+        if self.lost_steps:
+            lines.append(f"  without {self.lost_steps:,} steps of ranks, which were not kept; records= keeps more")
         for name, seconds in (
             ("waiting for the ranks", waited),
             ("preparing calls", self.binding),
@@ -137,7 +145,7 @@ def summarise(records: Sequence[Record]) -> Summary:
         for name, mine in waited.items()
     ]
     ends = [(one["ts"], one["ts"] + one["dur"]) for one in spans]
-    seconds = (max(after for _, after in ends) - min(first for first, _ in ends)) / 1e6 if ends else 0.0
+    whole = (max(after for _, after in ends) - min(first for first, _ in ends)) / 1e6 if ends else 0.0
     steps = [
         StepTimes(name, len(mine), _total(mine), sum(_bytes(one) for one in mine), kind == "device")
         for kind in ("step", "device")
@@ -145,12 +153,14 @@ def summarise(records: Sequence[Record]) -> Summary:
     ]
     messages = _total(kinds["message"])
     return Summary(
-        seconds,
+        max(whole - _total(kinds["lost"]), 0.0),
         functions=tuple(sorted(functions, key=lambda one: -one.waited)),
         steps=tuple(sorted(steps, key=lambda one: -one.seconds)),
         binding=max(_total(kinds["bind"]) - messages, 0.0),  # messages are sent meanwhile
         combining=_total(kinds["combine"]),
         messages=messages,
+        lost_rounds=sum(one["args"]["rounds"] for one in kinds["lost"]),
+        lost_steps=sum(one["args"]["steps"] for one in kinds["lost"]),
         ranks=tuple(sorted((name for name in names.values() if name != SCRIPT), key=_rank)),
     )
 

@@ -97,7 +97,7 @@ class Trace:
         write(_checked(path), self.records(), self._told())
 
     def _told(self) -> dict[str, Any]:
-        lost = sum(one.lost for events in self._worlds for one in events.ranks.values())
+        lost = sum(one["args"]["rounds"] + one["args"]["steps"] for one in self.records() if one.get("cat") == "lost")
         reasons = [events.reason for events in self._worlds if events.reason is not None]
         return {"made by": "synknumba", "lost": lost, "ended": reasons}
 

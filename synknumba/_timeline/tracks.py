@@ -4,6 +4,8 @@
     rank r   rounds │ what was done in them
              device: the same on the device's stream
 
+Of a world with more rounds than are kept, all tracks begin with the same call, after a span of the kind "lost".
+
 Format: "Trace Event Format", complete events ("X"), times in microseconds.
 """
 
@@ -12,11 +14,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from synknumba._errors import ArgumentError
+from synknumba._types import Array
 from synknumba._wire.control import MESSAGE
 from synknumba._wire.doorbell import RECORD_WORDS
 from synknumba._wire.messages import Traced
@@ -34,11 +37,12 @@ def tracks(worlds: list[Events], began: int) -> list[Record]:
     """Returns the events of worlds, with times since `began`, by `time.monotonic_ns`."""
     found: list[Record] = list(_named(os.getpid(), SCRIPT, {CALLS: "calls", MESSAGES: "messages"}, 0))
     for events in worlds:
-        found += _of_script(events, began)
+        kept = _kept(events)
+        found += _of_script(events, began, kept)
         for rank, traced in sorted(events.ranks.items()):
             # Ranks of another machine have another clock: both are compared with the time of day.
             late = traced.clock - events.clock if traced.host != _host() else 0
-            found += _of_rank(rank, traced, events, began - late)
+            found += _of_rank(rank, traced, events, began - late, kept.first)
     return found
 
 
@@ -61,16 +65,53 @@ def _span(pid: int, tid: int, kind: str, name: str, began: int, ended: int, told
     return made
 
 
-def _of_script(events: Events, began: int) -> Iterator[Record]:
-    pid, rounds = os.getpid(), events.rounds()
+class _Kept(NamedTuple):
+    """What is told of a world: all that began since the first call of which everything was kept.
+
+    Attributes:
+        rounds: of the script: int64, shape (n, 4).
+        first: number of the first round; 0 if none are lost.
+        since: begin of that call; 0 if none are lost.
+        lost: number of rounds before it.
+    """
+
+    rounds: Array
+    first: int
+    since: int
+    lost: int
+
+
+def _kept(events: Events) -> _Kept:
+    rounds, lost = events.rounds()
+    # The oldest rounds of ranks are older than the script's, unless messages have taken their place.
+    firsts = [int(records[0, 0]) for records in map(_rounds_of, events.ranks.values()) if len(records)]
+    gone = max(1 if lost else 0, int(np.searchsorted(rounds[:, 0], max(firsts, default=0))))
+    after = max(events.gone, int(rounds[gone - 1, 2]) if gone else 0)
+    if not after:
+        return _Kept(rounds, 0, 0, 0)
+    since = next((began for began, *_ in events.calls if began > after), after + 1)
+    kept = rounds[rounds[:, 2] >= since]
+    first = int(kept[0, 0]) if len(kept) else int(rounds[-1, 0]) + 1 if len(rounds) else 0
+    return _Kept(kept, first, since, lost + len(rounds) - len(kept))
+
+
+def _rounds_of(traced: Traced) -> Array:
+    return np.frombuffer(traced.rounds, np.int64).reshape(-1, RECORD_WORDS)
+
+
+def _of_script(events: Events, began: int, kept: _Kept) -> Iterator[Record]:
+    pid, rounds = os.getpid(), kept.rounds
+    steps = sum(traced.lost for traced in events.ranks.values())
+    if kept.lost or steps:
+        name = f"{kept.lost:,} rounds and {steps:,} steps were not kept"
+        until = max(kept.since, events.started) - began
+        yield _span(pid, CALLS, "lost", name, events.started - began, until, {"rounds": kept.lost, "steps": steps})
     for sequence, number, ring, arrived in rounds.tolist():
         info = events.names[number]
         told = {"round": sequence, "call": str(info)}
         yield _span(pid, CALLS, "wait", info.function, ring - began, arrived - began, told)
-    before = events.scattered
-    for first, last, scattered in events.calls:
+    for first, last, sent in events.calls:
         low, high = np.searchsorted(rounds[:, 2], (first, last))
-        sent, before = scattered - before, scattered
         if low == high:
             continue
         *_, number, ring, _ = rounds[low].tolist()
@@ -81,24 +122,28 @@ def _of_script(events: Events, began: int) -> Iterator[Record]:
         if arrived <= last:  # else it is in flight
             yield _span(pid, CALLS, "combine", "combine", arrived - began, last - began, {})
     for message in events.messages:
+        if message.began < kept.since:
+            continue
         what, told = f"{message.name} to all ranks", {"bytes": message.nbytes}
         yield _span(pid, MESSAGES, "message", what, message.began - began, message.ended - began, told)
 
 
-def _of_rank(rank: int, traced: Traced, events: Events, began: int) -> Iterator[Record]:
+def _of_rank(rank: int, traced: Traced, events: Events, began: int, first: int) -> Iterator[Record]:
     name = f"rank {rank}" if traced.host == _host() else f"rank {rank} on {traced.host}"
     pid = traced.pid if traced.host == _host() else traced.pid + (rank << 32)  # other machines have the same numbers
     on_device = any(span.on_device for span in traced.spans)
     yield from _named(pid, name, {ROUNDS: "rounds"} | ({DEVICE: "stream of the GPU"} if on_device else {}), rank + 1)
-    records = np.frombuffer(traced.rounds, np.int64).reshape(-1, RECORD_WORDS)
+    records = _rounds_of(traced)
+    records = records[records[:, 0] >= first]
+    since = int(records[0, 2]) if first and len(records) else 0
     for sequence, number, seen, answered in records.tolist():
-        if not seen:  # the round in which the trace began
-            continue
         kind = "obey" if number == MESSAGE else "round"
         info = events.names.get(number)
         what = "message" if number == MESSAGE else "a round" if info is None else info.function
         yield _span(pid, ROUNDS, kind, what, seen - began, answered - began, {"round": sequence})
     for span in traced.spans:
+        if span.began < since:
+            continue
         kind, tid = ("device", DEVICE) if span.on_device else ("step", ROUNDS)
         told = {"bytes": span.nbytes or None, "step": None if span.step < 0 else span.step}
         yield _span(pid, tid, kind, span.name, span.began - began, span.ended - began, told)

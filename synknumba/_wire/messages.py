@@ -153,7 +153,7 @@ class Traced:
     Attributes:
         rounds: number, command, when it was seen and when it was answered: int64, shape (n, 4), packed.
         spans: what was done in them.
-        lost: number of records that did not fit.
+        lost: number of spans that did not fit.
         clock: `time.time_ns` less `time.monotonic_ns`, to compare machines.
         pid: of the rank's process.
         host: name of its machine.

@@ -13,10 +13,12 @@ from typing import NamedTuple, final
 
 from synknumba._types import Array
 from synknumba._wire import doorbell
-from synknumba._wire.messages import Traced
+from synknumba._wire.messages import Trace, Traced
 from synknumba._wire.ring import Ring
 from synknumba._wire.statistics import Tally
 from synknumba._world.failure import CallInfo
+
+OF_TRACES = Trace.__name__.lower()  # name of the messages that begin traces and collect them
 
 
 class Message(NamedTuple):
@@ -39,36 +41,47 @@ class Events:
     Attributes:
         names: the calls of programs, by number.
         began: when the call under way has got the world.
-        calls: begin and end of each, and the bytes passed to the ranks so far.
+        calls: begin and end of each, and the bytes that it has passed to the ranks.
         ring: the rounds.
         ranks: what the ranks have recorded, by rank; nothing if they were killed.
+        started: when the trace began.
+        gone: end of the last call or message that was dropped, as there was no room; 0 if there is none.
         reason: why the ranks were ended while they were traced; None if they were not.
     """
 
     def __init__(self, records: int, tally: Tally) -> None:
-        self._tally = tally
+        self._tally, self._records = tally, records
         self.names: dict[int, CallInfo] = {}
         self.began = 0
         self.calls: deque[tuple[int, int, int]] = deque(maxlen=records)
-        self.ring = Ring(records)
+        self.ring = Ring(records + 1)  # the oldest tells where those that are kept begin
         self.messages: deque[Message] = deque(maxlen=records)
         self.ranks: dict[int, Traced] = {}
         self.reason: str | None = None
         self.clock = time.time_ns() - time.monotonic_ns()
-        self.scattered = tally.scattered_bytes  # before the trace
+        self.started, self.gone = time.monotonic_ns(), 0
+        self._scattered = tally.scattered_bytes  # up to the last call
 
     def call_ends(self) -> None:
         """Notes that the call under way gives the world back."""
-        self.calls.append((self.began, time.monotonic_ns(), self._tally.scattered_bytes))
+        if len(self.calls) == self._records:
+            self.gone = max(self.gone, self.calls[0][1])
+        scattered = self._tally.scattered_bytes
+        self.calls.append((self.began, time.monotonic_ns(), scattered - self._scattered))
+        self._scattered = scattered
 
     def add_round(self, sequence: int, number: int, began: int) -> None:
         """Adds a round that has just ended."""
         doorbell.record(self.ring.address, sequence, number, began, time.monotonic_ns())
 
-    def rounds(self) -> Array:
-        """Returns number, program, begin and end of each round: int64, shape (n, 4)."""
-        return self.ring.read()[0]
+    def rounds(self) -> tuple[Array, int]:
+        """Returns number, program, begin and end of each round: int64, shape (n, 4); and how many are lost."""
+        return self.ring.read()
 
     def add_message(self, name: str, began: int, nbytes: int) -> None:
-        """Adds a message that all ranks have just answered."""
+        """Adds a message that all ranks have just answered; but that which collects this trace is no work of the script."""
+        if name == OF_TRACES:
+            return
+        if len(self.messages) == self._records:
+            self.gone = max(self.gone, self.messages[0].ended)
         self.messages.append(Message(name, began, time.monotonic_ns(), nbytes))

@@ -140,6 +140,47 @@ def test_a_submitted_call_an_error_and_a_ring_that_is_full(world):
     assert len(spans(again, "wait")) == 1
 
 
+def test_a_later_trace_has_its_own_time_and_not_that_of_collecting_it(world):
+    x = np.ones(10)
+    with synk.trace():
+        rows(x)
+    time.sleep(0.3)
+    before = time.perf_counter()
+    with synk.trace() as made:
+        rows(x)
+    took = time.perf_counter() - before
+    assert made.summary().seconds < took
+    assert all(one["ts"] >= 0 for one in made.records() if one["ph"] == "X")
+    assert not spans(made, "message", "trace to all ranks")
+
+
+@pytest.mark.parametrize("messages", [False, True], ids=["rounds alone", "messages between them"])
+def test_of_rounds_that_are_too_many_all_tracks_have_the_same(world, messages):
+    x = synk.data(np.ones(100))
+    rows(x)
+    with synk.trace(records=10) as made:
+        for k in range(45):
+            rows(x)
+            if messages:
+                synk.variable(np.zeros(k + 1))
+    told = made.summary()
+    (mine,) = told.functions
+    assert mine.rounds + told.lost_rounds == 45
+    assert mine.rounds == 10 or messages
+    assert mine.nbytes == mine.rounds * x.nbytes
+    numbers = [one["args"]["round"] for one in spans(made, "wait")]
+    for pid in {one["pid"] for one in spans(made, "round")}:
+        assert [one["args"]["round"] for one in spans(made, "round") if one["pid"] == pid] == numbers
+    assert [one.count for one in told.steps if one.name == "function"] == [mine.rounds * world.world_size]
+    (lost,) = spans(made, "lost")
+    assert all(
+        one["ts"] >= end(lost) - 0.01 for kind in ("call", "wait", "bind", "message", "round") for one in spans(made, kind)
+    )
+    kept = [one for one in made.records() if one["ph"] == "X" and one is not lost]
+    assert told.seconds == pytest.approx((max(map(end, kept)) - end(lost)) / 1e6, rel=1e-6)
+    assert f"without {told.lost_rounds:,} rounds before" in str(told)
+
+
 def test_traces_inside_each_other(world):
     x = np.ones(10)
     with synk.trace() as outer:
