@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from synknumba import plot
+from synknumba._commands.bench_plot import check_plot
 from synknumba._commands.terminal import (
     CommandError,
     Subparsers,
@@ -40,6 +41,7 @@ def add(commands: Subparsers) -> None:
 
 def _run(told: argparse.Namespace) -> int:
     if told.plot is not None:
+        check_plot(told.plot)
         check_writable(told.plot)
     profiles = Profiles(told.files)
     rows = [

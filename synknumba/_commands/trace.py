@@ -1,15 +1,27 @@
 """`synknumba trace`: a script whose calls, ranks and GPUs are recorded; and what was recorded, in a table or a picture."""
 
 import argparse
+import os
 import sys
+import warnings
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from synknumba import plot
+from synknumba._commands.bench_plot import check_plot
 from synknumba._commands.run import add_script
-from synknumba._commands.terminal import CommandError, Subparsers, add_command, completed, positive
+from synknumba._commands.terminal import (
+    CommandError,
+    Subparsers,
+    add_command,
+    check_writable,
+    completed,
+    positive,
+    write,
+)
 from synknumba._machines import launch
 from synknumba._timeline.summary import summarise
-from synknumba._timeline.trace import trace
+from synknumba._timeline.trace import VARIABLE, trace
 from synknumba._timeline.tracks import Record, read
 
 DESCRIPTION = """\
@@ -18,6 +30,7 @@ Perfetto's or Chrome's trace viewer. Of a file that was recorded before, --summa
 where the time went, by function and rank, and --plot draws the rounds over time. Both
 can be given with a script, too."""
 ENDINGS = (".json", ".json.gz")  # of files that were recorded
+OUTPUT = "trace.json"
 
 
 def add(commands: Subparsers) -> None:
@@ -35,9 +48,7 @@ def add(commands: Subparsers) -> None:
             "trace -o run.json.gz script.py",
         ),
     )
-    completed(
-        parser.add_argument("-o", "--output", metavar="FILE", default="trace.json", help="file to write (default: trace.json)")
-    )
+    completed(parser.add_argument("-o", "--output", metavar="FILE", help=f"file to write of a script (default: {OUTPUT})"))
     parser.add_argument("--summary", action="store_true", help="print where the time went")
     completed(parser.add_argument("--plot", metavar="FILE", help="draw the rounds over time, as .png, .svg or .pdf"))
     parser.add_argument(
@@ -47,20 +58,59 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(told: argparse.Namespace) -> int:
+    if told.plot is not None:
+        check_plot(told.plot)
+        check_writable(told.plot)
     if told.script.endswith(ENDINGS) and not told.is_module:
-        if not told.summary and told.plot is None:
-            raise CommandError(f"{told.script} is a record; say --summary or --plot FILE")
+        _check_record(told)
         _tell(read(Path(told.script)), told)
         return 0
-    made = trace(told.output, records=told.records)
+    if launch.index() == 0:  # the first machine tells what is wrong
+        _check_script(told)
+    output = told.output or OUTPUT
+    made = trace(output, records=told.records)
+    if os.environ.pop(VARIABLE, ""):
+        sys.stderr.write(f"synknumba trace: {VARIABLE} is not used, as the trace goes to {output}; name another file by -o\n")
     made.start()
     try:
         code = launch.run(told.script, told.arguments, None, is_module=told.is_module)
     finally:
-        made.stop()
-    sys.stderr.write(f"synknumba trace: wrote {told.output}\n")
+        write(output, made.stop)
+    sys.stderr.write(f"synknumba trace: wrote {output}\n")
     _tell(made.records(), told)
     return code
+
+
+def _check_record(told: argparse.Namespace) -> None:
+    if not told.summary and told.plot is None:
+        raise CommandError(f"{told.script} is a record; say --summary or --plot FILE")
+    if told.arguments:
+        raise CommandError(
+            f"takes one record at a time, got {told.script} and {' '.join(told.arguments)}; options go before it"
+        )
+    if told.output is not None:
+        raise CommandError(f"-o names the file that is written of a script, and {told.script} is a record; leave -o out")
+
+
+def _check_script(told: argparse.Namespace) -> None:
+    """Raises CommandError for what cannot be run, before a former trace is written over."""
+    if told.is_module:
+        if PathFinder.find_spec(told.script.partition(".")[0], [os.getcwd(), *sys.path]) is None:
+            raise CommandError(f"there is no module {told.script}")
+        return
+    path = Path(told.script)
+    if path.is_dir():
+        path /= "__main__.py"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are told when it runs
+            compile(path.read_bytes(), str(path), "exec")
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+    except (SyntaxError, ValueError) as error:
+        raise CommandError(
+            f"{path} is no Python script ({error}); a record has a name that ends in .json or .json.gz"
+        ) from error
 
 
 def _tell(records: list[Record], told: argparse.Namespace) -> None:
@@ -74,4 +124,5 @@ def _tell(records: list[Record], told: argparse.Namespace) -> None:
             axes = plot.timeline(records)
         except ModuleNotFoundError as error:
             raise CommandError(f"{error}") from error
-        axes.figure.savefig(told.plot)
+        write(told.plot, lambda: axes.figure.savefig(told.plot))
+        sys.stderr.write(f"synknumba trace: wrote {told.plot}\n")

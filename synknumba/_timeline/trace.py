@@ -5,6 +5,7 @@ SYNKNUMBA_TRACE=run.json does so for a whole script. Of each kind of event the l
 
 import atexit
 import os
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -148,7 +149,7 @@ def trace(path: str | os.PathLike[str] | None = None, *, records: int = 100_000)
         A context manager with `summary()`, `records()` and `save(path)`, after the block.
 
     Raises:
-        ArgumentError: the folder of `path` does not exist, or `records` is no positive int.
+        ArgumentError: `path` cannot be written, or does not end in .json or .json.gz; or `records` is no positive int.
 
     Example:
         >>> import numpy as np
@@ -167,31 +168,44 @@ def trace(path: str | os.PathLike[str] | None = None, *, records: int = 100_000)
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(f"a trace needs the name of a file, as in synk.trace('run.json'), got {path!r}")
     found = Path(path).absolute()
     if not found.name.endswith((".json", ".json.gz")):
         raise ArgumentError(f"a trace needs a name that ends in .json or .json.gz, got {os.fspath(path)!r}")
     if not found.parent.is_dir():
         raise ArgumentError(f"the folder of the trace {os.fspath(path)!r} does not exist")
+    if found.is_dir():
+        raise ArgumentError(f"the trace {os.fspath(path)!r} is a folder; name a file, as in {os.fspath(path)}/run.json")
+    if not os.access(found if found.exists() else found.parent, os.W_OK):
+        raise ArgumentError(f"the trace {os.fspath(path)!r} cannot be written: permission denied; name a file elsewhere")
     return found
 
 
 def _of_variable(world: Engine) -> None:
     """Begins the trace of the whole script, if SYNKNUMBA_TRACE asks for one."""
     path = os.environ.get(VARIABLE)
-    when_started(None)
     if not path:
+        when_started(None)
         return
     if os.environ.setdefault(_OWNER, str(os.getpid())) != str(os.getpid()):
         name, dot, end = path.partition(".json")
         path = f"{name}.{os.getpid()}{dot}{end}"
-    made = trace(path)
+    try:
+        made = trace(path)
+    except ArgumentError as error:
+        raise ArgumentError(f"{VARIABLE}={path}: {error}; or unset {VARIABLE}") from error
+    when_started(None)
     atexit.register(_stop, made)
     made.start(world)
 
 
 def _stop(made: Trace) -> None:
-    with suppress(SynkError):
-        made.stop()
+    try:
+        with suppress(SynkError):
+            made.stop()
+    except OSError as error:  # at exit it would be shown as a fault of this package
+        sys.stderr.write(f"synknumba: the trace was not written: {error}\n")
 
 
 when_started(_of_variable)
