@@ -210,8 +210,8 @@ def timeline(trace: Trace | str | os.PathLike[str] | list[Record], *, ax: Axes =
 def flame(profiles: Sequence[str | os.PathLike[str]], *, ax: Axes = None) -> Axes:
     """Draws in which functions the ranks spent their time, as a flame graph: above each function those that it has called.
 
-    The width of a bar is the time of all ranks in a function that the one below has called. Functions that synknumba has called
-    are at the bottom. Waits for calls are left out, and what took less than 0.2 %.
+    The width of a bar is the time of all ranks in a function that the one below has called. Functions of the script that ranks
+    have called are at the bottom. Waits for calls and compiling are left out, and what took less than 0.2 %.
 
     Args:
         profiles: the files that `fork(profile=True)` has written, synknumba-rank0.prof and so on.
@@ -226,10 +226,14 @@ def flame(profiles: Sequence[str | os.PathLike[str]], *, ax: Axes = None) -> Axe
 
     Example:
         >>> import synknumba as synk
-        >>> synk.plot.flame(["synknumba-rank0.prof", "synknumba-rank1.prof"])  # doctest: +SKIP
+        >>> import glob
+        >>> synk.plot.flame(sorted(glob.glob("synknumba-rank*.prof")))  # doctest: +SKIP
     """
     if isinstance(profiles, str | os.PathLike) or not isinstance(profiles, Sequence):
-        raise ArgumentError(f"flame takes a list of profiles, one for each rank, got {_told(profiles)}")
+        raise ArgumentError(
+            "flame takes a list of profiles, one for each rank, as in flame(sorted(glob.glob('synknumba-rank*.prof'))), got "
+            f"{_told(profiles)}"
+        )
     frames = Profiles(profiles).frames()
     if not frames:
         raise ArgumentError(

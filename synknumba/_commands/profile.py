@@ -21,7 +21,7 @@ from synknumba._timeline.summary import in_words
 DESCRIPTION = """\
 Puts the profiles of ranks together, which fork(profile=True) writes when its world ends:
 prints a table of the functions in which the ranks spent most time, and draws a flame
-graph. Functions of synknumba itself, which mostly wait for the next call, are one line."""
+graph. What is not called by functions of the script, mostly waits and compiling, is one line."""
 
 
 def add(commands: Subparsers) -> None:

@@ -20,6 +20,12 @@ _Stats: TypeAlias = dict[Place, tuple[int, int, float, float, _Callers]]
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _LEAST = 0.002  # part of the whole from which on a bar of a flame graph can be seen
 _DEEPEST = 60
+_MOST_SWEEPS = 1000  # over the calls, to find what belongs to the script: some more than stacks are deep
+_LIBRARIES = re.compile(
+    r"^<(frozen |string>|__array_function__)"
+    r"|/lib/python3\.\d+t?/(?!site-packages/|dist-packages/)"
+    r"|/(site|dist)-packages/(numpy|numba|numba_cuda|llvmlite|cloudpickle|cupy|cupyx|cuda|nvidia|mpi4py|pyarrow|h5py|zarr)/"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,14 @@ class Frame(NamedTuple):
     place: Place
 
 
+class _Times(NamedTuple):
+    """What a function took on one rank, as far as functions of the script have called it; times in seconds."""
+
+    calls: float
+    own: float
+    total: float
+
+
 class Profiles:
     """The profiles of ranks.
 
@@ -60,48 +74,57 @@ class Profiles:
         files: one for each rank.
 
     Raises:
-        ArgumentError: there is none, or a file is no profile.
+        ArgumentError: there is none, one is named twice, or a file is no profile.
     """
 
     def __init__(self, files: Sequence[str | os.PathLike[str]]) -> None:
         if not files:
             raise ArgumentError("there are no profiles; fork(profile=True) writes synknumba-rank0.prof and so on")
         self.files = tuple(map(Path, files))
+        for place, path in enumerate(self.files):
+            if path.resolve() in {other.resolve() for other in self.files[:place]}:
+                raise ArgumentError(f"{path} is named twice, and would be counted twice; name the profile of each rank once")
         self._each = [_read(path) for path in self.files]
+        self._of_script = [_of_script(stats) for stats in self._each]
         self._all: _Stats = pstats.Stats(*map(str, self.files)).stats  # type: ignore[attr-defined]  # which is not in its stub
 
     @property
     def functions(self) -> list[FunctionProfile]:
-        """What each function outside synknumba took, the longest first."""
-        found = []
-        for place, (_, calls, _, total, _) in self._all.items():
-            if not _is_ours(place):
-                own = np.array([stats[place][2] if place in stats else 0.0 for stats in self._each])
-                found.append(FunctionProfile(name_of(place), calls, own, total))
-        return sorted(found, key=lambda one: (-one.own.sum(), one.name))
+        """What each function took that a function of the script has called, or that one itself; the longest first."""
+        found: dict[Place, list[_Times]] = {}
+        for rank, times in enumerate(self._of_script):
+            for place, one in times.items():
+                found.setdefault(place, [_Times(0.0, 0.0, 0.0)] * len(self._each))[rank] = one
+        made = [
+            FunctionProfile(name_of(place), round(sum(one.calls for one in each)), own, sum(one.total for one in each))
+            for place, each in found.items()
+            for own in [np.array([one.own for one in each])]
+        ]
+        return sorted((one for one in made if one.calls), key=lambda one: (-one.own.sum(), one.name))
 
     @property
     def between(self) -> float:
-        """Seconds of all ranks in synknumba's own code, most of them in waits for the next call."""
-        return sum(own for place, (_, _, own, _, _) in self._all.items() if _is_ours(place))
+        """Seconds of all ranks outside functions of the script: waits for calls, compiling, and synknumba's own code."""
+        whole = sum(own for _, _, own, _, _ in self._all.values())
+        return max(whole - sum(one.own for times in self._of_script for one in times.values()), 0.0)
 
     def frames(self) -> list[Frame]:
-        """Returns the bars of a flame graph: functions that synknumba has called on ranks, and what these have called.
+        """Returns the bars of a flame graph: functions of the script that ranks have called, and what these have called.
 
         A profile has the time of each function by its caller, not by the whole stack: of a function with several callers each
-        gets the part of its callees that it has of its time.
+        gets the part of its callees that it has of its time. Times of recursive calls include those of the calls in them, so
+        callees are scaled down to the time of their caller.
         """
         callees: dict[Place, list[tuple[Place, float]]] = {}
         first: dict[Place, float] = {}
         for place, (_, _, _, total, callers) in self._all.items():
             for caller, (_, _, _, seconds) in callers.items():
-                if _is_ours(caller) and not _is_ours(place):
+                if _begins(caller, place):
                     first[place] = first.get(place, 0.0) + seconds
                 elif not _is_ours(caller):
                     callees.setdefault(caller, []).append((place, seconds))
-            if not callers and not _is_ours(place):
+            if not callers and not _is_ours(place) and not _is_library(place):
                 first[place] = first.get(place, 0.0) + total
-        first = {place: seconds for place, seconds in first.items() if not _is_builtin(place)}
         least = _LEAST * sum(first.values())
         return list(self._stacked(first, callees, 0.0, least, ()))
 
@@ -114,12 +137,14 @@ class Profiles:
         below: tuple[Place, ...],
     ) -> Iterator[Frame]:
         for place, seconds in sorted(seconds_of.items(), key=lambda one: -one[1]):
-            if seconds <= least or place in below or len(below) == _DEEPEST:
+            if seconds <= least or len(below) == _DEEPEST:
                 continue
             yield Frame(len(below), start, seconds, place)
             total = self._all[place][3]
             part = min(1.0, seconds / total) if total else 0.0
-            called = {callee: taken * part for callee, taken in callees.get(place, ())}
+            called = {callee: taken * part for callee, taken in callees.get(place, ()) if callee not in (*below, place)}
+            if (whole := sum(called.values())) > seconds:
+                called = {callee: taken * seconds / whole for callee, taken in called.items()}
             yield from self._stacked(called, callees, start, least, (*below, place))
             start += seconds
 
@@ -145,6 +170,66 @@ def name_of(place: Place) -> str:
         found = re.fullmatch(r"<(?:built-in method |method )?'?(.*?)'?(?: of '(.*)' objects)?>", name)
         return name if found is None else f"{found[2]}.{found[1]}" if found[2] else found[1]
     return f"{name} ({os.path.basename(file)}:{line})"
+
+
+def _of_script(stats: _Stats) -> dict[Place, _Times]:
+    """Returns what functions took in calls by functions of the script, and those themselves.
+
+    The part of a function that belongs to the script is the mean of its callers' parts, by the time of their calls: 1 for a
+    call that begins a function of the script, and 0 for other calls by synknumba.
+    """
+    places = {place: number for number, place in enumerate(stats)}
+    begun = np.zeros(len(places))  # time of calls that begin functions of the script
+    whole = np.zeros(len(places))
+    edges: list[tuple[int, int, float]] = []  # callee, caller and time of the calls
+    for place, (_, _, _, _, callers) in stats.items():
+        here = places[place]
+        if not callers:
+            begun[here] = whole[here] = 0.0 if _is_ours(place) or _is_library(place) else 1.0
+        for caller, (calls, _, _, seconds) in callers.items():
+            if caller == place:
+                continue
+            weight = seconds + 1e-9 * calls  # which may be too short for the clock
+            whole[here] += weight
+            if _begins(caller, place):
+                begun[here] += weight
+            elif not _is_ours(caller) and caller in places:
+                edges.append((here, places[caller], weight))
+    whole[whole == 0.0] = 1.0
+    callee, caller_of = (np.array([edge[k] for edge in edges], np.intp) for k in (0, 1))
+    weights = np.array([edge[2] for edge in edges])
+    part = begun / whole
+    for _ in range(_MOST_SWEEPS):
+        before = part
+        part = (begun + np.bincount(callee, weights * part[caller_of], len(part))) / whole
+        if np.abs(part - before).max(initial=0.0) < 1e-12:
+            break
+    found = {}
+    for place, (_, calls, own, total, callers) in stats.items():
+        mine = float(part[places[place]])
+        if mine <= 0.0:
+            continue
+        shares = [
+            (1.0 if _begins(caller, place) else 0.0 if _is_ours(caller) else float(part[places[caller]]), one)
+            for caller, one in callers.items()
+            if caller in places
+        ]
+        found[place] = _Times(
+            sum(share * one[0] for share, one in shares) if callers else calls,
+            sum(share * one[2] for share, one in shares) if callers else own,
+            total * mine,
+        )
+    return found
+
+
+def _begins(caller: Place, place: Place) -> bool:
+    """Whether a call is one of a function of the script, by synknumba."""
+    return _is_ours(caller) and not _is_ours(place) and not _is_library(place)
+
+
+def _is_library(place: Place) -> bool:
+    """Whether synknumba calls a function for its own work: a built-in one, or of Python or a library on which it builds."""
+    return _is_builtin(place) or _LIBRARIES.search(place[0].replace(os.sep, "/")) is not None
 
 
 def _is_builtin(place: Place) -> bool:

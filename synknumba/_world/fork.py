@@ -1,6 +1,7 @@
 """`fork()`: resolves the number of ranks and their devices, checks both, and starts the world."""
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,7 @@ from typing import Any, get_args
 
 from synknumba import _tracing as tracing
 from synknumba._device import cuda_is_initialised, probed, usable_cores
-from synknumba._errors import DeviceError, PartitionError, WorldError, depth_of_script
+from synknumba._errors import ArgumentError, DeviceError, PartitionError, WorldError, depth_of_script
 from synknumba._host import this_process
 from synknumba._host.inherited import tell_of_threads
 from synknumba._host.log import log
@@ -24,6 +25,7 @@ from synknumba._world.world import World, world_of
 from synknumba.simt.internals import jit_problem
 
 _told_of_launcher: list[bool] = []  # not empty once the warning was given
+_PROFILE = re.compile(r"synknumba-rank(\d+)\.prof")  # name of what a rank writes
 
 
 @known_options
@@ -49,6 +51,7 @@ def fork(
             each rank has its own GPU and NCCL can be set up, else "host". The choice and its reason are logged to the logger
             "synknumba"; if NCCL cannot be set up, the first collective warns of it.
         profile: whether each rank writes a cProfile to synknumba-rank<r>.prof in the working directory when the world closes.
+            Those of ranks that a larger world has had are removed, with a warning.
             On GPUs, repeated calls run without Python on the ranks, so they do not appear in it.
         timeout: time limit of a call in seconds; a call that exceeds it raises `CallTimeout`, and all ranks are ended. Default:
             no limit. Compilation, at the first call of a function, counts.
@@ -108,6 +111,8 @@ def fork(
                 check_room(size if not firsts else firsts[1])
                 check_system_calls()
                 _check_mpi()
+                if profile:
+                    _make_way_for_profiles(size)
                 tell_of_threads()
                 carrier = _choose_transport(transport, kind, indices if not firsts else ())
                 engine = Engine(
@@ -186,6 +191,25 @@ def _check_again(kind: DeviceKind) -> None:
             "the ranks cannot be started again: CUDA has been initialised in this process meanwhile, and its children cannot "
             "use it. Move whatever touches the GPU into functions that run on the ranks, and start the script again."
         )
+
+
+def _make_way_for_profiles(size: int) -> None:
+    """Removes the profiles of ranks that this world does not have, which would be counted with its own.
+
+    Raises:
+        ArgumentError: ranks cannot write their profiles.
+    """
+    if not os.access(".", os.W_OK | os.X_OK):
+        raise ArgumentError(
+            f"profile=True writes files into {os.getcwd()}, where this process may not; change the folder before fork()"
+        )
+    found = [(int(match[1]), match[0]) for match in map(_PROFILE.fullmatch, os.listdir()) if match is not None]
+    stale = [name for rank, name in sorted(found) if rank >= size]
+    for name in stale:
+        os.unlink(name)
+    if stale:
+        told = f"fork(profile=True) has removed {', '.join(stale)}, of a larger world before"
+        warnings.warn(told, RuntimeWarning, stacklevel=depth_of_script())
 
 
 def _check_mpi() -> None:

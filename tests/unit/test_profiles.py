@@ -1,12 +1,16 @@
 """The profiles of ranks in one table, in a flame graph, and on the command line; against what `pstats` says of them."""
 
 import cProfile
+import itertools
+import os
 import pstats
 import re
+import time
 
 import matplotlib as mpl
 import numpy as np
 import pytest
+from numba import cuda
 
 import synknumba as synk
 from synknumba import ArgumentError
@@ -54,7 +58,8 @@ def test_the_table_is_that_of_pstats(files):
         assert found[name].own.sum() == pytest.approx(stats[place][2])
         assert found[name].total == pytest.approx(stats[place][3])
     assert found["numpy.ndarray.sort"].calls == 3 * (10 + 25)
-    assert found["numpy.ndarray.sort"].imbalance > 1.2  # 10 : 25 would be 1.43
+    own = [stats[place][2] for stats in (pstats.Stats(one).stats for one in files) for place in stats if "'sort'" in place[2]]
+    assert found["numpy.ndarray.sort"].imbalance == pytest.approx(max(own) / np.mean(own))
     assert not any(name.startswith(("_await_command", "run_rank")) for name in found)
     assert Profiles(files[:1]).functions[0].own.shape == (1,)
 
@@ -100,6 +105,76 @@ def test_recursion_ends(tmp_path):
     assert [one.place[2] for one in Profiles([tmp_path / "a.prof"]).frames()].count("down") == 1
 
 
+def even(x, n):
+    return x.sum() if n == 0 else odd(x, n - 1)
+
+
+def odd(x, n):
+    np.sort(x)
+    return x.sum() if n == 0 else even(x, n - 1)
+
+
+def both(x):
+    return even(x, 9) + odd(x, 4) + ordered(x, 3) + halved(x, 3)
+
+
+def test_bars_of_mutual_recursion_do_not_overlap(tmp_path):
+    profile = cProfile.Profile()
+    profile.runcall(both, np.random.default_rng(0).random(40_000))
+    profile.dump_stats(tmp_path / "a.prof")
+    profiles = Profiles([tmp_path / "a.prof"])
+    rows = {}
+    for one in profiles.frames():
+        rows.setdefault(one.depth, []).append(one)
+    assert {"even", "odd"} <= {one.place[2] for one in rows[1]}
+    for depth, row in rows.items():
+        row.sort(key=lambda one: one.start)
+        assert all(one.start + one.seconds <= after.start + 1e-9 for one, after in itertools.pairwise(row))
+        for one in row if depth else ():
+            below = max((other for other in rows[depth - 1] if other.start <= one.start + 1e-12), key=lambda other: other.start)
+            assert one.start + one.seconds <= below.start + below.seconds + 1e-9
+
+
+@synk.parallel(outputs={"found": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def summed(x, found):
+    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+        cuda.atomic.add(found, 0, x[i])
+
+
+@synk.function
+def first_is_late(rank):
+    if rank == 0:
+        time.sleep(0.2)
+
+
+def test_waits_and_compiling_are_no_functions_of_the_script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with synk.fork(2, device="cpu", profile=True):
+        summed(np.ones(10))
+        first_is_late(synk.RANK)
+    found = Profiles(["synknumba-rank0.prof", "synknumba-rank1.prof"])
+    assert {re.split(r" \(", one.name)[0] for one in found.functions} == {"first_is_late", "time.sleep"}
+    (slept,) = (one for one in found.functions if one.name == "time.sleep")
+    assert slept.calls == 1
+    assert slept.imbalance == pytest.approx(2.0)
+    assert {one.place[2] for one in found.frames() if one.depth == 0} == {"first_is_late"}
+    each = [pstats.Stats(str(path)).total_tt for path in found.files]
+    assert found.between == pytest.approx(sum(each) - sum(one.own.sum() for one in found.functions))
+
+
+def test_profiles_of_a_larger_world_before_are_removed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("synknumba-rank1.prof", "synknumba-rank12.prof", "synknumba-rankx.prof", "rank1.prof"):
+        (tmp_path / name).write_text("of a world before")
+    with pytest.warns(RuntimeWarning, match="removed synknumba-rank1.prof, synknumba-rank12.prof, of a larger world before"):
+        synk.fork(1, device="cpu", profile=True).close()
+    assert {one.name for one in tmp_path.iterdir()} == {"synknumba-rank0.prof", "synknumba-rankx.prof", "rank1.prof"}
+    monkeypatch.setattr(os, "access", lambda *_: False)  # a superuser may write everywhere
+    with pytest.raises(ArgumentError, match=f"profile=True writes files into {tmp_path}, where this process may not; change"):
+        synk.fork(1, device="cpu", profile=True)
+
+
 def test_the_command(files, tmp_path, capsys):
     target = tmp_path / "flame.svg"
     assert main(["profile", "--rows", "2", "--plot", str(target), *files]) == 0
@@ -118,10 +193,14 @@ def test_bad_files(files, tmp_path, capsys):
         Profiles([text])
     with pytest.raises(ArgumentError, match="cannot read .*gone.prof: No such file"):
         Profiles([tmp_path / "gone.prof"])
-    with pytest.raises(ArgumentError, match="flame takes a list of profiles, one for each rank, got 'a.prof'"):
+    with pytest.raises(ArgumentError, match="flame takes a list of profiles, .*glob.glob.'synknumba-rank.*, got 'a.prof'"):
         synk.plot.flame("a.prof")
+    with pytest.raises(ArgumentError, match="rank0.prof is named twice, and would be counted twice"):
+        Profiles([files[0], os.path.relpath(files[0])])
     with pytest.raises(ArgumentError, match="there are no profiles"):
         synk.plot.flame([])
     assert main(["profile", str(text)]) == 2
     assert "synknumba profile: " in capsys.readouterr().err
     assert main(["profile", "--plot", str(tmp_path), files[0]]) == 2
+    assert main(["profile", "--plot", str(tmp_path / "x.xyz"), files[0]]) == 2
+    assert "its ending must be one of" in capsys.readouterr().err
