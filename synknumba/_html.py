@@ -268,6 +268,44 @@ def of_statistics(statistics: Any) -> str:
     return _card("Statistics", facts, *tables)
 
 
+@_or_nothing
+def of_trace(summary: Any) -> str:
+    """Shows the `Summary` of a trace: time of the script, functions, and steps of the ranks."""
+    lost = [("rounds", summary.lost_rounds), ("steps of ranks", summary.lost_steps)]
+    facts: list[tuple[str, Cell]] = [
+        ("ranks", str(len(summary.ranks))),
+        *((f"{name} before, not kept", f"{count:,}") for name, count in lost if count),
+    ]
+    whole = max(summary.seconds, 1e-9)
+    times: list[list[Cell]] = [
+        [name, _seconds(one), f"{100 * one / whole:.1f} %", Bar(one / whole)] for name, one in summary.of_script()
+    ]
+    functions: list[list[Cell]] = [
+        [
+            one.name,
+            f"{one.rounds:,}",
+            _seconds(one.waited),
+            _seconds(max(one.ranks.values())) if one.ranks else "",
+            "" if np.isnan(one.imbalance) else f"{one.imbalance:.2f}",
+            f"{one.nbytes:,}" if one.nbytes else "",
+        ]
+        for one in summary.functions
+    ]
+    steps: list[list[Cell]] = [
+        [f"{one.name}{' (GPU)' if one.on_device else ''}", f"{one.count:,}", _seconds(one.seconds)] for one in summary.steps
+    ]
+    tables = [Table([f"{summary.seconds:.6g} s in all", "seconds", "", ""], times)]
+    if functions:
+        tables.append(Table(["function", "rounds", "waited, s", "busiest rank, s", "imbalance", "bytes"], functions))
+    if steps:
+        tables.append(Table(["in rounds, all ranks", "times", "seconds"], steps))
+    return _card("Summary of a trace", facts, *tables)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.6f}"
+
+
 # ---- parts
 
 

@@ -297,7 +297,10 @@ def convergence(
     means, below = axes = _pair(ax, "convergence", 2, 1)
     if means is not None:
         if exact is not None:
-            _draw_limit(means, series.counts[[0, -1]], np.full(2, float(exact)), "exact")
+            value = _numbers("convergence: exact", exact)
+            if value.size != 1:
+                raise ArgumentError(f"convergence: exact must be one number, got {_told(exact)}")
+            _draw_limit(means, series.counts[[0, -1]], np.repeat(value, 2), "exact")
         _draw_points(means, series.counts, series.means, series.errors, label or "mean ± standard error")
         means.set_ylabel("mean")
     if below is not None:

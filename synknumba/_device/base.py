@@ -33,7 +33,12 @@ from synknumba._types import Array, DeviceKind, Op, Shape, UserOp
 from synknumba._wire.relaunch import Scalars
 
 Step: TypeAlias = Callable[[], object]
-_TOLD = {"call_slice": "function", "take": "gather rows", "copyto": "copy"}  # names of functions that steps call
+_TOLD = {
+    "call_slice": "function",
+    "take": "gather rows",
+    "read_rows": "read rows",
+    "copyto": "copy",
+}  # names of functions that steps call
 Three: TypeAlias = tuple[int, int, int]
 
 
@@ -359,7 +364,7 @@ class Device(ABC):
             return "recorded steps", 0
         if not isinstance(step, partial):
             return str(getattr(step, "__name__", type(step).__name__)).strip("_"), 0
-        target = step.keywords.get("out", step.args[0] if step.args else None)
+        target = step.keywords.get("out", next((one for one in step.args if hasattr(one, "nbytes")), None))
         name = str(getattr(step.func, "__name__", type(step.func).__name__)).strip("_")
         return _TOLD.get(name, name), int(getattr(target, "nbytes", 0))
 

@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from synknumba import _html
 from synknumba._timeline.tracks import SCRIPT, Record
 
 
@@ -78,20 +79,12 @@ class Summary:
 
     def __str__(self) -> str:
         """Formats the summary as tables."""
-        waited = sum(one.waited for one in self.functions)
-        rest = max(self.seconds - waited - self.binding - self.combining - self.messages, 0.0)
         lines = [f"{self.seconds:.6g} s in all, {len(self.ranks)} ranks"]
         if self.lost_rounds:
             lines.append(f"  without {self.lost_rounds:,} rounds before, which were not kept; records= keeps more")
         if self.lost_steps:
             lines.append(f"  without {self.lost_steps:,} steps of ranks, which were not kept; records= keeps more")
-        for name, seconds in (
-            ("waiting for the ranks", waited),
-            ("preparing calls", self.binding),
-            ("after rounds", self.combining),
-            ("messages to the ranks", self.messages),
-            ("the script's own", rest),
-        ):
+        for name, seconds in self.of_script():
             lines.append(f"  {name:<24}{in_words(seconds):>12}{_percent(seconds, self.seconds):>8}")
         if self.functions:
             head = ["function", "rounds", "waited", "a round", "busiest rank", "imbalance", "bytes", "GB/s"]
@@ -104,7 +97,7 @@ class Summary:
                     in_words(max(one.ranks.values())) if one.ranks else "",
                     _number(one.imbalance),
                     f"{one.nbytes:,}" if one.nbytes else "",
-                    _number(one.rate / 1e9),
+                    _rate(one.rate),
                 ]
                 for one in self.functions
             ]
@@ -118,12 +111,28 @@ class Summary:
                     in_words(one.seconds),
                     in_words(one.seconds / one.count),
                     f"{one.nbytes:,}" if one.nbytes else "",
-                    _number(one.nbytes / one.seconds / 1e9 if one.nbytes and one.seconds else float("nan")),
+                    _rate(one.nbytes / one.seconds if one.nbytes and one.seconds else float("nan")),
                 ]
                 for one in self.steps
             ]
             lines += ["", *_table(head, rows)]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str | None:
+        """Shows the summary in a notebook, with bars for the times."""
+        return _html.of_trace(self)
+
+    def of_script(self) -> Sequence[tuple[str, float]]:
+        """Returns what the script did, and for how long."""
+        waited = sum(one.waited for one in self.functions)
+        rest = max(self.seconds - waited - self.binding - self.combining - self.messages, 0.0)
+        return (
+            ("waiting for the ranks", waited),
+            ("preparing calls", self.binding),
+            ("after rounds", self.combining),
+            ("messages to the ranks", self.messages),
+            ("the script's own", rest),
+        )
 
 
 def summarise(records: Sequence[Record]) -> Summary:
@@ -202,6 +211,11 @@ def _percent(part: float, whole: float) -> str:
 
 def _number(value: float) -> str:
     return "" if np.isnan(value) else f"{value:.3g}"
+
+
+def _rate(value: float) -> str:
+    """Returns bytes a second in GB/s."""
+    return "< 0.01" if value < 1e7 else _number(value / 1e9)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, Self, final
 
 from synknumba._errors import ArgumentError, SynkError, WorldError
 from synknumba._timeline.summary import Summary, summarise
-from synknumba._timeline.tracks import Record, tracks, write
+from synknumba._timeline.tracks import MAKER, Record, tracks, write
 from synknumba._types import known_options
 from synknumba._world.engine import Engine, open_world, when_started
 from synknumba._world.events import Events
@@ -43,6 +43,17 @@ class Trace:
         """Begins the trace, of the open world and of all that are started meanwhile."""
         self.start()
         return self
+
+    def __repr__(self) -> str:
+        if self._found is None:
+            return "<Trace, under way>" if self._began else "<Trace, not begun>"
+        told = self.summary()
+        rounds = sum(one.rounds for one in told.functions)
+        return f"<Trace of {told.seconds:.6g} s, {rounds:,} rounds{'' if self.path is None else f', in {self.path}'}>"
+
+    def _repr_html_(self) -> str | None:
+        """Shows the summary in a notebook; nothing but its text while the trace is not over."""
+        return None if self._found is None else self.summary()._repr_html_()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Ends the trace, and writes the file."""
@@ -83,12 +94,14 @@ class Trace:
         """Returns where the time went; after the end of the trace.
 
         Raises:
-            WorldError: the trace is not over.
+            WorldError: the trace is not over, or has not begun.
         """
         return summarise(self.records())
 
     def records(self) -> list[Record]:
         """Returns the events, as in the file; after the end of the trace. Raises `WorldError` before."""
+        if not self._began:
+            raise WorldError("the trace has not begun; make calls in its block, with synk.trace() as made: ...")
         if self._found is None:
             raise WorldError("the trace is not over; ask after its with block")
         return self._found
@@ -100,7 +113,7 @@ class Trace:
     def _told(self) -> dict[str, Any]:
         lost = sum(one["args"]["rounds"] + one["args"]["steps"] for one in self.records() if one.get("cat") == "lost")
         reasons = [events.reason for events in self._worlds if events.reason is not None]
-        return {"made by": "synknumba", "lost": lost, "ended": reasons}
+        return {"made by": MAKER, "lost": lost, "ended": reasons}
 
     def _leave(self) -> None:
         if self in _active:

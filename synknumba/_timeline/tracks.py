@@ -31,6 +31,7 @@ Record = dict[str, Any]
 CALLS, MESSAGES = range(2)  # threads of the script's process
 ROUNDS, DEVICE = range(2)  # threads of a rank's process
 SCRIPT = "script"
+MAKER = "synknumba"  # in a file
 
 
 def tracks(worlds: list[Events], began: int) -> list[Record]:
@@ -167,10 +168,14 @@ def read(path: Path) -> list[Record]:
     try:
         content = path.read_bytes()
         found = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
-        records = found["traceEvents"]
+        records, maker = found["traceEvents"], found.get("otherData", {}).get("made by")
         assert all(isinstance(one, dict) and "ph" in one for one in records)
     except OSError as error:
         raise ArgumentError(f"the trace cannot be read: {error}") from error
     except (ValueError, KeyError, TypeError, AssertionError, EOFError) as error:
         raise ArgumentError(f"{path} is no trace: it needs a JSON object with traceEvents, as synk.trace writes") from error
+    if maker != MAKER:
+        raise ArgumentError(
+            f"{path} is the trace of another tool ({maker or 'it names none'}); synk.trace writes those that are read"
+        )
     return list(records)

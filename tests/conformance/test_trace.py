@@ -9,12 +9,15 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 from numba import cuda
 
 import synknumba as synk
+from synknumba._device.base import Device, read_rows
+from synknumba._timeline.summary import FunctionTimes, StepTimes, Summary
 from synknumba._timeline.tracks import read
 from tests.conformance.conftest import spans_machines
 from tests.environment import environment
@@ -204,6 +207,12 @@ def test_worlds_that_begin_and_end_meanwhile():
     assert made.summary().ranks == ("rank 0", "rank 0", "rank 1")
 
 
+def test_bytes_of_files_and_small_rates():
+    assert Device.told(None, partial(read_rows, object(), np.ones(4), slice(0, 4))) == ("read rows", 32)
+    slow = Summary(1.0, (FunctionTimes("f", 1, 1.0, {"rank 0": 1.0}, 800),), (StepTimes("s", 1, 1.0, 800, on_device=False),))
+    assert [line.split("800  ")[1].strip() for line in str(slow).splitlines() if "800" in line] == ["< 0.01", "< 0.01"]
+
+
 def test_a_rank_that_dies():
     with synk.trace() as made:
         world = synk.fork(2, device="cpu")
@@ -223,6 +232,8 @@ def test_what_is_refused(tmp_path):
         synk.trace(tmp_path / "no" / "run.json")
     with pytest.raises(synk.ArgumentError, match="records must be a positive int, got 0"):
         synk.trace(records=0)
+    with pytest.raises(synk.WorldError, match="has not begun; make calls in its block"):
+        synk.trace().summary()
     with synk.trace() as made, pytest.raises(synk.WorldError, match="is not over"):
         made.summary()
     with pytest.raises(synk.WorldError, match="this trace is over"), made:

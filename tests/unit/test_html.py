@@ -333,6 +333,28 @@ def test_statistics():
     assert len(shown(world.statistics()).tables) == 2  # of a closed world there is no memory of ranks
 
 
+@synk.function(outputs="sum")
+def plus_one(x):
+    return (x + 1).sum()
+
+
+def test_traces():
+    made = synk.trace()
+    assert repr(made) == "<Trace, not begun>"
+    assert made._repr_html_() is None
+    with synk.fork(2, device="cpu"), made:
+        assert repr(made) == "<Trace, under way>"
+        for _ in range(3):
+            plus_one(np.ones(4))
+    assert re.fullmatch(r"<Trace of [\d.e-]+ s, 3 rounds>", repr(made))
+    found = shown(made)
+    assert found.facts == {"ranks": "2"}
+    assert [line[0] for line in found.tables[1][1:]] == [name for name, _ in made.summary().of_script()]
+    assert found.tables[2][1][:2] == ["plus_one", "3"]
+    assert found.bars == pytest.approx([100 * one / made.summary().seconds for _, one in made.summary().of_script()], abs=0.06)
+    assert shown(made.summary()).tables == found.tables
+
+
 def test_what_cannot_be_shown_is_left_to_the_text(monkeypatch):
     data = synk.data([1.0])
     monkeypatch.setattr(_html, "_card", lambda *_: 1 / 0)

@@ -363,15 +363,22 @@ def test_timeline(tmp_path):
     ]
     records += [{"ph": "X", "pid": p, "tid": 0, "cat": c, "name": n, "ts": t, "dur": d} for p, c, n, t, d in spans]
     path = tmp_path / "run.json"
-    path.write_text(json.dumps({"traceEvents": records}))
+    path.write_text(json.dumps({"traceEvents": records, "otherData": {"made by": "synknumba"}}))
     axes = synk.plot.timeline(path)
     assert [one.get_text() for one in axes.get_yticklabels()] == ["script", "rank 0"]
     assert axes.get_xlabel() == "time (ms)"
     assert [one.get_text() for one in axes.get_legend().get_texts()] == ["f", "g"]
     boxes = sorted((box.x0, round(box.x1, 6)) for one in axes.collections for box in (p.get_extents() for p in one.get_paths()))
     assert boxes == [(0.0, 0.9), (0.01, 0.89), (0.9, 0.95), (0.95, 1.5)]
-    path.write_text(json.dumps({"traceEvents": records[:2]}))
+    path.write_text(json.dumps({"traceEvents": records[:2], "otherData": {"made by": "synknumba"}}))
     with pytest.raises(synk.ArgumentError, match="no rounds to draw"):
         synk.plot.timeline(path)
     with pytest.raises(synk.ArgumentError, match=r"timeline draws what synk.trace has made, .*got 3"):
         synk.plot.timeline(3)
+
+
+def test_the_exact_value_is_a_number():
+    with pytest.raises(synk.ArgumentError, match="convergence: exact must be numbers, got 'pi'"):
+        synk.plot.convergence([1.0, 1.1], [0.1, 0.2], counts=[2, 1], exact="pi")
+    with pytest.raises(synk.ArgumentError, match=r"convergence: exact must be one number, got \[1, 2\]"):
+        synk.plot.convergence([1.0, 1.1], [0.1, 0.2], counts=[2, 1], exact=[1, 2])

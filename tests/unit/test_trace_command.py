@@ -14,10 +14,11 @@ from synknumba._timeline.trace import _of_variable
 mpl.use("agg")
 
 MADE = {
+    "otherData": {"made by": "synknumba"},
     "traceEvents": [
         {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "script"}},
         {"ph": "X", "pid": 1, "tid": 0, "cat": "wait", "name": "f", "ts": 0.0, "dur": 900.0},
-    ]
+    ],
 }
 
 
@@ -32,6 +33,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "script.py").write_text("open('ran', 'w').close()\n")
     (tmp_path / "broken.py").write_text("if\n")
     (tmp_path / "t.parquet").write_bytes(b"PAR1\0\0")
+    (tmp_path / "foreign.json").write_text('{"traceEvents": [{"ph": "X", "ts": 0, "dur": 1, "pid": 1, "tid": 1, "name": "f"}]}')
     (tmp_path / "empty").mkdir()
     (tmp_path / "folder.json").mkdir()
     return tmp_path
@@ -52,6 +54,7 @@ def folder(tmp_path, monkeypatch):
         (["-o", "run.txt", "script.py"], "a name that ends in .json"),
         (["--summary", "trace.json", "b.json"], "takes one record at a time, got trace.json and b.json"),
         (["-o", "b.json", "--summary", "trace.json"], "-o names the file that is written of a script"),
+        (["--summary", "foreign.json"], "foreign.json is the trace of another tool (it names none)"),
         (["trace.json"], "is a record; say --summary or --plot FILE"),
     ],
 )
