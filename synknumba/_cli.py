@@ -5,6 +5,7 @@ A command is added by a module in `_commands` and its name in `_COMMANDS`; if it
 
 import argparse
 import difflib
+import errno
 import io
 import os
 import sys
@@ -30,6 +31,7 @@ _COMMANDS = {
     "profile": profile,
     "completion": completion,
 }
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # of standard output: commands tell errors of other files themselves
 _SCRIPTS = {"check", "run", "trace"}  # what is printed there is the script's
 
 EPILOG = """\
@@ -48,8 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = int(told.run(told))
         sys.stdout.flush()
     except BrokenPipeError:  # as by `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at exit
+        _drop_output()
         return SUCCESS
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            raise
+        _drop_output()
+        sys.stderr.write(f"synknumba {told.command}: cannot write to standard output: {error.strerror}\n")
+        return FAILED
     except (CommandError, SynkError) as error:
         sys.stderr.write(f"synknumba {told.command}: {error}\n")
         return FAILED
@@ -57,6 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"\nsynknumba {told.command}: interrupted\n")
         return INTERRUPTED
     return status
+
+
+def _drop_output() -> None:
+    """Drops what was printed and cannot be written: Python flushes it once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parsed(argv: list[str]) -> argparse.Namespace:

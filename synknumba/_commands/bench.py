@@ -74,6 +74,7 @@ def _run(told: argparse.Namespace) -> int:
         report.save(told.json)
     if told.plot:
         bench_plot.plot(report, told.plot)
+        sys.stderr.write(f"synknumba bench: wrote {told.plot}\n")
     if told.json != "-":
         show(report)
     return SUCCESS

@@ -116,6 +116,7 @@ def _check_script(told: argparse.Namespace) -> None:
 def _tell(records: list[Record], told: argparse.Namespace) -> None:
     if told.summary:
         sys.stdout.write(f"{summarise(records)}\n")
+        sys.stdout.flush()
     if told.plot is not None:
         try:
             import matplotlib as mpl

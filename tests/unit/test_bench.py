@@ -104,7 +104,8 @@ def test_all_measurements(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(bench_measure, "QUICK", small)
     files = [str(tmp_path / name) for name in ("a.json", "a.svg")]
     assert main(["bench", "--quick", "--device", "cpu", "--ranks", "2", "--json", files[0], "--plot", files[1]]) == 0
-    told = capsys.readouterr().out
+    told, progress = capsys.readouterr()
+    assert progress.endswith(f"synknumba bench: wrote {files[1]}\n")
     found = Report.load(files[0])
     assert json.loads((tmp_path / "a.json").read_text())["schema"] == bench_results.SCHEMA
     at_all = {"kernel_rows", "function_copy", "rows_copied", "all_reduce"}
