@@ -43,7 +43,7 @@ def tracks(worlds: list[Events], began: int) -> list[Record]:
         for rank, traced in sorted(events.ranks.items()):
             # Ranks of another machine have another clock: both are compared with the time of day.
             late = traced.clock - events.clock if traced.host != _host() else 0
-            found += _of_rank(rank, traced, events, began - late, kept.first)
+            found += _of_rank(rank, traced, events, began - late, kept.since - late)
     return found
 
 
@@ -71,13 +71,11 @@ class _Kept(NamedTuple):
 
     Attributes:
         rounds: of the script: int64, shape (n, 4).
-        first: number of the first round; 0 if none are lost.
         since: begin of that call; 0 if none are lost.
         lost: number of rounds before it.
     """
 
     rounds: Array
-    first: int
     since: int
     lost: int
 
@@ -85,15 +83,17 @@ class _Kept(NamedTuple):
 def _kept(events: Events) -> _Kept:
     rounds, lost = events.rounds()
     # The oldest rounds of ranks are older than the script's, unless messages have taken their place.
-    firsts = [int(records[0, 0]) for records in map(_rounds_of, events.ranks.values()) if len(records)]
+    here = [
+        _rounds_of(traced) for traced in events.ranks.values() if traced.host == _host()
+    ]  # others may number them otherwise
+    firsts = [int(records[0, 0]) for records in here if len(records)]
     gone = max(1 if lost else 0, int(np.searchsorted(rounds[:, 0], max(firsts, default=0))))
     after = max(events.gone, int(rounds[gone - 1, 2]) if gone else 0)
     if not after:
-        return _Kept(rounds, 0, 0, 0)
+        return _Kept(rounds, 0, 0)
     since = next((began for began, *_ in events.calls if began > after), after + 1)
     kept = rounds[rounds[:, 2] >= since]
-    first = int(kept[0, 0]) if len(kept) else int(rounds[-1, 0]) + 1 if len(rounds) else 0
-    return _Kept(kept, first, since, lost + len(rounds) - len(kept))
+    return _Kept(kept, since, lost + len(rounds) - len(kept))
 
 
 def _rounds_of(traced: Traced) -> Array:
@@ -129,15 +129,13 @@ def _of_script(events: Events, began: int, kept: _Kept) -> Iterator[Record]:
         yield _span(pid, MESSAGES, "message", what, message.began - began, message.ended - began, told)
 
 
-def _of_rank(rank: int, traced: Traced, events: Events, began: int, first: int) -> Iterator[Record]:
+def _of_rank(rank: int, traced: Traced, events: Events, began: int, since: int) -> Iterator[Record]:
     name = f"rank {rank}" if traced.host == _host() else f"rank {rank} on {traced.host}"
     pid = traced.pid if traced.host == _host() else traced.pid + (rank << 32)  # other machines have the same numbers
     on_device = any(span.on_device for span in traced.spans)
     yield from _named(pid, name, {ROUNDS: "rounds"} | ({DEVICE: "stream of the GPU"} if on_device else {}), rank + 1)
     records = _rounds_of(traced)
-    records = records[records[:, 0] >= first]
-    since = int(records[0, 2]) if first and len(records) else 0
-    for sequence, number, seen, answered in records.tolist():
+    for sequence, number, seen, answered in records[records[:, 2] >= since].tolist():
         kind = "obey" if number == MESSAGE else "round"
         info = events.names.get(number)
         what = "message" if number == MESSAGE else "a round" if info is None else info.function
