@@ -16,7 +16,7 @@ from pathlib import Path
 
 from synknumba import __version__
 from synknumba._commands import bench, cache, check, completion, doctor, info, profile, run, trace
-from synknumba._commands.terminal import FAILED, INTERRUPTED, SUCCESS, CommandError, show_what_can_be_shown
+from synknumba._commands.terminal import FAILED, INTERRUPTED, SUCCESS, CommandError, cannot_write_output, show_what_can_be_shown
 from synknumba._errors import SynkError
 from synknumba._machines import launch
 
@@ -31,7 +31,6 @@ _COMMANDS = {
     "profile": profile,
     "completion": completion,
 }
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # of standard output: commands tell errors of other files themselves
 _SCRIPTS = {"check", "run", "trace"}  # what is printed there is the script's
 
 EPILOG = """\
@@ -53,10 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return SUCCESS
     except OSError as error:
-        if error.errno not in _FULL or error.filename is not None:
+        if not _is_output_lost():
             raise
         _drop_output()
-        sys.stderr.write(f"synknumba {told.command}: cannot write to standard output: {error.strerror}\n")
+        sys.stderr.write(f"synknumba {told.command}: {cannot_write_output(error)}\n")
         return FAILED
     except (CommandError, SynkError) as error:
         sys.stderr.write(f"synknumba {told.command}: {error}\n")
@@ -67,8 +66,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _is_output_lost() -> bool:
+    """Tells a failed write to standard output, which fails again, from other errors of the system."""
+    try:
+        sys.stdout.write("\n")  # not a flush alone: with PYTHONUNBUFFERED nothing is kept that could be flushed
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
 def _drop_output() -> None:
-    """Drops what was printed and cannot be written: Python flushes it once more at exit."""
+    """Sends the rest of the output nowhere, as Python flushes it once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

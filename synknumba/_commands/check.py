@@ -57,7 +57,8 @@ def _report(name: str, place: str, finding: Finding | str, _times: int) -> None:
     """Prints a finding as soon as it is made, since what it does to the script may end it."""
     kind = finding.error.__name__ if isinstance(finding, Finding) else "error of a thread"
     head = coloured(f"{kind} in {name}", "problem", sys.stderr)
-    sys.stdout.flush()
+    if sys.stdout is not None:  # as by `>&-`
+        sys.stdout.flush()
     sys.stderr.write(f"synknumba check: {head}, called at {place}\n  {finding}\n")
     sys.stderr.flush()
 

@@ -74,10 +74,20 @@ def positive(text: str) -> int:
 
 
 def show_what_can_be_shown() -> None:
-    """Lets standard output replace characters that its encoding does not have, such as µ, instead of failing."""
+    """Lets standard output replace characters that its encoding does not have, such as µ, instead of failing.
+
+    CommandError if there is no standard output.
+    """
     codecs.register_error(_HANDLER, _replace)
+    if sys.stdout is None:  # as by `>&-`
+        raise CommandError("cannot write the output: standard output is closed")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=_HANDLER)
+
+
+def cannot_write_output(error: OSError) -> str:
+    """Says why standard output takes no more."""
+    return f"cannot write the output: {error.strerror or error}"
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:

@@ -108,6 +108,33 @@ def test_what_ends_a_command(error, code, said, monkeypatch, capsys):
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.parametrize("arguments", [["cache", "info"], ["doctor", "--no-world"]], ids=" ".join)
+@pytest.mark.parametrize("unbuffered", [False, True])
+def test_output_that_cannot_be_written(arguments, unbuffered, monkeypatch, capsys):
+    with open("/dev/full", "wb", 0 if unbuffered else -1) as raw:
+        full = io.TextIOWrapper(raw, encoding="utf-8", write_through=unbuffered)
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(arguments) == 2
+        full.close()
+    said = capsys.readouterr().err
+    assert said == f"synknumba {arguments[0]}: cannot write the output: No space left on device\n"
+
+
+def test_output_that_is_closed(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["cache", "info"]) == 2
+    assert capsys.readouterr().err == "synknumba cache: cannot write the output: standard output is closed\n"
+
+
+def test_other_errors_of_the_system_are_not_those_of_the_output(monkeypatch):
+    def fail(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(cache, "_run", fail)
+    with pytest.raises(PermissionError):
+        main(["cache", "info"])
+
+
 def test_a_locale_without_the_characters(monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
