@@ -16,6 +16,7 @@ SUCCESS, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130  # exit statuses: see the pac
 
 _COLOURS = {"ok": "32", "warning": "33", "problem": "31;1", "skipped": "2", "bold": "1"}  # SGR parameters
 _PLAIN = str.maketrans({"µ": "u", "×": "x", "−": "-", "–": "-", "…": "...", "→": "->"})
+_CLOSED = "cannot write the output: standard output is closed"
 _HANDLER = "synknumba.plain"  # of characters that a locale cannot show
 
 # shtab's hints on what completes an argument, by shell; `shtab.FILE` is the same, and shtab need not be installed.
@@ -80,9 +81,28 @@ def show_what_can_be_shown() -> None:
     """
     codecs.register_error(_HANDLER, _replace)
     if sys.stdout is None:  # as by `>&-`
-        raise CommandError("cannot write the output: standard output is closed")
+        raise CommandError(_CLOSED)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=_HANDLER)
+
+
+def print_after_script(text: str) -> None:
+    """Prints what a command tells after a script, to whose standard output it belongs, which stays as it is.
+
+    Characters that its encoding does not have are replaced; CommandError if it cannot be written.
+    """
+    codecs.register_error(_HANDLER, _replace)
+    stream = sys.stdout
+    if stream is None:
+        raise CommandError(_CLOSED)
+    encoding = getattr(stream, "encoding", None) or "utf-8"  # a stream of the script's may have none
+    try:
+        stream.write(text.encode(encoding, _HANDLER).decode(encoding) + "\n")
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CommandError(cannot_write_output(error)) from error
 
 
 def cannot_write_output(error: OSError) -> str:

@@ -17,6 +17,7 @@ from synknumba._commands.terminal import (
     check_writable,
     completed,
     positive,
+    print_after_script,
     write,
 )
 from synknumba._machines import launch
@@ -115,8 +116,7 @@ def _check_script(told: argparse.Namespace) -> None:
 
 def _tell(records: list[Record], told: argparse.Namespace) -> None:
     if told.summary:
-        sys.stdout.write(f"{summarise(records)}\n")
-        sys.stdout.flush()
+        print_after_script(str(summarise(records)))
     if told.plot is not None:
         try:
             import matplotlib as mpl

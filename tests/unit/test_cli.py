@@ -108,6 +108,28 @@ def test_what_ends_a_command(error, code, said, monkeypatch, capsys):
     assert capsys.readouterr().err == said
 
 
+def test_what_follows_a_script_in_a_locale_without_the_characters(monkeypatch):
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    terminal.print_after_script("1.5 – 2 µs → ü")
+    assert raw.getvalue() == b"1.5 - 2 us -> ?\n"
+    with pytest.raises(UnicodeEncodeError):
+        print("µ")  # of the script
+    stream.detach()
+
+
+def test_what_follows_a_script_that_cannot_be_written(monkeypatch):
+    with open("/dev/full", "wb", 0) as raw:
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
+        with pytest.raises(terminal.CommandError, match="cannot write the output: No space left on device"):
+            terminal.print_after_script("x")
+        sys.stdout.detach()
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(terminal.CommandError, match="standard output is closed"):
+        terminal.print_after_script("x")
+
+
 @pytest.mark.parametrize("arguments", [["cache", "info"], ["doctor", "--no-world"]], ids=" ".join)
 @pytest.mark.parametrize("unbuffered", [False, True])
 def test_output_that_cannot_be_written(arguments, unbuffered, monkeypatch, capsys):
