@@ -1,16 +1,24 @@
 """Results of `synknumba bench`: their file, their tables, and what differs between two files."""
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 from synknumba._commands.terminal import CommandError, print_table, write_json
 
+Unit: TypeAlias = Literal["us", "GB/s"]
+
 SCHEMA = 1  # of the JSON; raised when a key changes its meaning or goes
 SCALING = "scaling"
-_KNOWN = ("name", "ranks", "size", "unit", "median", "low", "high", "calls")
+# What the JSON has to have, with the types.
+_REPORT = {"date": str, "versions": dict, "device": str}
+_MACHINE = {"cpu": str, "usable_cores": int, "gpus": list, "load": float}
+_POSITIVE = ("median", "low", "high")
+_JSON = {str: "a string", dict: "an object", list: "a list", int: "a whole number", float: "a number"}
+_RESULT = {"name": str, "ranks": int, "size": int, "unit": str, "median": float, "low": float, "high": float, "calls": int}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +39,7 @@ class Result:
     name: str
     ranks: int
     size: int
-    unit: Literal["us", "GB/s"]
+    unit: Unit
     median: float
     low: float
     high: float
@@ -85,15 +93,33 @@ class Report:
         except ValueError as error:
             raise CommandError(f"{path} is not JSON ({error}); name a file that `synknumba bench --json FILE` wrote") from error
         try:
-            if told["schema"] > SCHEMA:
-                raise CommandError(f"{path} was written by a newer synknumba (schema {told['schema']}); use that to compare")
-            results = tuple(Result(**{name: one[name] for name in _KNOWN}) for one in told["results"])
-            return cls(told["date"], told["machine"], told["versions"], told["device"], results)
-        except (KeyError, TypeError) as error:
+            if told["schema"] != SCHEMA:
+                raise CommandError(
+                    f"{path} was written by another synknumba (schema {told['schema']!r}, here {SCHEMA}); use that to compare"
+                )
+            results = tuple(Result(**_of_types(one, _RESULT)) for one in told["results"])
+            machine = told["machine"] | _of_types(told["machine"], _MACHINE)  # which may have more
+            return cls(**_of_types(told, _REPORT), machine=machine, results=results)
+        except (KeyError, TypeError, ValueError) as error:
             raise CommandError(
                 f"{path} has no results of `synknumba bench` ({type(error).__name__}: {error}); name a file that "
                 "`synknumba bench --json FILE` wrote"
             ) from error
+
+
+def _of_types(told: dict[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
+    """Returns the values of these keys; KeyError, TypeError or ValueError if one lacks or is not what it is to be."""
+    for name, wanted in types.items():
+        value = told[name]
+        if type(value) is not wanted and (type(value), wanted) != (int, float):
+            raise TypeError(f"{name} must be {_JSON[wanted]}, got {value!r}")
+        if name in _POSITIVE and not 0 < value < math.inf:
+            raise ValueError(f"{name} must be positive, got {value!r}")
+        if name == "gpus" and not all(isinstance(one, str) for one in value):
+            raise TypeError(f"gpus must be a list of strings, got {value!r}")
+        if name == "unit" and value not in get_args(Unit):
+            raise ValueError(f"unit must be {' or '.join(get_args(Unit))}, got {value!r}")
+    return {name: told[name] for name in types}
 
 
 TOLD = {

@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import asdict
 
 import pytest
 
@@ -72,7 +73,8 @@ def test_files(tmp_path):
         ("", "is not JSON"),
         ("[]", "has no results of `synknumba bench`"),
         ('{"schema": 1}', "has no results of `synknumba bench`"),
-        ('{"schema": 99}', "written by a newer synknumba"),
+        ('{"schema": 99}', r"written by another synknumba \(schema 99, here 1\)"),
+        ('{"schema": 0}', r"written by another synknumba \(schema 0, here 1\)"),
     ],
 )
 def test_other_files(text, said, tmp_path):
@@ -82,6 +84,33 @@ def test_other_files(text, said, tmp_path):
         Report.load(str(path))
     with pytest.raises(CommandError, match=r"cannot read .*none.json: No such file"):
         Report.load(str(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize(
+    ("where", "key", "value", "said"),
+    [
+        *(("machine", key, None, f"KeyError: '{key}'") for key in MACHINE),
+        (None, "machine", [1], "TypeError"),
+        (None, "date", 1, "date must be a string, got 1"),
+        ("machine", "usable_cores", "4", "usable_cores must be a whole number, got '4'"),
+        ("machine", "load", "low", "load must be a number, got 'low'"),
+        ("machine", "gpus", [1], r"gpus must be a list of strings, got \[1\]"),
+        ("results", "median", "1.5", "median must be a number, got '1.5'"),
+        ("results", "low", 0, "low must be positive, got 0"),
+        ("results", "high", float("nan"), "high must be positive, got nan"),
+        ("results", "unit", "s", "unit must be us or GB/s, got 's'"),
+    ],
+)
+def test_edited_files(where, key, value, said, tmp_path):
+    told = report(result(1.5, 1, 2)).as_json() | {"results": [asdict(result(1.5, 1, 2))]}
+    place = told if where is None else told["results"][0] if where == "results" else told["machine"]
+    place[key] = value
+    if value is None:
+        del place[key]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(told))
+    with pytest.raises(CommandError, match=rf"has no results of `synknumba bench` \(.*{said}"):
+        Report.load(str(path))
 
 
 def test_compare(tmp_path, capsys):
