@@ -29,7 +29,7 @@ from synknumba._tracing import Line, Number, Unknown
 from synknumba.simt.internals import Launcher
 
 _OF_THREAD = re.compile(r"threadIdx=")  # in the note of an error that a thread of the kernel has raised
-SLOW_SECONDS = 10.0  # a million accesses to elements
+SLOW_SECONDS = 10.0  # of all checks of a kernel; a million accesses to elements
 _ROWS = ("batch", "local_batch")  # options of a call that `check` takes, too
 _OPTIONS = (*_ROWS, "num_slices", "output_subset", "shards")
 
@@ -49,23 +49,30 @@ class Checks:
         rows: rows of a call, or of variables on each rank, that are checked, the first ones; None for all.
         most: calls of each kernel that are checked, the first ones; None for all.
         report: called once for each kind of finding, when it is found first.
-        slow: called, in another thread, with the kernel's name and the place of a call whose check takes long.
+        slow: called once for each kernel whose checks take long, in another thread, while one is under way; with the
+            kernel's name, the place of the call that is being checked, and the number of calls that were checked before.
         calls: number of calls that were checked, by kernel.
         left_out: number of calls that were not checked, by kernel and reason.
         times: number of occurrences of each kind of finding.
-        seconds: time that the checks took.
+        seconds_of: time that the checks took, by kernel.
     """
 
     report: Report
-    slow: Callable[[str, str], None]
+    slow: Callable[[str, str, int], None]
     rows: int | None = None
     most: int | None = None
     calls: Counter[str] = field(default_factory=Counter)
     left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     times: Counter[Any] = field(default_factory=Counter)
-    seconds: float = 0.0
+    seconds_of: dict[str, float] = field(default_factory=dict)
+    _told_slow: set[str] = field(default_factory=set)
     _planned: list[tuple[Function[..., Any], tuple[Any, ...], dict[str, Any], str]] | None = None
     _is_checking: bool = False  # a check is under way, and launches of its own are not checked
+
+    @property
+    def seconds(self) -> float:
+        """Time that all checks took."""
+        return sum(self.seconds_of.values())
 
     def function(
         self, function: Function[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], ranks: int | None = None
@@ -132,9 +139,12 @@ class Checks:
             self.left_out[name, f"after the first {self.most}"] += 1
             return
         began, self._is_checking = time.perf_counter(), True
-        patience = threading.Timer(SLOW_SECONDS, self.slow, (name, place))
+        # Many calls, each of them short, make a script as slow as a long one.
+        patience = threading.Timer(max(0.0, SLOW_SECONDS - self.seconds_of.get(name, 0.0)), self._tell_slow, (name, place))
         patience.daemon = True
-        patience.start()
+        is_timed = name not in self._told_slow
+        if is_timed:
+            patience.start()
         try:
             check()
         except KernelCheckError as error:
@@ -153,10 +163,15 @@ class Checks:
             self._note((name, text), name, place, "\n    ".join([text, *notes]), 1)
         finally:
             patience.cancel()
-            patience.join()  # `fork()` warns of threads
+            if is_timed:
+                patience.join()  # `fork()` warns of threads
             self._is_checking = False
-            self.seconds += time.perf_counter() - began
+            self.seconds_of[name] = self.seconds_of.get(name, 0.0) + time.perf_counter() - began
         self.calls[name] += 1
+
+    def _tell_slow(self, name: str, place: str) -> None:
+        self._told_slow.add(name)
+        self.slow(name, place, self.calls[name])
 
     def _note(self, key: Any, name: str, place: str, finding: Finding | str, times: int) -> None:
         is_new = key not in self.times

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from synknumba._call.checked_script import Checks, checking
+from synknumba._call.checked_script import SLOW_SECONDS, Checks, checking
 from synknumba._commands.run import add_script
 from synknumba._commands.terminal import FOUND, CommandError, Subparsers, add_command, coloured, positive
 from synknumba._errors import Finding
@@ -63,12 +63,13 @@ def _report(name: str, place: str, finding: Finding | str, _times: int) -> None:
     sys.stderr.flush()
 
 
-def _slow(name: str, place: str) -> None:
+def _slow(name: str, place: str, before: int) -> None:
     """Says why nothing happens."""
     sys.stderr.write(
-        f"synknumba check: a call of {name} at {place} is being checked, at some 100,000 accesses to elements a second; pass "
-        "fewer rows, or --rows\n"
+        f"synknumba check: the checks of {name} have taken {SLOW_SECONDS:g} s, and go on; call {before + 1}, at {place}, is "
+        "being checked, at some 100,000 accesses to elements a second. Pass fewer rows, or --rows K or --calls N\n"
     )
+    sys.stderr.flush()
 
 
 def _conclude(checks: Checks, seconds: float) -> None:

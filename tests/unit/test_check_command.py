@@ -3,9 +3,12 @@
 import re
 import subprocess
 import sys
+import threading
+from types import SimpleNamespace
 
 import pytest
 
+from synknumba._call import checked_script
 from synknumba._cli import main
 from tests.environment import environment
 
@@ -131,6 +134,32 @@ def test_each_error_is_found_once(script):
         assert re.search(rf"script\.py:{line(text)}\)\n +{re.escape(text)}\n", done.stderr)
     assert "synknumba check: 1 call of shifted not checked: after the first 2\n" in done.stderr
     assert "synknumba check: 4 findings, " in done.stderr
+
+
+def test_checks_that_take_long_in_all_say_so(monkeypatch):
+    """Once, while one is under way: in the third call, by a clock at which each call takes four seconds."""
+    told, now, told_of_third = [], [0.0], threading.Event()
+
+    class Timer(threading.Timer):  # that of a clock
+        def __init__(self, interval, function, arguments):
+            super().__init__(0 if interval < 4 else 3600, function, arguments)
+
+    def slow(*arguments):
+        told.append(arguments)
+        told_of_third.set()
+
+    def check():
+        now[0] += 4.0
+        if now[0] == 12.0:
+            assert told_of_third.wait(5)
+
+    monkeypatch.setattr(checked_script, "threading", SimpleNamespace(Timer=Timer))
+    monkeypatch.setattr(checked_script, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    checks = checked_script.Checks(lambda *_: None, slow)
+    for _ in range(5):
+        checks._check("energy", "script.py:3", check)
+    assert told == [("energy", "script.py:3", 2)]
+    assert (checks.seconds, checks.calls["energy"]) == (20.0, 5)
 
 
 REST = """
