@@ -62,7 +62,7 @@ def scaling(
     Args:
         times: {number of ranks: seconds}, or lists of the seconds of each repetition.
         weak: whether the work grows with the number of ranks, instead of being the same for all.
-        label: name of the series in the legend, for several in the same axes.
+        label: name of the series in the legend, for several in the same axes; plain text, in which a $ is a $.
         ax: two axes, for time and efficiency, as `plt.subplots(1, 2)[1]` has them; one may be None, to leave it out. Default:
             those of a new figure.
 
@@ -197,11 +197,11 @@ def timeline(trace: Trace | str | os.PathLike[str] | list[Record], *, ax: Axes =
     for (pid, kind, name), places in bars.items():
         low, height = lines[pid] + _DRAWN[kind], 0.3 if kind == "device" else 0.7
         axes.broken_barh(places, (low, height), facecolors=colors.get(name, INK))
-    axes.set_yticks(list(lines.values()), [names[pid] for pid in lines])
+    axes.set_yticks(list(lines.values()), [_plain(names[pid]) for pid in lines])
     axes.invert_yaxis()
     axes.set_xlabel(f"time ({unit})")
     for name, color in colors.items():
-        axes.broken_barh([], (0, 0), facecolors=color, label=name)
+        axes.broken_barh([], (0, 0), facecolors=color, label=_plain(name))
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, labelcolor=INK if ax is None else None)
     return axes
 
@@ -250,7 +250,7 @@ def flame(profiles: Sequence[str | os.PathLike[str]], *, ax: Axes = None) -> Axe
         name = name_of(one.place).partition(" (")[0]
         if letters >= 4:
             shown = name if len(name) <= letters else f"{name[: letters - 1]}…"
-            axes.text(one.start + 0.003 * whole, one.depth, shown, va="center", ha="left", fontsize=7, clip_on=True)
+            axes.text(one.start + 0.003 * whole, one.depth, _plain(shown), va="center", ha="left", fontsize=7, clip_on=True)
     axes.set_yticks([])
     axes.set_xlim(0.0, whole)
     axes.set_xlabel(f"time of {len(profiles)} ranks (s)" if len(profiles) > 1 else "time (s)")
@@ -277,7 +277,7 @@ def convergence(
         errors: standard errors of means that are numbers, shape (m,).
         counts: numbers of rows, shape (m,). Default: those of the estimates.
         exact: the value that they should come to.
-        label: name of the series in the legend, for several in the same axes.
+        label: name of the series in the legend, for several in the same axes; plain text, in which a $ is a $.
         ax: two axes, for means and errors, as `plt.subplots(2, 1)[1]` has them; one may be None, to leave it out. Default:
             those of a new figure.
 
@@ -488,6 +488,11 @@ def _ink(axes: Any) -> Any:
     return axes.xaxis.label.get_color()
 
 
+def _plain(text: str) -> str:
+    """Returns a text as matplotlib shows it unchanged, which reads what is between two $ as a formula."""
+    return text.replace("$", r"\$")
+
+
 def _draw_limit(axes: Any, x: Array, y: Array, name: str) -> None:
     """Draws a dashed line; only the first of a name is in the legend."""
     is_new = name not in [line.get_label() for line in axes.lines]
@@ -501,7 +506,7 @@ def _draw_points(axes: Any, x: Array, y: Array, errors: Array | None, name: str 
         x,
         y,
         errors,
-        label=name,
+        label=None if name is None else _plain(name),
         color=COLORS[number % len(COLORS)],
         marker=MARKERS[number % len(MARKERS)],
         markersize=5,

@@ -1,5 +1,6 @@
 """Pictures: the data in the axes, against NumPy's quartiles and closed forms; labels, styles and refusals."""
 
+import cProfile
 import json
 import math
 import sys
@@ -15,6 +16,7 @@ mpl = pytest.importorskip("matplotlib", reason="matplotlib is not installed; it 
 mpl.use("agg")
 from matplotlib import colors  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.backends.backend_agg import RendererAgg  # noqa: E402
 
 TIMES = {4: [1.1, 1.5, 1.2], 1: [4.0, 4.4, 4.1], 2: [2.2, 2.1, 2.0]}
 
@@ -350,6 +352,40 @@ def test_without_matplotlib(monkeypatch):
     ) as info:
         synk.plot.scaling(TIMES)
     assert info.value.name == "matplotlib"
+
+
+@pytest.mark.parametrize("name", ["a$b_$", "a$b", r"\$x$"])
+def test_names_are_text(name, tmp_path, monkeypatch):
+    """Not formulas, which are drawn in parts: the texts that are drawn are searched for the name as it is."""
+    records = [{"ph": "M", "pid": 7, "name": "process_name", "args": {"name": f"rank {name}"}}]
+    records += [{"ph": "X", "pid": 7, "tid": 0, "cat": "wait", "name": name, "ts": 0.0, "dur": 9.0}]
+
+    def called():
+        return sum(range(10**5))
+
+    called.__code__ = called.__code__.replace(co_name=name)
+    profile = cProfile.Profile()
+    profile.runcall(called)
+    profile.dump_stats(tmp_path / "a.prof")
+    estimates = [synk.Estimate.from_values(range(n)) for n in (10, 100)]
+    pictures = {
+        "scaling": (synk.plot.scaling({1: 2.0, 2: 1.0}, label=name)[0], [name]),
+        "timeline": (synk.plot.timeline(records), [name, f"rank {name}"]),
+        "flame": (synk.plot.flame([tmp_path / "a.prof"]), [name]),
+        "convergence": (synk.plot.convergence(estimates, label=name)[0], [name]),
+    }
+    drawn = []
+    draw_text = RendererAgg.draw_text
+
+    def noted(renderer, gc, x, y, text, prop, angle, ismath=False, mtext=None):
+        drawn.append((text, ismath))
+        return draw_text(renderer, gc, x, y, text, prop, angle, ismath, mtext)
+
+    monkeypatch.setattr(RendererAgg, "draw_text", noted)
+    for picture, (axes, names) in pictures.items():
+        drawn.clear()
+        axes.figure.canvas.draw()
+        assert {(one, False) for one in names} <= {*drawn}, picture
 
 
 def test_timeline(tmp_path):
