@@ -4,6 +4,7 @@ SYNKNUMBA_TRACE=run.json does so for a whole script. Of each kind of event the l
 """
 
 import atexit
+import operator
 import os
 import sys
 import time
@@ -12,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
 
+import numpy as np
+
 from synknumba._errors import ArgumentError, SynkError, WorldError
 from synknumba._timeline.summary import Summary, summarise
 from synknumba._timeline.tracks import MAKER, Record, tracks, write
@@ -19,6 +22,7 @@ from synknumba._types import known_options
 from synknumba._world.engine import Engine, open_world, when_started
 from synknumba._world.events import Events
 
+MOST_RECORDS = 10_000_000  # for which a rank reserves 2.4 GiB
 VARIABLE = "SYNKNUMBA_TRACE"
 _OWNER = "SYNKNUMBA_TRACE_OWNER"  # process that writes the file of this name; its children write others
 
@@ -156,13 +160,13 @@ def trace(path: str | os.PathLike[str] | None = None, *, records: int = 100_000)
 
     Args:
         path: file to write at the end, "run.json" or "run.json.gz"; None for none.
-        records: rounds that are kept, the last ones, and for each as many as eight steps.
+        records: rounds that are kept, the last ones, and for each as many as eight steps; at most 10,000,000.
 
     Returns:
         A context manager with `summary()`, `records()` and `save(path)`, after the block.
 
     Raises:
-        ArgumentError: `path` cannot be written, or does not end in .json or .json.gz; or `records` is no positive int.
+        ArgumentError: `path` cannot be written, or does not end in .json or .json.gz; or `records` is no int from 1 to 10,000,000.
 
     Example:
         >>> import numpy as np
@@ -175,9 +179,13 @@ def trace(path: str | os.PathLike[str] | None = None, *, records: int = 100_000)
         >>> made.summary().functions[0].rounds
         5
     """
-    if isinstance(records, bool) or not isinstance(records, int) or records < 1:
-        raise ArgumentError(f"records must be a positive int, got {records!r}")
-    return Trace(None if path is None else _checked(path), records)
+    try:
+        number = -1 if isinstance(records, bool | np.bool) else operator.index(records)
+    except TypeError:
+        number = -1
+    if not 1 <= number <= MOST_RECORDS:
+        raise ArgumentError(f"records must be an int from 1 to {MOST_RECORDS:,}, got {records!r}")
+    return Trace(None if path is None else _checked(path), number)
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:

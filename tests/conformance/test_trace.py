@@ -230,10 +230,12 @@ def test_what_is_refused(tmp_path):
         synk.trace(tmp_path / "run.txt")
     with pytest.raises(synk.ArgumentError, match="does not exist"):
         synk.trace(tmp_path / "no" / "run.json")
-    with pytest.raises(synk.ArgumentError, match="records must be a positive int, got 0"):
-        synk.trace(records=0)
     with pytest.raises(synk.WorldError, match="has not begun; make calls in its block"):
         synk.trace().summary()
+    for number in (0, True, 1.0, "9", 10**12):
+        with pytest.raises(synk.ArgumentError, match=f"records must be an int from 1 to 10,000,000, got {number!r}$"):
+            synk.trace(records=number)
+    assert synk.trace(records=np.int64(3))._records == 3
     with synk.trace() as made, pytest.raises(synk.WorldError, match="is not over"):
         made.summary()
     with pytest.raises(synk.WorldError, match="this trace is over"), made:
