@@ -1,5 +1,6 @@
 """Profiles of ranks, as `fork(profile=True)` writes them: one table, and calls within calls for a flame graph."""
 
+import io
 import os
 import pstats
 import re
@@ -151,7 +152,8 @@ class Profiles:
 
 def _read(path: Path) -> _Stats:
     try:
-        found: _Stats = pstats.Stats(str(path)).stats  # type: ignore[attr-defined]
+        # pstats prints an error, too.
+        found: _Stats = pstats.Stats(str(path), stream=io.StringIO()).stats  # type: ignore[attr-defined]
     except OSError as error:
         raise ArgumentError(f"cannot read {path}: {error.strerror}") from error
     except (TypeError, ValueError, EOFError, AttributeError, KeyError) as error:

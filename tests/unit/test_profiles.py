@@ -3,6 +3,7 @@
 import cProfile
 import itertools
 import os
+import marshal
 import pstats
 import re
 import time
@@ -199,8 +200,15 @@ def test_bad_files(files, tmp_path, capsys):
         Profiles([files[0], os.path.relpath(files[0])])
     with pytest.raises(ArgumentError, match="there are no profiles"):
         synk.plot.flame([])
-    assert main(["profile", str(text)]) == 2
-    assert "synknumba profile: " in capsys.readouterr().err
+    for content in (b"not a profile", marshal.dumps({"a": 1}), marshal.dumps({("x.py", 1, "f"): 2}), marshal.dumps([1]), b""):
+        text.write_bytes(content)
+        capsys.readouterr()
+        assert main(["profile", str(text)]) == 2
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err) == (
+            "",
+            f"synknumba profile: {text} is no profile; fork(profile=True) writes synknumba-rank0.prof and so on\n",
+        )
     assert main(["profile", "--plot", str(tmp_path), files[0]]) == 2
     assert main(["profile", "--plot", str(tmp_path / "x.xyz"), files[0]]) == 2
     assert "its ending must be one of" in capsys.readouterr().err
