@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 import types
+import zipimport
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -138,15 +139,25 @@ def _run_script(script: str, arguments: Sequence[str], *, is_module: bool) -> in
             runpy.run_module(script, run_name="__main__", alter_sys=True)
             return 0
         path = Path(script)
-        if path.is_dir():
-            path /= "__main__.py"
-        try:
-            text = path.read_bytes()
-        except OSError as error:
-            return _refused(f"cannot read {path}: {error.strerror}", 2)
-        code = compile(text, str(path), "exec")
-        sys.path[0] = str(path.resolve().parent)
         main = types.ModuleType("__main__")
+        archive = _archive(path)
+        if archive is not None:
+            main.__spec__ = archive.find_spec("__main__")  # by which linecache finds the source of kernels
+            if main.__spec__ is None:
+                return _refused(f"there is no __main__.py in {path}", 2)
+            code = archive.get_code("__main__")
+            sys.path[0] = archive.archive
+            path = Path(archive.get_filename("__main__"))
+            main.__loader__ = archive
+        else:
+            if path.is_dir():
+                path /= "__main__.py"
+            try:
+                text = path.read_bytes()
+            except OSError as error:
+                return _refused(f"cannot read {path}: {error.strerror}", 2)
+            code = compile(text, str(path), "exec")
+            sys.path[0] = str(path.resolve().parent)
         main.__file__ = str(path)
         main.__builtins__ = __builtins__  # type: ignore[attr-defined]
         sys.modules["__main__"] = main
@@ -156,6 +167,14 @@ def _run_script(script: str, arguments: Sequence[str], *, is_module: bool) -> in
     except BaseException as error:  # noqa: BLE001  # shown as Python does
         return _shown(error)
     return 0
+
+
+def _archive(path: Path) -> zipimport.zipimporter | None:
+    """Returns what imports from a zip file, such as those of zipapp; None if this is another file."""
+    try:
+        return zipimport.zipimporter(str(path.resolve()))
+    except zipimport.ZipImportError:
+        return None
 
 
 def _code(end: SystemExit) -> int:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,37 @@ def test_a_folder(tmp_path):
     code, out, errors = run(tmp_path, 3, folder="/")
     assert (code, errors) == (0, "")
     assert out == f"{[str(tmp_path), '3']} 5 {tmp_path} {tmp_path / '__main__.py'}\n"
+
+
+def test_a_zip_file(tmp_path):
+    """As those of zipapp: with modules beside it, and kernels whose source is in it."""
+    app = tmp_path / "app.pyz"
+    main = """
+import sys, beside, numpy as np, synknumba as synk
+from numba import cuda
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def doubled(x, total):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(total, 0, 2 * x[i])
+
+with synk.fork(2, device="cpu"):
+    print(sys.argv, beside.VALUE, sys.path[0], __file__, doubled(np.arange(5.0)))
+1 / 0
+"""
+    app.write_bytes(b"#!/usr/bin/env python3\n")
+    with zipfile.ZipFile(app, "a") as made:
+        made.writestr("beside.py", "VALUE = 5\n")
+        made.writestr("__main__.py", main)
+    code, out, errors = run(app, 3, folder="/")
+    assert out == f"{[str(app), '3']} 5 {app} {app / '__main__.py'} 20.0\n"
+    assert code == 1
+    assert f'File "{app}/__main__.py", line 14, in <module>\n' in errors
+    with zipfile.ZipFile(app, "w") as made:
+        made.writestr("beside.py", "VALUE = 5\n")
+    assert run(app, folder="/") == (2, "", f"synknumba run: there is no __main__.py in {app}\n")
 
 
 def test_usage_on_another_machine(monkeypatch, capsys):
