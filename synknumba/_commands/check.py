@@ -38,11 +38,12 @@ def add(commands: Subparsers) -> None:
 
 def _run(told: argparse.Namespace) -> int:
     if not told.is_module:
+        file = os.path.join(told.script, "__main__.py") if os.path.isdir(told.script) else told.script
         try:
-            with open(told.script, "rb"):
+            with open(file, "rb"):
                 pass
         except OSError as error:
-            raise CommandError(f"cannot read {told.script}: {error.strerror}") from error
+            raise CommandError(f"cannot read {file}: {error.strerror}") from error
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # `fork()` takes cores: the checker looks at kernels in this process
     checks = Checks(_report, _slow, told.rows, told.calls)
     began = time.perf_counter()

@@ -239,3 +239,12 @@ def test_a_script_without_kernels(text, code, tmp_path):
 def test_a_script_that_is_not_there(tmp_path, capsys):
     assert main(["check", str(tmp_path / "none.py")]) == 2
     assert capsys.readouterr().err.endswith("none.py: No such file or directory\n")
+    assert main(["check", str(tmp_path)]) == 2  # a folder
+    assert capsys.readouterr().err.endswith("__main__.py: No such file or directory\n")
+
+
+def test_a_folder(tmp_path):
+    (tmp_path / "__main__.py").write_text("raise SystemExit(3)")
+    done = check(tmp_path)
+    assert done.returncode == 3
+    assert "synknumba check: the script has called no kernel\n" in done.stderr
