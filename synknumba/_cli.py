@@ -5,7 +5,6 @@ A command is added by a module in `_commands` and its name in `_COMMANDS`; if it
 
 import argparse
 import difflib
-import errno
 import io
 import os
 import sys

@@ -166,7 +166,7 @@ def trace(path: str | os.PathLike[str] | None = None, *, records: int = 100_000)
         A context manager with `summary()`, `records()` and `save(path)`, after the block.
 
     Raises:
-        ArgumentError: `path` cannot be written, or does not end in .json or .json.gz; or `records` is no int from 1 to 10,000,000.
+        ArgumentError: `path` cannot be written, or does not end in .json or .json.gz; `records` is no int from 1 to 10⁷.
 
     Example:
         >>> import numpy as np

@@ -2,8 +2,8 @@
 
 import cProfile
 import itertools
-import os
 import marshal
+import os
 import pstats
 import re
 import time
