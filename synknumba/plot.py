@@ -62,7 +62,7 @@ def scaling(
     Args:
         times: {number of ranks: seconds}, or lists of the seconds of each repetition.
         weak: whether the work grows with the number of ranks, instead of being the same for all.
-        label: name of the series in the legend, for several in the same axes; plain text, in which a $ is a $.
+        label: name of the series in the legend, for several in the same axes; in $ it is a formula, as in matplotlib.
         ax: two axes, for time and efficiency, as `plt.subplots(1, 2)[1]` has them; one may be None, to leave it out. Default:
             those of a new figure.
 
@@ -277,7 +277,7 @@ def convergence(
         errors: standard errors of means that are numbers, shape (m,).
         counts: numbers of rows, shape (m,). Default: those of the estimates.
         exact: the value that they should come to.
-        label: name of the series in the legend, for several in the same axes; plain text, in which a $ is a $.
+        label: name of the series in the legend, for several in the same axes; in $ it is a formula, as in matplotlib.
         ax: two axes, for means and errors, as `plt.subplots(2, 1)[1]` has them; one may be None, to leave it out. Default:
             those of a new figure.
 
@@ -506,7 +506,7 @@ def _draw_points(axes: Any, x: Array, y: Array, errors: Array | None, name: str 
         x,
         y,
         errors,
-        label=None if name is None else _plain(name),
+        label=name,
         color=COLORS[number % len(COLORS)],
         marker=MARKERS[number % len(MARKERS)],
         markersize=5,

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 import warnings
+import zipfile
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -102,6 +103,8 @@ def _check_script(told: argparse.Namespace) -> None:
     path = Path(told.script)
     if path.is_dir():
         path /= "__main__.py"
+    if zipfile.is_zipfile(path):
+        return
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are told when it runs

@@ -367,12 +367,9 @@ def test_names_are_text(name, tmp_path, monkeypatch):
     profile = cProfile.Profile()
     profile.runcall(called)
     profile.dump_stats(tmp_path / "a.prof")
-    estimates = [synk.Estimate.from_values(range(n)) for n in (10, 100)]
     pictures = {
-        "scaling": (synk.plot.scaling({1: 2.0, 2: 1.0}, label=name)[0], [name]),
         "timeline": (synk.plot.timeline(records), [name, f"rank {name}"]),
         "flame": (synk.plot.flame([tmp_path / "a.prof"]), [name]),
-        "convergence": (synk.plot.convergence(estimates, label=name)[0], [name]),
     }
     drawn = []
     draw_text = RendererAgg.draw_text

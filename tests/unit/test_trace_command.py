@@ -96,12 +96,3 @@ def test_a_bad_variable_is_named(folder, monkeypatch):
     monkeypatch.setenv("SYNKNUMBA_TRACE_OWNER", str(os.getpid()))
     with pytest.raises(synk.ArgumentError, match=r"SYNKNUMBA_TRACE=1: a trace needs a name that ends .*, got '1'; or unset"):
         _of_variable(None)  # as the first world is started
-
-
-@pytest.mark.parametrize("arguments", [["trace", "--summary", "trace.json"], ["completion", "bash"]], ids=lambda one: one[0])
-def test_a_full_disk_is_told(folder, capsys, monkeypatch, arguments):
-    with open("/dev/full", "w", encoding="utf-8") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        assert main(arguments) == 2
-    told = capsys.readouterr().err
-    assert told == f"synknumba {arguments[0]}: cannot write to standard output: No space left on device\n"
