@@ -685,6 +685,8 @@ class Engine:
         ended, self._traced = self._traced, None
         if events is not None and ended is not None:
             events.reason = reason
+            if reason is not None:
+                events.break_off()
             ended(events)
 
     # ---- the end

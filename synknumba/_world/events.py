@@ -70,6 +70,11 @@ class Events:
         self.calls.append((self.began, time.monotonic_ns(), scattered - self._scattered))
         self._scattered = scattered
 
+    def break_off(self) -> None:
+        """Notes that the call under way, if there is one, ends now, since the ranks have been ended."""
+        if self.began > (self.calls[-1][1] if self.calls else 0):
+            self.call_ends()
+
     def add_round(self, sequence: int, number: int, began: int) -> None:
         """Adds a round that has just ended."""
         doorbell.record(self.ring.address, sequence, number, began, time.monotonic_ns())

@@ -212,13 +212,14 @@ class Rounds:
             self.sequence += 1
             code = doorbell.call(self._base, self._lines, self.sequence, number, *self._spins)
             if code != doorbell.ALL_DONE:
-                began = self._control.began
+                began, events = self._control.began, self.events
                 try:
                     self._finish_round(code, info, learn)
                 finally:
                     self._tally.working += time.monotonic_ns() - began
-                if self.events is not None:
-                    self.events.add_round(self.sequence, number, began)
+                    if events is not None:  # also of rounds that fail, or end the world and with it the trace
+                        events.names[number] = info
+                        events.add_round(self.sequence, number, began)
             if self.events is not None:
                 self.events.names[number] = info
             self.under_way = False
@@ -258,15 +259,16 @@ class Rounds:
         try:
             if seconds is not None and not self._arrive_within(seconds, info):
                 return False
+            events = self.events
             try:
                 code = doorbell.await_all(self._base, self._lines, *self._spins)
                 if code != doorbell.ALL_DONE:
                     self._finish_round(code, info, learn, self._spent_in_flight())
             finally:
                 self._tally.working += int((time.monotonic() - self._rung) * 1e9)
-            if self.events is not None:
-                self.events.names[self._number] = info
-                self.events.add_round(self.sequence, self._number, int(self._rung * 1e9))
+                if events is not None:
+                    events.names[self._number] = info
+                    events.add_round(self.sequence, self._number, int(self._rung * 1e9))
             self.in_flight = None
             self.under_way = False
         except BaseException as error:

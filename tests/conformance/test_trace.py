@@ -21,6 +21,7 @@ from synknumba._timeline.summary import FunctionTimes, StepTimes, Summary
 from synknumba._timeline.tracks import read
 from tests.conformance.conftest import spans_machines
 from tests.environment import environment
+from tests.quick import whole
 
 
 @synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
@@ -220,9 +221,41 @@ def test_a_rank_that_dies():
         os.kill(world.pids[1], signal.SIGKILL)
         with pytest.raises(synk.RankDied):
             rows(np.ones(10))
-    assert len(spans(made, "wait")) == 1
+    assert len(spans(made, "wait")) == 2
     assert not spans(made, "round")
     assert "rank 1" in made._told()["ended"][0]
+
+
+@synk.function
+def raises_late(x):
+    time.sleep(0.1)
+    raise ValueError("no")
+
+
+@synk.function
+def dies_late(x, rank):
+    time.sleep(0.1)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60.0)
+
+
+@pytest.mark.parametrize(
+    ("fails", "error"), [(raises_late, synk.RankError), (dies_late, synk.RankDied)], ids=["error", "death"]
+)
+@pytest.mark.parametrize("submitted", [False, *whole(True)])
+def test_calls_that_fail_are_told(fails, error, submitted):
+    """With their time, which is not the script's own."""
+    arguments = (np.ones(9),) if fails is raises_late else (np.ones(9), synk.RANK)
+    call = (lambda: fails.submit(*arguments).result()) if submitted else (lambda: fails(*arguments))
+    with synk.fork(2, device="cpu"), synk.trace() as made, pytest.raises(error):
+        call()
+    (wait,) = spans(made, "wait")
+    assert wait["name"] == fails.__name__
+    assert 0.1e6 <= wait["dur"] <= 5e6
+    (told,) = made.summary().functions
+    assert told.waited >= 0.1
+    assert spans(made, "call")
 
 
 def test_what_is_refused(tmp_path):
