@@ -210,8 +210,7 @@ def _of_variable(world: Engine) -> None:
         when_started(None)
         return
     if os.environ.setdefault(_OWNER, str(os.getpid())) != str(os.getpid()):
-        name, dot, end = path.partition(".json")
-        path = f"{name}.{os.getpid()}{dot}{end}"
+        path = _numbered(path)
     try:
         made = trace(path)
     except ArgumentError as error:
@@ -221,12 +220,33 @@ def _of_variable(world: Engine) -> None:
     made.start(world)
 
 
+def _numbered(path: str) -> str:
+    """Returns a name with the number of this process."""
+    name, dot, end = path.rpartition(".json")
+    return f"{name}.{os.getpid()}{dot}{end}"
+
+
 def _stop(made: Trace) -> None:
     try:
+        if made.path is not None and made.path.exists() and made.path.stat().st_mtime >= _since():
+            made.path = Path(_numbered(str(made.path)))  # another process that was started with this one has written it
         with suppress(SynkError):
             made.stop()
     except OSError as error:  # at exit it would be shown as a fault of this package
         sys.stderr.write(f"synknumba: the trace was not written: {error}\n")
+
+
+def _since() -> float:
+    """Returns when the first process with this SYNKNUMBA_TRACE was started, of this one and those above: time of the day."""
+    wanted, ticks = f"{VARIABLE}={os.environ.get(VARIABLE)}".encode(), os.sysconf("SC_CLK_TCK")
+    boot, started, pid = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME), 0, os.getpid()
+    with suppress(OSError):  # a process of another user's
+        while True:
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            pid, started = int(fields[1]), int(fields[19])  # proc(5): ppid and starttime, the fourth and the 22nd
+            if wanted not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                break
+    return boot + started / ticks
 
 
 when_started(_of_variable)

@@ -258,6 +258,24 @@ def test_calls_that_fail_are_told(fails, error, submitted):
     assert spans(made, "call")
 
 
+@pytest.mark.whole  # four scripts
+def test_processes_of_one_command_write_a_file_each(tmp_path):
+    """Whoever has started them; the next command writes over the file of the name again."""
+    script, path = tmp_path / "script.py", tmp_path / "run.json"
+    script.write_text(
+        "import numpy as np, synknumba as synk\n"
+        "@synk.function(outputs='sum')\ndef total(x): return x.sum()\n"
+        "with synk.fork(1, device='cpu'): total(np.ones(9))\n"
+    )
+    command = f"{sys.executable} {script}; {sys.executable} {script}"
+    for files in (2, 3):
+        subprocess.run(["bash", "-c", command], env=environment(SYNKNUMBA_TRACE=str(path)), check=True, timeout=60)
+        found = sorted(tmp_path.glob("run*.json"))
+        assert path in found
+        assert len(found) == files
+        assert all(json.loads(one.read_text())["traceEvents"] for one in found)
+
+
 def test_what_is_refused(tmp_path):
     with pytest.raises(synk.ArgumentError, match="name that ends in .json"):
         synk.trace(tmp_path / "run.txt")
