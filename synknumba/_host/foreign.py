@@ -173,6 +173,11 @@ def columns(table: Any, *names: str, **renamed: str) -> dict[str, Any]:
     missing = [name for name in wanted.values() if name not in known]
     if missing:
         raise ArgumentError(f"columns: there is no column {missing[0]!r}; there are {', '.join(map(repr, known))}")
+    several = [name for name in wanted.values() if known.count(name) > 1]
+    if several:
+        raise ArgumentError(
+            f"columns: there are {known.count(several[0])} columns {several[0]!r}; give them names of their own"
+        )
     found: dict[str, Any] = {}
     for parameter, name in wanted.items():
         column = source[name]

@@ -384,6 +384,21 @@ def test_names_of_columns_that_are_given_wrongly():
             synk.columns(table, names)
 
 
+class Frame:
+    """A table, as pandas has it, that may have several columns of one name."""
+
+    columns = ("a", "b", "a")
+
+    def __getitem__(self, name):
+        return np.arange(5.0)
+
+
+def test_two_columns_of_one_name():
+    with pytest.raises(synk.ArgumentError, match="columns: there are 2 columns 'a'; give them names of their own"):
+        synk.columns(Frame())
+    assert [*synk.columns(Frame(), "b")] == ["b"]
+
+
 def test_columns_of_frames_and_arrow(world):
     pandas, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     expected = ROWS[:, 0] * ROWS[:, 1]
