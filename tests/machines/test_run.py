@@ -85,6 +85,7 @@ def test_launchers(variables, found, monkeypatch):
     assert launch.launched() == found
 
 
+@pytest.mark.whole
 def test_another_mpi_than_the_launchers(tmp_path):
     """Else each process would be a world of its own, without a word."""
     pytest.importorskip("mpi4py")
