@@ -1,6 +1,8 @@
-"""The picture of `synknumba bench --plot FILE`, by matplotlib."""
+"""Pictures of commands, as `synknumba bench --plot FILE` draws them by matplotlib."""
 
 import importlib.util
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,22 @@ def check_plot(path: str) -> None:
     ending, known = Path(path).suffix.lower().removeprefix("."), Figure().canvas.get_supported_filetypes()
     if ending not in known:
         raise CommandError(f"cannot draw {path}: its ending must be one of {', '.join(sorted(known))}")
+
+
+def draw_plot(command: str, path: str, draw: Callable[[], Any]) -> None:
+    """Writes what a function of `synk.plot` draws into a file, which `check_plot` has seen, and says that it was written.
+
+    Args:
+        command: name of the command.
+        path: the file.
+        draw: returns the axes.
+    """
+    import matplotlib as mpl
+
+    mpl.use("agg")  # no display is needed
+    axes = draw()
+    write(path, lambda: axes.figure.savefig(path))
+    sys.stderr.write(f"synknumba {command}: wrote {path}\n")
 
 
 def plot(report: Report, path: str) -> None:

@@ -1,19 +1,16 @@
 """`synknumba profile`: what functions took on all ranks, of the profiles that `fork(profile=True)` has written."""
 
 import argparse
-import sys
 
 from synknumba import plot
-from synknumba._commands.bench_plot import check_plot
+from synknumba._commands.bench_plot import check_plot, draw_plot
 from synknumba._commands.terminal import (
-    CommandError,
     Subparsers,
     add_command,
     check_writable,
     completed,
     positive,
     print_table,
-    write,
 )
 from synknumba._timeline.profiles import Profiles
 from synknumba._timeline.summary import in_words
@@ -58,13 +55,5 @@ def _run(told: argparse.Namespace) -> int:
     rows.append(("synknumba, and waits for calls", "", in_words(profiles.between), "", "", ""))
     print_table(("function", "calls", "own time", "busiest rank", "imbalance", "with callees"), rows)
     if told.plot is not None:
-        try:
-            import matplotlib as mpl
-
-            mpl.use("agg")
-            axes = plot.flame(told.files)
-        except ModuleNotFoundError as error:
-            raise CommandError(f"{error}") from error
-        write(told.plot, lambda: axes.figure.savefig(told.plot))
-        sys.stderr.write(f"synknumba profile: wrote {told.plot}\n")
+        draw_plot("profile", told.plot, lambda: plot.flame(told.files))
     return 0

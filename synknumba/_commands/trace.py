@@ -9,7 +9,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from synknumba import plot
-from synknumba._commands.bench_plot import check_plot
+from synknumba._commands.bench_plot import check_plot, draw_plot
 from synknumba._commands.run import add_script
 from synknumba._commands.terminal import (
     CommandError,
@@ -121,12 +121,4 @@ def _tell(records: list[Record], told: argparse.Namespace) -> None:
     if told.summary:
         print_after_script(str(summarise(records)))
     if told.plot is not None:
-        try:
-            import matplotlib as mpl
-
-            mpl.use("agg")
-            axes = plot.timeline(records)
-        except ModuleNotFoundError as error:
-            raise CommandError(f"{error}") from error
-        write(told.plot, lambda: axes.figure.savefig(told.plot))
-        sys.stderr.write(f"synknumba trace: wrote {told.plot}\n")
+        draw_plot("trace", told.plot, lambda: plot.timeline(records))

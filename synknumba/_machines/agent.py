@@ -95,7 +95,7 @@ class Agent:
         """Answers a question of the coordinator."""
         if ask.what == "devices":
             with probed() as report:
-                told: Any = MachineDevices(usable_cores(), tuple(range(report.count)), report.ids, report.problem or "")
+                told: Any = MachineDevices.of(usable_cores(), report)
         else:
             told = {} if self._world is None else self._world.where()
         self.tell(Answers({0: told}))

@@ -158,7 +158,7 @@ def _resolve_machines(
     if device != "cpu":
         _check_cuda()
         report = awake.enter_context(probed())
-        told[0] = MachineDevices(told[0].cores, tuple(range(report.count)), report.ids, report.problem or "")
+        told[0] = MachineDevices.of(told[0].cores, report)
         told = shared_out(told)
         lacking = [i for i, one in enumerate(told) if len(one.gpus) < (machines.ranks_each or 1)]
         if not lacking:

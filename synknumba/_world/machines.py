@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import Protocol, Self
 
-from synknumba._device import usable_cores
+from synknumba._device import DeviceReport, usable_cores
 from synknumba._ops.rows import Partition
 from synknumba._types import DeviceKind
 from synknumba._wire.control import ControlBlock
@@ -29,6 +29,11 @@ class MachineDevices:
     gpus: tuple[int, ...] = ()  # the indices of its GPUs there
     ids: tuple[str, ...] = ()  # of these GPUs
     problem: str = ""  # why GPUs cannot be used
+
+    @classmethod
+    def of(cls, cores: int, report: DeviceReport) -> Self:
+        """Returns what a machine has whose GPUs were counted."""
+        return cls(cores, tuple(range(report.count)), report.ids, report.problem or "")
 
 
 @dataclass(frozen=True, slots=True)

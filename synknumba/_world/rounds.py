@@ -209,19 +209,19 @@ class Rounds:
         """
         self.under_way = True  # first: an interrupt below may leave the sequence ahead of the ranks'
         try:
+            events = self.events
+            if events is not None:
+                events.names[number] = info
             self.sequence += 1
             code = doorbell.call(self._base, self._lines, self.sequence, number, *self._spins)
             if code != doorbell.ALL_DONE:
-                began, events = self._control.began, self.events
+                began = self._control.began
                 try:
                     self._finish_round(code, info, learn)
                 finally:
                     self._tally.working += time.monotonic_ns() - began
                     if events is not None:  # also of rounds that fail, or end the world and with it the trace
-                        events.names[number] = info
                         events.add_round(self.sequence, number, began)
-            if self.events is not None:
-                self.events.names[number] = info
             self.under_way = False
         except BaseException as error:
             self._failed(error)
