@@ -4,11 +4,12 @@ import os
 import pickle
 import select
 import socket
+import struct
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from synknumba._machines import between, relay
 from synknumba._machines.between import HEAD, ROOM, Between, pickled
 from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Scene, Told
 from synknumba._machines.relay import Ended, Relay
-from synknumba._machines.routes import Move, Present
+from synknumba._machines.routes import Move, Present, Route
 from synknumba._types import Array
 from synknumba._wire import channel, doorbell
 from synknumba._wire.control import MESSAGE, ControlBlock, Patience
@@ -341,7 +342,8 @@ class _World:
         quiet = self._quiet.get(number)
         if quiet is not None:
             self._waits_since = self._job.spoke = time.monotonic()
-            quiet.send(self._watch)
+            if quiet.run(self._watch):
+                return None, []
             return self._heard(number, self._hear_all(number, started=True))
         route = self._relay.routes[number]
         packed = bytes(self._control.values[: route.size])
@@ -362,8 +364,20 @@ class _World:
         self._job.wait_all(self.requests, self._watch)
         self.requests.clear()
         if is_quiet:
-            self._quiet[number] = _Quiet(self._job, self._receives.values(), self._control.values[: route.size], number)
+            self._quiet[number] = self._quiet_program(number, route)
         return self._heard(number, told, backs)
+
+    def _quiet_program(self, number: int, route: Route) -> "_Quiet":
+        used, start = route.small_bytes, route.small_start
+        answers = []
+        for machine, (first, after) in self._ranks.items():
+            buffer, nbytes = self._answers[machine], (after - first) * used
+            # That of a Python function, or in more than one message, is read in full each time.
+            head = b"" if used < 0 or 8 * HEAD + nbytes > ROOM else struct.pack("4q", 0, after - first if used else 0, used, 0)
+            source = buffer[8 * HEAD : 8 * HEAD + nbytes].reshape(after - first, -1) if head and used else None
+            target = None if source is None else self._control.results[first:after, start : start + used]
+            answers.append(_QuietAnswer(self._receives[machine], memoryview(buffer)[:32], head, source, target))
+        return _Quiet(self._job, answers, self._control.values[: route.size], number)
 
     def _heard(
         self, number: int, told: Told, backs: Mapping[int, Sequence[Move]] = MappingProxyType({})
@@ -447,31 +461,61 @@ class _World:
         return pickle.loads(body[ranks * used : total].tobytes()) if size else None  # noqa: S301  # of a relay of this job
 
 
+class _QuietAnswer(NamedTuple):
+    """What a machine answers to a call that gets nothing but small results.
+
+    Attributes:
+        request: receives it.
+        head: its first words.
+        expected: bytes of these if it has no news; none if it is never read here.
+        source: its small results, if there are any.
+        target: where they go.
+    """
+
+    request: Any
+    head: memoryview
+    expected: bytes
+    source: Array | None
+    target: Array | None
+
+
 @final
 class _Quiet:
     """A program whose calls send nothing but values, and get nothing but small results.
 
     Args:
         job: the machines.
-        receives: requests for their answers.
+        answers: theirs.
         values: the values of a call, in the control block.
         number: of the program.
     """
 
-    def __init__(self, job: Between, receives: Iterable[Any], values: Array, number: int) -> None:
-        self._job = job
+    def __init__(self, job: Between, answers: Sequence[_QuietAnswer], values: Array, number: int) -> None:
+        self._job, self._answers = job, answers
         order = np.zeros(8 * HEAD + len(values), np.uint8)
         order[: 8 * HEAD].view(np.int64)[:3] = relay.RUN, number, len(values)
         self._source, self._target = values, order[8 * HEAD :]
-        self._requests = [*receives, *(job.jobs.Send_init(order, child, between.ORDER) for child in job.children)]
-        self._sends = self._requests[len(self._requests) - len(job.children) :]
+        self._sends = [job.jobs.Send_init(order, child, between.ORDER) for child in job.children]
+        self._requests = [*(answer.request for answer in answers), *self._sends]
 
-    def send(self, watch: Callable[[], None]) -> None:
-        """Sends an order to run it."""
-        self._target[:] = self._source
+    def run(self, watch: Callable[[], None]) -> bool:
+        """Orders to run it, and waits for the answers; returns whether there is nothing in them but small results.
+
+        Others have been received, and are to be read.
+        """
+        if len(self._target):
+            self._target[:] = self._source
         for request in self._requests:
             request.Start()
         self._job.wait_all(self._sends, watch)
+        for request, head, expected, _, _ in self._answers:
+            self._job.wait(request, watch)
+            if head != expected:
+                return False
+        for _, _, _, source, target in self._answers:
+            if target is not None:
+                target[...] = source
+        return True
 
 
 class _Silent(Exception):  # noqa: N818
