@@ -101,10 +101,10 @@ def world(row: dict[str, Any]) -> synk.World:
 
 
 @pytest.fixture
-def fork_row(row: dict[str, Any]) -> Iterator[Callable[[], synk.World]]:
-    """Starts a world of this row; the one kept for other tests is closed before."""
+def fork_row(row: dict[str, Any]) -> Iterator[Callable[..., synk.World]]:
+    """Starts a world of this row, or with other arguments; the one kept for other tests is closed before."""
     _keeper.close()
-    yield lambda: start(row)
+    yield lambda **other: start({**row, **other})
     synk.close()
 
 

@@ -80,7 +80,7 @@ def test_local_batch_of_0_to_5_and_6_to_11(fork_row, row):
     def rows(v):
         return v
 
-    with synk.fork(**{**row, **two}):
+    with fork_row(**two):
         v = synk.scatter(synk.variable(np.zeros(1)), np.arange(12.0))
         for local_batch, chosen in (
             ([0, 1, 5], [0, 1, 5, 6, 7, 11]),
