@@ -14,7 +14,7 @@ Drivers are final, override abstract methods only, and do not repeat the contrac
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -374,6 +374,10 @@ class Device(ABC):
         None if the host's clock tells, or the step does nothing that takes time there.
         """
         return None
+
+    def named(self, name: str) -> AbstractContextManager[object]:
+        """Returns a context in which profilers of the device show what is done under a name."""
+        return nullcontext()
 
     def since(self, first: Any, second: Any) -> int:
         """Returns the nanoseconds from one mark to another, both of which have been passed."""

@@ -11,13 +11,13 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, final
 
 import cupy
 import numpy as np
-from cupy.cuda import runtime
+from cupy.cuda import nvtx, runtime
 
 from synknumba._device.base import Chain, Device, DeviceKernel, Recorder, Replay, Step, StrandedError, Workspace, unmasked
 from synknumba._device.compilers import find_compiler
@@ -131,6 +131,17 @@ class CudaDevice(Device):
         event = cupy.cuda.Event()
         runtime.eventRecord(event.ptr, stream)
         return event
+
+    @contextmanager
+    def named(self, name: str) -> Iterator[None]:
+        if not nvtx.available:
+            yield
+            return
+        nvtx.RangePush(name)
+        try:
+            yield
+        finally:
+            nvtx.RangePop()
 
     def since(self, first: Any, second: Any) -> int:
         return round(cupy.cuda.get_elapsed_time(first, second) * 1e6)

@@ -241,15 +241,17 @@ def parquet_columns(path: str) -> Mapping[str, StoredData]:
     Raises:
         DataError: the file cannot be read, or is no Parquet file.
     """
-    from pyarrow import ArrowInvalid, parquet  # an optional package
-
+    instead = next((f". Pass {what}" for ending, what in OTHER_FILES.items() if path.rstrip("/").endswith(ending)), "")
+    try:
+        from pyarrow import ArrowInvalid, parquet  # an optional package
+    except ImportError:
+        raise DataError(f"{path} cannot be read{instead or ': Parquet files take pyarrow; pip install pyarrow'}") from None
     try:
         state = state_of(path)  # before the schema, so that a change of it in between is seen
         with parquet.ParquetFile(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
             nulls = _nulls(file.metadata)
     except (OSError, ArrowInvalid) as error:
-        instead = next((f". Pass {what}" for ending, what in OTHER_FILES.items() if path.rstrip("/").endswith(ending)), "")
         raise DataError(f"{path} cannot be read as a Parquet file: {str(error).rstrip('.')}{instead}") from None
     return _Columns(os.path.abspath(path), state, schema, rows, nulls)
 

@@ -376,7 +376,7 @@ class _World:
             head = b"" if used < 0 or 8 * HEAD + nbytes > ROOM else struct.pack("4q", 0, after - first if used else 0, used, 0)
             source = buffer[8 * HEAD : 8 * HEAD + nbytes].reshape(after - first, -1) if head and used else None
             target = None if source is None else self._control.results[first:after, start : start + used]
-            answers.append(_QuietAnswer(self._receives[machine], memoryview(buffer)[:32], head, source, target))
+            answers.append(_QuietAnswer(self._receives[machine], buffer[:32].data, head, source, target))
         return _Quiet(self._job, answers, self._control.values[: route.size], number)
 
     def _heard(

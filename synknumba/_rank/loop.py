@@ -109,7 +109,8 @@ class Rank:
                     again = table.late
                     again.finish()
                 elif (routine := self.routines.get(number)) is not None:
-                    news, again = routine(), routine.again
+                    news = routine() if spans.active is None else spans.active.run_round(routine, self._name(routine))
+                    again = routine.again
                     if news is not None:
                         descriptors = routine.descriptors(news)
                 elif number != MESSAGE:
@@ -321,6 +322,12 @@ class Rank:
         for note in getattr(error, "__notes__", ()):  # where a sequence calls it
             explained.add_note(note)
         return explained
+
+    def _name(self, routine: Repeated) -> str:
+        """Returns the name of the function that a routine runs, or what it is."""
+        if isinstance(routine, KernelRoutine | FunctionRoutine):
+            return str(getattr(self.functions[routine.program.function].function, "__name__", "function"))
+        return type(routine).__name__.removesuffix("Routine").lower()
 
     def _load(self, spec: FunctionSpec) -> Loaded:
         linecache.cache.update(spec.sources)

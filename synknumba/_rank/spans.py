@@ -54,6 +54,11 @@ class Spans:
         self._count += 1
         self._spans.append(Span(name, began, time.monotonic_ns(), nbytes, step))
 
+    def run_round(self, routine: Callable[[], Any], name: str) -> Any:
+        """Runs what a round asks for, under a name for the device's profilers; compiled code records the round itself."""
+        with self._device.named(name):
+            return routine()
+
     def run(self, steps: Iterable[Step]) -> None:
         """Runs steps, and notes each."""
         for step in steps:
@@ -63,7 +68,8 @@ class Spans:
         """Runs a step, and notes it; on a GPU, also when its work begins and ends there."""
         first, began = self._device.mark(step), time.monotonic_ns()
         try:
-            return step()
+            with self._device.named(name):
+                return step()
         finally:
             self.add(name, began, nbytes, at)
             if first is not None:

@@ -191,7 +191,9 @@ def trace(path: str | os.PathLike[str] | None = None, *, records: int = 100_000)
 def _checked(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise ArgumentError(f"a trace needs the name of a file, as in synk.trace('run.json'), got {path!r}")
-    found = Path(path).absolute()
+    if "\0" in os.fsdecode(path):
+        raise ArgumentError(f"a trace needs the name of a file, which has no null character, got {path!r}")
+    found = Path(os.fsdecode(path)).absolute()
     if not found.name.endswith((".json", ".json.gz")):
         raise ArgumentError(f"a trace needs a name that ends in .json or .json.gz, got {os.fspath(path)!r}")
     if not found.parent.is_dir():

@@ -13,6 +13,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -149,12 +150,20 @@ def _of_rank(rank: int, traced: Traced, events: Events, began: int, since: int) 
 
 
 def write(path: Path, records: list[Record], told: dict[str, Any]) -> None:
-    """Writes a file; packed by gzip if its name ends in .gz."""
-    text = json.dumps({"traceEvents": records, "displayTimeUnit": "ns", "otherData": told}, separators=(",", ":"))
-    if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(text.encode(), 6))
-    else:
-        path.write_text(text)
+    """Writes a file; packed by gzip if its name ends in .gz. Raises `OSError`, as of a full disk, and leaves no part of it."""
+    text = json.dumps({"traceEvents": records, "displayTimeUnit": "ns", "otherData": told}, separators=(",", ":")).encode()
+    packed = gzip.compress(text, 6) if path.suffix == ".gz" else text
+    file = path.open("wb", buffering=0)
+    try:
+        with file:
+            left = memoryview(packed)
+            while left:
+                left = left[file.write(left) :]
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink()
+        why = f"the trace could not be written: {error.strerror}; keep it by made.save(path) elsewhere, of synk.trace() as made"
+        raise type(error)(error.errno, why, str(path)) from None
 
 
 def read(path: Path) -> list[Record]:

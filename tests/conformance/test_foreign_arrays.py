@@ -270,6 +270,13 @@ def test_files_that_are_no_parquet_files_are_told_with_what_to_write(tmp_path, n
         synk.columns(tmp_path / name)
 
 
+@pytest.mark.parametrize(("name", "told"), [("t.csv", "read_csv"), ("t.parquet", "pip install pyarrow")])
+def test_without_pyarrow(name, told, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(synk.DataError, match=rf"{name} cannot be read.*{told}"):
+        synk.columns(name)
+
+
 def test_rows_of_files_are_not_written(world, stored):
     with pytest.raises(synk.ArgumentError, match=r"x of double is in inout=.*over the file"):
         double(stored.array)

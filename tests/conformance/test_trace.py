@@ -281,6 +281,13 @@ def test_what_is_refused(tmp_path):
         synk.trace(tmp_path / "run.txt")
     with pytest.raises(synk.ArgumentError, match="does not exist"):
         synk.trace(tmp_path / "no" / "run.json")
+    with pytest.raises(synk.ArgumentError, match="no null character"):
+        synk.trace("a\0b.json")
+    (tmp_path / "full.json").symlink_to("/dev/full")
+    full = pytest.raises(OSError, match="could not be written: No space left on device; keep it by made.save")
+    with full, synk.trace(tmp_path / "full.json"):
+        pass
+    assert not (tmp_path / "full.json").is_symlink()
     with pytest.raises(synk.WorldError, match="has not begun; make calls in its block"):
         synk.trace().summary()
     for number in (0, True, 1.0, "9", 10**12):
