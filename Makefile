@@ -27,7 +27,7 @@ PYTHON  ?= python3
 install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help demo check test test-all test-lowest lowest-tests ptx ptx-tests gpu-libraries gpu-imports format bench docs clean distclean
+.PHONY: help demo check test test-all test-lowest lowest-tests ptx ptx-tests gpu-libraries gpu-imports format bench docs links clean distclean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -78,6 +78,9 @@ docs: $(call stamp,docs)  ## builds the documentation site into build/docs: runs
 	$(BIN)/python docs/_site/gallery.py
 	$(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs build/docs
 	@echo "open build/docs/index.html"
+
+links: $(call stamp,docs)  ## checks the documentation's links to other sites; needs the network
+	$(BIN)/python -m sphinx -W --keep-going -q -b linkcheck docs build/links
 
 clean:  ## removes what was built and cached
 	rm -rf build docs/gallery dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -5,6 +5,7 @@ output the pages show.
 """
 
 import ast
+import inspect
 import json
 import re
 import subprocess
@@ -115,6 +116,24 @@ def test_the_reference_has_every_public_name():
 
 def test_every_public_name_has_a_docstring():
     assert all(one.__doc__ for one in public_names().values())
+
+
+def errors_named(text):
+    """The lines of a docstring's section on errors that begin one, as matches of its name, or as they are."""
+    _, _, section = inspect.cleandoc(text).partition("\nRaises:\n")
+    lines = section.split("\n\n")[0].splitlines()
+    return [re.match(r" {4}(\w+(?:, \w+)*): ", line) or line for line in lines if re.match(r" {4}\S", line)]
+
+
+def test_sections_on_errors_name_errors():
+    """Each line there is taken for the name of one."""
+    found = {}
+    for name, one in public_names().items():
+        methods = vars(one).items() if isinstance(one, type) else ()
+        found |= {name: errors_named(one.__doc__)}
+        found |= {f"{name}.{of}": errors_named(method.__doc__) for of, method in methods if of[0] != "_" and method.__doc__}
+    assert sum(map(len, found.values())) > 150
+    assert {name: line for name, lines in found.items() for line in lines if isinstance(line, str)} == {}
 
 
 EXCEPTIONS = {

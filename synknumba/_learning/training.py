@@ -228,7 +228,8 @@ class TrainFunction:
 
         Sums of two halves of the rows must add up to those of all; and the loss must change as the slopes say, by central
         differences along random directions, one in each array of the parameters. Functions get NumPy arrays, and kernels run
-        under `simt.check`, which finds races and indices out of bounds. Nothing is changed.
+        under `simt.check`, which finds races and indices out of bounds. Nothing is changed. Bad arguments are refused as
+        by a step, and what the gradient raises goes on to the script.
 
         Args:
             batch: as for a step; on scattered variables, rows of rank 0 are taken.
@@ -238,7 +239,6 @@ class TrainFunction:
             DataError: a result is no sum over rows, as a mean, or slopes are not those of the loss.
             KernelCheckError: as for `simt.check`.
             ArgumentError: there are fewer than two rows.
-            Others as for a step, and what the gradient raises.
         """
         _refuse_in_sequences()
         rows = named.pop("batch", None)
