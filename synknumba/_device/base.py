@@ -14,7 +14,7 @@ Drivers are final, override abstract methods only, and do not repeat the contrac
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -368,20 +368,29 @@ class Device(ABC):
         name = str(getattr(step.func, "__name__", type(step.func).__name__)).strip("_")
         return _TOLD.get(name, name), int(getattr(target, "nbytes", 0))
 
-    def mark(self, step: Step | None = None) -> Any:
-        """Marks the place that a stream has reached, to ask `since` when that was: that of a step, else the device's own.
+    def timeline(self, step: Step | None = None) -> Any:
+        """Returns what can be marked before and after a step to tell when its work is done, such as its stream.
 
         None if the host's clock tells, or the step does nothing that takes time there.
         """
         return None
 
-    def named(self, name: str) -> AbstractContextManager[object]:
-        """Returns a context in which profilers of the device show what is done under a name."""
-        return nullcontext()
+    def mark(self, timeline: Any, mark: Any = None) -> Any:
+        """Marks the place that a timeline has reached, with a mark that may be used anew; `since` tells when that was."""
+        return None
 
     def since(self, first: Any, second: Any) -> int:
         """Returns the nanoseconds from one mark to another, both of which have been passed."""
         return 0
+
+    def drop_mark(self, mark: Any) -> None:
+        """Frees a mark."""
+
+    def enter(self, name: str) -> None:
+        """Has profilers of the device show what is done until `leave` under a name."""
+
+    def leave(self) -> None:
+        """Ends what `enter` has begun."""
 
     def recorder(self, name: str) -> "Recorder | None":
         """Returns what records the calls of a Python function; None if Python is not what its calls wait for."""

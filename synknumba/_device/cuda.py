@@ -11,8 +11,8 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, final
 
 import cupy
@@ -117,34 +117,36 @@ class CudaDevice(Device):
             return "gather rows" if step.args[1].name.startswith("rows") else str(step.args[1].name), int(step.keeps[0].nbytes)
         return super().told(step)
 
-    def mark(self, step: Step | None = None) -> Any:
-        stream = self.stream.ptr
+    def timeline(self, step: Step | None = None) -> int | None:
         if step == self.synchronize:
             return None
         if isinstance(step, OnStream):
             if step.func in {runtime.eventRecord, runtime.streamWaitEvent}:
                 return None
             if step.func is runtime.memcpyAsync:
-                stream = step.args[4]
-            elif step.func is launch_own:
-                stream = step.args[0].ptr
-        event = cupy.cuda.Event()
-        runtime.eventRecord(event.ptr, stream)
-        return event
+                return int(step.args[4])
+            if step.func is launch_own:
+                return int(step.args[0].ptr)
+        return int(self.stream.ptr)
 
-    @contextmanager
-    def named(self, name: str) -> Iterator[None]:
-        if not nvtx.available:
-            yield
-            return
-        nvtx.RangePush(name)
-        try:
-            yield
-        finally:
+    def mark(self, timeline: int, mark: int | None = None) -> int:
+        event = runtime.eventCreateWithFlags(runtime.eventDefault) if mark is None else mark
+        runtime.eventRecord(event, timeline)
+        return int(event)
+
+    def since(self, first: int, second: int) -> int:
+        return round(runtime.eventElapsedTime(first, second) * 1e6)
+
+    def drop_mark(self, mark: int) -> None:
+        runtime.eventDestroy(mark)
+
+    def enter(self, name: str) -> None:
+        if nvtx.available:
+            nvtx.RangePush(name)
+
+    def leave(self) -> None:
+        if nvtx.available:
             nvtx.RangePop()
-
-    def since(self, first: Any, second: Any) -> int:
-        return round(cupy.cuda.get_elapsed_time(first, second) * 1e6)
 
     def recorder(self, name: str) -> Recorder:
         return RecordedFunction(name, self.stream, self._scope)

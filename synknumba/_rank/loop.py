@@ -336,6 +336,8 @@ class Rank:
         return Loaded(function, kernel, launch)
 
     def _drop(self, gone: messages.Drop) -> None:
+        if spans.active is not None:
+            spans.active.forget_steps()
         # A program that uses dropped memory is never run again; it would keep the mapping and its own buffers alive.
         orphans = [
             number

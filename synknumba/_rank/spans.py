@@ -11,7 +11,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from synknumba._device import Device, Step
 from synknumba._wire.control import ControlBlock
@@ -21,6 +21,9 @@ from synknumba._wire.ring import Ring
 BEGIN_WAIT, BEGIN, END = range(3)  # phases of a part in a table
 _PHASES = 4  # room for phases in a note
 _PER_STEP = 8  # spans that are kept for each round that is
+_STEPS_KNOWN = 4096
+
+_Noted: TypeAlias = tuple[str, int, int, int, int]  # the first fields of a `Span`
 
 
 @final
@@ -37,44 +40,64 @@ class Spans:
     def __init__(self, control: ControlBlock, line: int, device: Device, records: int) -> None:
         self._control, self._line, self._device = control, line, device
         self._rounds, self._notes = Ring(records + 1), Ring(_PER_STEP * records)
-        self._spans: deque[Span] = deque(maxlen=_PER_STEP * records)
+        self._spans: deque[_Noted] = deque(maxlen=_PER_STEP * records)
         self._marked: deque[tuple[str, int, int, Any, Any]] = deque(maxlen=_PER_STEP * records)
+        self._known: dict[int, tuple[Step, str, int, Any]] = {}  # steps, with what is told of them
         self._count = 0  # of spans and marks
         self._parts: list[str] = []  # names of the parts that notes are of
-        self._base = device.mark()
-        if self._base is not None:
+        own = device.timeline()
+        self._base = None if own is None else device.mark(own)
+        if own is not None:
             device.synchronize()
         self._base_at = time.monotonic_ns()
         control.set_ring(line, self._rounds.address)
 
     # ---- by Python
 
-    def add(self, name: str, began: int, nbytes: int = 0, step: int = -1) -> None:
-        """Adds something that has just ended."""
-        self._count += 1
-        self._spans.append(Span(name, began, time.monotonic_ns(), nbytes, step))
-
     def run_round(self, routine: Callable[[], Any], name: str) -> Any:
         """Runs what a round asks for, under a name for the device's profilers; compiled code records the round itself."""
-        with self._device.named(name):
+        self._device.enter(name)
+        try:
             return routine()
+        finally:
+            self._device.leave()
 
     def run(self, steps: Iterable[Step]) -> None:
         """Runs steps, and notes each."""
         for step in steps:
-            self.run_one(step, *self._device.told(step))
+            known = self._known.get(id(step))
+            if known is None:
+                if len(self._known) >= _STEPS_KNOWN:
+                    self._known.clear()
+                known = self._known[id(step)] = step, *self._device.told(step), self._device.timeline(step)
+            self._run(*known, -1)
 
-    def run_one(self, step: Callable[[], object], name: str, nbytes: int = 0, at: int = -1) -> Any:
+    def forget_steps(self) -> None:
+        """Drops what is known of steps, which keep memory."""
+        self._known.clear()
+
+    def run_one(self, step: Callable[[], object], name: str, at: int = -1) -> Any:
         """Runs a step, and notes it; on a GPU, also when its work begins and ends there."""
-        first, began = self._device.mark(step), time.monotonic_ns()
+        self.forget_steps()  # a "bind" may end some
+        return self._run(step, name, 0, self._device.timeline(step), at)
+
+    def _run(self, step: Callable[[], object], name: str, nbytes: int, timeline: Any, at: int) -> Any:
+        device, first, second = self._device, None, None
+        if timeline is not None:
+            if len(self._marked) == self._marked.maxlen:
+                *_, first, second = self._marked.popleft()
+            first = device.mark(timeline, first)
+        device.enter(name)
+        began = time.monotonic_ns()
         try:
-            with self._device.named(name):
-                return step()
+            return step()
         finally:
-            self.add(name, began, nbytes, at)
-            if first is not None:
+            self._count += 1
+            self._spans.append((name, began, time.monotonic_ns(), nbytes, at))
+            device.leave()
+            if timeline is not None:
                 self._count += 1
-                self._marked.append((name, nbytes, at, first, self._device.mark(step)))
+                self._marked.append((name, nbytes, at, first, device.mark(timeline, second)))
 
     # ---- by tables
 
@@ -106,18 +129,21 @@ class Spans:
         rounds, _ = self._rounds.read()
         rounds = rounds[rounds[:, 2] >= self._base_at]  # without that in which the trace began, which was seen before
         noted, lost = self._noted()
-        spans = [*self._spans, *noted, *self._on_device()]
         lost += self._count - len(self._spans) - len(self._marked)
+        spans = [*(Span(*one) for one in self._spans), *noted, *self._on_device()]
         return Traced(rounds.tobytes(), tuple(spans), lost, time.time_ns() - time.monotonic_ns(), 0, socket.gethostname())
 
     def _on_device(self) -> list[Span]:
-        if not self._marked:
+        if self._base is None:
             return []
         self._device.synchronize()
         found = []
         for name, nbytes, step, *marks in self._marked:
             began, ended = (self._base_at + self._device.since(self._base, mark) for mark in marks)
             found.append(Span(name, began, ended, nbytes, step, on_device=True))
+            for mark in marks:
+                self._device.drop_mark(mark)
+        self._device.drop_mark(self._base)
         return found
 
 

@@ -166,16 +166,17 @@ def test_of_rounds_that_are_too_many_all_tracks_have_the_same(world, messages):
         for k in range(45):
             rows(x)
             if messages:
-                synk.variable(np.zeros(k + 1))
+                synk.variable(np.zeros(k + 1))  # on GPUs a round of its own besides
     told = made.summary()
-    (mine,) = told.functions
-    assert mine.rounds + told.lost_rounds == 45
+    mine = next(one for one in told.functions if one.name == "rows")
+    every = 90 if messages and world.device == "cuda" else 45
+    assert sum(one.rounds for one in told.functions) + told.lost_rounds == every
     assert mine.rounds == 10 or messages
     assert mine.nbytes == mine.rounds * x.nbytes
     numbers = [one["args"]["round"] for one in spans(made, "wait")]
     for pid in {one["pid"] for one in spans(made, "round")}:
         assert [one["args"]["round"] for one in spans(made, "round") if one["pid"] == pid] == numbers
-    assert [one.count for one in told.steps if one.name == "function"] == [mine.rounds * world.world_size]
+    assert [one.count for one in told.steps if one.name == "function" and not one.on_device] == [mine.rounds * world.world_size]
     (lost,) = spans(made, "lost")
     assert all(
         one["ts"] >= end(lost) - 0.01 for kind in ("call", "wait", "bind", "message", "round") for one in spans(made, kind)
