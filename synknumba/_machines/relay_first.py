@@ -29,6 +29,7 @@ from synknumba._world.machines import Lost
 
 SILENCE_SECONDS = 5.0  # after which a machine that works, and whose relay sends pulses meanwhile, counts as lost
 ASK_SECONDS = 5.0
+LOST_SECONDS = 0.5  # for which answers are awaited once a machine is lost; those that are left answer at once
 
 
 @final
@@ -167,7 +168,7 @@ class FirstRelay:
 
     def _end_others(self) -> None:
         """Has all other machines end the ranks of the world, and waits for that, but not for ever."""
-        until = time.monotonic() + ASK_SECONDS
+        until = time.monotonic() + (LOST_SECONDS if self._job.is_lost else ASK_SECONDS)
         self._order_last(relay.END, self._job.next_serial(), until)
         self._replies(until)
 
@@ -204,7 +205,7 @@ class _World:
         }
         self._present = {machine: Present() for machine in self._others}
         self._last_heard = dict.fromkeys(self._others, 0.0)  # when machines were heard of last
-        self._waits_since = 0.0
+        self._waits_since = self._watched = 0.0
         self.requests: list[Any] = []  # under way
         self._quiet: dict[int, _Quiet] = {}  # programs that send nothing but values, by number
         # A command that has come before its round was seen, or why it could not be received.
@@ -299,13 +300,16 @@ class _World:
         while rounds.Iprobe(source=self._job.mpi.ANY_SOURCE, tag=between.PULSE, status=status):
             rounds.Recv(byte, status.source, between.PULSE)
             self._last_heard[status.source] = now
+        if now - self._watched > between.LONGEST_LOOK:  # this process was stopped, and maybe the whole job
+            self._waits_since = now
+        self._watched = now
         for machine, heard in self._last_heard.items():
             is_late = now - max(heard, self._waits_since) > SILENCE_SECONDS
             if is_late and not self._receives[machine].Test():  # it may have answered while another is waited for
                 host, (first, after) = self._job.hosts[machine], self._ranks[machine]
                 which = f"rank {first}" if after == first + 1 else f"ranks {first} to {after - 1}"
                 reason = f"machine {machine} ({host}), of {which}, has not been heard of for {SILENCE_SECONDS:.0f} s"
-                raise _Silent(Lost(reason, Death(first, 0, None, host)))
+                raise _Silent(Lost(reason, Death(first, 0, None, host, with_machine=True)))
 
     def _command(self) -> Told | None:
         while self._came is None:

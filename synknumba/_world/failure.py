@@ -66,6 +66,7 @@ class Death:
     pid: int
     exitcode: int | None  # minus the signal number if a signal ended the rank; None if another part of the script reaped it
     host: str = ""  # name of its machine, if there are several
+    with_machine: bool = False  # whether all of that is lost
 
     def __str__(self) -> str:
         """Describes the end in words."""
@@ -88,6 +89,8 @@ def how_it_ended(exitcode: int | None) -> str:
 def rank_died(reason: str, death: Death, info: CallInfo, stack: str, stderr: str, *, starts_again: bool = False) -> RankDied:
     """Returns the error to raise after the death of a rank or of its device, with the traces from `Processes.last_words`."""
     way_out = "The next call starts them again." if starts_again else "Call fork() to start again."
+    if death.with_machine:
+        way_out = "MPI does not go on without a machine: save what is needed, and start the job again."
     lines = [f"{reason}. All ranks have been terminated; every Data keeps its contents. {way_out}"]
     if stack:
         lines += [f"--- stack of rank {death.rank}, innermost frame first ---", stack]

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -675,4 +676,37 @@ def test_a_script_with_unusual_surroundings(tmp_path):
         SLURM_PROCID="0",
     )
     assert job.finish() == ["2 10.0", "('/', True, 'argument') ('/', True, 'argument')"]
+    job.check_nothing_left()
+
+
+@pytest.mark.whole
+def test_a_job_that_is_suspended_in_a_call(tmp_path):
+    """Nobody has been silent meanwhile, though the first machine goes on a little earlier than the other."""
+    job = start(
+        2,
+        1,
+        """
+        @synk.function(outputs="sum", broadcast=("seconds",))
+        def slow(x, seconds):
+            time.sleep(seconds)
+            return x.sum()
+
+        with synk.fork(device="cpu"):
+            total(ROWS)
+            say("script", os.getpid())
+            say("sum", slow(ROWS, 8.0) == ROWS.sum())
+        """,
+        tmp_path,
+    )
+    first = relay_of(int(job.expect("script").split()[1]))
+    time.sleep(0.3)
+    processes = [int(pid) for pid in job.ours()]
+    for pid in processes:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(6.0)
+    os.kill(first, signal.SIGCONT)
+    time.sleep(0.5)
+    for pid in processes:
+        os.kill(pid, signal.SIGCONT)
+    assert job.finish()[-1] == "sum True"
     job.check_nothing_left()
