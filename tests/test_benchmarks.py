@@ -38,6 +38,7 @@ RUNS = [
     ("stream.py", "--ranks 1 3 --gib 1e-4 --slices 5 --compute 0 20 --seconds 0.01", {"synknumba"}),
     ("startup.py", "--ranks 1 2 --repeats 1", {"cpu"}),
     ("training.py", "--ranks 2 --seconds 0.01 --no-peers", {"synknumba", "3.5 copies of as many"}),
+    ("weights.py", "--ranks 2 --turns 100 --seconds 0.01", {"synknumba"}),
     ("vectorize.py", "--ranks 1 3 --rows 7 10007 --seconds 0.01", {"synknumba", "numba: vectorize", "numpy"}),
 ]
 

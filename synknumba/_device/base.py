@@ -512,6 +512,10 @@ class Device(ABC):
         """Returns the device bytes that this rank has allocated and that are free; None where memory is the host's."""
         return None, None
 
+    @abstractmethod
+    def rate(self, seconds: float) -> float:
+        """Returns how fast the device works while others do, too: units of copying and arithmetic per second, for so long."""
+
     def recover(self) -> bool:
         """Waits for pending work after an exception. Returns whether the device is still usable."""
         self.synchronize()

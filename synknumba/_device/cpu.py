@@ -1,5 +1,6 @@
 """The CPU device: one core, which works on views of the host's segments without copies."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -27,6 +28,9 @@ from synknumba._ops.rows import InLine, Range, Rows
 from synknumba._types import Array, Op, Shape, UserOp
 from synknumba._wire.native import Native, NativeCall, NativeStep, copy_of
 from synknumba.simt import jit
+
+RATED = 4096, 1 << 20  # numbers of which square roots are taken, and that are copied: both stay about a millisecond
+ROOTS = 256
 
 FILL_BYTES = 1 << 20  # a fill by compiled code copies as much; writing alone is faster for arrays larger than a cache
 
@@ -181,6 +185,17 @@ class CpuDevice(Device):
 
     def told(self, step: Step) -> tuple[str, int]:
         return ("kernel", 0) if isinstance(step, Launch) else super().told(step)
+
+    def rate(self, seconds: float) -> float:
+        few, many = (np.ones(count) for count in RATED)
+        target = np.zeros_like(many)
+        units, began = 0, time.perf_counter()
+        while (took := time.perf_counter() - began) < seconds or units == 0:
+            for _ in range(ROOTS):
+                np.sqrt(few, out=few)
+            np.copyto(target, many)
+            units += 1
+        return units / took
 
     def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
         return Fill(array.fill, value)

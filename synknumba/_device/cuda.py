@@ -24,7 +24,7 @@ from synknumba._device.compilers import find_compiler
 from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_calls import RecordedFunction
 from synknumba._device.cuda_chain import record_chain
-from synknumba._device.cuda_code import ADD_WEIGHTED, DIVIDE, Mailbox, launch_own
+from synknumba._device.cuda_code import ADD_WEIGHTED, BUSY, DIVIDE, Mailbox, launch_own
 from synknumba._device.cuda_graph import record
 from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, Streams, beside, is_done, typed
 from synknumba._device.cuda_steps import (
@@ -51,6 +51,7 @@ from synknumba._types import Array, Op, Shape, UserOp
 _UFUNCS: dict[Op, Any] = {None: cupy.add, "sum": cupy.add, "prod": cupy.multiply, "min": cupy.minimum, "max": cupy.maximum}
 
 
+RATED = 1 << 22, 1 << 28  # numbers with which a GPU computes, and bytes that it copies: half a millisecond each on a H100
 STRANDED_SECONDS = 10.0  # for which work that may wait for a rank goes on after that rank has failed
 
 
@@ -232,6 +233,24 @@ class CudaDevice(Device):
 
     def memory_use(self) -> tuple[int | None, int | None]:
         return cupy.get_default_memory_pool().total_bytes(), runtime.memGetInfo()[0]
+
+    def rate(self, seconds: float) -> float:
+        with self.stream:
+            numbers, array = cupy.ones(RATED[0], np.float32), cupy.ones(RATED[1], np.uint8)
+            target = cupy.empty_like(array)
+
+            def units(seconds: float) -> tuple[int, float]:
+                count, began = 0, time.perf_counter()
+                while (took := time.perf_counter() - began) < seconds or count == 0:
+                    BUSY(numbers, numbers)
+                    cupy.copyto(target, array)
+                    self.stream.synchronize()
+                    count += 1
+                return count, took
+
+            units(seconds / 2)  # the first compiles, and a GPU that was idle is slow at first
+            count, took = units(seconds)
+        return count / took
 
     def recover(self) -> bool:
         # After a sticky error, such as an illegal address, both fail: the context is lost, and the process with it.

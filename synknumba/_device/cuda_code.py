@@ -133,6 +133,11 @@ ADD_WEIGHTED = cupy.ElementwiseKernel(
 )
 DIVIDE = cupy.ElementwiseKernel("T divisor", "T target", "target = target / divisor", "synknumba_divide_by")
 
+# Arithmetic on a thread's own number, of which a GPU's rate is measured.
+BUSY = cupy.ElementwiseKernel(
+    "T x", "T y", "T v = x; for (int k = 0; k < 4096; k++) v = v * T(0.5) + T(0.5); y = v", "synknumba_busy"
+)
+
 
 @cache
 def _module() -> Any:

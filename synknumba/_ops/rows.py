@@ -6,8 +6,9 @@ carry; shards and slices have partitions of their own.
 """
 
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Never, TypeAlias, cast, final
 
 import numpy as np
@@ -108,10 +109,28 @@ class Partition:
         """Returns the partition into parts whose sizes differ by at most one row."""
         return cls(tuple(range(parts + 1)))
 
+    @classmethod
+    def weighted(cls, weights: Sequence[float]) -> "Partition":
+        """Returns the partition into parts in proportion to positive weights; even parts for equal ones.
+
+        Weights in the ratio of integers up to 1,000 times the least are kept exactly, others to six digits of it.
+
+        >>> Partition.weighted([0.5, 1.5]), Partition.weighted([3, 3])
+        (Partition(marks=(0, 1, 4)), Partition(marks=(0, 1, 2)))
+        """
+        ratios = [weight / min(weights) for weight in weights]
+        scale = next((k for k in range(1, 1001) if all(_is_integer(k * ratio) for ratio in ratios)), 1_000_000)
+        return cls(tuple(accumulate((round(scale * ratio) for ratio in ratios), initial=0)))
+
     @property
     def parts(self) -> int:
         """Number of parts."""
         return len(self.marks) - 1
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Share of each part in all rows."""
+        return tuple(weight / self.marks[-1] for weight in map(operator.sub, self.marks[1:], self.marks))
 
     def part(self, n: int, index: int) -> tuple[int, int]:
         """Returns start and stop of one part of n rows.
@@ -163,6 +182,10 @@ class Partition:
             return self.part(n, index)
         first, after = self.part(shards, index)
         return tuple([shard * n // shards for shard in range(first, after + 1)])
+
+
+def _is_integer(number: float) -> bool:
+    return abs(number - round(number)) <= 1e-9 * number
 
 
 def select(batch: Batch, n: int) -> Rows:

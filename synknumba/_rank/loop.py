@@ -210,6 +210,8 @@ class Rank:
                 return self._trace(records)
             case messages.Measure():
                 return messages.Measured(*self.device.memory_use())
+            case messages.Rate(seconds):
+                return messages.Rated(self.device.rate(seconds))
             case messages.Stop():
                 raise EndOfRank
             case _:

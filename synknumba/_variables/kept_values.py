@@ -26,12 +26,14 @@ class Kept:
         sharded: whether each rank has its own rows.
         differs: whether replicas may differ.
         halo: halo of the arrays; None without.
+        partition: partition of rows in that world; None if it is not known.
     """
 
     parts: Sequence[list[Array]]
     sharded: bool = False
     differs: bool = False
     halo: Halo | None = None
+    partition: Partition | None = None
 
     def fit(self, partition: Partition, label: str) -> "Kept":
         """Returns the values for a world of another size: replicas on every rank, rows divided anew, and halos of these rows.
@@ -41,7 +43,7 @@ class Kept:
                 than the halo has.
         """
         size = partition.parts
-        if len(self.parts) == size:
+        if len(self.parts) == size and not self._follows_another(partition):
             return self
         first, *others = self.parts
         if not self.sharded and all(_same(first, other) for other in others):
@@ -58,6 +60,14 @@ class Kept:
             raise PartitionError(f"{problem}; call fork({len(self.parts)}), or divide it anew: synk.scatter(v, value, halo=…)")
         return Kept.divided(wholes, partition, self.halo)
 
+    def _follows_another(self, partition: Partition) -> bool:
+        """Returns whether rows were divided by a world's partition, and not by the script, and this is another one."""
+        old = self.partition
+        if not self.sharded or old is None or old == partition:
+            return False
+        counts = [tuple(map(len, leaf)) for leaf in zip(*self.own(), strict=True)]
+        return all(one == old.counts(sum(one)) for one in counts)
+
     @classmethod
     def divided(cls, wholes: Sequence[Array], partition: Partition, halo: Halo | None) -> "Kept":
         """Returns the values of a variable whose rows are divided; without a halo the parts are views of the rows."""
@@ -65,7 +75,7 @@ class Kept:
             [held_rows(partial(_between, one), len(one), partition, rank, halo) for one in wholes]
             for rank in range(partition.parts)
         ]
-        return cls(parts, True, partition.parts > 1, halo)
+        return cls(parts, True, partition.parts > 1, halo, partition)
 
     def own(self) -> "Sequence[list[Array]]":
         """Returns views of the arrays without halos, by rank."""
@@ -81,7 +91,7 @@ class Kept:
     def with_own(self, values: Mapping[int, list[Array]]) -> "Kept":
         """Returns the same with other values of some ranks' own rows."""
         parts = [[array.copy() for array in arrays] if rank in values else arrays for rank, arrays in enumerate(self.parts)]
-        new = Kept(parts, self.sharded, self.differs, self.halo)
+        new = Kept(parts, self.sharded, self.differs, self.halo, self.partition)
         for rank, arrays in values.items():
             for own, value in zip(new.own()[rank], arrays, strict=True):
                 own[...] = value

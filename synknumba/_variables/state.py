@@ -392,7 +392,8 @@ class VariableState:
         goes_back = self._snapshot is not None and life.keeps_snapshots
         if in_memory and (life.reason is None or not self._written or not goes_back):
             parts = self._parts_in_memory()
-            return Kept(parts[:1] * len(parts) if self._are_equal() else parts, self._sharded, self._differs, self.halo)
+            parts = parts[:1] * len(parts) if self._are_equal() else parts
+            return Kept(parts, self._sharded, self._differs, self.halo, storage.world.partition)
         if self._snapshot is not None and life.reason is not None and life.not_kept is None:
             return self._snapshot
         if life.not_kept is not None:
@@ -433,7 +434,7 @@ class VariableState:
         ranks = range(world.world_size)
         if self._are_equal():
             return Kept(self.copies(world, [0]) * len(ranks))
-        return Kept(self.copies(world, ranks), self._sharded, self._differs, self.halo)
+        return Kept(self.copies(world, ranks), self._sharded, self._differs, self.halo, world.partition)
 
     def take_snapshot(self, world: Engine) -> Kept:
         """Returns the values for a snapshot; those of the last one if nothing was written since."""
@@ -535,7 +536,7 @@ class VariableState:
             [copies[id(array)] for array in values[rank]] if rank in values or old is None else old.parts[rank]
             for rank in range(world.world_size)
         ]
-        return Kept(parts, self._sharded, self._differs, self.halo)
+        return Kept(parts, self._sharded, self._differs, self.halo, world.partition)
 
     def trade(self, other: "VariableState") -> None:
         """Exchanges memory and values with another variable."""

@@ -69,6 +69,13 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """Measure how fast the rank works, for so many seconds. The answer is a `Rated`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """Record what the rank does, up to so many records of each kind; with 0, stop that. The answer to a stop is a `Traced`."""
 
@@ -80,7 +87,7 @@ class Stop:
     """Stop the rank."""
 
 
-Command: TypeAlias = Attach | Install | Hold | Invite | Join | Drop | Measure | Trace | Stop
+Command: TypeAlias = Attach | Install | Hold | Invite | Join | Drop | Measure | Rate | Trace | Stop
 
 
 # ---- answers of a rank --------------------------------------------------------------------------------------------------
@@ -124,6 +131,13 @@ class Invitation:
 
     unique_id: bytes
     problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """How fast a rank works, in units of work per second, which are the same for all devices of a kind."""
+
+    rate: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +193,7 @@ class Warned:
     line: int
 
 
-News: TypeAlias = Failed | Returned | ReturnedInSequence | Invitation | Measured | Traced
+News: TypeAlias = Failed | Returned | ReturnedInSequence | Invitation | Measured | Rated | Traced
 
 
 @dataclass(frozen=True, slots=True)

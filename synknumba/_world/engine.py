@@ -34,6 +34,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from types import FrameType
 from typing import Any, Protocol, TextIO, final
 
@@ -48,7 +49,7 @@ from synknumba._host.signals import in_main_thread
 from synknumba._ops.rows import Partition
 from synknumba._types import Array, DeviceKind, Transport
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
-from synknumba._wire.messages import Measure, Measured, Trace, Traced
+from synknumba._wire.messages import Measure, Measured, Rate, Rated, Trace, Traced
 from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
 from synknumba._world import machines as machines_module
 from synknumba._world.call_in_flight import Flight, lock_limit, remaining
@@ -59,6 +60,8 @@ from synknumba._world.limits import as_timeout
 from synknumba._world.mapped_segments import Kind, RankHoldings
 from synknumba._world.processes import Processes
 from synknumba._world.rounds import Ranks, Rounds
+
+RATE_SECONDS = 0.2  # for which ranks measure how fast they are: some tens of time slices of a shared core
 
 
 @final
@@ -820,6 +823,13 @@ class Engine:
             else:
                 worked, memory, network = self._at_end
         return self.tally.told(self._rounds.sequence, worked, memory, self._processes.scribe.dropped, network)
+
+    def weigh(self, weights: Sequence[float]) -> None:
+        """Divides rows by weights of the ranks from now on; by their rates, which are measured, if there are none."""
+        if not weights:
+            news = self.command(Rate(RATE_SECONDS), info=CallInfo("measuring rates"))
+            weights = [item.rate for _, item, _ in sorted(news, key=itemgetter(0)) if isinstance(item, Rated)]
+        self.partition = Partition.weighted(weights)
 
     def _measure_devices(self) -> Sequence[Measured]:
         nothing = [Measured(None, None)] * self.world_size

@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, get_args
@@ -24,6 +24,7 @@ from synknumba._world.machines import MachineDevices, OtherMachines, firsts_of, 
 from synknumba._world.world import World, world_of
 from synknumba.simt.internals import jit_problem
 
+MOST_UNEQUAL = 1000  # weights
 _told_of_launcher: list[bool] = []  # not empty once the warning was given
 _PROFILE = re.compile(r"synknumba-rank(\d+)\.prof")  # name of what a rank writes
 
@@ -39,6 +40,7 @@ def fork(
     timeout: float | None = None,
     prefix_output: bool = False,
     respawn: bool = False,
+    weights: Sequence[float] | str | None = None,
 ) -> World:
     """Starts the ranks: one process per GPU, or per CPU core if there is no GPU.
 
@@ -60,6 +62,8 @@ def fork(
         respawn: whether the call after one that raised `RankDied` or `CallTimeout`, or was interrupted, starts the ranks again,
             in the same world. `Data`, functions and variables are as they were, and variables that may have been written to
             go back to the last `World.snapshot`. No call is repeated.
+        weights: for ranks of unequal speed, a positive number for each: rows are divided in proportion to them, in calls and by
+            `scatter`. "measured" has all ranks work for 0.2 s at the same time, and takes their rates. Default: equal shares.
 
     Returns:
         The world. Use it as a context manager, or call `close()`. At a prompt or in a notebook, where a cell may be run again,
@@ -70,7 +74,8 @@ def fork(
             system call that is needed.
         PartitionError: `world_size`, `device`, `devices`, `transport` or `timeout` is invalid, there are fewer GPUs than
             ranks, or the machine has no room for so many ranks.
-        ArgumentError: `profile` or `prefix_output` is not True or False.
+        ArgumentError: `profile` or `prefix_output` is not True or False, or `weights` are not one positive number for each
+            rank.
         DeviceError: no GPU can be used, CUDA has been initialised in this process already, Numba's compiler is off, or
             Python runs without the GIL.
         CallTimeout: a rank was stopped, as by SIGSTOP, while it started, and `timeout` is over.
@@ -84,7 +89,7 @@ def fork(
     if problem:
         raise DeviceError(f"fork() needs Numba's compiler, also on GPUs: {problem}")
     engine = open_world()
-    asked = [*map(shown, (world_size, device, devices, transport, profile, timeout, prefix_output, respawn))]
+    asked = [*map(shown, (world_size, device, devices, transport, profile, timeout, prefix_output, respawn, weights))]
     if engine is not None:
         if hasattr(sys, "ps1") and engine.asked == repr(asked):
             return world_of(engine)
@@ -92,7 +97,7 @@ def fork(
     ended = world_to_start_again()
     if ended is not None and hasattr(sys, "ps1") and ended.asked == repr(asked):
         return world_of(current_world())
-    timeout = as_timeout(timeout)
+    timeout, shares = as_timeout(timeout), _as_weights(weights)
     profile, prefix_output = as_flag(profile, "profile"), as_flag(prefix_output, "prefix_output")
     if transport not in ("auto", *get_args(Transport)):
         raise PartitionError(f'transport must be "auto", "nccl" or "host", got {transport!r}')
@@ -108,6 +113,7 @@ def fork(
                     size = firsts[-1]
                 else:
                     size, kind, indices = _resolve(_asked_for(world_size, devices), device, devices, awake)
+                _check_weights(shares, size)
                 check_room(size if not firsts else firsts[1])
                 check_system_calls()
                 _check_mpi()
@@ -127,6 +133,8 @@ def fork(
                     firsts=firsts,
                 )
                 engine.asked = repr(asked)
+                if shares is not None:
+                    engine.weigh(shares)
                 if respawn:
                     engine._set_respawn(partial(_check_again, kind))  # noqa: SLF001
                 return world_of(engine)
@@ -135,6 +143,28 @@ def fork(
             if engine is not None:  # Ctrl-C came after the ranks had started: the caller will not get the world
                 engine.close()
             raise
+
+
+def _as_weights(weights: Any) -> tuple[float, ...] | None:
+    """Returns weights as numbers, of which there are none if they are to be measured; None if there are no weights."""
+    if weights is None or (isinstance(weights, str) and weights == "measured"):
+        return None if weights is None else ()
+    try:
+        found = tuple(map(float, weights))
+    except (TypeError, ValueError):
+        found = ()
+    if isinstance(weights, str | bytes | Mapping) or not found or not all(0 < one < float("inf") for one in found):
+        raise ArgumentError(
+            f'weights must be a positive number for each rank, as in weights=[2, 1, 1], or "measured", got {shown(weights)}'
+        )
+    if max(found) > MOST_UNEQUAL * min(found):
+        raise ArgumentError(f"weights differ by more than a factor of {MOST_UNEQUAL:,}; leave out such slow ranks")
+    return found
+
+
+def _check_weights(weights: tuple[float, ...] | None, size: int) -> None:
+    if weights and len(weights) != size:
+        raise ArgumentError(f"weights has {len(weights)} numbers for {size} ranks; give one for each")
 
 
 def _asked_for(world_size: int | None, devices: Sequence[int] | None) -> int | None:

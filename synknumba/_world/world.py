@@ -46,6 +46,11 @@ class World:
         return self._engine.devices
 
     @property
+    def weights(self) -> tuple[float, ...]:
+        """Share of each rank in the rows of a call, as `fork(weights=...)` gives it or has it measured."""
+        return self._engine.partition.shares
+
+    @property
     def transport(self) -> Transport:
         """Transport of collectives, "nccl" or "host".
 

@@ -50,10 +50,12 @@ def spans_machines() -> bool:
 
 def start(row: dict[str, Any]) -> synk.World:
     """A world of a row."""
-    if row["device"] == "replayed":
-        return fork_replayed(row["world_size"], row.get("transport", "host"))
-    if row["device"] == "private":
-        return fork_private(row["world_size"], row.get("transport", "host"))
+    if row["device"] in {"replayed", "private"}:
+        fork = fork_replayed if row["device"] == "replayed" else fork_private
+        world, weights = fork(row["world_size"], row.get("transport", "host")), row.get("weights")
+        if weights is not None:
+            world._engine.weigh(() if weights == "measured" else weights)
+        return world
     if spans_machines() and "devices" in row:  # each machine has its own
         row = {**row, "world_size": len(row["devices"])}
         del row["devices"]
