@@ -54,7 +54,7 @@ from synknumba._learning.updater import (
     check_vector,
 )
 from synknumba._ops.launch import LaunchConfig
-from synknumba._ops.rows import Range, select
+from synknumba._ops.rows import Partition, Range, select
 from synknumba._ops.tree import count_leaves, describe, parts_like, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._progress import Progress
@@ -382,7 +382,7 @@ class TrainFunction:
             raise ArgumentError(f"num_slices must be a positive int, got {num_slices!r}")
         world, has_order = current_world(), order is not None
         selected = None if order is None else order.shape[1]
-        clears = num_slices > 1 or self._gradient.leaves_out_ranks(given, selected, world.world_size)
+        clears = num_slices > 1 or self._gradient.leaves_out_ranks(given, selected, world.partition)
         record = world.device == "cuda" and self._record is not False and num_slices == 1
         key = record, has_order, clears, num_slices
         if key not in self._sequences:
@@ -741,13 +741,13 @@ class _Gradient:
         names = [f"params{path}" for path in paths(structure)]
         check_gradient(evaluate, inputs.count, [np.asarray(leaf) for leaf in leaves], names, self.name)
 
-    def leaves_out_ranks(self, given: Sequence[Any], selected: int | None, world_size: int) -> bool:
+    def leaves_out_ranks(self, given: Sequence[Any], selected: int | None, partition: Partition) -> bool:
         """Returns whether a rank may have no rows, on which a function is not called.
 
         Args:
             given: inputs.
             selected: number of rows that are selected; None for all.
-            world_size: number of ranks.
+            partition: of rows into ranks.
         """
         for index in self.divided:
             for leaf in take_apart(given[index])[0]:
@@ -756,7 +756,7 @@ class _Gradient:
                         return True
                     continue
                 rows = _length(leaf)
-                if rows is not None and (rows if selected is None else selected) < world_size:
+                if rows is not None and 0 in partition.counts(rows if selected is None else selected):
                     return True
         return False
 

@@ -3,6 +3,7 @@
 import os
 import pickle
 import socket
+import struct
 import sys
 import time
 from collections import deque
@@ -41,7 +42,7 @@ class OtherRelay:
     def __init__(self, job: Between, sock: socket.socket, agent: int) -> None:
         self._job, self._socket, self._agent = job, sock, agent
         self._order = np.zeros(ROOM, np.uint8)
-        self._head = self._order[: 8 * HEAD].view(np.int64)
+        self._unpack = struct.Struct("4q").unpack_from
         self._receive = job.jobs.Recv_init(self._order, job.parent, between.ORDER)
         self._world: _World | None = None
         self._ended: deque[_World] = deque(maxlen=3)
@@ -74,7 +75,7 @@ class OtherRelay:
             self._receive.Start()
             job.wait(self._receive, self._look)
             job.silence = 0.0
-            kind, number, values, size = self._head[:4].tolist()
+            kind, number, values, size = self._unpack(self._order.data)
             end = 8 * HEAD + values
             if size:
                 break
@@ -95,7 +96,8 @@ class OtherRelay:
     def _pass_on(self, message: Array, tag: int) -> None:
         """Sends a part of an order down the tree."""
         job = self._job
-        job.wait_all([job.jobs.Isend(message, child, tag) for child in job.children], self._watch_order)
+        if job.children:
+            job.wait_all([job.jobs.Isend(message, child, tag) for child in job.children], self._watch_order)
 
     def _watch_order(self) -> None:
         """Looks around while an order is on its way: a long one takes its time, another machine may be lost."""
@@ -374,11 +376,12 @@ class _Quiet:
         ranks, used = results.shape
         answer = np.zeros(8 * HEAD + ranks * used, np.uint8)
         answer[:32].view(np.int64)[:] = 0, ranks if used else 0, used, 0
-        self._source, self._target = results, answer[8 * HEAD :].reshape(ranks, used)
+        self._source, self._target = results, answer[8 * HEAD :].reshape(ranks, used) if used else None
         self._request = rounds.Send_init(answer, 0, between.ANSWER)
 
     def send(self) -> None:
         """Sends the results of a round in which no rank has news."""
-        self._target[:] = self._source
+        if self._target is not None:
+            self._target[:] = self._source
         self._request.Start()
         self._request.Wait()

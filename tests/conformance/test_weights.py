@@ -83,6 +83,22 @@ def test_rows_on_ranks_are_divided_anew_for_other_weights(fork_row, weights):
         assert synk.get_lengths(rows) == np.diff(edges([1] * size)).tolist()
 
 
+def slopes(x, params):
+    """Of the sum of w · x."""
+    return (x * params["w"]).sum(), {"w": x.sum(keepdims=True)}
+
+
+def test_ranks_without_rows_in_a_training_step(fork_row, weights):
+    x = np.arange(1.0, 1.0 + 2 * len(weights))
+    with fork_row(weights=weights):
+        step = synk.train.make_train_function(slopes, {"w": np.ones(1)}, synk.optim.sgd(1.0))
+        wanted = 1.0
+        for n in range(1, len(x) + 1):
+            assert step(x[:n]) == pytest.approx(wanted * x[:n].mean())
+            wanted -= x[:n].mean()
+            assert step.params.get_value()["w"] == pytest.approx(wanted)
+
+
 def test_measured(fork_row):
     x = np.arange(float(N))
     with fork_row(weights="measured") as world:
