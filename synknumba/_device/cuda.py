@@ -239,18 +239,20 @@ class CudaDevice(Device):
             numbers, array = cupy.ones(RATED[0], np.float32), cupy.ones(RATED[1], np.uint8)
             target = cupy.empty_like(array)
 
-            def units(seconds: float) -> tuple[int, float]:
-                count, began = 0, time.perf_counter()
-                while (took := time.perf_counter() - began) < seconds or count == 0:
+            def rate_of(units: int) -> float:
+                began = time.perf_counter()
+                for _ in range(units):
                     BUSY(numbers, numbers)
                     cupy.copyto(target, array)
-                    self.stream.synchronize()
-                    count += 1
-                return count, took
+                self.stream.synchronize()
+                return units / (time.perf_counter() - began)
 
-            units(seconds / 2)  # the first compiles, and a GPU that was idle is slow at first
-            count, took = units(seconds)
-        return count / took
+            rate_of(1)  # compiles
+            rate, until = 0.0, time.perf_counter() + seconds / 2
+            while rate == 0.0 or time.perf_counter() < until:  # a GPU that was idle is slow at first
+                rate = rate_of(8)
+            # At once, since work of other processes has its turn at each gap, longer than beside a kernel that takes longer.
+            return rate_of(max(1, round(rate * seconds)))
 
     def recover(self) -> bool:
         # After a sticky error, such as an illegal address, both fail: the context is lost, and the process with it.
