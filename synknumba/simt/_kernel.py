@@ -26,6 +26,7 @@ from synknumba.simt._frontend.scope import is_device_function, splits_block
 from synknumba.simt._frontend.signatures import Declared, Overload, Signature, best_signature, fit, parse_signatures
 from synknumba.simt._frontend.source_text import keep_text
 from synknumba.simt._frontend.syntax import walk
+from synknumba.simt._library import float16
 from synknumba.simt._machine.cache import CacheInfo, KernelCache
 from synknumba.simt._machine.codegen import Compiled, compile_launch, jit_problem
 
@@ -67,7 +68,7 @@ MAX_BLOCKS = 4
 FORALL_BLOCK = 256
 
 # Classes that determine the Numba type of an argument; for int see `_has_one_type`.
-_PLAIN_SCALARS = frozenset({bool, int, float, complex, *(np.dtype(char).type for char in "?bhilqBHILQfdFD")})
+_PLAIN_SCALARS = frozenset({bool, int, float, complex, *(np.dtype(char).type for char in "?bhilqBHILQefdFD")})
 
 # A compiled launch function: takes grid size, block size, bytes of dynamic shared memory, and the kernel's arguments.
 _Entry = Callable[..., None]
@@ -373,6 +374,8 @@ class Kernel:
         if (kinds, block) not in self._entries and sum(known == kinds for known, _ in self._entries) >= MAX_BLOCKS:
             block = None
         if (kinds, block) not in self._entries:
+            if any(float16.is_named(str(kind)) for kind in kinds):
+                self._need_float16()  # loaded code, too, takes arguments of its types
             keyed = (*kinds, *map(types.literal, block or ()))
             compiled = self._cache.get(keyed, functools.partial(self._compile, kinds, block))
             entry = located(compiled.entry, self.py_func) if self._options.debug else compiled.entry
@@ -396,24 +399,37 @@ class Kernel:
         argtypes = dict(zip(self._program.params, kinds, strict=True))
         refuse_arguments(self._program.code.source, argtypes)
         try:
-            dispatcher, text = self._program.compile(argtypes, block)
-            where = (WHERE_TYPE,) if self._options.debug else ()
-            return compile_launch(dispatcher, text, (*[types.int64] * 7, *kinds, *where), key)
+            try:
+                return self._build(argtypes, block, key)
+            except (errors.NumbaError, NotImplementedError) as error:
+                # None of the arguments has told: the type is named in the body.
+                if float16.is_represented() or not float16.is_named(str(error)):
+                    raise
+                self._need_float16()
+                return self._build(argtypes, block, key)
         except errors.TypingError as error:
             if "Cannot modify readonly array" in str(error):  # other messages may name a readonly type, too
                 raise self._readonly(argtypes) from error
             self._program.refuse_several_types(argtypes)
             self._refuse_cuda_only(error)
             raise
-        except errors.UnsupportedError as error:
+        except (errors.UnsupportedError, NotImplementedError) as error:
             self._refuse_cuda_only(error)
             raise
-        except NotImplementedError as error:
-            if str(error) != "float16":  # Numba's entire message for a type that its CPU target does not support
-                self._refuse_cuda_only(error)
-                raise
+
+    def _build(self, argtypes: Mapping[str, types.Type], block: Dim3 | None, key: str) -> Compiled:
+        if float16.is_represented():
+            float16.register()
+        dispatcher, text = self._program.compile(argtypes, block)
+        where = (WHERE_TYPE,) if self._options.debug else ()
+        return compile_launch(dispatcher, text, (*[types.int64] * 7, *argtypes.values(), *where), key)
+
+    def _need_float16(self) -> None:
+        """Prepares Numba for float16; raises KernelError on a processor that cannot convert it."""
+        if problem := float16.problem():
             source = self._program.code.source
-            raise source.refusal(source.tree, "float16", "compute in float32 on the CPU") from error
+            raise source.refusal(source.tree, f"float16 ({problem})", "compute in float32")
+        float16.represent()
 
     def _refuse_cuda_only(self, error: Exception) -> None:
         """Raises KernelError if an error of Numba is about a name that is registered for the target "cuda" only."""

@@ -19,6 +19,7 @@ from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 from numba.np.numpy_support import as_dtype, from_dtype
 
+from synknumba.simt._library import float16
 from synknumba.simt._library.math import round_decimal
 
 Operation = Callable[..., Any]
@@ -46,6 +47,8 @@ def _result_type(operation: Operation, *operands: type[np.generic]) -> type[np.g
     """Returns the result type, to which Numba also converts the operands; None if Numba does not define the operation."""
     context = cpu_target.typing_context
     context.refresh()
+    if np.float16 in operands:
+        float16.register_types()
     try:
         function = context.resolve_value_type(operation)
         signature = context.resolve_function_type(function, tuple(from_dtype(np.dtype(kind)) for kind in operands), {})
@@ -148,8 +151,12 @@ _NUMPY_NAMES: Final = {"acos": "arccos", "asin": "arcsin", "acosh": "arccosh", "
 
 
 def math_function(name: str) -> Callable[..., Any]:
-    """Returns a `math` function with CUDA's behaviour: float32 in, float32 out, and no argument raises."""
+    """Returns a `math` function with CUDA's behaviour: float32 in, float32 out, and no argument raises.
+
+    Of float16, some are float16 and the others float32.
+    """
     exact: Callable[..., Any] = getattr(math, name)
+    of_half = np.float16 if name in float16.OF_MATH else np.float32
     numpy = getattr(np, _NUMPY_NAMES.get(name, name), None)
 
     @functools.wraps(exact)
@@ -161,8 +168,12 @@ def math_function(name: str) -> Callable[..., Any]:
                 result = math.inf if name == "gamma" and args[0] > 0 else math.nan
             else:
                 result = float(numpy(*(float(arg) for arg in args)))
-        if isinstance(result, float) and args and all(type(arg) is np.float32 for arg in args):
-            return np.float32(result)
+        if isinstance(result, (float, int)) and not isinstance(result, bool) and args:
+            kinds = {type(arg) for arg in args}
+            if kinds == {np.float16}:
+                return of_half(result)
+            if isinstance(result, float) and kinds <= {np.float16, np.float32}:
+                return np.float32(result)
         return result
 
     return function

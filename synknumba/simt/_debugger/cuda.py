@@ -185,7 +185,7 @@ _HALF_UNARY: Final = {
     "hrcp": np.reciprocal, "htrunc": np.trunc, "hrint": np.rint,
 }  # fmt: skip
 _HALF_BINARY: Final = {
-    "hadd": np.add, "hsub": np.subtract, "hmul": np.multiply, "hdiv": np.divide, "hmax": np.maximum, "hmin": np.minimum,
+    "hadd": np.add, "hsub": np.subtract, "hmul": np.multiply, "hdiv": np.divide, "hmax": np.fmax, "hmin": np.fmin,
     "heq": np.equal, "hne": np.not_equal, "hge": np.greater_equal, "hgt": np.greater, "hle": np.less_equal, "hlt": np.less,
 }  # fmt: skip
 # Computed in float64, where a product of two float16 is exact, and rounded once.

@@ -6,13 +6,12 @@ accurate ones: on a GPU they are approximations, and no program relies on their 
 
 import math
 import operator
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from synknumba.simt._library.libdevice_bits import BITS
 from synknumba.simt._library.libdevice_rounding import ROUNDED
 from synknumba.simt._library.libdevice_special import SPECIAL
-from synknumba.simt._library.typed import Code, c_function, like, llvm, typed
+from synknumba.simt._library.typed import Code, Library, c_function, like, llvm
 
 # Functions that Numba supports on both targets, under CUDA's names.
 _ANGLES: Final = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan", "tanh")
@@ -51,27 +50,4 @@ def _entries() -> dict[str, tuple[str, Code]]:
     return table
 
 
-class _Library(Mapping[str, Any]):
-    """Maps a path below `numba.cuda` to its function. Made on first use: making all 300 takes long."""
-
-    def __init__(self) -> None:
-        self._entries = {f"libdevice.{name}": entry for name, entry in _entries().items()}
-        self._made: dict[str, Any] = {}
-
-    def __getitem__(self, path: str) -> Any:
-        if path not in self._made:
-            signature, code = self._entries[path]
-            self._made[path] = typed(f"cuda.{path}", {signature: code})
-        return self._made[path]
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._entries
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-
-LIBDEVICE: Final[Mapping[str, Any]] = _Library()
+LIBDEVICE: Final = Library("libdevice", _entries())

@@ -16,7 +16,9 @@ import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 
+from synknumba.simt._library.float16 import FLOAT16
 from synknumba.simt._library.libdevice_special import SPECIAL
+from synknumba.simt._library.small_floats import in_float32
 from synknumba.simt._library.typed import body, c_function, like, llvm, typed
 
 
@@ -66,7 +68,9 @@ _round_decimal = body(round_decimal)
 # Function called by kernels -> its replacement.
 MATH: Final[dict[Callable[..., Any], Any]] = {
     **{
-        getattr(math, name): typed(f"math.{name}", {"f(f)": llvm(name), "d(d)": llvm(name)})
+        getattr(math, name): typed(
+            f"math.{name}", {"e(e)": in_float32(FLOAT16, llvm(name)), "f(f)": llvm(name), "d(d)": llvm(name)}
+        )
         for name in ("ceil", "floor", "trunc")
     },
     math.fmod: _of_c("fmod", "d(d,d)"),

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from synknumba.simt._library import bits
 from synknumba.simt._library.atomics import ATOMICS
+from synknumba.simt._library.fp16 import FP16
 from synknumba.simt._library.libdevice import LIBDEVICE
 from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 from synknumba.simt._library.vectors import VECTORS
@@ -45,8 +46,7 @@ ATOMIC_ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "atomic.compare_and_swap": ("array", "old", "value"),
 }
 
-# Functions of libdevice are made on first use.
-FUNCTIONS: Final[Mapping[str, Any]] = ChainMap(_FUNCTIONS, LIBDEVICE)  # type: ignore[arg-type]  # read only
+FUNCTIONS: Final[Mapping[str, Any]] = ChainMap(_FUNCTIONS, LIBDEVICE, FP16)  # type: ignore[arg-type]  # read only
 
 # No-ops: the threads run one after another on one core.
 FENCES: Final = frozenset({"threadfence", "threadfence_block", "threadfence_system", "nanosleep"})
@@ -66,7 +66,6 @@ _REFUSALS: Final[dict[str, str]] = {
     "cg": "of the module cuda.cg use this_grid().sync()",
     "shfl_sync_intrinsic": "use cuda.shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync",
     "vote_sync_intrinsic": "use cuda.all_sync, any_sync, eq_sync or ballot_sync",
-    "fp16": "16-bit floats need device='cuda'; on the CPU compute in float32",
     **dict.fromkeys(TRIPLES, "use its .x, .y or .z"),
 }
 

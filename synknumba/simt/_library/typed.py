@@ -6,8 +6,8 @@ Several results form a tuple: `fi(f)`.
 
 import functools
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, final
 
 from llvmlite import ir
 from numba import njit
@@ -21,9 +21,14 @@ _TYPES: dict[str, types.Type] = {
     "e": types.float16,
     "f": types.float32,
     "d": types.float64,
+    "c": types.int8,
     "h": types.int16,
     "i": types.int32,
     "l": types.int64,
+    "C": types.uint8,
+    "H": types.uint16,
+    "I": types.uint32,
+    "L": types.uint64,
 }
 
 # Emits the code of a function: (context, builder, signature, argument values) -> value.
@@ -69,12 +74,45 @@ def typed(name: str, cases: Mapping[str, Code]) -> Any:
         check_number(name, *given)
         if any(isinstance(kind, types.Complex) for kind in given):  # CUDA does not convert complex numbers either
             return None
-        for signature, code in signatures:
-            if signature.args == given:
-                return signature, code
+        # Where there is no case for float16, it counts as float32, to which Numba promotes it.
+        for kinds in (given, tuple(types.float32 if kind == types.float16 else kind for kind in given)):
+            for signature, code in signatures:
+                if signature.args == kinds:
+                    return signature, code
         return signatures[-1]
 
     return with_arity(name, len(signatures[0][0].args), resolve)
+
+
+@final
+class Library(Mapping[str, Any]):
+    """The functions of a module of `numba.cuda` by their paths, such as `libdevice.sin`.
+
+    Each is made on first use: making the 300 of libdevice takes long.
+
+    Args:
+        module: name of the module.
+        entries: signature and code of each function, by name.
+    """
+
+    def __init__(self, module: str, entries: Mapping[str, tuple[str, Code]]) -> None:
+        self._entries = {f"{module}.{name}": entry for name, entry in entries.items()}
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, path: str) -> Any:
+        if path not in self._made:
+            signature, code = self._entries[path]
+            self._made[path] = typed(f"cuda.{path}", {signature: code})
+        return self._made[path]
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 def like(function: Any) -> Code:

@@ -94,8 +94,3 @@ def test_a_device_function_is_not_launched() -> None:
     for launch in (lambda: function[1, 1], lambda: function.forall(3)):
         with pytest.raises(KernelError, match="device=True"):
             launch()
-
-
-def test_float16_is_refused() -> None:
-    with pytest.raises(KernelError, match=r"store \(.*float16 is not supported"):
-        simt.jit(store)[1, 1](np.zeros(1, np.float16), 1.0)
