@@ -67,15 +67,12 @@ class DeviceTraits:
     shares_memory: bool
     queues_work: bool  # whether steps return before their work is done, so that `synchronize` must come before results are read
     compiled_by_simt: bool  # whether kernels are compiled by `synknumba.simt`, which can refuse one before it is sent
-    has_float16: bool  # in kernels
     has_long_double: bool  # in kernels, and complex numbers of it
 
 
 TRAITS: Mapping[DeviceKind, DeviceTraits] = {
-    "cpu": DeviceTraits(shares_memory=True, queues_work=False, compiled_by_simt=True, has_float16=False, has_long_double=True),
-    "cuda": DeviceTraits(
-        shares_memory=False, queues_work=True, compiled_by_simt=False, has_float16=True, has_long_double=False
-    ),
+    "cpu": DeviceTraits(shares_memory=True, queues_work=False, compiled_by_simt=True, has_long_double=True),
+    "cuda": DeviceTraits(shares_memory=False, queues_work=True, compiled_by_simt=False, has_long_double=False),
 }
 
 

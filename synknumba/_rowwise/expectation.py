@@ -342,12 +342,12 @@ class Expectation(RowFunction):
         if found is None:
             values = self._binder.match(args, {})
             kinds = tuple(self._kind(name, value) for name, value in values.items())
-            self._check_types(device, dict(zip(values, kinds, strict=True)), values)
+            self._check_types(dict(zip(values, kinds, strict=True)), values)
             found = self._kernel((device, slices, kinds, scaled, blocked), self._make)
             self._note(key, found)
         return *found, args
 
-    def _check_types(self, device: DeviceKind, parameters: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
+    def _check_types(self, parameters: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             if callable(value) and parameters[name] == "whole":
                 raise ArgumentError(
@@ -362,7 +362,7 @@ class Expectation(RowFunction):
         weight = self._weight
         if weight and parameters[weight] not in moment_kernels.ARRAYS_OF_ROWS:
             raise ArgumentError(f"weights={weight!r} of {self.name} must be an array with a number for each row")
-        check_types(self._inner, parameters, values, size=self._size, weight=weight, device=device)
+        check_types(self._inner, parameters, values, size=self._size, weight=weight)
 
     def _kind(self, name: str, value: Any) -> Kind:
         if isinstance(value, IndexRange):

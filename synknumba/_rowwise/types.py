@@ -20,14 +20,13 @@ from numba.np.numpy_support import as_dtype
 from synknumba import simt
 from synknumba._call.arguments import IndexRange, PerRankValues
 from synknumba._call.distribute import InnerFunction
-from synknumba._device import TRAITS
 from synknumba._errors import ArgumentError, KernelError, SynkError
 from synknumba._host.data import Data
 from synknumba._host.foreign import adopted
 from synknumba._rowwise.arguments import Given, numba_type, refuse_span
 from synknumba._rowwise.generate import define_kernel, kernel_name, kernel_text
 from synknumba._rowwise.moment_kernels import ARRAYS_OF_ROWS, Kind
-from synknumba._types import DeviceKind, RankConstant
+from synknumba._types import RankConstant
 from synknumba._variables.variable import Branch, Variable, state_of
 from synknumba.simt.internals import cause, explain
 
@@ -157,7 +156,7 @@ class Signatures:
             found = infer_result(self._inner, args)
         except (NumbaError, KernelError) as error:
             raise ArgumentError(f"{call} cannot be compiled: {error}") from cause(error)
-        except NotImplementedError as error:  # types that Numba has no arithmetic for on cores, as float16
+        except NotImplementedError as error:  # types that Numba has no arithmetic for on cores
             raise ArgumentError(
                 f"{call} cannot be compiled, as Numba has no {error} there; convert the rows, for example to float32"
             ) from error
@@ -230,7 +229,6 @@ def check_types(
     *,
     size: int | None,
     weight: str | None,
-    device: DeviceKind,
 ) -> None:
     """Checks the types of an expectation's arguments, and of what its function returns for them.
 
@@ -240,7 +238,7 @@ def check_types(
     Raises:
         ArgumentError: no kernel can take an argument, or the function does not return `size` real numbers.
     """
-    found = {name: _type_of(inner.name, name, value, parameters[name], device) for name, value in values.items()}
+    found = {name: _type_of(inner.name, name, value, parameters[name]) for name, value in values.items()}
     if weight and not _is_real(found[weight]):
         raise ArgumentError(
             f"weights={weight!r} of {inner.name} must be an array with a real number for each row, got {found[weight]}"
@@ -257,7 +255,7 @@ def check_types(
         raise ArgumentError(f"{inner.name}({got}) returns {kind}; an expectation needs {wanted} for each row. {_way_out(kind)}")
 
 
-def _type_of(function: str, name: str, value: Any, parameter: Kind, device: DeviceKind) -> Any:
+def _type_of(function: str, name: str, value: Any, parameter: Kind) -> Any:
     """Numba's type of what the function gets; None where it is known on the ranks only."""
     if isinstance(value, Variable):
         state = state_of(value)
@@ -283,10 +281,6 @@ def _type_of(function: str, name: str, value: Any, parameter: Kind, device: Devi
     if element is None:
         raise ArgumentError(
             f"{name} of {function} has dtype {dtype}, which Numba cannot compute with; convert it to a numeric one"
-        )
-    if dtype == np.float16 and not TRAITS[device].has_float16:
-        raise ArgumentError(
-            f"{name} of {function} has dtype float16, which CPU cores cannot compute with; convert it, for example to float32"
         )
     axes = ndim - 1 if parameter in ARRAYS_OF_ROWS else ndim
     return types.Array(element, axes, "C") if axes > 0 else element

@@ -325,6 +325,8 @@ class Kernel:
         Returns:
             The type; None if the variable is unused, `types.unknown` if its types do not unify.
         """
+        if any(float16.is_named(str(kind)) for kind in kinds):
+            float16.prepare()
         return self._program.type_of(name, dict(zip(self._program.params, kinds, strict=True)))
 
     @property

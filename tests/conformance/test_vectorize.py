@@ -559,13 +559,6 @@ def test_threads_step_on_as_on_gpus(world, monkeypatch):
     assert_array_equal(total(synk.arange(10_007), -20_000), np.arange(10_007) - 20_000)
 
 
-def test_refuses_float16(world):
-    half = np.ones(4, np.float16)
-    for call in (lambda: add.reduce(half), lambda: add(half, 1), lambda: add.reduce(half, dtype=np.float16)):
-        with pytest.raises(synk.ArgumentError, match="float16"):
-            call()
-
-
 def test_nan_and_negative_zero(world):
     assert math.isnan(add.reduce(np.array([1.0, math.nan, 2.0])))
     assert math.copysign(1.0, add.reduce(np.full(9, -0.0))) == -1.0

@@ -11,10 +11,12 @@ from typing import Any
 from numba import njit
 from numba.core import compiler, types
 from numba.core.compiler_machinery import FunctionPass, PassManager, register_pass
+from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 from numba.core.typed_passes import NopythonTypeInference
 
 from synknumba.simt._frontend.frame_space import with_frame_space
+from synknumba.simt._library import float16
 
 TypeMap = Mapping[str, types.Type]
 
@@ -88,6 +90,19 @@ class _TypesOnly(compiler.CompilerBase):  # type: ignore[misc]
 @with_frame_space
 def infer_types(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) -> TypeMap:
     """Runs Numba's type inference on a function and returns the types of all its variables."""
+    try:
+        found = _inferred(function, argtypes)
+    except (NumbaError, NotImplementedError) as error:  # of a device function, which Numba compiles to infer its result
+        if float16.is_represented() or not float16.is_named(str(error)):
+            raise
+    else:
+        if types.float16 not in found.values() or float16.types_are_registered():
+            return found
+    float16.prepare()
+    return _inferred(function, argtypes)
+
+
+def _inferred(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) -> TypeMap:
     dispatcher = njit(pipeline_class=_TypesOnly, error_model="numpy")(function)
     try:
         dispatcher.compile(argtypes)

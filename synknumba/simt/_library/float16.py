@@ -128,6 +128,14 @@ def is_represented() -> bool:
     return represent.cache_info().currsize > 0
 
 
+def prepare() -> None:
+    """Adds to Numba's CPU target what this processor allows: without conversions, the types of operations alone."""
+    if problem() is None:
+        register()
+    else:
+        register_types()
+
+
 @cache
 def register() -> None:
     """Adds float16 to Numba's CPU target, once."""
@@ -143,6 +151,11 @@ def register_types() -> None:
     """Tells Numba the types of operations, once: all that it takes to run a kernel in Python."""
     cpu_target.typing_context.refresh()
     cpu_target.typing_context.install_registry(_registries().types)
+
+
+def types_are_registered() -> bool:
+    """Returns whether `register_types` has been called."""
+    return register_types.cache_info().currsize > 0
 
 
 @cache
