@@ -220,3 +220,38 @@ def softmax(x, out):
 
 
 again("softmax_shifted", "softmax", 3, B, lambda: (real(48, dtype=np.float32) + np.float32(80), np.zeros(48, np.float32)))
+
+
+def _halves(dtype, *shape):
+    return whole(*shape, low=-7, high=8).astype(dtype)  # sums of squares are exact
+
+
+def _half_norms(x, out):
+    return {1: (rows(x, B).astype(float) ** 2).sum(1).astype(x.dtype)}
+
+
+@case(3, B, lambda: (_halves(np.float16, 45), np.zeros(3, np.float16)), _half_norms)
+def half_norms(x, out):
+    s = cuda.shared.array(B, np.float16)
+    t = cuda.threadIdx.x
+    i = cuda.grid(1)
+    s[t] = x[i] * x[i] if i < x.size else np.float16(0)
+    for step in (8, 4, 2, 1):
+        cuda.syncthreads()
+        if t < step:
+            s[t] += s[t + step]
+    if t == 0:
+        out[cuda.blockIdx.x] = s[0]
+
+
+def _half_steps(x, scale, out):
+    decay = x * np.float16(scale)
+    return {2: np.where(decay > x, decay, abs(x) / np.float16(3))}
+
+
+@case(2, B, lambda: (real(30, dtype=np.float16), np.float16(0.3), np.zeros(30, np.float16)), _half_steps)
+def half_arithmetic(x, scale, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        decay = x[i] * scale
+        out[i] = decay if decay > x[i] else abs(x[i]) / np.float16(3)

@@ -20,10 +20,6 @@ from synknumba._errors import ArgumentError, KernelError, LaunchError
 from tests.environment import environment
 
 
-def half_precision(x):
-    x[0] = cuda.fp16.hadd(x[0], x[0])
-
-
 def module_as_value(x):
     c = (cuda, 1)
     x[0] = c[0].grid(1)
@@ -283,7 +279,6 @@ def module_of_shared_memory(x):
 
 # kernel, line of the construct below the def, words of the message
 REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
-    (half_precision, 1, ("cuda.fp16.hadd", "float32")),
     (module_as_value, 1, ("numba.cuda",)),
     (index_as_value, 1, ("cuda.threadIdx", ".x")),
     (host_function, 1, ("cuda.", "synchronize")),
