@@ -26,7 +26,7 @@ from synknumba.simt._frontend.scope import is_device_function, splits_block
 from synknumba.simt._frontend.signatures import Declared, Overload, Signature, best_signature, fit, parse_signatures
 from synknumba.simt._frontend.source_text import keep_text
 from synknumba.simt._frontend.syntax import walk
-from synknumba.simt._library import float16
+from synknumba.simt._library import bfloat16, float16
 from synknumba.simt._machine.cache import CacheInfo, KernelCache
 from synknumba.simt._machine.codegen import Compiled, compile_launch, jit_problem
 
@@ -378,6 +378,8 @@ class Kernel:
         if (kinds, block) not in self._entries:
             if any(float16.is_named(str(kind)) for kind in kinds):
                 self._need_float16()  # loaded code, too, takes arguments of its types
+            if any(bfloat16.is_named(str(kind)) for kind in kinds):
+                bfloat16.represent()
             keyed = (*kinds, *map(types.literal, block or ()))
             compiled = self._cache.get(keyed, functools.partial(self._compile, kinds, block))
             entry = located(compiled.entry, self.py_func) if self._options.debug else compiled.entry
@@ -393,6 +395,12 @@ class Kernel:
             return typeof(arg)
         except (ValueError, errors.NumbaError) as error:
             what = f"{self.py_func.__qualname__}(): {name.removesuffix('__arg')} is a {type(arg).__qualname__}"
+            if str(getattr(arg, "dtype", "")) == bfloat16.NAME:
+                if bfloat16.adopt(arg.dtype):
+                    return typeof(arg)
+                raise ArgumentError(
+                    f"{what} of bfloat16, for which kernels need numba-cuda; install it, or pass .astype(np.float32)"
+                ) from error
             raise ArgumentError(
                 f"{what}, which Numba cannot pass to a kernel; pass NumPy arrays, numbers, and tuples of them"
             ) from error
@@ -420,6 +428,7 @@ class Kernel:
             raise
 
     def _build(self, argtypes: Mapping[str, types.Type], block: Dim3 | None, key: str) -> Compiled:
+        bfloat16.register()
         if float16.is_represented():
             float16.register()
         dispatcher, text = self._program.compile(argtypes, block)

@@ -297,6 +297,9 @@ def install() -> ModuleType:
         import numba
         from numba import cuda
 
+        with contextlib.suppress(ImportError):  # plain Numba has no such module
+            import numba.cuda.bf16  # declares functions in CUDA C when it is imported
+
     for name, reason in OF_THE_MODULE.items():
         if hasattr(cuda, name):
             setattr(cuda, name, _refuses(name, reason))

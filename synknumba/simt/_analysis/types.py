@@ -16,7 +16,7 @@ from numba.core.registry import cpu_target
 from numba.core.typed_passes import NopythonTypeInference
 
 from synknumba.simt._frontend.frame_space import with_frame_space
-from synknumba.simt._library import float16
+from synknumba.simt._library import bfloat16, float16
 
 TypeMap = Mapping[str, types.Type]
 
@@ -90,6 +90,7 @@ class _TypesOnly(compiler.CompilerBase):  # type: ignore[misc]
 @with_frame_space
 def infer_types(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) -> TypeMap:
     """Runs Numba's type inference on a function and returns the types of all its variables."""
+    bfloat16.register()
     try:
         found = _inferred(function, argtypes)
     except (NumbaError, NotImplementedError) as error:  # of a device function, which Numba compiles to infer its result

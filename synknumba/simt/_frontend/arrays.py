@@ -14,6 +14,7 @@ from synknumba._errors import KernelError
 from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope, called_functions
 from synknumba.simt._frontend.source import read_definition
 from synknumba.simt._frontend.syntax import read_names
+from synknumba.simt._library import bfloat16
 
 ARRAY_PATHS = frozenset({"shared.array", "local.array"})
 
@@ -58,14 +59,19 @@ def shape_of(node: ast.expr, scope: Scope, *, dynamic: bool) -> tuple[int, ...]:
 
 def check_size(path: str, shape: tuple[int, ...], dtype: Any, made: ast.AST, scope: Scope) -> None:
     """Rejects an array larger than CUDA allows; assumes 1 byte per element if only Numba can infer the dtype, here None."""
-    itemsize = 1 if dtype is None else dtype.itemsize if isinstance(dtype, np.dtype) else as_dtype(dtype).itemsize
-    nbytes = math.prod(shape) * itemsize
+    nbytes = math.prod(shape) * (1 if dtype is None else _itemsize(dtype))
     if path == "local.array" and nbytes > LOCAL_BYTES:
         construct = f"a local array of {nbytes} bytes (CUDA allows {LOCAL_BYTES} per thread)"
         raise scope.source.refusal(made, construct, "pass an array with one row per thread")
     if path == "shared.array" and nbytes > STATIC_SHARED_BYTES:
         construct = f"a static shared array of {nbytes} bytes (CUDA allows {STATIC_SHARED_BYTES})"
         raise scope.source.refusal(made, construct, "use a dynamic shared array, of shape 0, and pass its size at the launch")
+
+
+def _itemsize(dtype: types.Type | np.dtype[Any]) -> int:
+    if isinstance(dtype, np.dtype):
+        return dtype.itemsize
+    return dtype.bitwidth // 8 if dtype == bfloat16.kind() else as_dtype(dtype).itemsize  # type: ignore[no-any-return]
 
 
 def known_dtype(node: ast.expr, scope: Scope) -> types.Type | np.dtype[Any] | None:

@@ -178,12 +178,18 @@ def _members(cuda: ModuleType) -> dict[int, str]:
     return paths | {id(getattr(cuda, head)): head for head in HEADS if hasattr(cuda, head)}
 
 
+# Where numba-cuda defines what these submodules import.
+_GENERATED: Final = {"numba.cuda._internal.cuda_fp16": "fp16", "numba.cuda._internal.cuda_bf16": "bf16"}
+
+
 def _path_in_module(value: Any) -> str | None:
     """Returns the path of a `numba.cuda` submodule whose functions are for kernels, or of one of its functions.
 
     Returns None for all other values, including those defined in other submodules of `numba.cuda`.
     """
     home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    if home in _GENERATED and isinstance(value, FunctionType):
+        return f"{_GENERATED[home]}.{value.__name__.lstrip('_')}"
     package, _, module = str(home).rpartition(".")
     if package != "numba.cuda" or module not in MODULES:
         return None

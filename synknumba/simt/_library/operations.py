@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from synknumba.simt._library import bits
 from synknumba.simt._library.atomics import ATOMICS
+from synknumba.simt._library.bfloat16 import BF16
 from synknumba.simt._library.fp16 import FP16
 from synknumba.simt._library.libdevice import LIBDEVICE
 from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
@@ -46,7 +47,7 @@ ATOMIC_ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "atomic.compare_and_swap": ("array", "old", "value"),
 }
 
-FUNCTIONS: Final[Mapping[str, Any]] = ChainMap(_FUNCTIONS, LIBDEVICE, FP16)  # type: ignore[arg-type]  # read only
+FUNCTIONS: Final[Mapping[str, Any]] = ChainMap(_FUNCTIONS, LIBDEVICE, FP16, BF16)  # type: ignore[arg-type]  # read only
 
 # No-ops: the threads run one after another on one core.
 FENCES: Final = frozenset({"threadfence", "threadfence_block", "threadfence_system", "nanosleep"})

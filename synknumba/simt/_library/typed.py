@@ -35,14 +35,15 @@ _TYPES: dict[str, types.Type] = {
 Code = Callable[[Any, Any, Any, Any], Any]
 
 
-def parse_signature(text: str) -> Any:
-    """Parses a string such as `d(d,i)` into a Numba signature."""
+def parse_signature(text: str, half: types.Type = types.float16) -> Any:
+    """Parses a string such as `d(d,i)` into a Numba signature; `half` is the type of `e`."""
     match = re.fullmatch(r"(\w+)\((\w(?:,\w)*)\)", text)
     if match is None:
         raise ValueError(f"not a signature: {text!r}")
-    results = [_TYPES[letter] for letter in match[1]]
+    known = _TYPES | {"e": half}
+    results = [known[letter] for letter in match[1]]
     result = results[0] if len(results) == 1 else types.Tuple(results)
-    return result(*(_TYPES[letter] for letter in match[2].split(",")))
+    return result(*(known[letter] for letter in match[2].split(",")))
 
 
 def with_arity(name: str, count: int, resolve: Callable[..., Any]) -> Any:
@@ -60,14 +61,15 @@ def with_arity(name: str, count: int, resolve: Callable[..., Any]) -> Any:
     return intrinsic(resolvers[count])
 
 
-def typed(name: str, cases: Mapping[str, Code]) -> Any:
+def typed(name: str, cases: Mapping[str, Code], half: types.Type = types.float16) -> Any:
     """Returns an intrinsic with signatures such as `d(d,i)`: the one that matches the arguments exactly applies, else the last.
 
     Args:
         name: name in error messages.
         cases: code emitters by signature.
+        half: type of `e` in the signatures.
     """
-    signatures = [(parse_signature(text), code) for text, code in cases.items()]
+    signatures = [(parse_signature(text, half), code) for text, code in cases.items()]
 
     def resolve(*given: types.Type) -> Any:
         given = tuple(types.unliteral(kind) for kind in given)
@@ -93,16 +95,18 @@ class Library(Mapping[str, Any]):
     Args:
         module: name of the module.
         entries: signature and code of each function, by name.
+        half: type of `e` in the signatures.
     """
 
-    def __init__(self, module: str, entries: Mapping[str, tuple[str, Code]]) -> None:
+    def __init__(self, module: str, entries: Mapping[str, tuple[str, Code]], half: types.Type = types.float16) -> None:
+        self._half = half
         self._entries = {f"{module}.{name}": entry for name, entry in entries.items()}
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, path: str) -> Any:
         if path not in self._made:
             signature, code = self._entries[path]
-            self._made[path] = typed(f"cuda.{path}", {signature: code})
+            self._made[path] = typed(f"cuda.{path}", {signature: code}, self._half)
         return self._made[path]
 
     def __contains__(self, path: object) -> bool:

@@ -1,0 +1,133 @@
+"""bfloat16 on Numba's CPU target: numba-cuda's type, `cuda.bf16`, and arrays of ml_dtypes.
+
+A bfloat16 is the upper half of a float32, held as an integer of 16 bits: any processor can convert it. Numba itself has no such
+type; where numba-cuda is not installed, kernels cannot name it.
+"""
+
+import importlib
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir
+from numba.core import pythonapi, types
+from numba.core.datamodel import default_manager, models
+from numba.np import numpy_support
+
+from synknumba.simt._library.small_float_types import Registries
+from synknumba.simt._library.small_floats import SINGLE, Format, functions
+from synknumba.simt._library.typed import Library
+
+NAME: Final = "bfloat16"  # of ml_dtypes' dtype, and part of the name of the type
+_BITS: Final = ir.IntType(16)
+_WORD: Final = ir.IntType(32)
+
+# Names of numba-cuda's aliases, and CUDA's.
+_ALIASES: Final = {
+    "float32": "float", "float64": "double", "int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort",
+    "int32": "int", "uint32": "uint", "int64": "ll", "uint64": "ull",
+}  # fmt: skip
+
+
+@cache
+def kind() -> types.Type | None:
+    """Returns numba-cuda's type; None where `numba.cuda` is Numba's own."""
+    try:
+        module = importlib.import_module("numba.cuda.types.ext_types")
+    except ImportError:
+        return None
+    found: types.Type | None = getattr(module, NAME, None)
+    return found
+
+
+def _widen(builder: Any, value: Any) -> Any:
+    return builder.bitcast(builder.shl(builder.zext(value, _WORD), ir.Constant(_WORD, 16)), SINGLE)
+
+
+def _round(builder: Any, value: Any) -> Any:
+    """Emits the nearest bfloat16, ties to even: half of the last place that is kept, less one for an even number, is added."""
+    word = builder.bitcast(value, _WORD)
+    last = builder.and_(builder.lshr(word, ir.Constant(_WORD, 16)), ir.Constant(_WORD, 1))
+    nearest = builder.add(word, builder.add(last, ir.Constant(_WORD, 0x7FFF)))
+    quiet = builder.or_(word, ir.Constant(_WORD, 0x400000))  # a NaN stays one without its low bits
+    chosen = builder.select(builder.fcmp_unordered("uno", value, value), quiet, nearest)
+    return builder.trunc(builder.lshr(chosen, ir.Constant(_WORD, 16)), _BITS)
+
+
+@cache
+def _format() -> Format:
+    return Format(kind(), _widen, _round, from_bits=lambda _builder, bits: bits, bits=lambda _builder, value: value)
+
+
+def _table() -> Library:
+    """Returns the functions of `cuda.bf16`, under numba-cuda's names and CUDA's."""
+    if kind() is None:
+        return Library("bf16", {})
+    table = functions(_format(), NAME)
+    for name, short in _ALIASES.items():
+        for mode in ("", "_rn", "_rz", "_rd", "_ru"):
+            for alias, original in ((f"{name}_to_{NAME}", f"{short}2{NAME}"), (f"{NAME}_to_{name}", f"{NAME}2{short}")):
+                if original + mode in table:
+                    table[alias + mode] = table[original + mode]
+    for name in ("int16", "uint16"):
+        table[f"{name}_as_{NAME}"] = table[f"{_ALIASES[name]}_as_{NAME}"]
+        table[f"{NAME}_as_{name}"] = table[f"{NAME}_as_{_ALIASES[name]}"]
+    return Library("bf16", table, kind())
+
+
+BF16: Final = _table()
+
+
+class _Model(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, fe_type: types.Type) -> None:
+        super().__init__(manager, fe_type, _BITS)
+
+
+def is_named(text: str) -> bool:
+    """Returns whether a type's name mentions bfloat16."""
+    return NAME in text
+
+
+@cache
+def represent() -> None:
+    """Gives Numba the representation of a bfloat16, once; nothing where there is no such type."""
+    if (found := kind()) is not None:
+        default_manager.register(type(found), _Model)
+
+
+def adopt(dtype: Any) -> bool:
+    """Gives Numba the dtype of ml_dtypes, and returns whether there is a type for it."""
+    if (found := kind()) is not None:
+        numpy_support.FROM_DTYPE[np.dtype(dtype)] = found
+    return found is not None
+
+
+@cache
+def register() -> None:
+    """Adds bfloat16 to Numba's CPU target, once; nothing where there is no such type."""
+    if (found := kind()) is None:
+        return
+    represent()
+
+    def boxed(_kind: types.Type, value: Any, c: Any) -> Any:
+        return c.pyapi.float_from_double(c.builder.fpext(_widen(c.builder, value), c.pyapi.double))
+
+    def unboxed(_kind: types.Type, value: Any, c: Any) -> Any:
+        number = c.pyapi.number_float(value)
+        wide = c.pyapi.float_as_double(number)
+        c.pyapi.decref(number)
+        return pythonapi.NativeValue(_format().narrow(c.builder, wide), is_error=c.pyapi.c_api_error())
+
+    pythonapi.box(type(found))(boxed)
+    pythonapi.unbox(type(found))(unboxed)
+    both = Registries(_format(), _constant)
+    both.install_types()
+    both.install_code()
+
+
+def _constant(value: Any) -> Any:
+    """Returns the constant nearest to a number, ties to even."""
+    word = int(np.float32(value).view(np.uint32))
+    if value != value:  # noqa: PLR0124
+        return ir.Constant(_BITS, word >> 16 | 0x40)
+    return ir.Constant(_BITS, (word + 0x7FFF + (word >> 16 & 1)) >> 16)
