@@ -315,6 +315,7 @@ def install() -> ModuleType:
     cuda.gpus = [device]
     cuda.is_available = lambda: True
     cuda.is_float16_supported = cuda.is_bfloat16_supported = lambda: True
+    cuda.is_fp8_supported = cuda.api.is_fp8_supported = lambda: False
     cuda.synchronize = cuda.close = cuda.profile_start = cuda.profile_stop = lambda: None
     cuda.stream = cuda.default_stream = cuda.legacy_default_stream = cuda.per_thread_default_stream = Stream
     cuda.jit = jit
