@@ -193,7 +193,7 @@ def _thunk(machine: tuple[str, ...]) -> tuple[Any, int]:
     return library, int(library.get_pointer_to_function(name))
 
 
-_MACHINE = {"float": ir.FloatType(), "double": ir.DoubleType(), **{f"i{bits}": ir.IntType(bits) for bits in (8, 16, 32, 64)}}
+_MACHINE = {str(kind): kind for kind in (ir.HalfType(), ir.FloatType(), ir.DoubleType(), *map(ir.IntType, (8, 16, 32, 64)))}
 
 
 @intrinsic  # type: ignore[untyped-decorator]

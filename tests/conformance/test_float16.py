@@ -59,6 +59,16 @@ def test_a_kernel_of_float16(world, num_slices):
         assert_array_equal(z, after)
 
 
+def test_calls_that_are_repeated_with_other_scalars(world):
+    """Compiled code serves them after a while, and passes the scalars itself."""
+    x = np.arange(6 * world.world_size).astype(H)
+    for step in range(100):
+        scale, z = H(0.1 * step), np.zeros(x.size, H)
+        wanted = x * scale + H(1)
+        assert_array_equal(scaled(x, scale, z), wanted)
+        assert_array_equal(z, wanted)
+
+
 @synk.vectorize
 def curve(x, y):
     return x * y + x / y
