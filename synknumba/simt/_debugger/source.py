@@ -314,7 +314,7 @@ def _compiled(function: Any) -> Callable[..., Any]:
             )
         try:
             return compiled(*args)
-        except NumbaError as error:
+        except (NumbaError, NotImplementedError) as error:
             name = getattr(function, "__name__", str(function))
             raise KernelError(f"{name}() cannot be compiled for the CPU; register it for every target\n{error}") from error
 
