@@ -428,7 +428,7 @@ class Kernel:
             raise
 
     def _build(self, argtypes: Mapping[str, types.Type], block: Dim3 | None, key: str) -> Compiled:
-        bfloat16.register()
+        bfloat16.prepare()
         if float16.is_represented():
             float16.register()
         dispatcher, text = self._program.compile(argtypes, block)

@@ -90,7 +90,7 @@ class _TypesOnly(compiler.CompilerBase):  # type: ignore[misc]
 @with_frame_space
 def infer_types(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) -> TypeMap:
     """Runs Numba's type inference on a function and returns the types of all its variables."""
-    bfloat16.register()
+    bfloat16.prepare()
     try:
         found = _inferred(function, argtypes)
     except (NumbaError, NotImplementedError) as error:  # of a device function, which Numba compiles to infer its result

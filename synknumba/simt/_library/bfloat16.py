@@ -5,6 +5,8 @@ type; where numba-cuda is not installed, kernels cannot name it.
 """
 
 import importlib
+import sys
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
@@ -16,7 +18,7 @@ from numba.np import numpy_support
 
 from synknumba.simt._library.small_float_types import Registries
 from synknumba.simt._library.small_floats import SINGLE, Format, functions
-from synknumba.simt._library.typed import Library
+from synknumba.simt._library.typed import Code, Library
 
 NAME: Final = "bfloat16"  # of ml_dtypes' dtype, and part of the name of the type
 _BITS: Final = ir.IntType(16)
@@ -29,14 +31,9 @@ _ALIASES: Final = {
 }  # fmt: skip
 
 
-@cache
 def kind() -> types.Type | None:
-    """Returns numba-cuda's type; None where `numba.cuda` is Numba's own."""
-    try:
-        module = importlib.import_module("numba.cuda.types.ext_types")
-    except ImportError:
-        return None
-    found: types.Type | None = getattr(module, NAME, None)
+    """Returns numba-cuda's type; None where `numba.cuda` is Numba's own, or is not imported, so that no value has the type."""
+    found: types.Type | None = getattr(sys.modules.get("numba.cuda.types.ext_types"), NAME, None)
     return found
 
 
@@ -59,10 +56,10 @@ def _format() -> Format:
     return Format(kind(), _widen, _round, from_bits=lambda _builder, bits: bits, bits=lambda _builder, value: value)
 
 
-def _table() -> Library:
+def _table() -> dict[str, tuple[str, Code]]:
     """Returns the functions of `cuda.bf16`, under numba-cuda's names and CUDA's."""
     if kind() is None:
-        return Library("bf16", {})
+        return {}
     table = functions(_format(), NAME)
     for name, short in _ALIASES.items():
         for mode in ("", "_rn", "_rz", "_rd", "_ru"):
@@ -72,10 +69,10 @@ def _table() -> Library:
     for name in ("int16", "uint16"):
         table[f"{name}_as_{NAME}"] = table[f"{_ALIASES[name]}_as_{NAME}"]
         table[f"{NAME}_as_{name}"] = table[f"{NAME}_as_{_ALIASES[name]}"]
-    return Library("bf16", table, kind())
+    return table
 
 
-BF16: Final = _table()
+BF16: Final = Library("bf16", _table, kind)
 
 
 class _Model(models.PrimitiveModel):  # type: ignore[misc]
@@ -88,25 +85,29 @@ def is_named(text: str) -> bool:
     return NAME in text
 
 
-@cache
 def represent() -> None:
-    """Gives Numba the representation of a bfloat16, once; nothing where there is no such type."""
-    if (found := kind()) is not None:
-        default_manager.register(type(found), _Model)
+    """Gives Numba the representation of a bfloat16: enough for compiled code that is loaded."""
+    default_manager.register(type(kind()), _Model)
 
 
 def adopt(dtype: Any) -> bool:
     """Gives Numba the dtype of ml_dtypes, and returns whether there is a type for it."""
+    with suppress(Exception):  # of a broken CUDA installation, see `cuda_module`
+        importlib.import_module("numba.cuda")
     if (found := kind()) is not None:
         numpy_support.FROM_DTYPE[np.dtype(dtype)] = found
     return found is not None
 
 
+def prepare() -> None:
+    """Adds bfloat16 to Numba's CPU target where there is such a type."""
+    if kind() is not None:
+        _register()
+
+
 @cache
-def register() -> None:
-    """Adds bfloat16 to Numba's CPU target, once; nothing where there is no such type."""
-    if (found := kind()) is None:
-        return
+def _register() -> None:
+    found = kind()
     represent()
 
     def boxed(_kind: types.Type, value: Any, c: Any) -> Any:

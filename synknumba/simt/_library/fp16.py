@@ -7,8 +7,12 @@ from typing import Final
 
 from synknumba.simt._library.float16 import FLOAT16
 from synknumba.simt._library.small_floats import functions
-from synknumba.simt._library.typed import Library
+from synknumba.simt._library.typed import Code, Library
 
-_FUNCTIONS: Final = functions(FLOAT16, "half")
 
-FP16: Final = Library("fp16", _FUNCTIONS | {f"__{name}": entry for name, entry in _FUNCTIONS.items()})
+def _entries() -> dict[str, tuple[str, Code]]:
+    table = functions(FLOAT16, "half")
+    return table | {f"__{name}": entry for name, entry in table.items()}
+
+
+FP16: Final = Library("fp16", _entries)

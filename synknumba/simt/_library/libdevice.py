@@ -50,4 +50,4 @@ def _entries() -> dict[str, tuple[str, Code]]:
     return table
 
 
-LIBDEVICE: Final = Library("libdevice", _entries())
+LIBDEVICE: Final = Library("libdevice", _entries)

@@ -75,7 +75,8 @@ MODULES: Final = ("libdevice", "cg", "fp16", "bf16", "random")
 
 # Members of numba.cuda that a kernel may have imported under any name; recognised by identity.
 HEADS: Final = frozenset(
-    {path.split(".")[0] for path in (*INDICES, *FUNCTIONS, *_REFUSALS, *COLLECTIVES, *BARRIER_PATHS) if path}
+    {path.split(".")[0] for path in (*INDICES, *_FUNCTIONS, *_REFUSALS, *COLLECTIVES, *BARRIER_PATHS) if path}
+    | {"libdevice", "fp16", "bf16"}
     | FENCES
     | CACHED_LOADS
     | CACHED_STORES

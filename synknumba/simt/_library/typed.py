@@ -35,7 +35,7 @@ _TYPES: dict[str, types.Type] = {
 Code = Callable[[Any, Any, Any, Any], Any]
 
 
-def parse_signature(text: str, half: types.Type = types.float16) -> Any:
+def parse_signature(text: str, half: types.Type | None = types.float16) -> Any:
     """Parses a string such as `d(d,i)` into a Numba signature; `half` is the type of `e`."""
     match = re.fullmatch(r"(\w+)\((\w(?:,\w)*)\)", text)
     if match is None:
@@ -61,7 +61,7 @@ def with_arity(name: str, count: int, resolve: Callable[..., Any]) -> Any:
     return intrinsic(resolvers[count])
 
 
-def typed(name: str, cases: Mapping[str, Code], half: types.Type = types.float16) -> Any:
+def typed(name: str, cases: Mapping[str, Code], half: types.Type | None = types.float16) -> Any:
     """Returns an intrinsic with signatures such as `d(d,i)`: the one that matches the arguments exactly applies, else the last.
 
     Args:
@@ -90,30 +90,40 @@ def typed(name: str, cases: Mapping[str, Code], half: types.Type = types.float16
 class Library(Mapping[str, Any]):
     """The functions of a module of `numba.cuda` by their paths, such as `libdevice.sin`.
 
-    Each is made on first use: making the 300 of libdevice takes long.
+    The table is made when it is first looked at, and each function on first use: making the 300 of libdevice takes long.
 
     Args:
         module: name of the module.
-        entries: signature and code of each function, by name.
-        half: type of `e` in the signatures.
+        entries: returns the signature and code of each function, by name.
+        half: returns the type of `e` in the signatures.
     """
 
-    def __init__(self, module: str, entries: Mapping[str, tuple[str, Code]], half: types.Type = types.float16) -> None:
-        self._half = half
-        self._entries = {f"{module}.{name}": entry for name, entry in entries.items()}
+    def __init__(
+        self,
+        module: str,
+        entries: Callable[[], Mapping[str, tuple[str, Code]]],
+        half: Callable[[], types.Type | None] = lambda: types.float16,
+    ) -> None:
+        self._prefix, self._make, self._half = f"{module}.", entries, half
         self._made: dict[str, Any] = {}
+
+    @functools.cached_property
+    def _entries(self) -> Mapping[str, tuple[str, Code]]:
+        return self._make()
 
     def __getitem__(self, path: str) -> Any:
         if path not in self._made:
-            signature, code = self._entries[path]
-            self._made[path] = typed(f"cuda.{path}", {signature: code}, self._half)
+            if path not in self:
+                raise KeyError(path)
+            signature, code = self._entries[path.removeprefix(self._prefix)]
+            self._made[path] = typed(f"cuda.{path}", {signature: code}, self._half())
         return self._made[path]
 
     def __contains__(self, path: object) -> bool:
-        return path in self._entries
+        return isinstance(path, str) and path.startswith(self._prefix) and path.removeprefix(self._prefix) in self._entries
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return (self._prefix + name for name in self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)
