@@ -320,6 +320,99 @@ def test_every_function_of_numba_is_there():
     assert {f"fp16.{name}" for name in names} <= {*FUNCTIONS}
 
 
+# ---- CUDA's names, which numba-cuda has
+
+
+@simt.jit
+def directed(f, i8, out):
+    i = cuda.grid(1)
+    if i < f.size:
+        out[0, i] = cuda.fp16.__float2half_rz(f[i])
+        out[1, i] = cuda.fp16.__float2half_rd(f[i])
+        out[2, i] = cuda.fp16.__float2half_ru(f[i])
+        out[3, i] = cuda.fp16.__ll2half_rd(i8[i])
+        out[4, i] = cuda.fp16.__ll2half_ru(i8[i])
+        out[5, i] = cuda.fp16.__ll2half_rz(i8[i])
+
+
+def toward(value: np.ndarray, side: np.ndarray) -> np.ndarray:
+    """Numbers rounded to float16 towards a side, an infinity or zero, exactly."""
+    nearest = value.astype(H)
+    wide = nearest.astype(np.longdouble)
+    beyond = np.where(side == 0, abs(wide) > abs(value), (wide - value) * np.sign(side) < 0)
+    return np.where(beyond, np.nextafter(nearest, side.astype(H)), nearest)
+
+
+def test_directed_conversions():
+    f = samples(np.float32, 900)
+    i8 = np.resize(samples(np.int64, 300), f.size)
+    out = np.zeros((6, f.size), H)
+    run(directed, f, i8, out)
+    sides = [np.full(f.size, side) for side in (0.0, -np.inf, np.inf)]
+    wanted = [toward(f.astype(np.longdouble), side) for side in sides]
+    wanted += [toward(i8.astype(np.longdouble), sides[k]) for k in (1, 2, 0)]
+    assert_bits(out, np.array(wanted))
+
+
+@simt.jit
+def to_whole(x, i4, u8, i1):
+    i = cuda.grid(1)
+    if i < x.size:
+        i4[0, i] = cuda.fp16.__half2int_rn(x[i])
+        i4[1, i] = cuda.fp16.__half2int_rz(x[i])
+        i4[2, i] = cuda.fp16.__half2int_rd(x[i])
+        i4[3, i] = cuda.fp16.__half2int_ru(x[i])
+        i4[4, i] = cuda.fp16.__hisinf(x[i])
+        i4[5, i] = cuda.fp16.__half_as_ushort(x[i])
+        u8[i] = cuda.fp16.__half2ull_rz(x[i])
+        i1[i] = cuda.fp16.__half2char_rz(x[i])
+
+
+def test_conversions_to_integers_saturate():
+    """Infinities become the ends of the range, and a NaN 0, as in CUDA."""
+    x = HALVES
+    i4, u8, i1 = np.zeros((6, x.size), np.int32), np.zeros(x.size, np.uint64), np.zeros(x.size, np.int8)
+    run(to_whole, x, i4, u8, i1)
+    number = np.where(np.isnan(x), 0, x.astype(float))
+    ends = [float(np.iinfo(np.int32).min), float(np.iinfo(np.int32).max)]
+    wanted = [np.clip(way(number), *ends) for way in (np.rint, np.trunc, np.floor, np.ceil)]
+    np.testing.assert_array_equal(i4[:4], np.array(wanted).astype(np.int32))
+    np.testing.assert_array_equal(i4[4], np.where(np.isinf(x), np.sign(number), 0))
+    np.testing.assert_array_equal(i4[5], x.view(np.uint16))
+    finite = np.isfinite(x)
+    np.testing.assert_array_equal(u8[finite], np.maximum(np.trunc(number[finite]), 0).astype(np.uint64))
+    assert set(u8[np.isposinf(x)]) == {np.iinfo(np.uint64).max}
+    np.testing.assert_array_equal(i1, np.clip(np.trunc(number), -128, 127).astype(np.int8))
+
+
+@simt.jit
+def clamped(x, y, out, truth):
+    i = cuda.grid(1)
+    if i < x.size:
+        a, b = x[i], y[i]
+        out[0, i] = cuda.fp16.__hadd_sat(a, b)
+        out[1, i] = cuda.fp16.__hmul_sat(a, b)
+        out[2, i] = cuda.fp16.__hfma_sat(a, b, a)
+        out[3, i] = cuda.fp16.__hfma_relu(a, b, a)
+        out[4, i] = cuda.fp16.__hmax_nan(a, b)
+        out[5, i] = cuda.fp16.__hmin_nan(a, b)
+        out[6, i] = cuda.fp16.__ushort_as_half(np.uint16(i))
+        truth[0, i] = cuda.fp16.__hequ(a, b)
+        truth[1, i] = cuda.fp16.__hltu(a, b)
+        truth[2, i] = cuda.fp16.__hisnan(a)
+
+
+def test_clamped_and_unordered_functions():
+    x, y = np.ascontiguousarray(np.array(list(itertools.product(CORNERS, CORNERS))).T)
+    out, truth = np.zeros((7, x.size), H), np.zeros((3, x.size), bool)
+    run(clamped, x, y, out, truth)
+    total = fma(x, y, x)
+    wanted = [np.clip(np.where(np.isnan(value), 0, value), 0, 1) for value in (x + y, x * y, total)]
+    wanted += [np.maximum(total, 0), np.maximum(x, y), np.minimum(x, y), np.arange(x.size).astype(np.uint16).view(H)]
+    np.testing.assert_array_equal(out, np.array(wanted))
+    np.testing.assert_array_equal(truth, [~((x < y) | (x > y)), ~(x >= y), np.isnan(x)])
+
+
 # ---- places where a float16 may be
 
 FIXED = np.array([1.5, -0.1, np.inf], H)
