@@ -25,6 +25,7 @@ RUNS = [
     ("expectation.py", "--ranks 1 3 --rows 7 10007 --seconds 0.01", {"cpu"}),
     ("expectation.py", "--pairs --ranks 1 3 --rows 7 10007 --seconds 0.01", {"synknumba", "device memory"}),
     ("expcos.py", "--rows 7 10007 --seconds 0.01", {"synknumba: simt kernel", "numba: njit loop", "numpy"}),
+    ("first_launches.py", "--repeats 1 --kernels alphas saxpy", {"alphas", "saxpy"}),
     ("machines.py", "--ranks 2 --seconds 0.01 --repeats 1 --bytes 1e6", {"synknumba"}),
     ("minibatch.py", "--ranks 3 --rows 100 --columns 5 --batches 1 40 --seconds 0.01", {"synknumba", "numpy"}),
     ("montecarlo.py", "--ranks 1 3 --samples 7 1e4 --seconds 0.01", {"synknumba", "numba", "numpy"}),

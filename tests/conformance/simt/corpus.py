@@ -13,6 +13,7 @@ from tests.conformance.simt import (
     guards,
     matrices,
     numerics,
+    programs,
     scans,
     shared_arrays,
     shuffles,
@@ -43,6 +44,7 @@ MODULES = (
     stencils,
     numerics,
     grids,
+    programs,
 )
 
 

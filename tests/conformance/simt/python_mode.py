@@ -23,6 +23,7 @@ from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.storage import SMEM
 from synknumba.simt._library.atomics import ATOMICS
 from synknumba.simt._library.intrinsics import FAR
+from synknumba.simt._library.math import MATH
 from synknumba.simt._library.operations import SIZES
 from synknumba.simt._library.slots import MARGIN
 from tests.conformance.simt.model import Module, with_fields
@@ -106,6 +107,9 @@ def _stand_in(name: str, value: Any, made: dict[FunctionType, FunctionType]) -> 
     for word, function in ATOMICS.items():
         if value is function:
             return getattr(FakeCUDAAtomic(), word)
+    for function, replacement in MATH.items():
+        if value is replacement:
+            return function
     if type(value).__name__ == "_Intrinsic" and hasattr(MODULE, name.removeprefix("_k_")):
         return getattr(MODULE, name.removeprefix("_k_"))
     if isinstance(value, Dispatcher):
