@@ -29,6 +29,7 @@ from synknumba.simt._frontend.syntax import walk
 from synknumba.simt._library import bfloat16, float16
 from synknumba.simt._machine.cache import CacheInfo, KernelCache
 from synknumba.simt._machine.codegen import Compiled, compile_launch, jit_problem
+from synknumba.simt._machine.compilation import compilation
 
 Dim3 = tuple[int, int, int]
 
@@ -405,6 +406,7 @@ class Kernel:
                 f"{what}, which Numba cannot pass to a kernel; pass NumPy arrays, numbers, and tuples of them"
             ) from error
 
+    @compilation()
     def _compile(self, kinds: Signature, block: Dim3 | None, key: str) -> Compiled:
         argtypes = dict(zip(self._program.params, kinds, strict=True))
         refuse_arguments(self._program.code.source, argtypes)
