@@ -17,6 +17,7 @@ from synknumba.simt._frontend.syntax import place, read_names, statements
 from synknumba.simt._frontend.thread_code import DeviceFunction, ThreadCode
 from synknumba.simt._library.operations import LINEAR, STATE
 from synknumba.simt._library.runtime import HELPERS
+from synknumba.simt._machine.codegen import make_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,9 @@ def _compile_device(device: DeviceFunction, options: Options) -> Any:
             body = statements(f"{LINEAR} = {NONNEG}({LINEAR_TEXT})", code.source.tree) + body
         params = [*(STATE if code.uses_state else ()), *code.params]
         function = define_function(device.name, params, body, HELPERS, code.source)
-        compiled[key] = options.njit(function, forceinline=not device.is_recursive)
+        dispatcher = options.njit(function, forceinline=not device.is_recursive)
+        # A recursive function is called through an address, so that it needs machine code of its own.
+        compiled[key] = dispatcher if device.is_recursive else make_device(dispatcher)
         function.__globals__.update(with_devices(code, options))  # last, as a recursive function finds itself
     return compiled[key]
 

@@ -23,6 +23,7 @@ from llvmlite import binding as llvm
 from numba.core import config, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, CompileResult
+from numba.core.environment import lookup_environment
 
 from synknumba.simt._machine.vector_math import with_vector_math
 
@@ -80,6 +81,9 @@ def note_loops(text: str, vectors: int) -> str:
 # Numba's prefix for calls resolved at run time, such as recursive ones.
 _UNRESOLVED = ".numba.unresolved$"
 
+# Numba's prefix for the variable that holds the address of a function's environment, its Python objects.
+_ENVIRONMENT = "_ZN08NumbaEnv"
+
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
@@ -113,6 +117,12 @@ class KernelLibrary(JITCodeLibrary):
             if function.linkage is llvm.Linkage.internal and not function.is_declaration:
                 function.name = f"{self.name}.{function.name}"
 
+    def _finalize_final_module(self) -> None:
+        super()._finalize_final_module()
+        for variable in self._final_module.global_variables:
+            if variable.name.startswith(_ENVIRONMENT) and (environment := lookup_environment(variable.name)) is not None:
+                self._codegen.set_env(variable.name, environment)
+
     def bound_to_process(self) -> str | None:
         """Returns the reason why the code is valid in this process only; None if it can be stored."""
         if self.has_dynamic_globals:
@@ -120,6 +130,43 @@ class KernelLibrary(JITCodeLibrary):
         if any(variable.name.startswith(_UNRESOLVED) for variable in self._final_module.global_variables):
             return "it calls a function that is compiled with it, such as a recursive one"
         return None
+
+
+class _WithoutEnvironments:
+    """Numba's code generator for a library without machine code, in which no environment can be set."""
+
+    def __init__(self, codegen: Any) -> None:
+        self._codegen = codegen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._codegen, name)
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Does nothing: the library of a kernel sets the environments of the functions that it has taken over."""
+
+
+@final
+class DeviceLibrary(JITCodeLibrary):
+    """Code library of a device function: LLVM code alone, which kernels take over.
+
+    Each function has been through LLVM's function passes, as kernels have: without them, `a * b + c` would be fused elsewhere.
+    """
+
+    @property
+    def codegen(self) -> Any:
+        """Numba's code generator."""
+        return _WithoutEnvironments(self._codegen)
+
+    def _optimize_final_module(self) -> None:
+        """Leaves the optimisation of modules to kernels."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """Returns 0, since nothing is loaded."""
+        return 0
 
 
 class _KernelCompiler(Compiler):
@@ -130,6 +177,21 @@ class _KernelCompiler(Compiler):
         library.enable_object_caching()
         self.state.library = library
         return super().define_pipelines()
+
+
+class _DeviceCompiler(Compiler):
+    """Numba's compiler, emitting into a `DeviceLibrary`."""
+
+    def define_pipelines(self) -> Any:
+        self.state.library = DeviceLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        return super().define_pipelines()
+
+
+def make_device(dispatcher: Any) -> Any:
+    """Returns the dispatcher of a device function, changed so that it compiles to LLVM code for kernels only."""
+    dispatcher.targetoptions |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    dispatcher._compiler.pipeline_class = _DeviceCompiler  # noqa: SLF001
+    return dispatcher
 
 
 def compile_launch(dispatcher: Any, text: str, argtypes: tuple[types.Type, ...], key: str) -> Compiled:

@@ -3,9 +3,9 @@
 CPython's collector walks the objects of the compiler again and again and finds next to nothing, as they live to the end of the
 compilation.
 
-Numba's type inference asks for the signature of an operator at each use and in each of its rounds, and tries all definitions of
-the operator each time: for one kernel of ours 6,000 times. They are asked for once here. Only signatures of `types.Function` are
-kept, Numba's own functions, and no failures; the table ends with the compilation, so that what a program registers later counts.
+Numba's type inference asks for the signature of an operator at each use and in each of its rounds, and tries all definitions
+each time: for one kernel of ours 6,000 times. They are asked for once here. Only signatures of Numba's own functions are kept
+(`types.Function`), and no failures; the table ends with the compilation, so that what a program registers later counts.
 """
 
 import gc
