@@ -17,6 +17,7 @@ from numba.core.typed_passes import NopythonTypeInference
 
 from synknumba.simt._frontend.frame_space import with_frame_space
 from synknumba.simt._library import bfloat16, float16
+from synknumba.simt._frontend.passes import with_fewer_passes
 
 TypeMap = Mapping[str, types.Type]
 
@@ -83,8 +84,7 @@ class _TypesOnly(compiler.CompilerBase):  # type: ignore[misc]
         manager.passes += compiler.DefaultPassBuilder.define_untyped_pipeline(self.state).passes
         manager.add_pass(NopythonTypeInference, "type inference")
         manager.add_pass(_StopAfterTypes, "stop")
-        manager.finalize()
-        return [manager]
+        return [with_fewer_passes(manager)]
 
 
 @with_frame_space

@@ -25,6 +25,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, CompileResult
 from numba.core.environment import lookup_environment
 
+from synknumba.simt._frontend.passes import with_fewer_passes
 from synknumba.simt._machine.vector_math import with_vector_math
 
 # The multipliers 0xD2511F53 and 0xCD9E8D57 identify Philox. LLVM may express one as the other plus a difference.
@@ -176,7 +177,7 @@ class _KernelCompiler(Compiler):
         library = KernelLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
         library.enable_object_caching()
         self.state.library = library
-        return super().define_pipelines()
+        return [with_fewer_passes(manager) for manager in super().define_pipelines()]
 
 
 class _DeviceCompiler(Compiler):
@@ -184,7 +185,7 @@ class _DeviceCompiler(Compiler):
 
     def define_pipelines(self) -> Any:
         self.state.library = DeviceLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
-        return super().define_pipelines()
+        return [with_fewer_passes(manager) for manager in super().define_pipelines()]
 
 
 def make_device(dispatcher: Any) -> Any:

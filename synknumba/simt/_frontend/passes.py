@@ -1,0 +1,61 @@
+"""Numba's passes over a function, without those that have nothing to do in most kernels.
+
+Inlining of closures and rewrites after type inference take a twentieth of a first launch, to find nothing: kernels rarely have
+lists or array expressions, and functions inside them have been inlined before.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from numba.core import ir, types
+from numba.core.compiler_machinery import PassManager, register_pass
+from numba.core.typed_passes import NopythonRewrites
+from numba.core.untyped_passes import InlineClosureLikes
+
+
+def with_fewer_passes(manager: PassManager) -> PassManager:
+    """Returns the pass manager, with the passes of this module in place of Numba's."""
+    manager.passes[:] = [(_REPLACED.get(one, one), text) for one, text in manager.passes]
+    manager.finalize()
+    return manager
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _InlineClosures(InlineClosureLikes):  # type: ignore[misc]
+    """Numba's inlining of closures and of lists that become arrays, for functions that have either."""
+
+    _name = "synknumba_inline_closures"
+
+    def run_pass(self, state: Any) -> bool:
+        has_either = any(assigned.value.op in {"make_function", "build_list"} for assigned in _assigned_expressions(state))
+        return has_either and super().run_pass(state)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Rewrites(NopythonRewrites):  # type: ignore[misc]
+    """Numba's rewrites after type inference: array expressions, lists of constants, fields that a variable names."""
+
+    _name = "synknumba_rewrites"
+
+    def run_pass(self, state: Any) -> bool:
+        has_names = any(isinstance(kind, types.StringLiteral) for kind in state.typemap.values())
+        needed = has_names or any(_may_be_rewritten(assigned, state.typemap) for assigned in _assigned_expressions(state))
+        return needed and super().run_pass(state)
+
+
+def _may_be_rewritten(assigned: Any, typemap: Mapping[str, Any]) -> bool:
+    value = assigned.value
+    if value.op == "call":
+        called = getattr(typemap[value.func.name], "typing_key", None)
+        return type(called).__name__ in {"ufunc", "DUFunc"}  # the second is Numba's, slow to import
+    return value.op == "build_list" or (
+        value.op in {"binop", "unary"} and isinstance(typemap[assigned.target.name], types.Array)
+    )
+
+
+def _assigned_expressions(state: Any) -> Iterator[Any]:
+    for block in state.func_ir.blocks.values():
+        yield from (assigned for assigned in block.find_insts(ir.Assign) if isinstance(assigned.value, ir.Expr))
+
+
+_REPLACED = {InlineClosureLikes: _InlineClosures, NopythonRewrites: _Rewrites}
