@@ -22,6 +22,9 @@ def flatten(body: list[ast.stmt]) -> tuple[list[ast.stmt], frozenset[str]]:
         return body, frozenset()
     flat = set()
     for axis in AXES:
+        if not count_names(body, BLOCK[axis]) and not count_names(body, THREAD[axis]):
+            flat.add(axis)
+            continue
         folder = _Folder(axis)
         folded = [folder.visit(copy.deepcopy(statement)) for statement in body]
         if not count_names(folded, BLOCK[axis]) and count_names(folded, THREAD[axis]) == folder.count:
@@ -35,15 +38,15 @@ class _Folder(ast.NodeTransformer):
 
     def __init__(self, axis: str) -> None:
         self.count = 0
-        thread, block, size = THREAD[axis], BLOCK[axis], BLOCK_SIZE[axis]
-        products = (f"{block} * {size}", f"{size} * {block}")
-        self._thread = thread
-        self._places = {text for product in products for text in (f"{product} + {thread}", f"{thread} + {product}")}
+        self._thread, self._factors = THREAD[axis], {BLOCK[axis], BLOCK_SIZE[axis]}
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        if isinstance(node.op, ast.Add) and ast.unparse(node) in self._places:
-            self.count += 1
-            return ast.copy_location(load(self._thread), node)
+        match node:
+            case ast.BinOp(ast.BinOp(ast.Name(one), ast.Mult(), ast.Name(other)), ast.Add(), ast.Name(thread)) | ast.BinOp(
+                ast.Name(thread), ast.Add(), ast.BinOp(ast.Name(one), ast.Mult(), ast.Name(other))
+            ) if thread == self._thread and {one, other} == self._factors:
+                self.count += 1
+                return ast.copy_location(load(thread), node)
         return self.generic_visit(node)
 
 

@@ -200,6 +200,7 @@ class _Emitter:
         """Emits consecutive statements; at the `top` they run once per block, and nothing after them."""
         out: list[ast.stmt] = []
         pending: list[ast.stmt] = []
+        gone = False  # whether some threads may have exited in the pending statements
         done = 0
         for position, statement in enumerate(body):
             behind = body[position + 1 :]
@@ -209,14 +210,13 @@ class _Emitter:
             if update is not None:
                 out += self.regions.region(update.body, active) + update.swap(statement)
                 self.swapped.update(update.arrays)
-                pending, done = [], position + 1 + update.count
+                pending, gone, done = [], False, position + 1 + update.count
                 continue
             if self._stands_alone(statement, active):
                 out += self.regions.region(pending, active)
-                pending = []
+                pending, gone = [], False
                 out += self._alone(statement, active, trailing=top and all(map(_does_nothing, behind)))
                 continue
-            gone = has_exit(pending)
             splits = self._synchronised and not top
             if (gone and (splits or synchronises(behind))) or (splits and self.regions.must_wait(statement, pending)):
                 # Where some threads may have exited, the next statements form a region of their own for the remaining threads.
@@ -228,6 +228,7 @@ class _Emitter:
                     return out + prefix
             if gone or not self._is_turned(statement):
                 pending.append(statement)
+                gone = gone or has_exit([statement])
             else:
                 out += self.regions.region(pending, active)
                 out += self._turned(statement, active)

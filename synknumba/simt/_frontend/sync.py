@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from synknumba.simt._frontend.source import Source
-from synknumba.simt._frontend.syntax import assign, call, call_name, load, one_or_tuple, place, read_names, store, walk
+from synknumba.simt._frontend.syntax import (
+    assign,
+    call,
+    call_name,
+    load,
+    one_or_tuple,
+    place,
+    read_names,
+    store,
+    walk_statements,
+)
 from synknumba.simt._library.synchronisation import (
     BARRIER_KINDS,
     BARRIER_PREFIX,
@@ -82,12 +92,12 @@ def is_operand(name: str) -> bool:
 
 def synchronises(nodes: ast.AST | Iterable[ast.AST]) -> bool:
     """Returns whether the trees contain a barrier or a collective."""
-    return any(barrier_kind(node) or collective_of(node) for node in walk(nodes))
+    return any(barrier_kind(node) or collective_of(node) for node in walk_statements(nodes))
 
 
 def waits_for(nodes: ast.AST | Iterable[ast.AST], kind: BarrierKind) -> bool:
     """Returns whether the trees contain a barrier of this kind; a vote counts as a block barrier."""
-    for node in walk(nodes):
+    for node in walk_statements(nodes):
         found = collective_of(node)
         if barrier_kind(node) == kind or (kind == "block" and found is not None and found.operation.is_vote):
             return True
