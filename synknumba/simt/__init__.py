@@ -24,3 +24,4 @@ from synknumba.simt._debugger.check import check as check
 from synknumba.simt._debugger.debug import debug as debug
 from synknumba.simt._kernel import Kernel as Kernel
 from synknumba.simt._kernel import jit as jit
+from synknumba.simt._standins.replace import as_cuda as as_cuda

@@ -285,7 +285,9 @@ class Kernel:
     def _prepared(self, arg: Any) -> Any:
         for extension in reversed(self.extensions):
             _, arg = extension.prepare_args(typeof(arg), arg, stream=0, retr=[])
-        if type(arg).__module__ != "numba.cuda.args":
+        if hasattr(arg, "simt_values"):  # of a stand-in for an array in a GPU's memory
+            return arg.simt_values
+        if type(arg).__module__ not in _TRANSFERS:
             return arg
         # cuda.In, cuda.Out and cuda.InOut. An In argument is copied, as a GPU does not copy writes to it back.
         return copy.copy(arg.value) if type(arg).__name__ == "In" else arg.value
@@ -466,6 +468,9 @@ class Kernel:
         )
 
 
+# Modules of the classes `cuda.In`, `cuda.Out` and `cuda.InOut`.
+_TRANSFERS = ("numba.cuda.args", "numba_cuda_mlir.numba_cuda.args")
+
 # Classes of arguments that `coerce` need not unwrap.
 _AS_THEY_ARE = _PLAIN_SCALARS | {np.ndarray, np.void}
 
@@ -510,13 +515,18 @@ def jit(function: Any = None, /, **options: Any) -> Any:
     Returns:
         The kernel; a decorator if `function` is not a function.
     """
+    return decorated_as(Kernel, function, **options)
+
+
+def decorated_as(kind: type[Kernel], function: Any, /, **options: Any) -> Any:
+    """Returns what `jit` returns, with kernels of this class."""
     if isinstance(function, Kernel):
-        return function if not options else jit(function.py_func, **options)
+        return function if not options else decorated_as(kind, function.py_func, **options)
     if is_device_function(function):
-        return jit(function.py_func, **{**getattr(function, "targetoptions", {}), **options})
+        return decorated_as(kind, function.py_func, **{**getattr(function, "targetoptions", {}), **options})
     wrapped = getattr(function, "__wrapped__", None)  # of a kernel decorated by synk.parallel
     if isinstance(wrapped, FunctionType) and not isinstance(function, FunctionType):
-        return jit(wrapped, **options)
+        return decorated_as(kind, wrapped, **options)
     signatures = () if isinstance(function, FunctionType) else parse_signatures(function)
     extensions, device = options.get("extensions") or (), options.get("device", False)
     cache = as_flag(options.get("cache", True), "cache of simt.jit")
@@ -524,7 +534,7 @@ def jit(function: Any = None, /, **options: Any) -> Any:
     def decorate(decorated: Any) -> Kernel:
         plain = decorated.py_func if is_device_function(decorated) else decorated
         keep_text(plain)
-        return Kernel(plain, _options(options), signatures, extensions, cache, device)
+        return kind(plain, _options(options), signatures, extensions, cache, device)
 
     return decorate(function) if isinstance(function, FunctionType) else decorate
 

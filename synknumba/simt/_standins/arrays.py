@@ -1,0 +1,339 @@
+"""Arrays that behave like those of `numba.cuda` in a GPU's memory, and lie in the host's.
+
+A `DeviceArray` has the methods of Numba's device arrays and no others: like theirs, it is no NumPy array, so a program that
+computes with one before copying it back fails here too. Transfers are copies, as to and from a GPU.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from numba import typeof
+from numba.core import types
+
+from synknumba._errors import DeviceError
+
+HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+# Of new memory, whose content is undefined: a float is then NaN and an integer −1, where the host's new memory is mostly 0.
+_UNSET = 0xFF
+
+
+@final
+class DeviceArray:
+    """A stand-in for `numba.cuda.cudadrv.devicearray.DeviceNDArray`.
+
+    Args:
+        values: the elements, in host memory that nothing else uses, or a view of another device array's.
+        stream: the stream it is bound to, which changes nothing.
+    """
+
+    __cuda_memory__ = True
+    __cuda_ndarray__ = True
+
+    def __init__(self, values: HostArray, stream: Any = 0) -> None:
+        self.simt_values, self.stream = values, stream
+
+    def __repr__(self) -> str:
+        """Returns shape and dtype, which cost no transfer."""
+        return f"<simt device array, shape {self.shape}, {self.dtype}>"
+
+    # ---- what it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of elements along each axis."""
+        return self.simt_values.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next along each axis."""
+        return self.simt_values.strides
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.simt_values.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.simt_values.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.simt_values.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.simt_values.nbytes
+
+    @property
+    def flags(self) -> Any:
+        """Layout, as NumPy describes it."""
+        return self.simt_values.flags
+
+    @property
+    def alloc_size(self) -> int:
+        """Bytes from the first element to the last."""
+        low, high = np.lib.array_utils.byte_bounds(self.simt_values)
+        return int(high - low)
+
+    @property
+    def _numba_type_(self) -> types.Type:
+        return typeof(self.simt_values)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:  # noqa: PLW3201  # the protocol's name
+        told = self.simt_values.__array_interface__
+        return {**{name: told[name] for name in ("shape", "typestr", "data", "strides")}, "stream": None, "version": 3}
+
+    def is_c_contiguous(self) -> bool:
+        """Returns whether the elements lie in C order."""
+        return self.simt_values.flags.c_contiguous
+
+    def is_f_contiguous(self) -> bool:
+        """Returns whether the elements lie in Fortran order."""
+        return self.simt_values.flags.f_contiguous
+
+    def __len__(self) -> int:
+        return len(self.simt_values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[place] for place in range(len(self)))
+
+    # ---- transfers
+
+    def copy_to_host(self, ary: HostArray | None = None, stream: Any = 0) -> HostArray:
+        """Returns a copy of the elements, in `ary` if given."""
+        del stream
+        if any(step < 0 for step in self.strides):
+            raise NotImplementedError(f"D->H copy not implemented for negative strides: {self.strides}")  # as Numba
+        if ary is None:
+            return self.simt_values.copy("K")
+        _check_compatible(self.simt_values, ary, order=True)
+        np.copyto(ary, self.simt_values.reshape(ary.shape))
+        return ary
+
+    def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+        """Copies an array of the host, or another device array, into this one."""
+        del stream
+        given = host_values(ary)
+        if given.size:
+            _check_one_buffer(self.simt_values)
+            _check_compatible(self.simt_values, given)
+            np.copyto(self.simt_values, given.reshape(self.shape))
+
+    def get_ipc_handle(self) -> Any:
+        """Raises DeviceError: no other process can open the memory."""
+        raise DeviceError("get_ipc_handle() shares a GPU's memory with another process; it needs a GPU")
+
+    def bind(self, stream: Any = 0) -> "DeviceArray":
+        """Returns the array, bound to a stream."""
+        return DeviceArray(self.simt_values, stream)
+
+    # ---- views and elements
+
+    def getitem(self, item: Any, stream: Any = 0) -> Any:
+        """Returns `self[item]`."""
+        del stream
+        return self[item]
+
+    def setitem(self, key: Any, value: Any, stream: Any = 0) -> None:
+        """Does `self[key] = value`."""
+        del stream
+        self[key] = value
+
+    def __getitem__(self, item: Any) -> Any:
+        _check_basic(item)
+        part = self.simt_values[item]
+        return DeviceArray(part, self.stream) if isinstance(part, np.ndarray) else part
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _check_basic(key)
+        self.simt_values[key] = host_values(value)
+
+    def reshape(self, *shape: Any, order: str = "C") -> "DeviceArray":
+        """Returns a view of another shape; raises NotImplementedError where that needs a copy."""
+        made = self.simt_values.reshape(*shape, order=order)  # type: ignore[call-overload]
+        if not np.shares_memory(made, self.simt_values) and self.size:
+            raise NotImplementedError("reshape would require copy")  # Numba's words
+        return DeviceArray(made, self.stream)
+
+    def ravel(self, order: str = "C", stream: Any = 0) -> "DeviceArray":
+        """Returns a view with one axis."""
+        del stream
+        return self.reshape(-1, order=order)
+
+    def view(self, dtype: Any) -> "DeviceArray":
+        """Returns a view of the same bytes as another type."""
+        return DeviceArray(self.simt_values.view(dtype), self.stream)
+
+    def squeeze(self, axis: Any = None, stream: Any = 0) -> "DeviceArray":
+        """Returns a view without axes of length one."""
+        del stream
+        return DeviceArray(self.simt_values.squeeze(axis), self.stream)
+
+    def transpose(self, axes: Any = None) -> "DeviceArray":
+        """Returns the transposed array, a copy like that of Numba."""
+        if axes and tuple(axes) == tuple(range(self.ndim)):
+            return self
+        if self.ndim != 2:
+            raise NotImplementedError("transposing a non-2D DeviceNDArray isn't supported")  # Numba's words
+        return DeviceArray(self.simt_values.T.copy(), self.stream)
+
+    T = property(transpose)
+
+    def split(self, section: int, stream: Any = 0) -> Iterator["DeviceArray"]:
+        """Yields views of `section` elements; the last may be shorter."""
+        del stream
+        if self.ndim != 1:
+            raise ValueError("only support 1d array")  # Numba's words
+        for part in range(math.ceil(self.size / section)):
+            yield self[part * section : (part + 1) * section]
+
+
+class MappedArray(np.ndarray[Any, np.dtype[Any]]):
+    """A stand-in for arrays that host and GPU see both: a NumPy array with the transfers of a device array."""
+
+    def copy_to_host(self, ary: HostArray | None = None, stream: Any = 0) -> HostArray:
+        """Returns a copy of the elements, in `ary` if given."""
+        return DeviceArray(self.view(np.ndarray)).copy_to_host(ary, stream)
+
+    def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+        """Copies an array into this one."""
+        DeviceArray(self.view(np.ndarray)).copy_to_device(ary, stream)
+
+
+def host_values(array: Any) -> Any:
+    """Returns the elements of a device array as a NumPy array that shares its memory; other values as they are."""
+    return array.simt_values if isinstance(array, DeviceArray) else array
+
+
+def is_cuda_array(obj: Any) -> bool:
+    """Returns whether an object has a CUDA array interface."""
+    return hasattr(obj, "__cuda_array_interface__")
+
+
+def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
+    """Returns an array with a CUDA array interface as a device array that shares its memory."""
+    del sync
+    if not is_cuda_array(obj):
+        raise TypeError("*obj* doesn't implement the cuda array interface.")  # Numba's words
+    return from_cuda_array_interface(obj.__cuda_array_interface__, obj)
+
+
+def from_cuda_array_interface(desc: Any, owner: Any = None, sync: bool = True) -> DeviceArray:
+    """Returns the device array that an interface describes; its memory must be the host's, as that of every stand-in is."""
+    del sync
+    values = owner.simt_values if isinstance(owner, DeviceArray) else getattr(owner, "simt_values", None)
+    if values is None:
+        raise DeviceError(f"the array of shape {tuple(desc['shape'])} lies in a GPU's memory, and kernels run on cores: copy it")
+    return DeviceArray(values)
+
+
+# ---- making them
+
+
+def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0) -> DeviceArray:
+    """Returns a new device array; its content is undefined, and no zeros."""
+    return DeviceArray(_new(shape, dtype, strides, order), stream)
+
+
+def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
+    """Returns a new device array of an array's shape, dtype and order."""
+    return DeviceArray(_like(ary), stream)
+
+
+def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | None = None) -> DeviceArray:
+    """Returns a copy of an array or a structured scalar; a device array as it is."""
+    if to is None:
+        if is_cuda_array(obj):
+            return as_cuda_array(obj)
+        values = np.asarray(obj)
+        _check_one_buffer(values)
+        to = device_array_like(values, stream)
+    if copy:
+        to.copy_to_device(np.asarray(host_values(obj)), stream)
+    return to
+
+
+def pinned_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> HostArray:
+    """Returns a new NumPy array."""
+    return _new(shape, dtype, strides, order)
+
+
+def pinned_array_like(ary: Any) -> HostArray:
+    """Returns a new NumPy array of an array's shape, dtype and order."""
+    return _like(ary)
+
+
+def mapped_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", **_options: Any) -> MappedArray:
+    """Returns a new array that the program and kernels see; for `mapped_array` and `managed_array`."""
+    return _new(shape, dtype, strides, order).view(MappedArray)
+
+
+def mapped_array_like(ary: Any, **_options: Any) -> MappedArray:
+    """Returns a new array of an array's shape, dtype and order that the program and kernels see."""
+    return _like(ary).view(MappedArray)
+
+
+@contextlib.contextmanager
+def pinned(*arrays: HostArray) -> Iterator[None]:
+    """A context in which a GPU could copy the arrays without waiting."""
+    del arrays
+    yield
+
+
+@contextlib.contextmanager
+def mapped(*arrays: HostArray, stream: Any = 0) -> Iterator[Any]:
+    """A context with device arrays that share the memory of host arrays: one, or a list of them."""
+    made = [DeviceArray(array, stream) for array in arrays]
+    yield made[0] if len(made) == 1 else made
+
+
+def _new(shape: Any, dtype: Any, strides: Any = None, order: Any = "C") -> HostArray:
+    shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    dtype = np.dtype(dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if strides is not None:
+        strides = (strides,) if isinstance(strides, int) else tuple(strides)
+        nbytes = sum((size - 1) * step for size, step in zip(shape, strides, strict=True)) + dtype.itemsize
+    return np.ndarray(shape, dtype, np.full(max(nbytes, 0), _UNSET, np.uint8).data, strides=strides, order=order)
+
+
+def _like(ary: Any) -> HostArray:
+    values = host_values(ary)
+    return _new(values.shape, values.dtype, np.empty_like(values, subok=False).strides if values.size else None)
+
+
+def _check_one_buffer(array: HostArray) -> None:
+    """Raises ValueError for an array with gaps, which is no single transfer; broadcast arrays are compared by their core."""
+    core = array[tuple(0 if step == 0 else slice(None) for step in array.strides)]
+    if not (core.flags.c_contiguous or core.flags.f_contiguous):
+        raise ValueError(
+            "Array contains non-contiguous buffer and cannot be transferred as a single memory region. Please ensure contiguous "
+            "buffer with numpy .ascontiguousarray()"
+        )  # Numba's words
+
+
+def _check_compatible(one: HostArray, other: HostArray, *, order: bool = False) -> None:
+    """Raises TypeError or ValueError for arrays of which one cannot be copied to the other, as Numba does."""
+    if one.dtype != other.dtype:
+        raise TypeError(f"incompatible dtype: {one.dtype} vs. {other.dtype}")
+    one, other = one.squeeze(), other.squeeze()
+    if one.shape != other.shape:
+        raise ValueError(f"incompatible shape: {one.shape} vs. {other.shape}")
+    if order and one.size and one.strides != other.strides:
+        raise ValueError(f"incompatible strides: {one.strides} vs. {other.strides}")
+
+
+def _check_basic(item: Any) -> None:
+    """Raises TypeError for an index by an array or a list, which device arrays do not have."""
+    for part in item if isinstance(item, tuple) else (item,):
+        if not isinstance(part, (int, np.integer, slice, type(Ellipsis), str)):
+            raise TypeError(f"a device array takes integers and slices as indices, not a {type(part).__name__}")

@@ -1,0 +1,175 @@
+"""`as_cuda`: `numba.cuda` on a machine without a GPU, by replacing what a GPU would be needed for.
+
+The members of the modules that programs hold, `numba.cuda` and `numba_cuda_mlir.cuda`, are replaced, and those of the modules
+that define them; so a program that has imported `cuda` before is served too, and one that has imported `cuda.jit` is not.
+Kernels that the real `cuda.jit` has decorated before are launched on cores by a method of their class.
+"""
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, final
+from unittest import mock
+
+from synknumba._errors import DeviceError, KernelError
+from synknumba.simt._debugger.check import check as checked
+from synknumba.simt._frontend.scope import cuda_module
+from synknumba.simt._kernel import Kernel, decorated_as
+from synknumba.simt._standins import arrays, device
+
+_MLIR = "numba_cuda_mlir"
+
+# Where what programs ask for is defined, and where it is found; below each package.
+_PACKAGES = ("numba.cuda", f"{_MLIR}.cuda", f"{_MLIR}.numba_cuda")
+_MODULES = ("", ".api", ".decorators", ".device_init", ".cudadrv.devices", ".cudadrv.devicearray")
+_DISPATCHERS = (("numba.cuda.dispatcher", "CUDADispatcher"), (f"{_MLIR}.descriptor", "MLIRDispatcher"))
+
+_STAND_INS: dict[str, Any] = {
+    # memory
+    "DeviceNDArray": arrays.DeviceArray,
+    "as_cuda_array": arrays.as_cuda_array,
+    "device_array": arrays.device_array,
+    "device_array_like": arrays.device_array_like,
+    "from_cuda_array_interface": arrays.from_cuda_array_interface,
+    "is_cuda_array": arrays.is_cuda_array,
+    "is_cuda_ndarray": lambda obj: isinstance(obj, arrays.DeviceArray),
+    "managed_array": arrays.mapped_array,
+    "mapped": arrays.mapped,
+    "mapped_array": arrays.mapped_array,
+    "mapped_array_like": arrays.mapped_array_like,
+    "pinned": arrays.pinned,
+    "pinned_array": arrays.pinned_array,
+    "pinned_array_like": arrays.pinned_array_like,
+    "to_device": arrays.to_device,
+    "auto_device": lambda obj, stream=0, copy=True, **_options: (arrays.to_device(obj, stream, copy), True),
+    # streams and events
+    "default_stream": device.Stream,
+    "event": device.Event,
+    "event_elapsed_time": device.event_elapsed_time,
+    "external_stream": lambda _ptr: device.Stream(),
+    "legacy_default_stream": device.Stream,
+    "per_thread_default_stream": device.Stream,
+    "stream": device.Stream,
+    "synchronize": lambda: None,
+    # devices
+    "close": lambda: None,
+    "cuda_error": lambda: None,
+    "current_context": device.current_context,
+    "defer_cleanup": device.nothing,
+    "detect": device.detect,
+    "get_context": device.current_context,
+    "get_current_device": lambda: device.DEVICE,
+    "gpus": device.GPUS,
+    "is_available": lambda: True,
+    "is_bfloat16_supported": lambda: True,
+    "is_float16_supported": lambda: True,
+    "is_supported_version": lambda: True,
+    "list_devices": lambda: device.GPUS,
+    "profile_start": lambda: None,
+    "profile_stop": lambda: None,
+    "profiling": device.nothing,
+    "require_context": lambda function: function,
+    "reset": lambda: None,
+    "select_device": device.select_device,
+}
+
+_NEEDS_A_GPU = {
+    "compile": "compiles to PTX",
+    "compile_all": "compiles to PTX",
+    "compile_cubin": "compiles to machine code of a GPU",
+    "compile_for": "compiles to PTX",
+    "compile_for_current_device": "compiles to PTX",
+    "compile_mlir": "compiles to MLIR",
+    "compile_ptx": "compiles to PTX",
+    "compile_ptx_for_current_device": "compiles to PTX",
+    "declare_device": "links CUDA C or PTX",
+    "open_ipc_array": "opens the memory of a GPU",
+    "set_memory_manager": "manages the memory of a GPU",
+}
+
+
+@final
+class CheckedKernel(Kernel):
+    """A kernel whose launches run under `simt.check`."""
+
+    def __getitem__(self, config: Any) -> Any:
+        self._must_be_a_kernel()
+        return checked(self)[config]
+
+    def forall(self, n: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Any:
+        """Returns a checked launcher with at least `n` threads."""
+        self._must_be_a_kernel()
+        return checked(self).forall(n, tpb, stream, sharedmem)
+
+
+@contextlib.contextmanager
+def as_cuda(*, check: bool = False) -> Iterator[None]:
+    """Context in which programs written for `numba.cuda` run without a GPU.
+
+    Within it, `cuda.jit` of Numba, numba-cuda and numba-cuda-mlir is `simt.jit`; `to_device`, `device_array` and the like make
+    arrays in host memory, which kernels see and which are copied as to and from a GPU; streams, events, contexts and devices do
+    nothing. What needs a GPU, such as `cuda.compile_ptx`, raises `DeviceError`. It concerns the whole process, not one thread.
+
+    Args:
+        check: whether every launch runs under `simt.check`, which raises the errors that it finds, and is slow.
+
+    Raises:
+        DeviceError: `numba.cuda` cannot be imported, or is Numba's simulator.
+    """
+    with contextlib.ExitStack() as replaced:
+        for owner, name, value in _replacements(CheckedKernel if check else Kernel):
+            replaced.enter_context(mock.patch.object(owner, name, value))
+        yield
+
+
+def _replacements(kind: type[Kernel]) -> Iterator[tuple[Any, str, Any]]:
+    """Yields a module or class, the name of a member, and what replaces it."""
+    members = {
+        **_STAND_INS,
+        **{name: _refuses(name, reason) for name, reason in _NEEDS_A_GPU.items()},
+        "jit": functools.partial(_jit, kind),
+    }
+    modules = _modules()
+    for module in modules:
+        for name in members.keys() & vars(module).keys():
+            yield module, name, members[name]
+
+    @functools.cache
+    def kernel_of(dispatcher: Any) -> Kernel:
+        made: Kernel = decorated_as(kind, dispatcher)
+        return made
+
+    for module_name, class_name in _DISPATCHERS:
+        if module_name in sys.modules:
+            dispatcher = getattr(sys.modules[module_name], class_name)
+            yield dispatcher, "__getitem__", lambda self, config: kernel_of(self)[config]
+            yield dispatcher, "forall", lambda self, *args, **options: kernel_of(self).forall(*args, **options)
+
+
+def _modules() -> list[ModuleType]:
+    cuda_module()
+    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
+        raise DeviceError("NUMBA_ENABLE_CUDASIM is set, which replaces numba.cuda by a simulator; unset it: simt is faster")
+    if importlib.util.find_spec(_MLIR) is not None:
+        importlib.import_module(f"{_MLIR}.cuda")
+    names = (package + below for package in _PACKAGES for below in _MODULES)
+    return [sys.modules[name] for name in names if name in sys.modules]
+
+
+def _jit(kind: type[Kernel], func_or_sig: Any = None, device: bool = False, link: Any = (), **options: Any) -> Any:
+    """`simt.jit` with the parameters of `cuda.jit`."""
+    if link:
+        raise KernelError(f"cuda.jit(link={link!r}) links CUDA C or PTX, which a CPU cannot run; write it in Python")
+    return decorated_as(kind, func_or_sig, device=device, **options)
+
+
+def _refuses(name: str, reason: str) -> Callable[..., Any]:
+    def refuse(*_args: Any, **_options: Any) -> Any:
+        raise DeviceError(f"cuda.{name} {reason}, and kernels run on CPU cores here; leave it out, or run this on a GPU")
+
+    return refuse
