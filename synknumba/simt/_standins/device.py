@@ -100,6 +100,10 @@ class Device:
     WARP_SIZE = 32
     supports_float16 = supports_bfloat16 = True
 
+    @property
+    def _device(self) -> "Device":  # of the elements of `cuda.gpus`, which programs reach through
+        return self
+
     def __enter__(self) -> "Device":
         return self
 
@@ -123,6 +127,7 @@ class Context:
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        self.deallocations: list[Any] = []  # memory to be freed later; some programs clear it
 
     def synchronize(self) -> None:
         """Does nothing."""
