@@ -523,7 +523,8 @@ def decorated_as(kind: type[Kernel], function: Any, /, **options: Any) -> Any:
     if isinstance(function, Kernel):
         return function if not options else decorated_as(kind, function.py_func, **options)
     if is_device_function(function):
-        return decorated_as(kind, function.py_func, **{**getattr(function, "targetoptions", {}), **options})
+        given = {name: value for name, value in getattr(function, "targetoptions", {}).items() if name != "cache"}  # a GPU's
+        return decorated_as(kind, function.py_func, **{**given, **options})
     wrapped = getattr(function, "__wrapped__", None)  # of a kernel decorated by synk.parallel
     if isinstance(wrapped, FunctionType) and not isinstance(function, FunctionType):
         return decorated_as(kind, wrapped, **options)

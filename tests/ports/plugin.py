@@ -1,6 +1,6 @@
 """What single programs need to run their tests beside `simt.as_cuda`: a plugin of pytest, used by `tests.ports`.
 
-- disimpy 0.3.0 calls `np.product`, which NumPy 2 has no longer.
+- disimpy 0.3.0 and xarray-spatial 0.5.3 call functions by names that NumPy 2 no longer has.
 - fbpic launches kernels by CuPy, as PTX, for speed: its `compile_cupy` becomes `cuda.jit`.
 """
 
@@ -48,6 +48,7 @@ class _After(MetaPathFinder):
 
 @pytest.hookimpl(trylast=True)
 def pytest_load_initial_conftests():
-    if not hasattr(np, "product"):
-        np.product = np.prod
+    for name, value in {"float_": np.float64, "product": np.prod, "trapz": np.trapezoid}.items():
+        if name not in vars(np):
+            setattr(np, name, value)
     sys.meta_path.insert(0, _After("fbpic.utils.cuda", _with_jit_for_ptx))

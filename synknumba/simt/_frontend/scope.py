@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from numba.core import types
 
-from synknumba._errors import DeviceError
+from synknumba.simt._frontend import mlir
+from synknumba.simt._frontend.numba_cuda import cuda_module as cuda_module
 from synknumba.simt._frontend.pickling import is_foreign
 from synknumba.simt._frontend.source import Source, closure_values
 from synknumba.simt._frontend.syntax import assigned_names, count_stores, read_names, walk
@@ -46,20 +47,6 @@ MISSING: Final[Any] = object()  # the result for a name that has no value at tra
 
 # Members of `numba.cuda` that are numbers of a thread.
 NUMBERS: Final = frozenset({*INDICES, "laneid", "warpsize"})
-
-
-def cuda_module() -> ModuleType:
-    """Imports and returns the module `numba.cuda`; raises DeviceError if it cannot be imported."""
-    try:
-        from numba import cuda  # the import takes 0.3 s, and fails if the CUDA installation is broken
-    except Exception as error:
-        # A bare numba-cuda raises DynamicLibNotFoundError, which is a RuntimeError, not an ImportError.
-        raise DeviceError(
-            f"numba.cuda cannot be imported ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); "
-            "if numba-cuda is installed without the CUDA runtime, pip install nvidia-cuda-runtime, or pip uninstall numba-cuda"
-        ) from error
-    module: ModuleType = cuda
-    return module
 
 
 def misspelt(path: str) -> str | None:
@@ -89,8 +76,8 @@ def with_function(device_function: Any, function: FunctionType) -> Any:
 
 
 def is_device_function(value: object) -> bool:
-    """Returns whether the value was made by `cuda.jit`, the simulator's `cuda.jit` or `simt.jit`."""
-    return type(value).__name__ in {"CUDADispatcher", "FakeCUDAKernel"} or hasattr(value, "__simt_kernel__")
+    """Returns whether the value was made by a `cuda.jit`, of Numba, its simulator or numba-cuda-mlir, or by `simt.jit`."""
+    return type(value).__name__ in {"CUDADispatcher", "FakeCUDAKernel", "MLIRDispatcher"} or hasattr(value, "__simt_kernel__")
 
 
 def is_njit_function(value: object) -> bool:
@@ -139,6 +126,8 @@ class Scope:
         if not isinstance(node, ast.Attribute):
             return MISSING
         base = self.resolve(node.value)
+        if isinstance(base, mlir.OnlyInMlir):
+            return mlir.OnlyInMlir(f"{base.name}.{node.attr}")
         if isinstance(base, CudaPath) and base.path == "random":
             return getattr(getattr(self._cuda, "random", None), node.attr, MISSING)  # ordinary functions
         if isinstance(base, CudaPath):
@@ -148,6 +137,7 @@ class Scope:
         return MISSING
 
     def _known(self, value: Any) -> Any:
+        value = mlir.counterpart(value)
         if value is self._cuda:
             return CudaPath("")
         if isinstance(value, (int, float, str)):
@@ -242,7 +232,7 @@ def _values_named(function: FunctionType) -> list[Any]:
     values += closure_values(function).values()
     for module in [value for value in values if isinstance(value, ModuleType)]:
         values += [vars(module)[name] for name in names if name in vars(module)]
-    return values
+    return [mlir.counterpart(value) for value in values]
 
 
 def _names_of_functions(tree: ast.FunctionDef) -> set[str]:

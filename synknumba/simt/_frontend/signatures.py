@@ -11,6 +11,7 @@ from numba.core.typing import signature
 from numba.np.numpy_support import as_dtype
 
 from synknumba._errors import ArgumentError
+from synknumba.simt._frontend.mlir import counterpart
 from synknumba.simt._library.slots import is_number
 
 Signature = tuple[types.Type, ...]
@@ -52,7 +53,9 @@ def declared_signatures(value: Any) -> tuple[Declared, ...]:
     # Numba has no public accessor: given signatures, `njit` and `cuda.jit` compile these at once and disable further ones.
     if getattr(value, "_can_compile", True):
         return ()
-    return tuple(Declared(tuple(args), made.signature.return_type) for args, made in value.overloads.items())
+    return tuple(
+        Declared(tuple(map(counterpart, args)), counterpart(made.signature.return_type)) for args, made in value.overloads.items()
+    )
 
 
 def as_declared(value: Any, declared: Iterable[Declared], position: int) -> Any:
@@ -84,7 +87,8 @@ def best_declared(name: str, declared: Sequence[Declared], kinds: tuple[types.Ty
 def parse_signatures(given: Any) -> tuple[Declared, ...]:
     """Parses the signatures given to the decorator: None, one, or a list."""
     listed = [] if given is None else given if isinstance(given, list) else [given]
-    return tuple(Declared(tuple(args), result) for args, result in map(sigutils.normalize_signature, listed))
+    known = [tuple(map(counterpart, one)) if isinstance(one, tuple) else counterpart(one) for one in listed]
+    return tuple(Declared(tuple(args), result) for args, result in map(sigutils.normalize_signature, known))
 
 
 def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signature) -> Signature:

@@ -33,6 +33,7 @@ from types import FunctionType
 from typing import Any, Final, cast
 
 from synknumba._errors import KernelError
+from synknumba.simt._frontend import mlir
 from synknumba.simt._frontend.source_text import check_text
 from synknumba.simt._frontend.syntax import assigned_names, count_stores, load, place, rename, walk
 
@@ -249,7 +250,8 @@ def _statement(function: FunctionType) -> ast.stmt:
 
 def _scope(function: FunctionType) -> dict[str, Any]:
     hidden = function.__code__.co_freevars
-    return {name: value for name, value in function.__globals__.items() if name not in hidden} | closure_values(function)
+    values = {name: value for name, value in function.__globals__.items() if name not in hidden} | closure_values(function)
+    return {name: mlir.counterpart(value) for name, value in values.items()}
 
 
 def closure_values(function: FunctionType) -> dict[str, Any]:

@@ -1,0 +1,133 @@
+"""Kernels written for numba-cuda-mlir, whose modules, types and functions are its own: their counterparts in Numba.
+
+`from numba_cuda_mlir import cuda` gives a module with the members of `numba.cuda`, and types that Numba does not know. A kernel's
+global names are translated once, when its source is read, so that the rest of the compiler sees Numba's objects only.
+"""
+
+import importlib
+import sys
+from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+from numba.core import types
+from numba.core.typing import signature
+from numba.np.numpy_support import from_dtype
+
+from synknumba.simt._frontend.numba_cuda import cuda_module
+
+PACKAGE: Final = "numba_cuda_mlir"
+
+# Modules with the members of `numba.cuda`: the second defines most of what the first exports.
+_CUDA: Final = (f"{PACKAGE}.cuda", f"{PACKAGE}.numba_cuda")
+_TYPES: Final = (f"{PACKAGE}.types", f"{PACKAGE}.numba_cuda.types")
+
+
+# The remedy in the error for what only numba-cuda-mlir has.
+ONLY_IN_MLIR: Final = "run the kernel on a GPU, or use what numba.cuda has, too"
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyInMlir:
+    """An object of numba-cuda-mlir that `numba.cuda` does not have.
+
+    Attributes:
+        name: its name, with that of its module.
+    """
+
+    name: str
+
+
+def counterpart(value: Any) -> Any:
+    """Returns Numba's counterpart of an object of numba-cuda-mlir, an `OnlyInMlir` if there is none.
+
+    Other values, and functions of the program that numba-cuda-mlir has decorated, are returned as they are.
+    """
+    if PACKAGE not in sys.modules:
+        return value
+    if isinstance(value, ModuleType):
+        return _module(value) if _is_of_package(value.__name__) else value
+    if not _is_of_package(type(value).__module__) and not _is_of_package(getattr(value, "__module__", None)):
+        return value
+    if is_type(value) and (found := _as_numba(value)) is not None:
+        return found
+    if type(value).__name__ == "Signature":
+        return signature(_as_numba(value.return_type), *map(_as_numba, value.args))
+    if type(value).__name__ == "MLIRDispatcher":
+        return value
+    name = _members().get(id(value)) or _in_submodule(value)
+    return _member(name) if name else OnlyInMlir(f"{getattr(value, '__module__', PACKAGE)}.{_name(value)}")
+
+
+def is_type(value: Any) -> bool:
+    """Returns whether this is a type of numba-cuda-mlir."""
+    return any(base.__name__ == "Type" and _is_of_package(base.__module__) for base in type(value).__mro__)
+
+
+def _is_of_package(name: Any) -> bool:
+    return isinstance(name, str) and (name == PACKAGE or name.startswith(f"{PACKAGE}."))
+
+
+def _name(value: Any) -> str:
+    return getattr(value, "__name__", None) or str(value)
+
+
+def _module(module: ModuleType) -> Any:
+    name = module.__name__
+    if name == PACKAGE:
+        return importlib.import_module("numba")
+    if name in _TYPES:
+        return types
+    for cuda in _CUDA:
+        if name == cuda:
+            return cuda_module()
+        if name.startswith(f"{cuda}."):
+            return _member(name.removeprefix(f"{cuda}."))
+    return OnlyInMlir(name)
+
+
+def _member(name: str) -> Any:
+    try:
+        return attrgetter(name)(cuda_module())
+    except AttributeError:
+        return OnlyInMlir(f"{PACKAGE}.cuda.{name}")
+
+
+@cache
+def _members() -> dict[int, str]:
+    """Returns the names of the members of both modules, by id, since programs may import them under other names."""
+    return {
+        id(value): name
+        for module in _CUDA
+        for name, value in vars(sys.modules[module]).items()
+        if _is_of_package(getattr(value, "__module__", None)) or _is_of_package(type(value).__module__)
+    }
+
+
+def _in_submodule(value: Any) -> str | None:
+    """Returns the path of a function of a module such as `cuda.libdevice` or `cuda.random`."""
+    home = str(getattr(value, "__module__", ""))
+    below = next((home.removeprefix(f"{cuda}.") for cuda in _CUDA if home.startswith(f"{cuda}.")), None)
+    is_its_own = isinstance(value, FunctionType) and getattr(sys.modules.get(home), value.__name__, None) is value
+    return f"{below}.{value.__name__}" if below and is_its_own else None
+
+
+def _as_numba(kind: Any) -> types.Type | None:
+    """Returns Numba's type; None if it has none."""
+    match type(kind).__name__:
+        case "Array":
+            return types.Array(_as_numba(kind.dtype), kind.ndim, kind.layout, readonly=not kind.mutable, aligned=kind.aligned)
+        case "UniTuple" | "Tuple":
+            return types.Tuple([_as_numba(one) for one in kind.types])
+        case "Boolean":
+            return types.boolean
+    found = getattr(types, str(kind), None)
+    if isinstance(found, types.Type):
+        return found
+    try:
+        support = importlib.import_module(f"{PACKAGE}.numba_cuda.np.numpy_support")
+        return from_dtype(support.as_dtype(kind))  # records, dates, texts
+    except Exception:  # noqa: BLE001  # either package has errors of its own for types that NumPy does not have
+        return None
