@@ -77,6 +77,8 @@ def _missing_packages(*, thorough: bool) -> str | None:
     """Why the installed Python packages cannot use the GPUs; None if they can."""
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0"):
         return "NUMBA_ENABLE_CUDASIM is set, which replaces numba.cuda by a simulator; unset it to use the GPUs"
+    if os.environ.get("SYNKNUMBA_SIMT", "0").lower() not in ("", "0", "off"):
+        return "SYNKNUMBA_SIMT is set, which runs the kernels of numba.cuda on cores; unset it to use the GPUs"
     if importlib.util.find_spec("cupy") is None:
         return "GPUs need CuPy, which is not installed: pip install 'synknumba[cuda13]' (or [cuda12])"
     return import_problem() if thorough else None

@@ -8,6 +8,10 @@ The compiler, one package per stage:
     _emit        code of one thread -> loops over the blocks of the grid and the threads of a block
     _machine     generated code -> machine code: Numba, vector maths, the cache of compiled kernels
 
+`_standins` has what programs written for `numba.cuda` need beside kernels: device arrays, streams, devices; and `as_cuda`,
+which puts them and `jit` into `numba.cuda`. `pytest` is a plugin that does so for tests. Importing this package with
+SYNKNUMBA_SIMT=1 in the environment does it for the whole process.
+
 `_kernel` holds the object that a user launches, `_jit` the decorator that makes it.
 
 `_debugger` holds `debug` and `check`, which run a kernel in Python without compiling it: `source` and `program` turn the user's
@@ -25,3 +29,6 @@ from synknumba.simt._debugger.debug import debug as debug
 from synknumba.simt._kernel import Kernel as Kernel
 from synknumba.simt._kernel import jit as jit
 from synknumba.simt._standins.replace import as_cuda as as_cuda
+from synknumba.simt._standins.replace import of_environment as _of_environment
+
+_of_environment()

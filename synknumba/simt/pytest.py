@@ -16,7 +16,9 @@ _entered = contextlib.ExitStack()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the option `--simt-check`."""
     group = parser.getgroup("simt", "Numba CUDA kernels on CPU cores")
-    group.addoption("--simt-check", action="store_true", help="look for races, indices out of bounds and the like in each launch")
+    group.addoption(
+        "--simt-check", action="store_true", help="look for races, indices out of bounds and the like in each launch"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -28,7 +28,6 @@ from synknumba.simt._debugger import arithmetic
 from synknumba.simt._debugger.arrays import Array, Record
 from synknumba.simt._debugger.cuda import KNOWN_PATHS, GridGroup, as_numpy, member
 from synknumba.simt._debugger.warp import GRID_SYNC, WAITING, Request, request
-from synknumba.simt._frontend.mlir import ONLY_IN_MLIR, OnlyInMlir
 from synknumba.simt._frontend.scope import (
     MISSING,
     OF_THE_WIDTH,
@@ -132,8 +131,6 @@ class Rewriter(ast.NodeTransformer):
         """Returns the replacement of a name or attribute with this value; None if it stays unchanged."""
         if isinstance(value, CudaPath):
             return self._cudamember(node, value)
-        if isinstance(value, OnlyInMlir):
-            raise self.source.refusal(node, value.name, ONLY_IN_MLIR)
         callee = device_code(value)
         if callee is not None:
             if self._waits(callee):

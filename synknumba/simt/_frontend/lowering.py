@@ -18,7 +18,6 @@ from synknumba.simt._frontend.declared_signatures import Conversions
 from synknumba.simt._frontend.desugar import spelled
 from synknumba.simt._frontend.hoist import Hoister
 from synknumba.simt._frontend.inlining import Paster
-from synknumba.simt._frontend.mlir import ONLY_IN_MLIR, OnlyInMlir
 from synknumba.simt._frontend.scope import (
     MISSING,
     NUMBERS,
@@ -202,8 +201,6 @@ class _Translator(Hoister):
         """Returns the replacement of a `numba.cuda` member, a device function or a `math` function; None for other values."""
         if isinstance(value, CudaPath):
             return self._operation(node, value.path)
-        if isinstance(value, OnlyInMlir):
-            raise self.source.refusal(node, value.name, ONLY_IN_MLIR)
         device = self._device(value)
         if device is not None:
             return self._bind_at(node, device.name, device)

@@ -1,12 +1,12 @@
 """Kernels written for numba-cuda-mlir, whose modules, types and functions are its own: their counterparts in Numba.
 
-`from numba_cuda_mlir import cuda` gives a module with the members of `numba.cuda`, and types that Numba does not know. A kernel's
-global names are translated once, when its source is read, so that the rest of the compiler sees Numba's objects only.
+`from numba_cuda_mlir import cuda` gives a module with the members of `numba.cuda`, and types that Numba does not know. Values
+of a kernel's global names are translated when they are read, so that the rest of the compiler sees Numba's objects only.
 """
 
 import importlib
 import sys
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cache
 from operator import attrgetter
 from types import FunctionType, ModuleType
@@ -16,7 +16,7 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.np.numpy_support import from_dtype
 
-from synknumba.simt._frontend.numba_cuda import cuda_module
+from synknumba.simt._frontend.numba_cuda import CudaPath, cuda_module
 
 PACKAGE: Final = "numba_cuda_mlir"
 
@@ -25,23 +25,8 @@ _CUDA: Final = (f"{PACKAGE}.cuda", f"{PACKAGE}.numba_cuda")
 _TYPES: Final = (f"{PACKAGE}.types", f"{PACKAGE}.numba_cuda.types")
 
 
-# The remedy in the error for what only numba-cuda-mlir has.
-ONLY_IN_MLIR: Final = "run the kernel on a GPU, or use what numba.cuda has, too"
-
-
-@dataclass(frozen=True, slots=True)
-class OnlyInMlir:
-    """An object of numba-cuda-mlir that `numba.cuda` does not have.
-
-    Attributes:
-        name: its name, with that of its module.
-    """
-
-    name: str
-
-
 def counterpart(value: Any) -> Any:
-    """Returns Numba's counterpart of an object of numba-cuda-mlir, an `OnlyInMlir` if there is none.
+    """Returns Numba's counterpart of an object of numba-cuda-mlir; a member of `cuda` that Numba does not have by its path.
 
     Other values, and functions of the program that numba-cuda-mlir has decorated, are returned as they are.
     """
@@ -55,10 +40,19 @@ def counterpart(value: Any) -> Any:
         return found
     if type(value).__name__ == "Signature":
         return signature(_as_numba(value.return_type), *map(_as_numba, value.args))
-    if type(value).__name__ == "MLIRDispatcher":
+    if hasattr(value, "py_func"):  # decorated
         return value
     name = _members().get(id(value)) or _in_submodule(value)
-    return _member(name) if name else OnlyInMlir(f"{getattr(value, '__module__', PACKAGE)}.{_name(value)}")
+    return _member(name) if name else value
+
+
+def has(path: str) -> bool:
+    """Returns whether numba-cuda-mlir is loaded and its module `cuda` has this member."""
+    try:
+        attrgetter(path)(sys.modules[_CUDA[0]])
+    except (KeyError, AttributeError):
+        return False
+    return True
 
 
 def is_type(value: Any) -> bool:
@@ -70,10 +64,6 @@ def _is_of_package(name: Any) -> bool:
     return isinstance(name, str) and (name == PACKAGE or name.startswith(f"{PACKAGE}."))
 
 
-def _name(value: Any) -> str:
-    return getattr(value, "__name__", None) or str(value)
-
-
 def _module(module: ModuleType) -> Any:
     name = module.__name__
     if name == PACKAGE:
@@ -82,17 +72,25 @@ def _module(module: ModuleType) -> Any:
         return types
     for cuda in _CUDA:
         if name == cuda:
+            _import("random")  # a member of numba-cuda-mlir's module without an import
             return cuda_module()
         if name.startswith(f"{cuda}."):
             return _member(name.removeprefix(f"{cuda}."))
-    return OnlyInMlir(name)
+    return module
 
 
 def _member(name: str) -> Any:
+    _import(name.partition(".")[0])
     try:
         return attrgetter(name)(cuda_module())
     except AttributeError:
-        return OnlyInMlir(f"{PACKAGE}.cuda.{name}")
+        return CudaPath(name)
+
+
+def _import(name: str) -> None:
+    """Imports a submodule of `numba.cuda`, if there is one of this name."""
+    with suppress(ImportError):
+        importlib.import_module(f"numba.cuda.{name}")
 
 
 @cache

@@ -1,6 +1,8 @@
 """The module `numba.cuda`, of Numba or numba-cuda."""
 
+from dataclasses import dataclass
 from types import ModuleType
+from typing import Any, Final
 
 from synknumba._errors import DeviceError
 
@@ -17,3 +19,20 @@ def cuda_module() -> ModuleType:
         ) from error
     module: ModuleType = cuda
     return module
+
+
+@dataclass(frozen=True, slots=True)
+class CudaPath:
+    """Dotted path of a member of `numba.cuda`, such as "atomic.add"; empty for the module itself."""
+
+    path: str
+
+    def member(self) -> Any:
+        """Returns the member; `MISSING` if there is none."""
+        value: Any = cuda_module()
+        for part in self.path.split("."):
+            value = getattr(value, part, MISSING)
+        return value
+
+
+MISSING: Final[Any] = object()  # the result for a name that has no value at translation

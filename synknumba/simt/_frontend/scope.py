@@ -14,13 +14,14 @@ import difflib
 import dis
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from numba.core import types
 
 from synknumba.simt._frontend import mlir
+from synknumba.simt._frontend.numba_cuda import MISSING as MISSING
+from synknumba.simt._frontend.numba_cuda import CudaPath as CudaPath
 from synknumba.simt._frontend.numba_cuda import cuda_module as cuda_module
 from synknumba.simt._frontend.pickling import is_foreign
 from synknumba.simt._frontend.source import Source, closure_values
@@ -28,29 +29,14 @@ from synknumba.simt._frontend.syntax import assigned_names, count_stores, read_n
 from synknumba.simt._library.operations import FUNCTIONS, HEADS, INDICES, MODULES
 from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 
-
-@dataclass(frozen=True, slots=True)
-class CudaPath:
-    """Dotted path of a member of `numba.cuda`, such as "atomic.add"; empty for the module itself."""
-
-    path: str
-
-    def member(self) -> Any:
-        """Returns the member; `MISSING` if there is none."""
-        value: Any = cuda_module()
-        for part in self.path.split("."):
-            value = getattr(value, part, MISSING)
-        return value
-
-
-MISSING: Final[Any] = object()  # the result for a name that has no value at translation
-
 # Members of `numba.cuda` that are numbers of a thread.
 NUMBERS: Final = frozenset({*INDICES, "laneid", "warpsize"})
 
 
 def misspelt(path: str) -> str | None:
     """Returns what is wrong with a path that `numba.cuda` does not have, and the nearest one; None if it has it."""
+    if mlir.has(path):
+        return None  # and cannot run here
     value: Any = cuda_module()
     parts = path.split(".")
     for number, part in enumerate(parts):
@@ -126,8 +112,6 @@ class Scope:
         if not isinstance(node, ast.Attribute):
             return MISSING
         base = self.resolve(node.value)
-        if isinstance(base, mlir.OnlyInMlir):
-            return mlir.OnlyInMlir(f"{base.name}.{node.attr}")
         if isinstance(base, CudaPath) and base.path == "random":
             return getattr(getattr(self._cuda, "random", None), node.attr, MISSING)  # ordinary functions
         if isinstance(base, CudaPath):
@@ -138,6 +122,8 @@ class Scope:
 
     def _known(self, value: Any) -> Any:
         value = mlir.counterpart(value)
+        if isinstance(value, CudaPath):
+            return value
         if value is self._cuda:
             return CudaPath("")
         if isinstance(value, (int, float, str)):

@@ -54,7 +54,8 @@ def declared_signatures(value: Any) -> tuple[Declared, ...]:
     if getattr(value, "_can_compile", True):
         return ()
     return tuple(
-        Declared(tuple(map(counterpart, args)), counterpart(made.signature.return_type)) for args, made in value.overloads.items()
+        Declared(tuple(map(counterpart, args)), counterpart(made.signature.return_type))
+        for args, made in value.overloads.items()
     )
 
 

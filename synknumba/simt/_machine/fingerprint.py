@@ -40,12 +40,22 @@ import numpy as np
 from numba.core import config, types
 from numba.core.registry import cpu_target
 
-from synknumba.simt._frontend.mlir import counterpart
+from synknumba.simt._frontend import mlir
 from synknumba.simt._frontend.scope import is_device_function, is_njit_function
 from synknumba.simt._frontend.signatures import declared_signatures
 
 # Objects of these packages are hashed by name. Not all of synknumba: its kernels and device functions are hashed by source.
-NAMED_PACKAGES: tuple[str, ...] = ("builtins", "math", "cmath", "operator", "numpy", "numba", "numba_cuda", "numba_cuda_mlir", "llvmlite")
+NAMED_PACKAGES: tuple[str, ...] = (
+    "builtins",
+    "math",
+    "cmath",
+    "operator",
+    "numpy",
+    "numba",
+    "numba_cuda",
+    "numba_cuda_mlir",
+    "llvmlite",
+)
 NAMED_PACKAGES += ("synknumba.random", "synknumba.simt")
 
 # bytes; hashing takes about 1 s per GB, so a kernel with a larger table is not cached.
@@ -157,7 +167,9 @@ class Fingerprint:
         if head not in known:
             self._add("missing")  # the compiler reports it
             return
-        value, text = counterpart(known[head]), head
+        value, text = known[head], head
+        if mlir.PACKAGE in sys.modules:
+            value = mlir.counterpart(value)
         for attribute in attributes:
             if not isinstance(value, (ModuleType, type)):
                 break  # hash the whole value, whichever attribute is read

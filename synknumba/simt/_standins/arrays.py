@@ -88,7 +88,7 @@ class DeviceArray:
         return typeof(self.simt_values)
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:  # noqa: PLW3201  # the protocol's name
+    def __cuda_array_interface__(self) -> dict[str, Any]:  # the protocol's name
         told = self.simt_values.__array_interface__
         return {**{name: told[name] for name in ("shape", "typestr", "data", "strides")}, "stream": None, "version": 3}
 
@@ -232,7 +232,9 @@ def from_cuda_array_interface(desc: Any, owner: Any = None, sync: bool = True) -
     del sync
     values = owner.simt_values if isinstance(owner, DeviceArray) else getattr(owner, "simt_values", None)
     if values is None:
-        raise DeviceError(f"the array of shape {tuple(desc['shape'])} lies in a GPU's memory, and kernels run on cores: copy it")
+        raise DeviceError(
+            f"the array of shape {tuple(desc['shape'])} lies in a GPU's memory, and kernels run on cores: copy it"
+        )
     return DeviceArray(values)
 
 
@@ -316,9 +318,9 @@ def _check_one_buffer(array: HostArray) -> None:
     core = array[tuple(0 if step == 0 else slice(None) for step in array.strides)]
     if not (core.flags.c_contiguous or core.flags.f_contiguous):
         raise ValueError(
-            "Array contains non-contiguous buffer and cannot be transferred as a single memory region. Please ensure contiguous "
-            "buffer with numpy .ascontiguousarray()"
-        )  # Numba's words
+            "Array contains non-contiguous buffer and cannot be transferred as a single memory region. "
+            "Please ensure contiguous buffer with numpy .ascontiguousarray()"  # Numba's words
+        )
 
 
 def _check_compatible(one: HostArray, other: HostArray, *, order: bool = False) -> None:

@@ -16,13 +16,16 @@ from types import ModuleType
 from typing import Any, final
 from unittest import mock
 
-from synknumba._errors import DeviceError, KernelError
+from synknumba._errors import ArgumentError, DeviceError, KernelError
 from synknumba.simt._debugger.check import check as checked
+from synknumba.simt._frontend import mlir
 from synknumba.simt._frontend.scope import cuda_module
 from synknumba.simt._kernel import Kernel, decorated_as
 from synknumba.simt._standins import arrays, device
 
-_MLIR = "numba_cuda_mlir"
+VARIABLE = "SYNKNUMBA_SIMT"
+
+_MLIR = mlir.PACKAGE
 
 # Where what programs ask for is defined, and where it is found; below each package.
 _PACKAGES = ("numba.cuda", f"{_MLIR}.cuda", f"{_MLIR}.numba_cuda")
@@ -125,6 +128,22 @@ def as_cuda(*, check: bool = False) -> Iterator[None]:
         for owner, name, value in _replacements(CheckedKernel if check else Kernel):
             replaced.enter_context(mock.patch.object(owner, name, value))
         yield
+
+
+_entered = contextlib.ExitStack()
+
+
+def of_environment() -> None:
+    """Enters `as_cuda` for the rest of the process if SYNKNUMBA_SIMT is "1", or "check" to check every launch.
+
+    Raises:
+        ArgumentError: it has another value.
+    """
+    value = os.environ.get(VARIABLE, "").lower()
+    if value not in {"", "0", "off", "1", "on", "check"}:
+        raise ArgumentError(f"{VARIABLE} must be 1, check or 0, got {value!r}")
+    if value in {"1", "on", "check"}:
+        _entered.enter_context(as_cuda(check=value == "check"))
 
 
 def _replacements(kind: type[Kernel]) -> Iterator[tuple[Any, str, Any]]:

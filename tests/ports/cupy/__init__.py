@@ -18,7 +18,7 @@ class ndarray(NDArrayOperatorsMixin):  # noqa: N801  # CuPy's name
     __array_priority__ = 100
 
     def __init__(self, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None, order: str = "C"):
-        assert memptr is None and strides is None
+        assert memptr is strides is None
         self.simt_values = np.empty(shape, dtype, order)
 
     def __array__(self, *_args: Any, **_options: Any):

@@ -27,7 +27,7 @@ class Plan1d:
 
 def dgemm(_handle: Any, transa: int, transb: int, m: int, n: int, k: int, alpha: int, a: int, lda: int, b: int, ldb: int,
           beta: int, c: int, ldc: int):  # fmt: skip
-    assert not (transa or transb) and (lda, ldb, ldc) == (m, k, m)
+    assert (transa, transb, lda, ldb, ldc) == (0, 0, m, k, m)
     made = _at(c, (m, n))
     scale, before = _at(alpha, ())[()], _at(beta, ())[()]
     made[...] = scale * (_at(a, (m, k)) @ _at(b, (k, n))) + (before * made if before else 0.0)

@@ -1,0 +1,275 @@
+"""Programs written for `numba.cuda`, on a machine without a GPU: `simt.as_cuda`, the plugin of pytest, SYNKNUMBA_SIMT."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba import cuda
+from numba.cuda.random import (
+    create_xoroshiro128p_states,
+    init_xoroshiro128p_states_cpu,
+    xoroshiro128p_dtype,
+    xoroshiro128p_uniform_float32,
+)
+
+from synknumba import ArgumentError, DeviceError, KernelError, simt
+from synknumba.simt._standins.replace import of_environment
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@cuda.jit  # the real one: no GPU is asked for until the launch
+def increment(x):
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] += 1
+
+
+@cuda.jit
+def reversed_without_a_barrier(x):
+    t = cuda.shared.array(64, np.float64)
+    i = cuda.threadIdx.x
+    t[i] = x[i]
+    x[i] = t[63 - i]
+
+
+@cuda.jit
+def draw(states, out):
+    i = cuda.grid(1)
+    out[i] = xoroshiro128p_uniform_float32(states, i)
+
+
+@pytest.fixture
+def as_cuda():
+    with simt.as_cuda():
+        yield
+
+
+@pytest.mark.usefixtures("as_cuda")
+class TestDeviceArrays:
+    def test_a_copy_is_needed_in_both_directions(self):
+        x = np.zeros(100)
+        d = cuda.to_device(x)
+        increment[1, 128](d)
+        assert not x.any()
+        assert d.copy_to_host().tolist() == [1.0] * 100
+        x[:] = 7
+        assert d.copy_to_host(np.empty(100))[0] == 1
+        d.copy_to_device(x)
+        increment.forall(100)(d)
+        assert d[99] == 8
+
+    def test_host_arrays_are_copied_back_by_the_launch(self):
+        x = np.zeros(100)
+        increment[1, 128](x)
+        assert x.tolist() == [1.0] * 100
+
+    def test_new_memory_holds_no_zeros(self):
+        for made in (cuda.device_array((3, 2)), cuda.device_array_like(np.zeros(4, np.float32)), cuda.pinned_array(5)):
+            assert np.isnan(made.copy_to_host() if hasattr(made, "copy_to_host") else made).all()
+        assert (cuda.device_array(3, np.int32).copy_to_host() == -1).all()
+
+    def test_they_are_no_numpy_arrays(self):
+        d = cuda.to_device(np.arange(4.0))
+        assert not isinstance(d, np.ndarray)
+        assert cuda.is_cuda_array(d)
+        with pytest.raises(TypeError):
+            d + 1
+        with pytest.raises(AttributeError):
+            d.sum()
+        with pytest.raises(TypeError, match="integers and slices"):
+            d[[0, 1]]
+
+    @pytest.mark.parametrize("order", ["C", "F"])
+    def test_layout(self, order):
+        x = np.array(np.arange(12).reshape(3, 4), order=order)
+        d = cuda.to_device(x)
+        assert (d.shape, d.strides, d.dtype, d.size, d.ndim, d.nbytes) == (x.shape, x.strides, x.dtype, 12, 2, 96)
+        assert d.is_f_contiguous() == (order == "F")
+        assert d.copy_to_host().strides == x.strides
+        assert cuda.device_array_like(d).strides == x.strides
+
+    def test_views(self):
+        x = np.arange(12.0)
+        d = cuda.to_device(x).reshape(3, 4)
+        np.testing.assert_array_equal(d[1].copy_to_host(), x[4:8])
+        np.testing.assert_array_equal(d.T.copy_to_host(), x.reshape(3, 4).T)
+        assert [part.size for part in d.ravel().split(5)] == [5, 5, 2]
+        d[2] = np.zeros(4)
+        d[0, :2] = 9
+        increment[1, 32](d[1])
+        assert d.copy_to_host().tolist() == [[9, 9, 2, 3], [5, 6, 7, 8], [0, 0, 0, 0]]
+        with pytest.raises(NotImplementedError, match="reshape would require copy"):
+            d[:, 1:3].reshape(6)
+
+    @pytest.mark.parametrize(
+        ("given", "error", "text"),
+        [
+            (np.zeros(4, np.float32), TypeError, "incompatible dtype: float64 vs. float32"),
+            (np.zeros(5), ValueError, "incompatible shape"),
+            (np.zeros(8)[::2], ValueError, "incompatible strides"),
+        ],
+    )
+    def test_what_cannot_be_copied(self, given, error, text):
+        with pytest.raises(error, match=text):
+            cuda.to_device(np.zeros(4)).copy_to_host(given)
+
+    def test_a_transfer_is_one_region_of_memory(self):
+        with pytest.raises(ValueError, match="non-contiguous"):
+            cuda.to_device(np.zeros((4, 4))[:, ::2])
+
+    def test_memory_that_both_see(self):
+        for made in (cuda.mapped_array(4), cuda.managed_array(4)):
+            made[:] = 1
+            increment[1, 32](made)
+            assert made.tolist() == [2.0] * 4
+        x = np.zeros(4)
+        with cuda.mapped(x) as d, cuda.pinned(x):
+            increment[1, 32](d)
+        assert x.tolist() == [1.0] * 4
+
+    def test_records_and_transfers_of_an_argument(self):
+        x = np.zeros(3, [("a", "f4"), ("b", "i8")])
+        assert cuda.to_device(x).copy_to_host().dtype == x.dtype
+        y = np.zeros(4)
+        increment[1, 32](cuda.In(y))
+        assert not y.any()
+        increment[1, 32](cuda.InOut(y))
+        assert y.all()
+
+
+@pytest.mark.usefixtures("as_cuda")
+class TestDevice:
+    def test_what_a_program_asks_before_it_starts(self):
+        assert cuda.is_available()
+        assert len(cuda.gpus) == len(cuda.list_devices()) == 1
+        assert cuda.select_device(0) is cuda.get_current_device()
+        assert cuda.get_current_device().MAX_THREADS_PER_BLOCK == 1024
+        assert cuda.current_context().get_memory_info().free > 0
+        with cuda.gpus[0], cuda.defer_cleanup():
+            cuda.synchronize()
+        with pytest.raises(DeviceError, match="no device 1"):
+            cuda.select_device(1)
+        with pytest.raises(AttributeError, match="no CLOCK_RATE"):
+            _ = cuda.get_current_device().CLOCK_RATE
+
+    def test_streams_and_events(self):
+        called = []
+        stream, start, end = cuda.stream(), cuda.event(), cuda.event(timing=True)
+        start.record(stream)
+        with stream.auto_synchronize():
+            d = cuda.to_device(np.zeros(8), stream=stream)
+            increment[1, 32, stream](d)
+        stream.add_callback(lambda *args: called.append(args[2]), "done")
+        end.record(stream)
+        end.synchronize()
+        assert cuda.event_elapsed_time(start, end) > 0
+        assert called == ["done"]
+
+    @pytest.mark.whole
+    def test_reduce(self):
+        total = cuda.reduce(lambda a, b: a + b)
+        x = np.arange(1000)
+        assert total(x) == x.sum()
+        assert total(cuda.to_device(x), init=5) == x.sum() + 5
+
+    def test_random_numbers(self):
+        states, drawn = create_xoroshiro128p_states(32, seed=3), cuda.device_array(32, np.float32)
+        expected = np.empty(32, xoroshiro128p_dtype)
+        init_xoroshiro128p_states_cpu(expected, 3, 0)
+        np.testing.assert_array_equal(states.copy_to_host(), expected)
+        draw[1, 32](states, drawn)
+        assert len(set(drawn.copy_to_host())) > 30
+
+    @pytest.mark.parametrize("name", ["compile_ptx", "declare_device", "open_ipc_array"])
+    def test_what_needs_a_gpu_is_refused_by_name(self, name):
+        with pytest.raises(DeviceError, match=rf"cuda\.{name} .*run this on a GPU"):
+            getattr(cuda, name)(None)
+
+    def test_linked_code_is_refused(self):
+        with pytest.raises(KernelError, match="links CUDA C or PTX"):
+            cuda.jit("void(float32[:])", link=["a.cu"])
+
+
+def test_signatures_compile_without_a_driver():
+    with simt.as_cuda():
+
+        @cuda.jit("void(float64[:], float64)")
+        def fill(x, value):
+            x[cuda.grid(1)] = value
+
+    x = np.zeros(32)
+    fill[1, 32](x, 3)  # also outside
+    assert (x == 3).all()
+
+
+def test_everything_is_put_back():
+    before = {name: value for name, value in vars(cuda).items() if not name.startswith("__")}
+    launch = type(increment).__getitem__
+    with simt.as_cuda():
+        assert cuda.jit is not before["jit"]
+    assert {name: value for name, value in vars(cuda).items() if name in before} == before
+    assert type(increment).__getitem__ is launch
+
+
+def test_checked_launches():
+    x = np.arange(64.0)
+    with simt.as_cuda(check=True):
+        with pytest.raises(simt.KernelCheckError, match="race"):
+            reversed_without_a_barrier[1, 64](x)
+        with pytest.raises(simt.KernelCheckError, match="race"):
+            reversed_without_a_barrier.forall(64, 64)(cuda.to_device(x))
+        d = cuda.to_device(np.zeros(4))
+        cuda.jit(increment.py_func)[1, 32](d)
+        assert d.copy_to_host().all()
+
+
+def test_the_simulator_is_refused(monkeypatch):
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
+    with pytest.raises(DeviceError, match="NUMBA_ENABLE_CUDASIM"), simt.as_cuda():
+        pass
+
+
+def test_an_unknown_value_of_the_variable(monkeypatch):
+    monkeypatch.setenv("SYNKNUMBA_SIMT", "yes please")
+    with pytest.raises(ArgumentError, match="SYNKNUMBA_SIMT must be 1, check or 0"):
+        of_environment()
+
+
+PROGRAM = """
+    import numpy as np
+    from numba import cuda
+
+    @cuda.jit("void(float64[:])")
+    def kernel(x):
+        x[0] = cuda.threadIdx.x
+
+    def test_it():
+        d = cuda.to_device(np.zeros(1))
+        kernel[1, 2](d)
+        assert d.copy_to_host()[0] == 1
+"""
+
+
+def run(tmp_path, *command, **variables):
+    (tmp_path / "test_program.py").write_text("\n".join(line[4:] for line in PROGRAM.splitlines()))
+    (tmp_path / "conftest.py").write_text("from numba import cuda\n\nassert cuda.is_available()\n")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    return subprocess.run([sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+
+
+def test_plugin(tmp_path):
+    ran = run(tmp_path, "-m", "pytest", "-p", "synknumba.simt.pytest", "--simt-check")
+    assert "simt: CUDA kernels run on CPU cores, checked" in ran.stdout
+    assert "race at index [0]" in ran.stdout
+    assert "1 failed" in ran.stdout
+
+
+@pytest.mark.parametrize(("value", "said"), [("1", ""), pytest.param("check", "race at", marks=pytest.mark.whole)])
+def test_variable(tmp_path, value, said):
+    code = "import synknumba, test_program\ntest_program.test_it()"
+    ran = run(tmp_path, "-c", code, SYNKNUMBA_SIMT=value)
+    assert said in ran.stderr if said else ran.returncode == 0, ran.stderr
