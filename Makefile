@@ -27,7 +27,7 @@ PYTHON  ?= python3
 install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help demo check test test-all test-lowest lowest-tests ptx ptx-tests gpu-libraries gpu-imports format bench docs links clean distclean
+.PHONY: help demo check test test-all test-ports test-mlir mlir-tests test-lowest lowest-tests ptx ptx-tests gpu-libraries gpu-imports format bench docs links clean distclean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -46,6 +46,16 @@ test: check  ## everything a change must pass, in less than ten minutes on two c
 
 test-all: check  ## the whole matrix of rows, orders, dtypes and modes, for an hour: before a release, and as CONTRIBUTING.md says
 	$(BIN)/pytest -q $(PARALLEL)
+
+test-ports: $(call stamp,)  ## the CUDA tests of stumpy, disimpy, xarray-spatial and fbpic on cores, in an environment of their own
+	$(BIN)/python -m tests.ports --env $(VENV)/ports
+
+test-mlir:  ## the tests of kernels for numba-cuda-mlir, with that package, in an environment of its own
+	@$(MAKE) --no-print-directory VENV=$(VENV)/mlir mlir-tests
+
+mlir-tests: $(call stamp,dev)
+	$(install) numba-cuda-mlir
+	$(BIN)/pytest -q tests/unit/simt/test_mlir.py
 
 test-lowest:  ## the quick suite with the lowest versions that pyproject.toml allows, in an environment of its own; needs Python 3.11
 	@$(MAKE) --no-print-directory VENV=$(VENV)/lowest PYTHON=$(if $(UV),3.11,python3.11) lowest-tests

@@ -112,11 +112,8 @@ def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | Non
     return function, {name: options[name] for name in _KEPT_OPTIONS if options.get(name) is not None}
 
 
-KERNEL_DECORATORS = {
-    "CUDADispatcher": "cuda.jit",
-    "MLIRDispatcher": "cuda.jit",
-    "Kernel": "simt.jit",
-}  # by the types of what they return
+# Decorators by the types of what they return.
+KERNEL_DECORATORS = {"CUDADispatcher": "cuda.jit", "MLIRDispatcher": "cuda.jit", "Kernel": "simt.jit"}
 
 
 def refuse_kernel(decorator: str, target: Any) -> None:
