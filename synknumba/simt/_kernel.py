@@ -285,12 +285,10 @@ class Kernel:
     def _prepared(self, arg: Any) -> Any:
         for extension in reversed(self.extensions):
             _, arg = extension.prepare_args(typeof(arg), arg, stream=0, retr=[])
-        if hasattr(arg, "simt_values"):  # of a stand-in for an array in a GPU's memory
-            return arg.simt_values
         if type(arg).__module__ not in _TRANSFERS:
-            return arg
+            return _in_host_memory(arg)
         # cuda.In, cuda.Out and cuda.InOut. An In argument is copied, as a GPU does not copy writes to it back.
-        return copy.copy(arg.value) if type(arg).__name__ == "In" else arg.value
+        return _in_host_memory(copy.copy(arg.value) if type(arg).__name__ == "In" else arg.value)
 
     def _declared_for(self, args: tuple[Any, ...]) -> Signature:
         kinds = tuple(typeof(arg) for arg in args)
@@ -473,6 +471,16 @@ _TRANSFERS = ("numba.cuda.args", "numba_cuda_mlir.numba_cuda.args")
 
 # Classes of arguments that `coerce` need not unwrap.
 _AS_THEY_ARE = _PLAIN_SCALARS | {np.ndarray, np.void}
+
+
+def _in_host_memory(arg: Any) -> Any:
+    """Returns the NumPy array of a stand-in for an array in a GPU's memory, also in a tuple; other arguments as they are."""
+    if hasattr(arg, "simt_values"):
+        return arg.simt_values
+    if isinstance(arg, tuple) and any(hasattr(part, "simt_values") for part in arg):
+        parts = map(_in_host_memory, arg)
+        return arg._make(parts) if hasattr(arg, "_make") else tuple(parts)  # type: ignore[attr-defined]
+    return arg
 
 
 def _has_one_type(arg: Any) -> bool:

@@ -104,10 +104,10 @@ class CheckedKernel(Kernel):
         self._must_be_a_kernel()
         return checked(self)[config]
 
-    def forall(self, n: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Any:
-        """Returns a checked launcher with at least `n` threads."""
+    def forall(self, *args: Any, **options: Any) -> Any:
+        """Returns a checked launcher, as `Kernel.forall` returns one."""
         self._must_be_a_kernel()
-        return checked(self).forall(n, tpb, stream, sharedmem)
+        return checked(self).forall(*args, **options)
 
 
 @contextlib.contextmanager

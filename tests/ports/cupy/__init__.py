@@ -134,13 +134,17 @@ def get_default_memory_pool():
     return SimpleNamespace(free_all_blocks=lambda: None, used_bytes=lambda: 0)
 
 
-class RandomState(np.random.RandomState):
-    def __getattribute__(self, name: str):
-        value = super().__getattribute__(name)
-        return value if name.startswith("_") or not callable(value) else _called(value)
+class _Random:
+    """NumPy's generator, with CuPy's argument `dtype`."""
+
+    seed = staticmethod(np.random.seed)
+
+    def __getattr__(self, name: str):
+        draw = getattr(np.random, name)
+        return lambda *args, dtype=float, **options: _outside(np.asarray(draw(*args, **options), dtype))
 
 
-random = RandomState()
+random = _Random()
 
 
 def __getattr__(name: str):

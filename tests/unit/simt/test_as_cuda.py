@@ -131,6 +131,16 @@ class TestDeviceArrays:
             increment[1, 32](d)
         assert x.tolist() == [1.0] * 4
 
+    def test_arrays_in_a_tuple(self):
+        @cuda.jit
+        def swap(pair):
+            i = cuda.grid(1)
+            pair[0][i], pair[1][i] = pair[1][i], pair[0][i]
+
+        pair = cuda.to_device(np.zeros(4)), cuda.to_device(np.ones(4))
+        swap[1, 4](pair)
+        assert [part.copy_to_host().sum() for part in pair] == [4, 0]
+
     def test_records_and_transfers_of_an_argument(self):
         x = np.zeros(3, [("a", "f4"), ("b", "i8")])
         assert cuda.to_device(x).copy_to_host().dtype == x.dtype
