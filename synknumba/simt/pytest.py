@@ -4,13 +4,14 @@ The whole run is inside `simt.as_cuda()`, from before the first conftest.py is i
 `simt.check`. The program and its tests need no change.
 """
 
+import argparse
 import contextlib
 
 import pytest
 
 from synknumba.simt._standins.replace import as_cuda
 
-_entered = contextlib.ExitStack()
+_ENTERED = pytest.StashKey[contextlib.ExitStack]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,17 +22,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _enter(config: pytest.Config, options: argparse.Namespace) -> None:
+    if _ENTERED not in config.stash:
+        config.stash[_ENTERED] = contextlib.ExitStack()
+        config.stash[_ENTERED].enter_context(as_cuda(check=options.simt_check))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Replaces `numba.cuda` before a conftest.py asks it for a GPU."""
-    _entered.enter_context(as_cuda(check=early_config.known_args_namespace.simt_check))
+    _enter(early_config, early_config.known_args_namespace)
 
 
-def pytest_unconfigure() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Replaces `numba.cuda` where a conftest.py has named the plugin."""
+    _enter(config, config.option)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
     """Puts `numba.cuda` back."""
-    _entered.close()
+    config.stash[_ENTERED].close()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Says where kernels run."""
-    return f"simt: CUDA kernels run on CPU cores{', checked' if config.known_args_namespace.simt_check else ''}"
+    return f"simt: CUDA kernels run on CPU cores{', checked' if config.option.simt_check else ''}"

@@ -16,6 +16,8 @@ from types import ModuleType
 from typing import Any, final
 from unittest import mock
 
+import numba
+
 from synknumba._errors import ArgumentError, DeviceError, KernelError
 from synknumba.simt._debugger.check import check as checked
 from synknumba.simt._frontend import mlir
@@ -71,6 +73,7 @@ _STAND_INS: dict[str, Any] = {
     "is_available": lambda: True,
     "is_bfloat16_supported": lambda: True,
     "is_float16_supported": lambda: True,
+    "is_fp8_supported": lambda: False,
     "is_supported_version": lambda: True,
     "list_devices": lambda: device.GPUS,
     "profile_start": lambda: None,
@@ -167,7 +170,10 @@ def _replacements(kind: type[Kernel]) -> Iterator[tuple[Any, str, Any]]:
         if module_name in sys.modules:
             dispatcher = getattr(sys.modules[module_name], class_name)
             yield dispatcher, "__getitem__", lambda self, config: kernel_of(self)[config]
+            yield dispatcher, "configure", lambda self, *config: kernel_of(self)[config]
             yield dispatcher, "forall", lambda self, *args, **options: kernel_of(self).forall(*args, **options)
+    for name in ("vectorize", "guvectorize"):
+        yield numba, name, _not_for_a_gpu(getattr(numba, name))
 
 
 def _modules() -> list[ModuleType]:
@@ -185,6 +191,18 @@ def _jit(kind: type[Kernel], func_or_sig: Any = None, device: bool = False, link
     if link:
         raise KernelError(f"cuda.jit(link={link!r}) links CUDA C or PTX, which a CPU cannot run; write it in Python")
     return decorated_as(kind, func_or_sig, device=device, **options)
+
+
+def _not_for_a_gpu(decorator: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `numba.vectorize` or `guvectorize`, which refuses the target "cuda"."""
+
+    @functools.wraps(decorator)
+    def decorate(*args: Any, **options: Any) -> Any:
+        if options.get("target") == "cuda":
+            raise DeviceError(f'numba.{decorator.__name__}(target="cuda") makes a ufunc for a GPU; take target="cpu"')
+        return decorator(*args, **options)
+
+    return decorate
 
 
 def _refuses(name: str, reason: str) -> Callable[..., Any]:

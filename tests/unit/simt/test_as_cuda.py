@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from numba import cuda
@@ -199,6 +200,11 @@ class TestDevice:
         with pytest.raises(DeviceError, match=rf"cuda\.{name} .*run this on a GPU"):
             getattr(cuda, name)(None)
 
+    def test_ufuncs_for_a_gpu_are_refused(self):
+        with pytest.raises(DeviceError, match='numba.vectorize.target="cuda". makes a ufunc for a GPU'):
+            numba.vectorize(["float64(float64)"], target="cuda")
+        assert numba.vectorize(["float64(float64)"])(lambda x: 2 * x)(3.0) == 6
+
     def test_linked_code_is_refused(self):
         with pytest.raises(KernelError, match="links CUDA C or PTX"):
             cuda.jit("void(float32[:])", link=["a.cu"])
@@ -264,9 +270,9 @@ PROGRAM = """
 """
 
 
-def run(tmp_path, *command, **variables):
+def run(tmp_path, *command, conftest="", **variables):
     (tmp_path / "test_program.py").write_text("\n".join(line[4:] for line in PROGRAM.splitlines()))
-    (tmp_path / "conftest.py").write_text("from numba import cuda\n\nassert cuda.is_available()\n")
+    (tmp_path / "conftest.py").write_text(conftest or "from numba import cuda\n\nassert cuda.is_available()\n")
     env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     return subprocess.run([sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
 
@@ -276,6 +282,13 @@ def test_plugin(tmp_path):
     assert "simt: CUDA kernels run on CPU cores, checked" in ran.stdout
     assert "race at index [0]" in ran.stdout
     assert "1 failed" in ran.stdout
+
+
+@pytest.mark.whole
+def test_plugin_named_by_a_conftest(tmp_path):
+    ran = run(tmp_path, "-m", "pytest", conftest='pytest_plugins = ["synknumba.simt.pytest"]\n')
+    assert "simt: CUDA kernels run on CPU cores" in ran.stdout
+    assert "1 passed" in ran.stdout
 
 
 @pytest.mark.parametrize(("value", "said"), [("1", ""), pytest.param("check", "race at", marks=pytest.mark.whole)])
