@@ -107,10 +107,11 @@ def test_what_the_driver_says(monkeypatch, driver, count, problem):
     assert (report.problem is None) if problem is None else (problem in report.problem)
 
 
-def test_the_simulator_is_named_where_there_are_gpus(monkeypatch):
+@pytest.mark.parametrize("variable", ["NUMBA_ENABLE_CUDASIM", "SYNKNUMBA_SIMT"])
+def test_what_replaces_numba_cuda_is_named_where_there_are_gpus(monkeypatch, variable):
     monkeypatch.setattr(gpu_probe, "_driver", lambda: Driver(0, 2))
-    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
-    assert "NUMBA_ENABLE_CUDASIM is set" in gpu_probe._count_gpus(thorough=False).problem
+    monkeypatch.setenv(variable, "1")
+    assert f"{variable} is set" in gpu_probe._count_gpus(thorough=False).problem
 
 
 def test_missing_cupy_is_named(monkeypatch):
