@@ -220,10 +220,7 @@ def wrap(value: Any, name: str, space: str, watch: Watch) -> Any:
     if isinstance(value, np.ndarray):
         return _on_memory(value, TrackedMemory(name, space, np.asarray(value), watch))
     if isinstance(value, np.void):
-        # Shares the scalar's memory; kernels may write to it, although NumPy marks scalars read-only.
-        interface = value.__array_interface__
-        interface["data"] = (interface["data"][0], False)
-        cell = np.asarray(SimpleNamespace(__array_interface__=interface, owner=value))
+        cell = record_memory(value)
         return Record(_on_memory(cell, TrackedMemory(name, space, cell, watch)))
     if isinstance(value, tuple):
         names = getattr(value, "_fields", range(len(value)))
@@ -233,6 +230,13 @@ def wrap(value: Any, name: str, space: str, watch: Watch) -> Any:
         ]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value
+
+
+def record_memory(value: np.void) -> np.ndarray[Any, Any]:
+    """Returns the memory of a record as an array; kernels may write to it, although NumPy marks scalars read-only."""
+    interface = value.__array_interface__
+    interface["data"] = (interface["data"][0], False)
+    return np.asarray(SimpleNamespace(__array_interface__=interface, owner=value))
 
 
 def allocate(name: str, space: str, shape: Any, dtype: np.dtype[Any], watch: Watch, owner: Any) -> Array:

@@ -1,17 +1,26 @@
 """`simt.check`: detects races, out-of-bounds accesses and divergence, as compute-sanitizer does, without a GPU."""
 
 import functools
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import numpy as np
+from numba import typeof
+from numba.core import types
+from numba.core.errors import NumbaError
 
-from synknumba._errors import Finding, RaceError, UninitializedError
-from synknumba.simt._debugger.arrays import Array, TrackedMemory, Watch
+from synknumba._errors import Access, Finding, KernelError, RaceError, UninitializedError
+from synknumba.simt._debugger.arrays import Array, TrackedMemory, Watch, record_memory
+from synknumba.simt._debugger.compiled import CompiledLaunch, is_ready, program_of, unavailable
+from synknumba.simt._debugger.cuda import Dim3
 from synknumba.simt._debugger.findings import access, described, outside_finding
+from synknumba.simt._debugger.instrument import NotInstrumentedError
 from synknumba.simt._debugger.launch import PythonKernel
-from synknumba.simt._debugger.run import DebugLaunch
+from synknumba.simt._debugger.program import DebugProgram
+from synknumba.simt._debugger.run import DebugLaunch, Launch
 from synknumba.simt._debugger.shadow import Cell, Past, Shadow, present
 from synknumba.simt._debugger.warp import WARP_SIZE
 
@@ -25,8 +34,11 @@ _UNWRITTEN: Final = "write to every element before any thread reads it, with a b
 class _CheckWatch(Watch):
     """Collects findings and raises them when the launch ends."""
 
-    def __init__(self, launch: DebugLaunch, *, races: bool, uninitialized: bool, early_returns: bool) -> None:
+    def __init__(
+        self, launch: Launch, *, races: bool, uninitialized: bool, early_returns: bool, patience: "_Patience | None" = None
+    ) -> None:
         super().__init__(launch)
+        self._patience = patience
         self._races, self._uninitialized, self._early_returns = races, uninitialized, early_returns
         self._shadow = Shadow(blocks_order_themselves=launch.program.fences)
         self._cells: dict[int, Cell] = {}
@@ -42,30 +54,38 @@ class _CheckWatch(Watch):
 
     def ended_early(self, finding: Finding) -> None:
         if self._early_returns:
-            self._add(finding)
+            self.add(finding)
 
     def fault(self, finding: Finding) -> bool:
         if self.launch.program.may_spin:  # other threads may wait for this one
             raise self.fail(finding) from None
-        self._add(finding, finding.summary.partition(":")[0])
+        self.add(finding, finding.summary.partition(":")[0])
         return True
 
     def outside(self, array: Array, index: Any, what: str) -> None:
-        self._add(outside_finding(self.launch.current, array, index, what))
+        self.add(outside_finding(self.launch.current, array, index, what))
 
-    def _add(self, finding: Finding, kind: str = "") -> None:
-        """Adds a finding, or increments the count of an earlier one of this kind on the same lines and array."""
+    def add(self, finding: Finding, kind: str = "") -> None:
+        """Adds a finding, or adds to the count of an earlier one of this kind on the same lines and array."""
         lines = sorted((access.what, access.filename, access.line) for access in finding.accesses)
         key = (finding.error, kind, finding.array, *lines)
         if key in self._found:
-            self._found[key] = replace(self._found[key], times=self._found[key].times + 1)
+            self._found[key] = replace(self._found[key], times=self._found[key].times + finding.times)
         elif len(self._found) < MOST_FINDINGS:
             self._found[key] = finding
+
+    def join(self, other: "_CheckWatch") -> None:
+        """Adds the findings of another launch that are not among these."""
+        for key, finding in other._found.items():
+            if key not in self._found and len(self._found) < MOST_FINDINGS:
+                self._found[key] = finding
 
     # ---- accesses
 
     def access(self, what: str, array: Array, index: Any, value: Any = None) -> None:
         memory = array.memory
+        if self._patience is not None:
+            self._patience.access(self.launch)
         if memory.space == "constant":
             return
         addresses = _addresses(array, index)
@@ -85,21 +105,35 @@ class _CheckWatch(Watch):
     def _must_be_written(self, memory: TrackedMemory, addresses: Iterable[int]) -> None:
         for address in addresses:
             if address not in memory.written:
-                now, index = present(self.launch, "read"), memory.index_of(address)
-                summary = f"index {list(index)} of {described(memory)} is read before anything is written to it"
-                place = access("read", now.thread, now.code, now.line)
-                self._add(Finding(UninitializedError, summary, (place,), _UNWRITTEN, memory.name, index))
+                now = present(self.launch, "read")
+                self.add(self.unwritten_finding(memory, memory.index_of(address), _access_of(now)))
 
     def _race(self, memory: TrackedMemory, address: int, before: Past, now: Past) -> None:
-        index = memory.index_of(address)
+        places = (_access_of(before), _access_of(now))
+        self.add(self.race_finding(memory, memory.index_of(address), places, (before, now)))
+
+    # ---- findings
+
+    @staticmethod
+    def unwritten_finding(memory: TrackedMemory, index: tuple[int, ...], place: Access) -> Finding:
+        """Returns the finding for an element that is read before anything is written to it."""
+        summary = f"index {list(index)} of {described(memory)} is read before anything is written to it"
+        return Finding(UninitializedError, summary, (place,), _UNWRITTEN, memory.name, index)
+
+    @staticmethod
+    def race_finding(memory: TrackedMemory, index: tuple[int, ...], places: tuple[Access, Access], sides: Any) -> Finding:
+        """Returns the finding for two accesses that race; `sides` have the attributes `thread`, `line` and `what`."""
         summary = f"race at index {list(index)} of {described(memory)}: these two accesses are not synchronised"
-        places = tuple(access(past.what, past.thread, past.code, past.line) for past in (before, now))
-        self._add(Finding(RaceError, summary, places, _advice(before, now), memory.name, index))
+        return Finding(RaceError, summary, places, _advice(*sides), memory.name, index)
 
 
-def _advice(before: Past, now: Past) -> str:
+def _access_of(past: Past) -> Access:
+    return access(past.what, past.thread, past.code, past.line)
+
+
+def _advice(before: Any, now: Any) -> str:
     first, second = before.thread, now.thread
-    if first.block is not second.block:
+    if first.block != second.block:
         return "blocks run in any order: use cuda.atomic, a grid barrier, or a second launch"
     if before.line == now.line and before.what == now.what == "write":
         return "two threads write different values: give each its own element, or use cuda.atomic"
@@ -152,7 +186,155 @@ def _holds(array: Array, index: Any, value: Any) -> bool:
     return bool(np.all(old == new))
 
 
-def check(kernel: Any, *, races: bool = True, uninitialized: bool = True, early_returns: bool = True) -> PythonKernel:
+class _ChangeOver(BaseException):
+    """Ends a launch in Python that is to be made again in compiled code."""
+
+
+class _Patience:
+    """Decides while a launch runs in Python whether compiled code takes over.
+
+    Args:
+        compile_it: compiles the kernel; returns whether that was possible.
+        is_ready: returns whether it is compiled already.
+    """
+
+    def __init__(self, compile_it: Callable[[], bool], is_ready: Callable[[], bool]) -> None:
+        self._compile, self._is_ready = compile_it, is_ready
+        self._began, self._accesses = time.perf_counter(), 0
+        self._has_looked = self._is_settled = False
+
+    def access(self, launch: Launch) -> None:
+        """Counts an access; raises _ChangeOver if compiled code shall run the launch."""
+        self._accesses += 1
+        if self._accesses % 64 or self._is_settled:
+            return
+        seconds = time.perf_counter() - self._began
+        if not self._has_looked and seconds > LOOK_SECONDS:
+            self._has_looked = True
+            if self._is_ready():
+                self._change()
+        if seconds > PYTHON_SECONDS or seconds * _blocks_in_all(launch) > WORTH_SECONDS:
+            self._change()
+
+    def _change(self) -> None:
+        self._is_settled = True
+        if self._compile():
+            raise _ChangeOver
+
+
+# Python runs a launch for this long, and then at most as long again until compiled code, which takes 0.3 s or more, is ready.
+PYTHON_SECONDS: Final = 0.5
+# Compiled code takes over earlier if the launch would take longer than this, by the blocks that have run.
+WORTH_SECONDS: Final = 1.0
+# Code that was compiled before takes over after this.
+LOOK_SECONDS: Final = 0.02
+
+
+def _blocks_in_all(launch: Launch) -> float:
+    """Returns the number of blocks of a launch divided by that of the blocks that have run, the present one by half."""
+    grid, (x, y, z) = launch.grid, launch.current.block_index
+    return grid.x * grid.y * grid.z / (x + grid.x * (y + grid.y * z) + 0.5)
+
+
+class CheckedKernel(PythonKernel):
+    """A kernel under the checker; the result of `check`."""
+
+    def __init__(self, kernel: Any, options: dict[str, bool], compiled: bool | None) -> None:
+        super().__init__(kernel, "check", functools.partial(_CheckWatch, **options))
+        self._checks, self._compiled = options, compiled
+
+    def _run(self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, args: tuple[Any, ...]) -> None:
+        if self._compiled is False or (self._compiled is None and (unavailable() or not _are_plain(args))):
+            super()._run(program, grid, block, smem, args)
+            return
+        kinds, before = tuple(map(typeof, args)), Contents(args)
+        if self._compiled is None:
+            patience = _Patience(lambda: self._can_be_compiled(kinds), lambda: is_ready(self.py_func, kinds))
+            make_watch = functools.partial(_CheckWatch, **self._checks, patience=patience)
+            try:
+                DebugLaunch(program, grid, block, smem, make_watch).run(args)
+            except _ChangeOver:
+                before.restore()
+            else:
+                return
+        self._run_compiled(program, grid, block, smem, args, before)
+
+    def _can_be_compiled(self, kinds: tuple[types.Type, ...]) -> bool:
+        try:
+            program_of(self.py_func).entry(kinds)
+        except Exception:  # noqa: BLE001  # Numba raises many types; the launch goes on in Python
+            return False
+        return True
+
+    def _run_compiled(
+        self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, args: tuple[Any, ...], before: "Contents"
+    ) -> None:
+        try:
+            checked = program_of(self.py_func)
+            checked.entry(tuple(map(typeof, args)))
+        except (NotInstrumentedError, NumbaError) as error:
+            name = f"{self.py_func.__qualname__} ({self.py_func.__code__.co_filename}:{self.py_func.__code__.co_firstlineno})"
+            raise KernelError(f"{name} cannot be checked in compiled code: {error}; leave out compiled=True") from error
+
+        def launch(*, reverse: bool) -> _CheckWatch:
+            options = {name: self._checks[name] for name in ("races", "uninitialized")}
+            made = CompiledLaunch(program, checked, grid, block, smem, self._make_watch, args, reverse=reverse, **options)
+            made.run()
+            return cast(_CheckWatch, made.watch)
+
+        watch = launch(reverse=False)
+        if not program.may_spin:  # threads that wait for those before them would never end
+            after = Contents(args)
+            before.restore()
+            try:
+                # What the kernel raises in this order only, as an assertion, is a consequence.
+                with suppress(Exception):
+                    watch.join(launch(reverse=True))
+            finally:
+                after.restore()
+        watch.finish()
+
+
+class Contents:
+    """The contents of the arrays and records among the arguments of a launch."""
+
+    def __init__(self, args: tuple[Any, ...]) -> None:
+        self._kept = [(array, array.copy()) for array in _arrays(args) if array.flags.writeable]
+
+    def restore(self) -> None:
+        """Sets the arrays to what they were."""
+        for array, copy in self._kept:
+            array[...] = copy
+
+
+def _arrays(args: tuple[Any, ...]) -> Iterator[np.ndarray[Any, Any]]:
+    for arg in args:
+        if isinstance(arg, np.ndarray):
+            yield arg
+        elif isinstance(arg, np.void):
+            yield record_memory(arg)
+        elif isinstance(arg, tuple):
+            yield from _arrays(arg)
+
+
+def _are_plain(args: tuple[Any, ...]) -> bool:
+    """Returns whether the arguments are NumPy's arrays, numbers, records, and tuples of them, of at most 1 GiB."""
+    plain = all(type(arg) is np.ndarray or isinstance(arg, (bool, int, float, complex, np.generic, tuple)) for arg in args)
+    return plain and sum(array.nbytes for array in _arrays(args)) <= MOST_BYTES
+
+
+# Arrays are copied before a launch that may be made again.
+MOST_BYTES: Final = 1 << 30
+
+
+def check(
+    kernel: Any,
+    *,
+    races: bool = True,
+    uninitialized: bool = True,
+    early_returns: bool = True,
+    compiled: bool | None = None,
+) -> PythonKernel:
     """Returns a version of a kernel that runs in pure Python with error checking, like NVIDIA's compute-sanitizer on a GPU.
 
     `simt.check(kernel)[grid, block, stream, smem](*args)` has the kernel's effect on the arrays, and raises at the end if it
@@ -187,5 +369,5 @@ def check(kernel: Any, *, races: bool = True, uninitialized: bool = True, early_
         KernelError: at launch: the kernel uses an unsupported feature.
         Exception: at launch: what `raise` and `assert` in the kernel raise; notes give line, thread and earlier findings.
     """
-    make_watch = functools.partial(_CheckWatch, races=races, uninitialized=uninitialized, early_returns=early_returns)
-    return PythonKernel(kernel, "check", make_watch)
+    options = {"races": races, "uninitialized": uninitialized, "early_returns": early_returns}
+    return CheckedKernel(kernel, options, compiled)

@@ -33,18 +33,18 @@ def outside_finding(thread: Any, array: Array, index: Any, what: str) -> Finding
     frame = user_frame()
     parts = index if isinstance(index, tuple) else (index,)
     part_of = "" if array.shape == array.memory.array.shape else f"a part of shape {array.shape} of "
-    summary = f"index {_shown(parts)} is outside of {part_of}{described(array.memory)}"
+    summary = f"index {shown_index(parts)} is outside of {part_of}{described(array.memory)}"
     place = access(what, thread, frame.f_code, frame.f_lineno)
     numbers = tuple(int(part) for part in parts if isinstance(part, (int, np.integer)))
-    advice = "guard the access by a condition, or make the array larger"
-    return Finding(BoundsError, summary, (place,), advice, array.memory.name, numbers)
+    return Finding(BoundsError, summary, (place,), BOUNDS_ADVICE, array.memory.name, numbers)
 
 
+BOUNDS_ADVICE: Final = "guard the access by a condition, or make the array larger"
 _RAISE: Final = dis.opmap["RAISE_VARARGS"]
 _ENDED: Final = "the thread ended here: what it would have done next was not checked; simt.debug stops on this line"
-_FAULTS: Final[dict[type[BaseException], str]] = {
-    UnboundLocalError: "assign the variable on every path to this line; on a GPU its value is undefined",
-    ZeroDivisionError: "test the divisor first; on a GPU the result is undefined",
+_FAULTS: Final[dict[str, str]] = {
+    "UnboundLocalError": "assign the variable on every path to this line; on a GPU its value is undefined",
+    "ZeroDivisionError": "test the divisor first; on a GPU the result is undefined",
 }
 
 
@@ -67,7 +67,12 @@ def fault_finding(thread: Any, error: BaseException) -> Finding:
     """Returns the finding for an exception of a thread, with the innermost line in user code."""
     frame, line = [(frame, line) for frame, line in walk_tb(error.__traceback__) if MARK in frame.f_globals][-1]
     place = access("raises", thread, frame.f_code, line)
-    return Finding(KernelCheckError, f"{type(error).__name__}: {error}", (place,), _FAULTS.get(type(error), _ENDED))
+    return Finding(KernelCheckError, f"{type(error).__name__}: {error}", (place,), fault_advice(type(error).__name__))
+
+
+def fault_advice(name: str) -> str:
+    """Returns the advice for an exception with this name."""
+    return _FAULTS.get(name, _ENDED)
 
 
 def described(memory: TrackedMemory) -> str:
@@ -76,7 +81,8 @@ def described(memory: TrackedMemory) -> str:
     return f"{kind} {memory.name} (shape {memory.array.shape}, {memory.array.dtype})"
 
 
-def _shown(index: tuple[Any, ...]) -> str:
+def shown_index(index: tuple[Any, ...]) -> str:
+    """Returns an index as it is written."""
     texts = []
     for part in index:
         if isinstance(part, slice):

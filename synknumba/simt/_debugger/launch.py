@@ -10,7 +10,7 @@ from synknumba._errors import ArgumentError, LaunchError
 from synknumba.simt._debugger.arrays import Watch
 from synknumba.simt._debugger.cuda import Dim3
 from synknumba.simt._debugger.program import DebugProgram
-from synknumba.simt._debugger.run import DebugLaunch
+from synknumba.simt._debugger.run import DebugLaunch, Launch
 from synknumba.simt._debugger.source import device_code
 from synknumba.simt._kernel import FORALL_BLOCK, Kernel, check_sizes, jit
 
@@ -23,7 +23,7 @@ class PythonKernel:
     The source is read again at each launch, so global variables have their values at that time.
     """
 
-    def __init__(self, kernel: Any, word: str, make_watch: Callable[[DebugLaunch], Watch]) -> None:
+    def __init__(self, kernel: Any, word: str, make_watch: Callable[[Launch], Watch]) -> None:
         plain = (kernel, getattr(kernel, "__wrapped__", None))  # the second of a kernel decorated by synk.parallel
         function = device_code(kernel) or next((each for each in plain if isinstance(each, FunctionType)), None)
         if function is None:
@@ -71,9 +71,13 @@ class PythonKernel:
             given += program.defaults[len(program.defaults) - missing :]
             for name, arg in zip(program.params, given, strict=True):
                 _refuse_containers(f"{self.py_func.__qualname__}(): {name}", arg)
-            DebugLaunch(program, grid, block, smem, self._make_watch).run(given)
+            self._run(program, grid, block, smem, given)
 
         return run
+
+    def _run(self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, args: tuple[Any, ...]) -> None:
+        """Runs a launch with checked arguments."""
+        DebugLaunch(program, grid, block, smem, self._make_watch).run(args)
 
 
 def _refuse_containers(what: str, arg: Any) -> None:

@@ -97,24 +97,35 @@ class Block:
         # State of the watch for this block's shared memory: past accesses by address, and written addresses.
         self.cells: dict[int, Any] = {}
         self.written: set[int] = set()
-        self._ready = self.threads
+        self.ready = self.threads
 
     def advance(self) -> bool:
         """Runs all threads until all have ended (returns True) or wait at a grid barrier (False)."""
         while True:
-            for thread in self._ready:
+            for thread in self.ready:
                 self.launch.resume(thread)
-            living = [thread for thread in self.threads if not thread.ended]
-            if not living:
-                self.launch.failed_blocks += any(thread.failed for thread in self.threads)
-                return True
-            self._ready = [thread for warp in self.warps for thread in _released(warp, self.launch)]
-            if self._ready:
-                self._ready.sort(key=lambda thread: thread.number)
-                continue
-            if all(thread.request.kind == GRID_SYNC for thread in living):  # type: ignore[union-attr]
-                return False
-            self._barrier(living)
+            outcome = self.settle()
+            if outcome is not None:
+                return outcome
+
+    def settle(self) -> bool | None:
+        """Decides which threads are `ready` to be resumed, after all have stopped.
+
+        Returns:
+            True if all have ended, False if all others wait at a grid barrier, None if some are ready.
+        """
+        self.ready = [thread for warp in self.warps for thread in _released(warp, self.launch)]
+        living = [thread for thread in self.threads if not thread.ended]
+        if not living:
+            self.launch.failed_blocks += any(thread.failed for thread in self.threads)
+            return True
+        if self.ready:
+            self.ready.sort(key=lambda thread: thread.number)
+            return None
+        if all(thread.request.kind == GRID_SYNC for thread in living):  # type: ignore[union-attr]
+            return False
+        self._barrier(living)
+        return None if self.ready else self.settle()
 
     def _barrier(self, living: list[Thread]) -> None:
         first = living[0]
@@ -123,7 +134,9 @@ class Block:
         for thread in living:
             asked: Any = thread.request
             if asked.kind != kind or thread.place() != place or (mask is not None and asked.mask != mask):
-                raise self.launch.diverged(first, thread)
+                self.launch.diverged(first, thread)
+                end(living)
+                return
         ended = self.returned_thread()
         if ended is not None:
             self.launch.threads_missing(first, ended)
@@ -136,7 +149,13 @@ class Block:
     def pass_barrier(self, living: Iterable[Thread], answer: Any = None) -> None:
         """Releases the threads from a barrier, each with this answer."""
         self.epoch += 1
-        self._ready = [_answered(thread, answer) for thread in living]
+        self.ready = [_answered(thread, answer) for thread in living]
+
+
+def end(threads: Iterable[Thread]) -> None:
+    """Ends threads that cannot continue."""
+    for thread in threads:
+        thread.ended, thread.failed, thread.request = True, True, None
 
 
 def _answered(thread: Thread, answer: Any) -> Thread:
@@ -144,7 +163,7 @@ def _answered(thread: Thread, answer: Any) -> Thread:
     return thread
 
 
-def _released(warp: list[Thread], launch: "DebugLaunch") -> list[Thread]:
+def _released(warp: list[Thread], launch: "Launch") -> list[Thread]:
     """Releases the threads of a warp whose operation is complete, and returns them with their answers set."""
     asking: dict[tuple[str, int], list[Thread]] = {}
     for thread in warp:
@@ -153,10 +172,12 @@ def _released(warp: list[Thread], launch: "DebugLaunch") -> list[Thread]:
     released: list[Thread] = []
     for (kind, mask), group in asking.items():
         named = [thread for thread in warp if mask >> thread.lane & 1 and not thread.ended]
-        stranger = next((thread for thread in group if not mask >> thread.lane & 1), None)
-        if stranger is not None:
-            raise launch.not_in_mask(stranger, mask)
-        if kind != ACTIVE_MASK and len(group) == len(named):
+        strangers = [thread for thread in group if not mask >> thread.lane & 1]
+        for stranger in strangers:
+            launch.not_in_mask(stranger, mask)
+        end(strangers)
+        group = [thread for thread in group if not thread.ended]  # noqa: PLW2901
+        if kind != ACTIVE_MASK and group and len(group) == len(named):
             answers = warp_answers(kind, {thread.lane: thread.request.args for thread in group})  # type: ignore[union-attr]
             if kind == "syncwarp":
                 _join(group)
@@ -182,23 +203,84 @@ def _join(group: list[Thread]) -> None:
         thread.seen, thread.clock = list(seen), thread.clock + 1
 
 
-class DebugLaunch:
-    """One launch of a kernel.
+class Launch:
+    """One launch of a kernel, whose threads are generators or coroutines in compiled code.
 
     Attributes:
         current: the running thread.
         epoch: number of grid barriers passed.
-        failed_blocks: number of blocks that have ended, and in which a thread raised an exception.
-        entry: makes the generator of a new thread, not started, from `args`.
+        failed_blocks: number of blocks that have ended, and in which a thread could not continue.
     """
 
     def __init__(
-        self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, make_watch: Callable[["DebugLaunch"], Watch]
+        self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, make_watch: Callable[["Launch"], Watch]
     ) -> None:
         self.program, self.grid, self.block, self.smem = program, grid, block, smem
         self.epoch = self.failed_blocks = 0
         self.current: Thread = None  # type: ignore[assignment]  # until the first thread starts
         self.watch = make_watch(self)
+
+    def resume(self, thread: Thread) -> None:
+        """Runs a thread until it waits or ends."""
+        raise NotImplementedError
+
+    def run_blocks(self, blocks: Iterable[Block]) -> None:
+        """Runs blocks one after another, and those that wait at a grid barrier together."""
+        waiting = [block for block in blocks if not block.advance()]
+        while waiting and self._grid_barrier(waiting):
+            waiting = [block for block in waiting if not block.advance()]
+
+    def _grid_barrier(self, waiting: list[Block]) -> bool:
+        """Releases blocks from a grid barrier; returns whether they continue."""
+        living = [[thread for thread in block.threads if not thread.ended] for block in waiting]
+        first = living[0][0]
+        if len(waiting) + self.failed_blocks < self.grid.x * self.grid.y * self.grid.z:
+            self.diverged(first, None)
+            return False
+        ended = next(filter(None, (block.returned_thread() for block in waiting)), None)
+        if ended is not None:
+            self.threads_missing(first, ended)
+        self.epoch += 1
+        for block, threads in zip(waiting, living, strict=True):
+            block.pass_barrier(threads)
+        return True
+
+    # ---- divergence
+
+    def diverged(self, first: Thread, other: Thread | None) -> None:
+        """Reports a deadlock between two threads; with `other` None, between a thread and ended blocks."""
+        others = "other blocks ended without reaching it" if other is None else "others that must reach it wait elsewhere"
+        accesses = tuple(thread.waiting() for thread in (first, other) if thread is not None)
+        self._report(Finding(DivergenceError, f"threads wait at cuda.{_called(first)}, but {others}", accesses, _MEET))
+
+    def not_in_mask(self, thread: Thread, mask: int) -> None:
+        """Reports a warp operation whose mask lacks the calling lane."""
+        summary = f"the mask {mask:#010x} of a warp operation does not include lane {thread.lane}, which calls it"
+        self._report(Finding(DivergenceError, summary, (thread.waiting(),), "set the bit of every lane that calls it"))
+
+    def _report(self, finding: Finding) -> None:
+        """Reports that threads cannot continue; raises unless others do."""
+        if not self.watch.fault(finding):
+            raise self.watch.fail(finding)
+
+    def threads_missing(self, waiting: Thread, ended: Thread) -> None:
+        """Reports threads that ended before a barrier that others of their block wait at."""
+        summary = f"threads ended before a cuda.{_called(waiting)} at which others of their block wait"
+        advice = "CUDA requires all threads to reach it: put the work under an `if` instead of returning early"
+        self.watch.ended_early(Finding(DivergenceError, summary, (waiting.waiting(), ended.waiting()), advice))
+
+
+class DebugLaunch(Launch):
+    """A launch whose threads are generators.
+
+    Attributes:
+        entry: makes the generator of a new thread, not started, from `args`.
+    """
+
+    def __init__(
+        self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, make_watch: Callable[[Launch], Watch]
+    ) -> None:
+        super().__init__(program, grid, block, smem, make_watch)
         self.entry = program.link(Cuda(self), lambda name, value: wrap(value, name, "constant", self.watch))
         self.args: tuple[Any, ...] = ()
 
@@ -209,23 +291,8 @@ class DebugLaunch:
         with np.errstate(all="ignore"):  # a GPU does not report overflows either
             sizes = self.grid
             blocks = (Block(self, Dim3(x, y, z)) for z in range(sizes.z) for y in range(sizes.y) for x in range(sizes.x))
-            waiting = [block for block in blocks if not block.advance()]
-            while waiting:
-                self._grid_barrier(waiting)
-                waiting = [block for block in waiting if not block.advance()]
+            self.run_blocks(blocks)
         self.watch.finish()
-
-    def _grid_barrier(self, waiting: list[Block]) -> None:
-        living = [[thread for thread in block.threads if not thread.ended] for block in waiting]
-        first = living[0][0]
-        if len(waiting) + self.failed_blocks < self.grid.x * self.grid.y * self.grid.z:
-            raise self.diverged(first, None)
-        ended = next(filter(None, (block.returned_thread() for block in waiting)), None)
-        if ended is not None:
-            self.threads_missing(first, ended)
-        self.epoch += 1
-        for block, threads in zip(waiting, living, strict=True):
-            block.pass_barrier(threads)
 
     def resume(self, thread: Thread) -> None:
         """Runs a thread until it waits or ends."""
@@ -258,29 +325,6 @@ class DebugLaunch:
         if place not in block.shared:
             block.shared[place] = allocate(name, "shared", shape, dtype, self.watch, block)
         return block.shared[place]
-
-    # ---- divergence errors
-
-    def diverged(self, first: Thread, other: Thread | None) -> KernelCheckError:
-        """Returns the error for a deadlock between two threads; with `other` None, between a thread and ended blocks."""
-        others = "other blocks ended without reaching it" if other is None else "others that must reach it wait elsewhere"
-        accesses = tuple(thread.waiting() for thread in (first, other) if thread is not None)
-        return self.watch.fail(
-            Finding(DivergenceError, f"threads wait at cuda.{_called(first)}, but {others}", accesses, _MEET)
-        )
-
-    def not_in_mask(self, thread: Thread, mask: int) -> KernelCheckError:
-        """Returns the error for a warp operation whose mask lacks the calling lane."""
-        summary = f"the mask {mask:#010x} of a warp operation does not include lane {thread.lane}, which calls it"
-        return self.watch.fail(
-            Finding(DivergenceError, summary, (thread.waiting(),), "set the bit of every lane that calls it")
-        )
-
-    def threads_missing(self, waiting: Thread, ended: Thread) -> None:
-        """Reports threads that ended before a barrier that others of their block wait at."""
-        summary = f"threads ended before a cuda.{_called(waiting)} at which others of their block wait"
-        advice = "CUDA requires all threads to reach it: put the work under an `if` instead of returning early"
-        self.watch.ended_early(Finding(DivergenceError, summary, (waiting.waiting(), ended.waiting()), advice))
 
 
 _MEET: Final = "a barrier must be reached by all threads, the same one at the same time: move it out of the `if` or loop"

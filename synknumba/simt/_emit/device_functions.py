@@ -28,11 +28,13 @@ class Options:
         fastmath: as in `numba.njit`. GPUs contract `a * b + c` to a fused multiply-add by default, hence the default here.
         reverse: whether threads run from the last to the first, which exposes a missing barrier.
         debug: whether indices and divisions are checked and errors name the thread that raised.
+        checked: whether accesses are instrumented, for `simt.check`.
     """
 
     fastmath: bool | frozenset[str] = frozenset({"contract"})
     reverse: bool = False
     debug: bool = False
+    checked: bool = False
 
     def njit(self, function: Callable[..., Any], **more: Any) -> Any:
         """Returns Numba's dispatcher of the function; nothing is compiled yet."""

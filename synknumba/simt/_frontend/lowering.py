@@ -5,7 +5,7 @@ functions, barriers and collectives are statements of their own. Unsupported con
 """
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, cast
 
@@ -30,7 +30,7 @@ from synknumba.simt._frontend.scope import (
     misspelt,
 )
 from synknumba.simt._frontend.signatures import as_declared, declared_signatures
-from synknumba.simt._frontend.source import CALLED_BUILTINS, read_source
+from synknumba.simt._frontend.source import CALLED_BUILTINS, Source, read_source
 from synknumba.simt._frontend.sync import arguments_of, barrier, exchange
 from synknumba.simt._frontend.syntax import assign, expression, load, one_or_tuple, place, read_names, walk
 from synknumba.simt._frontend.thread_code import NOTHING, DeviceFunction, ThreadCode
@@ -41,9 +41,14 @@ from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 
 
 class Devices:
-    """The device functions of one kernel, translated once per combination of signatures and fixed parameters."""
+    """The device functions of one kernel, translated once per combination of signatures and fixed parameters.
 
-    def __init__(self) -> None:
+    Args:
+        rewrite: changes the source of the kernel and of each device function before it is lowered.
+    """
+
+    def __init__(self, rewrite: Callable[[Source], Source] = lambda source: source) -> None:
+        self.rewrite = rewrite
         self._known: dict[FunctionType, dict[Any, DeviceFunction | None]] = {}
         self.parameters = FixedParameters()
 
@@ -74,7 +79,7 @@ class Devices:
 def translate_names(function: FunctionType, devices: Devices, device: DeviceFunction | None = None) -> ThreadCode:
     """Returns the code of one thread of a kernel, or of a device function if `device`, its entry in `devices`, is given."""
     source = read_source(function)
-    source = spelled(fix(source, device.fixed) if device else source)
+    source = devices.rewrite(spelled(fix(source, device.fixed) if device else source))
     code = ThreadCode(source)
     code.body = _Translator(code, Scope(source), devices).block(source.tree.body)
     if device is None:

@@ -58,6 +58,20 @@ class KernelCache:
         if self.enabled and directory() is not None:
             self._translated = self._digest()[0]
 
+    def digest(self) -> str | None:
+        """Returns the digest of all that the kernel's code depends on but argument types; None if it cannot be compared."""
+        digest, problem = self._digest()
+        return digest if problem is None else None
+
+    def has(self, kinds: tuple[types.Type, ...]) -> bool:
+        """Returns whether the kernel compiled for these argument types is in this process or on disk."""
+        path = directory()
+        if not self.enabled or path is None:
+            return False
+        digest, problem = self._digest(kinds)
+        key = Fingerprint(digest, *map(type_text, kinds)).hexdigest() if problem is None else ""
+        return bool(key) and (key in _loaded or KernelStore(path).read(key) is not None)
+
     def accept(self, translate: Callable[[], object]) -> None:
         """Calls `translate`, unless a translation of the kernel has succeeded before, in whichever process."""
         path = directory()

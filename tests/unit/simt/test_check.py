@@ -23,6 +23,23 @@ from synknumba._errors import (
 HERE = __file__
 BLOCK = 64
 FULL = 0xFFFFFFFF
+# Kernels of this file that compiled code cannot check, by name.
+PYTHON_ONLY = {"loops", "fields", "float_index", "adds_none", "unsupported", "shows"}
+
+
+@pytest.fixture(
+    autouse=True, params=[pytest.param(False, id="python"), pytest.param(True, id="compiled", marks=pytest.mark.whole)]
+)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether every check of a test runs in compiled code, as far as that is possible, or all in Python."""
+    check = simt.check
+
+    def check_by(kernel: Any, **options: Any) -> Any:
+        compiled = request.param and kernel.__name__ not in PYTHON_ONLY
+        return check(kernel, compiled=compiled, **options)
+
+    monkeypatch.setattr(simt, "check", check_by)
+    return request.param
 
 
 def line_of(text: str) -> int:
