@@ -291,6 +291,7 @@ class Finding:
         array: the name of the array; empty if no array is involved.
         index: the element's index in that array.
         times: the number of occurrences, including other elements and threads.
+        is_warning: whether it has no effect on what the kernel writes, in this execution.
     """
 
     error: type["KernelCheckError"]
@@ -300,11 +301,13 @@ class Finding:
     array: str = ""
     index: tuple[int, ...] = ()
     times: int = 1
+    is_warning: bool = False
 
     def __str__(self) -> str:
         """Returns the finding as several lines of text."""
         more = f" ({self.times} times)" if self.times > 1 else ""
-        return "\n".join([self.summary + more, *(f"    {access}" for access in self.accesses), f"    {self.advice}"])
+        kind = "warning: " if self.is_warning else ""
+        return "\n".join([kind + self.summary + more, *(f"    {access}" for access in self.accesses), f"    {self.advice}"])
 
 
 class KernelCheckError(SynkError, RuntimeError):
@@ -328,6 +331,24 @@ class KernelCheckError(SynkError, RuntimeError):
             return f"{self.kernel}: {self.findings[0]}"
         numbered = (f"{number}. {finding}" for number, finding in enumerate(self.findings, 1))
         return "\n".join([f"{self.kernel}: {len(self.findings)} findings", *numbered])
+
+
+class KernelCheckWarning(UserWarning):
+    """`simt.check` found only what has no effect on the results, such as a variable that is read unassigned and not used.
+
+    Attributes:
+        kernel: the kernel's name.
+        findings: the findings, in order of first occurrence.
+    """
+
+    def __init__(self, kernel: str, findings: tuple[Finding, ...]) -> None:
+        self.kernel = kernel
+        self.findings = findings
+        super().__init__(kernel, findings)
+
+    def __str__(self) -> str:
+        """Returns the findings, one below the other."""
+        return "\n".join(f"{self.kernel}: {finding}" for finding in self.findings)
 
 
 class BoundsError(KernelCheckError, IndexError):

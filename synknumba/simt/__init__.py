@@ -22,6 +22,7 @@ and number types, `shadow` records which thread accessed which element.
 from synknumba._errors import BoundsError as BoundsError
 from synknumba._errors import DivergenceError as DivergenceError
 from synknumba._errors import KernelCheckError as KernelCheckError
+from synknumba._errors import KernelCheckWarning as KernelCheckWarning
 from synknumba._errors import RaceError as RaceError
 from synknumba._errors import UninitializedError as UninitializedError
 from synknumba.simt._debugger.check import check as check

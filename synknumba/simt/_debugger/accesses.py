@@ -644,6 +644,28 @@ def _fails(builder: Any, condition: Any, fault: int, site: Any) -> None:
         call(builder, "wait", _constant(at.FAILED), zero, zero)
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def assigned(_context: Any, value: types.Type, is_assigned: types.Type, site: types.Type) -> Any:
+    """Returns the value of a variable; if it is not assigned a stand-in, or if it is no number, the thread ends."""
+    value = types.unliteral(value)
+    is_number = isinstance(value, (types.Number, types.Boolean)) and not isinstance(value, types.Complex)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = cgutils.alloca_once_value(builder, args[0])
+        with builder.if_then(builder.not_(args[1]), likely=False):
+            me, zero = _me(builder), _constant(0)
+            key = builder.or_(builder.load(word(builder, me, at.KEY)), args[2])
+            call(builder, "report", _constant(at.UNSET), zero, zero, zero, key, _constant(at.READ), zero)
+            if is_number:
+                stand_in = builder.load(word(builder, call(builder, "state"), at.STAND_IN))
+                builder.store(context.cast(builder, stand_in, types.int64, value), place)
+            else:
+                call(builder, "wait", _constant(at.FAILED), zero, zero)
+        return impl_ret_borrowed(context, builder, signature.return_type, builder.load(place))
+
+    return value(value, types.boolean, types.int64), codegen
+
+
 def _division(function: Any) -> Any:
     def divide(context: Any, left: types.Type, right: types.Type, site: types.Type) -> Any:
         left, right = types.unliteral(left), types.unliteral(right)

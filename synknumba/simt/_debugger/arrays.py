@@ -47,6 +47,10 @@ class Watch(ABC):
         del finding
         return False
 
+    def unassigned(self, name: str) -> Any:
+        """Returns the value of a variable that is read unassigned."""
+        raise UnboundLocalError(f"the variable {name} is not assigned")
+
     def ended_early(self, finding: Finding) -> None:
         """Handles threads that ended before a barrier; ignored by default, as GPUs since Volta do not wait for them."""
 
@@ -125,7 +129,7 @@ class Array(np.ndarray):
             if not is_outside(self, index):
                 raise
             self.memory.watch.outside(self, index, "read")
-            return nothing(self.dtype)
+            return _absent(self, index)
         if isinstance(value, np.void):
             whole = index if isinstance(index, tuple) else (index,)
             return Record(super().__getitem__((*whole, ...)))  # type: ignore[arg-type]
@@ -212,6 +216,14 @@ def is_outside(array: np.ndarray[Any, Any], index: Any) -> bool:
 def nothing(dtype: np.dtype[Any]) -> Any:
     """Returns a zero, the result of an out-of-bounds read if the run continues."""
     return np.zeros(1, dtype)[0]
+
+
+def _absent(array: np.ndarray[Any, Any], index: Any) -> Any:
+    """Returns zeros of the shape that the index selects, were it within bounds."""
+    zeros = np.broadcast_to(nothing(array.dtype), [max(1, size) for size in array.shape])
+    parts = index if isinstance(index, tuple) else (index,)
+    found = zeros[tuple(0 if isinstance(part, (int, np.integer)) else part for part in parts)]
+    return found.copy() if isinstance(found, np.ndarray) else found
 
 
 def wrap(value: Any, name: str, space: str, watch: Watch) -> Any:

@@ -2,9 +2,10 @@
 
 import functools
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast, final
 
 import numpy as np
@@ -12,11 +13,19 @@ from numba import typeof
 from numba.core import types
 from numba.core.errors import NumbaError
 
-from synknumba._errors import Access, Finding, KernelError, RaceError, UninitializedError
+from synknumba._errors import (
+    Access,
+    Finding,
+    KernelCheckError,
+    KernelCheckWarning,
+    KernelError,
+    RaceError,
+    UninitializedError,
+)
 from synknumba.simt._debugger.arrays import Array, TrackedMemory, Watch, record_memory
 from synknumba.simt._debugger.compiled import CompiledLaunch, is_ready, program_of, unavailable
 from synknumba.simt._debugger.cuda import Dim3
-from synknumba.simt._debugger.findings import access, described, outside_finding
+from synknumba.simt._debugger.findings import access, described, fault_advice, outside_finding, user_frame
 from synknumba.simt._debugger.instrument import NotInstrumentedError
 from synknumba.simt._debugger.launch import PythonKernel
 from synknumba.simt._debugger.program import DebugProgram
@@ -35,10 +44,18 @@ class _CheckWatch(Watch):
     """Collects findings and raises them when the launch ends."""
 
     def __init__(
-        self, launch: Launch, *, races: bool, uninitialized: bool, early_returns: bool, patience: "_Patience | None" = None
+        self,
+        launch: Launch,
+        *,
+        races: bool,
+        uninitialized: bool,
+        early_returns: bool,
+        patience: "_Patience | None" = None,
+        stand_in: int = 0,
     ) -> None:
         super().__init__(launch)
-        self._patience = patience
+        self._patience, self._stand_in = patience, stand_in
+        self._unassigned: set[Any] = set()  # keys of findings
         self._races, self._uninitialized, self._early_returns = races, uninitialized, early_returns
         self._shadow = Shadow(blocks_order_themselves=launch.program.fences)
         self._cells: dict[int, Cell] = {}
@@ -49,8 +66,13 @@ class _CheckWatch(Watch):
         return tuple(self._found.values())
 
     def finish(self) -> None:
-        if self._found:
-            raise self.findings[0].error(self.launch.program.name, self.findings)
+        name = self.launch.program.name
+        errors = tuple(finding for finding in self.findings if not finding.is_warning)
+        warned = tuple(finding for finding in self.findings if finding.is_warning)
+        if errors:
+            raise errors[0].error(name, errors + warned)
+        if warned:
+            warnings.warn(KernelCheckWarning(name, warned), stacklevel=3)
 
     def ended_early(self, finding: Finding) -> None:
         if self._early_returns:
@@ -73,6 +95,34 @@ class _CheckWatch(Watch):
             self._found[key] = replace(self._found[key], times=self._found[key].times + finding.times)
         elif len(self._found) < MOST_FINDINGS:
             self._found[key] = finding
+            self._unassigned |= {key} if kind == "unassigned" else set()
+
+    # ---- variables that are read unassigned
+
+    def unassigned(self, name: str) -> int:
+        thread, frame = self.launch.current, user_frame()
+        self.add(self.unassigned_finding(name, access("read", thread, frame.f_code, frame.f_lineno)), "unassigned")
+        return self._stand_in
+
+    @staticmethod
+    def unassigned_finding(name: str, place: Access) -> Finding:
+        """Returns the finding for a read of a variable that the thread has not assigned."""
+        summary = f"UnboundLocalError: the variable {name} is read, and this thread has not assigned it"
+        return Finding(KernelCheckError, summary, (place,), fault_advice("UnboundLocalError"))
+
+    @property
+    def has_unassigned(self) -> bool:
+        """Whether a variable was read unassigned."""
+        return bool(self._unassigned)
+
+    def has_same_errors(self, other: "_CheckWatch") -> bool:
+        """Returns whether the findings are of the same kinds, but for variables that were read unassigned."""
+        return self._found.keys() - self._unassigned == other._found.keys() - other._unassigned
+
+    def warn_of_unassigned(self) -> None:
+        """Makes the findings of variables that were read unassigned warnings."""
+        for key in self._unassigned:
+            self._found[key] = replace(self._found[key], is_warning=True)
 
     def join(self, other: "_CheckWatch") -> None:
         """Adds the findings of another launch that are not among these."""
@@ -222,6 +272,10 @@ class _Patience:
             raise _ChangeOver
 
 
+# Values of a variable that is read unassigned: those of a launch, and of another one that shows whether they matter.
+STAND_INS: Final = (0, 101)
+# Accesses of a further launch, beyond four times those of the first.
+FURTHER_ACCESSES: Final = 1_000_000
 # Python runs a launch for this long, and then at most as long again until compiled code, which takes 0.3 s or more, is ready.
 PYTHON_SECONDS: Final = 0.5
 # Compiled code takes over earlier if the launch would take longer than this, by the blocks that have run.
@@ -241,58 +295,133 @@ class CheckedKernel(PythonKernel):
 
     def __init__(self, kernel: Any, options: dict[str, bool], compiled: bool | None) -> None:
         super().__init__(kernel, "check", functools.partial(_CheckWatch, **options))
-        self._checks, self._compiled = options, compiled
+        self.options, self._compiled = options, compiled
 
-    def _run(self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, args: tuple[Any, ...]) -> None:
-        if self._compiled is False or (self._compiled is None and (unavailable() or not _are_plain(args))):
-            super()._run(program, grid, block, smem, args)
-            return
-        kinds, before = tuple(map(typeof, args)), Contents(args)
+    @property
+    def compiled(self) -> bool | None:
+        """Whether launches run in compiled code, as for `check`."""
+        return self._compiled
+
+    stand_ins = True
+
+    def _run(self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, args: tuple[Any, ...]) -> Watch:
+        launch = _Launch(self, program, grid, block, smem, args)
+        if self._compiled is False or (self._compiled is None and (unavailable() or not launch.is_plain)):
+            return launch.in_python()
         if self._compiled is None:
-            patience = _Patience(lambda: self._can_be_compiled(kinds), lambda: is_ready(self.py_func, kinds))
-            make_watch = functools.partial(_CheckWatch, **self._checks, patience=patience)
             try:
-                DebugLaunch(program, grid, block, smem, make_watch).run(args)
+                return launch.in_python(_Patience(launch.can_be_compiled, launch.is_ready))
             except _ChangeOver:
-                before.restore()
-            else:
-                return
-        self._run_compiled(program, grid, block, smem, args, before)
+                launch.before.restore()
+        return launch.compiled()
 
-    def _can_be_compiled(self, kinds: tuple[types.Type, ...]) -> bool:
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """A checked launch: its kernel, sizes and arguments, and the arrays before it."""
+
+    kernel: CheckedKernel
+    program: DebugProgram
+    grid: Dim3
+    block: Dim3
+    smem: int
+    args: tuple[Any, ...]
+    is_plain: bool = field(init=False)
+    before: "Contents" = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_plain", _are_plain(self.args))
+        is_kept = self.is_plain and (self.kernel.compiled is not False or self.program.may_be_unassigned)
+        object.__setattr__(self, "before", Contents(self.args if is_kept else ()))
+
+    @property
+    def kinds(self) -> tuple[types.Type, ...]:
+        """Numba's types of the arguments."""
+        return tuple(map(typeof, self.args))
+
+    def is_ready(self) -> bool:
+        """Returns whether the kernel is compiled already."""
+        return is_ready(self.kernel.py_func, self.kinds)
+
+    def can_be_compiled(self) -> bool:
+        """Compiles the kernel; returns whether that was possible."""
         try:
-            program_of(self.py_func).entry(kinds)
+            program_of(self.kernel.py_func).entry(self.kinds)
         except Exception:  # noqa: BLE001  # Numba raises many types; the launch goes on in Python
             return False
         return True
 
-    def _run_compiled(
-        self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, args: tuple[Any, ...], before: "Contents"
-    ) -> None:
-        try:
-            checked = program_of(self.py_func)
-            checked.entry(tuple(map(typeof, args)))
-        except (NotInstrumentedError, NumbaError) as error:
-            name = f"{self.py_func.__qualname__} ({self.py_func.__code__.co_filename}:{self.py_func.__code__.co_firstlineno})"
-            raise KernelError(f"{name} cannot be checked in compiled code: {error}; leave out compiled=True") from error
+    # ---- in Python
 
-        def launch(*, reverse: bool) -> _CheckWatch:
-            options = {name: self._checks[name] for name in ("races", "uninitialized")}
-            made = CompiledLaunch(program, checked, grid, block, smem, self._make_watch, args, reverse=reverse, **options)
-            made.run()
+    def in_python(self, patience: _Patience | None = None) -> _CheckWatch:
+        """Runs the launch in Python."""
+
+        def run(stand_in: int) -> _CheckWatch:
+            make_watch = functools.partial(_CheckWatch, **self.kernel.options, patience=patience, stand_in=stand_in)
+            made = DebugLaunch(self.program, self.grid, self.block, self.smem, make_watch)
+            made.run(self.args)
             return cast(_CheckWatch, made.watch)
 
-        watch = launch(reverse=False)
-        if not program.may_spin:  # threads that wait for those before them would never end
-            after = Contents(args)
-            before.restore()
+        watch = run(STAND_INS[0])
+        self._look_at_unassigned(watch, run)
+        return watch
+
+    def _look_at_unassigned(self, watch: _CheckWatch, run: Callable[[int], _CheckWatch]) -> None:
+        """Runs the launch with another value of the variables that were read unassigned, to see whether it matters."""
+        if not watch.has_unassigned or not self.is_plain:
+            return
+        after = Contents(self.args)
+        self.before.restore()
+        try:
+            other = run(STAND_INS[1])
+        except Exception:  # noqa: BLE001  # of the kernel, such as an assertion
+            return
+        else:
+            if after.are_equal() and other.has_same_errors(watch):
+                watch.warn_of_unassigned()
+        finally:
+            after.restore()
+
+    # ---- in compiled code
+
+    def compiled(self) -> _CheckWatch:
+        """Runs the launch in compiled code, with the threads of a block in order and then in reverse order."""
+        function = self.kernel.py_func
+        try:
+            checked = program_of(function)
+            checked.entry(self.kinds)
+        except (NotInstrumentedError, NumbaError) as error:
+            name = f"{function.__qualname__} ({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
+            raise KernelError(f"{name} cannot be checked in compiled code: {error}; leave out compiled=True") from error
+
+        limit: int | None = None
+
+        def run(stand_in: int, *, reverse: bool = False) -> _CheckWatch:
+            nonlocal limit
+            options = {name: self.kernel.options[name] for name in ("races", "uninitialized")}
+            make_watch = functools.partial(_CheckWatch, **self.kernel.options)
+            sizes = self.grid, self.block, self.smem
+            made = CompiledLaunch(
+                self.program, checked, *sizes, make_watch, self.args,
+                reverse=reverse, stand_in=stand_in, most=limit, **options,
+            )
+            made.run()
+            if limit is None:  # with races or another value, loops of further launches may never end
+                limit = FURTHER_ACCESSES + 4 * made.accesses
+            return cast(_CheckWatch, made.watch)
+
+        watch = run(STAND_INS[0])
+        self._look_at_unassigned(watch, run)
+        if not self.program.may_spin:  # threads that wait for those before them would never end
+            after = Contents(self.args)
+            self.before.restore()
             try:
                 # What the kernel raises in this order only, as an assertion, is a consequence.
                 with suppress(Exception):
-                    watch.join(launch(reverse=True))
+                    watch.join(run(STAND_INS[0], reverse=True))
             finally:
                 after.restore()
-        watch.finish()
+        return watch
 
 
 class Contents:
@@ -305,6 +434,10 @@ class Contents:
         """Sets the arrays to what they were."""
         for array, copy in self._kept:
             array[...] = copy
+
+    def are_equal(self) -> bool:
+        """Returns whether the arrays are the same, byte for byte."""
+        return all(array.tobytes() == copy.tobytes() for array, copy in self._kept)
 
 
 def _arrays(args: tuple[Any, ...]) -> Iterator[np.ndarray[Any, Any]]:

@@ -263,6 +263,11 @@ class CompiledLaunch(Launch):
         reverse: whether the threads of a block run from the last to the first.
         races: whether to detect races.
         uninitialized: whether to detect reads of uninitialised elements.
+        stand_in: value of a variable that is read unassigned.
+        most: accesses after which the launch is given up; None for no limit.
+
+    Attributes:
+        accesses: number of accesses so far.
     """
 
     def __init__(
@@ -278,6 +283,8 @@ class CompiledLaunch(Launch):
         reverse: bool = False,
         races: bool = True,
         uninitialized: bool = True,
+        stand_in: int = 0,
+        most: int | None = None,
     ) -> None:
         super().__init__(program, grid, block, smem, make_watch)
         self._checked, self._args = checked, args
@@ -289,7 +296,8 @@ class CompiledLaunch(Launch):
             raise KernelError(
                 f"{program.name}: a grid barrier of more than {MOST_THREADS} threads cannot be checked in compiled code"
             )
-        self._drained = 0
+        self._drained = self.accesses = 0
+        self._most = most
         self._keys: list[tuple[int, Any, int]] = []
         self._owned: list[Any] = []
         self._state = np.zeros(at.STATE_WORDS, np.int64)
@@ -298,7 +306,8 @@ class CompiledLaunch(Launch):
         state[at.REVERSE], state[at.RACES], state[at.UNINITIALIZED] = reverse, races, uninitialized
         state[at.ORDERED_BLOCKS], state[at.COUNT], state[at.SPINS] = program.fences, self._count, program.may_spin
         state[at.SIZES : at.SIZES + 6] = (*block, *grid)
-        state[at.NEXT], state[at.BLOCK_END], state[at.BUDGET] = -1, self._blocks, BUDGET
+        state[at.STAND_IN] = stand_in
+        state[at.NEXT], state[at.BLOCK_END] = -1, self._blocks
 
     def site(self, number: int) -> Site:
         """Returns a place in the user's source."""
@@ -450,6 +459,10 @@ class CompiledLaunch(Launch):
         """Runs threads until Python has something to decide; returns why."""
         state, words = self._state, runtime.installed()
         while True:
+            budget = BUDGET if self._most is None else min(BUDGET, self._most - self.accesses)
+            if budget <= 0:
+                return at.DONE
+            state[at.BUDGET] = budget
             words[:] = state
             try:
                 why = self._entry(*self._args)
@@ -459,10 +472,10 @@ class CompiledLaunch(Launch):
                 self._explain(error)
                 raise
             state[:] = words
+            self.accesses += budget - int(state[at.BUDGET])
             self._drain()
             if why != at.HAS_PAUSED:
                 return why
-            state[at.BUDGET] = BUDGET
 
     def _explain(self, error: BaseException) -> None:
         """Adds notes to an exception that the kernel has raised: line and thread, and the findings before it."""
@@ -492,10 +505,10 @@ class CompiledLaunch(Launch):
         for entry in self._found[1 + self._drained : 1 + count]:
             finding, kind = self._finding(entry)
             self._keys.append((len(self._keys) + 1, (finding, kind), 1))
-            if kind:
+            if finding.error is KernelCheckError and kind != "unassigned":
                 self.watch.fault(finding)  # which raises where other threads may wait for this one
             else:
-                self.watch.add(finding)
+                self.watch.add(finding, kind)
         self._drained = count
         for position, (number, (finding, kind), known) in enumerate(self._keys):
             times = int(self._found[number, at.FOUND_TIMES])
@@ -513,6 +526,8 @@ class CompiledLaunch(Launch):
                 text = at.FAULTS[kinds >> 4 & 15]
                 name = text.partition(":")[0]
                 return Finding(KernelCheckError, text, (place,), fault_advice(name)), name
+            case at.UNSET:
+                return self.watch.unassigned_finding(self.site(now & 0xFFFF).array, place), "unassigned"
             case at.OUTSIDE:
                 return self._outside(entry[at.FOUND_DETAIL :], place, now), ""
         memory, address = self._memory_at(where, now)
@@ -534,6 +549,8 @@ class CompiledLaunch(Launch):
         given = detail[2 : 2 + axes].tolist()
         shape = tuple(detail[2 + at.MOST_AXES : 2 + at.MOST_AXES + axes].tolist())
         parts = tuple(given[axis] if mask >> axis & 1 else slice(None) for axis in range(axes))
+        while parts and isinstance(parts[-1], slice):
+            parts = parts[:-1]
         memory, _ = self._memory_at(data, now, shape)
         part_of = "" if shape == memory.array.shape else f"a part of shape {shape} of "
         summary = f"index {shown_index(parts)} is outside of {part_of}{described(memory)}"

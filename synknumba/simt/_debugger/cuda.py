@@ -105,6 +105,9 @@ class CurrentIndex:
         return repr(self._read())
 
 
+UNASSIGNED: Final = object()
+
+
 class GridGroup:
     """Result of `cuda.cg.this_grid()`. `_debugger.source` rewrites calls of `sync()` into grid barriers."""
 
@@ -129,6 +132,7 @@ class Cuda:
     """Implements the module `numba.cuda` for a launch, a `DebugLaunch`."""
 
     warpsize = WARP_SIZE
+    _unassigned = UNASSIGNED
 
     def __init__(self, launch: Any) -> None:
         self._launch = launch
@@ -145,6 +149,10 @@ class Cuda:
         vars(self).update({name: getattr(arithmetic, name) for name in _ARITHMETIC})
         vars(self).update(dict.fromkeys(CACHED_LOADS, operator.getitem) | dict.fromkeys(CACHED_STORES, operator.setitem))
         vars(self).update({path: _waits(path) for path in WAITING})
+
+    def _assigned(self, value: Any, name: str) -> Any:
+        """Returns the value of a variable; that which the watch chooses, if it is unassigned."""
+        return self._launch.watch.unassigned(name) if value is UNASSIGNED else value
 
     @property
     def laneid(self) -> int:

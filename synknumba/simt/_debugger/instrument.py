@@ -21,12 +21,13 @@ from typing import Any, Final
 import numpy as np
 
 from synknumba.simt._debugger import accesses
+from synknumba.simt._debugger.unassigned import unassigned_reads
 from synknumba.simt._debugger.warp import FULL_MASK, GRID_SYNC, WAITING
 from synknumba.simt._frontend.arrays import ARRAY_PATHS
 from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope, is_device_function, is_njit_function
 from synknumba.simt._frontend.source import Source
 from synknumba.simt._frontend.sync import barrier_kind, collective_of
-from synknumba.simt._frontend.syntax import load, one_or_tuple, place, store
+from synknumba.simt._frontend.syntax import load, one_or_tuple, place, statements, store, walk
 from synknumba.simt._frontend.thread_code import DeviceFunction, ThreadCode
 from synknumba.simt._library import operations as ops
 from synknumba.simt._library.intrinsics import stack_array
@@ -41,6 +42,14 @@ _PREFIX: Final = "_k_check_"
 MOST_SITES: Final = 1 << 16
 # Bytes of an element whose dtype only Numba can infer.
 _LARGEST_ELEMENT: Final = 16
+
+
+# Attribute of the nodes of reads that may come before the variable's assignment.
+_MAY_BE_UNASSIGNED: Final = "may_be_unassigned"
+
+
+def _flag(name: str) -> str:
+    return f"_k_is_set_{name}"
 
 
 class NotInstrumentedError(Exception):
@@ -82,17 +91,35 @@ class _Instrumenter(ast.NodeTransformer):
         self._source, self._sites, self._scope = source, sites, Scope(source)
         self._used: dict[str, Any] = {}
         self._count = 0
+        self._unassigned: set[str] = set()
 
     def run(self) -> Source:
         """Returns the source, with the operations in its scope."""
         tree = self._source.tree
-        tree.body = [new for statement in tree.body for new in self._statement(statement)]
+        for node in unassigned_reads(tree):
+            self._unassigned.add(node.id)
+            setattr(node, _MAY_BE_UNASSIGNED, True)  # kept by copies of the node
+        flags = [statements(f"{_flag(name)} = False", tree)[0] for name in sorted(self._unassigned)]
+        tree.body = [*flags, *(new for statement in tree.body for new in self._statement(statement))]
         ast.fix_missing_locations(tree)
         return replace(self._source, scope={**self._source.scope, **self._used})
 
     def _statement(self, node: ast.stmt) -> list[ast.stmt]:
         new = self.visit(node)
         return new if isinstance(new, list) else [new]
+
+    # ---- variables that may be unassigned
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if not hasattr(node, _MAY_BE_UNASSIGNED) or not isinstance(node.ctx, ast.Load):
+            return node
+        new = ast.copy_location(load(node.id), node)
+        return self._call("assigned", node, new, load(_flag(node.id)), self._site(node, new))
+
+    def _marked(self, targets: list[ast.expr], at: ast.stmt) -> list[ast.stmt]:
+        """Returns statements that note the assignment of variables."""
+        stored = {node.id for node in walk(targets) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        return [statements(f"{_flag(name)} = True", at)[0] for name in sorted(stored & self._unassigned)]
 
     # ---- what is written
 
@@ -174,6 +201,10 @@ class _Instrumenter(ast.NodeTransformer):
         return [place(ast.Assign([target], value), at)]
 
     def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
+        marks = self._marked(node.targets, node)
+        return self._assign(node) + marks
+
+    def _assign(self, node: ast.Assign) -> list[ast.stmt]:
         if isinstance(node.value, ast.Call) and self._path(node.value.func) in ARRAY_PATHS:
             if isinstance(node.targets[0], ast.Name):
                 self._sites.names[self._source.filename, node.value.lineno] = node.targets[0].id
@@ -196,7 +227,8 @@ class _Instrumenter(ast.NodeTransformer):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
         target, before = node.target, self._before(node.value)
-        if isinstance(target, ast.Name) and not isinstance(node.op, (ast.FloorDiv, ast.Mod)):
+        is_plain = not isinstance(node.op, (ast.FloorDiv, ast.Mod)) and not hasattr(target, _MAY_BE_UNASSIGNED)
+        if isinstance(target, ast.Name) and is_plain:
             node.value = self.visit(node.value)
             return [*before, node]
         if any(isinstance(part, ast.Call) for part in ast.walk(target)) and isinstance(target, ast.Subscript):
@@ -206,7 +238,7 @@ class _Instrumenter(ast.NodeTransformer):
         old = ast.copy_location(copy.deepcopy(target), target)
         old.ctx = ast.Load()
         new = self.visit(ast.copy_location(ast.BinOp(old, node.op, node.value), node))
-        return before + self._set(target, new, node)
+        return before + self._set(target, new, node) + self._marked([target], node)
 
     # ---- calls
 
@@ -284,8 +316,9 @@ class _Instrumenter(ast.NodeTransformer):
     visit_Assert = visit_Raise
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
-        node.iter = self._iterated(node.iter)
+        node.iter, marks = self._iterated(node.iter), self._marked([node.target], node)
         node.body = [new for statement in node.body for new in self._statement(statement)]
+        node.body = [*marks, *node.body]
         if isinstance(node.target, ast.Name):
             return [node]
         if all(isinstance(part, (ast.Name, ast.Tuple, ast.Store)) for part in ast.walk(node.target)):

@@ -23,6 +23,8 @@ class PythonKernel:
     The source is read again at each launch, so global variables have their values at that time.
     """
 
+    stand_ins = False  # whether a variable that is read unassigned has a value
+
     def __init__(self, kernel: Any, word: str, make_watch: Callable[[Launch], Watch]) -> None:
         plain = (kernel, getattr(kernel, "__wrapped__", None))  # the second of a kernel decorated by synk.parallel
         function = device_code(kernel) or next((each for each in plain if isinstance(each, FunctionType)), None)
@@ -63,7 +65,7 @@ class PythonKernel:
         check_sizes(grid, block)
 
         def run(*args: Any) -> None:
-            program = DebugProgram(self.py_func)
+            program = DebugProgram(self.py_func, stand_ins=self.stand_ins)
             given = self._kernel.coerce(args)
             missing = len(program.params) - len(given)
             if not 0 <= missing <= len(program.defaults):
@@ -71,13 +73,15 @@ class PythonKernel:
             given += program.defaults[len(program.defaults) - missing :]
             for name, arg in zip(program.params, given, strict=True):
                 _refuse_containers(f"{self.py_func.__qualname__}(): {name}", arg)
-            self._run(program, grid, block, smem, given)
+            self._run(program, grid, block, smem, given).finish()
 
         return run
 
-    def _run(self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, args: tuple[Any, ...]) -> None:
-        """Runs a launch with checked arguments."""
-        DebugLaunch(program, grid, block, smem, self._make_watch).run(args)
+    def _run(self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, args: tuple[Any, ...]) -> Watch:
+        """Runs a launch with checked arguments, and returns its watch."""
+        launch = DebugLaunch(program, grid, block, smem, self._make_watch)
+        launch.run(args)
+        return launch.watch
 
 
 def _refuse_containers(what: str, arg: Any) -> None:

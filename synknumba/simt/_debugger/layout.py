@@ -47,6 +47,7 @@ SIZES: Final = 27  # block size along x, y, z, grid size along x, y, z
 KEPT: Final = 33  # buffer for elements before a write
 KEPT_BYTES: Final = 34
 SPINS: Final = 35  # whether threads may wait for each other in loops, for which one that ends must return to Python
+STAND_IN: Final = 36  # value of a variable that is read unassigned
 STATE_WORDS: Final = 40
 
 # Words of a thread.

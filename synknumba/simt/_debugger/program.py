@@ -21,9 +21,14 @@ from synknumba.simt._frontend.source import read_definition
 
 
 class DebugProgram:
-    """A kernel and its device functions, rewritten to run in Python."""
+    """A kernel and its device functions, rewritten to run in Python.
 
-    def __init__(self, kernel: FunctionType) -> None:
+    Args:
+        kernel: the plain function.
+        stand_ins: whether a variable that is read unassigned has another value, which the watch chooses.
+    """
+
+    def __init__(self, kernel: FunctionType, *, stand_ins: bool = False) -> None:
         self.name = kernel.__qualname__
         self.fences = False  # whether the kernel or a device function calls one of `FENCES`
         self.may_spin = False  # whether one of them calls one of `LOCKS`
@@ -32,7 +37,9 @@ class DebugProgram:
         self._collect(kernel)
         self._spread_waiting()
         for function in self._functions.values():
-            Rewriter(function, self._waits, is_kernel=function is self._functions[kernel]).run()
+            is_kernel = function is self._functions[kernel]
+            Rewriter(function, self._waits, is_kernel=is_kernel, stand_ins=stand_ins).run()
+        self.may_be_unassigned = any(function.unassigned for function in self._functions.values())
 
     @property
     def params(self) -> tuple[str, ...]:

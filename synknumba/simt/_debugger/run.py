@@ -292,7 +292,6 @@ class DebugLaunch(Launch):
             sizes = self.grid
             blocks = (Block(self, Dim3(x, y, z)) for z in range(sizes.z) for y in range(sizes.y) for x in range(sizes.x))
             self.run_blocks(blocks)
-        self.watch.finish()
 
     def resume(self, thread: Thread) -> None:
         """Runs a thread until it waits or ends."""

@@ -27,6 +27,7 @@ from synknumba._errors import KernelError
 from synknumba.simt._debugger import arithmetic
 from synknumba.simt._debugger.arrays import Array, Record
 from synknumba.simt._debugger.cuda import KNOWN_PATHS, GridGroup, as_numpy, member
+from synknumba.simt._debugger.unassigned import unassigned_reads
 from synknumba.simt._debugger.warp import GRID_SYNC, WAITING, Request, request
 from synknumba.simt._frontend.scope import (
     MISSING,
@@ -70,6 +71,7 @@ class SourceFunction:
     bindings: dict[str, Any] = field(default_factory=dict)  # of global names; a `FunctionType` stands for its rewritten code
     constants: dict[str, Any] = field(default_factory=dict)  # global arrays, and tuples that may contain arrays
     declared: tuple[Declared, ...] = ()  # signatures in the decorator, if any
+    unassigned: frozenset[str] = frozenset()  # variables that may be read unassigned, and are then replaced
 
 
 def device_code(value: Any) -> FunctionType | None:
@@ -99,15 +101,23 @@ def _sync(group: Any) -> Generator[Request, Any, Any]:
 class Rewriter(ast.NodeTransformer):
     """Rewrites a function's syntax tree in place and compiles it."""
 
-    def __init__(self, function: SourceFunction, waits: Callable[[FunctionType], bool], *, is_kernel: bool) -> None:
+    def __init__(
+        self, function: SourceFunction, waits: Callable[[FunctionType], bool], *, is_kernel: bool, stand_ins: bool = False
+    ) -> None:
         self.function, self.source, self._waits = function, function.source, waits
         self.scope, self.is_kernel = Scope(self.source), is_kernel
+        reads = unassigned_reads(self.source.tree) if stand_ins and not _has_inner(self.source.tree) else []
+        self._unassigned = {id(node) for node in reads}
+        self.function.unassigned = frozenset(node.id for node in reads)
         self._inner = 0
         self._array_name = ""
 
     def run(self) -> None:
         tree = self.source.tree
         tree.body = [self.visit(statement) for statement in tree.body]
+        for name in sorted(self.function.unassigned):
+            nothing = ast.Attribute(ast.Name(MARK, ast.Load()), "_unassigned", ast.Load())
+            tree.body.insert(0, place(ast.Assign([ast.Name(name, ast.Store())], nothing), tree.body[0]))
         if self.is_kernel or self.function.waits:
             # An unreachable `yield` makes the function a generator. On the first line, debuggers do not stop at it.
             never = ast.If(ast.Constant(value=False), [ast.Expr(ast.Yield())], [])
@@ -168,10 +178,17 @@ class Rewriter(ast.NodeTransformer):
         return self._bind(node, f"cuda_{word}", value)
 
     def visit_Name(self, node: ast.Name | ast.Attribute) -> ast.expr:
+        if id(node) in self._unassigned and isinstance(node, ast.Name):
+            return self._assigned(node)
         known = self._known(node, self.scope.resolve(node)) if isinstance(node.ctx, ast.Load) else None
         return known or self.generic_visit(node)  # type: ignore[return-value]
 
     visit_Attribute = visit_Name
+
+    def _assigned(self, node: ast.Name) -> ast.expr:
+        """Returns the read of a variable that may be unassigned, which then has another value."""
+        function = ast.Attribute(ast.Name(MARK, ast.Load()), "_assigned", ast.Load())
+        return place(ast.Call(function, [ast.Name(node.id, ast.Load()), ast.Constant(node.id)], []), node)
 
     # ---- calls
 
@@ -270,7 +287,8 @@ class Rewriter(ast.NodeTransformer):
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         sign, value, target = self._operator(node), self.visit(node.value), node.target
         if isinstance(target, ast.Name):
-            old = ast.copy_location(ast.Name(target.id, ast.Load()), target)
+            old: ast.expr = ast.copy_location(ast.Name(target.id, ast.Load()), target)
+            old = self._assigned(target) if id(target) in self._unassigned else old
             new = self._operation(node, "binary", arithmetic.binary, [sign, old, value])
             return ast.copy_location(ast.Assign([target], new), node)
         container = self.visit(target.value)
@@ -300,6 +318,11 @@ class Rewriter(ast.NodeTransformer):
             return super().visit(node)
         finally:
             self._inner -= 1
+
+
+def _has_inner(tree: ast.FunctionDef) -> bool:
+    """Returns whether there is a scope inside the function, which may read its variables at any time."""
+    return any(isinstance(node, _INNER) for statement in tree.body for node in ast.walk(statement))
 
 
 def _compiled(function: Any) -> Callable[..., Any]:

@@ -1,11 +1,17 @@
 """Every kernel of the corpus through `simt.debug` and `simt.check`, which run it in Python."""
 
+import ast
+from typing import Any
+
 import numpy as np
 import pytest
 
 from synknumba import simt
 from synknumba._errors import DivergenceError, RaceError
+from synknumba.simt._debugger import compiled as compiled_check
+from synknumba.simt._debugger.instrument import _Instrumenter
 from synknumba.simt._debugger.run import DebugLaunch, Thread
+from synknumba.simt._debugger.source import Rewriter
 from tests.conformance.simt import fuzz
 from tests.conformance.simt.agree import check
 from tests.conformance.simt.corpus import ALGORITHMS, CASES, Case, is_from
@@ -26,6 +32,8 @@ EARLY = {
 }
 # A thread reads what threads of its own block have added to, without a barrier between.
 RACES = {"last_block"}
+# Algorithms with barriers, which compiled code can check.
+BARRIERS = sorted(name for name, case in CASES.items() if is_from(case, ALGORITHMS) and name != "monte_carlo_pi")
 
 
 @pytest.mark.parametrize("name", cases(name for name, case in CASES.items() if case.expect))
@@ -91,6 +99,45 @@ def test_most_barriers_are_missed_when_they_are_gone(monkeypatch: pytest.MonkeyP
     found -= missed
     assert found > 35
     assert found > 7 * missed
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", BARRIERS)
+def test_compiled_code_misses_no_barrier_that_python_misses(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out each barrier of a kernel in turn; what is found in Python is found in compiled code."""
+    case, absent, met = CASES[name], None, set[Line]()
+    visit_in_python, visit = ast.NodeTransformer.generic_visit, _Instrumenter.visit_Expr
+
+    def without(visit: Any) -> Any:
+        def visit_Expr(self: Any, node: ast.Expr) -> Any:  # noqa: N802  # of `ast.NodeTransformer`
+            if isinstance(node.value, ast.Call) and ast.unparse(node.value.func).endswith("syncthreads"):
+                met.add((self._source.filename if visit is not visit_in_python else self.source.filename, node.lineno))
+                if absent in met and absent[1] == node.lineno:
+                    return ast.copy_location(ast.Pass(), node)
+            return visit(self, node)
+
+        return visit_Expr
+
+    def findings(*, compiled: bool) -> set[Any]:
+        launch = simt.check(case.kernel, early_returns=False, compiled=compiled)[case.grid, case.block, 0, case.shared]
+        try:
+            launch(*case.make())
+        except simt.KernelCheckError as error:
+            # Where a kernel computes with what was never written, Python may raise more than machine code.
+            found = [one for one in error.findings if one.error is not simt.KernelCheckError]
+            return {(one.error, one.array, tuple(sorted({place.line for place in one.accesses}))) for one in found}
+        except OverflowError:
+            return set()
+        return set()
+
+    monkeypatch.setattr(Rewriter, "visit_Expr", without(visit_in_python), raising=False)
+    monkeypatch.setattr(_Instrumenter, "visit_Expr", without(visit))
+    monkeypatch.setenv("SYNKNUMBA_CACHE", "0")
+    assert findings(compiled=False) == findings(compiled=True) == set()
+    for absent in sorted(met):
+        compiled_check._programs.clear()
+        assert findings(compiled=False) <= findings(compiled=True)
+    compiled_check._programs.clear()
 
 
 @pytest.mark.parametrize(

@@ -539,6 +539,34 @@ def test_threads_that_miss_a_barrier() -> None:
     assert accesses(finding) == [("waits", 0, line_of("even threads")), ("waits", 1, line_of("odd threads"))]
 
 
+def test_other_blocks_go_on_after_threads_that_cannot_meet() -> None:
+    def parts(x):
+        if cuda.blockIdx.x == 0:
+            if cuda.threadIdx.x % 2:
+                cuda.syncthreads()
+            else:
+                cuda.syncthreads()
+        x[cuda.grid(1)] = 1
+        x[cuda.grid(1) + 1 + cuda.blockIdx.x] = 1  # outside in the last block
+
+    x = np.zeros(16)
+    findings = findings_of(parts, 2, 8, x, races=False)
+    assert [finding.error for finding in findings] == [DivergenceError, BoundsError]
+    assert accesses(findings[1]) == [("write", 6, line_of("outside in the last block"))]
+    np.testing.assert_array_equal(x, [0] * 8 + [1] * 8)
+
+
+def test_other_lanes_go_on_after_one_that_is_not_in_the_mask() -> None:
+    def votes(x):
+        lane = cuda.laneid
+        x[lane] = cuda.ballot_sync(0xFE, lane > 0)
+
+    x = np.zeros(8)
+    finding = the_one(votes, 1, 8, x)
+    assert (finding.error, [access.thread[0] for access in finding.accesses]) == (DivergenceError, [0])
+    np.testing.assert_array_equal(x, [0] + [0xFE] * 7)
+
+
 def test_what_was_found_before_an_end_is_told() -> None:
     def ends_badly(x, how):
         t = cuda.threadIdx.x
@@ -678,8 +706,63 @@ def test_an_exception_of_a_thread_is_a_finding(kernel: Any, y: float, times: int
         finding = the_one(kernel, 1, 8, *arrays)
     assert finding.error is KernelCheckError
     assert finding.summary.startswith(f"{name}: ")
-    assert accesses(finding) == [("raises", 8 - times, line_of(f"fault {name}"))]
+    what = "read" if kernel is unassigned else "raises"
+    assert accesses(finding) == [(what, 8 - times, line_of(f"fault {name}"))]
     assert finding.times == times
+
+
+def test_an_unassigned_variable_that_does_not_matter_is_a_warning() -> None:
+    def sums(x, out, all_of_them):
+        t = cuda.threadIdx.x
+        if t < 5:
+            value = x[t]  # in some threads
+        got = cuda.shfl_down_sync(FULL, value, 1)  # of the others, too
+        if t < 4 or all_of_them:
+            out[t] = got
+
+    x, out = np.arange(8.0), np.zeros(8)
+    with pytest.warns(simt.KernelCheckWarning, match="warning: UnboundLocalError: the variable value is read") as caught:
+        simt.check(sums)[1, 8](x, out, False)
+    (finding,) = caught[0].message.findings
+    assert accesses(finding) == [("read", 5, line_of("of the others, too"))]
+    assert (finding.times, finding.is_warning) == (3, True)
+    assert caught[0].filename == HERE
+    np.testing.assert_array_equal(out, [1, 2, 3, 4, 0, 0, 0, 0])
+    finding = the_one(sums, 1, 8, x, out, True)
+    assert (finding.error, finding.is_warning) == (KernelCheckError, False)
+
+
+def test_an_unassigned_variable_that_decides_is_an_error() -> None:
+    def decides(x, out):
+        t = cuda.threadIdx.x
+        for i in range(int(x[t])):
+            last = i
+        if last > 100:
+            out[10] = 1
+
+    finding = the_one(decides, 1, 4, np.array([0.0, 1, 2, 3]), np.zeros(1))
+    assert (finding.error, finding.is_warning) == (KernelCheckError, False)
+    assert accesses(finding)[0][:2] == ("read", 0)
+
+
+def test_a_variable_that_an_earlier_turn_of_a_loop_assigned_is_assigned() -> None:
+    def turns(x, out):
+        t = cuda.threadIdx.x
+        for i in range(4):
+            if i % 2 == 0:
+                before = i
+            else:
+                x[t] += before + 0.5
+        while True:
+            if x[t] > 1:
+                end = x[t]
+                break
+            x[t] += 1
+        out[t] = end + before
+
+    out = np.zeros(2)
+    assert findings_of(turns, 1, 2, np.zeros(2), out) == ()
+    np.testing.assert_array_equal(out, [5, 5])
 
 
 def test_an_exception_does_not_hide_what_was_found_before() -> None:
@@ -687,7 +770,7 @@ def test_an_exception_does_not_hide_what_was_found_before() -> None:
         simt.check(neighbours_then)[1, 8](np.zeros(9), np.zeros(8), np.zeros(8), np.zeros(8, np.int64))
     race, fault = caught.value.findings
     assert (race.error, race.array) == (RaceError, "x")
-    assert accesses(fault) == [("raises", 5, line_of("unassigned in some threads"))]
+    assert accesses(fault) == [("read", 5, line_of("unassigned in some threads"))]
     assert "UnboundLocalError" in str(caught.value)
     assert "(3 times)" in str(caught.value)
     assert pickle.loads(pickle.dumps(caught.value)).findings == caught.value.findings

@@ -1,0 +1,301 @@
+"""`simt.check` in compiled code: it finds what Python finds, and takes over from it."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import complex64, cuda, float32, float64, int32, njit
+
+from synknumba import simt
+from synknumba._errors import BoundsError, Finding, KernelCheckError, KernelError, RaceError, UninitializedError
+from synknumba.simt._debugger import check as check_module
+from synknumba.simt._debugger import compiled, runtime
+from synknumba.simt._debugger.run import DebugLaunch
+
+
+def findings_of(kernel: Any, grid: Any, block: Any, *args: Any, by: bool | None, smem: int = 0) -> tuple[Finding, ...]:
+    try:
+        simt.check(kernel, compiled=by)[grid, block, 0, smem](*args)
+    except KernelCheckError as error:
+        return error.findings
+    return ()
+
+
+def both(kernel: Any, grid: Any, block: Any, *args: Any, smem: int = 0) -> tuple[Finding, ...]:
+    """The findings, which are the same in Python and in compiled code, as are the arrays behind."""
+    results = []
+    for by in (False, True):
+        given = [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args]
+        results.append((findings_of(kernel, grid, block, *given, by=by, smem=smem), given))
+    (first, arrays), (second, others) = results
+    # The order of threads in reverse adds pairs of accesses.
+    assert first == second[: len(first)]
+    for one, other in zip(arrays, others, strict=True):
+        np.testing.assert_array_equal(one, other)
+    return second
+
+
+def parts_of_arrays(x, out, wrong):
+    s = cuda.shared.array((4, 8), float32)
+    mine = cuda.local.array(6, float64)
+    t = cuda.threadIdx.x
+    mine[:] = 0.0
+    mine[2:4] = 1.5
+    s[t, :] = t
+    if not wrong:
+        cuda.syncthreads()
+    row = s[3 - t]
+    out[t, :8] = row
+    out[t, 8:] = mine[1:5]
+    row[wrong] = x[t, -1]
+
+
+def test_parts_of_arrays() -> None:
+    x, out = np.arange(12.0).reshape(4, 3), np.zeros((4, 12), np.float32)
+    kinds = {finding.error for finding in both(parts_of_arrays, 1, 4, x, out, 1)}
+    assert RaceError in kinds
+
+    def all_set(flags, different):
+        flags[1:3] = 7 if not different else cuda.threadIdx.x
+
+    assert both(all_set, 1, 4, np.zeros(4), False) == ()
+    assert {finding.index for finding in both(all_set, 1, 4, np.zeros(4), True)} == {(1,)}
+
+    def beside(a):
+        a[cuda.threadIdx.x, 1:] = 3.0
+        a[0, 0] = a[cuda.threadIdx.x + 2][1]
+
+    findings = both(beside, 1, 3, np.zeros((3, 4)))
+    assert [(finding.error, finding.index) for finding in findings[:2]] == [(BoundsError, (3,)), (RaceError, (2, 1))]
+
+
+POINT = np.dtype([("x", np.float32), ("flags", np.uint8), ("y", np.float64)])
+
+
+def test_records_and_complex_numbers() -> None:
+    def moves(points, single, z, barrier):
+        s = cuda.shared.array(4, complex64)
+        t = cuda.threadIdx.x
+        s[t] = z[t] * 1j
+        p = points[t]
+        p.x += single.x
+        points[t].y = p.x
+        if barrier:
+            cuda.syncthreads()
+        z[t] = s[3 - t]
+        points[3 - t].flags = t
+        points[3 - t].y += 1
+
+    points, single = np.ones(4, POINT), np.ones(1, POINT)[0]
+    z = np.arange(4) + 0j
+    assert both(moves, 1, 4, points, single, z, True) == ()
+    assert {finding.array for finding in both(moves, 1, 4, points, single, z, False)} == {"s", "points"}
+
+    def swaps(points):
+        t = cuda.threadIdx.x
+        points[t] = points[1 - t]
+
+    (finding,) = both(swaps, 1, 2, points)
+    assert (finding.error, finding.array, finding.index) == (RaceError, "points", (0,))
+
+
+def test_memory_that_nothing_was_written_to() -> None:
+    @cuda.jit(device=True)
+    def last_of(values):
+        mine = cuda.local.array(3, int32)
+        mine[0] = values[0]
+        return mine[values[0]]
+
+    def reads(out, n):
+        dynamic = cuda.shared.array(0, int32)
+        t = cuda.threadIdx.x
+        if t < n:
+            dynamic[t] = t % 2
+        cuda.syncthreads()
+        out[t] = last_of(dynamic[t:])
+
+    findings = both(reads, 2, 8, np.zeros(8, np.int32), 6, smem=32)
+    kinds = {(finding.error, finding.array, finding.index) for finding in findings}
+    assert {(UninitializedError, "mine", (1,)), (UninitializedError, "dynamic", (6,))} <= kinds
+
+
+def test_a_race_that_only_the_reverse_order_shows() -> None:
+    """Thread 0 reads what thread 1 writes at the end of its turn; 8 readers of each element are kept."""
+
+    def last_reads_first(x, out):
+        t = cuda.threadIdx.x
+        out[t] = x[0] if t else 0.0
+        if t == 0:
+            cuda.syncthreads()
+        else:
+            cuda.syncthreads()
+
+    def flag(x, out):
+        t = cuda.threadIdx.x
+        if t == 1:
+            x[0] = 1.0
+        if t == 0 and x[0] == 1.0:
+            out[5] = 1.0
+
+    findings = findings_of(flag, 1, 2, np.zeros(1), np.zeros(1), by=True)
+    assert BoundsError in {finding.error for finding in findings}
+    assert BoundsError not in {finding.error for finding in findings_of(flag, 1, 2, np.zeros(1), np.zeros(1), by=False)}
+
+
+def raises_later(x):
+    t = cuda.threadIdx.x
+    x[t + 1] = x[t] + 1
+    cuda.syncthreads()
+    assert x[t] < 3, "too large"
+
+
+def test_an_exception_of_the_kernel_tells_thread_line_and_findings() -> None:
+    for by in (False, True):
+        with pytest.raises(AssertionError, match="too large") as caught:
+            simt.check(raises_later, compiled=by)[1, 4](np.arange(5.0))
+        place, findings = caught.value.__notes__
+        line = raises_later.__code__.co_firstlineno + 4
+        assert place == f"in raises_later ({__file__}:{line}), threadIdx=(3, 0, 0) blockIdx=(0, 0, 0)"
+        assert "race at index [1]" in findings
+
+
+def test_what_compiled_code_cannot_check_is_refused_with_the_reason() -> None:
+    def prints(x):
+        print(x[0])
+
+    with pytest.raises(KernelError, match=r"prints \(.*cannot be checked in compiled code: a call of print\(\)"):
+        simt.check(prints, compiled=True)[1, 1](np.zeros(1))
+
+    def over(x, out):
+        for value in x:
+            out[0] += value
+
+    with pytest.raises(KernelError, match="accesses its elements unseen"):
+        simt.check(over, compiled=True)[1, 1](np.zeros(1), np.zeros(1))
+
+
+# ---- Python first
+
+
+def many_accesses(x, out, n):
+    i = cuda.grid(1)
+    for k in range(n):
+        out[i] += x[(i + k) % x.size]
+    out[i + 1] = 1.0  # a race
+
+
+@pytest.fixture
+def changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> list[str]:
+    """The ways in which launches run, in order; the changeover is at once, and no kernel of other tests is kept."""
+    ways: list[str] = []
+    run_python, run_compiled = DebugLaunch.run, compiled.CompiledLaunch.run
+    monkeypatch.setattr(DebugLaunch, "run", lambda self, args: (ways.append("python"), run_python(self, args))[1])
+    monkeypatch.setattr(compiled.CompiledLaunch, "run", lambda self: (ways.append("compiled"), run_compiled(self))[1])
+    monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiled, "_programs", type(compiled._programs)())
+    return ways
+
+
+def test_compiled_code_begins_again_with_the_arrays_as_they_were(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_module, "PYTHON_SECONDS", 0.0)
+    x, out = np.arange(8.0), np.zeros(9)
+    with pytest.raises(RaceError):
+        simt.check(many_accesses)[1, 8](x, out, 40)
+    assert changes == ["python", "compiled", "compiled"]
+    expected = np.zeros(9)
+    for i in range(8):
+        for k in range(40):
+            expected[i] += x[(i + k) % 8]
+        expected[i + 1] = 1.0
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_short_launches_stay_in_python(changes: list[str]) -> None:
+    findings_of(many_accesses, 1, 2, np.arange(8.0), np.zeros(9), 40, by=None)
+    assert changes == ["python"]
+
+
+def test_a_kernel_that_cannot_be_compiled_goes_on_in_python(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_module, "PYTHON_SECONDS", 0.0)
+
+    def over(x, out):
+        for value in x:
+            out[cuda.threadIdx.x] += value
+
+    out = np.zeros(2)
+    assert findings_of(over, 1, 2, np.ones(100), out, by=None) == ()
+    assert changes == ["python"]
+    np.testing.assert_array_equal(out, 100)
+
+
+def test_code_on_disk_takes_over_early(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    given = np.arange(8.0), np.zeros(9), 40
+    findings = findings_of(many_accesses, 1, 8, *given, by=True)
+    monkeypatch.setattr(compiled, "_programs", type(compiled._programs)())
+    monkeypatch.setattr(check_module, "LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(compiled.CheckedProgram, "_build", None)  # fails if called
+    changes.clear()
+    assert findings_of(many_accesses, 1, 8, *given, by=None) == findings
+    assert changes == ["python", "compiled", "compiled"]
+
+
+STEP = 1
+
+
+def test_a_changed_global_makes_another_kernel(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps(x):
+        x[cuda.threadIdx.x + STEP] = 1.0
+
+    for step, count in ((1, 1), (3, 3)):
+        monkeypatch.setitem(steps.__globals__, "STEP", step)
+        (finding,) = findings_of(steps, 1, 4, np.zeros(4), by=True)
+        assert finding.times == count
+
+
+def test_ctrl_c_ends_a_launch_in_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spins(x):
+        while x[0] == 0:
+            pass
+
+    monkeypatch.setattr(compiled, "BUDGET", 1000)
+    seen = []
+
+    def interrupts(self: Any) -> None:
+        seen.append(1)
+        if len(seen) > 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(compiled.CompiledLaunch, "_drain", interrupts)
+    with pytest.raises(KeyboardInterrupt):
+        simt.check(spins, compiled=True)[1, 2](np.zeros(1))
+
+
+def test_the_runtime_is_compiled_once() -> None:
+    assert runtime.installed() is runtime.installed()
+
+
+def test_a_script_that_compiles_beside_is_not_disturbed() -> None:
+    """A launch leaves Numba's own code of the same function as it was."""
+    helper = njit(lambda v: v * 2)
+
+    def calls(x):
+        x[cuda.threadIdx.x] = helper(x[cuda.threadIdx.x])
+
+    x = np.ones(4)
+    simt.check(calls, compiled=True)[1, 4](x)
+    simt.jit(calls)[1, 4](x)
+    assert helper(3) == 6
+    np.testing.assert_array_equal(x, 4)
+    assert time.process_time() > 0
+
+
+def test_a_launch_in_reverse_order_that_never_ends_is_given_up() -> None:
+    def waits(x, out):
+        t = cuda.threadIdx.x
+        if t == 0:
+            x[0] = 1.0
+        while t == 1 and x[0] == 0.0:
+            pass
+
+    assert {finding.error for finding in findings_of(waits, 1, 2, np.zeros(1), np.zeros(1), by=True)} == {RaceError}
