@@ -4,6 +4,7 @@ The arrays are copies that end where a rank's rows end, so an index that would r
 memory on a GPU, is out of bounds.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +16,7 @@ from synknumba import simt
 from synknumba._call.arguments import Output
 from synknumba._call.call import Call
 from synknumba._call.outputs import OutputBuilder
-from synknumba._errors import ArgumentError, Finding, KernelCheckError
+from synknumba._errors import ArgumentError, Finding, KernelCheckError, KernelCheckWarning
 from synknumba._ops import reduction
 from synknumba._ops.launch import Extent, LaunchConfig
 from synknumba._ops.rows import Range, Rows
@@ -58,15 +59,20 @@ def check_call(
             continue
         grid, block = launch.resolve(*extent)
         try:
-            kernel[grid, block, 0, launch.smem_bytes](*({**given, **made}[one] for one in parameters))
-        except KernelCheckError as error:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", KernelCheckWarning)
+                kernel[grid, block, 0, launch.smem_bytes](*({**given, **made}[one] for one in parameters))
+        except (KernelCheckError, KernelCheckWarning) as error:
             found += [(rank, finding) for finding in error.findings]
         except Exception as error:
             error.add_note(f"on rank {rank} of {name}.check(...)")
             raise
     if found:
-        findings = tuple(_merged(found))
-        raise findings[0].error(name, findings)
+        findings = tuple(sorted(_merged(found), key=lambda finding: finding.is_warning))
+        if findings[0].is_warning:
+            warnings.warn(KernelCheckWarning(name, findings), stacklevel=3)
+        else:
+            raise findings[0].error(name, findings)
 
 
 def _parts(call: Call) -> Iterator[tuple[int, int, int]]:

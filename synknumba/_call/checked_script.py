@@ -10,6 +10,7 @@ The methods are replaced while a script is checked, so that calls of other scrip
 import re
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,7 +24,7 @@ from synknumba import simt
 from synknumba._call.function import Function
 from synknumba._call.recording import known_value
 from synknumba._call.sequence import Sequence
-from synknumba._errors import Finding, KernelCheckError, SynkError, shortened, where
+from synknumba._errors import Finding, KernelCheckError, KernelCheckWarning, SynkError, shortened, where
 from synknumba._host import this_process
 from synknumba._tracing import Line, Number, Unknown
 from synknumba.simt.internals import Launcher
@@ -146,8 +147,10 @@ class Checks:
         if is_timed:
             patience.start()
         try:
-            check()
-        except KernelCheckError as error:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", KernelCheckWarning)
+                check()
+        except (KernelCheckError, KernelCheckWarning) as error:
             for finding in error.findings:
                 lines = tuple((one.what, one.filename, one.line) for one in finding.accesses)
                 self._note((name, finding.error, finding.array, lines), name, place, finding, finding.times)

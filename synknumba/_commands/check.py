@@ -4,10 +4,12 @@ import argparse
 import os
 import sys
 import time
+from pathlib import Path
 
+from synknumba import simt
 from synknumba._call.checked_script import SLOW_SECONDS, Checks, checking
 from synknumba._commands.run import add_script
-from synknumba._commands.terminal import FOUND, CommandError, Subparsers, add_command, coloured, positive
+from synknumba._commands.terminal import FOUND, CommandError, Subparsers, add_command, coloured, completed, has_colours, positive
 from synknumba._errors import Finding
 from synknumba._machines import launch
 
@@ -16,8 +18,10 @@ Runs a script on CPU cores, with each call of a kernel checked before it is made
 out of bounds, also past the rows of a rank; races; barriers that not all threads reach;
 reads of memory that nobody has written. The script is not changed.
 
-The checker runs kernels in Python, at some 100,000 accesses to elements a second, so use
-small data, or check the first rows and calls only. Findings go to standard error."""
+Checks of more than half a second are compiled, and make some ten million accesses to elements
+a second; what cannot be compiled is checked in Python, a hundred times slower. Use small
+data, or check the first rows and calls only. Findings go to standard error, at last with the
+source of the kernels."""
 
 
 def add(commands: Subparsers) -> None:
@@ -33,6 +37,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--rows", type=positive, metavar="K", help="check the first K rows of each call; default: all")
     parser.add_argument("--calls", type=positive, metavar="N", help="check the first N calls of each kernel; default: all")
     parser.add_argument("--ranks", type=positive, metavar="N", help="ranks of `synk.fork()` where the script names no number")
+    completed(parser.add_argument("--html", metavar="FILE", help="write the kernels' source with the findings to a page"))
     add_script(parser)
 
 
@@ -45,30 +50,54 @@ def _run(told: argparse.Namespace) -> int:
         except OSError as error:
             raise CommandError(f"cannot read {file}: {error.strerror}") from error
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # `fork()` takes cores: the checker looks at kernels in this process
-    checks = Checks(_report, _slow, told.rows, told.calls)
+    found: list[Finding] = []
+    errors = 0
+
+    def report(name: str, place: str, finding: Finding | str, times: int) -> None:
+        nonlocal errors
+        _report(name, place, finding, times)
+        errors += not (isinstance(finding, Finding) and finding.is_warning)
+        if isinstance(finding, Finding):
+            found.append(finding)
+
+    checks = Checks(report, _slow, told.rows, told.calls)
     began = time.perf_counter()
     with checking(checks):
         code = launch.run(told.script, told.arguments, told.ranks, is_module=told.is_module)
     seconds = time.perf_counter() - began
+    _show(found, told.html)
     _conclude(checks, seconds)
-    return FOUND if checks.times else code
+    return FOUND if errors else code
 
 
 def _report(name: str, place: str, finding: Finding | str, _times: int) -> None:
     """Prints a finding as soon as it is made, since what it does to the script may end it."""
     kind = finding.error.__name__ if isinstance(finding, Finding) else "error of a thread"
-    head = coloured(f"{kind} in {name}", "problem", sys.stderr)
+    is_warning = isinstance(finding, Finding) and finding.is_warning
+    head = coloured(f"{kind} in {name}", "warning" if is_warning else "problem", sys.stderr)
     if sys.stdout is not None:  # as by `>&-`
         sys.stdout.flush()
     sys.stderr.write(f"synknumba check: {head}, called at {place}\n  {finding}\n")
     sys.stderr.flush()
 
 
+def _show(found: list[Finding], page: str | None) -> None:
+    """Shows the source of the kernels with the findings at their lines, and writes it to a page."""
+    annotated = simt.annotate(found)
+    if found:
+        sys.stderr.write(f"\n{annotated.text(colour=has_colours(sys.stderr))}\n\n")
+    if page is not None:
+        try:
+            Path(page).write_text(annotated.page(), encoding="utf-8")
+        except OSError as error:
+            raise CommandError(f"cannot write {page}: {error.strerror}") from error
+
+
 def _slow(name: str, place: str, before: int) -> None:
     """Says why nothing happens."""
     sys.stderr.write(
         f"synknumba check: the checks of {name} have taken {SLOW_SECONDS:g} s, and go on; call {before + 1}, at {place}, is "
-        "being checked, at some 100,000 accesses to elements a second. Pass fewer rows, or --rows K or --calls N\n"
+        "being checked. Pass fewer rows, or --rows K or --calls N\n"
     )
     sys.stderr.flush()
 

@@ -125,10 +125,12 @@ def coloured(text: str, kind: str, stream: IO[str] | None = None) -> str:
         kind: "ok", "warning", "problem", "skipped" or "bold".
         stream: where the text is printed.
     """
-    stream = stream or sys.stdout
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():  # no-color.org
-        return text
-    return f"\033[{_COLOURS[kind]}m{text}\033[0m"
+    return f"\033[{_COLOURS[kind]}m{text}\033[0m" if has_colours(stream or sys.stdout) else text
+
+
+def has_colours(stream: IO[str]) -> bool:
+    """Returns whether a stream shows colours: it is a terminal, and NO_COLOR is not set."""
+    return not (os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb") and stream.isatty()  # no-color.org
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

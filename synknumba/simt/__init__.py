@@ -16,7 +16,9 @@ SYNKNUMBA_SIMT=1 in the environment does it for the whole process.
 
 `_debugger` holds `debug` and `check`, which run a kernel in Python without compiling it: `source` and `program` turn the user's
 functions into generators, `run` schedules threads, blocks and barriers, `arrays` and `arithmetic` reproduce a kernel's memory
-and number types, `shadow` records which thread accessed which element.
+and number types, `shadow` records which thread accessed which element. Long checks go on in compiled code: `instrument` and
+`accesses` put checks into the source before the compiler lowers it, `runtime` is the shadow and the scheduler in machine code,
+and `compiled` launches it. `annotate` shows findings at the lines of the source.
 """
 
 from synknumba._errors import BoundsError as BoundsError
@@ -25,6 +27,8 @@ from synknumba._errors import KernelCheckError as KernelCheckError
 from synknumba._errors import KernelCheckWarning as KernelCheckWarning
 from synknumba._errors import RaceError as RaceError
 from synknumba._errors import UninitializedError as UninitializedError
+from synknumba.simt._debugger.annotate import AnnotatedSource as AnnotatedSource
+from synknumba.simt._debugger.annotate import annotate as annotate
 from synknumba.simt._debugger.check import check as check
 from synknumba.simt._debugger.debug import debug as debug
 from synknumba.simt._kernel import Kernel as Kernel

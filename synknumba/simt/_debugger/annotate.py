@@ -1,0 +1,197 @@
+"""Findings at the lines of the source that they are about: as text for a terminal, as HTML for a page or a notebook."""
+
+import ast
+import html
+import linecache
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, final
+
+from synknumba._errors import Access, Finding, KernelCheckError, KernelCheckWarning
+
+# Lines before and after those with a finding; of a function that is not much longer, all.
+AROUND: Final = 3
+WHOLE_FUNCTION: Final = 40
+
+_RED, _AMBER, _FAINT, _BOLD = "31;1", "33;1", "2", "1"  # SGR parameters
+_COLOURS: Final = {True: "rgba(230,160,0,.20)", False: "rgba(220,50,50,.20)"}  # of a line with a warning, an error
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What a finding says at one line. Only the last place of a finding tells the whole of it."""
+
+    number: int
+    finding: Finding
+    access: Access
+    is_last: bool
+
+    def lines(self) -> Iterator[str]:
+        """Yields the note, line by line."""
+        finding, access = self.finding, self.access
+        who = f"threadIdx={access.thread} blockIdx={access.block}"
+        if not self.is_last:
+            other = finding.accesses[-1]
+            where = f", against line {other.line}" if other.line and other != access else ""
+            yield f"[{self.number}] {access.what} by {who}{where}"
+            return
+        kind = "warning" if finding.is_warning else finding.error.__name__
+        times = f" ({finding.times} times)" if finding.times > 1 else ""
+        yield f"[{self.number}] {kind}: {finding.summary}{times}"
+        yield f"    {access.what} by {who}"
+        for one in finding.accesses:
+            if not one.line:
+                yield f"    {one.what}: threadIdx={one.thread} blockIdx={one.block}"
+        yield f"    {finding.advice}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A function with findings: the lines to show, and the notes below them."""
+
+    name: str
+    filename: str
+    lines: tuple[int, ...]
+    notes: dict[int, list[_Note]]
+
+
+@final
+class AnnotatedSource:
+    """The functions of a kernel with the findings of a check at their lines; the result of `annotate`.
+
+    `str()` gives it as text, and notebooks show it as HTML.
+    """
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self._findings = tuple(findings)
+        self._functions = list(_functions(self._findings))
+
+    def __str__(self) -> str:
+        """Returns the text without colours."""
+        return self.text()
+
+    def __repr__(self) -> str:
+        """Returns the number of findings and the functions."""
+        names = ", ".join(function.name for function in self._functions)
+        return f"<{len(self._findings)} findings in {names}>"
+
+    def text(self, *, colour: bool = False) -> str:
+        """Returns the source with the findings below their lines, as text.
+
+        Args:
+            colour: whether to mark lines and findings by the colours of a terminal.
+        """
+        return "\n\n".join("\n".join(_text_of(function, colour=colour)) for function in self._functions)
+
+    def html(self) -> str:
+        """Returns the source with the findings as a fragment of HTML, without scripts and style sheets."""
+        return f'<div style="font-family:monospace">{"".join(map(_html_of, self._functions))}</div>'
+
+    def page(self) -> str:
+        """Returns a page of HTML with the source and the findings."""
+        title = f"{len(self._findings)} findings of simt.check"
+        head = f'<meta charset="utf-8"><meta name="color-scheme" content="light dark"><title>{title}</title>'
+        return f"<!DOCTYPE html>\n<html lang=\"en\"><head>{head}</head><body>{self.html()}</body></html>\n"
+
+    _repr_html_ = html
+
+
+def annotate(found: KernelCheckError | KernelCheckWarning | Iterable[Finding]) -> AnnotatedSource:
+    """Returns the source of a kernel with the findings of `check` or `debug` at its lines.
+
+        try:
+            simt.check(kernel)[grid, block](*args)
+        except simt.KernelCheckError as error:
+            print(simt.annotate(error))
+
+    Args:
+        found: the error, the warning, or findings of several.
+    """
+    return AnnotatedSource(found.findings if isinstance(found, (KernelCheckError, KernelCheckWarning)) else found)
+
+
+def _functions(findings: tuple[Finding, ...]) -> Iterator[_Function]:
+    """Yields the functions with findings, in order of first occurrence."""
+    notes: dict[tuple[str, str], dict[int, list[_Note]]] = {}
+    for number, finding in enumerate(findings, 1):
+        places = [access for access in finding.accesses if access.line]
+        for access in places:
+            of_function = notes.setdefault((access.filename, access.function), {})
+            of_function.setdefault(access.line, []).append(_Note(number, finding, access, access is places[-1]))
+    for (filename, name), at_lines in notes.items():
+        yield _Function(name, filename, tuple(_shown(filename, name, sorted(at_lines))), at_lines)
+
+
+def _shown(filename: str, name: str, marked: list[int]) -> list[int]:
+    """Returns the numbers of the lines to show."""
+    low, high = max(1, marked[0] - AROUND), marked[-1] + AROUND
+    for node in ast.walk(_parsed(filename)):
+        if isinstance(node, ast.FunctionDef) and node.name == name and node.lineno <= marked[0] <= (node.end_lineno or 0):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            if (node.end_lineno or first) - first < WHOLE_FUNCTION:
+                return [*range(first, (node.end_lineno or first) + 1)]
+            low, high = first, node.end_lineno or first
+            near = {line for mark in marked for line in range(mark - AROUND, mark + AROUND + 1)}
+            return sorted({*range(first, node.lineno + 1), *(near & {*range(low, high + 1)})})
+    near = {line for mark in marked for line in range(mark - AROUND, mark + AROUND + 1)}
+    return sorted(near & {*range(low, min(high, len(linecache.getlines(filename))) + 1)} | {*marked})
+
+
+def _parsed(filename: str) -> ast.Module:
+    try:
+        return ast.parse("".join(linecache.getlines(filename)))
+    except SyntaxError:  # a file that was edited meanwhile, a notebook's cell with magics
+        return ast.Module([], [])
+
+
+def _coloured(text: str, code: str, *, colour: bool) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if colour else text
+
+
+def _text_of(function: _Function, *, colour: bool) -> Iterator[str]:
+    yield _coloured(f"{function.name} ({function.filename})", _BOLD, colour=colour)
+    width = len(str(function.lines[-1])) if function.lines else 1
+    before = None
+    for line in function.lines:
+        if before is not None and line > before + 1:
+            yield _coloured(f"  {'':>{width}} …", _FAINT, colour=colour)
+        before = line
+        notes = function.notes.get(line, [])
+        source = linecache.getline(function.filename, line).rstrip()
+        if not notes:
+            yield f"  {_coloured(f'{line:>{width}} |', _FAINT, colour=colour)} {source}".rstrip()
+            continue
+        code = _AMBER if all(note.finding.is_warning for note in notes) else _RED
+        yield f"{_coloured('>', code, colour=colour)} {_coloured(f'{line:>{width}} |', _FAINT, colour=colour)} {source}"
+        indent = " " * (len(source) - len(source.lstrip()))
+        for note in notes:
+            code = _AMBER if note.finding.is_warning else _RED
+            for text in note.lines():
+                yield f"  {'':>{width}} {_coloured('|', _FAINT, colour=colour)} {indent}{_coloured(text, code, colour=colour)}"
+
+
+def _html_of(function: _Function) -> str:
+    rows, before = [], None
+    for line in function.lines:
+        if before is not None and line > before + 1:
+            rows.append(_row("", "…", ""))
+        before = line
+        notes = function.notes.get(line, [])
+        source = html.escape(linecache.getline(function.filename, line).rstrip()) or " "
+        warned = bool(notes) and all(note.finding.is_warning for note in notes)
+        rows.append(_row(str(line), source, f"background:{_COLOURS[warned]}" if notes else ""))
+        for note in notes:
+            text = html.escape("\n".join(note.lines()))
+            style = f"border-left:.3em solid {_COLOURS[note.finding.is_warning].replace('.20', '.8')};padding-left:.6em"
+            rows.append(_row("", f'<div style="{style};font-style:italic">{text}</div>', ""))
+    head = f"<b>{html.escape(function.name)}</b> ({html.escape(function.filename)})"
+    table = "border-collapse:collapse;border:none;white-space:pre-wrap;font-size:inherit"
+    return f'<div style="padding:.6em 0">{head}<table style="{table}">{"".join(rows)}</table></div>'
+
+
+def _row(number: str, text: str, style: str) -> str:
+    cell = "padding:0 .8em 0 0;border:none;text-align:left;vertical-align:top"
+    return (
+        f'<tr style="background:none;{style}"><td style="{cell};opacity:.6;text-align:right">{number}</td>'
+        f'<td style="{cell}">{text}</td></tr>'
+    )
