@@ -40,7 +40,7 @@ def corners_of(box, corners):
     x, y, w, h, angle = box[0], box[1], box[2], box[3], box[4]
     c, s = math.cos(angle), math.sin(angle)
     for k in range(4):
-        dx = w / 2 if k == 0 or k == 3 else -w / 2
+        dx = w / 2 if k % 3 == 0 else -w / 2
         dy = h / 2 if k < 2 else -h / 2
         corners[2 * k] = x + c * dx - s * dy
         corners[2 * k + 1] = y + s * dx + c * dy

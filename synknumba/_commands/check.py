@@ -9,7 +9,16 @@ from pathlib import Path
 from synknumba import simt
 from synknumba._call.checked_script import SLOW_SECONDS, Checks, checking
 from synknumba._commands.run import add_script
-from synknumba._commands.terminal import FOUND, CommandError, Subparsers, add_command, coloured, completed, has_colours, positive
+from synknumba._commands.terminal import (
+    FOUND,
+    CommandError,
+    Subparsers,
+    add_command,
+    coloured,
+    completed,
+    has_colours,
+    positive,
+)
 from synknumba._errors import Finding
 from synknumba._machines import launch
 

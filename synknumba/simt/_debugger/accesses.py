@@ -98,7 +98,7 @@ class _Indexed:
         builder = self.builder
         detail = cgutils.alloca_once(builder, I64, size=at.DETAIL_WORDS)
         start = builder.ptrtoint(detail, I64)
-        given = dict((axis, value) for axis, _, value in self.places)
+        given = {axis: value for axis, _, value in self.places}
         ndim = min(len(self.sizes), at.MOST_AXES)
         words = [self.data, _constant(ndim | (sum(1 << axis for axis in given) << 8))]
         words += [given.get(axis, _constant(0)) for axis in range(ndim)] + [_constant(0)] * (at.MOST_AXES - ndim)
@@ -714,7 +714,8 @@ def _array(context: Any, builder: Any, kind: types.Array, address: Any, sizes: S
     """Emits a C-ordered array at an address."""
     data_type = context.get_data_type(kind.dtype)
     itemsize = _constant(context.get_abi_sizeof(data_type))
-    strides, step = [], itemsize
+    strides: list[Any] = []
+    step = itemsize
     for size in reversed(sizes):
         strides.insert(0, step)
         step = builder.mul(step, size)

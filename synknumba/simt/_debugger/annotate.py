@@ -91,7 +91,7 @@ class AnnotatedSource:
         """Returns a page of HTML with the source and the findings."""
         title = f"{len(self._findings)} findings of simt.check"
         head = f'<meta charset="utf-8"><meta name="color-scheme" content="light dark"><title>{title}</title>'
-        return f"<!DOCTYPE html>\n<html lang=\"en\"><head>{head}</head><body>{self.html()}</body></html>\n"
+        return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{self.html()}</body></html>\n'
 
     _repr_html_ = html
 

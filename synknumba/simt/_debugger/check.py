@@ -1,239 +1,31 @@
-"""`simt.check`: detects races, out-of-bounds accesses and divergence, as compute-sanitizer does, without a GPU."""
+"""`simt.check`: detects races, out-of-bounds accesses and divergence, as compute-sanitizer does, without a GPU.
+
+launch ── in Python ──> ended within half a second: the findings
+             └── longer ──> compiled (or loaded) ── arrays as they were ──> in compiled code, forward
+                                               └── arrays as they were ──> again with the threads in reverse order
+"""
 
 import functools
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast, final
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
 
 import numpy as np
 from numba import typeof
 from numba.core import types
 from numba.core.errors import NumbaError
 
-from synknumba._errors import (
-    Access,
-    Finding,
-    KernelCheckError,
-    KernelCheckWarning,
-    KernelError,
-    RaceError,
-    UninitializedError,
-)
-from synknumba.simt._debugger.arrays import Array, TrackedMemory, Watch, record_memory
+from synknumba._errors import KernelError
+from synknumba.simt._debugger.arrays import Watch, record_memory
 from synknumba.simt._debugger.compiled import CompiledLaunch, is_ready, program_of, unavailable
 from synknumba.simt._debugger.cuda import Dim3
-from synknumba.simt._debugger.findings import access, described, fault_advice, outside_finding, user_frame
 from synknumba.simt._debugger.instrument import NotInstrumentedError
 from synknumba.simt._debugger.launch import PythonKernel
 from synknumba.simt._debugger.program import DebugProgram
 from synknumba.simt._debugger.run import DebugLaunch, Launch
-from synknumba.simt._debugger.shadow import Cell, Past, Shadow, present
-from synknumba.simt._debugger.warp import WARP_SIZE
-
-# Later findings are mostly consequences of earlier ones.
-MOST_FINDINGS: Final = 20
-
-_UNWRITTEN: Final = "write to every element before any thread reads it, with a barrier between; new memory is not initialised"
-
-
-@final
-class _CheckWatch(Watch):
-    """Collects findings and raises them when the launch ends."""
-
-    def __init__(
-        self,
-        launch: Launch,
-        *,
-        races: bool,
-        uninitialized: bool,
-        early_returns: bool,
-        patience: "_Patience | None" = None,
-        stand_in: int = 0,
-    ) -> None:
-        super().__init__(launch)
-        self._patience, self._stand_in = patience, stand_in
-        self._unassigned: set[Any] = set()  # keys of findings
-        self._races, self._uninitialized, self._early_returns = races, uninitialized, early_returns
-        self._shadow = Shadow(blocks_order_themselves=launch.program.fences)
-        self._cells: dict[int, Cell] = {}
-        self._found: dict[Any, Finding] = {}
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        return tuple(self._found.values())
-
-    def finish(self) -> None:
-        name = self.launch.program.name
-        errors = tuple(finding for finding in self.findings if not finding.is_warning)
-        warned = tuple(finding for finding in self.findings if finding.is_warning)
-        if errors:
-            raise errors[0].error(name, errors + warned)
-        if warned:
-            warnings.warn(KernelCheckWarning(name, warned), stacklevel=3)
-
-    def ended_early(self, finding: Finding) -> None:
-        if self._early_returns:
-            self.add(finding)
-
-    def fault(self, finding: Finding) -> bool:
-        if self.launch.program.may_spin:  # other threads may wait for this one
-            raise self.fail(finding) from None
-        self.add(finding, finding.summary.partition(":")[0])
-        return True
-
-    def outside(self, array: Array, index: Any, what: str) -> None:
-        self.add(outside_finding(self.launch.current, array, index, what))
-
-    def add(self, finding: Finding, kind: str = "") -> None:
-        """Adds a finding, or adds to the count of an earlier one of this kind on the same lines and array."""
-        lines = sorted((access.what, access.filename, access.line) for access in finding.accesses)
-        key = (finding.error, kind, finding.array, *lines)
-        if key in self._found:
-            self._found[key] = replace(self._found[key], times=self._found[key].times + finding.times)
-        elif len(self._found) < MOST_FINDINGS:
-            self._found[key] = finding
-            self._unassigned |= {key} if kind == "unassigned" else set()
-
-    # ---- variables that are read unassigned
-
-    def unassigned(self, name: str) -> int:
-        thread, frame = self.launch.current, user_frame()
-        self.add(self.unassigned_finding(name, access("read", thread, frame.f_code, frame.f_lineno)), "unassigned")
-        return self._stand_in
-
-    @staticmethod
-    def unassigned_finding(name: str, place: Access) -> Finding:
-        """Returns the finding for a read of a variable that the thread has not assigned."""
-        summary = f"UnboundLocalError: the variable {name} is read, and this thread has not assigned it"
-        return Finding(KernelCheckError, summary, (place,), fault_advice("UnboundLocalError"))
-
-    @property
-    def has_unassigned(self) -> bool:
-        """Whether a variable was read unassigned."""
-        return bool(self._unassigned)
-
-    def has_same_errors(self, other: "_CheckWatch") -> bool:
-        """Returns whether the findings are of the same kinds, but for variables that were read unassigned."""
-        return self._found.keys() - self._unassigned == other._found.keys() - other._unassigned
-
-    def warn_of_unassigned(self) -> None:
-        """Makes the findings of variables that were read unassigned warnings."""
-        for key in self._unassigned:
-            self._found[key] = replace(self._found[key], is_warning=True)
-
-    def join(self, other: "_CheckWatch") -> None:
-        """Adds the findings of another launch that are not among these."""
-        for key, finding in other._found.items():
-            if key not in self._found and len(self._found) < MOST_FINDINGS:
-                self._found[key] = finding
-
-    # ---- accesses
-
-    def access(self, what: str, array: Array, index: Any, value: Any = None) -> None:
-        memory = array.memory
-        if self._patience is not None:
-            self._patience.access(self.launch)
-        if memory.space == "constant":
-            return
-        addresses = _addresses(array, index)
-        if memory.space != "global":
-            if what != "write" and self._uninitialized:
-                self._must_be_written(memory, addresses)
-            if what != "read":  # per byte: memory may be read as another type, as is common for dynamic shared memory
-                for address in addresses:
-                    memory.written.update(range(address, address + memory.leaf_size))
-        if what == "atomic":
-            self.launch.current.atomics += 1
-        if memory.space != "local" and self._races:
-            cells = self._cells if memory.space == "global" else memory.owner.cells
-            report, same = functools.partial(self._race, memory), functools.partial(_holds, array, index, value)
-            self._shadow.access(cells, addresses, present(self.launch, what), report, same)
-
-    def _must_be_written(self, memory: TrackedMemory, addresses: Iterable[int]) -> None:
-        for address in addresses:
-            if address not in memory.written:
-                now = present(self.launch, "read")
-                self.add(self.unwritten_finding(memory, memory.index_of(address), _access_of(now)))
-
-    def _race(self, memory: TrackedMemory, address: int, before: Past, now: Past) -> None:
-        places = (_access_of(before), _access_of(now))
-        self.add(self.race_finding(memory, memory.index_of(address), places, (before, now)))
-
-    # ---- findings
-
-    @staticmethod
-    def unwritten_finding(memory: TrackedMemory, index: tuple[int, ...], place: Access) -> Finding:
-        """Returns the finding for an element that is read before anything is written to it."""
-        summary = f"index {list(index)} of {described(memory)} is read before anything is written to it"
-        return Finding(UninitializedError, summary, (place,), _UNWRITTEN, memory.name, index)
-
-    @staticmethod
-    def race_finding(memory: TrackedMemory, index: tuple[int, ...], places: tuple[Access, Access], sides: Any) -> Finding:
-        """Returns the finding for two accesses that race; `sides` have the attributes `thread`, `line` and `what`."""
-        summary = f"race at index {list(index)} of {described(memory)}: these two accesses are not synchronised"
-        return Finding(RaceError, summary, places, _advice(*sides), memory.name, index)
-
-
-def _access_of(past: Past) -> Access:
-    return access(past.what, past.thread, past.code, past.line)
-
-
-def _advice(before: Any, now: Any) -> str:
-    first, second = before.thread, now.thread
-    if first.block != second.block:
-        return "blocks run in any order: use cuda.atomic, a grid barrier, or a second launch"
-    if before.line == now.line and before.what == now.what == "write":
-        return "two threads write different values: give each its own element, or use cuda.atomic"
-    warp = " (or cuda.syncwarp(), within a warp)" if first.number // WARP_SIZE == second.number // WARP_SIZE else ""
-    return f"put cuda.syncthreads() between the two{warp}, where all threads of the block reach it"
-
-
-def _addresses(array: Array, index: Any) -> list[int]:
-    """Returns the addresses of the selected elements; for records, the addresses of their fields."""
-    if array.dtype.names is None:
-        if type(index) is int and array.ndim == 1:
-            return _inside(array, [array.address + (index % array.shape[0]) * array.strides[0]])
-        if isinstance(index, tuple) and len(index) == array.ndim and all(isinstance(part, (int, np.integer)) for part in index):
-            address = array.address
-            for place, size, step in zip(index, array.shape, array.strides, strict=True):
-                address += int(place) % size * step
-            return _inside(array, [address])
-    whole = index if isinstance(index, tuple) else (index,)
-    view: Any = np.ndarray.__getitem__(array, whole if any(item is Ellipsis for item in whole) else (*whole, ...))
-    offsets = np.zeros(1, np.int64)
-    for size, step in zip(view.shape, view.strides, strict=True):
-        offsets = (offsets[:, None] + np.arange(size) * step).ravel()
-    leaves = np.array(_leaves(view.dtype), np.int64)
-    return _inside(array, (view.address + (offsets[:, None] + leaves)).ravel().tolist())
-
-
-def _inside(array: Array, addresses: list[int]) -> list[int]:
-    """Returns the addresses; none if the array is a temporary of an array expression, which no other thread sees."""
-    memory = array.memory
-    return addresses if addresses and memory.low <= addresses[0] < memory.high else []
-
-
-@functools.cache
-def _leaves(dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """Returns the byte offsets of the numbers in an element."""
-    if dtype.subdtype is not None:
-        base, shape = dtype.subdtype
-        return tuple(k * base.itemsize + leaf for k in range(int(np.prod(shape))) for leaf in _leaves(base))
-    if dtype.fields is None:
-        return (0,)
-    return tuple(offset + leaf for kind, offset, *_ in dtype.fields.values() for leaf in _leaves(kind))
-
-
-def _holds(array: Array, index: Any, value: Any) -> bool:
-    """Returns whether the elements already equal the value; NaN equals NaN."""
-    old = np.asarray(np.ndarray.__getitem__(array, index))
-    new = np.asarray(value).astype(array.dtype)
-    if array.dtype.kind in "fc":
-        return bool(np.all((old == new) | ((old != old) & (new != new))))  # noqa: PLR0124  # matches NaN
-    return bool(np.all(old == new))
+from synknumba.simt._debugger.watch import Checks, CheckWatch
 
 
 class _ChangeOver(BaseException):
@@ -293,9 +85,9 @@ def _blocks_in_all(launch: Launch) -> float:
 class CheckedKernel(PythonKernel):
     """A kernel under the checker; the result of `check`."""
 
-    def __init__(self, kernel: Any, options: dict[str, bool], compiled: bool | None) -> None:
-        super().__init__(kernel, "check", functools.partial(_CheckWatch, **options))
-        self.options, self._compiled = options, compiled
+    def __init__(self, kernel: Any, checks: Checks, compiled: bool | None) -> None:
+        super().__init__(kernel, "check", functools.partial(CheckWatch, checks=checks))
+        self.checks, self._compiled = checks, compiled
 
     @property
     def compiled(self) -> bool | None:
@@ -310,7 +102,7 @@ class CheckedKernel(PythonKernel):
             return launch.in_python()
         if self._compiled is None:
             try:
-                return launch.in_python(_Patience(launch.can_be_compiled, launch.is_ready))
+                return launch.in_python(_Patience(launch.can_be_compiled, launch.is_ready).access)
             except _ChangeOver:
                 launch.before.restore()
         return launch.compiled()
@@ -353,20 +145,20 @@ class _Launch:
 
     # ---- in Python
 
-    def in_python(self, patience: _Patience | None = None) -> _CheckWatch:
+    def in_python(self, progress: Callable[[Launch], None] | None = None) -> CheckWatch:
         """Runs the launch in Python."""
 
-        def run(stand_in: int) -> _CheckWatch:
-            make_watch = functools.partial(_CheckWatch, **self.kernel.options, patience=patience, stand_in=stand_in)
+        def run(stand_in: int) -> CheckWatch:
+            make_watch = functools.partial(CheckWatch, checks=self.kernel.checks, progress=progress, stand_in=stand_in)
             made = DebugLaunch(self.program, self.grid, self.block, self.smem, make_watch)
             made.run(self.args)
-            return cast(_CheckWatch, made.watch)
+            return cast(CheckWatch, made.watch)
 
         watch = run(STAND_INS[0])
         self._look_at_unassigned(watch, run)
         return watch
 
-    def _look_at_unassigned(self, watch: _CheckWatch, run: Callable[[int], _CheckWatch]) -> None:
+    def _look_at_unassigned(self, watch: CheckWatch, run: Callable[[int], CheckWatch]) -> None:
         """Runs the launch with another value of the variables that were read unassigned, to see whether it matters."""
         if not watch.has_unassigned or not self.is_plain:
             return
@@ -377,14 +169,14 @@ class _Launch:
         except Exception:  # noqa: BLE001  # of the kernel, such as an assertion
             return
         else:
-            if after.are_equal() and other.has_same_errors(watch):
+            if after.are_equal() and other.errors == watch.errors:
                 watch.warn_of_unassigned()
         finally:
             after.restore()
 
     # ---- in compiled code
 
-    def compiled(self) -> _CheckWatch:
+    def compiled(self) -> CheckWatch:
         """Runs the launch in compiled code, with the threads of a block in order and then in reverse order."""
         function = self.kernel.py_func
         try:
@@ -396,19 +188,24 @@ class _Launch:
 
         limit: int | None = None
 
-        def run(stand_in: int, *, reverse: bool = False) -> _CheckWatch:
+        def run(stand_in: int, *, reverse: bool = False) -> CheckWatch:
             nonlocal limit
-            options = {name: self.kernel.options[name] for name in ("races", "uninitialized")}
-            make_watch = functools.partial(_CheckWatch, **self.kernel.options)
-            sizes = self.grid, self.block, self.smem
+            make_watch = functools.partial(CheckWatch, checks=self.kernel.checks)
             made = CompiledLaunch(
-                self.program, checked, *sizes, make_watch, self.args,
-                reverse=reverse, stand_in=stand_in, most=limit, **options,
+                self.program,
+                checked,
+                *(self.grid, self.block, self.smem),
+                make_watch,
+                self.args,
+                self.kernel.checks,
+                reverse=reverse,
+                stand_in=stand_in,
+                most=limit,
             )
             made.run()
             if limit is None:  # with races or another value, loops of further launches may never end
                 limit = FURTHER_ACCESSES + 4 * made.accesses
-            return cast(_CheckWatch, made.watch)
+            return made.watch
 
         watch = run(STAND_INS[0])
         self._look_at_unassigned(watch, run)
@@ -468,25 +265,29 @@ def check(
     early_returns: bool = True,
     compiled: bool | None = None,
 ) -> PythonKernel:
-    """Returns a version of a kernel that runs in pure Python with error checking, like NVIDIA's compute-sanitizer on a GPU.
+    """Returns a version of a kernel that runs with error checking, like NVIDIA's compute-sanitizer on a GPU.
 
     `simt.check(kernel)[grid, block, stream, smem](*args)` has the kernel's effect on the arrays, and raises at the end if it
     has detected errors. The exception lists up to 20 findings, each with array, index, lines and threads; its class is that of
-    the first finding. Detected are:
+    the first finding. `annotate` shows them at the lines of the source. Detected are:
 
     - Out-of-bounds indices. The launch continues: such a read returns 0, and such a write is skipped.
-    - Barriers that only some threads of a block reach, or where threads wait at different barriers; warp operations that a
-      lane named in the mask does not reach.
+    - Barriers that only some threads of a block reach, or where threads wait at different barriers, which ends their block;
+      warp operations that a lane named in the mask does not reach.
     - Races on shared and global memory: two threads access an element, at least one writes, and no barrier orders them. Atomic
       operations do not race with each other, but they do with plain reads and writes. Writes of equal values do not race.
       Threads of different blocks race unless a grid barrier lies between; this is not checked if the kernel calls
       `threadfence`.
     - Reads of shared and local array elements before any write to them.
-    - Exceptions of Python in a thread, such as the UnboundLocalError of a variable that was not assigned. The other threads
-      continue.
+    - Reads of variables that the thread has not assigned. It goes on with 0. If another value leaves the results and the other
+      findings as they are, this is a warning, a `KernelCheckWarning` if there are no errors.
+    - Exceptions of Python in a thread, such as the ValueError of `int(nan)`. The other threads continue.
 
-    The check covers one execution, with these arguments and this order of threads. Speed is 100,000 to 200,000 element accesses
-    per second, and memory about 500 bytes per accessed element: launch few threads.
+    The check covers one execution, with these arguments. It begins in Python, with 100,000 to 200,000 accesses to elements per
+    second. What takes longer than half a second begins again in compiled code, a hundred times faster, with the arrays as they
+    were; afterwards it runs there once more, with the threads of each block in reverse order, on arrays that are put back.
+    Compiled code is kept on disk as that of kernels is, and memory is about 200 bytes per element. What cannot be compiled
+    goes on in Python.
 
     Args:
         kernel: a plain function, one decorated by `cuda.jit` or `synknumba.parallel`, or a `simt` kernel.
@@ -495,12 +296,12 @@ def check(
         early_returns: whether to report threads that return before a barrier that others of their block reach. CUDA's
             programming guide requires all threads to reach a barrier; GPUs since Volta (2017) do not wait for threads that
             have returned.
+        compiled: whether launches run in compiled code from the start, or never; by default they change over.
 
     Raises:
         KernelCheckError: at launch: the findings. By the first of them it is a `BoundsError`, `DivergenceError`, `RaceError` or
             `UninitializedError`, or this class itself for an exception of Python's in a thread.
-        KernelError: at launch: the kernel uses an unsupported feature.
+        KernelError: at launch: the kernel uses an unsupported feature, or with `compiled=True` cannot be compiled.
         Exception: at launch: what `raise` and `assert` in the kernel raise; notes give line, thread and earlier findings.
     """
-    options = {"races": races, "uninitialized": uninitialized, "early_returns": early_returns}
-    return CheckedKernel(kernel, options, compiled)
+    return CheckedKernel(kernel, Checks(races, uninitialized, early_returns), compiled)

@@ -36,6 +36,7 @@ from synknumba.simt._debugger.instrument import KINDS, Lowered, Memory, NotInstr
 from synknumba.simt._debugger.program import DebugProgram
 from synknumba.simt._debugger.run import Block, Launch, Thread
 from synknumba.simt._debugger.warp import WAITING, WARP_SIZE, Request
+from synknumba.simt._debugger.watch import Checks, CheckWatch
 from synknumba.simt._emit.device_functions import Options, define_function, with_devices
 from synknumba.simt._frontend.lowering import Devices, translate_names
 from synknumba.simt._frontend.syntax import load, one_or_tuple, place, statements
@@ -260,9 +261,8 @@ class CompiledLaunch(Launch):
         smem: bytes of dynamic shared memory.
         make_watch: makes the watch, which collects the findings.
         args: the kernel's arguments.
+        checks: what to look for.
         reverse: whether the threads of a block run from the last to the first.
-        races: whether to detect races.
-        uninitialized: whether to detect reads of uninitialised elements.
         stand_in: value of a variable that is read unassigned.
         most: accesses after which the launch is given up; None for no limit.
 
@@ -277,12 +277,11 @@ class CompiledLaunch(Launch):
         grid: Dim3,
         block: Dim3,
         smem: int,
-        make_watch: Callable[[Launch], Watch],
+        make_watch: Callable[[Launch], CheckWatch],
         args: tuple[Any, ...],
+        checks: Checks,
         *,
         reverse: bool = False,
-        races: bool = True,
-        uninitialized: bool = True,
         stand_in: int = 0,
         most: int | None = None,
     ) -> None:
@@ -303,11 +302,13 @@ class CompiledLaunch(Launch):
         self._state = np.zeros(at.STATE_WORDS, np.int64)
         self._make_memory()
         state = self._state
-        state[at.REVERSE], state[at.RACES], state[at.UNINITIALIZED] = reverse, races, uninitialized
+        state[at.REVERSE], state[at.RACES], state[at.UNINITIALIZED] = reverse, checks.races, checks.uninitialized
         state[at.ORDERED_BLOCKS], state[at.COUNT], state[at.SPINS] = program.fences, self._count, program.may_spin
         state[at.SIZES : at.SIZES + 6] = (*block, *grid)
         state[at.STAND_IN] = stand_in
         state[at.NEXT], state[at.BLOCK_END] = -1, self._blocks
+
+    watch: CheckWatch
 
     def site(self, number: int) -> Site:
         """Returns a place in the user's source."""
@@ -399,9 +400,9 @@ class CompiledLaunch(Launch):
         self._shared = [(one, dtype, place) for (one, dtype, _), place in zip(self._shared, offsets, strict=True)]
         nbytes = -(-(offset + self.smem) // 64) * 64
         fill = np.full(max(1, nbytes), POISON, np.uint8)
-        for memory, dtype, place in self._shared:
+        for memory, dtype, start in self._shared:
             if dtype.kind in "fc" and memory.shape != (0,):
-                fill[place : place + math.prod(memory.shape) * dtype.itemsize].view(dtype)[:] = np.nan
+                fill[start : start + math.prod(memory.shape) * dtype.itemsize].view(dtype)[:] = np.nan
         self._owned.append(fill)
         state = self._state
         table = self._words(max(1, len(offsets)))

@@ -16,7 +16,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -311,9 +311,10 @@ class _Instrumenter(ast.NodeTransformer):
         return [*before, node]
 
     def visit_Raise(self, node: ast.Raise) -> list[ast.stmt]:
-        return [self._do("note", node, self._site(node)), self.generic_visit(node)]  # type: ignore[list-item]
+        return [self._do("note", node, self._site(node)), cast(ast.stmt, self.generic_visit(node))]
 
-    visit_Assert = visit_Raise
+    def visit_Assert(self, node: ast.Assert) -> list[ast.stmt]:
+        return [self._do("note", node, self._site(node)), cast(ast.stmt, self.generic_visit(node))]
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         node.iter, marks = self._iterated(node.iter), self._marked([node.target], node)

@@ -258,9 +258,9 @@ class _Translator:
                 return getattr(self._builder, _ARITHMETIC[type(op)])(self._value(left), self._value(right))
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 chosen = self._variable(f"if.{node.lineno}.{node.col_offset}")
-                assign = [[ast.Assign([ast.Name(chosen.name, ast.Store())], value)] for value in (body, orelse)]
+                target = ast.Name(chosen.name, ast.Store())
                 self._variables[chosen.name] = chosen
-                self._statement(ast.If(test, *assign))
+                self._statement(ast.If(test, [ast.Assign([target], body)], [ast.Assign([target], orelse)]))
                 return self._builder.load(chosen)
             case ast.Call():
                 return self._call(node)

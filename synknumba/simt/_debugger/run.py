@@ -87,6 +87,8 @@ class Thread:
 class Block:
     """An active block: its threads by linear index, and its `epoch`, the number of barriers that it has passed."""
 
+    launch: "Launch"
+
     def __init__(self, launch: "DebugLaunch", index: Dim3) -> None:
         self.launch, self.index, self.epoch = launch, index, 0
         count = launch.block.x * launch.block.y * launch.block.z

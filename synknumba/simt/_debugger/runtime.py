@@ -1,8 +1,9 @@
 """Compiled part of a check: the shadow memory of `_debugger.shadow`, and the loop that runs the threads of a block.
 
-Each CUDA thread is a coroutine on a stack of its own, by the C library's `swapcontext`. At a barrier or warp operation it stores
-its request and goes back to the scheduler, as a generator does in `_debugger.run`. Block barriers that all threads reach, and
-blocks that end, are dealt with here; anything else returns to Python, which decides by the same code as for generators.
+Each CUDA thread is a coroutine on a stack of its own, by the C library's `swapcontext`. At a barrier or warp operation it
+stores its request and goes back to the scheduler, as a generator does in `_debugger.run`. Block barriers that all threads
+reach, and blocks that end, are dealt with here; anything else returns to Python, which decides by the same code as for
+generators.
 
 The functions are compiled when a process first needs them, and called by name from instrumented kernels.
 """
@@ -145,7 +146,8 @@ def access(address: int, size: int, what: int, site: int) -> None:
         put(me, ATOMICS, 1)
     if space != at.GLOBAL_SPACE:
         written = get(region, WRITTEN) + offset
-        if (what == READ or what == ATOMIC) and get(state, at.UNINITIALIZED) and not byte(written):
+        is_read = 1 if what == READ else 1 if what == ATOMIC else 0
+        if is_read and get(state, at.UNINITIALIZED) and not byte(written):
             report(at.UNWRITTEN, address, 0, 0, now, READ, 0)
         if what != READ:
             memset(written, 1, size)
@@ -167,15 +169,13 @@ def access(address: int, size: int, what: int, site: int) -> None:
             if k >= READERS:
                 break
             continue
-        if other >> 16 == 0 or (what == ATOMIC and (k == 2 or k == 3)):
+        if other >> 16 == 0 or (what == ATOMIC and k >> 1 == 1):
             continue
         then = get(cell, 2 * k + 1)
         if other >> 26:
             if space or get(state, ORDERED_BLOCKS) or (then ^ stamp) >> 54:
                 continue
-        elif (then ^ stamp) >> 32:
-            continue
-        elif other >> 21 == 0 and get(me, SEEN + ((before >> 16) & 31)) >= (then >> 16) & 0xFFFF:
+        elif (then ^ stamp) >> 32 or (other >> 21 == 0 and get(me, SEEN + ((before >> 16) & 31)) >= (then >> 16) & 0xFFFF):
             continue
         elif get(me, ATOMICS):
             them = get(state, THREADS) + 8 * THREAD_WORDS * ((before >> 16) & 1023)

@@ -109,7 +109,7 @@ def test_compiled_code_misses_no_barrier_that_python_misses(name: str, monkeypat
     visit_in_python, visit = ast.NodeTransformer.generic_visit, _Instrumenter.visit_Expr
 
     def without(visit: Any) -> Any:
-        def visit_Expr(self: Any, node: ast.Expr) -> Any:  # noqa: N802  # of `ast.NodeTransformer`
+        def visit_Expr(self: Any, node: ast.Expr) -> Any:  # of `ast.NodeTransformer`
             if isinstance(node.value, ast.Call) and ast.unparse(node.value.func).endswith("syncthreads"):
                 met.add((self._source.filename if visit is not visit_in_python else self.source.filename, node.lineno))
                 if absent in met and absent[1] == node.lineno:

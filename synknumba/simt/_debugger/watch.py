@@ -1,0 +1,232 @@
+"""Watch of a checked launch: looks at accesses to arrays, and collects the findings."""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
+
+import numpy as np
+
+from synknumba._errors import Access, Finding, KernelCheckError, KernelCheckWarning, RaceError, UninitializedError
+from synknumba.simt._debugger.arrays import Array, TrackedMemory, Watch
+from synknumba.simt._debugger.findings import access, described, fault_advice, outside_finding, user_frame
+from synknumba.simt._debugger.run import Launch
+from synknumba.simt._debugger.shadow import Cell, Past, Shadow, present
+from synknumba.simt._debugger.warp import WARP_SIZE
+
+# Later findings are mostly consequences of earlier ones.
+MOST_FINDINGS: Final = 20
+
+_UNWRITTEN: Final = "write to every element before any thread reads it, with a barrier between; new memory is not initialised"
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What a check looks for, as for `check`."""
+
+    races: bool = True
+    uninitialized: bool = True
+    early_returns: bool = True
+
+
+@final
+class CheckWatch(Watch):
+    """Collects findings and raises them when the launch ends.
+
+    Args:
+        launch: what it watches.
+        checks: what it looks for.
+        progress: called at each access to an array.
+        stand_in: value of a variable that is read unassigned.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        checks: Checks,
+        progress: Callable[[Launch], None] | None = None,
+        stand_in: int = 0,
+    ) -> None:
+        super().__init__(launch)
+        self._progress, self._stand_in = progress, stand_in
+        self._unassigned: set[Any] = set()  # keys of findings
+        self._checks = checks
+        self._shadow = Shadow(blocks_order_themselves=launch.program.fences)
+        self._cells: dict[int, Cell] = {}
+        self._found: dict[Any, Finding] = {}
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(self._found.values())
+
+    def finish(self) -> None:
+        name = self.launch.program.name
+        errors = tuple(finding for finding in self.findings if not finding.is_warning)
+        warned = tuple(finding for finding in self.findings if finding.is_warning)
+        if errors:
+            raise errors[0].error(name, errors + warned)
+        if warned:
+            warnings.warn(KernelCheckWarning(name, warned), stacklevel=3)
+
+    def ended_early(self, finding: Finding) -> None:
+        if self._checks.early_returns:
+            self.add(finding)
+
+    def fault(self, finding: Finding) -> bool:
+        if self.launch.program.may_spin:  # other threads may wait for this one
+            raise self.fail(finding) from None
+        self.add(finding, finding.summary.partition(":")[0])
+        return True
+
+    def outside(self, array: Array, index: Any, what: str) -> None:
+        self.add(outside_finding(self.launch.current, array, index, what))
+
+    def add(self, finding: Finding, kind: str = "") -> None:
+        """Adds a finding, or adds to the count of an earlier one of this kind on the same lines and array."""
+        lines = sorted((access.what, access.filename, access.line) for access in finding.accesses)
+        key = (finding.error, kind, finding.array, *lines)
+        if key in self._found:
+            self._found[key] = replace(self._found[key], times=self._found[key].times + finding.times)
+        elif len(self._found) < MOST_FINDINGS:
+            self._found[key] = finding
+            self._unassigned |= {key} if kind == "unassigned" else set()
+
+    # ---- variables that are read unassigned
+
+    def unassigned(self, name: str) -> int:
+        thread, frame = self.launch.current, user_frame()
+        self.add(self.unassigned_finding(name, access("read", thread, frame.f_code, frame.f_lineno)), "unassigned")
+        return self._stand_in
+
+    @staticmethod
+    def unassigned_finding(name: str, place: Access) -> Finding:
+        """Returns the finding for a read of a variable that the thread has not assigned."""
+        summary = f"UnboundLocalError: the variable {name} is read, and this thread has not assigned it"
+        return Finding(KernelCheckError, summary, (place,), fault_advice("UnboundLocalError"))
+
+    @property
+    def errors(self) -> Set[Any]:
+        """Kinds of findings but for variables that were read unassigned, as keys for comparison."""
+        return self._found.keys() - self._unassigned
+
+    @property
+    def has_unassigned(self) -> bool:
+        """Whether a variable was read unassigned."""
+        return bool(self._unassigned)
+
+    def warn_of_unassigned(self) -> None:
+        """Makes the findings of variables that were read unassigned warnings."""
+        for key in self._unassigned:
+            self._found[key] = replace(self._found[key], is_warning=True)
+
+    def join(self, other: "CheckWatch") -> None:
+        """Adds the findings of another launch that are not among these."""
+        for key, finding in other._found.items():  # noqa: SLF001  # of this class
+            if key not in self._found and len(self._found) < MOST_FINDINGS:
+                self._found[key] = finding
+
+    # ---- accesses
+
+    def access(self, what: str, array: Array, index: Any, value: Any = None) -> None:
+        memory = array.memory
+        if self._progress is not None:
+            self._progress(self.launch)
+        if memory.space == "constant":
+            return
+        addresses = _addresses(array, index)
+        if memory.space != "global":
+            if what != "write" and self._checks.uninitialized:
+                self._must_be_written(memory, addresses)
+            if what != "read":  # per byte: memory may be read as another type, as is common for dynamic shared memory
+                for address in addresses:
+                    memory.written.update(range(address, address + memory.leaf_size))
+        if what == "atomic":
+            self.launch.current.atomics += 1
+        if memory.space != "local" and self._checks.races:
+            cells = self._cells if memory.space == "global" else memory.owner.cells
+            report, same = functools.partial(self._race, memory), functools.partial(_holds, array, index, value)
+            self._shadow.access(cells, addresses, present(self.launch, what), report, same)
+
+    def _must_be_written(self, memory: TrackedMemory, addresses: Iterable[int]) -> None:
+        for address in addresses:
+            if address not in memory.written:
+                now = present(self.launch, "read")
+                self.add(self.unwritten_finding(memory, memory.index_of(address), _access_of(now)))
+
+    def _race(self, memory: TrackedMemory, address: int, before: Past, now: Past) -> None:
+        places = (_access_of(before), _access_of(now))
+        self.add(self.race_finding(memory, memory.index_of(address), places, (before, now)))
+
+    # ---- findings
+
+    @staticmethod
+    def unwritten_finding(memory: TrackedMemory, index: tuple[int, ...], place: Access) -> Finding:
+        """Returns the finding for an element that is read before anything is written to it."""
+        summary = f"index {list(index)} of {described(memory)} is read before anything is written to it"
+        return Finding(UninitializedError, summary, (place,), _UNWRITTEN, memory.name, index)
+
+    @staticmethod
+    def race_finding(memory: TrackedMemory, index: tuple[int, ...], places: tuple[Access, Access], sides: Any) -> Finding:
+        """Returns the finding for two accesses that race; `sides` have the attributes `thread`, `line` and `what`."""
+        summary = f"race at index {list(index)} of {described(memory)}: these two accesses are not synchronised"
+        return Finding(RaceError, summary, places, _advice(*sides), memory.name, index)
+
+
+def _access_of(past: Past) -> Access:
+    return access(past.what, past.thread, past.code, past.line)
+
+
+def _advice(before: Any, now: Any) -> str:
+    first, second = before.thread, now.thread
+    if first.block != second.block:
+        return "blocks run in any order: use cuda.atomic, a grid barrier, or a second launch"
+    if before.line == now.line and before.what == now.what == "write":
+        return "two threads write different values: give each its own element, or use cuda.atomic"
+    warp = " (or cuda.syncwarp(), within a warp)" if first.number // WARP_SIZE == second.number // WARP_SIZE else ""
+    return f"put cuda.syncthreads() between the two{warp}, where all threads of the block reach it"
+
+
+def _addresses(array: Array, index: Any) -> list[int]:
+    """Returns the addresses of the selected elements; for records, the addresses of their fields."""
+    if array.dtype.names is None:
+        if type(index) is int and array.ndim == 1:
+            return _inside(array, [array.address + (index % array.shape[0]) * array.strides[0]])
+        if isinstance(index, tuple) and len(index) == array.ndim and all(isinstance(part, (int, np.integer)) for part in index):
+            address = array.address
+            for place, size, step in zip(index, array.shape, array.strides, strict=True):
+                address += int(place) % size * step
+            return _inside(array, [address])
+    whole = index if isinstance(index, tuple) else (index,)
+    view: Any = np.ndarray.__getitem__(array, whole if any(item is Ellipsis for item in whole) else (*whole, ...))
+    offsets = np.zeros(1, np.int64)
+    for size, step in zip(view.shape, view.strides, strict=True):
+        offsets = (offsets[:, None] + np.arange(size) * step).ravel()
+    leaves = np.array(_leaves(view.dtype), np.int64)
+    return _inside(array, (view.address + (offsets[:, None] + leaves)).ravel().tolist())
+
+
+def _inside(array: Array, addresses: list[int]) -> list[int]:
+    """Returns the addresses; none if the array is a temporary of an array expression, which no other thread sees."""
+    memory = array.memory
+    return addresses if addresses and memory.low <= addresses[0] < memory.high else []
+
+
+@functools.cache
+def _leaves(dtype: np.dtype[Any]) -> tuple[int, ...]:
+    """Returns the byte offsets of the numbers in an element."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return tuple(k * base.itemsize + leaf for k in range(int(np.prod(shape))) for leaf in _leaves(base))
+    if dtype.fields is None:
+        return (0,)
+    return tuple(offset + leaf for kind, offset, *_ in dtype.fields.values() for leaf in _leaves(kind))
+
+
+def _holds(array: Array, index: Any, value: Any) -> bool:
+    """Returns whether the elements already equal the value; NaN equals NaN."""
+    old = np.asarray(np.ndarray.__getitem__(array, index))
+    new = np.asarray(value).astype(array.dtype)
+    if array.dtype.kind in "fc":
+        return bool(np.all((old == new) | ((old != old) & (new != new))))  # noqa: PLR0124  # matches NaN
+    return bool(np.all(old == new))
