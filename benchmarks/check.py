@@ -5,7 +5,8 @@
 
 "first" is the check of a new process with nothing on disk, after a small njit function has been compiled, which loads the
 compiler; "cached" that of a process which finds what the first left; "again" the least of five more checks in it; "Python" a
-check with `compiled=False`. In processor seconds of the process, which leave out what other programs use.
+check with `compiled=False`, and "ratio" that over the first. In processor seconds of the process, which leave out what other
+programs use.
 """
 
 import argparse
@@ -35,6 +36,10 @@ class Result:
     cached: float
     again: float
     python: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        return None if self.python is None else self.python / self.first
 
 
 def seconds_of(case: Case, *, small: bool, compiled: bool | None) -> float:
@@ -77,8 +82,10 @@ def main() -> None:
         part(CASES[args.part], args)
         return
     results = [measure(CASES[name], args) for name in args.kernels]
-    shown = [[r.kernel, *("" if s is None else f"{s:.3f}" for s in (r.first, r.cached, r.again, r.python))] for r in results]
-    print_table(["check, s", "first", "cached", "again", "Python"], shown)
+    shown = [
+        [r.kernel, *("" if s is None else f"{s:.3f}" for s in (r.first, r.cached, r.again, r.python, r.ratio))] for r in results
+    ]
+    print_table(["check, s", "first", "cached", "again", "Python", "ratio"], shown)
     save(args.json, "check", results, {"kernels": args.kernels, "small": args.small})
 
 

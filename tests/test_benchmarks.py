@@ -20,6 +20,7 @@ RUNS = [
     ("call_overhead.py", "--ranks 2 --seconds 0.01", {"synknumba", "hand-made loop", "multiprocessing", "numba"}),
     ("call_overhead.py", "--ranks 1 3 --seconds 0.01 --no-peers", {"synknumba"}),
     ("call_profile.py", "--ranks 2", {"cpu"}),
+    ("check.py", "--small --no-python", {"tiled product, n = 96", "rotated NMS, 90 boxes"}),
     ("collectives.py", "--ranks 2 --bytes 1000 100000 --seconds 0.01", {"synknumba", "synknumba: host transport alone"}),
     ("collectives.py", "--ranks 1 3 --bytes 1 --seconds 0.01 --no-peers", {"synknumba", "synknumba: host transport alone"}),
     ("expectation.py", "--ranks 1 3 --rows 7 10007 --seconds 0.01", {"cpu"}),

@@ -193,10 +193,14 @@ def _apply(
 def _zero_view(context: Any, builder: Any, kind: types.Array, array: Any) -> Any:
     """Emits a view of the same shape of one zero, which belongs to no array."""
     struct = make_array(kind)(context, builder, array)
-    scratch = builder.load(word(builder, call(builder, "state"), at.SCRATCH))
-    struct.data = builder.inttoptr(scratch, struct.data.type)
+    struct.data = builder.inttoptr(_scratch(builder), struct.data.type)
     struct.strides = cgutils.get_null_value(struct.strides.type)
     return struct._getvalue()  # noqa: SLF001
+
+
+def _scratch(builder: Any) -> Any:
+    """Emits the address of zeros that belong to no array."""
+    return builder.load(word(builder, call(builder, "state"), at.SCRATCH))
 
 
 # ---- arrays
@@ -261,8 +265,7 @@ def _load_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         indexed = _Indexed(context, builder, array, args[0], index, args[1])
-        scratch = builder.load(word(builder, call(builder, "state"), at.SCRATCH))
-        place = cgutils.alloca_once_value(builder, scratch)
+        place = cgutils.alloca_once(builder, I64)
         with builder.if_else(indexed.inside, likely=True) as (inside, outside):
             with inside:
                 address = indexed.address()
@@ -271,6 +274,7 @@ def _load_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
                 builder.store(address, place)
             with outside:
                 indexed.report(at.READ, args[2])
+                builder.store(_scratch(builder), place)
         pointer = builder.inttoptr(builder.load(place), context.get_data_type(array.dtype).as_pointer())
         return impl_ret_borrowed(context, builder, signature.return_type, load_item(context, builder, array, pointer))
 
@@ -445,7 +449,6 @@ def cell(_context: Any, array: types.Type, index: types.Type, site: types.Type) 
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         indexed = _Indexed(context, builder, array, args[0], whole, context.cast(builder, args[1], index, whole))
-        scratch = builder.load(word(builder, call(builder, "state"), at.SCRATCH))
         place = cgutils.alloca_once(builder, I64)
         with builder.if_else(indexed.inside, likely=True) as (inside, outside):
             with inside:
@@ -453,6 +456,7 @@ def cell(_context: Any, array: types.Type, index: types.Type, site: types.Type) 
                 _access(context, builder, array.dtype, address, at.ATOMIC, args[2])
                 builder.store(address, place)
             with outside:
+                scratch = _scratch(builder)
                 for number in range(2):
                     builder.store(_constant(0), word(builder, scratch, number))
                 indexed.report(at.ATOMIC, args[2])
@@ -477,6 +481,27 @@ def first_cell(context: Any, array: types.Type, site: types.Type) -> Any:
         return code(context, builder, signature, (args[0], zeros, args[1]))
 
     return signature.return_type(array, site), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def whole(_context: Any, array: types.Type, index: types.Type, site: types.Type) -> Any:
+    """Returns an array after the record of a read and a write of an element; out of bounds, the thread ends."""
+    array, index = types.unliteral(array), types.unliteral(index)
+    if not isinstance(array, types.Array) or not _is_element(array, index):
+        raise errors.NumbaTypeError(f"a state of random numbers in {array}")
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        indexed = _Indexed(context, builder, array, args[0], index, args[1])
+        with builder.if_else(indexed.inside, likely=True) as (inside, outside):
+            with inside:
+                for what in (at.READ, at.WRITE):
+                    _access(context, builder, array.dtype, indexed.address(), what, args[2])
+            with outside:
+                indexed.report(at.READ, args[2])
+                call(builder, "wait", _constant(at.FAILED), _constant(0), _constant(0))
+        return impl_ret_borrowed(context, builder, signature.return_type, args[0])
+
+    return array(array, index, types.int64), codegen
 
 
 # ---- threads

@@ -261,6 +261,9 @@ class _Instrumenter(ast.NodeTransformer):
             node.args[0] = self._call("here", node, node.args[0], site)
         if value is int and len(node.args) == 1:
             return self._call("to_int", node, node.args[0], self._site(node))
+        if _is_of_random(value) and len(node.args) >= 2 and not node.keywords:
+            node.args[0] = self._call("whole", node, node.args[0], copy.deepcopy(node.args[1]), self._site(node, node.args[0]))
+            return node
         is_ours = is_device_function(value) or is_njit_function(value)
         if isinstance(value, FunctionType) and not is_ours:
             node.args = [self._call("no_array", arg, arg) for arg in node.args]
@@ -341,6 +344,11 @@ class _Instrumenter(ast.NodeTransformer):
         if isinstance(node, (ast.Tuple, ast.Constant)):
             return self.visit(node)
         return self._call("no_array", node, self.visit(node))
+
+
+def _is_of_random(value: Any) -> bool:
+    """Returns whether this is a function of `cuda.random`, which Numba compiles: it changes the state with an index."""
+    return is_njit_function(value) and value.py_func.__module__ == "numba.cuda.random"
 
 
 # ---- the code of one thread
@@ -431,7 +439,7 @@ def _codes(code: ThreadCode, seen: set[int]) -> Iterator[ThreadCode]:
             if value.code is None or value.is_recursive:
                 raise NotInstrumentedError(f"the recursive function {value.function.__name__}()")
             yield from _codes(value.code, seen)
-        elif is_njit_function(value):
+        elif is_njit_function(value) and not _is_of_random(value):
             raise NotInstrumentedError(f"{value.py_func.__name__}(), which Numba compiles as it is")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import complex64, cuda, float32, float64, int32, njit
+from numba.cuda.random import init_xoroshiro128p_states_cpu, xoroshiro128p_dtype, xoroshiro128p_uniform_float32
 
 from synknumba import simt
 from synknumba._errors import BoundsError, Finding, KernelCheckError, KernelError, RaceError, UninitializedError
@@ -299,3 +300,19 @@ def test_a_launch_in_reverse_order_that_never_ends_is_given_up() -> None:
             pass
 
     assert {finding.error for finding in findings_of(waits, 1, 2, np.zeros(1), np.zeros(1), by=True)} == {RaceError}
+
+
+def test_threads_that_share_a_state_of_random_numbers_race() -> None:
+    def draws(states, out, shared):
+        t = cuda.threadIdx.x
+        out[t] = xoroshiro128p_uniform_float32(states, t // 2 if shared else t)
+
+    states = np.zeros(4, xoroshiro128p_dtype)
+    init_xoroshiro128p_states_cpu(states, 1, 0)
+    out = np.zeros(8, np.float32)
+    assert both(draws, 1, 4, states, out, False) == ()
+    for by in (False, True):
+        kinds = {(finding.error, finding.array) for finding in findings_of(draws, 1, 4, states, out, True, by=by)}
+        assert kinds == {(RaceError, "states")}
+    (finding,) = findings_of(draws, 1, 5, states, out, False, by=True)
+    assert (finding.error, finding.index) == (BoundsError, (4,))
