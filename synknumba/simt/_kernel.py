@@ -24,6 +24,7 @@ from synknumba.simt._frontend.cuda_only import cuda_only, refuse_arguments
 from synknumba.simt._frontend.pickling import reduce_object
 from synknumba.simt._frontend.scope import is_device_function, splits_block
 from synknumba.simt._frontend.signatures import Declared, Overload, Signature, best_signature, fit, parse_signatures
+from synknumba.simt._frontend.source import has_rest, parameters
 from synknumba.simt._frontend.source_text import keep_text
 from synknumba.simt._frontend.syntax import walk
 from synknumba.simt._library import bfloat16, float16
@@ -178,15 +179,23 @@ class Kernel:
         self._check_dynamic(smem)
         return Launcher(self, grid, block, smem)
 
-    def forall(self, n: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launcher:
-        """Returns a launcher with at least `n` threads, in blocks of `tpb` threads (256 by default)."""
+    def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Launcher:
+        """Returns the launcher of `kernel[griddim, blockdim, stream, sharedmem]`."""
+        return self[griddim, blockdim, stream, sharedmem]
+
+    def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launcher:
+        """Returns a launcher with at least `ntasks` threads, in blocks of `tpb` threads (256 by default)."""
         del stream
-        if n < 0:
-            raise LaunchError(f"Can't create ForAll with negative task count: {n}")  # numba-cuda's message
+        if ntasks < 0:
+            raise LaunchError(f"Can't create ForAll with negative task count: {ntasks}")  # numba-cuda's message
         self._must_be_a_kernel()
         self._check_dynamic(sharedmem)
         block = tpb or FORALL_BLOCK
-        return Launcher(self, (-(-n // block), 1, 1), (block, 1, 1), dynamic_bytes(sharedmem))
+        return Launcher(self, (-(-ntasks // block), 1, 1), (block, 1, 1), dynamic_bytes(sharedmem))
+
+    @functools.cached_property
+    def _has_rest(self) -> bool:
+        return has_rest(self.py_func)
 
     @functools.cached_property
     def _dynamic_shared(self) -> str | None:
@@ -278,6 +287,9 @@ class Kernel:
         missing = self.py_func.__code__.co_argcount - len(args)
         if missing and 0 < missing <= len(self.py_func.__defaults__ or ()):
             args += (self.py_func.__defaults__ or ())[-missing:]
+        if self._has_rest:
+            count = self.py_func.__code__.co_argcount
+            args = (*args[:count], args[count:])
         if len(self.declared) > 1:
             return fit(self._declared_for(args), args)
         return fit(self.declared[0], args) if self.declared else args
@@ -367,8 +379,7 @@ class Kernel:
         return found
 
     def _typed_entry(self, args: tuple[Any, ...], block: Dim3 | None) -> _Entry:
-        code = self.py_func.__code__
-        params = code.co_varnames[: code.co_argcount]
+        params = parameters(self.py_func)
         if len(args) != len(params):
             raise ArgumentError(f"{self.py_func.__qualname__}() takes {len(params)} arguments, got {len(args)}")
         return self._compiled(tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True)), block)

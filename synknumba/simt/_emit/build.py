@@ -30,13 +30,41 @@ from synknumba.simt._emit.storage import MAX_BLOCK as MAX_BLOCK
 from synknumba.simt._emit.storage import SMEM, LaunchStorage, local_array_calls, slot_dtype
 from synknumba.simt._frontend.lowering import Devices, translate_names
 from synknumba.simt._frontend.sync import synchronises, waits_for
-from synknumba.simt._frontend.syntax import assign, assigned_names, load, place, read_names, statements, unparse, walk
+from synknumba.simt._frontend.syntax import (
+    assign,
+    assigned_names,
+    call_name,
+    load,
+    place,
+    read_names,
+    statements,
+    unparse,
+    walk,
+)
+from synknumba.simt._frontend.thread_code import DeviceFunction, ThreadCode
+from synknumba.simt._library.intrinsics import no_result
 from synknumba.simt._library.operations import BLOCK_SIZE, LINEAR, SIZES, STATE
 from synknumba.simt._library.runtime import HELPERS
 from synknumba.simt._library.slots import is_number, no_value_of
 from synknumba.simt._library.typing_stubs import STAND_INS
 
 TypeMap = Mapping[str, types.Type]
+
+
+class _Returns(ast.NodeTransformer):
+    """Takes the values out of a kernel's `return` statements: `return f(x)`, of a function without a result, becomes two."""
+
+    def __init__(self, code: ThreadCode) -> None:
+        self._code = code
+
+    def visit_Return(self, node: ast.Return) -> ast.stmt | list[ast.stmt]:
+        if node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None):
+            return ast.copy_location(ast.Return(None), node)
+        called = call_name(node.value)
+        if called is None or not isinstance(self._code.namespace.get(called), DeviceFunction):
+            raise self._code.source.refusal(node, "a kernel that returns a value", "write it to an array argument")
+        checked = ast.Call(self._code.bind("no_result", no_result), [node.value], [])
+        return [place(ast.Expr(checked), node), ast.copy_location(ast.Return(None), node)]
 
 
 class KernelProgram:
@@ -58,9 +86,7 @@ class KernelProgram:
         self.options = options
         self.code = translate_names(function, Devices())
         source = self.code.source
-        for node in walk(self.code.body):
-            if isinstance(node, ast.Return) and ast.unparse(node) not in {"return", "return None"}:
-                raise source.refusal(node, "a kernel that returns a value", "write it to an array argument")
+        self.code.body = _Returns(self.code).visit(ast.Module(self.code.body, [])).body
         changed = assigned_names(self.code.body)
         self.params = tuple(f"{name}__arg" if name in changed else name for name in source.params)
         copies = [assign(name, load(f"{name}__arg"), source.tree) for name in source.params if name in changed]

@@ -47,10 +47,18 @@ class Options:
 
 def with_devices(code: ThreadCode, options: Options) -> dict[str, Any]:
     """Returns the namespace of a function, with its device functions replaced by Numba dispatchers."""
-    return {
-        name: _compile_device(value, options) if isinstance(value, DeviceFunction) else value
-        for name, value in code.namespace.items()
-    }
+    return {name: _compiled(value, options, code) for name, value in code.namespace.items()}
+
+
+def _compiled(value: Any, options: Options, code: ThreadCode) -> Any:
+    """Returns the dispatcher of a device function, those of a tuple of them, or any other value as it is."""
+    if isinstance(value, tuple) and any(isinstance(part, DeviceFunction) for part in value):
+        for part in value:
+            if isinstance(part, DeviceFunction) and part.code is not None and (part.code.uses_state or part.code.needs_block):
+                construct = f"{part.name}(), which asks for its thread or waits, in a tuple of functions"
+                raise code.source.refusal(code.source.tree, construct, "call it by its name")
+        return tuple(_compiled(part, options, code) for part in value)
+    return _compile_device(value, options) if isinstance(value, DeviceFunction) else value
 
 
 # Many kernels may share a device function, and compiling one takes 0.05 to 0.2 s.

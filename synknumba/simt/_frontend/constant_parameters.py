@@ -12,7 +12,7 @@ translated once for each combination of `n`, `dtype` and `op` in its calls, with
 
 import ast
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Final, NamedTuple
 
@@ -22,8 +22,8 @@ from numba.core import types
 from synknumba._errors import KernelError
 from synknumba.simt._frontend.arrays import ARRAY_PATHS, constant
 from synknumba.simt._frontend.scope import MISSING, NUMBERS, CudaPath, Scope, is_device_function, is_njit_function
-from synknumba.simt._frontend.source import Source, read_source
-from synknumba.simt._frontend.syntax import assigned_names, read_names, walk
+from synknumba.simt._frontend.source import Source, has_rest, parameters, read_source
+from synknumba.simt._frontend.syntax import assign, assigned_names, load, place, read_names, walk
 
 # A recursion over a size calls the function with a new constant each time, and each constant needs a translation of its own.
 MAX_VARIANTS = 32
@@ -36,7 +36,24 @@ def fix(source: Source, values: Mapping[str, Any]) -> Source:
     args = source.tree.args
     args.posonlyargs = [arg for arg in args.posonlyargs if arg.arg not in values]
     args.args = [arg for arg in args.args if arg.arg not in values]
-    return replace(source, scope={**source.scope, **values})
+    rest = {name: value for name, value in values.items() if isinstance(value, Rest)}
+    for name, value in rest.items():
+        args.args += map(ast.arg, value.names(name))
+        parts = ast.Tuple([load(part) for part in value.names(name)], ast.Load())
+        source.tree.body.insert(0, assign(name, parts, source.tree))
+    place(source.tree, source.tree)
+    return replace(source, scope={**source.scope, **{name: value for name, value in values.items() if name not in rest}})
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The number of values that a call passes to a parameter `*rest`."""
+
+    count: int
+
+    def names(self, name: str) -> list[str]:
+        """Returns the parameters that take the values."""
+        return [f"_k_{name}{number}" for number in range(self.count)]
 
 
 def key(value: Any) -> Any:
@@ -60,12 +77,23 @@ class Argument(NamedTuple):
 
 def arguments(node: ast.Call, function: FunctionType) -> dict[str, Argument]:
     """Maps a function's parameters to their arguments in a call; parameters without argument or default are left out."""
-    code = function.__code__
-    names = code.co_varnames[: code.co_argcount]
+    names, count = parameters(function), function.__code__.co_argcount
     defaults = function.__defaults__ or ()
-    given = {name: Argument(None, value) for name, value in zip(names[len(names) - len(defaults) :], defaults, strict=True)}
-    given |= {name: Argument(arg) for name, arg in zip(names, node.args, strict=False)}
-    return given | {keyword.arg: Argument(keyword.value) for keyword in node.keywords if keyword.arg in names}
+    with_default = names[count - len(defaults) : count]
+    given = {name: Argument(None, value) for name, value in zip(with_default, defaults, strict=True)}
+    given |= {name: Argument(arg) for name, arg in zip(names[:count], node.args, strict=False)}
+    if has_rest(function):
+        given[names[-1]] = Argument(_rest_of(node, count))
+    return given | {keyword.arg: Argument(keyword.value) for keyword in node.keywords if keyword.arg in names[:count]}
+
+
+def _rest_of(node: ast.Call, count: int) -> ast.expr:
+    """Returns the tuple that a call passes to a parameter `*rest` after `count` others."""
+    more = node.args[count:]
+    if more and isinstance(more[-1], ast.Starred):
+        parts = ast.Tuple(more[:-1], ast.Load())
+        return place(ast.BinOp(parts, ast.Add(), more[-1].value) if more[:-1] else more[-1].value, node)
+    return place(ast.Tuple(more, ast.Load()), node)
 
 
 class FixedParameters:
@@ -82,8 +110,11 @@ class FixedParameters:
         """
         needed, changed = self._of(function)
         found: dict[str, Any] = {}
+        rest = parameters(function)[-1] if has_rest(function) else None
         for name, argument in arguments(node, function).items():
-            if name in changed:
+            if name == rest and isinstance(argument.node, ast.Tuple) and not _has_star(argument.node):
+                found[name] = Rest(len(argument.node.elts))
+            if name in changed or name == rest:
                 continue
             value = _value(argument, scope) if name in needed else _callee_or_dtype(argument, scope)
             if value is not MISSING:
@@ -116,6 +147,10 @@ class FixedParameters:
             elif isinstance(node.func, ast.Name):
                 found.add(node.func.id)
         return frozenset(found & params), frozenset(params & assigned_names(source.tree))
+
+
+def _has_star(node: ast.Tuple) -> bool:
+    return any(isinstance(part, ast.Starred) for part in node.elts)
 
 
 def called_function(value: Any) -> FunctionType | None:

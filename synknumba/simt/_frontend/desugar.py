@@ -26,7 +26,7 @@ from numba import literal_unroll
 from synknumba.simt._frontend.constant_parameters import called_function
 from synknumba.simt._frontend.pickling import is_foreign, templates_of
 from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope
-from synknumba.simt._frontend.source import Source
+from synknumba.simt._frontend.source import Source, has_rest
 from synknumba.simt._frontend.syntax import count_stores, load, one_or_tuple, own_exits, place, statements
 from synknumba.simt._library.bits import popc
 from synknumba.simt._library.intrinsics import exactly
@@ -173,6 +173,7 @@ class _Speller(ast.NodeTransformer):
     def _spread(self, node: ast.Call, function: FunctionType | None) -> list[ast.expr]:
         """Returns the arguments with each starred tuple expanded into its elements."""
         has_one = sum(isinstance(arg, ast.Starred) for arg in node.args) == 1
+        takes_rest = function is not None and has_rest(function)
         spread: list[ast.expr] = []
         for arg in node.args:
             if not isinstance(arg, ast.Starred):
@@ -182,7 +183,16 @@ class _Speller(ast.NodeTransformer):
                 spread += arg.value.elts
                 continue
             count = self._tuples.get(arg.value.id) if isinstance(arg.value, ast.Name) else None
-            if count is None and function is not None and has_one and not function.__defaults__:
+            if (
+                count is None
+                and takes_rest
+                and function is not None
+                and arg is node.args[-1]
+                and isinstance(arg.value, ast.Name)
+            ):
+                spread += self._rest(arg, max(0, function.__code__.co_argcount - len(spread)))
+                continue
+            if count is None and function is not None and has_one and not function.__defaults__ and not takes_rest:
                 count = function.__code__.co_argcount - len(node.args) - len(node.keywords) + 1
             if count is None or not isinstance(arg.value, ast.Name):
                 raise self._source.refusal(node, "* in this call", "write the parts of the tuple one by one")
@@ -190,6 +200,12 @@ class _Speller(ast.NodeTransformer):
             parts = [ast.Subscript(copy.deepcopy(whole), ast.Constant(at), ast.Load()) for at in range(count)]
             spread += [place(part, arg) for part in parts]
         return spread
+
+    def _rest(self, arg: ast.Starred, count: int) -> list[ast.expr]:
+        """Returns the first elements of a starred tuple, and the others starred, for a parameter `*rest`."""
+        parts: list[ast.expr] = [ast.Subscript(copy.deepcopy(arg.value), ast.Constant(at), ast.Load()) for at in range(count)]
+        others = ast.Subscript(arg.value, ast.Slice(ast.Constant(count)), ast.Load()) if count else arg.value
+        return [place(part, arg) for part in (*parts, ast.Starred(others, ast.Load()))]
 
     def _triple(self, node: ast.expr) -> ast.expr:
         """Expands `cuda.threadIdx`, `blockIdx`, `blockDim` or `gridDim` into its three components; returns others unchanged."""

@@ -8,7 +8,7 @@ import copy
 from typing import cast
 
 from synknumba.simt._frontend.source import Source
-from synknumba.simt._frontend.syntax import assign, load, store
+from synknumba.simt._frontend.syntax import assign, load, place, store
 
 
 class Hoister(ast.NodeTransformer):
@@ -21,6 +21,7 @@ class Hoister(ast.NodeTransformer):
         self.source = source
         self.before: list[ast.stmt] = []
         self._count = 0
+        self._rebound = {node.target.id for node in ast.walk(source.tree) if isinstance(node, ast.NamedExpr)}
 
     def fresh(self, word: str) -> str:
         """Returns a new variable name for the generated code."""
@@ -123,11 +124,16 @@ class Hoister(ast.NodeTransformer):
         if isinstance(node, ast.Tuple):
             node.elts = [self._saved(element, saved) for element in node.elts]
             return node
-        if not any(isinstance(part, (ast.Subscript, ast.Call, ast.Attribute)) for part in ast.walk(node)):
+        if not any(map(self._may_change, ast.walk(node))):
             return node
         name = self.fresh("early")
         saved.append(assign(name, node, node))
         return ast.copy_location(load(name), node)
+
+    def _may_change(self, node: ast.AST) -> bool:
+        """Returns whether hoisted statements may change the value of a node: they write memory, and assign what `:=` does."""
+        is_rebound = isinstance(node, ast.Name) and node.id in self._rebound
+        return is_rebound or isinstance(node, (ast.Subscript, ast.Call, ast.Attribute))
 
     def _save_parts(self, node: ast.expr, saved: list[ast.stmt]) -> None:
         for name, part in _parts(node).items():
@@ -150,14 +156,43 @@ class Hoister(ast.NodeTransformer):
         node.elts = self.in_order(node.elts)
         return node
 
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
+        self.before.append(assign(node.target.id, self.visit(node.value), node))
+        return ast.copy_location(load(node.target.id), node)
+
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        node.values = [self.visit(node.values[0]), *map(self._unconditional, node.values[1:])]
-        return node
+        """Visits `a and b`; if `b` takes statements: `v = a`, and `if v:` these and `v = b`."""
+        first, *others = node.values
+        done: list[ast.expr] = [self.visit(first)]
+        for other in others:
+            value, statements = self._apart(other)
+            if statements:
+                name = self.fresh("so_far")
+                so_far = done[0] if len(done) == 1 else ast.copy_location(ast.BoolOp(node.op, done), node)
+                self.before.append(assign(name, so_far, node))
+                test: ast.expr = load(name) if isinstance(node.op, ast.And) else ast.UnaryOp(ast.Not(), load(name))
+                self.before.append(place(ast.If(test, [*statements, assign(name, value, node)], []), node))
+                done = [ast.copy_location(load(name), node)]
+            else:
+                done.append(value)
+        return done[0] if len(done) == 1 else ast.copy_location(ast.BoolOp(node.op, done), node)
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         node.test = self.visit(node.test)
-        node.body, node.orelse = self._unconditional(node.body), self._unconditional(node.orelse)
-        return node
+        (node.body, then), (node.orelse, other) = self._apart(node.body), self._apart(node.orelse)
+        if not then and not other:
+            return node
+        name = self.fresh("chosen")
+        branches = [*then, assign(name, node.body, node)], [*other, assign(name, node.orelse, node)]
+        self.before.append(place(ast.If(node.test, *branches), node))
+        return ast.copy_location(load(name), node)
+
+    def _apart(self, node: ast.expr) -> tuple[ast.expr, list[ast.stmt]]:
+        """Visits an expression that is evaluated under a condition; returns it, and the statements hoisted from it."""
+        outer, self.before = self.before, []
+        value = cast(ast.expr, self.visit(node))
+        statements, self.before = self.before, outer
+        return value, statements
 
     def _unconditional(self, node: ast.expr) -> ast.expr:
         mark = len(self.before)

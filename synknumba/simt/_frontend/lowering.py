@@ -13,7 +13,7 @@ from numba.core import types
 
 from synknumba._errors import KernelError
 from synknumba.simt._frontend import arrays
-from synknumba.simt._frontend.constant_parameters import MAX_VARIANTS, FixedParameters, arguments, called_function, fix
+from synknumba.simt._frontend.constant_parameters import MAX_VARIANTS, FixedParameters, Rest, arguments, called_function, fix
 from synknumba.simt._frontend.declared_signatures import Conversions
 from synknumba.simt._frontend.desugar import spelled
 from synknumba.simt._frontend.hoist import Hoister
@@ -30,7 +30,7 @@ from synknumba.simt._frontend.scope import (
     misspelt,
 )
 from synknumba.simt._frontend.signatures import as_declared, declared_signatures
-from synknumba.simt._frontend.source import CALLED_BUILTINS, Source, read_source
+from synknumba.simt._frontend.source import CALLED_BUILTINS, Source, has_rest, parameters, read_source
 from synknumba.simt._frontend.sync import arguments_of, barrier, exchange
 from synknumba.simt._frontend.syntax import assign, expression, load, one_or_tuple, place, read_names, walk
 from synknumba.simt._frontend.thread_code import NOTHING, DeviceFunction, ThreadCode
@@ -211,6 +211,8 @@ class _Translator(Hoister):
             return self._bind_at(node, device.name, device)
         if isinstance(value, BuiltinFunctionType) and value in MATH:
             return self._bind_at(node, f"math_{value.__name__}", MATH[value])
+        if isinstance(value, tuple) and any(called_function(part) is not None for part in value):
+            return self._bind_at(node, "functions", tuple(self._device(part) or part for part in value))
         return None
 
     def _operation(self, node: ast.expr, path: str) -> ast.expr:
@@ -266,16 +268,17 @@ class _Translator(Hoister):
     def _positional(self, node: ast.Call, device: DeviceFunction) -> list[ast.expr]:
         """Returns the arguments of a call by position, defaults included, without those of fixed parameters."""
         function = device.function
-        names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        names, count = parameters(function), function.__code__.co_argcount
         given = arguments(node, function)
-        by_position, by_name = names[: len(node.args)], [keyword.arg for keyword in node.keywords]
-        wrong = any(name in by_position or name not in names for name in by_name)
-        if wrong or len(node.args) > len(names) or set(given) != set(names):
+        by_position, by_name = names[: min(len(node.args), count)], [keyword.arg for keyword in node.keywords]
+        wrong = any(name in by_position or name not in names[:count] for name in by_name)
+        if wrong or (len(node.args) > count and not has_rest(function)) or set(given) != set(names):
             got = f"{len(node.args)} by position, {by_name} by name"
             construct = f"a call of {function.__name__}({', '.join(names)}) with {got}"
             raise self.source.refusal(node, construct, "pass one argument per parameter")
         passed = [given[name] for name in names if name not in device.fixed]
-        return [argument.node or self._default(argument.default, node) for argument in passed]
+        more = node.args[count:] if any(isinstance(value, Rest) for value in device.fixed.values()) else []
+        return [*(argument.node or self._default(argument.default, node) for argument in passed), *more]
 
     def _default(self, value: Any, at: ast.AST) -> ast.expr:
         plain = value is None or isinstance(value, (bool, int, float, complex, str))
@@ -338,7 +341,7 @@ class _Translator(Hoister):
         function = called_function(value)
         if function is None:
             return None
-        names = function.__code__.co_varnames
+        names = parameters(function)
         declared = declared_signatures(value)
         fixed = {name: as_declared(value, declared, names.index(name)) for name, value in fixed.items()}
         declared = tuple(one.without(map(names.index, fixed)) for one in declared)

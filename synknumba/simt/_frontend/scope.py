@@ -104,11 +104,15 @@ class Scope:
         }
 
     def resolve(self, node: ast.expr) -> Any:
-        """Resolves a name, or a chain of attributes that begins with one, to an object, a `CudaPath` or `MISSING`."""
+        """Resolves a name, or attributes and constant indices of one, to an object, a `CudaPath` or `MISSING`."""
         if isinstance(node, ast.Name):
             if node.id in self.locals:
                 return self.aliases.get(node.id, MISSING)
             return self._known(self.source.scope.get(node.id, getattr(builtins, node.id, MISSING)))
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
+            functions = self.resolve(node.value)
+            is_part = isinstance(functions, tuple) and 0 <= node.slice.value < len(functions)
+            return self._known(functions[node.slice.value]) if is_part else MISSING
         if not isinstance(node, ast.Attribute):
             return MISSING
         base = self.resolve(node.value)

@@ -34,6 +34,7 @@ from typing import Any, Final, cast
 
 from synknumba._errors import KernelError
 from synknumba.simt._frontend import mlir
+from synknumba.simt._frontend.python_forms import MATCHED, PythonForms
 from synknumba.simt._frontend.source_text import check_text
 from synknumba.simt._frontend.syntax import assigned_names, count_stores, load, place, rename, walk
 
@@ -99,7 +100,6 @@ REFUSED_SYNTAX: dict[type[ast.AST], str] = {
     ast.List: "a list",
     ast.ListComp: "a comprehension",
     ast.Match: "match",
-    ast.NamedExpr: "the := operator",
     ast.Nonlocal: "nonlocal",
     ast.Set: "a set",
     ast.SetComp: "a comprehension",
@@ -111,6 +111,8 @@ REFUSED_SYNTAX: dict[type[ast.AST], str] = {
 
 # Builtins called by the generated code.
 CALLED_BUILTINS = ("max", "min", "range")
+
+# Names of the generated code; variables of the user that look like them get others.
 
 RESERVED_PREFIX = "_k_"
 RESERVED_SUFFIXES = ("__arg", "__b", "__h", "__i", "__n", "__o", "__s", "__u")
@@ -190,8 +192,10 @@ def read_definition(function: FunctionType) -> Source:
 def read_source(function: FunctionType) -> Source:
     """Returns the function's source as a checked tree, with inner functions lifted into the scope."""
     source = read_definition(function)
+    PythonForms(source.tree).generic_visit(source.tree)
     _check_syntax(source)
-    _free_builtins(source.tree)
+    _name_rest(source.tree)
+    source = _free_names(source)
     has_inner = any(isinstance(node, _Inner) for node in ast.walk(source.tree) if node is not source.tree)
     return _Lifter(source).run() if has_inner else source
 
@@ -238,6 +242,8 @@ def _is_prompt() -> bool:
 
 
 def _statement(function: FunctionType) -> ast.stmt:
+    if hasattr(function, "__wrapped__"):  # `inspect` would read the function that this one wraps
+        function = FunctionType(function.__code__, function.__globals__, function.__name__, None, function.__closure__)
     lines, first = inspect.getsourcelines(function)
     # An indented definition is parsed under an `if`, which adds one line above it.
     indented = lines[0][:1].isspace()
@@ -265,8 +271,8 @@ def closure_values(function: FunctionType) -> dict[str, Any]:
 
 def _check_syntax(source: Source) -> None:
     args = source.tree.args
-    if args.vararg or args.kwarg:
-        raise source.refusal(source.tree, "a parameter like *args or **kwargs", "name every parameter")
+    if args.kwarg:
+        raise source.refusal(source.tree, "a parameter like **kwargs", "name every parameter")
     if args.kwonlyargs:
         raise source.refusal(source.tree, "a keyword-only parameter", "make it an ordinary parameter")
     for node in ast.walk(source.tree):
@@ -276,27 +282,46 @@ def _check_syntax(source: Source) -> None:
             raise source.refusal(node, REFUSED_SYNTAX[type(node)])
         if isinstance(node, ast.Starred) and not isinstance(node.ctx, ast.Load):
             raise source.refusal(node, "* in the target of an assignment", "name each part")
-        if isinstance(node, ast.Name):
-            _check_name(source, node)
-    for param in source.params:
-        _check_name(source, ast.copy_location(ast.Name(param), source.tree))
 
 
-def _free_builtins(tree: ast.FunctionDef) -> None:
-    """Renames variables that shadow a builtin called by the generated code, such as `max`."""
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+def _name_rest(tree: ast.FunctionDef) -> None:
+    """Makes a parameter `*rest` an ordinary one, of a tuple."""
+    if tree.args.vararg is not None:
+        tree.args.args.append(tree.args.vararg)
+        tree.args.vararg = None
+
+
+def parameters(function: FunctionType) -> tuple[str, ...]:
+    """Returns the names of a function's parameters, with that of `*rest`."""
+    code = function.__code__
+    return code.co_varnames[: code.co_argcount + has_rest(function)]
+
+
+def has_rest(function: FunctionType) -> bool:
+    """Returns whether the last parameter is one like `*rest`."""
+    return bool(function.__code__.co_flags & inspect.CO_VARARGS)
+
+
+def _free_names(source: Source) -> Source:
+    """Renames variables that shadow a builtin called by the generated code, and names that look like those of that code."""
+    tree = source.tree
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {arg.arg for arg in _named(tree.args)}
     bound = assigned_names(tree) | {arg.arg for arg in _named(tree.args)}
-    for name in CALLED_BUILTINS:
-        if name in bound:
-            new = f"{name}_"
-            while new in names:
-                new += "_"
-            rename(tree, {name: new})
+    taken = {name for name in names if _is_reserved(name)} | bound.intersection(CALLED_BUILTINS)
+    new: dict[str, str] = {}
+    for name in sorted(taken):
+        free = f"user{name}_" if name.startswith("_") else f"{name}_"
+        while free in names or free in source.scope:
+            free += "_"
+        names.add(free)
+        new[name] = free
+    rename(tree, new)
+    known = {free: source.scope[name] for name, free in new.items() if name not in bound and name in source.scope}
+    return replace(source, scope={**source.scope, **known}) if known else source
 
 
-def _check_name(source: Source, node: ast.Name) -> None:
-    if node.id.startswith(RESERVED_PREFIX) or node.id.endswith(RESERVED_SUFFIXES):
-        raise source.refusal(node, f"the name {node.id!r}, reserved for the compiler,", "rename it")
+def _is_reserved(name: str) -> bool:
+    return (name.startswith(RESERVED_PREFIX) and not name.startswith(MATCHED)) or name.endswith(RESERVED_SUFFIXES)
 
 
 # Attribute that holds the `Source` of a function lifted here, which has no source text of its own.

@@ -14,6 +14,8 @@ from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
+from synknumba._errors import KernelError
+
 # One cache line, and the width of the widest vector registers (AVX-512), so that no vector access crosses a line.
 STACK_ALIGNMENT = 64
 
@@ -72,6 +74,18 @@ def exactly(_context: Any, parts: types.Type, count: types.Type) -> Any:
     if len(parts) != count.literal_value:
         raise errors.NumbaTypeError(f"* of a tuple of {len(parts)} for {count.literal_value} parameters")
     return parts(parts, count), lambda _context, _builder, _signature, args: args[0]
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def no_result(_context: Any, value: types.Type) -> Any:
+    """Does nothing; raises KernelError unless the value, which a kernel returns, is None."""
+    if value != types.none:
+        raise KernelError(f"CUDA kernel must have void return type: it returns a {value}; write it to an array argument")
+
+    def codegen(context: Any, _builder: Any, _signature: Any, _args: Any) -> Any:
+        return context.get_dummy_value()
+
+    return types.void(value), codegen
 
 
 def _emit_assume(builder: Any, condition: Any) -> None:

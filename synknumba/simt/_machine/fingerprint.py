@@ -276,7 +276,7 @@ def type_text(kind: types.Type) -> str:
 
 def _source(function: FunctionType) -> str:
     try:
-        return inspect.getsource(function)
+        return inspect.getsource(function.__code__)
     except (OSError, TypeError, IndexError, TokenError):
         return ""  # njit functions need no source, and kernels without source are rejected
 

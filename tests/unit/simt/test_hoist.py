@@ -172,21 +172,40 @@ def test_operands_of_a_collective_are_computed_in_order() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "x[1] and note(x, 2)",
-        "x[1] or x[2] and cuda.any_sync(-1, x[3])",
-        "note(x, 2) if x[1] else 3",
-        "3 if x[1] else note(x, 2)",
-        "x[1] < x[2] < note(x, 3)",
-    ],
-)
-def test_what_may_not_be_evaluated_is_refused(part: str) -> None:
+def test_a_part_that_may_not_be_evaluated_is_under_a_condition() -> None:
+    assert lines("def kernel(x):\n    x[1] = x[2] and x[3] and note(x, 2) and x[4]") == [
+        "_k_so_far1 = x[2] and x[3]",
+        "if _k_so_far1:",
+        "    _k_barrier_block()",
+        "    x[0] = (x[0] * 3 + 2) % 101",
+        "    _k_so_far1 = x[0]",
+        "x[1] = _k_so_far1 and x[4]",
+    ]
+    assert lines("def kernel(x):\n    x[1] = x[2] or note(x, 2)")[:2] == ["_k_so_far1 = x[2]", "if not _k_so_far1:"]
+    assert lines("def kernel(x):\n    x[1] = 3 if x[2] else note(x, 2)") == [
+        "if x[2]:",
+        "    _k_chosen1 = 3",
+        "else:",
+        "    _k_barrier_block()",
+        "    x[0] = (x[0] * 3 + 2) % 101",
+        "    _k_chosen1 = x[0]",
+        "x[1] = _k_chosen1",
+    ]
+
+
+def test_a_variable_is_read_before_an_expression_assigns_it() -> None:
+    assert lines("def kernel(x, n):\n    x[1] = n + (n := x[2]) * n") == [
+        "_k_early1 = n",
+        "n = x[2]",
+        "x[1] = _k_early1 + n * n",
+    ]
+
+
+def test_the_rest_of_a_comparison_may_not_be_evaluated_and_is_refused() -> None:
     with pytest.raises(
         KernelError, match="in a conditionally evaluated part of an expression .* assign its value to a variable"
     ):
-        lines(f"def kernel(x):\n    x[1] = {part}")
+        lines("def kernel(x):\n    x[1] = x[1] < x[2] < note(x, 3)")
 
 
 @pytest.mark.parametrize("targets", ["x[0], x[note(x, 1)]", "x[0] = x[note(x, 1)]", "x[note(x, 1)], v"])
