@@ -12,7 +12,8 @@ The compiler, one package per stage:
 which puts them and `jit` into `numba.cuda`. `pytest` is a plugin that does so for tests. Importing this package with
 SYNKNUMBA_SIMT=1 in the environment does it for the whole process.
 
-`_kernel` holds the object that a user launches, `_jit` the decorator that makes it.
+`_kernel` holds the object that a user launches, `_jit` the decorator that makes it, `_random_states` the states of random
+streams.
 
 `_debugger` holds `debug` and `check`, which run a kernel in Python without compiling it: `source` and `program` turn the user's
 functions into generators, `run` schedules threads, blocks and barriers, `arrays` and `arithmetic` reproduce a kernel's memory
@@ -33,6 +34,7 @@ from synknumba.simt._debugger.check import check as check
 from synknumba.simt._debugger.debug import debug as debug
 from synknumba.simt._kernel import Kernel as Kernel
 from synknumba.simt._kernel import jit as jit
+from synknumba.simt._random_states import random_states as random_states
 from synknumba.simt._standins.replace import as_cuda as as_cuda
 from synknumba.simt._standins.replace import of_environment as _of_environment
 

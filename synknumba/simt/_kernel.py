@@ -19,6 +19,7 @@ from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.device_functions import Options
 from synknumba.simt._emit.error_location import WHERE_TYPE, located
 from synknumba.simt._emit.storage import MAX_BLOCK
+from synknumba.simt._frontend.array_protocols import as_arrays
 from synknumba.simt._frontend.arrays import dynamic_shared
 from synknumba.simt._frontend.cuda_only import cuda_only, refuse_arguments
 from synknumba.simt._frontend.pickling import reduce_object
@@ -281,9 +282,13 @@ class Kernel:
         return address, (*[types.int64] * 7, *kinds), (*grid, *block, smem), args, result
 
     def coerce(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Applies extensions, unwraps `cuda.In` and the like, adds defaults, and converts scalars to a declared signature."""
+        """Prepares the arguments of a launch.
+
+        Applies extensions, unwraps `cuda.In` and the like, takes views of other libraries' arrays, adds defaults, makes the
+        arguments of `*rest` a tuple, and converts scalars to a declared signature.
+        """
         if self.extensions or not _AS_THEY_ARE.issuperset(map(type, args)):
-            args = tuple(self._prepared(arg) for arg in args)
+            args = tuple(self._prepared(place, arg) for place, arg in enumerate(args))
         missing = self.py_func.__code__.co_argcount - len(args)
         if missing and 0 < missing <= len(self.py_func.__defaults__ or ()):
             args += (self.py_func.__defaults__ or ())[-missing:]
@@ -294,13 +299,15 @@ class Kernel:
             return fit(self._declared_for(args), args)
         return fit(self.declared[0], args) if self.declared else args
 
-    def _prepared(self, arg: Any) -> Any:
+    def _prepared(self, place: int, arg: Any) -> Any:
         for extension in reversed(self.extensions):
             _, arg = extension.prepare_args(typeof(arg), arg, stream=0, retr=[])
-        if type(arg).__module__ not in _TRANSFERS:
-            return _in_host_memory(arg)
-        # cuda.In, cuda.Out and cuda.InOut. An In argument is copied, as a GPU does not copy writes to it back.
-        return _in_host_memory(copy.copy(arg.value) if type(arg).__name__ == "In" else arg.value)
+        if type(arg).__module__ in _TRANSFERS:
+            # cuda.In, cuda.Out and cuda.InOut. An In argument is copied, as a GPU does not copy writes to it back.
+            arg = copy.copy(arg.value) if type(arg).__name__ == "In" else arg.value
+        names = parameters(self.py_func)
+        label = f"{self.py_func.__qualname__}(): {names[place] if place < len(names) else place}"
+        return as_arrays(_in_host_memory(arg), label)
 
     def _declared_for(self, args: tuple[Any, ...]) -> Signature:
         kinds = tuple(typeof(arg) for arg in args)
@@ -414,7 +421,7 @@ class Kernel:
                     f"{what} of bfloat16, for which kernels need numba-cuda; install it, or pass .astype(np.float32)"
                 ) from error
             raise ArgumentError(
-                f"{what}, which Numba cannot pass to a kernel; pass NumPy arrays, numbers, and tuples of them"
+                f"{what}, which Numba cannot pass to a kernel; pass arrays of NumPy or with DLPack, numbers, and tuples of them"
             ) from error
 
     @compilation()

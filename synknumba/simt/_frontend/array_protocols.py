@@ -1,0 +1,69 @@
+"""Arrays of other libraries as arguments: views of their memory, by `__array_interface__` or DLPack.
+
+A view shares the memory, so what a kernel writes is in the tensor. The first version of DLPack has no flag for read-only
+memory, and NumPy takes all of it as read-only; if `__array__` gives the same memory to write to, as PyTorch's does, that is used.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+
+from synknumba._errors import ArgumentError
+
+_OF_NUMPY: Final = (np.ndarray, np.generic, int, float, complex, str, bytes)
+_ON_THE_HOST: Final = frozenset({1, 3, 11, 13})  # DLDeviceType: kDLCPU, kDLCUDAHost, kDLROCMHost, kDLCUDAManaged
+
+
+def as_arrays(arg: Any, what: str) -> Any:
+    """Returns a view of an array of another library, those of a tuple's parts, or any other argument as it is.
+
+    Args:
+        arg: the argument.
+        what: how errors begin, such as "kernel(): x".
+
+    Raises:
+        ArgumentError: the array is in a GPU's memory, or its library does not share it.
+    """
+    if isinstance(arg, _OF_NUMPY) or arg is None:
+        return arg
+    if isinstance(arg, tuple):
+        parts = [as_arrays(part, what) for part in arg]
+        if all(new is old for new, old in zip(parts, arg, strict=True)):
+            return arg
+        return type(arg)(*parts) if hasattr(arg, "_fields") else tuple(parts)
+    if _has(arg, "__array_interface__"):
+        return np.asarray(arg)
+    if not _has(arg, "__dlpack_device__"):
+        return arg
+    device, _ = arg.__dlpack_device__()
+    if int(device) not in _ON_THE_HOST:
+        raise ArgumentError(
+            f"{what} is a {_name(arg)} in a GPU's memory (DLPack device {int(device)}); pass a copy on the host, or run the "
+            "kernel on the GPU"
+        )
+    try:
+        view = np.from_dlpack(arg)
+    except Exception as error:
+        raise ArgumentError(
+            f"{what} is a {_name(arg)} whose memory its library does not share ({error}); pass a NumPy array"
+        ) from error
+    return view if view.flags.writeable else _writable(arg, view)
+
+
+def _has(arg: Any, name: str) -> bool:
+    """Returns whether the class has the member; an instance may raise anything when it is asked."""
+    return hasattr(type(arg), name) or name in getattr(arg, "__dict__", ())
+
+
+def _writable(arg: Any, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns the array that the library itself makes of the same memory, if that may be written to; else the view."""
+    try:
+        made = np.asarray(arg)
+    except Exception:  # noqa: BLE001  # the view is right, only read-only
+        return view
+    same = made.__array_interface__["data"][0] == view.__array_interface__["data"][0] and made.strides == view.strides
+    return made if same and made.dtype == view.dtype and made.shape == view.shape and made.flags.writeable else view
+
+
+def _name(arg: Any) -> str:
+    return f"{type(arg).__module__.partition('.')[0]}.{type(arg).__qualname__}"
