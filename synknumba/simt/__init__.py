@@ -13,7 +13,7 @@ which puts them and `jit` into `numba.cuda`. `pytest` is a plugin that does so f
 SYNKNUMBA_SIMT=1 in the environment does it for the whole process.
 
 `_kernel` holds the object that a user launches, `_jit` the decorator that makes it, `_random_states` the states of random
-streams.
+streams, `_ufuncs` the counterparts of numba's `vectorize`, `guvectorize` and `cuda.reduce`.
 
 `_debugger` holds `debug` and `check`, which run a kernel in Python without compiling it: `source` and `program` turn the user's
 functions into generators, `run` schedules threads, blocks and barriers, `arrays` and `arithmetic` reproduce a kernel's memory
@@ -37,5 +37,9 @@ from synknumba.simt._kernel import jit as jit
 from synknumba.simt._random_states import random_states as random_states
 from synknumba.simt._standins.replace import as_cuda as as_cuda
 from synknumba.simt._standins.replace import of_environment as _of_environment
+from synknumba.simt._ufuncs import Reduce as Reduce
+from synknumba.simt._ufuncs import guvectorize as guvectorize
+from synknumba.simt._ufuncs import reduce as reduce
+from synknumba.simt._ufuncs import vectorize as vectorize
 
 _of_environment()

@@ -16,6 +16,7 @@ from numba.core.compiler import CompileResult
 from synknumba._errors import ArgumentError, KernelError, LaunchError
 from synknumba._types import as_flag
 from synknumba.simt._emit.build import KernelProgram
+from synknumba.simt._emit.cuda_extensions import EXTENSIONS
 from synknumba.simt._emit.device_functions import Options
 from synknumba.simt._emit.error_location import WHERE_TYPE, located
 from synknumba.simt._emit.storage import MAX_BLOCK
@@ -224,6 +225,7 @@ class Kernel:
         if problem:
             raise KernelError(f"{self.py_func.__qualname__} cannot be compiled: {problem}")
         self._cache.translating()
+        EXTENSIONS.adopt()
         return KernelProgram(self.py_func, self._options)
 
     @property
@@ -413,6 +415,8 @@ class Kernel:
         try:
             return typeof(arg)
         except (ValueError, errors.NumbaError) as error:
+            if EXTENSIONS.adopt():  # a type of the program's, registered for GPUs
+                return self._type_of(name, arg)
             what = f"{self.py_func.__qualname__}(): {name.removesuffix('__arg')} is a {type(arg).__qualname__}"
             if str(getattr(arg, "dtype", "")) == bfloat16.NAME:
                 if bfloat16.adopt(arg.dtype):
@@ -427,6 +431,7 @@ class Kernel:
     @compilation()
     def _compile(self, kinds: Signature, block: Dim3 | None, key: str) -> Compiled:
         argtypes = dict(zip(self._program.params, kinds, strict=True))
+        EXTENSIONS.adopt()
         refuse_arguments(self._program.code.source, argtypes)
         try:
             try:

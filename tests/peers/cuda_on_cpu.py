@@ -22,6 +22,7 @@ import numpy as np
 
 from synknumba import simt
 from synknumba.simt._frontend.signatures import Overload
+from synknumba.simt._kernel import Launcher
 
 # Compute capability that tests are told: the newest that they ask for.
 COMPUTE_CAPABILITY = (9, 0)
@@ -78,8 +79,6 @@ OF_AN_OVERLOAD = {
     "metadata": "uses the stages of numba-cuda's own compiler",
 }
 
-UFUNC = "makes a ufunc for the GPU, not a kernel"
-
 # Members of numba.cuda without a meaning here.
 OF_THE_MODULE = {
     "compile": "compiles to PTX",
@@ -96,8 +95,6 @@ OF_THE_MODULE = {
     "as_cuda_array": "passes arrays of other GPU libraries",
     "from_cuda_array_interface": "passes arrays of other GPU libraries",
     "is_cuda_array": "passes arrays of other GPU libraries",
-    "vectorize": UFUNC,
-    "guvectorize": UFUNC,
 }
 
 
@@ -201,12 +198,15 @@ def jit(function: Any = None, device: bool = False, inline: str = "never", link:
     return simt.jit(function, **options)
 
 
-def _ufuncs_on_cpu_only(make: Any) -> Any:
+def _of_the_target(make: Any, on_cpu: Any) -> Any:
+    """`numba.vectorize` or `guvectorize`, with that of simt for the target "cuda"."""
+
     @functools.wraps(make)
     def checked(*args: Any, **options: Any) -> Any:
-        if options.get("target") == "cuda":
-            raise GpuOnly(UFUNC)
-        return make(*args, **options)
+        if options.get("target") != "cuda":
+            return make(*args, **options)
+        seen.note()
+        return on_cpu(*args, **options)
 
     return checked
 
@@ -270,14 +270,18 @@ def _patch_errors() -> None:
     """Kernels are compiled by Numba itself, whose errors are classes of its own."""
     with contextlib.suppress(ImportError):  # plain Numba has one set of classes
         from numba.core import errors
+        from numba.cuda import errors as public_errors
         from numba.cuda.core import errors as errors_of_cuda
 
         for name in ("LoweringError", "TypingError", "UnsupportedError"):
-            setattr(errors_of_cuda, name, getattr(errors, name))
+            for module in (errors_of_cuda, public_errors):
+                if hasattr(module, name):
+                    setattr(module, name, getattr(errors, name))
 
 
 def _patch_kernels() -> None:
-    for members, owner in ((OF_A_COMPILED_KERNEL, simt.Kernel), (OF_AN_OVERLOAD, Overload)):
+    launched = {"pre_launch_callbacks": OF_A_COMPILED_KERNEL["pre_launch_callbacks"]}
+    for members, owner in ((OF_A_COMPILED_KERNEL, simt.Kernel), (launched, Launcher), (OF_AN_OVERLOAD, Overload)):
         for name, reason in members.items():
             if not hasattr(owner, name):
                 setattr(owner, name, property(_refuses(name, reason)))
@@ -319,7 +323,11 @@ def install() -> ModuleType:
     cuda.synchronize = cuda.close = cuda.profile_start = cuda.profile_stop = lambda: None
     cuda.stream = cuda.default_stream = cuda.legacy_default_stream = cuda.per_thread_default_stream = Stream
     cuda.jit = jit
-    numba.vectorize, numba.guvectorize = _ufuncs_on_cpu_only(numba.vectorize), _ufuncs_on_cpu_only(numba.guvectorize)
+    for module, target in ((numba, {}), (cuda, {"target": "cuda"})):
+        for name in ("vectorize", "guvectorize"):
+            if hasattr(module, name):
+                made = _of_the_target(getattr(module, name), getattr(simt, name))
+                setattr(module, name, functools.partial(made, **target) if target else made)
     _keep_the_source_of_a_command()
     _keep_the_source_of_strings()
     return cuda

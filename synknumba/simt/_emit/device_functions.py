@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, cast
@@ -12,6 +12,7 @@ from numba import njit
 
 from synknumba.simt._analysis.team import LINEAR_TEXT
 from synknumba.simt._analysis.uniformity import NONNEG
+from synknumba.simt._frontend.cuda_overloads import OverloadedFunction
 from synknumba.simt._frontend.source import Source
 from synknumba.simt._frontend.syntax import place, read_names, statements
 from synknumba.simt._frontend.thread_code import DeviceFunction, ThreadCode
@@ -38,11 +39,15 @@ class Options:
 
     def njit(self, function: Callable[..., Any], **more: Any) -> Any:
         """Returns Numba's dispatcher of the function; nothing is compiled yet."""
+        return njit(**self.flags(), **more)(function)
+
+    def flags(self) -> dict[str, Any]:
+        """Returns the arguments of `njit`."""
         fastmath = set(self.fastmath) if isinstance(self.fastmath, frozenset) else self.fastmath
         # A possible ZeroDivisionError is an exit from the loop, which keeps the loop from vectorizing.
         checks_divisions = self.debug and fastmath is not True  # as in numba-cuda
         error_model, boundscheck = "python" if checks_divisions else "numpy", True if self.debug else None
-        return njit(error_model=error_model, boundscheck=boundscheck, fastmath=fastmath, **more)(function)
+        return {"error_model": error_model, "boundscheck": boundscheck, "fastmath": fastmath}
 
 
 def with_devices(code: ThreadCode, options: Options) -> dict[str, Any]:
@@ -58,6 +63,14 @@ def _compiled(value: Any, options: Options, code: ThreadCode) -> Any:
                 construct = f"{part.name}(), which asks for its thread or waits, in a tuple of functions"
                 raise code.source.refusal(code.source.tree, construct, "call it by its name")
         return tuple(_compiled(part, options, code) for part in value)
+    if isinstance(value, OverloadedFunction):
+        from synknumba.simt._emit.overloads import stand_in  # which compiles functions as this module does
+
+        return stand_in(value.function, options)
+    if type(value).__name__ == "_Intrinsic":
+        from synknumba.simt._emit.cuda_extensions import is_intrinsic, of_the_cpu
+
+        return of_the_cpu(value) if is_intrinsic(value) else value
     return _compile_device(value, options) if isinstance(value, DeviceFunction) else value
 
 
@@ -70,11 +83,8 @@ def _compile_device(device: DeviceFunction, options: Options) -> Any:
     key = options, device.variant
     if key not in compiled:
         code = cast(ThreadCode, device.code)  # set: the whole kernel has been translated by now
-        body = code.body
-        if LINEAR in read_names(body):
-            body = statements(f"{LINEAR} = {NONNEG}({LINEAR_TEXT})", code.source.tree) + body
         params = [*(STATE if code.uses_state else ()), *code.params]
-        function = define_function(device.name, params, body, HELPERS, code.source)
+        function = generated_function(device.name, code, params, rest=device.takes_rest)
         dispatcher = options.njit(function, forceinline=not device.is_recursive)
         # A recursive function is called through an address, so that it needs machine code of its own.
         compiled[key] = dispatcher if device.is_recursive else make_device(dispatcher)
@@ -82,11 +92,26 @@ def _compile_device(device: DeviceFunction, options: Options) -> Any:
     return compiled[key]
 
 
+def generated_function(name: str, code: ThreadCode, params: Sequence[str], *, rest: bool = False) -> FunctionType:
+    """Makes a Python function of the code of one thread; `rest`: the last parameter takes all further arguments."""
+    body = code.body
+    if LINEAR in read_names(body):
+        body = statements(f"{LINEAR} = {NONNEG}({LINEAR_TEXT})", code.source.tree) + body
+    return define_function(name, params, body, HELPERS, code.source, rest=rest)
+
+
 def define_function(
-    name: str, params: Iterable[str], body: list[ast.stmt], namespace: Mapping[str, Any], source: Source
+    name: str,
+    params: Iterable[str],
+    body: list[ast.stmt],
+    namespace: Mapping[str, Any],
+    source: Source,
+    *,
+    rest: bool = False,
 ) -> FunctionType:
     """Makes a Python function with these globals from statements, which keep the file and line numbers of the user's source."""
-    arguments = ast.arguments([], [ast.arg(param) for param in params], None, [], [], None, [])
+    named = [ast.arg(param) for param in params]
+    arguments = ast.arguments([], named[:-1] if rest else named, named[-1] if rest else None, [], [], None, [])
     tree = ast.FunctionDef(name, arguments, body or [ast.Pass()], [], None)
     if sys.version_info >= (3, 12):
         tree.type_params = []

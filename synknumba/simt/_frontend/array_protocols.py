@@ -1,7 +1,8 @@
 """Arrays of other libraries as arguments: views of their memory, by `__array_interface__` or DLPack.
 
 A view shares the memory, so what a kernel writes is in the tensor. The first version of DLPack has no flag for read-only
-memory, and NumPy takes all of it as read-only; if `__array__` gives the same memory to write to, as PyTorch's does, that is used.
+memory, and NumPy takes all of it as read-only; if `__array__` gives the same memory to write to, as PyTorch's does, that is
+used.
 """
 
 from typing import Any, Final

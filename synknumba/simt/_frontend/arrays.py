@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numba.core import types
+from numba.core.errors import NumbaNotImplementedError
 from numba.np.numpy_support import as_dtype
 
 from synknumba._errors import KernelError
@@ -15,6 +16,7 @@ from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope, called_func
 from synknumba.simt._frontend.source import read_definition
 from synknumba.simt._frontend.syntax import read_names
 from synknumba.simt._library import bfloat16
+from synknumba.simt._library.slots import itemsize
 
 ARRAY_PATHS = frozenset({"shared.array", "local.array"})
 
@@ -59,7 +61,7 @@ def shape_of(node: ast.expr, scope: Scope, *, dynamic: bool) -> tuple[int, ...]:
 
 def check_size(path: str, shape: tuple[int, ...], dtype: Any, made: ast.AST, scope: Scope) -> None:
     """Rejects an array larger than CUDA allows; assumes 1 byte per element if only Numba can infer the dtype, here None."""
-    nbytes = math.prod(shape) * (1 if dtype is None else _itemsize(dtype))
+    nbytes = math.prod(shape) * _itemsize(dtype)
     if path == "local.array" and nbytes > LOCAL_BYTES:
         construct = f"a local array of {nbytes} bytes (CUDA allows {LOCAL_BYTES} per thread)"
         raise scope.source.refusal(made, construct, "pass an array with one row per thread")
@@ -68,10 +70,15 @@ def check_size(path: str, shape: tuple[int, ...], dtype: Any, made: ast.AST, sco
         raise scope.source.refusal(made, construct, "use a dynamic shared array, of shape 0, and pass its size at the launch")
 
 
-def _itemsize(dtype: types.Type | np.dtype[Any]) -> int:
-    if isinstance(dtype, np.dtype):
-        return dtype.itemsize
-    return dtype.bitwidth // 8 if dtype == bfloat16.kind() else as_dtype(dtype).itemsize  # type: ignore[no-any-return]
+def _itemsize(dtype: Any) -> int:
+    if dtype is None or isinstance(dtype, np.dtype):
+        return 1 if dtype is None else dtype.itemsize
+    if dtype == bfloat16.kind():
+        return int(dtype.bitwidth) // 8
+    try:
+        return int(as_dtype(dtype).itemsize)
+    except NumbaNotImplementedError:  # a type of the program's own
+        return itemsize(dtype)
 
 
 def known_dtype(node: ast.expr, scope: Scope) -> types.Type | np.dtype[Any] | None:

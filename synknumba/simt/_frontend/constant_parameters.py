@@ -105,6 +105,8 @@ class FixedParameters:
     def in_call(self, node: ast.Call, function: FunctionType, scope: Scope) -> dict[str, Any]:
         """Returns the parameters replaced by constants in a call, and their values.
 
+        Of a parameter `*rest` that is passed on as `*rest`, the number of values is fixed.
+
         A parameter that must be constant is replaced by any shape, dtype, string or callee; other parameters only by a dtype or
         a callee. Parameters that the function assigns to are never replaced. `scope` has the names of the caller.
         """
@@ -112,7 +114,7 @@ class FixedParameters:
         found: dict[str, Any] = {}
         rest = parameters(function)[-1] if has_rest(function) else None
         for name, argument in arguments(node, function).items():
-            if name == rest and isinstance(argument.node, ast.Tuple) and not _has_star(argument.node):
+            if name == rest and name in needed and isinstance(argument.node, ast.Tuple) and not _has_star(argument.node):
                 found[name] = Rest(len(argument.node.elts))
             if name in changed or name == rest:
                 continue
@@ -137,6 +139,7 @@ class FixedParameters:
         for node in walk(source.tree):
             if not isinstance(node, ast.Call):
                 continue
+            found |= {arg.value.id for arg in node.args if isinstance(arg, ast.Starred) and isinstance(arg.value, ast.Name)}
             value = scope.resolve(node.func)
             if isinstance(value, CudaPath) and value.path in ARRAY_PATHS:
                 found |= _read([*node.args, *(keyword.value for keyword in node.keywords)], scope)

@@ -9,22 +9,17 @@ f(*t)                    f(t[0], t[1]) where f is a device function
 literal_unroll           numba.literal_unroll, under any imported name
 t, i = threadIdx, 0      t = cuda.threadIdx; i = 0, as for all names of members of `numba.cuda` that are no values, and for
                          groups of cuda.cg.this_grid()
-
-Functions overloaded for GPUs only, by `@overload(function, target="cuda")`, are rejected: the CPU target would use another
-overload, if there is one, and compute something else.
 """
 
 import ast
 import copy
-import inspect
-from collections.abc import Iterator
-from types import CodeType, FunctionType
-from typing import Any, Final, cast
+from types import FunctionType
+from typing import Any, cast
 
 from numba import literal_unroll
 
 from synknumba.simt._frontend.constant_parameters import called_function
-from synknumba.simt._frontend.pickling import is_foreign, templates_of
+from synknumba.simt._frontend.pickling import is_foreign
 from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope
 from synknumba.simt._frontend.source import Source, has_rest
 from synknumba.simt._frontend.syntax import count_stores, load, one_or_tuple, own_exits, place, statements
@@ -32,37 +27,6 @@ from synknumba.simt._library.bits import popc
 from synknumba.simt._library.intrinsics import exactly
 from synknumba.simt._library.math import round_to
 from synknumba.simt._library.operations import AXES, CACHED_LOADS, CACHED_STORES, TRIPLES, way_out
-
-# Top-level modules whose CUDA overloads compute the same as those for the CPU.
-_SAME_EVERYWHERE: Final = frozenset({"builtins", "cmath", "math", "numpy", "operator"})
-
-
-def overloaded_for_cuda(function: FunctionType, seen: set[FunctionType] | None = None) -> FunctionType | None:
-    """Returns the function, or one called by its overloads, that has an overload for CUDA only; None if there is none."""
-    seen = set() if seen is None else seen
-    if function in seen or str(function.__module__).partition(".")[0] in _SAME_EVERYWHERE:
-        return None
-    seen.add(function)
-    templates = [template for _, _, template in templates_of(function)]
-    if any(template.metadata.get("target") == "cuda" for template in templates):
-        return function
-    makers = (getattr(template, "_overload_func", None) for template in templates)
-    called = (found for maker in makers if isinstance(maker, FunctionType) for found in _functions_named(maker))
-    return next(filter(None, (overloaded_for_cuda(found, seen) for found in called)), None)
-
-
-def _functions_named(function: FunctionType) -> Iterator[FunctionType]:
-    known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
-    for name in _names(function.__code__):
-        if isinstance(known.get(name), FunctionType):
-            yield known[name]
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from (*code.co_names, *code.co_freevars)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
 
 
 def spelled(source: Source) -> Source:
@@ -225,11 +189,6 @@ class _Speller(ast.NodeTransformer):
         value: Any = self._scope.resolve(node) if isinstance(node.ctx, ast.Load) else None
         if is_foreign(value):
             raise self._source.refusal(node, f"{value.name}(), a function of cuda.declare_device,", way_out(""))
-        if isinstance(value, FunctionType):
-            found = overloaded_for_cuda(value)
-            if found is not None:
-                construct = f"{found.__name__}(), which is overloaded for the target 'cuda' only,"
-                raise self._source.refusal(node, construct, "declare the overload for every target")
         word = value.path if isinstance(value, CudaPath) else getattr(value, "__name__", "")
         return self._bind(node, literal_unroll) if word == "literal_unroll" else None
 

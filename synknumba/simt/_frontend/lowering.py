@@ -14,6 +14,7 @@ from numba.core import types
 from synknumba._errors import KernelError
 from synknumba.simt._frontend import arrays
 from synknumba.simt._frontend.constant_parameters import MAX_VARIANTS, FixedParameters, Rest, arguments, called_function, fix
+from synknumba.simt._frontend.cuda_overloads import OverloadedFunction, overloaded_for_cuda
 from synknumba.simt._frontend.declared_signatures import Conversions
 from synknumba.simt._frontend.desugar import spelled
 from synknumba.simt._frontend.hoist import Hoister
@@ -50,7 +51,12 @@ class Devices:
     def __init__(self, rewrite: Callable[[Source], Source] = lambda source: source) -> None:
         self.rewrite = rewrite
         self._known: dict[FunctionType, dict[Any, DeviceFunction | None]] = {}
+        self._overloaded: dict[Any, OverloadedFunction] = {}
         self.parameters = FixedParameters()
+
+    def overloaded(self, function: Any) -> OverloadedFunction:
+        """Returns the object that stands for a function with overloads for GPUs; the same one for the same function."""
+        return self._overloaded.setdefault(function, OverloadedFunction(function))
 
     def translate(self, device: DeviceFunction, *, optional: bool = False) -> DeviceFunction | None:
         """Translates a device function, or returns its earlier translation.
@@ -211,6 +217,9 @@ class _Translator(Hoister):
             return self._bind_at(node, device.name, device)
         if isinstance(value, BuiltinFunctionType) and value in MATH:
             return self._bind_at(node, f"math_{value.__name__}", MATH[value])
+        if (found := overloaded_for_cuda(value)) is not None:
+            construct = f"{found.__name__}, which is overloaded for the target 'cuda' only, as a value"
+            raise self.source.refusal(node, construct, "call it")
         if isinstance(value, tuple) and any(called_function(part) is not None for part in value):
             return self._bind_at(node, "functions", tuple(self._device(part) or part for part in value))
         return None
@@ -237,6 +246,12 @@ class _Translator(Hoister):
         value = self.scope.resolve(node.func)
         if isinstance(value, CudaPath):
             return self._cuda_call(node, value.path)
+        if overloaded_for_cuda(value) is not None:
+            self.code.uses_state = True
+            node.func = self._bind_at(node, value.__name__, self.devices.overloaded(value))
+            made = cast(ast.Call, self._plain_call(node))
+            made.args = [*(place(load(name), node) for name in ops.STATE), *made.args]
+            return made
         function = called_function(value)
         fixed = self.devices.parameters.in_call(node, function, self.scope) if function else {}
         device = self._device(value, fixed)
@@ -253,6 +268,8 @@ class _Translator(Hoister):
             statements, value = self.paster.paste(device.code, args, node)
             self.before += statements
             return value
+        if device.takes_rest:
+            args[-1] = ast.copy_location(ast.Starred(args[-1], ast.Load()), node)
         if device.code is None or device.code.uses_state:
             self.code.uses_state = True
             args = [load(name) for name in ops.STATE] + args

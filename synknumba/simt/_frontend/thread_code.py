@@ -9,7 +9,7 @@ from typing import Any, Final
 from synknumba.simt._frontend.arrays import SharedArray
 from synknumba.simt._frontend.constant_parameters import key
 from synknumba.simt._frontend.signatures import Declared
-from synknumba.simt._frontend.source import NAME, Source
+from synknumba.simt._frontend.source import NAME, Source, has_rest, parameters
 from synknumba.simt._frontend.syntax import load
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -62,6 +62,11 @@ class DeviceFunction:
     def variant(self) -> Any:
         """Key that distinguishes translations of the same function: its signatures and fixed parameters."""
         return self.declared, tuple((name, key(self.fixed[name])) for name in sorted(self.fixed))
+
+    @property
+    def takes_rest(self) -> bool:
+        """Whether the last parameter takes any number of arguments, like `*rest`."""
+        return has_rest(self.function) and parameters(self.function)[-1] not in self.fixed
 
     @property
     def name(self) -> str:

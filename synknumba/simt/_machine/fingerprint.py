@@ -41,6 +41,7 @@ from numba.core import config, types
 from numba.core.registry import cpu_target
 
 from synknumba.simt._frontend import mlir
+from synknumba.simt._frontend.cuda_overloads import overloaded_for_cuda
 from synknumba.simt._frontend.scope import is_device_function, is_njit_function
 from synknumba.simt._frontend.signatures import declared_signatures
 
@@ -231,6 +232,8 @@ class Fingerprint:
         member = _cuda_members().get(id(value))
         if member is not None:
             self._text("numba.cuda", member)
+        elif isinstance(value, FunctionType) and overloaded_for_cuda(value) is not None:
+            raise NotComparableError(f"{name} has overloads for GPUs, which cannot be compared across processes")
         elif _is_named(value):
             self._text("named", _full_name(value))
         elif is_device_function(value) or is_njit_function(value):

@@ -409,7 +409,7 @@ def test_only_operations_of_numba_cuda_are_special():
     assert x[0] == 2
 
 
-def test_an_overload_for_cuda_only_is_refused_wherever_it_is_called():
+def test_an_overload_for_cuda_is_called_as_on_a_gpu():
     def both(v):
         raise NotImplementedError
 
@@ -418,16 +418,47 @@ def test_an_overload_for_cuda_only_is_refused_wherever_it_is_called():
 
     numba.extending.overload(both, target="generic")(lambda v: lambda v: v + 1)
     numba.extending.overload(outer)(lambda v: lambda v: both(v))  # noqa: PLW0108  # Numba wants one that calls
-    for name in ("both", "outer"):
-        text = f"def kernel(x):\n    x[0] = {name}(x[0])"
-        x = np.ones(1)
-        simt.jit(defined(text, both=both, outer=outer))[1, 1](x)
-        assert x[0] == 2
-    numba.extending.overload(both, target="cuda")(lambda v: lambda v: v + 2)
-    for name in ("both", "outer"):
-        text = f"def kernel(x):\n    x[0] = {name}(x[0])"
-        with pytest.raises(KernelError, match=r"both\(\), which is overloaded for the target 'cuda' only"):
-            simt.jit(defined(text, both=both, outer=outer)).check()
+    for expected in (2, 3):
+        for name in ("both", "outer"):
+            text = f"def kernel(x):\n    x[0] = {name}(x[0])"
+            x = np.ones(1)
+            simt.jit(defined(text, both=both, outer=outer))[1, 1](x)
+            assert x[0] == expected
+        numba.extending.overload(both, target="cuda")(lambda v: lambda v: v + 2)
+    assert numba.njit(lambda v: outer(v))(1) == 2  # noqa: PLW0108  # code for the CPU has its own
+
+
+def test_an_overload_for_cuda_knows_its_thread():
+    def place(scale, shift=1):
+        raise NotImplementedError
+
+    @numba.extending.overload(place, target="cuda")
+    def place_of(scale, shift=1):
+        if isinstance(scale, numba.types.Float):
+            return lambda scale, shift=1: scale
+        return lambda scale, shift=1: cuda.threadIdx.x * scale + cuda.blockDim.x + shift
+
+    text = "def kernel(x):\n    x[cuda.grid(1)] = place(10) + place(0.5) + place(2, shift=100)"
+    simt.jit(defined(text, place=place))[1, 3](x := np.zeros(3))
+    np.testing.assert_array_equal(x, 12 * np.arange(3) + 4 + 0.5 + 103)
+    text = "@cuda.jit(device=True)\ndef apply(f):\n    return f(2)\ndef kernel(x):\n    f = place\n    x[0] = apply(f)"
+    with pytest.raises(KernelError, match="place, which is overloaded for the target 'cuda' only, as a value is not supported"):
+        simt.jit(defined(text, place=place)).check()
+
+
+def test_an_overload_for_cuda_that_waits_is_refused():
+    def waits():
+        raise NotImplementedError
+
+    @numba.extending.overload(waits, target="cuda")
+    def waits_():
+        def implementation():
+            cuda.syncthreads()
+
+        return implementation
+
+    with pytest.raises(KernelError, match="an overload of a function that waits or has shared memory is not supported"):
+        simt.jit(defined("def kernel(x):\n    waits()", waits=waits))[1, 1](np.zeros(1))
 
 
 def test_operations_are_found_under_any_name():

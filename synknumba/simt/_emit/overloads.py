@@ -1,0 +1,84 @@
+"""Overloads for GPUs, called by kernels on a core.
+
+Which overload applies depends on the types of the arguments, so Numba chooses when it types the call. The function in the
+kernel is replaced by one of our own, whose only overload asks those for GPUs in turn, translates the function that the first
+one gives, and returns it. As this happens after the kernel's translation, every such function takes the thread's place.
+"""
+
+import inspect
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from numba.core import types
+from numba.core.errors import TypingError
+from numba.core.typing.templates import _OverloadFunctionTemplate
+from numba.extending import overload
+
+from synknumba.simt._emit.device_functions import Options, generated_function, with_devices
+from synknumba.simt._frontend.cuda_overloads import overloads_for_cuda
+from synknumba.simt._frontend.lowering import Devices
+from synknumba.simt._frontend.source import has_rest
+from synknumba.simt._frontend.thread_code import DeviceFunction
+from synknumba.simt._library.operations import STATE
+
+_made: WeakKeyDictionary[Any, dict[Options, Any]] = WeakKeyDictionary()
+
+
+def stand_in(function: Any, options: Options) -> Any:
+    """Returns what kernels call in place of a function with overloads for GPUs: the thread's place precedes the arguments."""
+    known = _made.setdefault(function, {})
+    if options not in known:
+        known[options] = _stand_in(function, options)
+    return known[options]
+
+
+def _stand_in(function: Any, options: Options) -> Any:
+    def call(*args: Any, **keywords: Any) -> Any:
+        raise NotImplementedError
+
+    call.__name__ = call.__qualname__ = function.__name__
+    prefers_literals = any(template.prefer_literal for template in overloads_for_cuda(function))
+
+    @overload(call, jit_options=options.flags(), strict=False, prefer_literal=prefers_literals)
+    def choose(*args: Any, **keywords: Any) -> Any:
+        return _implementation(function, args[len(STATE) :], keywords, options)
+
+    return call
+
+
+def _implementation(function: Any, args: tuple[Any, ...], keywords: dict[str, Any], options: Options) -> Any:
+    for template in overloads_for_cuda(function):
+        chooser = template._overload_func  # noqa: SLF001  # Numba's own code reads it
+        try:
+            inspect.signature(chooser).bind(*args, **keywords)
+        except TypeError as error:
+            raise TypingError(str(error)) from error
+        found = chooser(*args, **keywords)
+        if found is None:
+            continue
+        signature, implementation = found if isinstance(found, tuple) else (None, found)
+        if template._strict:  # noqa: SLF001
+            _OverloadFunctionTemplate._validate_sigs(None, chooser, implementation)  # noqa: SLF001
+        made = translated(implementation, options)
+        if signature is None:
+            return made
+        return signature.return_type(*[types.int64] * len(STATE), *signature.args), made
+    return None
+
+
+def translated(implementation: FunctionType, options: Options, *, with_place: bool = True) -> FunctionType:
+    """Returns an overload's function as code of one thread; `with_place`: it takes the thread's place before the arguments."""
+    device = Devices().translate(DeviceFunction(implementation))
+    code = device.code if device is not None else None
+    if code is None:
+        raise TypingError(f"{implementation.__qualname__} cannot be translated")
+    problem = "waits or has shared memory" if code.needs_block else "asks for its thread" if code.uses_state else None
+    if code.needs_block or (code.uses_state and not with_place):
+        what = "an overload of a function" if with_place else "an overload of a method or an attribute"
+        raise code.source.refusal(code.source.tree, f"{what} that {problem}", "make the function a device function")
+    params = [*(STATE if with_place else ()), *code.params]
+    made = generated_function(implementation.__name__, code, params, rest=has_rest(implementation))
+    made.__defaults__ = implementation.__defaults__
+    made.__globals__.update(with_devices(code, options))
+    return made
