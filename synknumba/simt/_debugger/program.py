@@ -17,7 +17,7 @@ from synknumba.simt._debugger.source import MARK, Rewriter, SourceFunction, devi
 from synknumba.simt._debugger.warp import Request
 from synknumba.simt._frontend.scope import CudaPath, Scope, cuda_module
 from synknumba.simt._frontend.signatures import Declared, best_declared, declared_signatures
-from synknumba.simt._frontend.source import read_definition
+from synknumba.simt._frontend.source import has_rest, parameters, read_definition
 
 
 class DebugProgram:
@@ -43,8 +43,13 @@ class DebugProgram:
 
     @property
     def params(self) -> tuple[str, ...]:
-        """Names of the kernel's parameters."""
-        return self._functions[self._kernel].source.params
+        """Names of the kernel's parameters; the last one may be `*rest`, of a tuple."""
+        return parameters(self._kernel)
+
+    @property
+    def takes_rest(self) -> bool:
+        """Whether the last parameter takes any number of arguments."""
+        return has_rest(self._kernel)
 
     @property
     def defaults(self) -> tuple[Any, ...]:

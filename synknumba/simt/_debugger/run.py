@@ -290,6 +290,8 @@ class DebugLaunch(Launch):
         """Runs all threads of the grid."""
         names = self.program.params
         self.args = tuple(wrap(arg, name, "global", self.watch) for name, arg in zip(names, args, strict=True))
+        if self.program.takes_rest:
+            self.args = (*self.args[:-1], *self.args[-1])
         with np.errstate(all="ignore"):  # a GPU does not report overflows either
             sizes = self.grid
             blocks = (Block(self, Dim3(x, y, z)) for z in range(sizes.z) for y in range(sizes.y) for x in range(sizes.x))
