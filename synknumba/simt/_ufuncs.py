@@ -329,4 +329,6 @@ class Reduce:
         return out[0] if res is None else None
 
 
-reduce = Reduce
+def reduce(functor: Any) -> Reduce:
+    """Returns `Reduce(functor)`; to be used as a decorator, in place of `cuda.reduce`."""
+    return Reduce(functor)
