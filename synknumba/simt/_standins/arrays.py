@@ -14,6 +14,7 @@ from numba import typeof
 from numba.core import types
 
 from synknumba._errors import DeviceError
+from synknumba.simt import _ufuncs
 
 HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -339,3 +340,36 @@ def _check_basic(item: Any) -> None:
     for part in item if isinstance(item, tuple) else (item,):
         if not isinstance(part, (int, np.integer, slice, type(Ellipsis), str)):
             raise TypeError(f"a device array takes integers and slices as indices, not a {type(part).__name__}")
+
+
+@final
+class OfDeviceArrays:
+    """A function of arrays, such as a ufunc or a reduction, that takes device arrays, too: it then returns one.
+
+    Args:
+        function: of arrays in host memory; its methods take device arrays likewise.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._function, name)
+        return OfDeviceArrays(found) if callable(found) else found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the function alone."""
+        return OfDeviceArrays, (self._function,)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Calls the function with the elements of device arrays."""
+        result = self._function(*map(_in_host, args), **{name: _in_host(value) for name, value in options.items()})
+        out = options.get("out")
+        if isinstance(out, DeviceArray):
+            return out
+        is_there = isinstance(result, np.ndarray) and any(isinstance(one, DeviceArray) for one in (*args, *options.values()))
+        return DeviceArray(result.view(np.ndarray)) if is_there else result
+
+
+def _in_host(value: Any) -> Any:
+    return value.simt_values.view(_ufuncs.HostArray) if isinstance(value, DeviceArray) else value

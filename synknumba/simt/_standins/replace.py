@@ -19,6 +19,7 @@ from unittest import mock
 import numba
 
 from synknumba._errors import ArgumentError, DeviceError, KernelError
+from synknumba.simt import _ufuncs
 from synknumba.simt._debugger.check import check as checked
 from synknumba.simt._frontend import mlir
 from synknumba.simt._frontend.scope import cuda_module
@@ -155,6 +156,8 @@ def _replacements(kind: type[Kernel]) -> Iterator[tuple[Any, str, Any]]:
         **_STAND_INS,
         **{name: _refuses(name, reason) for name, reason in _NEEDS_A_GPU.items()},
         "jit": functools.partial(_jit, kind),
+        "Reduce": _on_device(_ufuncs.Reduce),
+        "reduce": _on_device(_ufuncs.reduce),
     }
     modules = _modules()
     for module in modules:
@@ -172,8 +175,8 @@ def _replacements(kind: type[Kernel]) -> Iterator[tuple[Any, str, Any]]:
             yield dispatcher, "__getitem__", lambda self, config: kernel_of(self)[config]
             yield dispatcher, "configure", lambda self, *config: kernel_of(self)[config]
             yield dispatcher, "forall", lambda self, *args, **options: kernel_of(self).forall(*args, **options)
-    for name in ("vectorize", "guvectorize"):
-        yield numba, name, _not_for_a_gpu(getattr(numba, name))
+    for name, on_cores in (("vectorize", _ufuncs.vectorize), ("guvectorize", _ufuncs.guvectorize)):
+        yield numba, name, _of_target(getattr(numba, name), on_cores)
 
 
 def _modules() -> list[ModuleType]:
@@ -193,16 +196,26 @@ def _jit(kind: type[Kernel], func_or_sig: Any = None, device: bool = False, link
     return decorated_as(kind, func_or_sig, device=device, **options)
 
 
-def _not_for_a_gpu(decorator: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `numba.vectorize` or `guvectorize`, which refuses the target "cuda"."""
+def _of_target(make: Callable[..., Any], on_cores: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `numba.vectorize` or `guvectorize`, with that of simt for the target "cuda"."""
 
-    @functools.wraps(decorator)
+    @functools.wraps(make)
     def decorate(*args: Any, **options: Any) -> Any:
-        if options.get("target") == "cuda":
-            raise DeviceError(f'numba.{decorator.__name__}(target="cuda") makes a ufunc for a GPU; take target="cpu"')
-        return decorator(*args, **options)
+        if options.get("target") != "cuda":
+            return make(*args, **options)
+        return _on_device(on_cores(*args, **options))
 
     return decorate
+
+
+def _on_device(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a maker of functions of arrays, such as ufuncs, which take device arrays, too."""
+
+    @functools.wraps(make, updated=())
+    def made(*args: Any, **options: Any) -> arrays.OfDeviceArrays:
+        return arrays.OfDeviceArrays(make(*args, **options))
+
+    return made
 
 
 def _refuses(name: str, reason: str) -> Callable[..., Any]:

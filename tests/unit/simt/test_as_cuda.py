@@ -200,9 +200,31 @@ class TestDevice:
         with pytest.raises(DeviceError, match=rf"cuda\.{name} .*run this on a GPU"):
             getattr(cuda, name)(None)
 
-    def test_ufuncs_for_a_gpu_are_refused(self):
-        with pytest.raises(DeviceError, match='numba.vectorize.target="cuda". makes a ufunc for a GPU'):
-            numba.vectorize(["float64(float64)"], target="cuda")
+    def test_ufuncs_and_reductions(self):
+        @numba.vectorize(["float64(float64, float64)"], target="cuda")
+        def add(x, y):
+            return x + y
+
+        @numba.guvectorize(["void(float64[:], float64[:])"], "(n)->()", target="cuda")
+        def total(x, out):
+            out[0] = 0.0
+            for i in range(x.shape[0]):
+                out[0] += x[i]
+
+        @cuda.reduce
+        def largest(x, y):
+            return max(x, y)
+
+        x = np.arange(12.0).reshape(3, 4)
+        there = cuda.to_device(x)
+        np.testing.assert_array_equal(add(x, 1.0), x + 1)
+        np.testing.assert_array_equal(add(there, there).copy_to_host(), 2 * x)
+        out = cuda.device_array_like(there)
+        assert add(there, there, out=out) is out
+        np.testing.assert_array_equal(out.copy_to_host(), 2 * x)
+        np.testing.assert_array_equal(total(x), x.sum(1))
+        assert largest(cuda.to_device(x.ravel())) == 11.0
+        assert add.reduce(cuda.to_device(x.ravel())) == 66.0
         assert numba.vectorize(["float64(float64)"])(lambda x: 2 * x)(3.0) == 6
 
     def test_linked_code_is_refused(self):
