@@ -30,6 +30,7 @@ RUNS = [
     ("machines.py", "--ranks 2 --seconds 0.01 --repeats 1 --bytes 1e6", {"synknumba"}),
     ("minibatch.py", "--ranks 3 --rows 100 --columns 5 --batches 1 40 --seconds 0.01", {"synknumba", "numpy"}),
     ("montecarlo.py", "--ranks 1 3 --samples 7 1e4 --seconds 0.01", {"synknumba", "numba", "numpy"}),
+    ("ports.py", "--ranks 1 3 --rows 10007 --seconds 0.01", {"synknumba", "numba: njit, all cores", "numpy"}),
     ("respawn.py", "--ranks 1 2 --repeats 1 --bytes 1 1e4", {"cpu"}),
     ("scaling.py", "", {"model"}),
     ("scatter.py", "--ranks 1 3 --gib 1e-8 1e-4 --seconds 0.01 --no-peers", {"synknumba"}),
