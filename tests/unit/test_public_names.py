@@ -15,7 +15,7 @@ import synknumba as synk
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "calls.md").read_text()
 
 WORLD = """
-    close closed device devices dump end_reason pids snapshot statistics timeout transport world_size
+    close closed device devices dump end_reason pids snapshot statistics timeout transport weights world_size
 """
 FUNCTION = "as_serial build_inputs check output_modes plan submit update_modes"
 DATA = """
