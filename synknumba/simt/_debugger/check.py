@@ -6,6 +6,7 @@ launch ── in Python ──> ended within half a second: the findings
 """
 
 import functools
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -32,6 +33,12 @@ class _ChangeOver(BaseException):
     """Ends a launch in Python that is to be made again in compiled code."""
 
 
+def _is_debugged() -> bool:
+    """Returns whether a debugger looks at the lines that run, which would see nothing of compiled code."""
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    return sys.gettrace() is not None or (monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None)
+
+
 class _Patience:
     """Decides while a launch runs in Python whether compiled code takes over.
 
@@ -43,7 +50,7 @@ class _Patience:
     def __init__(self, compile_it: Callable[[], bool], is_ready: Callable[[], bool]) -> None:
         self._compile, self._is_ready = compile_it, is_ready
         self._began, self._accesses = time.perf_counter(), 0
-        self._has_looked = self._is_settled = False
+        self._has_looked, self._is_settled = False, _is_debugged()
 
     def access(self, launch: Launch) -> None:
         """Counts an access; raises _ChangeOver if compiled code shall run the launch."""
@@ -136,9 +143,10 @@ class _Launch:
         return is_ready(self.kernel.py_func, self.kinds)
 
     def can_be_compiled(self) -> bool:
-        """Compiles the kernel; returns whether that was possible."""
+        """Compiles the kernel and reserves its memory once; returns whether that was possible."""
         try:
             program_of(self.kernel.py_func).entry(self.kinds)
+            self._compiled_launch()
         except Exception:  # noqa: BLE001  # Numba raises many types; the launch goes on in Python
             return False
         return True
@@ -180,28 +188,15 @@ class _Launch:
         """Runs the launch in compiled code, with the threads of a block in order and then in reverse order."""
         function = self.kernel.py_func
         try:
-            checked = program_of(function)
-            checked.entry(self.kinds)
+            program_of(function).entry(self.kinds)
         except (NotInstrumentedError, NumbaError) as error:
             name = f"{function.__qualname__} ({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
             raise KernelError(f"{name} cannot be checked in compiled code: {error}; leave out compiled=True") from error
-
         limit: int | None = None
 
         def run(stand_in: int, *, reverse: bool = False) -> CheckWatch:
             nonlocal limit
-            make_watch = functools.partial(CheckWatch, checks=self.kernel.checks)
-            made = CompiledLaunch(
-                self.program,
-                checked,
-                *(self.grid, self.block, self.smem),
-                make_watch,
-                self.args,
-                self.kernel.checks,
-                reverse=reverse,
-                stand_in=stand_in,
-                most=limit,
-            )
+            made = self._compiled_launch(reverse=reverse, stand_in=stand_in, most=limit)
             made.run()
             if limit is None:  # with races or another value, loops of further launches may never end
                 limit = FURTHER_ACCESSES + 4 * made.accesses
@@ -219,6 +214,12 @@ class _Launch:
             finally:
                 after.restore()
         return watch
+
+    def _compiled_launch(self, **options: Any) -> CompiledLaunch:
+        checks = self.kernel.checks
+        make_watch = functools.partial(CheckWatch, checks=checks)
+        checked, sizes = program_of(self.kernel.py_func), (self.grid, self.block, self.smem)
+        return CompiledLaunch(self.program, checked, *sizes, make_watch, self.args, checks, **options)
 
 
 class Contents:

@@ -1,5 +1,6 @@
 """`simt.check` in compiled code: it finds what Python finds, and takes over from it."""
 
+import sys
 import time
 from typing import Any
 
@@ -228,6 +229,32 @@ def test_a_kernel_that_cannot_be_compiled_goes_on_in_python(changes: list[str], 
     assert findings_of(over, 1, 2, np.ones(100), out, by=None) == ()
     assert changes == ["python"]
     np.testing.assert_array_equal(out, 100)
+
+
+def test_a_debugger_keeps_a_launch_in_python(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_module, "PYTHON_SECONDS", 0.0)
+    before = sys.gettrace()
+    sys.settrace(lambda *_: None)
+    try:
+        findings_of(many_accesses, 1, 8, np.arange(8.0), np.zeros(9), 40, by=None)
+    finally:
+        sys.settrace(before)
+    assert changes == ["python"]
+
+
+def test_what_takes_too_much_memory_goes_on_in_python(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_module, "PYTHON_SECONDS", 0.0)
+    monkeypatch.setattr(compiled, "MOST_THREADS", 4)
+
+    def meets(x):
+        i = cuda.grid(1)
+        for k in range(100):
+            x[i] += k
+        cuda.cg.this_grid().sync()
+        x[i] += x[7 - i]
+
+    assert {finding.error for finding in findings_of(meets, 2, 4, np.zeros(8), by=None)} == {RaceError}
+    assert changes == ["python"]
 
 
 def test_code_on_disk_takes_over_early(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
