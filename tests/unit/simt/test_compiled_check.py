@@ -1,12 +1,11 @@
 """`simt.check` in compiled code: it finds what Python finds, and takes over from it."""
 
 import sys
-import time
 from typing import Any
 
 import numpy as np
 import pytest
-from numba import complex64, cuda, float32, float64, int32, njit
+from numba import complex64, cuda, float32, float64, int32
 from numba.cuda.random import init_xoroshiro128p_states_cpu, xoroshiro128p_dtype, xoroshiro128p_uniform_float32
 
 from synknumba import simt
@@ -53,17 +52,22 @@ def parts_of_arrays(x, out, wrong):
     row[wrong] = x[t, -1]
 
 
+@pytest.mark.whole  # Numba compiles assignments of arrays to parts for seconds
 def test_parts_of_arrays() -> None:
     x, out = np.arange(12.0).reshape(4, 3), np.zeros((4, 12), np.float32)
     kinds = {finding.error for finding in both(parts_of_arrays, 1, 4, x, out, 1)}
     assert RaceError in kinds
 
+
+def test_assignments_to_parts() -> None:
     def all_set(flags, different):
         flags[1:3] = 7 if not different else cuda.threadIdx.x
 
     assert both(all_set, 1, 4, np.zeros(4), False) == ()
     assert {finding.index for finding in both(all_set, 1, 4, np.zeros(4), True)} == {(1,)}
 
+
+def test_rows_outside() -> None:
     def beside(a):
         a[cuda.threadIdx.x, 1:] = 3.0
         a[0, 0] = a[cuda.threadIdx.x + 2][1]
@@ -123,16 +127,6 @@ def test_memory_that_nothing_was_written_to() -> None:
 
 
 def test_a_race_that_only_the_reverse_order_shows() -> None:
-    """Thread 0 reads what thread 1 writes at the end of its turn; 8 readers of each element are kept."""
-
-    def last_reads_first(x, out):
-        t = cuda.threadIdx.x
-        out[t] = x[0] if t else 0.0
-        if t == 0:
-            cuda.syncthreads()
-        else:
-            cuda.syncthreads()
-
     def flag(x, out):
         t = cuda.threadIdx.x
         if t == 1:
@@ -303,21 +297,6 @@ def test_the_runtime_is_compiled_once() -> None:
     assert runtime.installed() is runtime.installed()
 
 
-def test_a_script_that_compiles_beside_is_not_disturbed() -> None:
-    """A launch leaves Numba's own code of the same function as it was."""
-    helper = njit(lambda v: v * 2)
-
-    def calls(x):
-        x[cuda.threadIdx.x] = helper(x[cuda.threadIdx.x])
-
-    x = np.ones(4)
-    simt.check(calls, compiled=True)[1, 4](x)
-    simt.jit(calls)[1, 4](x)
-    assert helper(3) == 6
-    np.testing.assert_array_equal(x, 4)
-    assert time.process_time() > 0
-
-
 def test_a_launch_in_reverse_order_that_never_ends_is_given_up() -> None:
     def waits(x, out):
         t = cuda.threadIdx.x
@@ -329,6 +308,7 @@ def test_a_launch_in_reverse_order_that_never_ends_is_given_up() -> None:
     assert {finding.error for finding in findings_of(waits, 1, 2, np.zeros(1), np.zeros(1), by=True)} == {RaceError}
 
 
+@pytest.mark.whole
 def test_threads_that_share_a_state_of_random_numbers_race() -> None:
     def draws(states, out, shared):
         t = cuda.threadIdx.x
