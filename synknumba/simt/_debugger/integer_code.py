@@ -241,6 +241,9 @@ class _Translator:
                 self._jump(last, then, other)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 self._jump(operand, other, then)
+            case ast.Compare(left=left, ops=[first, second], comparators=[middle, right]):
+                parts: list[ast.expr] = [ast.Compare(left, [first], [middle]), ast.Compare(middle, [second], [right])]
+                self._jump(ast.BoolOp(ast.And(), parts), then, other)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 compared = self._builder.icmp_signed(_COMPARISONS[type(op)], self._value(left), self._value(right))
                 self._builder.cbranch(compared, then, other)

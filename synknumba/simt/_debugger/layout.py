@@ -74,6 +74,12 @@ THREAD_WORDS: Final = 56
 
 NEW, READY, WAITING, ENDED, FAILED, RAISED, PAUSED = range(7)
 
+# Kinds of requests that the runtime answers itself: positions in `instrument.KINDS`.
+SYNCTHREADS: Final = 0
+SYNCWARP: Final = 4
+SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR = range(5, 9)
+ALL, ANY, EQ, BALLOT = range(10, 14)
+
 # Words of a region.
 LOW: Final = 0
 HIGH: Final = 1

@@ -297,6 +297,83 @@ def resume(state: int, me: int, entry: int) -> None:
     swapcontext(get(state, SCHEDULER), context)
 
 
+def source(kind: int, lane: int, offset: int) -> int:
+    """Returns the lane that a lane shuffles from, as `shfl.sync` of PTX for whole warps."""
+    if kind == at.SHFL:
+        return offset
+    if kind == at.SHFL_UP:
+        return lane - offset if lane >= offset else lane
+    if kind == at.SHFL_DOWN:
+        return lane + offset if lane + offset < 32 else lane
+    return lane ^ offset
+
+
+def join(warp: int, lanes: int) -> None:
+    """Merges the vector clocks of the lanes that pass a `syncwarp`, as `run` does."""
+    for lane in range(32):
+        latest = 0
+        them = warp
+        for other in range(32):
+            if (lanes >> other) & 1:
+                seen = get(them, SEEN + lane)
+                clock = (get(them, STAMP) >> 16) & 0xFFFF
+                latest = seen if seen > latest else latest
+                latest = clock if other == lane and clock > latest else latest
+            them += 8 * THREAD_WORDS
+        them = warp
+        for other in range(32):
+            if (lanes >> other) & 1:
+                put(them, SEEN + lane, latest)
+            them += 8 * THREAD_WORDS
+    them = warp
+    for other in range(32):
+        if (lanes >> other) & 1 and (get(them, STAMP) >> 16) & 0xFFFF < 0xFFFF:
+            put(them, STAMP, get(them, STAMP) + (1 << 16))
+        them += 8 * THREAD_WORDS
+
+
+def answer(warp: int, count: int) -> int:
+    """Releases a warp whose waiting lanes all ask for one operation that is complete; returns whether it did."""
+    kind = mask = lanes = living = truths = 0
+    me = warp
+    for lane in range(count):
+        status = get(me, STATUS)
+        if status == at.WAITING:
+            if lanes and (get(me, KIND) != kind or get(me, at.MASK) & 0xFFFFFFFF != mask):
+                return 0
+            kind, mask = get(me, KIND), get(me, at.MASK) & 0xFFFFFFFF
+            lanes |= 1 << lane
+            truths |= (get(me, at.OPERANDS) & 1) << lane
+        if status < at.ENDED or status > at.FAILED:
+            living |= 1 << lane
+        me += 8 * THREAD_WORDS
+    is_vote = 1 if kind >= at.ALL else 0
+    is_answered = 1 if at.SYNCWARP <= kind <= at.BALLOT and kind != at.SHFL_XOR + 1 else 0
+    if lanes == 0 or lanes != mask & living or not is_answered:
+        return 0
+    if kind == at.SYNCWARP:
+        join(warp, lanes)
+    vote = truths if kind == at.BALLOT else 1
+    if kind == at.ALL:
+        vote = 1 if truths == lanes else 0
+    elif kind == at.ANY:
+        vote = 1 if truths else 0
+    elif kind == at.EQ:
+        vote = 1 if truths == lanes else 1 if truths == 0 else 0
+    me = warp
+    for lane in range(count):
+        if (lanes >> lane) & 1:
+            put(me, STATUS, at.READY)
+            if is_vote:
+                put(me, at.ANSWERS, vote)
+            elif kind != at.SYNCWARP:
+                other = source(kind, lane, get(me, at.OPERANDS + 1) & 31)
+                other = other if (lanes >> other) & 1 else lane
+                put(me, at.ANSWERS, get(warp + 8 * THREAD_WORDS * other, at.OPERANDS))
+        me += 8 * THREAD_WORDS
+    return 1
+
+
 def advance(entry: int) -> int:
     """Runs blocks until all have ended, or until Python has to look at the threads; `entry` is the coroutine's function."""
     state = check_state()
@@ -319,11 +396,17 @@ def advance(entry: int) -> int:
                 if get(me, STATUS) == at.FAILED and get(state, at.SPINS):
                     return at.HAS_PAUSED
         put(state, NEXT, 0)
+        released = k = 0
+        while k < count:
+            released += answer(threads + 8 * THREAD_WORDS * k, 32 if count - k > 32 else count - k)
+            k += 32
+        if released:
+            continue
         waiting = ended = 0
         place, me = -1, threads
         for _ in range(count):
             if get(me, STATUS) == at.WAITING:
-                place = get(me, PLACE) if get(me, KIND) == 0 and (waiting == 0 or place == get(me, PLACE)) else -1
+                place = get(me, PLACE) if get(me, KIND) == at.SYNCTHREADS and (waiting == 0 or place == get(me, PLACE)) else -1
                 waiting += 1
             elif get(me, STATUS) == at.ENDED:
                 ended += 1
@@ -348,7 +431,7 @@ def pass_barrier(state: int) -> None:
 
 
 _FUNCTIONS: Final[tuple[Callable[..., int | None], ...]] = (
-    report, outside, wait, access, element, count_of, keep, view, begin, resume, pass_barrier, advance,
+    report, outside, wait, access, element, count_of, keep, view, begin, resume, pass_barrier, source, join, answer, advance,
 )  # fmt: skip
 
 

@@ -11,8 +11,11 @@ from numba.cuda.random import init_xoroshiro128p_states_cpu, xoroshiro128p_dtype
 from synknumba import simt
 from synknumba._errors import BoundsError, Finding, KernelCheckError, KernelError, RaceError, UninitializedError
 from synknumba.simt._debugger import check as check_module
-from synknumba.simt._debugger import compiled, runtime
+from synknumba.simt._debugger import compiled, layout, runtime
+from synknumba.simt._debugger.instrument import KINDS
 from synknumba.simt._debugger.run import DebugLaunch
+
+FULL = 0xFFFFFFFF
 
 
 def findings_of(kernel: Any, grid: Any, block: Any, *args: Any, by: bool | None, smem: int = 0) -> tuple[Finding, ...]:
@@ -323,3 +326,42 @@ def test_threads_that_share_a_state_of_random_numbers_race() -> None:
         assert kinds == {(RaceError, "states")}
     (finding,) = findings_of(draws, 1, 5, states, out, False, by=True)
     assert (finding.error, finding.index) == (BoundsError, (4,))
+
+
+def test_warp_operations_of_the_runtime_are_those_of_python() -> None:
+    names = {layout.SYNCTHREADS: "syncthreads", layout.SYNCWARP: "syncwarp", layout.SHFL: "shfl_sync", layout.EQ: "eq_sync"}
+    names |= {layout.SHFL_UP: "shfl_up_sync", layout.SHFL_DOWN: "shfl_down_sync", layout.SHFL_XOR: "shfl_xor_sync"}
+    names |= {layout.ALL: "all_sync", layout.ANY: "any_sync", layout.BALLOT: "ballot_sync"}
+    assert {number: KINDS[number] for number in names} == names
+
+    def asks(out, n):
+        t = cuda.threadIdx.x
+        lane = cuda.laneid
+        if t < n:
+            out[t, 0] = cuda.shfl_sync(FULL, t * 1.5, 40 - lane)
+            out[t, 1] = cuda.shfl_up_sync(FULL, t, 3)
+            out[t, 2] = cuda.shfl_down_sync(FULL, float32(t), lane % 5)
+            out[t, 3] = cuda.shfl_xor_sync(FULL, -t, 9)
+            out[t, 4] = cuda.ballot_sync(FULL, lane % 3 == 1)
+            out[t, 5] = cuda.all_sync(FULL, t < 40) + 2 * cuda.any_sync(FULL, t > 40) + 4 * cuda.eq_sync(FULL, t < 40)
+            if lane < 16:
+                out[t, 6] = cuda.shfl_down_sync(0xFFFF, t, 8)
+            else:
+                out[t, 6] = cuda.shfl_up_sync(0xFFFF0000, t, 8)
+
+    assert both(asks, 1, 50, np.zeros((50, 7)), 45) == ()
+
+
+def test_syncwarp_orders_in_the_runtime_as_in_python() -> None:
+    def relays(out, in_halves):
+        s = cuda.shared.array(64, float64)
+        t = cuda.threadIdx.x
+        for k in range(3):
+            s[t] = t + k
+            cuda.syncwarp(FULL if not in_halves else 0xFFFF if t % 32 < 16 else 0xFFFF0000)
+            out[t] = s[t ^ 1] + s[t ^ 17]
+            cuda.syncwarp()
+
+    assert both(relays, 1, 64, np.zeros(64), False) == ()
+    findings = both(relays, 1, 64, np.zeros(64), True)
+    assert {finding.error for finding in findings} == {RaceError}
