@@ -18,6 +18,7 @@ from synknumba._types import as_flag
 from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.cuda_extensions import EXTENSIONS
 from synknumba.simt._emit.device_functions import Options
+from synknumba.simt._emit.emit import has_many_threads
 from synknumba.simt._emit.error_location import WHERE_TYPE, located
 from synknumba.simt._emit.storage import MAX_BLOCK
 from synknumba.simt._frontend.array_protocols import as_arrays
@@ -145,6 +146,7 @@ class Kernel:
         self.device = device
         self.specializations: dict[Signature, Kernel] = {}
         self._entries: dict[tuple[Signature, Dim3 | None], _Entry] = {}
+        self._fits_all: dict[tuple[Signature, bool], _Entry] = {}
         self._by_class: dict[tuple[Any, ...], _Entry] = {}
         self._natives: dict[_Entry, tuple[Signature, CompileResult]] = {}
         self._best: dict[Signature, Signature] = {}
@@ -394,6 +396,9 @@ class Kernel:
         return self._compiled(tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True)), block)
 
     def _compiled(self, kinds: Signature, block: Dim3 | None = None) -> _Entry:
+        many = block is not None and has_many_threads(block)
+        if block is not None and (kinds, block) not in self._entries and (kinds, many) in self._fits_all:
+            self._entries[kinds, block] = self._fits_all[kinds, many]
         if (kinds, block) not in self._entries and sum(known == kinds for known, _ in self._entries) >= MAX_BLOCKS:
             block = None
         if (kinds, block) not in self._entries:
@@ -407,6 +412,8 @@ class Kernel:
             if not self._options.debug:
                 self._natives[entry] = kinds, compiled.result
             self._entries[kinds, block] = entry
+            if compiled.fits_all:
+                self._fits_all[kinds, many] = entry
             self._texts.pop(kinds, None)
             self._texts[kinds] = compiled.text  # last in order, for `source`
         return self._entries[kinds, block]
@@ -456,9 +463,9 @@ class Kernel:
         bfloat16.prepare()
         if float16.is_represented():
             float16.register()
-        dispatcher, text = self._program.compile(argtypes, block)
+        launch = self._program.compile(argtypes, block)
         where = (WHERE_TYPE,) if self._options.debug else ()
-        return compile_launch(dispatcher, text, (*[types.int64] * 7, *argtypes.values(), *where), key)
+        return compile_launch(launch, (*[types.int64] * 7, *argtypes.values(), *where), key)
 
     def _need_float16(self) -> None:
         """Prepares Numba for float16; raises KernelError on a processor that cannot convert it."""

@@ -22,7 +22,7 @@ from synknumba.simt._analysis.types import VariableTypes, infer_types, unified_t
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import with_own_names
 from synknumba.simt._emit.device_functions import Options, define_function, with_devices
-from synknumba.simt._emit.emit import ACTIVE, BlockCode, emit_blocks
+from synknumba.simt._emit.emit import ACTIVE, MIN_THREADS, BlockCode, emit_blocks, has_many_threads
 from synknumba.simt._emit.error_location import WHERE, note_places
 from synknumba.simt._emit.masks import Divergence
 from synknumba.simt._emit.region import MASK, Block, Style
@@ -43,10 +43,11 @@ from synknumba.simt._frontend.syntax import (
 )
 from synknumba.simt._frontend.thread_code import DeviceFunction, ThreadCode
 from synknumba.simt._library.intrinsics import no_result
-from synknumba.simt._library.operations import BLOCK_SIZE, LINEAR, SIZES, STATE
+from synknumba.simt._library.operations import AXES, BLOCK_SIZE, LINEAR, SIZES, STATE
 from synknumba.simt._library.runtime import HELPERS
 from synknumba.simt._library.slots import is_number, no_value_of
 from synknumba.simt._library.typing_stubs import STAND_INS
+from synknumba.simt._machine.codegen import Launch, make_device
 
 TypeMap = Mapping[str, types.Type]
 
@@ -93,6 +94,7 @@ class KernelProgram:
         self.body: list[ast.stmt] = with_own_names([*copies, *self.code.body], self.code.local_arrays)
         self.is_cooperative = waits_for(self.body, "grid")
         self.names_grid = self.code.names_grid
+        self._bodies: dict[Any, tuple[Any, list[ast.stmt]]] = {}
 
     @functools.cached_property
     def namespace(self) -> dict[str, Any]:
@@ -181,6 +183,10 @@ class KernelProgram:
 
     def launch_body(self, argtypes: TypeMap, block: Block | None = None) -> list[ast.stmt]:
         """Returns the body of the launch function, specialised to a block size if one is given."""
+        return self._launch(argtypes, block)[0]
+
+    def _launch(self, argtypes: TypeMap, block: Block | None) -> tuple[list[ast.stmt], bool]:
+        """Returns the body of the launch function, and whether the size of the block need not be known in it."""
         code, variable_types = self.emit(argtypes, block)
         kinds = self._slot_types(code, variable_types) if argtypes else dict.fromkeys(code.varying_slots)
         if not self.code.needs_block and not all(kind is None or is_number(kind) for kind in kinds.values()):
@@ -202,7 +208,8 @@ class KernelProgram:
         if code.uses_active:
             storage.flags(ACTIVE)
         body = with_views_once([*self._undefined(code, variable_types), *storage.reserve, *code.body], argtypes)
-        return [*(code.team.sizes(tree) if read_names(body) & {THREADS, BLOCKS} else []), *body, *storage.release]
+        sizes = code.team.sizes(tree) if read_names(body) & {THREADS, BLOCKS} else []
+        return [*sizes, *body, *storage.release], len(code.flat) == len(AXES)
 
     def _slot_types(self, code: BlockCode, variable_types: VariableTypes) -> dict[str, types.Type | None]:
         kinds = {name: variable_types.of(name) for name in code.varying_slots if name not in self.code.local_arrays}
@@ -249,20 +256,41 @@ class KernelProgram:
         """Makes a Python function of statements, with the kernel's globals by default."""
         return define_function(name, params, body, self.namespace if namespace is None else namespace, self.code.source)
 
-    def compile(self, argtypes: TypeMap, block: Block | None = None) -> tuple[Any, str]:
+    def compile(self, argtypes: TypeMap, block: Block | None = None) -> Launch:
         """Generates the launch function, for one block size or any.
 
-        Returns:
-            Numba's dispatcher, not compiled yet; the source text.
+        For one block size it calls a function that holds the body of the launch with constants, and LLVM puts the body in the
+        place of the call. Block sizes for which the same code is emitted share that function, so that the kernel is emitted,
+        typed and lowered for the first of them alone.
         """
-        body = self.launch_body(argtypes, block)
-        if self.options.debug:
-            body = note_places(body)
-        if block is not None:
-            sizes = zip(BLOCK_SIZE.values(), block, strict=True)
-            body = statements("\n".join(f"{name} = {size}" for name, size in sizes), self.code.source.tree) + body
-        function = self.define(self.code.source.tree.name, self._launch_params, body)
-        return self.options.njit(function), self.text(body)
+        name, debug = self.code.source.tree.name, self.options.debug
+        key = (*argtypes.values(), block and self._alike(block))
+        if key not in self._bodies or debug:
+            body, fits_all = self._launch(argtypes, block)
+            if debug:
+                body = [*_constants(block, self.code.source.tree), *note_places(body)]
+            if block is None or debug or fits_all:
+                return Launch(
+                    self.options.njit(self.define(name, self._launch_params, body)), self.text(body), fits_all=fits_all
+                )
+            same = (*argtypes.values(), self.text(body))  # a shared array as long as the block may not have mattered
+            if same not in self._bodies:
+                function = self.define(f"{name}_body", self._launch_params, body)
+                self._bodies[same] = make_device(self.options.njit(function, forceinline=True)), body
+            self._bodies[key] = self._bodies[same]
+        dispatcher, body = self._bodies[key]
+        constants = _constants(block, self.code.source.tree)
+        sizes = [f"_k_int64({size})" if size in BLOCK_SIZE.values() else size for size in self._launch_params]
+        called = statements(f"_k_body({', '.join(sizes)})", self.code.source.tree)
+        namespace = {**self.namespace, "_k_body": dispatcher, "_k_int64": types.int64}
+        function = self.define(name, self._launch_params, [*constants, *called], namespace)
+        return Launch(self.options.njit(function), self.text([*constants, *body]), dispatcher)
+
+    def _alike(self, block: Block) -> tuple[object, ...]:
+        """Returns what the emitted code depends on of a block size; equal for blocks for which the same code is emitted."""
+        matching = {size for array in self.code.shared_arrays.values() if not array.is_dynamic for size in array.shape}
+        sizes = (size if size == 1 or size in matching else size >= MIN_THREADS for size in block)
+        return *map(repr, sizes), has_many_threads(block)
 
     @property
     def _launch_params(self) -> list[str]:
@@ -303,6 +331,12 @@ def with_views_once(body: list[ast.stmt], argtypes: TypeMap) -> list[ast.stmt]:
     body = [views.visit(statement) for statement in body]
     text = "\n".join(f"{name} = {value}" for name, value in views.made.items())
     return [*statements(text, body[0]), *body] if text else body
+
+
+def _constants(block: Block | None, at: ast.AST) -> list[ast.stmt]:
+    """Returns statements that make the sizes of the block known; none if it is None."""
+    sizes = zip(BLOCK_SIZE.values(), block, strict=True) if block else ()
+    return statements("\n".join(f"{name} = {size}" for name, size in sizes), at)
 
 
 def split_shapes(body: list[ast.stmt], argtypes: TypeMap) -> list[ast.stmt]:

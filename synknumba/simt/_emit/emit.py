@@ -26,7 +26,7 @@ from synknumba.simt._analysis.team import BLOCKS, THREADS, Team
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._emit.exits import RUNNING, around, has_exit
 from synknumba.simt._emit.masks import Divergence, masked_if, masked_loop
-from synknumba.simt._emit.region import MASK, Active, Regions, Style
+from synknumba.simt._emit.region import MASK, Active, Block, Regions, Style
 from synknumba.simt._emit.storage import escaping
 from synknumba.simt._frontend.sync import CollectiveStatement, barrier_kind, collective_of, synchronises
 from synknumba.simt._frontend.syntax import (
@@ -52,6 +52,11 @@ ACTIVE = "_k_active"
 # Threads of a block along an axis. The interchange around a grid-stride loop made a heat step at 1024² take a tenth of the time
 # with 128 threads, half with 16, and 1.2 to 1.7 times as long with 8: the loops over few threads cost more than they save.
 MIN_THREADS = 16
+
+
+def has_many_threads(block: Block) -> bool:
+    """Returns whether a block has enough threads for loops over them."""
+    return math.prod(block) >= MIN_THREADS
 
 
 def collect(collective: CollectiveStatement, regions: Regions, active: Active, at: ast.stmt) -> list[ast.stmt]:
@@ -121,6 +126,7 @@ class BlockCode:
         uses_mask: whether the code uses the array of masks.
         uses_active: whether the code uses the array of threads that take part in a collective.
         team: the threads that run in step.
+        flat: the axes that run as one block, in code that does not depend on the size of blocks along them.
     """
 
     body: list[ast.stmt]
@@ -131,6 +137,7 @@ class BlockCode:
     uses_mask: bool
     uses_active: bool
     team: Team
+    flat: frozenset[str]
 
 
 def emit_blocks(analysis: Analysis, local_arrays: set[str], divergence: Divergence, style: Style) -> BlockCode:
@@ -151,7 +158,8 @@ def emit_blocks(analysis: Analysis, local_arrays: set[str], divergence: Divergen
             varying = tuple(sorted(slots & analysis.varying))
             undefined = tuple(sorted(regions.undefined - analysis.varying))
             padded, swapped = frozenset(regions.padded), frozenset(emitter.swapped)
-            return BlockCode(body, varying, padded, swapped, undefined, regions.uses_mask, regions.uses_active, regions.team)
+            uses = regions.uses_mask, regions.uses_active
+            return BlockCode(body, varying, padded, swapped, undefined, *uses, regions.team, style.flat)
         slots = regions.slots
 
 
@@ -175,7 +183,7 @@ class _Emitter:
         threads = dict(zip(AXES, style.block or (), strict=False))
         self._wide = {axis for axis in AXES if axis in style.flat or threads.get(axis, MIN_THREADS) >= MIN_THREADS}
         # Whether loops that all threads run alike are interchanged: not where one thread's suit vector instructions better.
-        many = style.block is None or math.prod(style.block) >= MIN_THREADS
+        many = style.block is None or has_many_threads(style.block)
         self._turns_uniform = many and not VARYING_STATE.isdisjoint(read_names([*analysis.body, *analysis.recomputed.values()]))
         self._synchronised = synchronises(analysis.body)
         self._count = 0

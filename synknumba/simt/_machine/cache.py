@@ -148,9 +148,9 @@ def _keep(store: KernelStore, key: str, compiled: Compiled) -> str | None:
         return problem
     try:
         parts = compiled.result._replace(type_annotation="")._reduce()  # noqa: SLF001  # Numba's own cache does the same
-        if any(environment.consts for environment in parts[-1] if environment is not compiled.result.environment):
+        if any(environment.consts for environment in parts[-1] if environment not in compiled.environments):
             return "a function that it calls keeps Python objects"
-        payload = dumps((compiled.text, parts))
+        payload = dumps((compiled.text, compiled.fits_all, parts))
     except Exception as error:  # noqa: BLE001  # pickling may raise anything; the kernel runs regardless
         return f"it cannot be pickled ({type(error).__name__}: {error})"
     return None if store.write(key, payload) else f"{store.path} cannot be written to"
@@ -159,8 +159,8 @@ def _keep(store: KernelStore, key: str, compiled: Compiled) -> str | None:
 def _unpacked(payload: bytes) -> Compiled | None:
     link_runtime()
     try:
-        text, parts = pickle.loads(payload)  # noqa: S301  # the store reads files of this user only
+        text, fits_all, parts = pickle.loads(payload)  # noqa: S301  # the store reads files of this user only
         result = CompileResult._rebuild(cpu_target.target_context, *parts)  # noqa: SLF001
     except Exception:  # noqa: BLE001  # incompatible entry, e.g. of a removed class: recompile
         return None
-    return Compiled(result.entry_point, text, result)
+    return Compiled(result.entry_point, text, result, fits_all)

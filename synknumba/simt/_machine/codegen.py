@@ -86,16 +86,40 @@ _UNRESOLVED = ".numba.unresolved$"
 _ENVIRONMENT = "_ZN08NumbaEnv"
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch function that is not compiled yet.
+
+    Attributes:
+        dispatcher: Numba's dispatcher.
+        text: its source, with the body in place of the call.
+        body: the dispatcher of the body, which several launch functions share; None if the launch function holds it.
+        fits_all: whether the code serves all blocks that have many threads, or few, as the one that it is made for.
+    """
+
+    dispatcher: Any
+    text: str
+    body: Any = None
+    fits_all: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A compiled launch function, its Python source, and Numba's result.
+    """A compiled launch function.
 
-    `entry` takes the sizes of grid and block, the bytes of dynamic shared memory, then the kernel's arguments.
+    Attributes:
+        entry: takes the sizes of grid and block, the bytes of dynamic shared memory, then the kernel's arguments.
+        text: its Python source.
+        result: Numba's result.
+        fits_all: as of the launch function.
+        environments: the environments whose names no other kernel's functions have.
     """
 
     entry: Any
     text: str
     result: CompileResult
+    fits_all: bool = False
+    environments: tuple[Any, ...] = ()
 
 
 @final
@@ -195,13 +219,18 @@ def make_device(dispatcher: Any) -> Any:
     return dispatcher
 
 
-def compile_launch(dispatcher: Any, text: str, argtypes: tuple[types.Type, ...], key: str) -> Compiled:
-    """Compiles the dispatcher of a launch function; `key`, the kernel's in the cache or "", makes its symbols unique."""
-    if key:
-        function = dispatcher.py_func
-        function.__qualname__ = f"{function.__qualname__}_{key[:16]}"
-    dispatcher.targetoptions["no_cfunc_wrapper"] = True  # the C wrapper is for calls through a C pointer, which do not occur
-    dispatcher._compiler.pipeline_class = _KernelCompiler  # noqa: SLF001
-    dispatcher.compile(argtypes)
-    result = dispatcher.overloads[argtypes]
-    return Compiled(result.entry_point, text, result)
+def compile_launch(launch: Launch, argtypes: tuple[types.Type, ...], key: str) -> Compiled:
+    """Compiles a launch function; `key`, the kernel's in the cache or "", makes its symbols unique."""
+    environments = []
+    for dispatcher in filter(None, (launch.body, launch.dispatcher)):
+        if dispatcher is launch.dispatcher:
+            dispatcher.targetoptions["no_cfunc_wrapper"] = True  # for calls through a C pointer, which do not occur
+            dispatcher._compiler.pipeline_class = _KernelCompiler  # noqa: SLF001
+        if argtypes not in dispatcher.overloads:
+            if key:
+                function = dispatcher.py_func
+                function.__qualname__ = f"{function.__qualname__}_{key[:16]}"
+            dispatcher.compile(argtypes)
+        environments.append(dispatcher.overloads[argtypes].environment)
+    result = launch.dispatcher.overloads[argtypes]
+    return Compiled(result.entry_point, launch.text, result, launch.fits_all, tuple(environments))

@@ -90,8 +90,8 @@ def multiplications(kernel, *args):
     """Of vectors, in the machine code for a block of 256."""
     kinds = tuple(typeof(arg) for arg in args)
     program = kernel._program
-    dispatcher, text = program.compile(dict(zip(program.params, kinds, strict=True)), (256, 1, 1))
-    compiled = compile_launch(dispatcher, text, (*[typeof(0)] * 7, *kinds), "")
+    launch = program.compile(dict(zip(program.params, kinds, strict=True)), (256, 1, 1))
+    compiled = compile_launch(launch, (*[typeof(0)] * 7, *kinds), "")
     return compiled.result.library.get_asm_str().count("pmuludq")
 
 
