@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -14,7 +15,7 @@ from synknumba.simt._analysis.team import LINEAR_TEXT
 from synknumba.simt._analysis.uniformity import NONNEG
 from synknumba.simt._frontend.cuda_overloads import OverloadedFunction
 from synknumba.simt._frontend.source import Source
-from synknumba.simt._frontend.syntax import place, read_names, statements
+from synknumba.simt._frontend.syntax import place, read_names, statements, walk
 from synknumba.simt._frontend.thread_code import DeviceFunction, ThreadCode
 from synknumba.simt._library.operations import LINEAR, STATE
 from synknumba.simt._library.runtime import HELPERS
@@ -52,17 +53,18 @@ class Options:
 
 def with_devices(code: ThreadCode, options: Options) -> dict[str, Any]:
     """Returns the namespace of a function, with its device functions replaced by Numba dispatchers."""
-    return {name: _compiled(value, options, code) for name, value in code.namespace.items()}
+    uses = Counter(node.id for node in walk(code.body) if isinstance(node, ast.Name))
+    return {name: _compiled(value, options, code, inline=uses[name] <= MAX_INLINED) for name, value in code.namespace.items()}
 
 
-def _compiled(value: Any, options: Options, code: ThreadCode) -> Any:
+def _compiled(value: Any, options: Options, code: ThreadCode, *, inline: bool) -> Any:
     """Returns the dispatcher of a device function, those of a tuple of them, or any other value as it is."""
     if isinstance(value, tuple) and any(isinstance(part, DeviceFunction) for part in value):
         for part in value:
             if isinstance(part, DeviceFunction) and part.code is not None and (part.code.uses_state or part.code.needs_block):
                 construct = f"{part.name}(), which asks for its thread or waits, in a tuple of functions"
                 raise code.source.refusal(code.source.tree, construct, "call it by its name")
-        return tuple(_compiled(part, options, code) for part in value)
+        return tuple(_compiled(part, options, code, inline=inline) for part in value)
     if isinstance(value, OverloadedFunction):
         from synknumba.simt._emit.overloads import stand_in  # which compiles functions as this module does
 
@@ -71,21 +73,25 @@ def _compiled(value: Any, options: Options, code: ThreadCode) -> Any:
         from synknumba.simt._emit.cuda_extensions import is_intrinsic, of_the_cpu
 
         return of_the_cpu(value) if is_intrinsic(value) else value
-    return _compile_device(value, options) if isinstance(value, DeviceFunction) else value
+    return _compile_device(value, options, inline=inline) if isinstance(value, DeviceFunction) else value
 
+
+# Calls of a device function by one function up to which all of them are inlined; beyond, LLVM decides. Deposition of currents
+# has 96 of each of two, which took LLVM a second to inline and simplify, and runs as fast without.
+MAX_INLINED = 16
 
 # Many kernels may share a device function, and compiling one takes 0.05 to 0.2 s.
 _compiled_devices: WeakKeyDictionary[FunctionType, dict[Any, Any]] = WeakKeyDictionary()
 
 
-def _compile_device(device: DeviceFunction, options: Options) -> Any:
+def _compile_device(device: DeviceFunction, options: Options, *, inline: bool) -> Any:
     compiled = _compiled_devices.setdefault(device.function, {})
-    key = options, device.variant
+    key = options, device.variant, inline
     if key not in compiled:
         code = cast(ThreadCode, device.code)  # set: the whole kernel has been translated by now
         params = [*(STATE if code.uses_state else ()), *code.params]
         function = generated_function(device.name, code, params, rest=device.takes_rest)
-        dispatcher = options.njit(function, forceinline=not device.is_recursive)
+        dispatcher = options.njit(function, forceinline=inline and not device.is_recursive)
         # A recursive function is called through an address, so that it needs machine code of its own.
         compiled[key] = dispatcher if device.is_recursive else make_device(dispatcher)
         function.__globals__.update(with_devices(code, options))  # last, as a recursive function finds itself
