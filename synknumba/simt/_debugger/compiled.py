@@ -44,7 +44,7 @@ from synknumba.simt._frontend.thread_code import ThreadCode
 from synknumba.simt._library.operations import LINEAR, STATE
 from synknumba.simt._library.runtime import HELPERS
 from synknumba.simt._machine.cache import KernelCache
-from synknumba.simt._machine.codegen import Compiled, compile_launch
+from synknumba.simt._machine.codegen import Compiled, Launch, compile_launch
 
 # Bytes of a thread's stack. Local arrays are elsewhere, and pages that are not used take no memory.
 STACK: Final = 256 << 10
@@ -116,7 +116,7 @@ class CheckedProgram:
         given = "".join(f"{name}, " for name in self.params)
         body = statements(f"return _k_check_run(_k_check_thread, ({given}))", source.tree)
         launch = define_function(f"check_{source.tree.name}", self.params, body, namespace, source)
-        return compile_launch(self.options.njit(launch), "", kinds, key)
+        return compile_launch(Launch(self.options.njit(launch), ""), kinds, key)
 
 
 OPTIONS: Final = Options(checked=True)
