@@ -43,8 +43,8 @@ from synknumba.simt._frontend.syntax import load, one_or_tuple, place, statement
 from synknumba.simt._frontend.thread_code import ThreadCode
 from synknumba.simt._library.operations import LINEAR, STATE
 from synknumba.simt._library.runtime import HELPERS
+from synknumba.simt._machine import codegen
 from synknumba.simt._machine.cache import KernelCache
-from synknumba.simt._machine.codegen import Compiled, Launch, compile_launch
 
 # Bytes of a thread's stack. Local arrays are elsewhere, and pages that are not used take no memory.
 STACK: Final = 256 << 10
@@ -100,7 +100,7 @@ class CheckedProgram:
             self.entries[kinds] = self._cache.get(kinds, lambda key: self._build(kinds, key)).entry
         return self.entries[kinds]
 
-    def _build(self, kinds: tuple[types.Type, ...], key: str) -> Compiled:
+    def _build(self, kinds: tuple[types.Type, ...], key: str) -> codegen.Compiled:
         source = self.code.source
         self._cache.translating()
         namespace = {**with_devices(self.code, self.options), **HELPERS}
@@ -116,7 +116,7 @@ class CheckedProgram:
         given = "".join(f"{name}, " for name in self.params)
         body = statements(f"return _k_check_run(_k_check_thread, ({given}))", source.tree)
         launch = define_function(f"check_{source.tree.name}", self.params, body, namespace, source)
-        return compile_launch(Launch(self.options.njit(launch), ""), kinds, key)
+        return codegen.compile_launch(codegen.Launch(self.options.njit(launch), ""), kinds, key)
 
 
 OPTIONS: Final = Options(checked=True)
