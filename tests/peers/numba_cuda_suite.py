@@ -16,6 +16,7 @@ import inspect
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -135,7 +136,7 @@ def _verdict(error: BaseException | None) -> tuple[str, str]:
     while cause is not None and cause not in seen:
         seen.append(cause)
         if isinstance(cause, KernelError):
-            return "refused", str(cause).splitlines()[0]
+            return "refused", re.sub(r"/\S*/site-packages/", "", str(cause).splitlines()[0])
         cause = cause.__cause__ or cause.__context__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return "failed", f"{type(error).__name__}: {' | '.join(lines[:4])}"[:400]
