@@ -1,4 +1,4 @@
-"""The NCCL transport between GPUs, by CuPy's bindings; no other module uses these.
+"""The NCCL transport between GPUs, by the bindings of `_host/nccl_bindings.py`; no other module uses these.
 
     exchange ──plan──> rounds ──merge──> step: group, local work, group, local work, …
 
@@ -28,18 +28,17 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import cupy
 import numpy as np
-from cupy.cuda import nccl, runtime
+from cupy.cuda import runtime
 
 from synknumba._comm.base import Communicator, Exchange, Step, stay_on_this_machine
 from synknumba._comm.gpu_mail import GpuMail, open_mail
 from synknumba._comm.letters import MOST_LETTERS, fit, letters_of
-from synknumba._host.gpu_packages import install_nccl
+from synknumba._host import nccl_bindings
+from synknumba._host.nccl_bindings import DTYPES, OPS, Function, NcclBindings, as_nccl_error
 from synknumba._types import Array, CollectiveOp
 
 _Call: TypeAlias = Callable[[], object]
 _Part: TypeAlias = tuple[int, int]  # start, stop
-
-_NATIVE = {"int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"}
 
 _STAGING_BYTES = 64 << 20  # per step, for other ranks' pieces; a quarter of it made 256 MiB a fifth slower on four H200
 _WHOLE_BYTES = 256 << 10  # up to this size one round with whole arrays is faster than two rounds with parts
@@ -102,26 +101,31 @@ _NOTHING = _Round([], [])
 
 def available() -> str | None:
     """Why NCCL cannot be used, in one line; None if it can."""
-    if not nccl.available:
-        return f"CuPy finds no library libnccl.so.2; {install_nccl()}"
-    return None
+    found = nccl_bindings.find()
+    return found.problem if found.bindings is None else None
 
 
 def make_unique_id() -> bytes:
     """Returns the id that the ranks of one communicator share. It starts a thread: called in rank 0 only, after the fork."""
     stay_on_this_machine()
-    return nccl.get_unique_id()
+    return _bindings().make_unique_id()
 
 
-def _connect(world_size: int, rank: int, unique_id: bytes) -> Any:
-    """Returns CuPy's communicator of the current device. Called by all ranks; each waits for all others.
+def _bindings() -> NcclBindings:
+    found = nccl_bindings.find()
+    assert found.bindings is not None, found.problem  # `available` was asked before
+    return found.bindings
+
+
+def _connect(bindings: NcclBindings, world_size: int, rank: int, unique_id: bytes) -> Any:
+    """Returns the communicator of the current device. Called by all ranks; each waits for all others.
 
     It is never destroyed: `ncclCommDestroy` and `ncclCommAbort` may wait for ever for a peer that has died, or for a captured
     graph. The end of the process frees it. CuPy destroys a communicator with its last reference, hence an extra reference that
     Python does not count.
     """
     stay_on_this_machine()
-    communicator = nccl.NcclCommunicator(world_size, unique_id, rank)
+    communicator = bindings.connect(world_size, unique_id, rank)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(communicator))
     return communicator
 
@@ -138,7 +142,9 @@ class NcclCommunicator(Communicator):
 
     def __init__(self, world_size: int, rank: int, unique_id: bytes, stream: Any) -> None:
         self._world_size, self._rank, self._stream = world_size, rank, stream
-        self._nccl: Any = _connect(world_size, rank, unique_id) if world_size > 1 else None
+        self._bindings = _bindings() if world_size > 1 else None
+        self._errors = () if self._bindings is None else (self._bindings.error,)
+        self._nccl: Any = None if self._bindings is None else _connect(self._bindings, world_size, rank, unique_id)
         self.mail: GpuMail | None = None if world_size == 1 else open_mail(rank, world_size, self._gathered, stream)
 
     def broadcast(self, exchanges: Sequence[Exchange], root: int) -> Step:
@@ -158,12 +164,12 @@ class NcclCommunicator(Communicator):
 
     def all_reduce(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> Step:
         if self._goes_by_mail(exchanges, op):
-            return partial(_run, self._mailed(exchanges, op), tuple(exchanges))
+            return partial(self._run, self._mailed(exchanges, op), tuple(exchanges))
 
         def plan(exchange: Exchange) -> list[_Round]:
             if _wire_dtype(exchange.dtype, op) is None:
                 return self._combine_everywhere(exchange, op, _STAGING_BYTES // len(exchanges))
-            return self._reduce_whole(exchange, op, self._nccl.allReduce, exchange.source_counts)
+            return self._reduce_whole(exchange, op, "all_reduce", exchange.source_counts)
 
         return self._step(exchanges, plan)
 
@@ -174,7 +180,7 @@ class NcclCommunicator(Communicator):
                 return self._combine(exchange, op, parts, _STAGING_BYTES // len(exchanges))
             if len(set(exchange.target_counts)) > 1:
                 return self._reduce_parts(exchange, op, parts)
-            return self._reduce_whole(exchange, op, self._nccl.reduceScatter, exchange.target_counts)
+            return self._reduce_whole(exchange, op, "reduce_scatter", exchange.target_counts)
 
         return self._step(exchanges, plan)
 
@@ -182,10 +188,10 @@ class NcclCommunicator(Communicator):
         viewed = [_viewed(exchange, np.uint8) for exchange in exchanges]
         copies = [exchange.copies for exchange in viewed]
         if self.mail is None or not fit(copies, self._world_size):
-            return partial(_run, list(_merged(map(self._exchange, viewed))), tuple(exchanges))
+            return partial(self._run, list(self._merged(map(self._exchange, viewed))), tuple(exchanges))
         letters = letters_of(self._rank, self._world_size, copies, [self._addresses(exchange) for exchange in viewed])
         here = [call for exchange in viewed for call in self._copies_here(exchange)]
-        return partial(_run, [*here, *self.mail.exchange(letters)], tuple(exchanges))
+        return partial(self._run, [*here, *self.mail.exchange(letters)], tuple(exchanges))
 
     def close(self) -> None:
         self._nccl = None  # drops this end's reference only; see _connect
@@ -194,8 +200,33 @@ class NcclCommunicator(Communicator):
         if self._world_size == 1:
             calls = [call for exchange in exchanges for call in self._copy(exchange)]
         else:
-            calls = list(_merged(plan(exchange) for exchange in exchanges))
-        return partial(_run, calls, tuple(exchanges))
+            calls = list(self._merged(plan(exchange) for exchange in exchanges))
+        return partial(self._run, calls, tuple(exchanges))
+
+    def _run(self, calls: Sequence[_Call], exchanges: Sequence[Exchange]) -> None:
+        """Runs a step; `exchanges` keeps the arrays alive whose addresses its calls use."""
+        try:
+            for call in calls:
+                call()
+        except self._errors as error:
+            raise as_nccl_error(error) from error
+
+    def _merged(self, plans: Iterable[list[_Round]]) -> Iterator[_Call]:
+        """Yields the calls of all exchanges' rounds, with one NCCL call or group per round."""
+        for rounds in zip_longest(*plans, fillvalue=_NOTHING):
+            exchange = [call for one in rounds for call in one.exchange]
+            if len(exchange) == 1:
+                yield exchange[0]
+            elif exchange:
+                assert self._bindings is not None  # one rank only copies
+                yield partial(_group, self._bindings, exchange)
+            for one in rounds:
+                yield from one.after
+
+    def _call(self, function: Function, *args: int) -> _Call:
+        """Returns the call of a function of NCCL, on this rank's communicator and stream."""
+        assert self._bindings is not None  # one rank only copies
+        return self._bindings.bind(self._nccl, function, self._stream.ptr, *args)
 
     def _copy(self, exchange: Exchange) -> list[_Call]:
         """Returns the copy that a collective of one rank amounts to."""
@@ -208,7 +239,7 @@ class NcclCommunicator(Communicator):
     def _broadcast(self, exchange: Exchange, root: int) -> list[_Round]:
         count = exchange.source_counts[root]
         source, target = self._addresses(exchange)
-        call = partial(self._nccl.broadcast, source, target, count, nccl.NCCL_UINT8, root, self._stream.ptr)
+        call = self._call("broadcast", source, target, count, DTYPES["uint8"], root)
         return [_Round([call], [])] if count else []
 
     def _all_gather(self, exchange: Exchange) -> list[_Round]:
@@ -221,7 +252,7 @@ class NcclCommunicator(Communicator):
             calls = [self._send(source, counts[self._rank], rank) for rank in peers if counts[self._rank]]
             calls += [self._receive(target + parts[rank][0], counts[rank], rank) for rank in peers if counts[rank]]
         else:
-            calls = [partial(self._nccl.allGather, source, target, counts[0], nccl.NCCL_UINT8, self._stream.ptr)]
+            calls = [self._call("all_gather", source, target, counts[0], DTYPES["uint8"])]
         return [_Round(calls, [])] if sum(counts) else []
 
     def _exchange(self, exchange: Exchange) -> list[_Round]:
@@ -269,15 +300,15 @@ class NcclCommunicator(Communicator):
         """Returns the uint8 arrays of all ranks, as lines."""
         with self._stream:
             given, got = cupy.asarray(own), cupy.empty((self._world_size, len(own)), np.uint8)
-            self._nccl.allGather(given.data.ptr, got.data.ptr, len(own), nccl.NCCL_UINT8, self._stream.ptr)
+            self._run([self._call("all_gather", given.data.ptr, got.data.ptr, len(own), DTYPES["uint8"])], ())
             return cupy.asnumpy(got)
 
-    def _reduce_whole(self, exchange: Exchange, op: CollectiveOp, function: Any, counts: Sequence[int]) -> list[_Round]:
-        """Reduces with one call of `allReduce` or `reduceScatter`; counts are in elements of the exchange."""
+    def _reduce_whole(self, exchange: Exchange, op: CollectiveOp, function: Function, counts: Sequence[int]) -> list[_Round]:
+        """Reduces with one call of "all_reduce" or "reduce_scatter"; counts are in elements of the exchange."""
         wire = _wire_dtype(exchange.dtype, op)
         count = counts[self._rank] * (np.dtype(exchange.dtype).itemsize // wire.itemsize)
         exchange = _viewed(exchange, wire)
-        call = partial(function, *self._addresses(exchange), count, *_codes(wire, op), self._stream.ptr)
+        call = self._call(function, *self._addresses(exchange), count, *_codes(wire, op))
         return [_Round([call], self._average(exchange, op))] if count else []
 
     def _reduce_parts(self, exchange: Exchange, op: CollectiveOp, parts: Sequence[_Part]) -> list[_Round]:
@@ -286,12 +317,12 @@ class NcclCommunicator(Communicator):
         scale = np.dtype(exchange.dtype).itemsize // wire.itemsize
         exchange = _viewed(exchange, wire)
         source, target = self._addresses(exchange)
-        codes, stream = _codes(wire, op), self._stream.ptr
+        codes = _codes(wire, op)
         calls: list[_Call] = []
         for rank, (start, stop) in enumerate(parts):
             count, here = (stop - start) * scale, source + start * scale * wire.itemsize
             if count:  # NCCL ignores the target on ranks other than the root
-                calls.append(partial(self._nccl.reduce, here, target if rank == self._rank else 0, count, *codes, rank, stream))
+                calls.append(self._call("reduce", here, target if rank == self._rank else 0, count, *codes, rank))
         mine_start, mine_stop = parts[self._rank]
         return [_Round(calls, self._average(exchange, op) if mine_stop > mine_start else [])] if calls else []
 
@@ -349,10 +380,10 @@ class NcclCommunicator(Communicator):
             kernel(pieces, stride, own_address, self._rank, self._world_size, target)
 
     def _send(self, address: int, nbytes: int, rank: int) -> _Call:
-        return partial(self._nccl.send, address, nbytes, nccl.NCCL_UINT8, rank, self._stream.ptr)
+        return self._call("send", address, nbytes, DTYPES["uint8"], rank)
 
     def _receive(self, address: int, nbytes: int, rank: int) -> _Call:
-        return partial(self._nccl.recv, address, nbytes, nccl.NCCL_UINT8, rank, self._stream.ptr)
+        return self._call("recv", address, nbytes, DTYPES["uint8"], rank)
 
     def _only(self, array: Any) -> tuple[Any, ...]:
         return tuple(array if rank == self._rank else None for rank in range(self._world_size))
@@ -361,29 +392,13 @@ class NcclCommunicator(Communicator):
         return _address(exchange.sources[self._rank]), _address(exchange.targets[self._rank])
 
 
-def _run(calls: Sequence[_Call], exchanges: Sequence[Exchange]) -> None:
-    """Runs a step; `exchanges` keeps the arrays alive whose addresses its calls use."""
-    for call in calls:
-        call()
-
-
-def _merged(plans: Iterable[list[_Round]]) -> Iterator[_Call]:
-    """Yields the calls of all exchanges' rounds, with one NCCL call or group per round."""
-    for rounds in zip_longest(*plans, fillvalue=_NOTHING):
-        exchange = [call for one in rounds for call in one.exchange]
-        if exchange:
-            yield exchange[0] if len(exchange) == 1 else partial(_group, exchange)
-        for one in rounds:
-            yield from one.after
-
-
-def _group(calls: Sequence[_Call]) -> None:
-    nccl.groupStart()
+def _group(bindings: NcclBindings, calls: Sequence[_Call]) -> None:
+    bindings.group_start()
     try:
         for call in calls:
             call()
     finally:
-        nccl.groupEnd()  # an open group would hold back the calls of later steps too
+        bindings.group_end()  # an open group would hold back the calls of later steps too
 
 
 def _wire_dtype(dtype: Any, op: CollectiveOp) -> Any:
@@ -400,7 +415,7 @@ def _wire_dtype(dtype: Any, op: CollectiveOp) -> Any:
             return None
         case "b", "min" | "max":
             return np.dtype(np.uint8)
-    return dtype if dtype.name in _NATIVE else None
+    return dtype if dtype.name in DTYPES else None
 
 
 def _real_dtype(dtype: Any, op: CollectiveOp) -> Any:
@@ -410,7 +425,7 @@ def _real_dtype(dtype: Any, op: CollectiveOp) -> Any:
 
 
 def _codes(dtype: Any, op: CollectiveOp) -> tuple[int, int]:
-    return getattr(nccl, f"NCCL_{dtype.name.upper()}"), nccl.NCCL_SUM if op == "avg" else getattr(nccl, f"NCCL_{op.upper()}")
+    return DTYPES[dtype.name], OPS["sum" if op == "avg" else op]
 
 
 def _viewed(exchange: Exchange, dtype: Any) -> Exchange:

@@ -213,7 +213,7 @@ def _numpy() -> tuple[int, ...]:
 def _check_nccl() -> Iterator[Finding]:
     found, count = _libraries(), len(visible_gpus())
     if found is not None and found.nccl is not None:
-        yield ok("NCCL", found.nccl)
+        yield ok("NCCL", f"{found.nccl}, by {found.bindings}" + (f": {found.no_nccl4py}" if found.no_nccl4py else ""))
     elif count > 1:
         yield warning("NCCL", "not found: collectives between GPUs go over the host, which is slower", install_nccl())
     else:

@@ -30,7 +30,7 @@ from synknumba.simt.internals import KernelStore, describe, directory
 SCHEMA = 1  # of the JSON; raised when a key changes its meaning or goes
 REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")  # posix_ipc: before Python 3.14
 CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")  # one name per CUDA
-OPTIONAL = ("numba-cuda", *CUPY, "mpi4py", "threadpoolctl")
+OPTIONAL = ("numba-cuda", *CUPY, "nccl4py", "mpi4py", "threadpoolctl")
 SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; only its size is read
 
 DESCRIPTION = """\
@@ -97,6 +97,7 @@ def collect_cuda(gpus: DeviceReport) -> dict[str, Any]:
         "runtime": None if found is None else found.runtime,
         "cupy_problem": None if found is None else found.problem,
         "nccl": None if found is None else found.nccl,
+        "nccl_bindings": None if found is None else found.bindings,
         "libraries": None if found is None else {told: found.libraries.get(name) for name, told in LIBRARIES.items()},
         "transport": _transport(gpus.count, found),
         "install": to_install(driver, found),
@@ -140,7 +141,7 @@ def cuda_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
             "runtime",
             f"CUDA {found['runtime']}" if found["runtime"] else f"CuPy does not import: {found['cupy_problem']}",
         )
-        yield "NCCL", found["nccl"] or "missing"
+        yield "NCCL", f"{found['nccl']}, by {found['nccl_bindings']}" if found["nccl"] else "missing"
         for name, version in found["libraries"].items():
             yield name, version or "missing"
     yield "transport", found["transport"]
@@ -155,7 +156,7 @@ def _transport(gpus: int, found: GpuLibraries | None) -> str:
     if gpus == 1:
         return "none is needed: there is one GPU, so one rank"
     if found is None or found.nccl is None:
-        return "host, which is slower than NCCL: CuPy finds no NCCL"
+        return "host, which is slower than NCCL: none is found"
     return f"nccl, between {gpus} GPUs"
 
 

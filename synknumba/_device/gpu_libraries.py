@@ -1,4 +1,4 @@
-"""Versions of the driver and of CUDA's libraries, for `python -m synknumba info`.
+"""Versions of the driver and of CUDA's libraries, for `synknumba info` and `synknumba doctor`.
 
 The libraries are loaded in a process of their own, and none needs a GPU for that.
 """
@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+
+from synknumba._host import nccl_bindings
 
 _SECONDS = 120  # to import CuPy and load the libraries from a slow disk takes seconds
 
@@ -26,13 +28,22 @@ LIBRARIES = {
 # Prints what is found, as JSON. A library says its version by its function libraryGetProperty(0, 1 or 2: major, minor, patch).
 _PROGRAM = """
 import ctypes, json, sys
-told = {"runtime": None, "nccl": None, "libraries": {}, "problem": None}
+told = {"runtime": None, "nccl": None, "bindings": None, "libraries": {}, "problem": None}
 try:
-    from cupy.cuda import nccl, runtime
+    from cupy.cuda import runtime
     told["runtime"] = runtime.runtimeGetVersion()
-    told["nccl"] = nccl.get_version() if nccl.available else None
+    for name in sys.argv[1].split():
+        try:
+            if name == "nccl4py":
+                from nccl.bindings import nccl
+            else:
+                from cupy.cuda import nccl
+            told["nccl"], told["bindings"] = nccl.get_version(), name
+            break
+        except Exception:  # of the import; CuPy's module is empty without the library
+            continue
     from cuda import pathfinder
-    for name in sys.argv[1:]:
+    for name in sys.argv[2:]:
         try:
             path = pathfinder.load_nvidia_dynamic_lib(name).abs_path
         except Exception:
@@ -54,15 +65,19 @@ class GpuLibraries:
 
     Attributes:
         runtime: version of the CUDA runtime; None if CuPy does not import.
-        nccl: version of NCCL; None if CuPy finds none.
+        nccl: version of NCCL; None if none is found.
         libraries: version, or "found", by cuda-pathfinder's name, of those of `LIBRARIES` that can be loaded.
         problem: why CuPy or cuda-pathfinder does not import, in one line; None if both do.
+        bindings: package by which NCCL is called, "nccl4py" or "cupy"; None without NCCL.
+        no_nccl4py: why it is not by nccl4py, in one line, though that is installed or asked for; else None.
     """
 
     runtime: str | None
     nccl: str | None
     libraries: dict[str, str]
     problem: str | None
+    bindings: str | None = None
+    no_nccl4py: str | None = None
 
     @property
     def missing(self) -> list[str]:
@@ -73,19 +88,25 @@ class GpuLibraries:
 
 def find_libraries() -> GpuLibraries:
     """Loads CUDA's libraries in another process, as CuPy does, and returns their versions; CuPy must be installed."""
+    names, no_nccl4py = nccl_bindings.candidates()
+    command = [sys.executable, "-c", _PROGRAM, " ".join(names), *LIBRARIES]
     try:
         done = subprocess.run(  # noqa: S603  # the program is this module's
-            [sys.executable, "-c", _PROGRAM, *LIBRARIES], capture_output=True, text=True, check=False, timeout=_SECONDS
+            command, capture_output=True, text=True, check=False, timeout=_SECONDS
         )
         told = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.TimeoutExpired, IndexError, ValueError):
         return GpuLibraries(None, None, {}, "the process that imports CuPy ended without an answer")
-    runtime, nccl = told["runtime"], told["nccl"]
+    runtime, nccl, bindings = told["runtime"], told["nccl"], told["bindings"]
+    if "nccl4py" in names and bindings != "nccl4py" and told["problem"] is None:
+        no_nccl4py = "nccl4py does not import, or finds no NCCL"
     return GpuLibraries(
         None if runtime is None else cuda_version(runtime),
         None if nccl is None else _nccl_version(nccl),
         told["libraries"],
         told["problem"],
+        bindings,
+        no_nccl4py,
     )
 
 

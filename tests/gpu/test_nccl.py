@@ -153,7 +153,7 @@ class Rank:
         self.world_size, self.rank = world_size, rank
         self.stream = cupy.cuda.Stream(non_blocking=True)
         if world_size == 1:
-            nccl.nccl = None  # so that any use of it fails
+            nccl.nccl_bindings = None  # so that any use of it fails
             unique_id = b""
         else:
             if rank == 0:
@@ -226,7 +226,7 @@ class Rank:
             raise ZeroDivisionError
 
         try:
-            self.driver._group([fail])
+            self.driver._group(self.communicator._bindings, [fail])
         except ZeroDivisionError:
             counts = ((3,) * self.world_size,)
             return int(self.play(Case("all_reduce", "int32", counts, "sum"))[0][0].size)

@@ -10,7 +10,7 @@ from synknumba._cli import main
 from synknumba._host.segment import describe
 from tests.environment import environment
 
-GPU_LIBRARIES = ("cupy", "numba.cuda", "numba_cuda", "cuda", "mpi4py", "synknumba._comm.nccl", "synknumba._device.cuda")
+GPU_LIBRARIES = ("cupy", "numba.cuda", "numba_cuda", "cuda", "nccl", "mpi4py", "synknumba._comm.nccl", "synknumba._device.cuda")
 NOT_NEEDED = (*GPU_LIBRARIES, "matplotlib", "IPython", "safetensors")
 
 
