@@ -1,9 +1,10 @@
-"""Every collective by NCCL against NumPy, a process on each GPU; and what NCCL is not needed for, on one.
+"""Every collective by NCCL against NumPy, a process on each GPU, by either bindings; and what NCCL is not needed for, on one.
 
 All numbers are such that sums and products are exact in every order, so results are compared bit by bit.
 """
 
 import multiprocessing
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from numpy.testing import assert_array_equal
 
 from synknumba._comm.base import Exchange
 from synknumba._device import probe
+from synknumba._host.gpu_packages import version_of
+from synknumba._host.nccl_bindings import SWITCH
 from synknumba._ops.halo import Copy
 
 REAL = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
@@ -143,9 +146,10 @@ def expected(case: Case, array: int, sources: list[np.ndarray]) -> list[np.ndarr
 class Rank:
     """The process of one GPU."""
 
-    def __init__(self, world_size: int, rank: int, pipe: Connection) -> None:
+    def __init__(self, world_size: int, rank: int, package: str, pipe: Connection) -> None:
         import cupy
 
+        os.environ[SWITCH] = package
         from synknumba._comm import nccl
 
         cupy.cuda.Device(rank).use()
@@ -160,6 +164,7 @@ class Rank:
                 pipe.send(nccl.make_unique_id())
             unique_id = pipe.recv()
         self.communicator = nccl.NcclCommunicator(world_size, rank, unique_id, self.stream)
+        assert world_size == 1 or self.communicator._bindings.name == package
 
     def step(self, case: Case, exchanges: list[Exchange]) -> Callable[[], object]:
         make = getattr(self.communicator, case.collective)
@@ -231,6 +236,16 @@ class Rank:
             counts = ((3,) * self.world_size,)
             return int(self.play(Case("all_reduce", "int32", counts, "sum"))[0][0].size)
         return -1
+
+    def fail_in_nccl(self) -> tuple[str, int]:
+        """The error of a root that does not exist, which NCCL notices before it waits for anybody; and a sum after it."""
+        told = ""
+        try:
+            self.communicator._run([self.communicator._call("broadcast", 0, 0, 1, 1, self.world_size)], ())
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+        counts = ((3,) * self.world_size,)
+        return told, int(self.play(Case("all_reduce", "int32", counts, "sum"))[0][0].size)
 
     def averages(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """The sum and the average of the same random numbers."""
@@ -314,10 +329,10 @@ class Rank:
         return True
 
 
-def live(world_size: int, rank: int, pipe: Connection) -> None:
+def live(world_size: int, rank: int, package: str, pipe: Connection) -> None:
     """Answers requests until there are no more."""
     try:
-        served = Rank(world_size, rank, pipe)
+        served = Rank(world_size, rank, package, pipe)
         pipe.send("ready")
         while (request := pipe.recv()) is not None:
             name, *args = request
@@ -327,15 +342,16 @@ def live(world_size: int, rank: int, pipe: Connection) -> None:
 
 
 class Ranks:
-    """A process for each rank, fresh ones: this process keeps clear of CUDA."""
+    """A process for each rank, fresh ones: this process keeps clear of CUDA. They call NCCL by one package."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, package: str) -> None:
         self.world_size = world_size
         context = multiprocessing.get_context("spawn")
         ends = [context.Pipe() for _ in range(world_size)]
         self.pipes = [mine for mine, _ in ends]
         self.processes = [
-            context.Process(target=live, args=(world_size, rank, theirs), daemon=True) for rank, (_, theirs) in enumerate(ends)
+            context.Process(target=live, args=(world_size, rank, package, theirs), daemon=True)
+            for rank, (_, theirs) in enumerate(ends)
         ]
         for process in self.processes:
             process.start()
@@ -393,28 +409,45 @@ class Ranks:
         return np.full(case.target_counts(array)[rank], untouched(case.dtype))
 
 
-@pytest.fixture(scope="module")
-def _many() -> Iterator[Ranks]:
-    ranks = Ranks(probe().count)
+def _kept(world_size: int, package: str) -> Iterator[Ranks]:
+    ranks = Ranks(world_size, package)
     yield ranks
     ranks.end()
+
+
+@pytest.fixture(scope="module")
+def _cupy() -> Iterator[Ranks]:
+    yield from _kept(probe().count, "cupy")
+
+
+@pytest.fixture(scope="module")
+def _nccl4py() -> Iterator[Ranks]:
+    yield from _kept(probe().count, "nccl4py")
 
 
 @pytest.fixture(scope="module")
 def _one() -> Iterator[Ranks]:
-    ranks = Ranks(1)
-    yield ranks
-    ranks.end()
+    yield from _kept(1, "cupy")
 
 
-@pytest.fixture(params=[pytest.param("_many", marks=pytest.mark.multi_gpu), pytest.param("_one", marks=pytest.mark.gpu)])
+_by_nccl4py = (
+    pytest.mark.multi_gpu,
+    pytest.mark.skipif(version_of("nccl4py") is None, reason="nccl4py is not installed"),
+)
+PACKAGES = (
+    pytest.param("_cupy", marks=pytest.mark.multi_gpu, id="cupy"),
+    pytest.param("_nccl4py", marks=_by_nccl4py, id="nccl4py"),
+)
+
+
+@pytest.fixture(params=[*PACKAGES, pytest.param("_one", marks=pytest.mark.gpu, id="one")])
 def ranks(request: pytest.FixtureRequest) -> Ranks:
     return request.getfixturevalue(request.param)
 
 
-@pytest.fixture
-def many(_many: Ranks) -> Ranks:
-    return _many
+@pytest.fixture(params=PACKAGES)
+def many(request: pytest.FixtureRequest) -> Ranks:
+    return request.getfixturevalue(request.param)
 
 
 def equal_counts(world_size: int) -> tuple[tuple[int, ...], ...]:
@@ -559,9 +592,22 @@ def test_a_group_that_fails_ends(many: Ranks) -> None:
     assert many.ask("fail_in_a_group") == [3] * many.world_size
 
 
-@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.gpu), pytest.param(2, marks=pytest.mark.multi_gpu)])
-def test_closing_waits_for_nobody(world_size: int) -> None:
-    ranks = Ranks(world_size)
+@pytest.mark.multi_gpu
+def test_an_error_of_nccl_is_ours(many: Ranks) -> None:
+    told = "NcclError: invalid argument (run with NCCL_DEBUG=WARN for details); NCCL's error 4"
+    assert many.ask("fail_in_nccl") == [(told, 3)] * many.world_size
+
+
+@pytest.mark.parametrize(
+    ("world_size", "package"),
+    [
+        pytest.param(1, "cupy", marks=pytest.mark.gpu),
+        pytest.param(2, "cupy", marks=pytest.mark.multi_gpu),
+        pytest.param(2, "nccl4py", marks=_by_nccl4py),
+    ],
+)
+def test_closing_waits_for_nobody(world_size: int, package: str) -> None:
+    ranks = Ranks(world_size, package)
     try:
         ranks.check(Case("all_reduce", "float32", equal_counts(world_size), "min", captured=world_size > 1))
         ranks.processes[-1].kill() if world_size > 1 else None  # the others close without it
