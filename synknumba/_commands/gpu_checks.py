@@ -212,10 +212,11 @@ def _numpy() -> tuple[int, ...]:
 
 def _check_nccl() -> Iterator[Finding]:
     found, count = _libraries(), len(visible_gpus())
+    reason = "" if found is None or found.no_nccl4py is None else f" ({found.no_nccl4py})"
     if found is not None and found.nccl is not None:
-        yield ok("NCCL", f"{found.nccl}, by {found.bindings}" + (f": {found.no_nccl4py}" if found.no_nccl4py else ""))
+        yield ok("NCCL", f"{found.nccl}, by {found.bindings}{reason}")
     elif count > 1:
-        yield warning("NCCL", "not found: collectives between GPUs go over the host, which is slower", install_nccl())
+        yield warning("NCCL", f"not found{reason}: collectives between GPUs go over the host, which is slower", install_nccl())
     else:
         yield skipped("NCCL", "not found, and not needed " + ("for one GPU" if count else "without GPUs"))
 

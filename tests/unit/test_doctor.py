@@ -327,8 +327,18 @@ def test_gpus_that_cannot_be_used(gpus):
 def test_gpus_without_nccl_or_access(gpus):
     lacking = GpuLibraries("13.1", None, dict.fromkeys(LIBRARIES, "13.1.0"), None)
     gpus(libraries=lacking, told=[gpu([1]), gpu([0]), gpu([0, 1])])
-    assert "over the host, which is slower" in asked("NCCL")["warning"]
+    assert "not found: collectives between GPUs go over the host, which is slower" in asked("NCCL")["warning"]
     assert "(GPU 0 of 2, 1 of 2)" in asked("peer access")["warning"]
+
+
+def test_who_calls_nccl(gpus):
+    libraries = dict.fromkeys(LIBRARIES, "13.1.0")
+    gpus(libraries=GpuLibraries("13.1", "2.32.3", libraries, None, "nccl4py"), told=[gpu([1]), gpu([0])])
+    assert asked("NCCL")["ok"].startswith("2.32.3, by nccl4py =>")
+    gpus(libraries=GpuLibraries("13.1", "2.32.3", libraries, None, "cupy", "nccl4py 0.4.1 is too old"))
+    assert asked("NCCL")["ok"].startswith("2.32.3, by cupy (nccl4py 0.4.1 is too old) =>")
+    gpus(libraries=GpuLibraries("13.1", None, libraries, None, None, "no such package"), told=[gpu([1]), gpu([0])])
+    assert asked("NCCL")["warning"].startswith("not found (no such package): collectives")
 
 
 def test_numba_cuda(gpus, monkeypatch):
