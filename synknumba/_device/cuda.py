@@ -20,7 +20,7 @@ import numpy as np
 from cupy.cuda import nvtx, runtime
 
 from synknumba._device.base import Chain, Device, DeviceKernel, Recorder, Replay, Step, StrandedError, Workspace, unmasked
-from synknumba._device.compilers import find_compiler
+from synknumba._device.compilers import Compilers
 from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_calls import RecordedFunction
 from synknumba._device.cuda_chain import record_chain
@@ -69,11 +69,10 @@ class CudaDevice(Device):
             raise DeviceError(problem)
         self._cupy_device = cupy.cuda.Device(index)
         self._cupy_device.use()
-        self._compiler = find_compiler()(index)
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self._scope = FunctionScope(self.stream)
         self._streams = Streams(self.stream)
-        self._launch_stream = self._compiler.stream(self.stream.ptr)
+        self._compilers = Compilers(index, self.stream.ptr)
         self._locked = LockedMemory(self._before_relocking)
         self._box = Mailbox()
         self._meets = False  # whether work on the stream has met other ranks
@@ -153,7 +152,7 @@ class CudaDevice(Device):
         return RecordedFunction(name, self.stream, self._scope)
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
-        return CudaKernel(self._compiler.kernel(function, options, self._launch_stream))
+        return CudaKernel(self._compilers.kernel(function, options))
 
     def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
         if not any(np.asarray(value).tobytes()) or isinstance(array, RecordArray):
@@ -194,7 +193,7 @@ class CudaDevice(Device):
         if isinstance(value, cupy.ndarray):
             return value.get()
         if hasattr(value, "__cuda_array_interface__"):
-            return self._compiler.to_host(value)
+            return self._compilers.to_host(value)
         return unmasked(value)
 
     def leaf(self, value: Any) -> Any:

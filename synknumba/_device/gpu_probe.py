@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from synknumba._device.compilers import find_compiler
+from synknumba._device import compilers
 from synknumba._host.children import end_child
 from synknumba._host.copying import allowed_cores
 from synknumba._host.inherited import fork, take_standard_descriptors
@@ -89,7 +89,7 @@ def import_problem() -> str | None:
     try:
         import cupy  # noqa: F401
 
-        return find_compiler().problem()
+        return compilers.problem()
     except Exception as error:  # noqa: BLE001  # numba-cuda without its libraries raises RuntimeErrors of other packages
         reason = str(error).strip().splitlines() or [type(error).__name__]
         return f"the CUDA packages do not import ({reason[0]}): pip install 'synknumba[cuda13]' (or [cuda12])"

@@ -18,6 +18,7 @@ from typing import Any
 from synknumba.simt.internals import Pickler, by_one_pickler, is_foreign, overloads_of, reduce_foreign, reduce_overloaded
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
+_NUMBAS = "numba.", "numba_cuda_mlir."  # modules of Numba and numba-cuda, and of numba-cuda-mlir
 _Cached: Any = type(cache(len))
 
 
@@ -47,7 +48,7 @@ def load(payload: bytes, sent: Callable[[int], Any]) -> Any:
 
 def _is_intrinsic_of_numba(obj: Any) -> bool:
     kind, module = type(obj), str(getattr(obj, "__module__", None))
-    if kind.__name__ != "_Intrinsic" or not module.startswith("numba."):
+    if kind.__name__ != "_Intrinsic" or not module.startswith(_NUMBAS):
         return False
     return getattr(sys.modules.get(module), obj.__name__, None) is obj
 
@@ -100,7 +101,7 @@ class _Pickler(_Telling, Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
-        if kind.__name__ == "_CustomPickled" and kind.__module__.startswith("numba."):
+        if kind.__name__ == "_CustomPickled" and kind.__module__.startswith(_NUMBAS):
             return _compiled, (kind, _dumped(_numbas(kind.__module__), (obj.ctor, obj.states), inside=self.inside))
         if hasattr(kind, "__simt_kernel__") and "__reduce__" in vars(kind):
             with by_one_pickler():
@@ -113,7 +114,7 @@ class _Pickler(_Telling, Pickler):
 
 @cache
 def _numbas(module: str) -> type:
-    """Returns a subclass of the pickler of Numba or numba-cuda, which are stricter than cloudpickle's."""
+    """Returns a subclass of the pickler of Numba, numba-cuda or numba-cuda-mlir, which are stricter than cloudpickle's."""
     return type("_NumbasPickler", (_Telling, sys.modules[module].NumbaPickler), {})
 
 

@@ -4,6 +4,7 @@ from synknumba.simt._frontend.arrays import dynamic_shared as dynamic_shared
 from synknumba.simt._frontend.compile_errors import cause as cause
 from synknumba.simt._frontend.compile_errors import explain as explain
 from synknumba.simt._frontend.frame_space import with_frame_space as with_frame_space
+from synknumba.simt._frontend.mlir import counterpart as counterpart
 from synknumba.simt._frontend.pickling import Pickler as Pickler
 from synknumba.simt._frontend.pickling import by_one_pickler as by_one_pickler
 from synknumba.simt._frontend.pickling import dumps as dumps

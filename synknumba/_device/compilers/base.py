@@ -16,9 +16,10 @@ Compilers are final, override the abstract methods only, and are the only module
 
 import dis
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,11 @@ from synknumba.simt.internals import CacheInfo, KernelStore, NotComparableError,
 
 # Options of a user's decorated kernel that its compilation on the ranks keeps.
 _KEPT_OPTIONS = ("fastmath", "debug", "lineinfo", "opt", "max_registers")
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+# Compilers by the types of the kernels that only they can compile; all others, and plain functions, are those of `numba.cuda`.
+_OF_KERNELS = {"MLIRDispatcher": "numba-cuda-mlir"}
 
 
 class CompiledKernel(ABC):
@@ -103,13 +109,20 @@ class RecordArray:
 def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | None:
     """Returns the Python function and the options of a decorated kernel or a plain function; None if it is neither.
 
-    Imports no compiler: a decorated kernel is recognised by its attributes, the same for Numba, numba-cuda and `simt`.
+    Imports no compiler: a decorated kernel is recognised by its attributes, the same for Numba, numba-cuda, numba-cuda-mlir and
+    `simt`. The options name its compiler where its type decides which; `Compilers` reads that.
     """
     function = getattr(kernel, "py_func", kernel)
     if not callable(function) or not hasattr(function, "__code__"):
         return None
     options = getattr(kernel, "targetoptions", None) or {}
-    return function, {name: options[name] for name in _KEPT_OPTIONS if options.get(name) is not None}
+    kept = {name: options[name] for name in _KEPT_OPTIONS if options.get(name) is not None}
+    compiler = _OF_KERNELS.get(type(kernel).__name__)
+    if compiler is not None:
+        kept["compiler"] = compiler
+        if "opt" not in kept and options.get("opt_level") is not None:  # numba-cuda-mlir takes one of the two
+            kept["opt"] = options["opt_level"] > 0
+    return function, kept
 
 
 # Decorators by the types of what they return.
@@ -223,6 +236,17 @@ class GpuKernelCache(ABC):
         except Exception as error:  # noqa: BLE001  # pickling may raise anything: the kernel runs all the same
             return f"it cannot be stored ({type(error).__name__}: {error})"
         return None if store.write(key, payload) else f"{store.path} cannot be written to"
+
+
+def describe_files(paths: Iterable[str | None]) -> list[tuple[str, int, int]]:
+    """Returns the path, the size and the time of the last change of each file: a part of a key for what files hold."""
+    stated = [(str(path), Path(path).stat()) for path in paths if path is not None]
+    return [(path, status.st_size, status.st_mtime_ns) for path, status in stated]
+
+
+def driver_text() -> str:
+    """Returns the driver's text about itself: the version that CUDA reports is that of its interface only."""
+    return _DRIVER.read_text() if _DRIVER.exists() else ""
 
 
 @cache

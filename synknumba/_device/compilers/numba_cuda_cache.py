@@ -13,13 +13,12 @@ Only kernels of numba-cuda are stored. Those of another `numba.cuda`, or of a ve
 import contextlib
 import pickle
 from functools import cache
-from pathlib import Path
 from typing import Any, final
 
 from numba import cuda
 from numba.core.serialize import dumps
 
-from synknumba._device.compilers.base import GpuKernelCache
+from synknumba._device.compilers.base import GpuKernelCache, describe_files, driver_text
 from synknumba.simt.internals import Fingerprint, NotComparableError, type_text, versions
 
 # Part of every key: to be raised when the meaning of a key or of a file changes.
@@ -36,9 +35,6 @@ _OTHER_SETTINGS = {
     "GDB_BINARY",
     "CUDA_DEFAULT_PTX_CC",
 }
-
-# The driver's text about itself: the version that CUDA reports is that of its interface only.
-_DRIVER = Path("/proc/driver/nvidia/version")
 
 _USED = ("compile", "overloads", "add_overload", "targetoptions", "py_func")
 
@@ -99,16 +95,10 @@ def _toolkit() -> tuple[object, ...]:
         from numba.cuda.cudadrv.libs import get_cudalib, get_libdevice
 
         files = [get_cudalib("nvvm"), get_libdevice(), get_cudalib("cudadevrt", static=True), _linker()]
-        described = [(str(path), *_size_and_date(path)) for path in files if path is not None]
-        driver = _DRIVER.read_text() if _DRIVER.exists() else ""
-        return *get_version(), driver, *described
+        described = describe_files(files)
+        return *get_version(), driver_text(), *described
     except Exception as error:
         raise NotComparableError(f"CUDA's compilers were not found where expected ({type(error).__name__}: {error})") from error
-
-
-def _size_and_date(path: str) -> tuple[int, int]:
-    status = Path(path).stat()
-    return status.st_size, status.st_mtime_ns
 
 
 def _linker() -> str | None:

@@ -327,7 +327,11 @@ def _is_named(value: Any) -> bool:
 def _compiled_unseen(value: Any) -> bool:
     """Returns whether a device or njit function was compiled for a GPU before it was fingerprinted, e.g. by rank code."""
     # numba-cuda stores its own dispatcher for an njit function in this attribute.
-    on_gpu = value if type(value).__name__ == "CUDADispatcher" else getattr(value, "_CUDATypingContext__dispatcher", None)
+    on_gpu = (
+        value
+        if type(value).__name__ in {"CUDADispatcher", "MLIRDispatcher"}
+        else getattr(value, "_CUDATypingContext__dispatcher", None)
+    )
     return bool(getattr(on_gpu, "overloads", None)) and value.py_func not in _first_digests
 
 

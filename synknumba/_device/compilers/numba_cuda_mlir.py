@@ -1,0 +1,140 @@
+"""numba-cuda-mlir: kernels that are decorated by the `cuda.jit` of `from numba_cuda_mlir import cuda`.
+
+    function ──argument types──> a dispatcher of its own ──grid, block, stream──> launcher
+
+Its launcher finds a kernel by the kinds of the arguments (integer, float, complex; arrays by dtype and rank) and compiles for the
+types that come first: after an `np.float32`, a Python float would be read by a kernel for 32 bits, and after a C-contiguous
+array, strides by one that has them as constants (numba-cuda-mlir 0.6, `cext/launcher/kernel.cpp`). So each tuple of types has a
+dispatcher here.
+
+The types of annotated parameters, which it takes in place of those of the arguments without converting these, do not count, as
+they do not for numba-cuda.
+"""
+
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from types import FunctionType
+from typing import Any, final
+
+import numpy as np
+from numba_cuda_mlir import cuda
+from numba_cuda_mlir.numba_cuda.typing.typeof import typeof
+
+from synknumba._device.base import Three
+from synknumba._device.compilers.base import CompiledKernel, Compiler
+from synknumba._device.compilers.numba_cuda_mlir_cache import attach
+from synknumba._types import Array
+
+_DECLARED = re.compile(r"^\.extern \.func\s+(?:\([^)]*\)\s*)?(\w+)", re.MULTILINE)
+_SILENT = ("cudaCG",)  # cooperative groups; mathematics and atomics are in the PTX itself
+
+
+@final
+class MlirKernel(CompiledKernel):
+    """A function, compiled with these options for each tuple of argument types, launched on a stream of numba-cuda-mlir."""
+
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any], stream: Any) -> None:
+        self._function, self._options, self._stream = _without_annotations(function), dict(options), stream
+        self._dispatchers: dict[tuple[Any, ...], Any] = {}  # by the types of the arguments
+        self._printing: dict[int, bool] = {}  # by the identity of a compiled kernel, which its dispatcher keeps
+
+    def launcher(self, grid: Three, block: Three, smem_bytes: int) -> Callable[..., object]:
+        launchers: dict[tuple[Any, ...], Callable[..., object]] = {}
+
+        def launch(*args: Any) -> None:
+            kinds = tuple(map(typeof, args))
+            launcher = launchers.get(kinds)
+            if launcher is None:
+                launcher = launchers[kinds] = self._dispatcher(kinds)[grid, block, self._stream, smem_bytes]
+            launcher(*args)
+
+        return launch
+
+    def is_capturable(self, args: Sequence[Any]) -> bool:
+        return not self._options.get("debug") and all(map(_is_plain, args))
+
+    def convert(self, arg: Any) -> Any:
+        return _as_device_array(arg)
+
+    def prints(self) -> bool:
+        compiled = [one for dispatcher in self._dispatchers.values() for one in _compiled(dispatcher)]
+        for one in compiled:
+            if id(one) not in self._printing:
+                self._printing[id(one)] = may_print(one.metadata)
+        return any(self._printing[id(one)] for one in compiled)
+
+    def _dispatcher(self, kinds: tuple[Any, ...]) -> Any:
+        found = self._dispatchers.get(kinds)
+        if found is None:
+            found = self._dispatchers[kinds] = cuda.jit(**self._options)(self._function)
+            attach(found, kinds, self._options)
+        return found
+
+
+@final
+class NumbaCudaMlir(Compiler):
+    def __init__(self, index: int) -> None:
+        # The size of a grid is the user's choice; a small one is not worth a warning on every rank.
+        warnings.filterwarnings("ignore", message=".*Grid size.*", category=Warning)
+        cuda.select_device(index)
+
+    @staticmethod
+    def problem() -> str | None:
+        if cuda.is_available():
+            return None
+        return "numba-cuda-mlir does not find the CUDA libraries: pip install 'synknumba[mlir]'"
+
+    def stream(self, address: int) -> Any:
+        return cuda.external_stream(address)
+
+    def kernel(self, function: Callable[..., Any], options: Mapping[str, Any], stream: Any) -> CompiledKernel:
+        return MlirKernel(function, options, stream)
+
+    def to_host(self, array: Any) -> Array:
+        return _as_device_array(array).copy_to_host()
+
+
+def _without_annotations(function: Callable[..., Any]) -> Callable[..., Any]:
+    assert isinstance(function, FunctionType)  # a plain one
+    if not function.__annotations__:
+        return function
+    made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__, made.__qualname__, made.__module__ = (
+        function.__kwdefaults__,
+        function.__qualname__,
+        function.__module__,
+    )
+    return made
+
+
+def _is_plain(arg: Any) -> bool:
+    """Whether the launcher passes the argument as it is; of a host array or a record it makes a copy, and waits."""
+    if isinstance(arg, tuple):
+        return all(map(_is_plain, arg))
+    if isinstance(arg, np.void | np.ndarray):
+        return False
+    return hasattr(arg, "__cuda_array_interface__") or isinstance(arg, int | float | complex | np.generic | Enum)
+
+
+def _as_device_array(arg: Any) -> Any:
+    """An array, or those in a tuple, in a form whose stream the launcher does not wait for, as it does for that of CuPy arrays."""
+    if isinstance(arg, tuple):
+        made = map(_as_device_array, arg)
+        return type(arg)(*made) if hasattr(arg, "_fields") else tuple(made)
+    if hasattr(arg, "__cuda_array_interface__"):  # of a record, the owner's dtype tells the fields
+        return cuda.as_cuda_array(arg, sync=False).bind(0)
+    return arg
+
+
+def _compiled(dispatcher: Any) -> list[Any]:
+    return [*dispatcher.overloads.values(), *dispatcher.launch_config_overloads.values()]
+
+
+def may_print(metadata: Mapping[str, Any]) -> bool:
+    """Whether a compiled kernel or a function that it calls prints, or is linked with code that is not in its PTX."""
+    code = metadata.get("ptx")
+    if not code or metadata.get("linked_external_link_items"):
+        return True
+    return not all(name.startswith(_SILENT) for name in _DECLARED.findall(code))
