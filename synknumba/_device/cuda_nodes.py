@@ -175,30 +175,37 @@ class ScalarPlace:
     """The place of a scalar among a kernel's parameters."""
 
     position: int  # among the arguments
-    # For the number, or its real and its imaginary part: index among the parameters, format character, getter.
-    parts: tuple[tuple[int, str, Callable[[Any], Any]], ...]
+    # For the number, or its real and its imaginary part: index among the parameters, offset in bytes, format character, getter.
+    parts: tuple[tuple[int, int, str, Callable[[Any], Any]], ...]
 
 
 def find_scalars(launch: CudaLaunch, stream: Any) -> list[ScalarPlace]:
     """Finds the places of changing scalars by launches that are captured and not run."""
-    usual = _captured_params(launch.arguments, launch, stream)
+    kernel, usual = _captured_params(launch.arguments, launch, stream)
     places = []
     for position in launch.changing:
         value = launch.arguments[position]
         other = _other(value)
-        changed = _captured_params([*launch.arguments[:position], other, *launch.arguments[position + 1 :]], launch, stream)
+        arguments = [*launch.arguments[:position], other, *launch.arguments[position + 1 :]]
+        another, changed = _captured_params(arguments, launch, stream)
+        if another != kernel:  # a kernel in whose code the number is
+            raise UnknownNodeError("kernel", position)
         found = [i for i, (one, two) in enumerate(zip(usual, changed, strict=True)) if one != two]
         kind = np.asarray(value).dtype.kind
         getters = (_REAL, _IMAGINARY) if kind == "c" else (_REAL,)
-        if len(found) != len(getters):
+        cuts = [(i, slice(None)) for i in found]
+        if len(found) == 1 and kind == "c":  # both parts in one parameter
+            half = len(usual[found[0]]) // 2
+            cuts = [(found[0], slice(half)), (found[0], slice(half, None))]
+        if len(cuts) != len(getters):
             raise UnknownNodeError("scalar", position)
         parts = []
-        for i, get in zip(found, getters, strict=True):
-            seen = ((get(value), usual[i]), (get(other), changed[i]))
+        for (i, cut), get in zip(cuts, getters, strict=True):
+            seen = ((get(value), usual[i][cut]), (get(other), changed[i][cut]))
             letter = next((one for one in _LETTERS.get(kind, "") if all(_fits(one, *pair) for pair in seen)), None)
             if letter is None:
                 raise UnknownNodeError("scalar", position)
-            parts.append((i, letter, get))
+            parts.append((i, cut.start or 0, letter, get))
         places.append(ScalarPlace(position, tuple(parts)))
     return places
 
@@ -220,14 +227,15 @@ def _fits(letter: str, value: Any, parameter: bytes) -> bool:
         return False
 
 
-def _captured_params(arguments: list[Any], launch: CudaLaunch, stream: Any) -> list[bytes]:
-    """Returns the bytes of each parameter of a launch with these arguments."""
+def _captured_params(arguments: list[Any], launch: CudaLaunch, stream: Any) -> tuple[int, list[bytes]]:
+    """Returns the kernel that a launch with these arguments runs, and the bytes of each of its parameters."""
     one = make_launch(launch.args[0], arguments, (0,))
     graph, nodes = capture([one], launch.stream or stream)
     try:
         if not nodes:
             raise UnknownNodeError("node")
-        return [ctypes.string_at(address, nbytes) for address, nbytes in _read_node(nodes[0])[1]]
+        told, parameters = _read_node(nodes[0])
+        return told.func or told.kern or 0, [ctypes.string_at(address, nbytes) for address, nbytes in parameters]
     finally:
         runtime.graphDestroy(graph)
 
@@ -265,14 +273,14 @@ class KernelNode:
         self._told.params = ctypes.cast(self._pointers, ctypes.POINTER(ctypes.c_void_p))
         self.node_and_params = node, ctypes.addressof(self._told)
         self.scalars = [  # where they are written
-            Scalar(place.position, number, letter, base + starts[i])
+            Scalar(place.position, number, letter, base + starts[i] + offset)
             for place in places
-            for number, (i, letter, _) in enumerate(place.parts)
+            for number, (i, offset, letter, _) in enumerate(place.parts)
         ]
         self._packs = [
-            (place.position, struct.Struct("<" + letter).pack_into, starts[i], get)
+            (place.position, struct.Struct("<" + letter).pack_into, starts[i] + offset, get)
             for place in places
-            for i, letter, get in place.parts
+            for i, offset, letter, get in place.parts
         ]
         self._set = _driver().cuGraphExecKernelNodeSetParams_v2
 

@@ -2,10 +2,10 @@
 
     function ──argument types──> a dispatcher of its own ──grid, block, stream──> launcher
 
-Its launcher finds a kernel by the kinds of the arguments (integer, float, complex; arrays by dtype and rank) and compiles for the
-types that come first: after an `np.float32`, a Python float would be read by a kernel for 32 bits, and after a C-contiguous
-array, strides by one that has them as constants (numba-cuda-mlir 0.6, `cext/launcher/kernel.cpp`). So each tuple of types has a
-dispatcher here.
+Its launcher finds a kernel by the kinds of the arguments (integer, float, complex; arrays by dtype and rank), compiled for the
+types that came first: after an `np.float32`, the kernel for 32 bits reads 0.0 from a Python float 1.5, and after a C-contiguous
+array, one with such strides as constants gets any other (numba-cuda-mlir 0.6, `cext/launcher/kernel.cpp`). So each tuple of
+types has a dispatcher here.
 
 The types of annotated parameters, which it takes in place of those of the arguments without converting these, do not count, as
 they do not for numba-cuda.
@@ -119,7 +119,7 @@ def _is_plain(arg: Any) -> bool:
 
 
 def _as_device_array(arg: Any) -> Any:
-    """An array, or those in a tuple, in a form whose stream the launcher does not wait for, as it does for that of CuPy arrays."""
+    """An array, or those in a tuple, in a form that the launcher takes without waiting for a stream, as it does for CuPy's."""
     if isinstance(arg, tuple):
         made = map(_as_device_array, arg)
         return type(arg)(*made) if hasattr(arg, "_fields") else tuple(made)

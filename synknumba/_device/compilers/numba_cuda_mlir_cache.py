@@ -2,9 +2,9 @@
 
     launch ──> dispatcher._compile_impl ──> has it compiled? ──> GpuKernelCache.get
 
-As in `numba_cuda_cache`, what is stored is machine code, with the PTX beside it, which tells whether it prints. The package's own
-`cache=True` is not used: it looks at a file's date instead of at what the function reads, compiles on every rank, and forgets
-that a kernel is cooperative (0.6).
+As in `numba_cuda_cache`, what is stored is machine code, with the PTX beside it, which tells whether it prints. The package's
+own `cache=True` is not used: it looks at a file's date instead of at what the function reads, compiles on every rank, and
+forgets that a kernel is cooperative (0.6).
 """
 
 import pickle

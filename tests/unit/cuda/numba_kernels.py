@@ -19,13 +19,22 @@ class Dispatcher:
         machine: it runs on.
         function: gets what was packed.
         twice: whether numbers are passed twice, as no compiler does.
+        together: whether the parts of a complex number are one parameter, as numba-cuda-mlir has them.
+        baked: the position of an argument for each of whose values there is a kernel of its own; None for none.
         calls: a function that it calls, as its LLVM code names it.
     """
 
     def __init__(
-        self, machine: Machine, function: Callable[..., object], *, twice: bool = False, calls: str = "__nv_exp"
+        self,
+        machine: Machine,
+        function: Callable[..., object],
+        *,
+        twice: bool = False,
+        together: bool = False,
+        baked: int | None = None,
+        calls: str = "__nv_exp",
     ) -> None:
-        self._machine, self.function, self._twice = machine, function, twice
+        self._machine, self.function, self._twice, self._together, self._baked = machine, function, twice, together, baked
         self._calls = calls
         self.launches: list[tuple[Any, ...]] = []
 
@@ -37,29 +46,38 @@ class Dispatcher:
 
         def launcher(*args: Any) -> None:
             self.launches.append(launch)
-            self._machine.put(stream.ptr if stream else 0, Packed(self.function, args, twice=self._twice))
+            kernel = (id(self), None if self._baked is None else args[self._baked])
+            packed = Packed(self.function, args, kernel, twice=self._twice, together=self._together)
+            self._machine.put(stream.ptr if stream else 0, packed)
 
         return launcher
 
 
 class Packed:
-    """One launch: the function, and its parameters as bytes."""
+    """One launch: the function, what tells its kernel from others, and its parameters as bytes."""
 
-    def __init__(self, function: Callable[..., object], args: tuple[Any, ...], *, twice: bool) -> None:
-        self._function, self._args, self._twice = function, args, twice
-        self.parameters = [part for arg in args for part in _packed(arg) * (1 + twice)]
+    def __init__(
+        self, function: Callable[..., object], args: tuple[Any, ...], kernel: Any, *, twice: bool, together: bool
+    ) -> None:
+        self._function, self._args, self.kernel, self._twice, self._together = function, args, kernel, twice, together
+        self.parameters = [part for arg in args for part in self._packed(arg) * (1 + twice)]
+
+    def _packed(self, arg: Any) -> list[bytes]:
+        parts = _packed(arg)
+        is_number = not hasattr(arg, "__cuda_array_interface__")
+        return [b"".join(parts)] if self._together and is_number else parts
 
     def __call__(self) -> None:
         left = list(self.parameters)
         args = []
         for arg in self._args:
-            count = len(_packed(arg))
+            count = len(self._packed(arg))
             args.append(_unpacked(arg, left[:count]))
             del left[: count * (1 + self._twice)]
         self._function(*args)
 
     def copy(self) -> "Packed":
-        made = Packed(self._function, self._args, twice=self._twice)
+        made = Packed(self._function, self._args, self.kernel, twice=self._twice, together=self._together)
         made.parameters = list(self.parameters)
         return made
 
@@ -90,6 +108,7 @@ class Driver:
     def __init__(self, machine: Machine, *, by_library: bool = False) -> None:
         self._machine, self._by_library = machine, by_library
         self._kept: list[Any] = []  # what pointers point to
+        self._kernels: list[tuple[Any, Packed]] = []  # by handle, counted from 1: what tells each from others, and a launch
         self.refuses = False
         self.cuGraphExecKernelNodeSetParams_v2 = self._set
 
@@ -113,7 +132,13 @@ class Driver:
         pointers = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
         self._kept.append((buffers, pointers))
         told._obj.params = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))
-        told._obj.func, told._obj.kern = (None, node.value) if self._by_library else (node.value, None)
+        work = self._node(node.value)
+        known = [kernel for kernel, _ in self._kernels]
+        if work.kernel not in known:
+            self._kernels.append((work.kernel, work))
+            known.append(work.kernel)
+        handle = known.index(work.kernel) + 1
+        told._obj.func, told._obj.kern = (None, handle) if self._by_library else (handle, None)
         return 0
 
     def cuKernelGetFunction(self, function: Any, kernel: Any) -> int:  # noqa: N802
@@ -121,7 +146,7 @@ class Driver:
         return 0
 
     def cuFuncGetParamInfo(self, function: Any, index: Any, offset: Any, nbytes: Any) -> int:  # noqa: N802
-        parameters = self._node(function.value).parameters
+        parameters = self._kernels[function.value - 1][1].parameters
         if index.value >= len(parameters):
             return WRONG
         nbytes._obj.value = len(parameters[index.value])

@@ -21,10 +21,10 @@ def driver(request, bench, monkeypatch):
     return made
 
 
-def launching(bench, args, changing, *, launches=1, twice=False):
+def launching(bench, args, changing, *, launches=1, **kind):
     """A replay of launches that note what they get; their arguments and what is noted."""
     seen = []
-    dispatcher = Dispatcher(bench.machine, lambda *values: seen.append(values), twice=twice)
+    dispatcher = Dispatcher(bench.machine, lambda *values: seen.append(values), **kind)
     kernel = bench.kernel(dispatcher)
     lists = [list(args) for _ in range(launches)]
     steps = [kernel.bind(GRID, BLOCK, 0, one, changing) for one in lists]
@@ -60,10 +60,14 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("of", "values"), VALUES, ids=[f"{of.__module__}.{of.__name__}" for of, _ in VALUES])
-def test_all_types(bench, driver, of, values):
+CASES = [(of, values, False) for of, values in VALUES]
+CASES += [(of, values, True) for of, values in VALUES if np.dtype(of).kind == "c"]
+
+
+@pytest.mark.parametrize(("of", "values", "together"), CASES, ids=[f"{of.__name__}{'-as-one' * one}" for of, _, one in CASES])
+def test_all_types(bench, driver, of, values, together):
     first, *others = map(of, values)
-    replay, (args,), seen = launching(bench, [7, first, 2.5], (1,))
+    replay, (args,), seen = launching(bench, [7, first, 2.5], (1,), together=together)
     replay()
     check(seen, [(7, first, 2.5)])
     for value in others:
@@ -71,6 +75,13 @@ def test_all_types(bench, driver, of, values):
         assert replay.renew()
         replay()
         check(seen, [(7, value, 2.5)])
+    replay.close()
+
+
+def test_a_number_in_a_kernels_code_is_not_replaced(bench, driver):
+    replay, (args,), _ = launching(bench, [7, 3, 2.5], (1,), baked=1)
+    args[1] = 4
+    assert not replay.renew()
     replay.close()
 
 
