@@ -91,7 +91,7 @@ def explain(error: BaseException, function: Any, *, compiled: bool = True, anywh
     Returns:
         The error; None if the exception is another one, its place is not found, or Numba's own text is asked for.
     """
-    if full_traceback() or not isinstance(function, FunctionType) or not (isinstance(error, NumbaError) or _is_of_numba(error)):
+    if full_traceback() or not isinstance(function, FunctionType) or not (_is_numbas(error) or _is_of_numba(error)):
         return None
     if isinstance(error, SynkError | MemoryError | OSError) or not isinstance(error, Exception):
         return None
@@ -106,11 +106,11 @@ def explain(error: BaseException, function: Any, *, compiled: bool = True, anywh
         return refusal
     if _UNTYPED.search(text) and (refusal := _untyped(inner)):
         return refusal
-    is_plain = isinstance(error, AttributeError | TypeError) and not isinstance(error, NumbaError)
+    is_plain = isinstance(error, AttributeError | TypeError) and not _is_numbas(error)
     if is_plain and (refusal := _of_typing(error, sources)):
         return refusal
     reason, way_out, matches = _reason(text)
-    if not isinstance(error, NumbaError):
+    if not _is_numbas(error):
         reason = f"{type(error).__name__} in Numba's compiler: {reason}"
     place = _place(text, sources) or _first(sources, matches)
     if place is None and anywhere and sources:
@@ -121,6 +121,11 @@ def explain(error: BaseException, function: Any, *, compiled: bool = True, anywh
     return _error(
         *place, node, reason, _another_name(reason, place[0], node) or _fewer_dimensions(text, place[0], node) or way_out
     )
+
+
+def _is_numbas(error: BaseException) -> bool:
+    """Returns whether this is an error of Numba's, or of numba-cuda-mlir's, which has classes of its own."""
+    return any(kind.__name__ == "NumbaError" for kind in type(error).__mro__)
 
 
 def _is_of_numba(error: BaseException) -> bool:

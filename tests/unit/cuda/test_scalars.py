@@ -61,10 +61,12 @@ VALUES = [
 
 
 CASES = [(of, values, False) for of, values in VALUES]
-CASES += [(of, values, True) for of, values in VALUES if np.dtype(of).kind == "c"]
+CASES += [(of, values, True) for of, values in VALUES if issubclass(of, complex | np.complexfloating)]
 
 
-@pytest.mark.parametrize(("of", "values", "together"), CASES, ids=[f"{of.__name__}{'-as-one' * one}" for of, _, one in CASES])
+@pytest.mark.parametrize(
+    ("of", "values", "together"), CASES, ids=[f"{of.__module__}.{of.__name__}{'-as-one' * one}" for of, _, one in CASES]
+)
 def test_all_types(bench, driver, of, values, together):
     first, *others = map(of, values)
     replay, (args,), seen = launching(bench, [7, first, 2.5], (1,), together=together)

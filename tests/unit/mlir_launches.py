@@ -1,0 +1,105 @@
+"""Launches of kernels of numba-cuda-mlir on a driver without a GPU; run by test_cuda_mlir.py in a process of its own.
+
+Prints, as JSON, what the driver got and what the cache did.
+"""
+
+import ctypes
+import json
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+from numba_cuda_mlir import cuda
+
+from synknumba._device.compilers import Compilers, numba_cuda_mlir, plain_kernel
+from synknumba._device.compilers.base import RecordArray
+
+RECORD = np.dtype([("a", "f8"), ("b", "i8")])
+SCALARS = (np.float32(1.5), 1.5, np.float16(1.5), 3, np.int32(3), np.uint8(3), True, 2**63, 1 + 2j, np.complex64(1 + 2j))
+STREAM = 0x77
+FIRST = 5  # parameters of an array of one axis: its address twice, an offset, its length, its stride
+
+
+@cuda.jit(device=True)
+def twice(value: Any) -> Any:
+    return 2 * value
+
+
+@cuda.jit
+def scaled(x: Any, a: float) -> None:  # the annotation must not count
+    x[0] = twice(a).real
+
+
+@cuda.jit
+def from_field(x: Any, y: Any) -> None:
+    x[0] = y[1].b
+
+
+@cuda.jit
+def of_a_tuple(x: Any, both: Any) -> None:
+    x[0] = both[0][1] + both[1]
+
+
+@cuda.jit
+def printing(x: Any) -> None:
+    print(x[0])
+
+
+class OnDevice:
+    """An array that names a stream, as CuPy's do."""
+
+    def __init__(self, dtype: Any, *strides: int) -> None:
+        self.memory = np.zeros((2,) * max(len(strides), 1), dtype)
+        self.ptr = self.memory.ctypes.data
+        shape, kind = self.memory.shape, self.memory.dtype.str
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": kind, "data": (self.ptr, False), "version": 3, "stream": 1}
+        self.__cuda_array_interface__["strides"] = strides or None
+
+
+def main() -> None:
+    warnings.simplefilter("error")
+    driver: Any = ctypes.CDLL("libcuda.so.1")
+    for name in ("word", "launched_kernel", "launched_stream"):
+        getattr(driver, name).restype = ctypes.c_uint64
+    caches: list[Any] = []
+    attach = numba_cuda_mlir.attach
+    numba_cuda_mlir.attach = lambda *parts: caches.append(attach(*parts))
+    compilers = Compilers(0, STREAM)
+
+    def made(decorated: Any, **options: Any) -> Any:
+        plain = plain_kernel(decorated)
+        assert plain is not None
+        return compilers.kernel(plain[0], {**plain[1], **options})
+
+    def launched(kernel: Any, *args: Any) -> None:
+        kernel.launcher((2, 1, 1), (32, 1, 1), 64)(*map(kernel.convert, args))
+
+    kernel, x, told = made(scaled), OnDevice("f8"), []
+    driver.note_parameters(FIRST + 1)
+    for _ in range(2):  # the second time each finds its own kernel
+        for scalar in SCALARS:
+            launched(kernel, x, scalar)
+            told.append([str(driver.word(FIRST)), driver.launched_kernel(), driver.launched_stream()])
+    layouts = []
+    for strides in ((16, 8), (8, 16)):
+        launched(kernel, OnDevice("f8", *strides), 1.5)
+        layouts.append(driver.launched_kernel())
+    records, talking, debugged = made(from_field), made(printing), made(scaled, debug=True, opt=False)
+    launched(records, x, RecordArray(OnDevice(RECORD), RECORD, (2,)))
+    launched(made(of_a_tuple), x, (x, 2))
+    launched(talking, x)
+    launched(debugged, x, 1.5)
+    array = kernel.convert(x)
+    capturable = [
+        kernel.is_capturable([array, (1, array)]),
+        kernel.is_capturable([np.zeros(1)]),
+        debugged.is_capturable([array]),
+    ]
+    outcomes = [[one.info.hits, one.info.misses, one.info.not_kept] for one in caches]
+    prints = [kernel.prints(), talking.prints()]
+    print(json.dumps({"told": told, "layouts": layouts, "capturable": capturable, "cache": outcomes, "prints": prints}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
