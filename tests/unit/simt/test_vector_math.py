@@ -13,7 +13,7 @@ from numba.core import errors
 
 from synknumba import simt
 from synknumba.simt._machine import vector_math
-from synknumba.simt._machine.codegen import compile_launch
+from synknumba.simt._machine.codegen import Launch, compile_launch
 from synknumba.simt._machine.vector_math import SWITCH, VectorFunction, mark_calls, vector_library
 
 MANGLED = {"libmvec": "_ZGV", "svml": "__svml_"}
@@ -61,7 +61,7 @@ def compiled(function: Any, dtype: Any) -> tuple[Any, str]:
             out[i] = function(x[i])
 
     kind = typeof(np.zeros(1, dtype))
-    made = compile_launch(njit(error_model="numpy")(loop), "", (kind, kind), "")
+    made = compile_launch(Launch(njit(error_model="numpy")(loop), ""), (kind, kind), "")
     return made.entry, made.result.library.get_asm_str()
 
 
