@@ -112,7 +112,7 @@ class CheckedProgram:
             before.append(place(ast.Assign([ast.Name(name, ast.Store())], made), source.tree))
         params = [*STATE, LINEAR, *self.params]
         thread = define_function(source.tree.name, params, before + self.code.body, namespace, source)
-        namespace["_k_check_thread"] = self.options.njit(thread)
+        namespace["_k_check_thread"] = codegen.make_device(self.options.njit(thread))
         given = "".join(f"{name}, " for name in self.params)
         body = statements(f"return _k_check_run(_k_check_thread, ({given}))", source.tree)
         launch = define_function(f"check_{source.tree.name}", self.params, body, namespace, source)
