@@ -252,6 +252,7 @@ case(3, 5, alphas_arguments, _alphas, atol=1e-10)(alphas)
 # ---- overlap of rotated boxes (x, y, width, height, angle), and the boxes that a better one covers
 
 BOXES = 16  # threads of a block, each with a box; a mask has a bit for each
+BOX_NUMBERS = BOXES * 5  # of so many boxes
 
 
 @cuda.jit(device=True)
@@ -411,8 +412,8 @@ def rotated_overlaps(n, k, boxes, others, out, criterion):
     t = cuda.threadIdx.x
     rows = min(n - row_start * BOXES, BOXES)
     columns = min(k - column_start * BOXES, BOXES)
-    block_boxes = cuda.shared.array(shape=(BOXES * 5,), dtype=float32)
-    block_others = cuda.shared.array(shape=(BOXES * 5,), dtype=float32)
+    block_boxes = cuda.shared.array(shape=(BOX_NUMBERS,), dtype=float32)
+    block_others = cuda.shared.array(shape=(BOX_NUMBERS,), dtype=float32)
     row = row_start * BOXES + t
     column = column_start * BOXES + t
     if t < columns:
@@ -440,7 +441,7 @@ def covered_boxes(n, threshold, boxes, masks):
     column_start = cuda.blockIdx.x
     rows = min(n - row_start * BOXES, BOXES)
     columns = min(n - column_start * BOXES, BOXES)
-    block_boxes = cuda.shared.array(shape=(BOXES * 5,), dtype=float32)
+    block_boxes = cuda.shared.array(shape=(BOX_NUMBERS,), dtype=float32)
     t = cuda.threadIdx.x
     if t < columns:
         for part in range(5):
