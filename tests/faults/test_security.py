@@ -34,6 +34,7 @@ READERS = {
     "_machines/relay_first.py": "answers of the job's relays, by MPI",
     "_machines/relay_other.py": "orders of the job's first relay, by MPI",
     "_device/compilers/numba_cuda_cache.py": "the cache of kernels, after the checks of simt/_machine/store.py",
+    "_device/compilers/numba_cuda_mlir_cache.py": "the same",
     "simt/_machine/cache.py": "the same",
     "_wire/compiled.py": "the same",
     "simt/_frontend/pickling.py": "a part of the pickle that is being read",
