@@ -1,5 +1,6 @@
 """Arrays of other libraries as arguments: the kernel works on their memory."""
 
+import importlib.util
 from collections import namedtuple
 
 import numpy as np
@@ -8,6 +9,7 @@ from numba import cuda
 
 from synknumba import simt
 from synknumba._errors import ArgumentError
+from tests.environment import run_program
 
 
 @simt.jit
@@ -114,17 +116,45 @@ def test_what_cannot_be_shared_is_refused():
         doubled[1, 8](object(), X)
 
 
-def test_jax():
-    jax = pytest.importorskip("jax")
-    out = np.zeros(5, np.float32)
-    doubled[1, 8](jax.numpy.arange(5, dtype=np.float32), out)
-    np.testing.assert_array_equal(out, 2 * X)
+HEADER = """
+import numpy as np
+from numba import cuda
+from synknumba import simt
+from synknumba._errors import ArgumentError
+
+@simt.jit
+def doubled(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = 2 * x[i]
+"""
+PROGRAMS = {
+    "jax": """
+import jax
+out = np.zeros(5, np.float32)
+doubled[1, 8](jax.numpy.arange(5, dtype=np.float32), out)
+np.testing.assert_array_equal(out, 2 * np.arange(5))
+""",
+    "torch": """
+import torch
+x, out = torch.arange(12.0).reshape(3, 4)[:, 1], torch.zeros(3)
+doubled[1, 8](x, out)
+np.testing.assert_array_equal(out.numpy(), [2, 10, 18])
+try:
+    doubled[1, 8](torch.zeros(3, requires_grad=True), out)
+except ArgumentError as error:
+    assert "x is a torch.Tensor whose memory its library does not share" in str(error), error
+    assert "grad" in str(error), error
+else:
+    raise AssertionError("a tensor that requires a gradient was taken")
+""",
+}
 
 
-def test_torch():
-    torch = pytest.importorskip("torch")
-    x, out = torch.arange(12.0).reshape(3, 4)[:, 1], torch.zeros(3)
-    doubled[1, 8](x, out)
-    np.testing.assert_array_equal(out.numpy(), [2, 10, 18])
-    with pytest.raises(ArgumentError, match=r"x is a torch\.Tensor whose memory its library does not share .*grad"):
-        doubled[1, 8](torch.zeros(3, requires_grad=True), out)
+@pytest.mark.parametrize("library", PROGRAMS)
+def test_arrays_of(library, tmp_path):
+    """In a process of its own: both start threads, and JAX warns of each fork after it was imported."""
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    done = run_program(HEADER + PROGRAMS[library], tmp_path / "program.py")
+    assert done.returncode == 0, done.stderr
