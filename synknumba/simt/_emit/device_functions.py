@@ -86,7 +86,8 @@ _compiled_devices: WeakKeyDictionary[FunctionType, dict[Any, Any]] = WeakKeyDict
 
 def _compile_device(device: DeviceFunction, options: Options, *, inline: bool) -> Any:
     compiled = _compiled_devices.setdefault(device.function, {})
-    key = options, device.variant, inline
+    # An instrumented function names accesses by numbers of its kernel.
+    key = options, device.variant, inline, device.code if options.checked else None
     if key not in compiled:
         code = cast(ThreadCode, device.code)  # set: the whole kernel has been translated by now
         params = [*(STATE if code.uses_state else ()), *code.params]

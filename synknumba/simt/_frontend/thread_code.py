@@ -15,7 +15,7 @@ from synknumba.simt._frontend.syntax import load
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # each is its own
 class ThreadCode:
     """Code of one thread, with CUDA's operations replaced by plain names."""
 

@@ -365,3 +365,27 @@ def test_syncwarp_orders_in_the_runtime_as_in_python() -> None:
     assert both(relays, 1, 64, np.zeros(64), False) == ()
     findings = both(relays, 1, 64, np.zeros(64), True)
     assert {finding.error for finding in findings} == {RaceError}
+
+
+@cuda.jit(device=True)
+def taken(x, i):
+    return x[i] + x[i + 1]
+
+
+def test_kernels_that_share_a_device_function() -> None:
+    """Its accesses have other numbers in each kernel: many come before them in one, none in the other."""
+
+    @cuda.jit
+    def late(x, out):
+        i = cuda.grid(1)
+        out[i] = x[0] + x[1] + x[2] + x[3] + x[4] + x[5] + x[6] + x[7]
+        out[i] += taken(x, i)
+
+    @cuda.jit
+    def early(x, out):
+        i = cuda.grid(1)
+        out[i] = taken(x, i)
+
+    for kernel in (late, early, late):
+        (finding,) = {one.summary: one for one in findings_of(kernel, 1, 9, np.arange(9.0), np.zeros(9), by=True)}.values()
+        assert (finding.error, finding.array, finding.index) == (BoundsError, "x", (9,))
