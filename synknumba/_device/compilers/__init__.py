@@ -68,8 +68,8 @@ class Compilers:
 
     def to_host(self, array: Any) -> Array:
         """Copies an array with `__cuda_array_interface__` to the host; waits for it."""
-        name = _NUMBA if self._made.keys() <= {_NUMBA} and _problem_of(_NUMBA) is None else next(iter(self._made), _MLIR)
-        return self._compiler(name)[0].to_host(array)
+        made = next(iter(self._made), None)  # whichever is there already
+        return self._compiler(made or (_NUMBA if _problem_of(_NUMBA) is None else _MLIR))[0].to_host(array)
 
     def _compiler(self, name: str) -> tuple[Compiler, Any]:
         made = self._made.get(name)

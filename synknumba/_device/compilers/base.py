@@ -18,6 +18,7 @@ import dis
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,18 @@ from synknumba.simt.internals import CacheInfo, KernelStore, NotComparableError,
 _KEPT_OPTIONS = ("fastmath", "debug", "lineinfo", "opt", "max_registers")
 
 _DRIVER = Path("/proc/driver/nvidia/version")
+
+# Settings that differ between processes without a meaning for the code, or that change at the first compilation, as the
+# capability that PTX is made for where none is given. All others count.
+_OTHER_SETTINGS = {
+    "NUMBA_NUM_THREADS",
+    "NUMBA_DEFAULT_NUM_THREADS",
+    "THREADING_LAYER",
+    "THREADING_LAYER_PRIORITY",
+    "CACHE_DIR",
+    "GDB_BINARY",
+    "CUDA_DEFAULT_PTX_CC",
+}
 
 # Compilers by the types of the kernels that only they can compile; all others, and plain functions, are those of `numba.cuda`.
 _OF_KERNELS = {"MLIRDispatcher": "numba-cuda-mlir"}
@@ -236,6 +249,21 @@ class GpuKernelCache(ABC):
         except Exception as error:  # noqa: BLE001  # pickling may raise anything: the kernel runs all the same
             return f"it cannot be stored ({type(error).__name__}: {error})"
         return None if store.write(key, payload) else f"{store.path} cannot be written to"
+
+
+def is_plain(arg: Any) -> bool:
+    """Whether launchers pass the argument as it is; of a host array or a record they make a copy for one launch, and wait."""
+    if isinstance(arg, tuple):
+        return all(map(is_plain, arg))
+    if isinstance(arg, np.void | np.ndarray):
+        return False
+    return hasattr(arg, "__cuda_array_interface__") or isinstance(arg, int | float | complex | np.generic | Enum)
+
+
+def settings_of(config: Any) -> list[tuple[str, str]]:
+    """Returns the settings of a package's `config` module: a part of a key for what they change in the code."""
+    named = {name: value for name, value in vars(config).items() if name.isupper() and name not in _OTHER_SETTINGS}
+    return [(name, str(value)) for name, value in sorted(named.items())]
 
 
 def describe_files(paths: Iterable[str | None]) -> list[tuple[str, int, int]]:

@@ -3,14 +3,12 @@
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from typing import Any, final
 
-import numpy as np
 from numba import cuda
 
 from synknumba._device.base import Three
-from synknumba._device.compilers.base import CompiledKernel, Compiler, RecordArray
+from synknumba._device.compilers.base import CompiledKernel, Compiler, RecordArray, is_plain
 from synknumba._device.compilers.numba_cuda_cache import attach
 from synknumba._types import Array
 
@@ -42,7 +40,7 @@ class NumbaKernel(CompiledKernel):
         return launch
 
     def is_capturable(self, args: Sequence[Any]) -> bool:
-        return not self._debug and all(map(_is_plain, args))
+        return not self._debug and all(map(is_plain, args))
 
     def convert(self, arg: Any) -> Any:
         return _as_numba(arg)
@@ -77,15 +75,6 @@ class NumbaCuda(Compiler):
 
     def to_host(self, array: Any) -> Array:
         return _as_numba(array).copy_to_host()
-
-
-def _is_plain(arg: Any) -> bool:
-    """Whether Numba passes the argument as it is; of a host array or a record it makes a copy for one launch."""
-    if isinstance(arg, tuple):
-        return all(map(_is_plain, arg))
-    if isinstance(arg, np.void | np.ndarray):
-        return False
-    return hasattr(arg, "__cuda_array_interface__") or isinstance(arg, int | float | complex | np.generic | Enum)
 
 
 def _as_numba(arg: Any) -> Any:

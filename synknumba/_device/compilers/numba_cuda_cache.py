@@ -18,23 +18,11 @@ from typing import Any, final
 from numba import cuda
 from numba.core.serialize import dumps
 
-from synknumba._device.compilers.base import GpuKernelCache, describe_files, driver_text
+from synknumba._device.compilers.base import GpuKernelCache, describe_files, driver_text, settings_of
 from synknumba.simt.internals import Fingerprint, NotComparableError, type_text, versions
 
 # Part of every key: to be raised when the meaning of a key or of a file changes.
 _FORMAT = "CUDA kernel 1"
-
-# Settings of Numba that differ between processes without a meaning for the code, or that change at the first compilation, as
-# the capability that PTX is made for where none is given. All others count.
-_OTHER_SETTINGS = {
-    "NUMBA_NUM_THREADS",
-    "NUMBA_DEFAULT_NUM_THREADS",
-    "THREADING_LAYER",
-    "THREADING_LAYER_PRIORITY",
-    "CACHE_DIR",
-    "GDB_BINARY",
-    "CUDA_DEFAULT_PTX_CC",
-}
 
 _USED = ("compile", "overloads", "add_overload", "targetoptions", "py_func")
 
@@ -111,7 +99,6 @@ def _linker() -> str | None:
 
 
 def _settings() -> list[tuple[str, str]]:
-    from numba.cuda.core import config
+    from numba.cuda.core import config  # numba-cuda's
 
-    named = {name: value for name, value in vars(config).items() if name.isupper() and name not in _OTHER_SETTINGS}
-    return [(name, str(value)) for name, value in sorted(named.items())]
+    return settings_of(config)

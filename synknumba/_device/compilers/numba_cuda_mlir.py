@@ -14,16 +14,14 @@ they do not for numba-cuda.
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from types import FunctionType
 from typing import Any, final
 
-import numpy as np
 from numba_cuda_mlir import cuda
 from numba_cuda_mlir.numba_cuda.typing.typeof import typeof
 
 from synknumba._device.base import Three
-from synknumba._device.compilers.base import CompiledKernel, Compiler
+from synknumba._device.compilers.base import CompiledKernel, Compiler, is_plain
 from synknumba._device.compilers.numba_cuda_mlir_cache import attach
 from synknumba._types import Array
 
@@ -53,7 +51,7 @@ class MlirKernel(CompiledKernel):
         return launch
 
     def is_capturable(self, args: Sequence[Any]) -> bool:
-        return not self._options.get("debug") and all(map(_is_plain, args))
+        return not self._options.get("debug") and all(map(is_plain, args))
 
     def convert(self, arg: Any) -> Any:
         return _as_device_array(arg)
@@ -107,15 +105,6 @@ def _without_annotations(function: Callable[..., Any]) -> Callable[..., Any]:
         function.__module__,
     )
     return made
-
-
-def _is_plain(arg: Any) -> bool:
-    """Whether the launcher passes the argument as it is; of a host array or a record it makes a copy, and waits."""
-    if isinstance(arg, tuple):
-        return all(map(_is_plain, arg))
-    if isinstance(arg, np.void | np.ndarray):
-        return False
-    return hasattr(arg, "__cuda_array_interface__") or isinstance(arg, int | float | complex | np.generic | Enum)
 
 
 def _as_device_array(arg: Any) -> Any:

@@ -23,7 +23,7 @@ from numba_cuda_mlir.numba_cuda.cudadrv.driver import get_version
 from numba_cuda_mlir.numba_cuda.cudadrv.libs import get_libdevice
 from numba_cuda_mlir.types import none
 
-from synknumba._device.compilers.base import GpuKernelCache, describe_files, driver_text
+from synknumba._device.compilers.base import GpuKernelCache, describe_files, driver_text, settings_of
 from synknumba.simt.internals import Fingerprint, NotComparableError, counterpart, type_text, versions
 
 # Part of every key: to be raised when the meaning of a key or of a file changes.
@@ -35,9 +35,6 @@ _KEPT = ("cubin", "ptx", "func_name", "use_cooperative")
 _LOST = ("setup_callbacks", "teardown_callbacks", "linked_external_link_items", "required_dynamic_shared_memory")
 
 _USED = ("_compile_impl", "overloads", "launch_config_overloads", "targetoptions", "py_func", "_literal_arg_positions")
-
-_OTHER_SETTINGS = {"NUMBA_NUM_THREADS", "NUMBA_DEFAULT_NUM_THREADS", "THREADING_LAYER", "THREADING_LAYER_PRIORITY", "CACHE_DIR"}
-_OTHER_SETTINGS |= {"GDB_BINARY", "CUDA_DEFAULT_PTX_CC"}
 
 
 @final
@@ -58,7 +55,13 @@ class MlirCache(GpuKernelCache):
         return self._compile(*args)  # finds what is compiled
 
     def key(self, signature: tuple[Any, ...]) -> str:
-        parts = (*versions(), numba_cuda_mlir.__version__, *_toolkit(), _settings(), tools.get_gpu_compute_capability(tuple))
+        parts = (
+            *versions(),
+            numba_cuda_mlir.__version__,
+            *_toolkit(),
+            settings_of(config),
+            tools.get_gpu_compute_capability(tuple),
+        )
         fingerprint = Fingerprint(_FORMAT, *parts, self._options)
         fingerprint.function(self._dispatcher.py_func)
         return Fingerprint(fingerprint.hexdigest(), *(type_text(counterpart(kind)) for kind in signature)).hexdigest()
@@ -104,8 +107,3 @@ def _toolkit() -> tuple[object, ...]:
         return *get_version(), driver_text(), *described
     except Exception as error:
         raise NotComparableError(f"CUDA's compilers were not found where expected ({type(error).__name__}: {error})") from error
-
-
-def _settings() -> list[tuple[str, str]]:
-    named = {name: value for name, value in vars(config).items() if name.isupper() and name not in _OTHER_SETTINGS}
-    return [(name, str(value)) for name, value in sorted(named.items())]

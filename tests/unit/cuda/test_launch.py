@@ -6,7 +6,7 @@ from enum import Enum
 import numpy as np
 import pytest
 
-from synknumba._device.compilers import numba_cuda
+from synknumba._device.compilers import base
 from tests.unit.cuda import stand_in
 from tests.unit.cuda.numba_kernels import Dispatcher
 
@@ -42,18 +42,18 @@ COPIED = [
 
 @pytest.mark.parametrize("arg", PLAIN, ids=lambda arg: f"{type(arg).__module__}.{type(arg).__name__} {arg}")
 def test_numbers_and_tuples_of_them_are_recorded(arg):
-    assert numba_cuda._is_plain(arg)
+    assert base.is_plain(arg)
 
 
 def test_arrays_of_the_device_are_recorded(gpu):
-    assert numba_cuda._is_plain(device_array())
-    assert numba_cuda._is_plain(device_records(gpu))
-    assert numba_cuda._is_plain((1, device_array()))
+    assert base.is_plain(device_array())
+    assert base.is_plain(device_records(gpu))
+    assert base.is_plain((1, device_array()))
 
 
 @pytest.mark.parametrize("arg", COPIED, ids=lambda arg: f"{type(arg).__name__} {arg} {getattr(arg, 'dtype', '')}")
 def test_what_numba_copies_for_each_launch_is_not_recorded(bench, arg):
-    assert not numba_cuda._is_plain(arg)
+    assert not base.is_plain(arg)
     dispatcher = Dispatcher(bench.machine, lambda *_: None)
     kernel = bench.kernel(dispatcher)
     assert bench.record([kernel.bind(GRID, BLOCK, 0, [1, arg], ())]) is None
