@@ -195,6 +195,7 @@ def test_ctrl_c_that_the_script_handles_leaves_the_call_in_flight(start):
         with synk.fork(2, device="cpu") as world:
             future = late.submit(ROWS)
             try:
+                say("submitted")
                 while True:
                     pass
             except KeyboardInterrupt:
@@ -203,8 +204,8 @@ def test_ctrl_c_that_the_script_handles_leaves_the_call_in_flight(start):
             assert future.result() == ROWS.sum()
             assert total(ROWS) == ROWS.sum()
     """)
-    for _ in range(2):
-        script.expect("working")
+    said = {script.expect("working|submitted")[0] for _ in range(3)}
+    assert said == {"working", "submitted"}
     script.press_ctrl_c()
     script.expect("handled False")
     script.finish()

@@ -272,10 +272,14 @@ def find_files(python: Path, wanted: list[str]) -> list[str]:
 
 
 def environment_of_tests(folder: str) -> dict[str, str]:
-    """Environment variables under which every Python process, a test's own too, sees `numba.cuda` on the CPU."""
+    """Environment variables under which every Python process, a test's own too, sees `numba.cuda` on the CPU.
+
+    What tests leave in the folder of temporary files goes with `folder`.
+    """
     Path(folder, "sitecustomize.py").write_text("from tests.peers import cuda_on_cpu\n\ncuda_on_cpu.install()\n")
     path = os.pathsep.join([folder, str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    return {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep), "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
+    ours = {"PYTHONPATH": path.rstrip(os.pathsep), "TMPDIR": folder, "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
+    return os.environ | ours
 
 
 def show_problems(outcomes: list[Outcome]) -> None:
