@@ -64,6 +64,8 @@ _REFUSALS = {errno.EPERM, errno.EACCES, errno.ENOSYS}  # of system calls, by san
 # 16 MiB take 2 to 4 ms.
 _RESERVE_STEP = 16 << 20
 
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of <sys/mman.h>; not in the mmap module
+
 # Free memory is looked up, in 0.1 ms, for segments of at least this size, which take 1 ms to clear.
 _LARGE = 4 << 20
 
@@ -262,6 +264,20 @@ class Segment:
             raise SharedMemoryError(
                 f"{self!r} does not hold an array of dtype {dtype} and shape {shape} at byte {offset}: {error}."
             ) from error
+
+    def populate(self, offset: int, nbytes: int) -> None:
+        """Takes the memory of some bytes now, from the start of a page, as a mirror of another machine's segment has none.
+
+        A lack of it is a SharedMemoryError, and not the end of the process at its first touch. Linux before 5.14 does nothing.
+        """
+        assert self._mapping is not None  # not closed
+        if nbytes == 0:
+            return
+        try:
+            self._mapping.madvise(_POPULATE_WRITE, offset, nbytes)
+        except OSError as error:
+            if error.errno not in {errno.EINVAL, *_REFUSALS}:
+                raise _no_space(nbytes, None) from error
 
     def overlaps(self, array: Array) -> bool:
         """Returns whether `array` may share memory with this segment, also through a mapping from before it grew.

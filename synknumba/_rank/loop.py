@@ -274,7 +274,11 @@ class Rank:
 
     def _hold(self, command: messages.Hold) -> None:
         rank = self.config.rank
-        shared = self.place.host(command.hosts[rank]) if command.hosts else None
+        shared = None
+        if command.hosts:
+            place = command.hosts[rank]
+            self.segments[place.segment].populate(place.offset, place.shape[0])
+            shared = self.place.host(place)
         new = self.holdings[command.number] = Holding(command.layout, rank, shared, self.device)
         old = self.holdings.get(command.carry)
         if old is not None:

@@ -1,7 +1,8 @@
 """The memory of one variable on all ranks, as the coordinator refers to it.
 
-    cores    one shared-memory segment with a part for each rank: every rank and the coordinator can access every part
-    GPUs     one allocation per GPU, which the coordinator knows by its number only
+    cores              one shared-memory segment with a part for each rank: every rank and the coordinator can access every part
+    cores, machines    one on each machine, with parts for its own ranks, which they and the machine's relay can access
+    GPUs               one allocation per GPU, which the coordinator knows by its number only
 
 An allocation never changes its layout: a variable that gets other shapes gets a new allocation.
 """
@@ -40,22 +41,36 @@ class Allocation:
         self.layout = layout
         self.world = world
         self.life = world._life  # noqa: SLF001  # a world that starts its ranks again begins another one
-        self.segment: Segment | None = None  # contains all parts, on cores; None on GPUs
+        self.segment: Segment | None = None  # contains all parts; None on GPUs, and on several machines
+        self.mirrored: Segment | None = None  # on cores of several machines: contains the parts of this machine's ranks
         self._starts: list[list[int]] = []  # by rank: offset of each array; the last is that of `VECTOR`, −1
         hosts: tuple[HostArray, ...] = ()
         if world.traits.shares_memory:
-            places = [layout.place(rank) for rank in range(world.world_size)]
-            pages = (-(-nbytes // PART_ALIGNMENT) * PART_ALIGNMENT for _, nbytes in places)
-            *parts, size = itertools.accumulate(pages, initial=0)
-            self.segment = Segment(size)
-            world.attach([self.segment])
-            self._starts = [[*(part + at for at in offsets), part] for part, (offsets, _) in zip(parts, places, strict=True)]
-            hosts = tuple(
-                HostArray(self.segment.id, np.dtype(np.uint8), (nbytes,), part)
-                for part, (_, nbytes) in zip(parts, places, strict=True)
-            )
+            hosts, self.segment = self._placed([(0, world.world_size)])
+        elif world.mirrors_variables:
+            hosts, self.mirrored = self._placed([(first, after) for _, first, after in world.machines])
         weakref.finalize(self, _release, weakref.ref(world), self.number).atexit = False
         world.command(Hold(self.number, layout, hosts, -1 if carry is None else carry.number), info=calling())
+
+    def _placed(self, machines: Sequence[tuple[int, int]]) -> tuple[tuple[HostArray, ...], Segment]:
+        """Makes the segment, and returns with it each rank's part, at the same place in the segment of the rank's machine.
+
+        Args:
+            machines: the ranks that share a segment, as (first, one after the last).
+        """
+        parts: list[tuple[int, int]] = []  # first byte, bytes
+        size = 0
+        for first, after in machines:
+            at = 0
+            for rank in range(first, after):
+                offsets, nbytes = self.layout.place(rank)
+                parts.append((at, nbytes))
+                self._starts.append([*(at + offset for offset in offsets), at])
+                at += -(-nbytes // PART_ALIGNMENT) * PART_ALIGNMENT
+            size = max(size, at)
+        segment = Segment(size)
+        self.world.attach([segment])
+        return tuple(HostArray(segment.id, np.dtype(np.uint8), (nbytes,), at) for at, nbytes in parts), segment
 
     def lives_in(self, world: Engine | None) -> bool:
         """Returns whether the ranks of a world, as last started, have the memory."""
@@ -69,26 +84,27 @@ class Allocation:
         _uses.setdefault(self.number, {})[key] = callback
 
     def host(self, leaf: int, rank: int) -> HostArray:
-        """Returns the location of one rank's array in the segment; on cores only."""
-        assert self.segment is not None  # called on cores only
+        """Returns the location of one rank's array in the segment, that of the rank's machine; on cores only."""
+        segment = self.segment or self.mirrored
+        assert segment is not None  # called on cores only
         of = self.layout.leaf(leaf)
-        return HostArray(self.segment.id, of.dtype, of.shapes[rank], self._starts[rank][leaf])
+        return HostArray(segment.id, of.dtype, of.shapes[rank], self._starts[rank][leaf])
 
     def array(self, leaf: int, rank: int) -> Array:
-        """Returns a view of one rank's array; on cores only."""
+        """Returns a view of one rank's array; on cores of one machine only."""
         assert self.segment is not None
         host = self.host(leaf, rank)
         return self.segment.array(host.dtype, host.shape, host.offset)
 
     def own(self, leaf: int, rank: int) -> Array:
-        """Returns a view of one rank's own rows of an array, of at least one dimension; on cores only."""
+        """Returns a view of one rank's own rows of an array, of at least one dimension; on cores of one machine only."""
         return self.array(leaf, rank)[slice(*self.layout.own(leaf, rank))]
 
     def end(self, leaf: int, places: Sequence[HostArray] = ()) -> tuple[Any, End]:
         """Returns one array, or `VECTOR`, as an operand of a collective: its transfer dtype, and its location on every rank.
 
         If the collective works on copies, `places` are their locations in a segment that all processes have mapped; ignored on
-        cores.
+        cores of one machine.
         """
         of, ranks = self.layout.leaf(leaf), range(self.world.world_size)
         dtype = line_type(of.dtype, 0)[0]

@@ -2,6 +2,7 @@
 
 values                    page-locked staging segment ── each rank copies its own ──> variables
 collectives, "nccl"       from GPU to GPU
+all_reduce, machines      by the relays, in place where variables are in mirrors, which cores have
 collectives, "host"       download to the staging segment, collective there as on cores, upload
 exchanges, "host"         download of the rows that travel to the staging segment, upload
 """
@@ -17,7 +18,18 @@ from synknumba._host.segment import Segment
 from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.collective_plans import Pair, Row, Run, Traffic, Work, describe, direct, operands_of, pairs_of
+from synknumba._variables.collective_plans import (
+    Pair,
+    Row,
+    Run,
+    Traffic,
+    Work,
+    access_in_place,
+    describe,
+    direct,
+    operands_of,
+    pairs_of,
+)
 from synknumba._wire.program import Collective, HostArray, Reduced, Transfer, Transferred, next_number
 from synknumba._wire.sequence import RECORDED, SUCCESS, Access, Key
 from synknumba._world.engine import Engine
@@ -164,6 +176,10 @@ class GpuTraffic(Traffic):
         return tuple(down), tuple(up)
 
     def _staged(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
+        if self._is_between_machines(work, pairs) and _are_mirrored(pairs):
+            programs = self._in_mirrors(work, pairs)
+            runs = [self.install(program, describe(work, pairs))[0] for program in programs]
+            return _one_after_the_other(runs), tuple(program.number for program in programs)
         packing = StagingLayout()
         gives = [self._places(packing, pair.source.layout.leaf(pair.leaf)) for pair in pairs]
         gets = [
@@ -182,7 +198,7 @@ class GpuTraffic(Traffic):
             Transferred(pair.target.number, pair.leaf, _for_ranks(hosts, root_gets))
             for pair, hosts in zip(pairs, gets, strict=True)
         )
-        if self._is_between_machines(work, [pair.source.layout.leaf(pair.leaf) for pair in pairs]):
+        if self._is_between_machines(work, pairs):
             got_arrays = tuple(
                 Transferred(pair.target.number, pair.leaf, hosts) for pair, hosts in zip(pairs, gives, strict=True)
             )
@@ -200,13 +216,14 @@ class GpuTraffic(Traffic):
 
         return run, (*first, *second, *third)
 
-    def _is_between_machines(self, work: Work, leaves: Sequence[LeafLayout]) -> bool:
+    def _is_between_machines(self, work: Work, pairs: Sequence[Pair]) -> bool:
         """Whether machines combine arrays, each those of its ranks and then with each other, instead of the coordinator.
 
         Small arrays are combined in the coordinator, in the order of ranks.
         """
         if not self.world.spans_machines or work.kind != "all_reduce" or work.op not in _KINDS:
             return False
+        leaves = [pair.source.layout.leaf(pair.leaf) for pair in pairs]
         plain = all(leaf.dtype.char in _KINDS[work.op] and leaf.dtype.isnative and leaf.uniform for leaf in leaves)
         return plain and sum(leaf.size(0) * leaf.dtype.itemsize for leaf in leaves) >= BETWEEN_BYTES
 
@@ -214,15 +231,38 @@ class GpuTraffic(Traffic):
         self, work: Work, down: _Arrays, up: _Arrays, hosts: Sequence[tuple[HostArray, ...]]
     ) -> list[Transfer]:
         """Returns the programs of such an all_reduce; ranks read the result where the first of their machine has written."""
-        assert work.op is not None  # of a reduction
-        first_of = [first for _, first, after in self.world.machines for _ in range(first, after)]
         about = frozenset(one.variable for one in (*down, *up))
+        first_of = self._firsts()
         up = tuple(one._replace(hosts=tuple(own[first] for first in first_of)) for one, own in zip(up, hosts, strict=True))
         return [
             Transfer(next_number(), up=False, arrays=down, stays=True),
-            Transfer(next_number(), up=False, arrays=(), reduced=tuple(Reduced(work.op, one) for one in hosts), about=about),
+            self._combined(work, hosts, about),
             Transfer(next_number(), up=True, arrays=up, stays=True),
         ]
+
+    def _in_mirrors(self, work: Work, pairs: Sequence[Pair]) -> list[Transfer]:
+        """Returns the programs of such an all_reduce of variables that relays reach, in place.
+
+        The first rank of each machine has the result then; others, if there are any, copy it.
+        """
+        first_of = self._firsts()
+        hosts = [tuple(pair.source.host(pair.leaf, rank) for rank in range(self.world.world_size)) for pair in pairs]
+        combined = self._combined(work, hosts, frozenset(pair.source.number for pair in pairs))
+        if len(set(first_of)) == len(first_of):
+            return [combined]
+        copies = (tuple(None if rank == first else one[first] for rank, first in enumerate(first_of)) for one in hosts)
+        up = tuple(Transferred(pair.target.number, pair.leaf, own) for pair, own in zip(pairs, copies, strict=True))
+        return [combined, Transfer(next_number(), up=True, arrays=up, stays=True)]
+
+    def _firsts(self) -> list[int]:
+        """Returns the first rank of each rank's machine."""
+        return [first for _, first, after in self.world.machines for _ in range(first, after)]
+
+    @staticmethod
+    def _combined(work: Work, hosts: Sequence[tuple[HostArray, ...]], about: frozenset[int]) -> Transfer:
+        assert work.op is not None  # of a reduction
+        reduced = tuple(Reduced(work.op, one) for one in hosts)
+        return Transfer(next_number(), up=False, arrays=(), reduced=reduced, about=about)
 
     def programs(self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]) -> list[tuple[int, list[Segment], Access]]:
         join(self.world)
@@ -231,6 +271,11 @@ class GpuTraffic(Traffic):
             program = self._on_stream(work, pairs)
             self.install(program, info)
             return [(program.number, [], Access(keys, keys, SUCCESS | RECORDED))]  # the stream waits for other ranks
+        if self._is_between_machines(work, pairs) and _are_mirrored(pairs):
+            transfers = self._in_mirrors(work, pairs)
+            for transfer in transfers:
+                self.install(transfer, info)
+            return [(transfer.number, [], access_in_place(work.kind, keys)) for transfer in transfers]
         packing, segment = StagingLayout(), Segment(1)  # of its own: the staging segment is freed after large transfers
         middle: list[Collective] = []
         places: list[tuple[HostArray, ...]] = []
@@ -253,7 +298,7 @@ class GpuTraffic(Traffic):
             *middle,
             Transfer(next_number(), up=True, arrays=up),
         ]
-        if middle and self._is_between_machines(work, [pair.source.layout.leaf(pair.leaf) for pair in pairs]):
+        if middle and self._is_between_machines(work, pairs):
             programs = [*self._between_machines(work, down, up, places)]
         accesses = [Access(reads=keys, writes=staged), Access(writes=keys, remote_reads=staged)]
         accesses[1:1] = [Access(staged, staged, staged, staged)] * len(middle)
@@ -284,6 +329,11 @@ def _one_after_the_other(runs: Sequence[Run]) -> Run:
             one()
 
     return run
+
+
+def _are_mirrored(pairs: Sequence[Pair]) -> bool:
+    """Whether the arrays of a collective in place are in memory that the relays of their machines reach."""
+    return all(pair.in_place and pair.source.mirrored is not None for pair in pairs)
 
 
 def _do_nothing() -> None:

@@ -877,6 +877,11 @@ class Engine:
         return self._others is not None
 
     @property
+    def mirrors_variables(self) -> bool:
+        """Whether variables lie in memory that the ranks of a machine share, and those of others do not reach."""
+        return self._others is not None and TRAITS[self.device].shares_memory
+
+    @property
     def _is_broken(self) -> bool:
         """Whether a failure has ended the world, or is about to."""
         return self._closed or self._rounds.under_way
