@@ -452,3 +452,25 @@ def test_core_files_do_not_hold_segments() -> None:
     flags = next(line for line in lines[at:] if line.startswith("VmFlags:")).split()
     assert "dd" in flags  # do not dump
     made.close()
+
+
+def test_populate_takes_the_memory_of_a_mirror_and_no_more():
+    fd = os.memfd_create("mirror")
+    os.ftruncate(fd, 8 * PAGE)
+    mirror = Segment.attach(1, os.dup(fd), 8 * PAGE)
+    mirror.populate(2 * PAGE, 3 * PAGE - 100)
+    taken = os.fstat(fd).st_blocks * 512
+    os.close(fd)
+    assert taken in {3 * PAGE, 0}  # none before Linux 5.14
+    assert not mirror.array(np.uint8, (8 * PAGE,)).any()
+    mirror.close()
+
+
+def test_populate_tells_of_a_lack_of_memory():
+    fd = os.memfd_create("mirror")
+    os.ftruncate(fd, 2 * PAGE)
+    mirror = Segment.attach(1, os.dup(fd), 4 * PAGE)  # its file has become shorter: pages that cannot be had
+    os.close(fd)
+    with pytest.raises(SharedMemoryError, match="were requested, but the machine is out of memory"):
+        mirror.populate(0, 4 * PAGE)
+    mirror.close()
