@@ -468,8 +468,9 @@ def test_populate_takes_the_memory_of_a_mirror_and_no_more():
 
 def test_populate_tells_of_a_lack_of_memory():
     fd = os.memfd_create("mirror")
-    os.ftruncate(fd, 2 * PAGE)
-    mirror = Segment.attach(1, os.dup(fd), 4 * PAGE)  # its file has become shorter: pages that cannot be had
+    os.ftruncate(fd, 4 * PAGE)
+    mirror = Segment.attach(1, os.dup(fd), 4 * PAGE)
+    os.ftruncate(fd, 2 * PAGE)  # the other pages cannot be had
     os.close(fd)
     with pytest.raises(SharedMemoryError, match="were requested, but the machine is out of memory"):
         mirror.populate(0, 4 * PAGE)
