@@ -91,7 +91,7 @@ def _cuda_context() -> Any:
 def _is_typed_for_cuda(value: Any) -> bool:
     try:
         _cuda_context().resolve_value_type(value)
-    except (NumbaError, TypeError):  # TypeError: unhashable
+    except (NumbaError, TypeError, ValueError):  # TypeError: unhashable; ValueError: by numba-cuda
         return False
     return True
 
