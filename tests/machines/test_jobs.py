@@ -110,6 +110,17 @@ def test_a_script(shape, tmp_path):
                     summed_in_a_sequence(w, times=2)
                     np.testing.assert_allclose(w.get_value(), before * size**2, rtol=1e-6)
                     assert all((synk.get_value(rank, w) == w.get_value()).all() for rank in range(size))
+            from synknumba._variables import gpu_collective_plans
+            gpu_collective_plans._are_mirrored = lambda pairs: False  # by way of a staging segment, as on GPUs
+            with synk.fork(device="cpu") as world:
+                w = synk.variable(large.astype("f4"))
+                add_rank(w, synk.variable(large), synk.RANK)
+                synk.all_reduce(w, "sum")
+                wanted = (large + np.arange(world.world_size)[:, None]).sum(0)
+                np.testing.assert_array_equal(w.get_value(), wanted)
+                summed_in_a_sequence(w, times=2)
+                np.testing.assert_array_equal(w.get_value(), wanted * world.world_size**2)
+                assert all((synk.get_value(rank, w) == w.get_value()).all() for rank in range(world.world_size))
             say("done")
         """,
         tmp_path,
