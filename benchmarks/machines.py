@@ -61,6 +61,13 @@ def launcher(python: Path) -> list[str]:
     return [found, "--oversubscribe", "--bind-to", "none"] if "Open MPI" in told or "prte" in told.lower() else [found]
 
 
+def library(python: Path) -> str:
+    """The name and version of an environment's MPI."""
+    asked = "from mpi4py import MPI; print(MPI.Get_library_version())"
+    told = subprocess.run([str(python), "-c", asked], capture_output=True, text=True, check=True).stdout
+    return " ".join(told.splitlines()[0].partition(", package")[0].replace("Version:", "").split())
+
+
 def run(command: Sequence[str], more: Mapping[str, str]) -> dict[str, float]:
     """Runs a job with more variables; returns the medians that it prints."""
     variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": str(ROOT)}
@@ -128,7 +135,8 @@ def main() -> None:
         "repeats": given.repeats,
         "bytes": given.bytes,
         "network": given.network,
-        "mpiexec": launcher(given.python),
+        "mpi": library(given.python),
+        "mpiexec": launcher(given.python)[1:],
     }
     save(given.json, "machines", results, settings)
 
