@@ -31,6 +31,7 @@ from synknumba.simt._frontend.source import has_rest, parameters
 from synknumba.simt._frontend.source_text import keep_text
 from synknumba.simt._frontend.syntax import walk
 from synknumba.simt._library import bfloat16, float16
+from synknumba.simt._library.readonly_records import REFUSAL, protected
 from synknumba.simt._machine.cache import CacheInfo, KernelCache
 from synknumba.simt._machine.codegen import Compiled, compile_launch, jit_problem
 from synknumba.simt._machine.compilation import compilation
@@ -420,7 +421,7 @@ class Kernel:
 
     def _type_of(self, name: str, arg: Any) -> types.Type:
         try:
-            return typeof(arg)
+            return protected(typeof(arg), arg)
         except (ValueError, errors.NumbaError) as error:
             if EXTENSIONS.adopt():  # a type of the program's, registered for GPUs
                 return self._type_of(name, arg)
@@ -450,7 +451,7 @@ class Kernel:
                 self._need_float16()
                 return self._build(argtypes, block, key)
         except errors.TypingError as error:
-            if "Cannot modify readonly array" in str(error):  # other messages may name a readonly type, too
+            if REFUSAL in str(error):  # other messages may name a readonly type, too
                 raise self._readonly(argtypes) from error
             self._program.refuse_several_types(argtypes)
             self._refuse_cuda_only(error)
@@ -482,17 +483,19 @@ class Kernel:
 
     def _readonly(self, argtypes: Mapping[str, types.Type]) -> ArgumentError:
         """Returns the error for a write to a read-only array, naming the parameter if the source shows it."""
-        fixed = {name for name, kind in argtypes.items() if isinstance(kind, types.Array) and not kind.mutable}
+        fixed = {name.removesuffix("__arg"): name for name, kind in argtypes.items() if _is_readonly(kind)}
         source = self._program.code.source
         for node in walk(self._program.body):
-            for name in sorted(_written_arrays(node) & fixed):
-                where = f"{source.name} ({source.filename}:{node.lineno})"  # type: ignore[attr-defined]
-                shown = name.removesuffix("__arg")
-                return ArgumentError(f"{where}: {shown} is an input; to write to it pass it in inout=({shown!r},)")
+            for shown, name in sorted(fixed.items()):
+                if name in _written_arrays(node):
+                    where = f"{source.name} ({source.filename}:{node.lineno})"  # type: ignore[attr-defined]
+                    return ArgumentError(f"{where}: {shown} is read-only; {_WRITABLE.format(name=repr(shown))}")
         where = f"{source.name} ({source.filename}:{source.tree.lineno})"
+        if not fixed:
+            return ArgumentError(f"{where} writes to a global array or a constant, which are read-only; pass the array to it")
         return ArgumentError(
-            f"{where} writes to an input; its inputs are {', '.join(sorted(fixed))}: pass it in inout=(...). A variable that "
-            "is passed twice is an input, too; pass a copy of it as another variable"
+            f"{where} writes to an array that is read-only, one of {', '.join(fixed)}; {_WRITABLE.format(name='...')}. A "
+            "variable that is passed twice is read-only, too; pass a copy of it as another variable"
         )
 
 
@@ -518,14 +521,32 @@ def _has_one_type(arg: Any) -> bool:
     return type(arg) in _PLAIN_SCALARS and not (type(arg) is int and arg >= 1 << 63)
 
 
+# What to do about a read-only argument.
+_WRITABLE = "pass a copy, or an array that may be written, and to a function of synk.parallel also inout=({name},)"
+
+
+def _is_readonly(kind: types.Type) -> bool:
+    """Returns whether an argument of this type, or a part of it, is an array or record that may only be read."""
+    if isinstance(kind, types.BaseTuple):
+        return any(map(_is_readonly, kind.types))
+    return isinstance(kind, (types.Array, types.Record)) and not kind.mutable
+
+
 def _written_arrays(node: ast.AST) -> set[str]:
-    """Returns the variables whose elements the node assigns or updates atomically."""
+    """Returns the variables whose elements or fields the node assigns or updates atomically."""
     match node:
-        case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
-            return {name}
-        case ast.Call(func=ast.Name(id=function), args=[ast.Name(id=name), *_]) if function.startswith("_k_atomic"):
-            return {name}
+        case ast.Subscript(value=value, ctx=ast.Store()) | ast.Attribute(value=value, ctx=ast.Store()):
+            return _root(value)
+        case ast.Call(func=ast.Name(id=function), args=[value, *_]) if function.startswith("_k_atomic"):
+            return _root(value)
     return set()
+
+
+def _root(node: ast.expr) -> set[str]:
+    """Returns the variable of which an expression takes elements and fields, if it is one."""
+    while isinstance(node, (ast.Subscript, ast.Attribute)):
+        node = node.value
+    return {node.id} if isinstance(node, ast.Name) else set()
 
 
 @overload

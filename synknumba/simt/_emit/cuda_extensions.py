@@ -68,7 +68,8 @@ class CudaExtensions:
         """Takes over what has been registered since the last call; returns whether that is anything."""
         if not (self._take_models() + self._take_typeof() + self._take_typing() + self._take_lowering()):
             return False
-        cpu_target.typing_context.refresh()
+        # Numba puts the code of intrinsics into the first registry of a context, and only looks at its own again.
+        cpu_target.target_context.refresh()
         cpu_target.typing_context.install_registry(self._typing)
         cpu_target.target_context.install_registry(self._lowering)
         return True

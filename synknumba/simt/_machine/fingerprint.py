@@ -265,9 +265,9 @@ def type_text(kind: types.Type) -> str:
         return f"tuple({', '.join(map(type_text, kind.types))})"
     if isinstance(kind, types.Record):
         fields = ", ".join(f"{name}: {type_text(field.type)} at {field.offset}" for name, field in kind.fields.items())
-        return f"record({fields}; {kind.size}, {kind.aligned})"
+        return f"{'' if kind.mutable else 'readonly '}record({fields}; {kind.size}, {kind.aligned})"
     if isinstance(kind, types.NestedArray):
-        return f"nested({type_text(kind.dtype)}, {kind.shape})"
+        return f"{'' if kind.mutable else 'readonly '}nested({type_text(kind.dtype)}, {kind.shape})"
     if type(kind) is types.Array:
         return f"array({type_text(kind.dtype)}, {kind.ndim}, {kind.layout}, {kind.mutable}, {kind.aligned})"
     if isinstance(kind, types.EnumMember):
