@@ -1,7 +1,8 @@
 """Numba's passes over a function, without those that have nothing to do in most kernels.
 
 Inlining of closures and rewrites after type inference take a twentieth of a first launch, to find nothing: kernels rarely have
-lists or array expressions, and functions inside them have been inlined before.
+lists or array expressions, and functions inside them have been inlined before. Numba counts references to the values of all
+variables, and takes those without a count apart to see that there is none: both parts of each complex number that is assigned.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,7 +10,8 @@ from typing import Any
 
 from numba.core import ir, types
 from numba.core.compiler_machinery import PassManager, register_pass
-from numba.core.typed_passes import NopythonRewrites
+from numba.core.lowering import Lower
+from numba.core.typed_passes import NativeLowering, NopythonRewrites
 from numba.core.untyped_passes import InlineClosureLikes
 
 
@@ -43,6 +45,36 @@ class _Rewrites(NopythonRewrites):  # type: ignore[misc]
         return needed and super().run_pass(state)
 
 
+class _Lower(Lower):  # type: ignore[misc]
+    """Numba's lowering to LLVM code, which counts references to values that have a count only."""
+
+    def init(self) -> None:
+        super().init()
+        self._counted: dict[types.Type, bool] = {}
+
+    def incref(self, typ: types.Type, val: Any) -> None:
+        if self._has_count(typ):
+            super().incref(typ, val)
+
+    def decref(self, typ: types.Type, val: Any) -> None:
+        if self._has_count(typ):
+            super().decref(typ, val)
+
+    def _has_count(self, kind: types.Type) -> bool:
+        if kind not in self._counted:
+            self._counted[kind] = self.context.data_model_manager[kind].contains_nrt_meminfo()
+        return self._counted[kind]
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Lowering(NativeLowering):  # type: ignore[misc]
+    """Numba's last pass, with our lowering."""
+
+    _name = "synknumba_lowering"
+
+    lowering_class = _Lower
+
+
 def _may_be_rewritten(assigned: Any, typemap: Mapping[str, Any]) -> bool:
     value = assigned.value
     if value.op == "call":
@@ -58,4 +90,4 @@ def _assigned_expressions(state: Any) -> Iterator[Any]:
         yield from (assigned for assigned in block.find_insts(ir.Assign) if isinstance(assigned.value, ir.Expr))
 
 
-_REPLACED = {InlineClosureLikes: _InlineClosures, NopythonRewrites: _Rewrites}
+_REPLACED = {InlineClosureLikes: _InlineClosures, NopythonRewrites: _Rewrites, NativeLowering: _Lowering}

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba.core import cgutils, errors, types
 from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
-from numba.np.arrayobj import basic_indexing, load_item, make_array, normalize_indices, store_item
+from numba.np.arrayobj import basic_indexing, load_item, normalize_indices, store_item
 
 from synknumba.simt._library.intrinsics import check_number
 
@@ -38,8 +38,22 @@ def _pointer(context: Any, builder: Any, signature: Any, array: Any, index: Any)
     whole = [kind if isinstance(kind, types.Integer) else types.intp for kind in parts_type]
     parts = [context.cast(builder, part, kind, to) for part, kind, to in zip(parts, parts_type, whole, strict=True)]
     parts_type, parts = normalize_indices(context, builder, whole, parts)
-    made = make_array(array_type)(context, builder, array)
-    return basic_indexing(context, builder, array_type, made, parts_type, parts, context.enable_boundscheck)[0]
+    fields = _Fields(context, builder, array_type, array)
+    return basic_indexing(context, builder, array_type, fields, parts_type, parts, context.enable_boundscheck)[0]
+
+
+class _Fields:
+    """The fields of an array's structure, such as `shape`, as values.
+
+    `make_array` of Numba stores the structure in memory first; a kernel has one copy for each use, and LLVM needs more than
+    twice the time to take twice the copies apart.
+    """
+
+    def __init__(self, context: Any, builder: Any, kind: types.Type, value: Any) -> None:
+        self._model, self._builder, self._value = context.data_model_manager[kind], builder, value
+
+    def __getattr__(self, name: str) -> Any:
+        return self._model.get(self._builder, self._value, name)
 
 
 def _read_change_write(name: str, array: types.Type, index: types.Type, change: Change, values: int = 1) -> Any:

@@ -26,6 +26,7 @@ from numba.core.compiler import Compiler, CompileResult
 from numba.core.environment import lookup_environment
 
 from synknumba.simt._frontend.passes import with_fewer_passes
+from synknumba.simt._machine.calls import with_few_checks
 from synknumba.simt._machine.vector_math import with_vector_math
 
 # The multipliers 0xD2511F53 and 0xCD9E8D57 identify Philox. LLVM may express one as the other plus a difference.
@@ -201,6 +202,7 @@ class _KernelCompiler(Compiler):
         library = KernelLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
         library.enable_object_caching()
         self.state.library = library
+        self.state.targetctx = with_few_checks(self.state.targetctx)
         return [with_fewer_passes(manager) for manager in super().define_pipelines()]
 
 
@@ -209,6 +211,7 @@ class _DeviceCompiler(Compiler):
 
     def define_pipelines(self) -> Any:
         self.state.library = DeviceLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        self.state.targetctx = with_few_checks(self.state.targetctx)
         return [with_fewer_passes(manager) for manager in super().define_pipelines()]
 
 

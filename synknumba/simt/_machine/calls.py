@@ -1,0 +1,80 @@
+"""Calls of functions that never raise, without checks of what they return.
+
+A function that Numba compiles returns a code, and its caller looks whether that tells of an exception: 20 instructions of LLVM
+in five blocks, for each product of complex numbers too. LLVM finds out that they are in vain when it inlines the function, at
+the end; until then each of its passes takes them along. The code of a function compiled before tells at once: if it returns
+nothing but 0, calls of it need no check.
+"""
+
+from typing import Any, final
+from weakref import WeakKeyDictionary
+
+from llvmlite import ir
+from numba.core import callconv, cgutils
+from numba.core.cpu import CPUContext
+
+# Functions that never raise, by library and name.
+_found: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
+
+
+def never_raises(library: Any, name: str) -> bool:
+    """Returns whether the library has the function of this name, and it returns no code of an exception."""
+    found = _found.setdefault(library, {})
+    if name not in found:
+        try:
+            text = str(library._get_module_for_linking().get_function(name))  # noqa: SLF001  # what a library links to
+        except NameError:  # of another library
+            text = "declare"
+        returns = [line for line in text.splitlines() if line.startswith("  ret ")]
+        found[name] = text.lstrip().startswith("define") and all(line.startswith("  ret i32 0") for line in returns)
+    return found[name]
+
+
+@final
+class _CallConvention(callconv.CPUCallConv):  # type: ignore[misc]
+    """Numba's convention; one object serves one call."""
+
+    _may_raise = True
+
+    def call_function(self, builder: Any, callee: Any, *args: Any, **options: Any) -> Any:
+        """Emits a call. Returns its status and result."""
+        libraries = self.context.active_code_library._linking_libraries  # noqa: SLF001
+        is_known = isinstance(callee, ir.Function)  # recursive functions are called by their address
+        self._may_raise = not (is_known and any(never_raises(library, callee.name) for library in libraries))
+        return super().call_function(builder, callee, *args, **options)
+
+    def _get_return_status(self, builder: Any, code: Any, excinfoptr: Any) -> Any:
+        if self._may_raise:
+            return super()._get_return_status(builder, code, excinfoptr)
+        names = {name: cgutils.false_bit for name in callconv.Status._fields if name.startswith("is_")}
+        return callconv.Status(**names | {"is_ok": cgutils.true_bit, "code": code, "excinfoptr": excinfoptr})
+
+    def return_status_propagate(self, builder: Any, status: Any) -> None:
+        """Returns from the function that is emitted with the code of a call, if the call has failed."""
+        if status.is_error is cgutils.false_bit:
+            builder.unreachable()
+        else:
+            super().return_status_propagate(builder, status)
+
+
+@final
+class _Context(CPUContext):  # type: ignore[misc]
+    """Numba's target, with checks of calls where they are needed."""
+
+    @property
+    def call_conv(self) -> Any:
+        """A calling convention, for one call."""
+        return _CallConvention(self)
+
+    def get_function(self, *args: Any, **options: Any) -> Any:
+        """Returns what emits a call, and links to the libraries of the function, which Numba does after the call."""
+        emits = super().get_function(*args, **options)
+        self.add_linking_libs(getattr(emits, "libs", ()))
+        return emits
+
+
+def with_few_checks(context: Any) -> Any:
+    """Returns a copy of Numba's target that emits calls without checks where they are in vain."""
+    made = context.subtarget()
+    made.__class__ = _Context
+    return made
