@@ -22,11 +22,12 @@ def never_raises(library: Any, name: str) -> bool:
     found = _found.setdefault(library, {})
     if name not in found:
         try:
-            text = str(library._get_module_for_linking().get_function(name))  # noqa: SLF001  # what a library links to
-        except NameError:  # of another library
-            text = "declare"
-        returns = [line for line in text.splitlines() if line.startswith("  ret ")]
-        found[name] = text.lstrip().startswith("define") and all(line.startswith("  ret i32 0") for line in returns)
+            function = library._get_module_for_linking().get_function(name)  # noqa: SLF001  # what Numba links to
+        except NameError:
+            found[name] = False
+        else:
+            returns = [line for line in str(function).splitlines() if line.startswith("  ret ")]
+            found[name] = not function.is_declaration and all(line.startswith("  ret i32 0") for line in returns)
     return found[name]
 
 
