@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from numba.core.registry import cpu_target
 from numba.core.typed_passes import NopythonRewrites
 
 from synknumba import simt
-from synknumba.simt._machine import cache
+from synknumba.simt._machine import cache, calls
 from tests.unit.simt.written import defined, program_text
 
 THREADS = 64
@@ -183,3 +184,40 @@ def test_the_state_of_numba_comes_back(function: Callable[..., None]) -> None:
             assert "resolve_function_type" not in vars(cpu_target.typing_context)
     finally:
         gc.enable()
+
+
+@cuda.jit(device=True)
+def turned(z):
+    return z * (1.0 - 2.0j)
+
+
+@cuda.jit(device=True)
+def turned_or_refused(z):
+    return turned(turned(z)) if checked(z.real) else z
+
+
+CALLS = """
+def kernel(z, total):
+    i = cuda.grid(1)
+    if i < z.size:
+        z[i] = called(z[i])
+        cuda.atomic.add(total, (0, i % 2), z[i].real)
+"""
+
+
+@pytest.mark.parametrize(("called", "may_raise"), [(turned, False), (turned_or_refused, True)])
+def test_calls_are_checked_where_the_function_may_raise(called: Any, may_raise: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    unchecked: set[str] = set()  # names in LLVM code
+    never_raises = calls.never_raises
+    monkeypatch.setattr(calls, "never_raises", lambda library, name: never_raises(library, name) and not unchecked.add(name))
+    kernel = simt.jit(defined(CALLS, called=called), cache=False)
+    z, total = np.arange(1, 6) + 0.5j, np.zeros((1, 2))
+    expected = z * (1 - 2j) if called is turned else z * (1 - 2j) ** 2
+    kernel[1, 5](z, total)
+    np.testing.assert_allclose(z, expected, rtol=1e-15)
+    np.testing.assert_allclose(total, [[expected.real[::2].sum(), expected.real[1::2].sum()]], rtol=1e-15)
+    if may_raise:
+        with pytest.raises(ValueError, match="negative"):
+            kernel[1, 5](-np.ones(5) + 0j, total)
+    assert any("turned" in name and "refused" not in name for name in unchecked)
+    assert not any("refused" in name for name in unchecked)
