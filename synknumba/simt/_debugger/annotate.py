@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
-from synknumba._errors import Access, Finding, KernelCheckError, KernelCheckWarning
+from synknumba._errors import Access, ArgumentError, Finding, KernelCheckError, KernelCheckWarning
 
 # Lines before and after those with a finding; of a function that is not much longer, all.
 AROUND: Final = 3
@@ -106,8 +106,19 @@ def annotate(found: KernelCheckError | KernelCheckWarning | Iterable[Finding]) -
 
     Args:
         found: the error, the warning, or findings of several.
+
+    Raises:
+        ArgumentError: it is none of these, such as a kernel.
     """
-    return AnnotatedSource(found.findings if isinstance(found, (KernelCheckError, KernelCheckWarning)) else found)
+    if isinstance(found, (KernelCheckError, KernelCheckWarning)):
+        return AnnotatedSource(found.findings)
+    findings = tuple(found) if isinstance(found, Iterable) else None
+    if findings is None or not all(isinstance(one, Finding) for one in findings):
+        raise ArgumentError(
+            "simt.annotate takes the KernelCheckError that simt.check(kernel)[grid, block](...) raises, its KernelCheckWarning "
+            f"or an iterable of findings such as error.findings; got {found!r}"
+        )
+    return AnnotatedSource(findings)
 
 
 def _functions(findings: tuple[Finding, ...]) -> Iterator[_Function]:

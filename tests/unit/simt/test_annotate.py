@@ -11,6 +11,7 @@ import pytest
 from numba import cuda
 
 from synknumba import simt
+from synknumba._errors import ArgumentError
 
 
 @cuda.jit(device=True)
@@ -96,3 +97,11 @@ def test_a_long_function_is_shown_around_the_findings() -> None:
     numbers = [int(match[1]) for line in shown if (match := re.match(r"[> ] +(\d+) \|", line))]
     assert numbers == [1, 60, 61, 62, 63, 64, 65, 66]
     assert any(line.endswith("…") for line in shown)
+
+
+def test_what_is_no_finding_is_refused_with_what_to_pass() -> None:
+    for given in (kernel, simt.jit(lambda x: None), None, ValueError("x"), "text", [1], [found().findings]):
+        with pytest.raises(ArgumentError, match=re.escape(f"got {given!r}")) as caught:
+            simt.annotate(given)
+        assert "simt.check(kernel)[grid, block]" in str(caught.value)
+    assert str(simt.annotate(iter(found().findings))) == str(simt.annotate(found()))
