@@ -6,7 +6,7 @@ slices need no bookkeeping.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ class Watch(ABC):
 
     def __init__(self, launch: Any) -> None:
         self.launch = launch
+        self.memories: list[TrackedMemory] = []  # of the arguments
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -66,16 +67,15 @@ class TrackedMemory:
         space: "global", "shared", "local" or "constant".
         array: the whole array.
         owner: the block of a shared array, the thread of a local one.
-        written: the written addresses of a shared or local array, if the watch records them.
-        leaf_size: bytes marked as written by an access to one number.
+        written: addresses of the written bytes of a shared or local array, if the watch records them.
+        cells: the watch's shadow of this memory, which arrays at the same memory share.
         low, high: the address of the first byte, and that after the last.
     """
 
     def __init__(self, name: str, space: str, array: np.ndarray[Any, Any], watch: Watch, owner: Any = None) -> None:
         self.name, self.space, self.array, self.watch, self.owner = name, space, array, watch, owner
         self.written: set[int] = owner.written if space == "shared" else set()
-        # Record fields vary in size; tracking each field's first byte suffices.
-        self.leaf_size = 1 if array.dtype.names else array.dtype.itemsize
+        self.cells: Any = None
         self.low, self.high = np.lib.array_utils.byte_bounds(array)
 
     def index_of(self, address: int) -> tuple[int, ...]:
@@ -91,6 +91,18 @@ class TrackedMemory:
             if steps[axis] < 0:
                 index[axis] = self.array.shape[axis] - 1 - index[axis]
         return tuple(index)
+
+
+def overlapping(memories: Iterable[TrackedMemory]) -> list[list[TrackedMemory]]:
+    """Returns the memories by address, those between the same first and last bytes together; empty ones are left out."""
+    groups: list[list[TrackedMemory]] = []
+    high = 0
+    for memory in sorted((one for one in memories if one.low < one.high), key=lambda one: one.low):
+        if not groups or memory.low >= high:
+            groups.append([])
+        groups[-1].append(memory)
+        high = max(high, memory.high)
+    return groups
 
 
 class Array(np.ndarray):
@@ -229,11 +241,13 @@ def _absent(array: np.ndarray[Any, Any], index: Any) -> Any:
 def wrap(value: Any, name: str, space: str, watch: Watch) -> Any:
     """Returns an argument or constant with its arrays and records tracked."""
     value = getattr(value, "_ary", value)  # unwraps an array of Numba's CUDA simulator
-    if isinstance(value, np.ndarray):
-        return _on_memory(value, TrackedMemory(name, space, np.asarray(value), watch))
-    if isinstance(value, np.void):
-        cell = record_memory(value)
-        return Record(_on_memory(cell, TrackedMemory(name, space, cell, watch)))
+    if isinstance(value, (np.ndarray, np.void)):
+        array = np.asarray(value) if isinstance(value, np.ndarray) else record_memory(value)
+        memory = TrackedMemory(name, space, array, watch)
+        if space == "global":
+            watch.memories.append(memory)
+        tracked = _on_memory(array, memory)
+        return tracked if isinstance(value, np.ndarray) else Record(tracked)
     if isinstance(value, tuple):
         names = getattr(value, "_fields", range(len(value)))
         parts = [

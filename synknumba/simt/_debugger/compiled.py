@@ -29,7 +29,7 @@ from numba.np.numpy_support import as_dtype
 from synknumba._errors import Access, BoundsError, Finding, KernelCheckError, KernelError
 from synknumba.simt._debugger import accesses, runtime
 from synknumba.simt._debugger import layout as at
-from synknumba.simt._debugger.arrays import POISON, TrackedMemory, Watch, record_memory
+from synknumba.simt._debugger.arrays import POISON, TrackedMemory, Watch, overlapping, record_memory
 from synknumba.simt._debugger.cuda import Dim3
 from synknumba.simt._debugger.findings import BOUNDS_ADVICE, described, fault_advice, shown_index
 from synknumba.simt._debugger.instrument import KINDS, Lowered, Memory, NotInstrumentedError, Site, Sites
@@ -323,8 +323,7 @@ class CompiledLaunch(Launch):
 
     def _zeros(self, nbytes: int) -> np.ndarray[Any, Any]:
         """Returns bytes that take no memory until they are used."""
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        made = np.frombuffer(mmap.mmap(-1, max(nbytes, _PAGE), flags=flags), np.uint8)
+        made = _mapped(nbytes)
         self._owned.append(made)
         return made
 
@@ -377,12 +376,26 @@ class CompiledLaunch(Launch):
             self._locals = low
         state[at.SHARED], state[at.SHARED_WRITTEN] = shared.ctypes.data, shared_written.ctypes.data
         self._shared_memory = shared.ctypes.data, shared_written.ctypes.data
-        table, first = self._words(max(1, len(regions)), at.REGION_WORDS), 0
-        for number, (low, high, shift, space, written) in enumerate(regions):
-            table[number, : at.WRITTEN + 1] = low, high, first, shift, space, written
-            first += ((high - low) >> shift) + 1 if space != at.LOCAL_SPACE else 0
-        state[at.REGIONS], state[at.REGION_COUNT] = table.ctypes.data, len(regions)
-        state[at.CELLS] = self._zeros(8 * at.CELL_WORDS * (first + 1)).ctypes.data
+        self._regions, self._cells = self._words(max(1, len(regions)), at.REGION_WORDS), list[np.ndarray[Any, Any]]()
+        for row, (low, high, shift, space, written) in zip(self._regions, regions, strict=False):
+            cells = _cells(low, high if space != at.LOCAL_SPACE else low, shift)
+            self._cells.append(cells)
+            row[: at.WRITTEN + 1] = low, high, cells.ctypes.data, shift, space, written
+        state[at.REGIONS], state[at.REGION_COUNT] = self._regions.ctypes.data, len(regions)
+
+    def _divide_cells(self) -> None:
+        """Divides the cells of regions with an access to a part of one, each into copies."""
+        for number, row in enumerate(self._regions):
+            if not row[at.FINER]:
+                continue
+            shift = _log2(int(row[at.FINER]))
+            parts, old = 1 << (int(row[at.SHIFT]) - shift), self._cells[number]
+            new = self._cells[number] = _cells(int(row[at.LOW]), int(row[at.HIGH]), shift)
+            if row[at.USED]:
+                used = np.flatnonzero(old.any(axis=1))
+                for part in range(parts):
+                    new[used * parts + part] = old[used]
+            row[at.CELLS], row[at.SHIFT], row[at.FINER] = new.ctypes.data, shift, 0
 
     def _make_shared(self) -> tuple[np.ndarray[Any, Any], int]:
         """Returns the shared memory of all resident blocks, and log2 of the bytes of a cell."""
@@ -477,6 +490,7 @@ class CompiledLaunch(Launch):
             self._drain()
             if why != at.HAS_PAUSED:
                 return why
+            self._divide_cells()
 
     def _explain(self, error: BaseException) -> None:
         """Adds notes to an exception that the kernel has raised: line and thread, and the findings before it."""
@@ -606,6 +620,18 @@ class CompiledLaunch(Launch):
 _WHAT: Final = ("read", "write", "write", "atomic", "raises")
 
 
+def _mapped(nbytes: int) -> np.ndarray[Any, Any]:
+    """Returns zeros that take no memory until they are used."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    return np.frombuffer(mmap.mmap(-1, max(nbytes, _PAGE), flags=flags), np.uint8)
+
+
+def _cells(low: int, high: int, shift: int) -> np.ndarray[Any, Any]:
+    """Returns the cells of a region."""
+    count = ((high - low) >> shift) + 1
+    return _mapped(8 * at.CELL_WORDS * count)[: 8 * at.CELL_WORDS * count].view(np.int64).reshape(count, at.CELL_WORDS)
+
+
 def _guard(stacks: np.ndarray[Any, Any], count: int) -> None:
     """Makes the lowest page of each stack inaccessible, so that a stack overflow ends the process at once."""
     protect = ctypes.CDLL(None).mprotect
@@ -644,16 +670,9 @@ def _log2(number: int) -> int:
 
 
 def _spans(memories: Sequence[TrackedMemory]) -> Iterator[tuple[int, int, int]]:
-    """Yields the stretches of memory of arrays, and log2 of a size of cells that tells all numbers in them apart."""
-    spans: list[list[int]] = []
-    for one in sorted(memories, key=lambda memory: memory.low):
-        if one.low == one.high:
-            continue
-        start = one.array.__array_interface__["data"][0]
-        step = math.gcd(*_steps(one.array.dtype), *one.array.strides, start - one.low)
-        if spans and one.low < spans[-1][1]:
-            last = spans[-1]
-            last[1], last[2] = max(last[1], one.high), math.gcd(last[2], step, one.low - last[0])
-        else:
-            spans.append([one.low, one.high, step])
-    yield from ((low, high, _log2(step)) for low, high, step in spans)
+    """Yields the stretches of memory of arrays, and log2 of a size of cells that tells the numbers in them apart."""
+    for group in overlapping(memories):
+        low, steps = group[0].low, list[int]()
+        for one in group:
+            steps += [*_steps(one.array.dtype), *one.array.strides, one.array.__array_interface__["data"][0] - low]
+        yield low, max(one.high for one in group), _log2(math.gcd(*steps))

@@ -1,8 +1,8 @@
 """Memory of a compiled check, shared by Python, the runtime and the instrumented kernel: words of 8 bytes at known offsets.
 
     STATE ──> threads of the block   THREAD_WORDS each: status, request, answer, vector clock, coroutine
-          ──> regions                REGION_WORDS each: an argument, the shared or the local memory
-          ──> cells                  CELL_WORDS each: the recent accesses to an element, as in `_debugger.shadow`
+          ──> regions                REGION_WORDS each: arguments that overlap, the shared or the local memory
+             └──> cells              CELL_WORDS each: the recent accesses to a piece, as in `_debugger.shadow`
           ──> findings               FOUND_WORDS each, equal ones counted once
 
 A past access is two words:
@@ -22,7 +22,6 @@ CURRENT: Final = 2  # the running thread
 NEXT: Final = 3  # position of the thread to resume next; -1 to start a block
 REVERSE: Final = 4
 SCHEDULER: Final = 5  # context that runs while no thread does
-CELLS: Final = 6
 REGIONS: Final = 7
 REGION_COUNT: Final = 8
 HINTS: Final = 9  # by site: the region of the last access
@@ -83,10 +82,12 @@ ALL, ANY, EQ, BALLOT = range(10, 14)
 # Words of a region.
 LOW: Final = 0
 HIGH: Final = 1
-FIRST: Final = 2  # number of the first cell
+CELLS: Final = 2  # address of the first cell
 SHIFT: Final = 3  # log2 of the bytes of a cell
 SPACE: Final = 4
 WRITTEN: Final = 5  # address of the map of written bytes
+USED: Final = 6  # whether cells have been used
+FINER: Final = 7  # offset or size of an access that needs smaller cells; 0 if none does
 REGION_WORDS: Final = 8
 
 GLOBAL_SPACE, SHARED_SPACE, LOCAL_SPACE = range(3)

@@ -96,7 +96,7 @@ class Block:
         self.warps = [self.threads[first : first + WARP_SIZE] for first in range(0, count, WARP_SIZE)]
         self.shared: dict[str, Array] = {}
         self.dynamic: np.ndarray[Any, Any] | None = None
-        # State of the watch for this block's shared memory: past accesses by address, and written addresses.
+        # State of the watch for this block's shared memory: its shadow by the address of an array, and written addresses.
         self.cells: dict[int, Any] = {}
         self.written: set[int] = set()
         self.ready = self.threads

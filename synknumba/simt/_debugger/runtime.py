@@ -41,7 +41,6 @@ from synknumba.simt._debugger.layout import (
     COUNT,
     CURRENT,
     EPOCH,
-    FIRST,
     FOUND,
     HIGH,
     HINTS,
@@ -119,15 +118,20 @@ def wait(status: int, kind: int, place: int) -> None:
     swapcontext(get(me, CONTEXT), get(state, SCHEDULER))
 
 
+def pause(state: int, me: int) -> None:
+    """Leaves the running thread until Python has looked at the launch."""
+    put(me, STATUS, at.PAUSED)
+    swapcontext(get(me, CONTEXT), get(state, SCHEDULER))
+
+
 def access(address: int, size: int, what: int, site: int) -> None:
-    """Records an access of the running thread to an element, and reports a race or an uninitialised element."""
+    """Records an access of the running thread to a number, and reports a race or an uninitialised number."""
     state = check_state()
     me = get(state, CURRENT)
     budget = get(state, BUDGET) - 1
     put(state, BUDGET, budget)
     if budget < 0:
-        put(me, STATUS, at.PAUSED)
-        swapcontext(get(me, CONTEXT), get(state, SCHEDULER))
+        pause(state, me)
     regions, hints = get(state, REGIONS), get(state, HINTS)
     region = regions + 8 * REGION_WORDS * get(hints, site)
     if address < get(region, LOW) or address >= get(region, HIGH):
@@ -147,21 +151,41 @@ def access(address: int, size: int, what: int, site: int) -> None:
     if space != at.GLOBAL_SPACE:
         written = get(region, WRITTEN) + offset
         is_read = 1 if what == READ else 1 if what == ATOMIC else 0
-        if is_read and get(state, at.UNINITIALIZED) and not byte(written):
-            report(at.UNWRITTEN, address, 0, 0, now, READ, 0)
+        if is_read and get(state, at.UNINITIALIZED):
+            k = 0
+            while k < size and byte(written + k):
+                k += 1
+            if k < size:
+                report(at.UNWRITTEN, address, 0, 0, now, READ, 0)
         if what != READ:
             memset(written, 1, size)
         if space == at.LOCAL_SPACE:
             return
     if not get(state, RACES):
         return
-    cell = get(state, CELLS) + 8 * CELL_WORDS * (get(region, FIRST) + (offset >> get(region, SHIFT)))
+    if (offset | size) & ((1 << get(region, SHIFT)) - 1):
+        put(region, at.FINER, offset | size)
+        pause(state, me)
+    put(region, at.USED, 1)
+    shift = get(region, SHIFT)
+    cell = get(region, CELLS) + 8 * CELL_WORDS * (offset >> shift)
+    where = address
+    for _ in range(size >> shift):
+        if record(cell, space, what, now, where):
+            where = 0
+        cell += 8 * CELL_WORDS
+
+
+def record(cell: int, space: int, what: int, now: int, where: int) -> int:
+    """Records an access in a cell, and returns whether it races; reports that unless `where`, the address, is 0."""
+    state = check_state()
+    me = get(state, CURRENT)
     stamp = get(state, EPOCH) | get(me, STAMP)
     if space == at.SHARED_SPACE and get(cell, TAG) != now >> 26:
         memset(cell, 0, 16 * PASTS)
         put(cell, TAG, now >> 26)
     last = READERS if what == READ else PASTS
-    rival = -1
+    rival, races = -1, 0
     for k in range(last):
         before = get(cell, 2 * k)
         other = before ^ now
@@ -184,8 +208,10 @@ def access(address: int, size: int, what: int, site: int) -> None:
         if what == SAME and k < 2:
             rival = k if rival < 0 else rival
         else:
-            kind = READ if k >= READERS else at.WRITE if k < 2 else ATOMIC
-            report(at.RACE, address, before, kind, now, at.WRITE if what == SAME else what, 0)
+            races = 1
+            if where:
+                kind = READ if k >= READERS else at.WRITE if k < 2 else ATOMIC
+                report(at.RACE, where, before, kind, now, at.WRITE if what == SAME else what, 0)
             break
     if what == READ:
         k = READERS
@@ -194,9 +220,9 @@ def access(address: int, size: int, what: int, site: int) -> None:
         if k == PASTS:
             if (get(cell, 2 * READERS) ^ now) >> 26:
                 if not get(state, ORDERED_BLOCKS):
-                    return
+                    return races
             elif (get(cell, 2 * READERS + 1) ^ stamp) >> 32 == 0:
-                return
+                return races
             k -= 1
             for j in range(2 * READERS, 2 * k):
                 put(cell, j, get(cell, j + 2))
@@ -212,6 +238,7 @@ def access(address: int, size: int, what: int, site: int) -> None:
         memset(cell + 16 * READERS, 0, 16 * (PASTS - READERS))
     put(cell, 2 * k, now)
     put(cell, 2 * k + 1, stamp)
+    return races
 
 
 def element(data: int, axes: int, sizes: int, number: int) -> int:
@@ -431,7 +458,8 @@ def pass_barrier(state: int) -> None:
 
 
 _FUNCTIONS: Final[tuple[Callable[..., int | None], ...]] = (
-    report, outside, wait, access, element, count_of, keep, view, begin, resume, pass_barrier, source, join, answer, advance,
+    report, outside, wait, pause, access, record, element, count_of, keep, view, begin, resume, pass_barrier, source, join,
+    answer, advance,
 )  # fmt: skip
 
 

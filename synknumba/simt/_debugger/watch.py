@@ -9,10 +9,10 @@ from typing import Any, Final, final
 import numpy as np
 
 from synknumba._errors import Access, Finding, KernelCheckError, KernelCheckWarning, RaceError, UninitializedError
-from synknumba.simt._debugger.arrays import Array, TrackedMemory, Watch
+from synknumba.simt._debugger.arrays import Array, TrackedMemory, Watch, overlapping
 from synknumba.simt._debugger.findings import access, described, fault_advice, outside_finding, user_frame
 from synknumba.simt._debugger.run import Launch
-from synknumba.simt._debugger.shadow import Cell, Past, Shadow, present
+from synknumba.simt._debugger.shadow import Cells, Past, Shadow, present
 from synknumba.simt._debugger.warp import WARP_SIZE
 
 # Later findings are mostly consequences of earlier ones.
@@ -53,7 +53,6 @@ class CheckWatch(Watch):
         self._unassigned: set[Any] = set()  # keys of findings
         self._checks = checks
         self._shadow = Shadow(blocks_order_themselves=launch.program.fences)
-        self._cells: dict[int, Cell] = {}
         self._found: dict[Any, Finding] = {}
 
     @property
@@ -134,23 +133,34 @@ class CheckWatch(Watch):
             self._progress(self.launch)
         if memory.space == "constant":
             return
-        addresses = _addresses(array, index)
+        numbers = _numbers(array, index)
         if memory.space != "global":
             if what != "write" and self._checks.uninitialized:
-                self._must_be_written(memory, addresses)
+                self._must_be_written(memory, numbers)
             if what != "read":  # per byte: memory may be read as another type, as is common for dynamic shared memory
-                for address in addresses:
-                    memory.written.update(range(address, address + memory.leaf_size))
+                for address, nbytes in numbers:
+                    memory.written.update(range(address, address + nbytes))
         if what == "atomic":
             self.launch.current.atomics += 1
         if memory.space != "local" and self._checks.races:
-            cells = self._cells if memory.space == "global" else memory.owner.cells
+            if memory.cells is None:
+                self._shadow_of(memory)
             report, same = functools.partial(self._race, memory), functools.partial(_holds, array, index, value)
-            self._shadow.access(cells, addresses, present(self.launch, what), report, same)
+            self._shadow.access(memory.cells, numbers, present(self.launch, what), report, same)
 
-    def _must_be_written(self, memory: TrackedMemory, addresses: Iterable[int]) -> None:
-        for address in addresses:
-            if address not in memory.written:
+    def _shadow_of(self, memory: TrackedMemory) -> None:
+        """Sets the shadow of an array, and of all arguments if it is one."""
+        if memory.space == "shared":
+            memory.cells = memory.owner.cells.setdefault(memory.low, Cells())
+            return
+        for group in overlapping(self.memories):
+            cells = Cells()
+            for one in group:
+                one.cells = cells
+
+    def _must_be_written(self, memory: TrackedMemory, numbers: Iterable[tuple[int, int]]) -> None:
+        for address, nbytes in numbers:
+            if not memory.written.issuperset(range(address, address + nbytes)):
                 now = present(self.launch, "read")
                 self.add(self.unwritten_finding(memory, memory.index_of(address), _access_of(now)))
 
@@ -187,40 +197,44 @@ def _advice(before: Any, now: Any) -> str:
     return f"put cuda.syncthreads() between the two{warp}, where all threads of the block reach it"
 
 
-def _addresses(array: Array, index: Any) -> list[int]:
-    """Returns the addresses of the selected elements; for records, the addresses of their fields."""
+def _numbers(array: Array, index: Any) -> list[tuple[int, int]]:
+    """Returns the addresses and bytes of the numbers in the selected elements, which are records' fields or the elements."""
     if array.dtype.names is None:
+        nbytes = array.dtype.itemsize
         if type(index) is int and array.ndim == 1:
-            return _inside(array, [array.address + (index % array.shape[0]) * array.strides[0]])
+            return _inside(array, [(array.address + (index % array.shape[0]) * array.strides[0], nbytes)])
         if isinstance(index, tuple) and len(index) == array.ndim and all(isinstance(part, (int, np.integer)) for part in index):
             address = array.address
             for place, size, step in zip(index, array.shape, array.strides, strict=True):
                 address += int(place) % size * step
-            return _inside(array, [address])
+            return _inside(array, [(address, nbytes)])
     whole = index if isinstance(index, tuple) else (index,)
     view: Any = np.ndarray.__getitem__(array, whole if any(item is Ellipsis for item in whole) else (*whole, ...))
     offsets = np.zeros(1, np.int64)
     for size, step in zip(view.shape, view.strides, strict=True):
         offsets = (offsets[:, None] + np.arange(size) * step).ravel()
-    leaves = np.array(_leaves(view.dtype), np.int64)
-    return _inside(array, (view.address + (offsets[:, None] + leaves)).ravel().tolist())
+    leaves = _leaves(view.dtype)
+    return _inside(
+        array, [(start + offset, nbytes) for start in (view.address + offsets).tolist() for offset, nbytes in leaves]
+    )
 
 
-def _inside(array: Array, addresses: list[int]) -> list[int]:
-    """Returns the addresses; none if the array is a temporary of an array expression, which no other thread sees."""
+def _inside(array: Array, numbers: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns the numbers; none if the array is a temporary of an array expression, which no other thread sees."""
     memory = array.memory
-    return addresses if addresses and memory.low <= addresses[0] < memory.high else []
+    return numbers if numbers and memory.low <= numbers[0][0] < memory.high else []
 
 
 @functools.cache
-def _leaves(dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """Returns the byte offsets of the numbers in an element."""
+def _leaves(dtype: np.dtype[Any]) -> tuple[tuple[int, int], ...]:
+    """Returns the offsets and bytes of the numbers in an element."""
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
-        return tuple(k * base.itemsize + leaf for k in range(int(np.prod(shape))) for leaf in _leaves(base))
+        count = int(np.prod(shape))
+        return tuple((k * base.itemsize + offset, nbytes) for k in range(count) for offset, nbytes in _leaves(base))
     if dtype.fields is None:
-        return (0,)
-    return tuple(offset + leaf for kind, offset, *_ in dtype.fields.values() for leaf in _leaves(kind))
+        return ((0, dtype.itemsize),)
+    return tuple((start + offset, nbytes) for kind, start, *_ in dtype.fields.values() for offset, nbytes in _leaves(kind))
 
 
 def _holds(array: Array, index: Any, value: Any) -> bool:

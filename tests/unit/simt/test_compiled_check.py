@@ -109,6 +109,144 @@ def test_records_and_complex_numbers() -> None:
     assert (finding.error, finding.array, finding.index) == (RaceError, "points", (0,))
 
 
+# ---- memory accessed as several types, and arguments that overlap
+
+
+def crossing(a, b):
+    t = cuda.threadIdx.x
+    a[t] = 1
+    b[7 - t] = 2
+
+
+def crossing_rows(a, b):
+    t = cuda.threadIdx.x
+    a[t % 4, t // 4] = 1
+    b[3 - t % 4, t // 4] = 2
+
+
+def crossing_fields(a, b):
+    t = cuda.threadIdx.x
+    a[t].y = 1
+    b[7 - t] = 2
+
+
+def crossing_records(a, b):
+    t = cuda.threadIdx.x
+    a[t].x = 1
+    b[7 - t].p = 2
+
+
+PAIR = np.dtype([("p", np.int16), ("q", np.int32)])
+
+
+def overlapping_arguments() -> dict[str, tuple[Any, Any, Any]]:
+    """Kernels and two arguments of 8 elements or more, in the same 128 bytes or more of zeros."""
+    z, x, i, p = np.zeros(8, "c16"), np.zeros(16), np.zeros(32, np.int32), np.zeros(9, POINT)
+    grid = np.zeros((4, 4))
+    return {
+        "imaginary parts": (crossing, z, z.imag),
+        "real and imaginary parts": (crossing, z.real, z.imag),
+        "second halves": (crossing, x, x.view("i4")[1::2]),
+        "first elements as halves": (crossing, x.view("i4")[:8], x[:8]),
+        "bytes": (crossing, x[:8], x.view("u1")[3::8]),
+        "shifted by one": (crossing, x, x[1:]),
+        "shifted by half": (crossing, i[1:17].view("f8"), x.view("f8")),
+        "shifted by half of the same": (crossing, i[1:17].view("f8"), i[:16].view("f8")),
+        "backwards": (crossing, x[:8], x[7::-1]),
+        "even and odd": (crossing, x[::2], x[1::2]),
+        "apart": (crossing, x[:8], x[8:]),
+        "rows": (crossing_rows, grid, grid.T),
+        "columns": (crossing_rows, grid[:, :2], grid[:, 2:]),
+        "parts of columns": (crossing_rows, grid[:, :2], grid.view("f4")[:, 3:6]),
+        "a field": (crossing_fields, p[:8], p["y"][:8]),
+        "another field": (crossing_fields, p[:8], p["x"][:8]),
+        "bytes of a field": (crossing_fields, p[:8], p.view("u1")[10::13]),
+        "records of another dtype": (crossing_records, p[:8], p.view("u1")[2:104].view(PAIR)),
+    }
+
+
+def elements(kernel: Any, a: Any, b: Any, t: int) -> tuple[Any, Any]:
+    """What a thread of these kernels writes, as arrays."""
+    if kernel is crossing_rows:
+        return a[t % 4 : t % 4 + 1, t // 4], b[3 - t % 4 : 4 - t % 4, t // 4]
+    field = {crossing_fields: "y", crossing_records: "x"}.get(kernel)
+    one, other = a[t : t + 1], b[7 - t : 8 - t]
+    return one[field] if field else one, other["p"] if kernel is crossing_records else other
+
+
+def threads_overlap(kernel: Any, a: Any, b: Any) -> bool:
+    written = [elements(kernel, a, b, t) for t in range(8)]
+    return any(np.shares_memory(one, two) for t, (one, _) in enumerate(written) for u, (_, two) in enumerate(written) if t != u)
+
+
+@pytest.mark.parametrize("name", overlapping_arguments())
+@pytest.mark.parametrize("by", [False, pytest.param(True, marks=pytest.mark.whole)])
+def test_arguments_race_where_their_elements_share_bytes(name: str, *, by: bool) -> None:
+    kernel, a, b = overlapping_arguments()[name]
+    expected = {RaceError} if threads_overlap(kernel, a, b) else set()
+    assert {finding.error for finding in findings_of(kernel, 1, 8, a, b, by=by)} == expected
+
+
+def test_overlapping_arguments_race_in_some_cases_only() -> None:
+    assert {threads_overlap(*case) for case in overlapping_arguments().values()} == {False, True}
+
+
+def test_parts_of_complex_numbers() -> None:
+    z = np.zeros(8, "c16")
+    found = [findings_of(crossing, 1, 8, z, z.imag, by=by) for by in (False, True)]
+    assert found[0] == found[1][: len(found[0])]
+    assert {(finding.array, finding.index, finding.times) for finding in found[0]} == {("a", (4,), 4), ("b", (3,), 4)}
+
+
+def narrowed(out, x, wrong):
+    s = cuda.shared.array(8, float64)
+    t = cuda.threadIdx.x
+    halves = s.view(np.int32)
+    s[t // 2] = 1.5
+    cuda.syncthreads()
+    halves[t - wrong] = t
+    cuda.syncthreads()
+    out.view(np.int32)[t] = halves[15 - t] + int(x.real[t // 2])
+    out[0 if wrong else 8 + t] = s[wrong]
+
+
+def test_views_of_a_narrower_dtype_race_by_their_bytes() -> None:
+    out, x = np.zeros(24), np.ones(8, np.complex64)
+    assert both(narrowed, 1, 16, out, x, 0) == ()
+    findings = {(finding.error, finding.array, finding.index) for finding in both(narrowed, 1, 16, out, x, 1)}
+    assert (RaceError, "out", (0,)) in findings
+
+
+@pytest.mark.whole
+def test_views_of_a_wider_dtype_race_by_their_bytes() -> None:
+    def widened(out, wrong):
+        t = cuda.threadIdx.x
+        if t < 8:
+            out.view(np.float64)[t] = 1.5
+        else:
+            out[t + 8 - wrong] = t
+
+    assert both(widened, 1, 16, np.zeros(24, np.int32), 0) == ()
+    (finding,) = both(widened, 1, 16, np.zeros(24, np.int32), 1)
+    assert (finding.error, finding.index) == (RaceError, (15,))
+
+
+def test_a_number_of_which_a_part_is_written() -> None:
+    def half(out):
+        s = cuda.shared.array(4, float64)
+        mine = cuda.local.array(2, float64)
+        s.view(np.int32)[2] = mine.view(np.int32)[0] = 1
+        out[0] = s.view(np.int32)[2]
+        out[1] = s[1]
+        out[2] = mine[0]
+
+    findings = both(half, 1, 1, np.zeros(3))
+    assert {(finding.error, finding.array, finding.index) for finding in findings} == {
+        (UninitializedError, "s", (1,)),
+        (UninitializedError, "mine", (0,)),
+    }
+
+
 def test_memory_that_nothing_was_written_to() -> None:
     @cuda.jit(device=True)
     def last_of(values):
