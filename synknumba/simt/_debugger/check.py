@@ -45,10 +45,12 @@ class _Patience:
     Args:
         compile_it: compiles the kernel; returns whether that was possible.
         is_ready: returns whether it is compiled already.
+        operations: number of operations in the kernel's source, by which compiling takes longer.
     """
 
-    def __init__(self, compile_it: Callable[[], bool], is_ready: Callable[[], bool]) -> None:
+    def __init__(self, compile_it: Callable[[], bool], is_ready: Callable[[], bool], operations: int) -> None:
         self._compile, self._is_ready = compile_it, is_ready
+        self._factor = max(1.0, operations / SHORT_KERNEL)
         self._began, self._accesses = time.perf_counter(), 0
         self._has_looked, self._is_settled = False, _is_debugged()
 
@@ -62,6 +64,7 @@ class _Patience:
             self._has_looked = True
             if self._is_ready():
                 self._change()
+        seconds /= self._factor
         if seconds > PYTHON_SECONDS or seconds * _blocks_in_all(launch) > WORTH_SECONDS:
             self._change()
 
@@ -75,7 +78,9 @@ class _Patience:
 STAND_INS: Final = (0, 101)
 # Accesses of a further launch, beyond four times those of the first.
 FURTHER_ACCESSES: Final = 1_000_000
-# Python runs a launch for this long, and then at most as long again until compiled code, which takes 0.3 s or more, is ready.
+# Operations of a kernel that is compiled in half a second; each further one takes 5 ms.
+SHORT_KERNEL: Final = 100
+# Python runs a launch of a short kernel for this long, and then at most as long again until compiled code is ready.
 PYTHON_SECONDS: Final = 0.5
 # Compiled code takes over earlier if the launch would take longer than this, by the blocks that have run.
 WORTH_SECONDS: Final = 1.0
@@ -109,7 +114,8 @@ class CheckedKernel(PythonKernel):
             return launch.in_python()
         if self._compiled is None:
             try:
-                return launch.in_python(_Patience(launch.can_be_compiled, launch.is_ready).access)
+                patience = _Patience(launch.can_be_compiled, launch.is_ready, program.operations)
+                return launch.in_python(patience.access)
             except _ChangeOver:
                 launch.before.restore()
         return launch.compiled()

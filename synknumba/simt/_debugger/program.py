@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Callable, Generator
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numba import typeof
@@ -19,6 +19,9 @@ from synknumba.simt._frontend.scope import CudaPath, Scope, cuda_module
 from synknumba.simt._frontend.signatures import Declared, best_declared, declared_signatures
 from synknumba.simt._frontend.source import has_rest, parameters, read_definition
 
+# Syntax that takes compiling time: types to infer, code to make.
+_OPERATIONS: Final = (ast.AugAssign, ast.BinOp, ast.Call, ast.Compare, ast.Subscript, ast.UnaryOp)
+
 
 class DebugProgram:
     """A kernel and its device functions, rewritten to run in Python.
@@ -32,6 +35,7 @@ class DebugProgram:
         self.name = kernel.__qualname__
         self.fences = False  # whether the kernel or a device function calls one of `FENCES`
         self.may_spin = False  # whether one of them calls one of `LOCKS`
+        self.operations = 0  # number of operations in the source of all functions
         self._kernel = kernel
         self._functions: dict[FunctionType, SourceFunction] = {}
         self._collect(kernel)
@@ -66,6 +70,7 @@ class DebugProgram:
         made = self._functions[function] = SourceFunction(source)
         scope = Scope(source)
         for node in ast.walk(source.tree):
+            self.operations += isinstance(node, _OPERATIONS)
             if isinstance(node, ast.Call):
                 made.waits |= is_waiting_call(scope, node)
             if isinstance(node, (ast.Name, ast.Attribute)):

@@ -1,6 +1,9 @@
 """`simt.check` in compiled code: it finds what Python finds, and takes over from it."""
 
+import itertools
+import linecache
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -390,6 +393,21 @@ def test_what_takes_too_much_memory_goes_on_in_python(changes: list[str], monkey
 
     assert {finding.error for finding in findings_of(meets, 2, 4, np.zeros(8), by=None)} == {RaceError}
     assert changes == ["python"]
+
+
+@pytest.mark.parametrize("rounds", [1, 20])
+def test_long_source_stays_in_python_for_as_long_as_compiling_takes(
+    changes: list[str], monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    text = "def long(x, rounds):\n    for k in range(rounds):\n" + "        y = x[cuda.grid(1)] + 1\n" * 200
+    linecache.cache["<long kernel>"] = (len(text), None, text.splitlines(keepends=True), "<long kernel>")
+    scope: dict[str, Any] = {"cuda": cuda}
+    exec(compile(text, "<long kernel>", "exec"), scope)
+    ticks = itertools.count()
+    monkeypatch.setattr(check_module, "time", SimpleNamespace(perf_counter=lambda: next(ticks) * 0.05))  # s, for 64 accesses
+    monkeypatch.setattr(check_module._Launch, "can_be_compiled", lambda _: changes.append("compiling"))
+    assert findings_of(scope["long"], 1, 8, np.zeros(8), rounds, by=None) == ()
+    assert changes == ["python"] if rounds == 1 else ["python", "compiling"]
 
 
 def test_code_on_disk_takes_over_early(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
