@@ -213,6 +213,8 @@ def load(context: Any, array: types.Type, index: types.Type, site: types.Type) -
         return _load_tuple(context, array, index, site)
     if isinstance(array, types.Record) and isinstance(index, types.StringLiteral):
         return _load_field(array, index.literal_value, index, site)
+    if isinstance(array, types.Array) and isinstance(index, types.StringLiteral):
+        return _load_fields(context, array, index, site)
     array, index = types.unliteral(array), types.unliteral(index)
     if not isinstance(array, types.Array):
         signature = _resolved(context, operator.getitem, array, index)
@@ -237,6 +239,19 @@ def load(context: Any, array: types.Type, index: types.Type, site: types.Type) -
         return builder.load(place)
 
     return result(array, index, site), part
+
+
+def _load_fields(context: Any, array: types.Array, index: types.StringLiteral, site: types.Type) -> Any:
+    """Returns a field of all records of an array, of which nothing is read."""
+    found = context.resolve_static_getitem(array, index.literal_value)
+    if found is None:
+        raise errors.NumbaTypeError(f"the field {index.literal_value!r} of {array}")
+    field = found.return_type(array, index)
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return context.get_function("static_getitem", field)(builder, (args[0], index.literal_value))
+
+    return found.return_type(array, index, site), codegen
 
 
 def _plain(function: Any, signature: Any, count: int) -> Callable[..., Any]:
@@ -289,13 +304,26 @@ def store(context: Any, array: types.Type, index: types.Type, value: types.Type,
     array, index, value = map(types.unliteral, (array, index, value))
     if not isinstance(array, types.Array):
         raise errors.NumbaTypeError(f"an assignment to an element of {array}")
-    if not array.mutable:
-        raise errors.NumbaTypeError(f"Cannot modify readonly array of type: {array}")
+    _must_be_mutable(array)
     if _is_element(array, index) and isinstance(array.dtype, (types.Number, types.Boolean)):
         if not isinstance(value, (types.Number, types.Boolean)):
             raise errors.NumbaTypeError(f"an assignment of {value} to {array.dtype}")
         return types.void(array, index, array.dtype, site), _store_element(array, index)
     return types.void(array, index, value, site), _store_part(context, array, index, value)
+
+
+def _must_be_mutable(array: types.Array) -> None:
+    if not array.mutable:
+        raise errors.NumbaTypeError(f"Cannot modify readonly array of type: {array}")
+
+
+def _check_writeable(builder: Any, kind: types.Type, address: Any, site: Any) -> None:
+    """Emits the end of the thread if memory of a record is read-only, which the types of records do not tell.
+
+    Arrays that may be parts of records are those whose types are not aligned.
+    """
+    if isinstance(kind, types.Record) or not kind.aligned:
+        _fails(builder, builder.icmp_signed("!=", call(builder, "frozen", address), _constant(0)), at.FROZEN, site)
 
 
 def _store_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
@@ -304,6 +332,7 @@ def _store_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
         with builder.if_else(indexed.inside, likely=True) as (inside, outside):
             with inside:
                 address = indexed.address()
+                _check_writeable(builder, array, address, args[3])
                 pointer = builder.inttoptr(address, context.get_data_type(array.dtype).as_pointer())
                 old = load_item(context, builder, array, pointer)
                 what = builder.select(_same(builder, array.dtype, old, args[2]), _constant(at.SAME), _constant(at.WRITE))
@@ -340,6 +369,7 @@ def _store_part(context: Any, array: types.Array, index: types.Type, value: type
         indexed = _Indexed(context, builder, array, args[0], index, args[1])
         with builder.if_else(indexed.inside, likely=True) as (inside, outside):
             with inside:
+                _check_writeable(builder, array, indexed.data, site)
                 if isinstance(value, types.Array):
                     _access_view(context, builder, _View.of(context, builder, value, args[2]), at.READ, site)
                 elif isinstance(value, types.Record):
@@ -374,8 +404,20 @@ def _field_address(builder: Any, record: Any, field: Any) -> Any:
 
 def _load_field(record: types.Record, name: str, key: types.Type, site: types.Type) -> Any:
     field = _field(record, name)
-    if isinstance(field.type, (types.NestedArray, types.Record)):
-        raise errors.NumbaTypeError(f"the nested field {name!r} of a record")
+    if isinstance(field.type, types.NestedArray):
+        result = types.Array(field.type.dtype, field.type.ndim, "C", aligned=False)
+        sizes = [_constant(size) for size in field.type.shape]
+
+        def part(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            return _array(context, builder, result, _field_address(builder, args[0], field), sizes)
+
+        return result(record, key, site), part
+    if isinstance(field.type, types.Record):
+
+        def inner(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            return builder.inttoptr(_field_address(builder, args[0], field), context.get_value_type(field.type))
+
+        return field.type(record, key, site), inner
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address = _field_address(builder, args[0], field)
@@ -396,6 +438,7 @@ def _store_field(record: types.Record, name: str, key: types.Type, value: types.
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         address = _field_address(builder, args[0], field)
+        _check_writeable(builder, record, address, args[3])
         pointer = builder.inttoptr(address, context.get_data_type(field.type).as_pointer())
         old = context.unpack_value(builder, field.type, pointer, align=1)
         what = builder.select(_same(builder, field.type, old, args[2]), _constant(at.SAME), _constant(at.WRITE))
@@ -441,6 +484,7 @@ def cell(_context: Any, array: types.Type, index: types.Type, site: types.Type) 
     """Returns an element as an array of shape (1,), for an atomic operation; of a zero if the index is out of bounds."""
     if not isinstance(array, types.Array):
         raise errors.NumbaTypeError(f"an atomic operation on {array}")
+    _must_be_mutable(array)
     kinds = [part if isinstance(part, _INDEX) else types.intp for part in _parts(index)]
     if len(kinds) != array.ndim or not all(isinstance(part, (*_INDEX, types.Float)) for part in _parts(index)):
         raise errors.NumbaTypeError(f"an atomic operation with the index {index} on {array}")
@@ -453,14 +497,12 @@ def cell(_context: Any, array: types.Type, index: types.Type, site: types.Type) 
         with builder.if_else(indexed.inside, likely=True) as (inside, outside):
             with inside:
                 address = indexed.address()
+                _check_writeable(builder, array, address, args[2])
                 _access(context, builder, array.dtype, address, at.ATOMIC, args[2])
                 builder.store(address, place)
             with outside:
-                scratch = _scratch(builder)
-                for number in range(2):
-                    builder.store(_constant(0), word(builder, scratch, number))
                 indexed.report(at.ATOMIC, args[2])
-                builder.store(scratch, place)
+                builder.store(_scratch(builder), place)
         data = builder.inttoptr(builder.load(place), indexed.struct.data.type)
         size = indexed.struct.itemsize
         return view(context, builder, result, data, [_constant(1)], [size], size)
@@ -489,6 +531,7 @@ def whole(_context: Any, array: types.Type, index: types.Type, site: types.Type)
     array, index = types.unliteral(array), types.unliteral(index)
     if not isinstance(array, types.Array) or not _is_element(array, index):
         raise errors.NumbaTypeError(f"a state of random numbers in {array}")
+    _must_be_mutable(array)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         indexed = _Indexed(context, builder, array, args[0], index, args[1])

@@ -149,13 +149,26 @@ class Array(np.ndarray):
             self.memory.watch.access("read", self, index)
         return value
 
+    def __getattr__(self, name: str) -> Any:
+        # Numba has the fields of an array of records as attributes.
+        if name in (self.dtype.names or ()):
+            return self[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __setitem__(self, index: Any, value: Any) -> None:
         value = plain(value, self.dtype)
         if is_outside(self, index):
             self.memory.watch.outside(self, index, "write")
             return
+        must_be_writeable(self)
         self.memory.watch.access("write", self, index, value)
         super().__setitem__(index, value)
+
+
+def must_be_writeable(array: Array) -> None:
+    """Raises ValueError, as NumPy does, before the write that would fail is recorded."""
+    if not array.flags.writeable:
+        raise ValueError("assignment destination is read-only")
 
 
 class Record:
@@ -226,8 +239,8 @@ def is_outside(array: np.ndarray[Any, Any], index: Any) -> bool:
 
 
 def nothing(dtype: np.dtype[Any]) -> Any:
-    """Returns a zero, the result of an out-of-bounds read if the run continues."""
-    return np.zeros(1, dtype)[0]
+    """Returns a zero, the result of an out-of-bounds read if the run continues; of records, one with fields as attributes."""
+    return np.zeros(1, np.dtype((np.record, dtype)) if dtype.names else dtype)[0]
 
 
 def _absent(array: np.ndarray[Any, Any], index: Any) -> Any:
@@ -235,7 +248,7 @@ def _absent(array: np.ndarray[Any, Any], index: Any) -> Any:
     zeros = np.broadcast_to(nothing(array.dtype), [max(1, size) for size in array.shape])
     parts = index if isinstance(index, tuple) else (index,)
     found = zeros[tuple(0 if isinstance(part, (int, np.integer)) else part for part in parts)]
-    return found.copy() if isinstance(found, np.ndarray) else found
+    return found.copy() if isinstance(found, (np.ndarray, np.void)) else found
 
 
 def wrap(value: Any, name: str, space: str, watch: Watch) -> Any:

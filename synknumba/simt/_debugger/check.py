@@ -6,6 +6,7 @@ launch ── in Python ──> ended within half a second: the findings
 """
 
 import functools
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -197,7 +198,9 @@ class _Launch:
             program_of(function).entry(self.kinds)
         except (NotInstrumentedError, NumbaError) as error:
             name = f"{function.__qualname__} ({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
-            raise KernelError(f"{name} cannot be checked in compiled code: {error}; leave out compiled=True") from error
+            raise KernelError(
+                f"{name} cannot be checked in compiled code: {_reason(error)}; leave out compiled=True"
+            ) from error
         limit: int | None = None
 
         def run(stand_in: int, *, reverse: bool = False) -> CheckWatch:
@@ -226,6 +229,16 @@ class _Launch:
         make_watch = functools.partial(CheckWatch, checks=checks)
         checked, sizes = program_of(self.kernel.py_func), (self.grid, self.block, self.smem)
         return CompiledLaunch(self.program, checked, *sizes, make_watch, self.args, checks, **options)
+
+
+def _reason(error: Exception) -> str:
+    """Returns why Numba cannot compile a kernel: its innermost specific error and the line, if there is one."""
+    text = str(error)
+    specific = re.findall(r"NumbaTypeError: (.*)", text)
+    if not specific:
+        return text
+    place = re.search(r"typing of call at (.*) \((\d+)\)", text)
+    return f"{specific[-1]} ({place[1]}:{place[2]})" if place else specific[-1]
 
 
 class Contents:

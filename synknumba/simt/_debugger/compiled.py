@@ -352,7 +352,7 @@ class CompiledLaunch(Launch):
         state[at.THREADS], state[at.SCHEDULER] = table.ctypes.data, contexts.ctypes.data
         state[at.STACK_BYTES] = STACK
         state[at.SCRATCH], state[at.KEPT], state[at.KEPT_BYTES] = (
-            self._zeros(1 << 16).ctypes.data,
+            self._zeros(at.SCRATCH_BYTES).ctypes.data,
             self._zeros(_KEPT).ctypes.data,
             _KEPT,
         )
@@ -365,6 +365,7 @@ class CompiledLaunch(Launch):
         state = self._state
         self._memories = list(_memories(self._checked.params, self._args, self.watch))
         regions = [(low, high, shift, at.GLOBAL_SPACE, 0) for low, high, shift in _spans(self._memories)]
+        read_only = [_is_read_only(group) for group in overlapping(self._memories)]
         shared, shift = self._make_shared()
         shared_written = self._zeros(max(1, shared.size))
         if shared.size:
@@ -377,6 +378,7 @@ class CompiledLaunch(Launch):
         state[at.SHARED], state[at.SHARED_WRITTEN] = shared.ctypes.data, shared_written.ctypes.data
         self._shared_memory = shared.ctypes.data, shared_written.ctypes.data
         self._regions, self._cells = self._words(max(1, len(regions)), at.REGION_WORDS), list[np.ndarray[Any, Any]]()
+        self._regions[: len(read_only), at.READ_ONLY] = read_only
         for row, (low, high, shift, space, written) in zip(self._regions, regions, strict=False):
             cells = _cells(low, high if space != at.LOCAL_SPACE else low, shift)
             self._cells.append(cells)
@@ -667,6 +669,19 @@ def _steps(dtype: np.dtype[Any]) -> Iterator[int]:
 def _log2(number: int) -> int:
     """Returns the exponent of the largest power of two that divides a number."""
     return (number & -number).bit_length() - 1
+
+
+def _is_read_only(memories: Sequence[TrackedMemory]) -> bool:
+    """Returns whether arrays that overlap are read-only.
+
+    Raises:
+        KernelError: only some are, and one of these has records, whose types do not tell it.
+    """
+    writeable = {one.array.flags.writeable for one in memories}
+    if len(writeable) > 1 and any(one.array.dtype.names and not one.array.flags.writeable for one in memories):
+        names = ", ".join(one.name for one in memories)
+        raise KernelError(f"read-only records that overlap writeable arrays ({names}) cannot be checked in compiled code")
+    return writeable == {False}
 
 
 def _spans(memories: Sequence[TrackedMemory]) -> Iterator[tuple[int, int, int]]:

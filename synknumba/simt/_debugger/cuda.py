@@ -20,7 +20,7 @@ from numba.np.numpy_support import as_dtype
 from synknumba._errors import KernelError
 from synknumba.simt._debugger import arithmetic
 from synknumba.simt._debugger.arithmetic import convert
-from synknumba.simt._debugger.arrays import Array, allocate, is_outside, nothing
+from synknumba.simt._debugger.arrays import Array, allocate, is_outside, must_be_writeable, nothing
 from synknumba.simt._debugger.warp import WAITING, WARP_SIZE
 from synknumba.simt._library.operations import CACHED_LOADS, CACHED_STORES
 
@@ -56,6 +56,7 @@ def _element(array: Any, index: Any, change: Callable[[Any], Any]) -> Any:
     old = np.ndarray.__getitem__(array, index)
     if isinstance(old, np.ndarray):
         raise TypeError(f"cuda.atomic needs {array.ndim} integer indices for {array.memory.name}, got {index!r}")
+    must_be_writeable(array)
     array.memory.watch.access("atomic", array, index)
     np.ndarray.__setitem__(array, index, change(old))
     return old

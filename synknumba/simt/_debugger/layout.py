@@ -40,7 +40,7 @@ SHARED_OFFSETS: Final = 21  # address of the offsets of the shared arrays
 DYNAMIC_BYTES: Final = 22
 STACK_BYTES: Final = 23
 ARGUMENTS: Final = 24  # address of the kernel's arguments, during a call
-SCRATCH: Final = 25  # zeros, for what is read out of bounds
+SCRATCH: Final = 25  # address of `SCRATCH_BYTES` zeros, for what is read out of bounds
 EPOCH: Final = 26  # stamp of the block and the grid
 SIZES: Final = 27  # block size along x, y, z, grid size along x, y, z
 KEPT: Final = 33  # buffer for elements before a write
@@ -48,6 +48,8 @@ KEPT_BYTES: Final = 34
 SPINS: Final = 35  # whether threads may wait for each other in loops, for which one that ends must return to Python
 STAND_IN: Final = 36  # value of a variable that is read unassigned
 STATE_WORDS: Final = 40
+
+SCRATCH_BYTES: Final = 1 << 16
 
 # Words of a thread.
 STATUS: Final = 0
@@ -88,7 +90,8 @@ SPACE: Final = 4
 WRITTEN: Final = 5  # address of the map of written bytes
 USED: Final = 6  # whether cells have been used
 FINER: Final = 7  # offset or size of an access that needs smaller cells; 0 if none does
-REGION_WORDS: Final = 8
+READ_ONLY: Final = 8
+REGION_WORDS: Final = 9
 
 GLOBAL_SPACE, SHARED_SPACE, LOCAL_SPACE = range(3)
 
@@ -121,5 +124,6 @@ DETAIL_WORDS: Final = 2 + 2 * MOST_AXES
 DONE, STUCK, HAS_RAISED, HAS_PAUSED = range(4)
 
 FAULTS: Final = ("ZeroDivisionError: integer division or modulo by zero", "ValueError: cannot convert float NaN to integer",
-                 "OverflowError: cannot convert float infinity to integer")  # fmt: skip
-DIVISION, NAN, INFINITY = range(3)
+                 "OverflowError: cannot convert float infinity to integer",
+                 "ValueError: assignment destination is read-only")  # fmt: skip
+DIVISION, NAN, INFINITY, FROZEN = range(4)

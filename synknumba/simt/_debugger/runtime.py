@@ -104,7 +104,8 @@ def report(kind: int, where: int, before: int, what_before: int, now: int, what:
 
 
 def outside(detail: int, what: int, site: int) -> None:
-    """Reports an index out of bounds; `detail` is the address of `DETAIL_WORDS` words."""
+    """Reports an index out of bounds, and clears what is read there; `detail` is the address of `DETAIL_WORDS` words."""
+    memset(get(check_state(), at.SCRATCH), 0, at.SCRATCH_BYTES)
     report(at.OUTSIDE, get(detail, 0), 0, 0, get(get(check_state(), CURRENT), KEY) | site, what, detail)
 
 
@@ -116,6 +117,17 @@ def wait(status: int, kind: int, place: int) -> None:
     put(me, KIND, kind)
     put(me, PLACE, place)
     swapcontext(get(me, CONTEXT), get(state, SCHEDULER))
+
+
+def frozen(address: int) -> int:
+    """Returns whether an address is in a read-only argument or in a constant."""
+    state = check_state()
+    region, scratch = get(state, REGIONS), get(state, at.SCRATCH)
+    for _ in range(get(state, REGION_COUNT)):
+        if get(region, LOW) <= address < get(region, HIGH):
+            return get(region, at.READ_ONLY)
+        region += 8 * REGION_WORDS
+    return 0 if scratch <= address < scratch + at.SCRATCH_BYTES else 1
 
 
 def pause(state: int, me: int) -> None:
@@ -458,8 +470,8 @@ def pass_barrier(state: int) -> None:
 
 
 _FUNCTIONS: Final[tuple[Callable[..., int | None], ...]] = (
-    report, outside, wait, pause, access, record, element, count_of, keep, view, begin, resume, pass_barrier, source, join,
-    answer, advance,
+    report, outside, wait, frozen, pause, access, record, element, count_of, keep, view, begin, resume, pass_barrier, source,
+    join, answer, advance,
 )  # fmt: skip
 
 

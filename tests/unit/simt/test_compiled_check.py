@@ -112,6 +112,119 @@ def test_records_and_complex_numbers() -> None:
     assert (finding.error, finding.array, finding.index) == (RaceError, "points", (0,))
 
 
+ROW = np.dtype([("p", np.float32, (4,)), ("q", np.int32), ("inner", [("x", np.float64), ("n", np.int32, (2,))])])
+
+
+def test_arrays_and_records_in_records() -> None:
+    def moves(rows, out, k):
+        t = cuda.threadIdx.x
+        rows[0].p[t % (4 - k)] = t
+        cuda.syncthreads()
+        rows[t].inner.x = rows[t]["q"] + 0.5
+        rows[t]["inner"].n[1] = rows[t].q + 1
+        rows["p"][t, 1] += rows.q[t]
+        cuda.atomic.add(rows[0].inner.n, 0, t)
+        mine = rows[t].p
+        out[t] = mine[2] + mine.size
+        if k:
+            out[t + 3] = rows[t].p[3 + k]
+
+    rows = np.zeros(4, ROW)
+    rows["q"] = range(4)
+    assert both(moves, 1, 4, rows, np.zeros(4), 0) == ()
+    findings = {(finding.error, finding.array) for finding in both(moves, 1, 4, rows, np.zeros(4), 1)}
+    assert findings == {(RaceError, "rows"), (BoundsError, "rows"), (BoundsError, "out"), (RaceError, "out")}
+
+
+@pytest.mark.whole
+def test_assignments_to_arrays_in_records() -> None:
+    def sets(rows, different):
+        t = cuda.threadIdx.x
+        rows[t].p[1:3] = t
+        rows[3 - t].inner.n[:] = 5
+        rows[0].p[3:] = t * different
+
+    rows = np.zeros(4, ROW)
+    assert both(sets, 1, 4, rows, 0) == ()
+    assert {finding.index for finding in both(sets, 1, 4, rows, 1)} == {(0,)}
+
+
+CONSTANT_ROWS = np.zeros(2, ROW)
+
+
+@pytest.mark.parametrize("further", [False, pytest.param(True, marks=pytest.mark.whole)])
+def test_read_only_records(*, further: bool) -> None:
+    def field(rows):
+        rows[0].q += 9
+
+    def element(rows):
+        rows[0].p[1] = 9
+
+    def nested(rows):
+        rows[0].inner.x = 9
+
+    def part(rows):
+        rows[1].p[1:] = 9
+
+    def added(rows):
+        cuda.atomic.add(rows[0].inner.n, 1, 1)
+
+    def constant(rows):
+        CONSTANT_ROWS[0].q = 9 + rows.size
+
+    rows = np.zeros(2, ROW)
+    rows.setflags(write=False)
+    for kernel in (nested, part, added) if further else (field, element, constant):
+        (finding,) = findings_of(kernel, 1, 2, rows, by=False)
+        assert (finding.summary, finding.times) == ("ValueError: assignment destination is read-only", 2)
+        assert findings_of(kernel, 1, 2, rows, by=True) == (finding,)
+    assert rows.tobytes() == CONSTANT_ROWS.tobytes() == bytes(rows.nbytes)
+
+
+def test_read_only_records_beside_others_stay_in_python() -> None:
+    with pytest.raises(KernelError, match=r"read-only records that overlap writeable arrays \(rows, whole\)"):
+        simt.check(lambda rows, whole: rows.size, compiled=True)[1, 1](*overlapping_read_only())
+    findings = findings_of(_writes_both, 1, 1, *overlapping_read_only(), by=None)
+    assert [finding.summary for finding in findings] == ["ValueError: assignment destination is read-only"]
+
+
+def overlapping_read_only() -> tuple[Any, Any]:
+    whole = np.zeros(2, ROW)
+    rows = whole[:]
+    rows.setflags(write=False)
+    return rows, whole
+
+
+def _writes_both(rows, whole):
+    whole[0].q = 1
+    rows[0].q = 2
+
+
+@pytest.mark.whole
+def test_random_numbers_need_a_state_that_can_be_written() -> None:
+    def draws(states, out):
+        out[0] = xoroshiro128p_uniform_float32(states, 0)
+
+    states = np.zeros(1, xoroshiro128p_dtype)
+    init_xoroshiro128p_states_cpu(states, 1, 0)
+    states.setflags(write=False)
+    with pytest.raises(KernelError, match="Cannot modify readonly array"):
+        simt.check(draws, compiled=True)[1, 1](states, np.zeros(1, np.float32))
+
+
+def test_a_record_outside_is_zeros_and_may_be_set() -> None:
+    def outside(rows, out):
+        row = rows[5]
+        row.q = 7
+        out[0] = rows[5].q + out[3]
+
+    out = np.ones(3)
+    for by in (False, True):
+        findings = findings_of(outside, 1, 1, np.zeros(2, ROW), out, by=by)
+        assert {(finding.error, finding.array) for finding in findings} == {(BoundsError, "rows"), (BoundsError, "out")}
+        assert out[0] == 0
+
+
 # ---- memory accessed as several types, and arguments that overlap
 
 
@@ -311,8 +424,11 @@ def test_what_compiled_code_cannot_check_is_refused_with_the_reason() -> None:
         for value in x:
             out[0] += value
 
-    with pytest.raises(KernelError, match="accesses its elements unseen"):
+    with pytest.raises(KernelError, match="accesses its elements unseen") as caught:
         simt.check(over, compiled=True)[1, 1](np.zeros(1), np.zeros(1))
+    line = over.__code__.co_firstlineno
+    assert f"over ({__file__}:{line}) cannot be checked" in str(caught.value)
+    assert str(caught.value).endswith(f" unseen ({__file__}:{line + 1}); leave out compiled=True")
 
 
 # ---- Python first
