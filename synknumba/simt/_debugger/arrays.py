@@ -52,6 +52,11 @@ class Watch(ABC):
         """Returns the value of a variable that is read unassigned."""
         raise UnboundLocalError(f"the variable {name} is not assigned")
 
+    def undefined(self, thread: Any, source: int, answer: Any) -> Any:
+        """Returns the answer of a shuffle from a lane that does not take part; by default the thread's own value."""
+        del thread, source
+        return answer
+
     def ended_early(self, finding: Finding) -> None:
         """Handles threads that ended before a barrier; ignored by default, as GPUs since Volta do not wait for them."""
 

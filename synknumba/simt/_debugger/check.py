@@ -75,7 +75,8 @@ class _Patience:
             raise _ChangeOver
 
 
-# Values of a variable that is read unassigned: those of a launch, and of another one that shows whether they matter.
+# Values of a variable that is read unassigned: those of a launch, and of another one that shows whether they matter. For
+# shuffles from lanes that do not take part, the first stands for the thread's own value, the other for bits that are all set.
 STAND_INS: Final = (0, 101)
 # Accesses of a further launch, beyond four times those of the first.
 FURTHER_ACCESSES: Final = 1_000_000
@@ -137,7 +138,7 @@ class _Launch:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_plain", _are_plain(self.args))
-        is_kept = self.is_plain and (self.kernel.compiled is not False or self.program.may_be_unassigned)
+        is_kept = self.is_plain and (self.kernel.compiled is not False or self.program.may_be_undefined)
         object.__setattr__(self, "before", Contents(self.args if is_kept else ()))
 
     @property
@@ -170,12 +171,12 @@ class _Launch:
             return cast(CheckWatch, made.watch)
 
         watch = run(STAND_INS[0])
-        self._look_at_unassigned(watch, run)
+        self._look_at_undefined(watch, run)
         return watch
 
-    def _look_at_unassigned(self, watch: CheckWatch, run: Callable[[int], CheckWatch]) -> None:
-        """Runs the launch with another value of the variables that were read unassigned, to see whether it matters."""
-        if not watch.has_unassigned or not self.is_plain:
+    def _look_at_undefined(self, watch: CheckWatch, run: Callable[[int], CheckWatch]) -> None:
+        """Runs the launch with other values in place of undefined ones, to see whether they matter."""
+        if not watch.has_undefined or not self.is_plain:
             return
         after = Contents(self.args)
         self.before.restore()
@@ -185,7 +186,7 @@ class _Launch:
             return
         else:
             if after.are_equal() and other.errors == watch.errors:
-                watch.warn_of_unassigned()
+                watch.warn_of_undefined()
         finally:
             after.restore()
 
@@ -212,7 +213,7 @@ class _Launch:
             return made.watch
 
         watch = run(STAND_INS[0])
-        self._look_at_unassigned(watch, run)
+        self._look_at_undefined(watch, run)
         if not self.program.may_spin:  # threads that wait for those before them would never end
             after = Contents(self.args)
             self.before.restore()
@@ -224,11 +225,11 @@ class _Launch:
                 after.restore()
         return watch
 
-    def _compiled_launch(self, **options: Any) -> CompiledLaunch:
+    def _compiled_launch(self, *, stand_in: int = 0, **options: Any) -> CompiledLaunch:
         checks = self.kernel.checks
-        make_watch = functools.partial(CheckWatch, checks=checks)
+        make_watch = functools.partial(CheckWatch, checks=checks, stand_in=stand_in)
         checked, sizes = program_of(self.kernel.py_func), (self.grid, self.block, self.smem)
-        return CompiledLaunch(self.program, checked, *sizes, make_watch, self.args, checks, **options)
+        return CompiledLaunch(self.program, checked, *sizes, make_watch, self.args, checks, stand_in=stand_in, **options)
 
 
 def _reason(error: Exception) -> str:
@@ -293,14 +294,15 @@ def check(
 
     - Out-of-bounds indices. The launch continues: such a read returns 0, and such a write is skipped.
     - Barriers that only some threads of a block reach, or where threads wait at different barriers, which ends their block;
-      warp operations that a lane named in the mask does not reach.
+      warp operations that a lane named in the mask does not reach, unless it has ended.
     - Races on shared and global memory: two threads access an element, at least one writes, and no barrier orders them. Atomic
       operations do not race with each other, but they do with plain reads and writes. Writes of equal values do not race.
       Threads of different blocks race unless a grid barrier lies between; this is not checked if the kernel calls
       `threadfence`.
     - Reads of shared and local array elements before any write to them.
-    - Reads of variables that the thread has not assigned. It goes on with 0. If another value leaves the results and the other
-      findings as they are, this is a warning, a `KernelCheckWarning` if there are no errors.
+    - Reads of variables that the thread has not assigned, which are 0 then, and shuffles from lanes that do not take part,
+      which give the lane's own value. If another value leaves the results and the other findings as they are, this is a
+      warning, a `KernelCheckWarning` if there are no errors.
     - Exceptions of Python in a thread, such as the ValueError of `int(nan)`. The other threads continue.
 
     The check covers one execution, with these arguments. It begins in Python, with 100,000 to 200,000 accesses to elements per

@@ -545,6 +545,8 @@ class CompiledLaunch(Launch):
                 return Finding(KernelCheckError, text, (place,), fault_advice(name)), name
             case at.UNSET:
                 return self.watch.unassigned_finding(self.site(now & 0xFFFF).array, place), "unassigned"
+            case at.ABSENT:
+                return self.watch.absent_finding((now >> 16 & 1023) % WARP_SIZE, where, place), "absent"
             case at.OUTSIDE:
                 return self._outside(entry[at.FOUND_DETAIL :], place, now), ""
         memory, address = self._memory_at(where, now)

@@ -114,7 +114,7 @@ FOUND_DETAIL: Final = 6  # of an index out of bounds: see `DETAIL_WORDS`
 FOUND_WORDS: Final = 20
 MOST_FOUND: Final = 500
 
-RACE, OUTSIDE, UNWRITTEN, FAULT, UNSET = range(5)
+RACE, OUTSIDE, UNWRITTEN, FAULT, UNSET, ABSENT = range(6)
 
 # Detail of an index out of bounds: address; number of axes, and from bit 8 which have an index; indices; sizes.
 MOST_AXES: Final = 5

@@ -24,7 +24,16 @@ from synknumba.simt._debugger.cuda import Cuda, Dim3
 from synknumba.simt._debugger.findings import access, fault_finding, is_fault, of_the_user, user_line
 from synknumba.simt._debugger.program import DebugProgram
 from synknumba.simt._debugger.source import MARK
-from synknumba.simt._debugger.warp import ACTIVE_MASK, BLOCK_WIDE, GRID_SYNC, WARP_SIZE, Request, block_answer, warp_answers
+from synknumba.simt._debugger.warp import (
+    ACTIVE_MASK,
+    BLOCK_WIDE,
+    GRID_SYNC,
+    WARP_SIZE,
+    Request,
+    absent_sources,
+    block_answer,
+    warp_answers,
+)
 
 ThreadCode = Generator[Request, Any, None]
 
@@ -180,7 +189,10 @@ def _released(warp: list[Thread], launch: "Launch") -> list[Thread]:
         end(strangers)
         group = [thread for thread in group if not thread.ended]  # noqa: PLW2901
         if kind != ACTIVE_MASK and group and len(group) == len(named):
-            answers = warp_answers(kind, {thread.lane: thread.request.args for thread in group})  # type: ignore[union-attr]
+            args = {thread.lane: thread.request.args for thread in group}  # type: ignore[union-attr]
+            answers = warp_answers(kind, args)
+            for lane, source in absent_sources(kind, args).items():
+                answers[lane] = launch.watch.undefined(warp[lane], source, answers[lane])
             if kind == "syncwarp":
                 _join(group)
             released += [_answered(thread, answers[thread.lane]) for thread in group]

@@ -373,6 +373,7 @@ def join(warp: int, lanes: int) -> None:
 
 def answer(warp: int, count: int) -> int:
     """Releases a warp whose waiting lanes all ask for one operation that is complete; returns whether it did."""
+    state = check_state()
     kind = mask = lanes = living = truths = 0
     me = warp
     for lane in range(count):
@@ -407,8 +408,14 @@ def answer(warp: int, count: int) -> int:
                 put(me, at.ANSWERS, vote)
             elif kind != at.SYNCWARP:
                 other = source(kind, lane, get(me, at.OPERANDS + 1) & 31)
-                other = other if (lanes >> other) & 1 else lane
-                put(me, at.ANSWERS, get(warp + 8 * THREAD_WORDS * other, at.OPERANDS))
+                if (lanes >> other) & 1:
+                    put(me, at.ANSWERS, get(warp + 8 * THREAD_WORDS * other, at.OPERANDS))
+                else:
+                    put(me, at.ANSWERS, get(me, at.OPERANDS))
+                    if get(state, at.UNINITIALIZED):
+                        report(at.ABSENT, other, 0, 0, get(me, KEY) | get(me, at.SITE), READ, 0)
+                        if get(state, at.STAND_IN):
+                            put(me, at.ANSWERS, -1)
         me += 8 * THREAD_WORDS
     return 1
 

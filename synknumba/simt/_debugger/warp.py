@@ -103,6 +103,19 @@ def _shuffle(mode: int, value: int, offset: int, clamp: int | None, args: Mappin
     return answers
 
 
+def absent_sources(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, int]:
+    """Returns the lanes that shuffle from a lane that does not take part, and that lane."""
+    if kind not in SHUFFLES or len(args) == WARP_SIZE:
+        return {}
+    absent = {}
+    for lane, given in args.items():
+        mode, clamp = _SHUFFLES.get(kind) or (int(given[1]), int(given[4]))
+        source, _ = _source(lane, mode, int(given[2 if kind in _SHUFFLES else 3]), clamp)
+        if source not in args:
+            absent[lane] = source
+    return absent
+
+
 def _vote(mode: int, truths: Mapping[int, bool]) -> tuple[Any, bool]:
     ballot = sum(1 << lane for lane, truth in truths.items() if truth)
     vote = (all(truths.values()), any(truths.values()), len(set(truths.values())) == 1, False)[mode]
@@ -111,6 +124,7 @@ def _vote(mode: int, truths: Mapping[int, bool]) -> tuple[Any, bool]:
 
 # Mode and clamp that Numba passes to the instruction.
 _SHUFFLES: Final = {"shfl_sync": (0, 0x1F), "shfl_up_sync": (1, 0), "shfl_down_sync": (2, 0x1F), "shfl_xor_sync": (3, 0x1F)}
+SHUFFLES: Final = {*_SHUFFLES, "shfl_sync_intrinsic"}
 _VOTES: Final = {"all_sync": 0, "any_sync": 1, "eq_sync": 2, "ballot_sync": 3}  # modes
 
 

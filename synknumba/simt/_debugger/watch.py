@@ -11,7 +11,7 @@ import numpy as np
 from synknumba._errors import Access, Finding, KernelCheckError, KernelCheckWarning, RaceError, UninitializedError
 from synknumba.simt._debugger.arrays import Array, TrackedMemory, Watch, overlapping
 from synknumba.simt._debugger.findings import access, described, fault_advice, outside_finding, user_frame
-from synknumba.simt._debugger.run import Launch
+from synknumba.simt._debugger.run import Launch, Thread
 from synknumba.simt._debugger.shadow import Cells, Past, Shadow, present
 from synknumba.simt._debugger.warp import WARP_SIZE
 
@@ -19,6 +19,11 @@ from synknumba.simt._debugger.warp import WARP_SIZE
 MOST_FINDINGS: Final = 20
 
 _UNWRITTEN: Final = "write to every element before any thread reads it, with a barrier between; new memory is not initialised"
+
+
+_ABSENT: Final = "let all lanes that others shuffle from call it, with 0 for those without data, and name them in the mask"
+# Kinds of findings of undefined values, which are warnings if the values do not matter.
+UNDEFINED: Final = frozenset({"unassigned", "absent"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class CheckWatch(Watch):
     ) -> None:
         super().__init__(launch)
         self._progress, self._stand_in = progress, stand_in
-        self._unassigned: set[Any] = set()  # keys of findings
+        self._undefined: set[Any] = set()  # keys of findings
         self._checks = checks
         self._shadow = Shadow(blocks_order_themselves=launch.program.fences)
         self._found: dict[Any, Finding] = {}
@@ -89,9 +94,9 @@ class CheckWatch(Watch):
             self._found[key] = replace(self._found[key], times=self._found[key].times + finding.times)
         elif len(self._found) < MOST_FINDINGS:
             self._found[key] = finding
-            self._unassigned |= {key} if kind == "unassigned" else set()
+            self._undefined |= {key} if kind in UNDEFINED else set()
 
-    # ---- variables that are read unassigned
+    # ---- undefined values
 
     def unassigned(self, name: str) -> int:
         thread, frame = self.launch.current, user_frame()
@@ -104,19 +109,35 @@ class CheckWatch(Watch):
         summary = f"UnboundLocalError: the variable {name} is read, and this thread has not assigned it"
         return Finding(KernelCheckError, summary, (place,), fault_advice("UnboundLocalError"))
 
+    def undefined(self, thread: Thread, source: int, answer: Any) -> Any:
+        if not self._checks.uninitialized:
+            return answer
+        self.add(self.absent_finding(thread.lane, source, replace(thread.waiting(), what="read")), "absent")
+        if not self._stand_in:
+            return answer
+        value, inside = answer if isinstance(answer, tuple) else (answer, None)
+        other = _all_bits(np.asarray(value).dtype)
+        return other if inside is None else (other, inside)
+
+    @staticmethod
+    def absent_finding(lane: int, source: int, place: Access) -> Finding:
+        """Returns the finding for a shuffle from a lane that does not take part."""
+        summary = f"lane {lane} shuffles from lane {source}, which does not take part: the value is undefined"
+        return Finding(UninitializedError, summary, (place,), _ABSENT)
+
     @property
     def errors(self) -> Set[Any]:
-        """Kinds of findings but for variables that were read unassigned, as keys for comparison."""
-        return self._found.keys() - self._unassigned
+        """Kinds of findings but for undefined values, as keys for comparison."""
+        return self._found.keys() - self._undefined
 
     @property
-    def has_unassigned(self) -> bool:
-        """Whether a variable was read unassigned."""
-        return bool(self._unassigned)
+    def has_undefined(self) -> bool:
+        """Whether an undefined value was read."""
+        return bool(self._undefined)
 
-    def warn_of_unassigned(self) -> None:
-        """Makes the findings of variables that were read unassigned warnings."""
-        for key in self._unassigned:
+    def warn_of_undefined(self) -> None:
+        """Makes the findings of undefined values warnings."""
+        for key in self._undefined:
             self._found[key] = replace(self._found[key], is_warning=True)
 
     def join(self, other: "CheckWatch") -> None:
@@ -235,6 +256,11 @@ def _leaves(dtype: np.dtype[Any]) -> tuple[tuple[int, int], ...]:
     if dtype.fields is None:
         return ((0, dtype.itemsize),)
     return tuple((start + offset, nbytes) for kind, start, *_ in dtype.fields.values() for offset, nbytes in _leaves(kind))
+
+
+def _all_bits(dtype: np.dtype[Any]) -> Any:
+    """Returns the number whose bits are all set."""
+    return np.True_ if dtype == np.bool_ else np.full(dtype.itemsize, 0xFF, np.uint8).view(dtype)[0]
 
 
 def _holds(array: Array, index: Any, value: Any) -> bool:

@@ -15,6 +15,7 @@ from synknumba._errors import (
     DivergenceError,
     Finding,
     KernelCheckError,
+    KernelCheckWarning,
     KernelError,
     RaceError,
     UninitializedError,
@@ -872,3 +873,44 @@ def test_showing_an_array_is_no_access() -> None:
 
     simt.check(shows)[1, 2](np.arange(3))
     assert shown == ["[0 1 2] Array([0, 1, 2])"] * 2
+
+
+# ---- shuffles from lanes that do not take part
+
+
+def shuffles_down(out, n, used):
+    t = cuda.threadIdx.x
+    if t < n:
+        v = cuda.shfl_down_sync(FULL, float32(t), 1)  # down
+        out[t] = v if t < used else 0
+
+
+def shuffles_from(out, lane, mask):
+    t = cuda.threadIdx.x
+    if t < 16:
+        out[t] = cuda.shfl_sync(mask, t, lane)  # from
+    else:
+        out[t] = cuda.shfl_xor_sync(0xFFFF0000, t, 1)
+
+
+def test_a_shuffle_from_a_lane_that_has_ended() -> None:
+    out = np.zeros(32)
+    finding = the_one(shuffles_down, 1, 32, out, 16, 16)
+    assert finding.error is UninitializedError
+    assert "lane 15 shuffles from lane 16, which does not take part" in finding.summary
+    assert accesses(finding) == [("read", 15, line_of("down"))]
+    np.testing.assert_array_equal(out[:16], [*range(1, 16), 15])
+    assert findings_of(shuffles_down, 1, 32, out, 32, 32) == ()  # of lane 31, it is its own value
+    assert findings_of(shuffles_down, 1, 32, out, 16, 16, uninitialized=False) == ()
+
+
+def test_a_shuffle_from_a_lane_that_has_ended_whose_value_is_not_used_is_a_warning() -> None:
+    with pytest.warns(KernelCheckWarning, match="lane 15 shuffles from lane 16"):
+        simt.check(shuffles_down)[1, 32](np.zeros(32), 16, 15)
+
+
+def test_a_shuffle_from_a_lane_beside_the_mask_or_the_block() -> None:
+    assert findings_of(shuffles_from, 1, 32, np.zeros(32), 7, 0xFFFF) == ()
+    finding = the_one(shuffles_from, 1, 32, np.zeros(32), 20, 0xFFFF)
+    assert (finding.error, finding.times) == (UninitializedError, 16)
+    assert the_one(shuffles_down, 1, 20, np.zeros(20), 20, 20).times == 1
