@@ -13,7 +13,7 @@ import numpy as np
 from numba import typeof
 from numba.core import types
 
-from synknumba._errors import DeviceError
+from synknumba._errors import ArgumentError, DeviceError
 from synknumba.simt import _ufuncs
 
 HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -301,7 +301,11 @@ def mapped(*arrays: HostArray, stream: Any = 0) -> Iterator[Any]:
 
 def _new(shape: Any, dtype: Any, strides: Any = None, order: Any = "C") -> HostArray:
     shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    if any(size < 0 for size in shape):
+        raise ValueError(f"negative dimensions are not allowed, got the shape {shape}")  # NumPy's words; a buffer hides it
     dtype = np.dtype(dtype)
+    if dtype.hasobject:  # references, of which a copy of the bytes would own none
+        raise ArgumentError(f"a GPU's memory holds no Python objects, as the dtype {dtype} does; pass an array of numbers")
     nbytes = math.prod(shape) * dtype.itemsize
     if strides is not None:
         strides = (strides,) if isinstance(strides, int) else tuple(strides)
@@ -316,6 +320,8 @@ def _like(ary: Any) -> HostArray:
 
 def _check_one_buffer(array: HostArray) -> None:
     """Raises ValueError for an array with gaps, which is no single transfer; broadcast arrays are compared by their core."""
+    if not array.size:
+        return
     core = array[tuple(0 if step == 0 else slice(None) for step in array.strides)]
     if not (core.flags.c_contiguous or core.flags.f_contiguous):
         raise ValueError(

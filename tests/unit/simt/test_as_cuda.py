@@ -122,6 +122,33 @@ class TestDeviceArrays:
         with pytest.raises(ValueError, match="non-contiguous"):
             cuda.to_device(np.zeros((4, 4))[:, ::2])
 
+    @pytest.mark.parametrize("shape", [0, (0, 3), (3, 0), (2, 0, 3)])
+    def test_empty_arrays(self, shape):
+        x = np.zeros(shape)
+        for given in (x, np.asfortranarray(x), x[::2], x.T):
+            d = cuda.to_device(given)
+            increment.forall(d.size)(d.reshape(-1))
+            d.copy_to_device(given)
+            assert d.copy_to_host().shape == d.copy_to_host(np.empty_like(given)).shape == given.shape
+            assert cuda.device_array_like(d).nbytes == d.alloc_size == 0
+
+    @pytest.mark.parametrize("dtype", [object, [("a", "f8"), ("b", object)], "T"])
+    def test_python_objects_are_refused(self, dtype):
+        makers = (cuda.device_array, cuda.mapped_array, cuda.managed_array, cuda.pinned_array)
+        for make in (*makers, lambda shape, dtype: cuda.to_device(np.empty(shape, dtype))):
+            with pytest.raises(ArgumentError, match="no Python objects"):
+                make(1, np.dtype(dtype))
+        d = cuda.to_device(np.zeros(1))
+        for copy in (d.copy_to_host, d.copy_to_device):
+            with pytest.raises(TypeError, match="incompatible dtype"):
+                copy(np.empty(1, dtype))
+
+    def test_a_negative_size(self):
+        for make in (cuda.device_array, cuda.pinned_array, cuda.mapped_array):
+            for shape in (-1, (2, -3), (-2, -2)):
+                with pytest.raises(ValueError, match="negative dimensions"):
+                    make(shape)
+
     def test_memory_that_both_see(self):
         for made in (cuda.mapped_array(4), cuda.managed_array(4)):
             made[:] = 1
