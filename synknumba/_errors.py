@@ -139,6 +139,10 @@ class DeviceError(SynkError, RuntimeError):
     """The requested device is unavailable: no GPU, a broken CUDA installation, or CUDA initialised before the fork."""
 
 
+class DeviceMemberError(DeviceError, AttributeError):
+    """A member that only a GPU, or a kernel on one, has; `hasattr` says that it is missing."""
+
+
 class SharedMemoryError(SynkError, MemoryError):
     """Shared memory of the requested size cannot be allocated."""
 

@@ -10,7 +10,7 @@ from typing import Any, TextIO, cast, overload
 
 import numpy as np
 from numba import typeof
-from numba.core import errors, sigutils, types
+from numba.core import errors, types
 from numba.core.compiler import CompileResult
 
 from synknumba._errors import ArgumentError, KernelError, LaunchError
@@ -24,9 +24,20 @@ from synknumba.simt._emit.storage import MAX_BLOCK
 from synknumba.simt._frontend.array_protocols import as_arrays
 from synknumba.simt._frontend.arrays import dynamic_shared
 from synknumba.simt._frontend.cuda_only import cuda_only, refuse_arguments
+from synknumba.simt._frontend.mlir import counterpart
 from synknumba.simt._frontend.pickling import reduce_object
 from synknumba.simt._frontend.scope import is_device_function, splits_block
-from synknumba.simt._frontend.signatures import Declared, Overload, Signature, best_signature, fit, parse_signatures
+from synknumba.simt._frontend.signatures import (
+    MAX_GRID,
+    Declared,
+    OfAGpu,
+    Overload,
+    Overloads,
+    Signature,
+    best_signature,
+    fit,
+    parse_signatures,
+)
 from synknumba.simt._frontend.source import has_rest, parameters
 from synknumba.simt._frontend.source_text import keep_text
 from synknumba.simt._frontend.syntax import walk
@@ -57,6 +68,26 @@ def dynamic_bytes(size: Any) -> int:
     return int(size)
 
 
+# What streams have: those of numba.cuda, of any library by a protocol, of CuPy, and of torch.
+_STREAM_MEMBERS = ("handle", "__cuda_stream__", "ptr", "cuda_stream")
+
+
+def check_stream(stream: Any) -> None:
+    """Raises LaunchError for what is no stream, and so perhaps an argument in the wrong place."""
+    is_number = stream is None or isinstance(stream, (int, np.integer))
+    if not is_number and not any(hasattr(stream, name) for name in _STREAM_MEMBERS):
+        raise LaunchError(f"the 3rd launch argument is a stream, as cuda.stream() makes one, or 0; got {stream!r}")
+
+
+def refuse_names(kernel: str, named: Mapping[str, Any]) -> None:
+    """Raises ArgumentError for arguments of a launch that are given by name."""
+    if named:
+        raise ArgumentError(
+            f"{kernel} is a kernel, which takes its arguments by position, as those of numba.cuda do; got "
+            f"{', '.join(f'{name}=' for name in named)}: write the values alone, in the order of its parameters"
+        )
+
+
 def check_sizes(grid: Dim3, block: Dim3) -> None:
     """Raises LaunchError if a grid or a block exceeds CUDA's limits, or a size is below 1."""
     if min(grid) < 1 or min(block) < 1:
@@ -65,6 +96,8 @@ def check_sizes(grid: Dim3, block: Dim3) -> None:
         raise LaunchError(
             f"a block has at most {MAX_BLOCK} threads, and at most {MAX_BLOCK_AXES} along its axes; got block={block}"
         )
+    if any(size > most for size, most in zip(grid, MAX_GRID, strict=True)):
+        raise LaunchError(f"a grid has at most {MAX_GRID} blocks along its axes; got grid={grid}")
 
 
 # Block sizes for which a signature gets specialised code; launches with further sizes share code for any block.
@@ -106,8 +139,10 @@ class Launcher:
         """Number of threads per block along each axis."""
         return self._block
 
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, *args: Any, **named: Any) -> None:
         """Runs every thread of the grid on the calling CPU core."""
+        if named:
+            refuse_names(self._kernel.py_func.__qualname__, named)
         args = self._kernel.coerce(args)
         self._kernel.entry(args, self._block)(*self._sizes, *args)
 
@@ -167,7 +202,7 @@ class Kernel:
         if module != "__main__" and getattr(sys.modules.get(module), name, None) is self:
             return name
         parts = (self.py_func, self._options, self.signatures_given, self.extensions, self._cache.enabled, self.device)
-        return reduce_object(Kernel, parts)
+        return reduce_object(type(self), parts)
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
         """Raises LaunchError: a kernel needs a grid and a block."""
@@ -180,6 +215,7 @@ class Kernel:
         self._must_be_a_kernel()
         grid, block = (three_axes(part, name) for part, name in zip(config, ("grid", "block"), strict=False))
         smem = dynamic_bytes(config[3]) if len(config) == 4 else 0
+        check_stream(config[2] if len(config) > 2 else 0)
         check_sizes(grid, block)
         self._check_dynamic(smem)
         return Launcher(self, grid, block, smem)
@@ -190,13 +226,15 @@ class Kernel:
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launcher:
         """Returns a launcher with at least `ntasks` threads, in blocks of `tpb` threads (256 by default)."""
-        del stream
+        check_stream(stream)
         if ntasks < 0:
             raise LaunchError(f"Can't create ForAll with negative task count: {ntasks}")  # numba-cuda's message
         self._must_be_a_kernel()
         self._check_dynamic(sharedmem)
-        block = tpb or FORALL_BLOCK
-        return Launcher(self, (-(-ntasks // block), 1, 1), (block, 1, 1), dynamic_bytes(sharedmem))
+        block = (tpb or FORALL_BLOCK, 1, 1)
+        blocks = -(-ntasks // block[0])
+        check_sizes((max(1, blocks), 1, 1), block)  # without tasks nothing runs
+        return Launcher(self, (blocks, 1, 1), block, dynamic_bytes(sharedmem))
 
     @functools.cached_property
     def _has_rest(self) -> bool:
@@ -328,15 +366,39 @@ class Kernel:
         return list(self.declared or dict.fromkeys(kinds for kinds, _ in self._entries))
 
     @property
-    def overloads(self) -> dict[Signature, Overload]:
+    def overloads(self) -> Overloads:
         """Overloads by argument types; reading it compiles declared signatures that are not compiled yet."""
-        return {kinds: self.compile(kinds) for kinds in self.signatures}
+        return Overloads((kinds, self.compile(kinds)) for kinds in self.signatures)
 
     def compile(self, signature: Any) -> Overload:
         """Compiles the kernel for the argument types of a signature."""
-        kinds = tuple(sigutils.normalize_signature(signature)[0])
+        kinds = parse_signatures([signature])[0].args
         self._compiled(kinds)
-        return Overload(kinds, self._program.names_grid)
+        argtypes = dict(zip(self._program.params, kinds, strict=True))
+        return Overload(kinds, self._program.names_grid, MAX_BLOCK, self._program.shared_bytes(argtypes))
+
+    def get_max_threads_per_block(self, signature: Any = None) -> Any:
+        """Returns the most threads of a block: for a signature, or in a dict by signature unless only one is declared."""
+        return self._of_overloads("max_threads_per_block", signature)
+
+    def get_shared_mem_per_block(self, signature: Any = None) -> Any:
+        """Returns the bytes of static shared arrays of a block, for signatures as `get_max_threads_per_block` does."""
+        return self._of_overloads("shared_mem_per_block", signature)
+
+    def _of_overloads(self, name: str, signature: Any) -> Any:
+        if signature is not None:
+            return getattr(self.overloads[getattr(signature, "args", signature)], name)
+        found = {kinds: getattr(one, name) for kinds, one in self.overloads.items()}
+        return next(iter(found.values())) if self.specialized else found
+
+    get_regs_per_thread = OfAGpu("counts the registers of a GPU")
+    get_const_mem_size = OfAGpu("measures the constant memory of a GPU")
+    get_local_mem_per_thread = OfAGpu("measures the local memory of a GPU")
+    ptx = OfAGpu("is PTX")
+    inspect_asm = OfAGpu("shows PTX")
+    inspect_llvm = OfAGpu("shows NVVM's code")
+    inspect_sass = OfAGpu("shows machine code of a GPU")
+    inspect_sass_cfg = OfAGpu("shows machine code of a GPU")
 
     def inspect_types(self, file: TextIO | None = None) -> None:
         """Prints the launch function generated for each signature, to standard output or to `file`."""
@@ -363,9 +425,10 @@ class Kernel:
         """Returns a kernel compiled and declared only for these arguments, given as values or Numba types."""
         if self.specialized:
             raise RuntimeError("Dispatcher already specialized")  # numba-cuda's message, which programs match
-        kinds = tuple(arg if isinstance(arg, types.Type) else typeof(arg) for arg in args)
+        given = map(counterpart, args)
+        kinds = tuple(arg if isinstance(arg, types.Type) else typeof(arg) for arg in given)
         if kinds not in self.specializations:
-            made = Kernel(self.py_func, self._options, (Declared(kinds, None),), self.extensions, self._cache.enabled)
+            made = type(self)(self.py_func, self._options, (Declared(kinds, None),), self.extensions, self._cache.enabled)
             made.compile(kinds)
             self.specializations[kinds] = made
         return self.specializations[kinds]
@@ -391,10 +454,14 @@ class Kernel:
         return found
 
     def _typed_entry(self, args: tuple[Any, ...], block: Dim3 | None) -> _Entry:
+        return self._compiled(self.types_of(args), block)
+
+    def types_of(self, args: tuple[Any, ...]) -> Signature:
+        """Returns the types of the arguments of a launch, which `coerce` has returned; raises ArgumentError for others."""
         params = parameters(self.py_func)
         if len(args) != len(params):
             raise ArgumentError(f"{self.py_func.__qualname__}() takes {len(params)} arguments, got {len(args)}")
-        return self._compiled(tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True)), block)
+        return tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True))
 
     def _compiled(self, kinds: Signature, block: Dim3 | None = None) -> _Entry:
         many = block is not None and has_many_threads(block)

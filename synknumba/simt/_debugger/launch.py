@@ -1,6 +1,6 @@
 """Launch syntax `kernel[grid, block, stream, smem](*args)` for kernels that run in Python."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -12,7 +12,16 @@ from synknumba.simt._debugger.cuda import Dim3
 from synknumba.simt._debugger.program import DebugProgram
 from synknumba.simt._debugger.run import DebugLaunch, Launch
 from synknumba.simt._debugger.source import device_code
-from synknumba.simt._kernel import FORALL_BLOCK, Kernel, check_sizes, jit
+from synknumba.simt._kernel import (
+    FORALL_BLOCK,
+    Kernel,
+    check_sizes,
+    check_stream,
+    dynamic_bytes,
+    jit,
+    refuse_names,
+    three_axes,
+)
 
 Run = Callable[..., None]
 
@@ -52,19 +61,23 @@ class PythonKernel:
             raise LaunchError(
                 f"{self.py_func.__qualname__}: launch as simt.{self._word}(kernel)[grid, block](...), got [{config!r}]"
             )
-        grid, block, _, smem = (*config, 0, 0)[:4]
-        return self._launcher(_three(grid, "grid"), _three(block, "block"), int(smem))
+        grid, block, stream, smem = (*config, 0, 0)[:4]
+        check_stream(stream)
+        return self._launcher(Dim3(*three_axes(grid, "grid")), Dim3(*three_axes(block, "block")), dynamic_bytes(smem))
 
     def forall(self, n: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Run:
         """Returns a launcher with at least n threads, in blocks of `tpb` threads if given."""
-        del stream
+        check_stream(stream)
+        if n < 0:
+            raise LaunchError(f"Can't create ForAll with negative task count: {n}")  # numba-cuda's message
         block = tpb or FORALL_BLOCK
-        return self._launcher(Dim3(max(1, -(-n // block)), 1, 1), Dim3(block, 1, 1), sharedmem)
+        return self._launcher(Dim3(max(1, -(-n // block)), 1, 1), Dim3(block, 1, 1), dynamic_bytes(sharedmem))
 
     def _launcher(self, grid: Dim3, block: Dim3, smem: int) -> Run:
         check_sizes(grid, block)
 
-        def run(*args: Any) -> None:
+        def run(*args: Any, **named: Any) -> None:
+            refuse_names(self.py_func.__qualname__, named)
             program = DebugProgram(self.py_func, stand_ins=self.stand_ins)
             given = self._kernel.coerce(args)
             missing = len(program.params) - len(given)
@@ -91,11 +104,3 @@ def _refuse_containers(what: str, arg: Any) -> None:
     is_host = isinstance(arg, np.ndarray) or hasattr(arg, "_ary")  # `_ary`: an array of Numba's CUDA simulator
     if not is_host and hasattr(arg, "__cuda_array_interface__"):
         raise ArgumentError(f"{what} is an array in a GPU's memory ({type(arg).__qualname__}); pass a copy on the host")
-
-
-def _three(size: int | Sequence[int], name: str) -> Dim3:
-    """Returns a grid or block size with all three axes."""
-    parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
-    if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
-        raise LaunchError(f"{name} must be an integer or a tuple of one to three integers, got {size!r}")
-    return Dim3(*(*(int(part) for part in parts), 1, 1)[:3])  # type: ignore[call-overload]

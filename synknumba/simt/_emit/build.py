@@ -3,6 +3,7 @@
 import ast
 import copy
 import functools
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import FunctionType
@@ -45,7 +46,7 @@ from synknumba.simt._frontend.thread_code import DeviceFunction, ThreadCode
 from synknumba.simt._library.intrinsics import no_result
 from synknumba.simt._library.operations import AXES, BLOCK_SIZE, LINEAR, SIZES, STATE
 from synknumba.simt._library.runtime import HELPERS
-from synknumba.simt._library.slots import is_number, no_value_of
+from synknumba.simt._library.slots import is_number, itemsize, no_value_of
 from synknumba.simt._library.typing_stubs import STAND_INS
 from synknumba.simt._machine.codegen import Launch, make_device
 
@@ -163,6 +164,19 @@ class KernelProgram:
             if isinstance(element, types.Type):
                 found[name] = types.Array(element, len(array.shape), "C")
         return found
+
+    def shared_bytes(self, argtypes: TypeMap) -> int | None:
+        """Returns the bytes of the static shared arrays of a block; None if a dtype is neither constant nor of an argument."""
+        total, known = 0, self._shared_types()
+        for name, array in self.code.shared_arrays.items():
+            kind = known.get(name)
+            match array.dtype:
+                case ast.Attribute(value=ast.Name(id=argument), attr="dtype"):
+                    kind = argtypes.get(argument)
+            if not isinstance(kind, types.Array):
+                return None
+            total += math.prod(array.shape) * itemsize(kind.dtype)
+        return total
 
     def _infer(self, argtypes: TypeMap, body: list[ast.stmt]) -> TypeMap:
         """Infers the types of all variables from the code of one thread."""

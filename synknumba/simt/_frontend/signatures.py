@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, final
 
 import numpy as np
 from numba.core import errors, sigutils, types
@@ -10,14 +10,36 @@ from numba.core.registry import cpu_target
 from numba.core.typing import signature
 from numba.np.numpy_support import as_dtype
 
-from synknumba._errors import ArgumentError
+from synknumba._errors import ArgumentError, DeviceMemberError
 from synknumba.simt._frontend.mlir import counterpart
 from synknumba.simt._library.slots import is_number
 
 Signature = tuple[types.Type, ...]
 
-# CUDA's limit on a grid along x. One core runs the blocks in turn, so a cooperative grid has no smaller limit.
-MAX_GRID = 2**31 - 1
+# Blocks of a grid along each axis, CUDA's limits. One core runs the blocks in turn, so a cooperative grid has no smaller ones.
+MAX_GRID: Final = (2**31 - 1, 65535, 65535)
+
+
+@final
+class OfAGpu:
+    """A member of numba.cuda's kernels that means nothing on a core; to read it raises DeviceMemberError.
+
+    Args:
+        reason: what it does on a GPU.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        raise DeviceMemberError(
+            f"{self._name} {self._reason}, and kernels run on CPU cores here; leave it out, or run this on a GPU"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +48,39 @@ class Overload:
 
     signature: Signature
     cooperative: bool  # whether the kernel calls `cuda.cg.this_grid()`, as a grid barrier requires
+    max_threads_per_block: int
+    shared_bytes: int | None  # of the static shared arrays of a block; None if only Numba can infer a dtype
+
+    regs_per_thread = OfAGpu("counts the registers of a GPU")
+    const_mem_size = OfAGpu("measures the constant memory of a GPU")
+    local_mem_per_thread = OfAGpu("measures the local memory of a GPU")
+    inspect_asm = OfAGpu("shows PTX")
+    inspect_llvm = OfAGpu("shows NVVM's code")
+    inspect_sass = OfAGpu("shows machine code of a GPU")
+    inspect_sass_cfg = OfAGpu("shows machine code of a GPU")
 
     def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
         """Returns the largest number of blocks of a cooperative grid: that of any grid, since one core runs them in turn."""
         del blockdim, dynsmemsize
-        return MAX_GRID
+        return MAX_GRID[0]
+
+    @property
+    def shared_mem_per_block(self) -> int:
+        """Bytes of the static shared arrays of a block."""
+        if self.shared_bytes is None:
+            raise DeviceMemberError("shared_mem_per_block is not known where the dtype of a shared array is of no argument")
+        return self.shared_bytes
+
+
+@final
+class Overloads(dict[Signature, Overload]):
+    """Overloads by argument types, which may be given as those of numba-cuda-mlir."""
+
+    def __missing__(self, kinds: Any) -> Overload:
+        known = tuple(map(counterpart, kinds))
+        if known not in self:
+            raise KeyError(kinds)
+        return self[known]
 
 
 @dataclass(frozen=True, slots=True)
