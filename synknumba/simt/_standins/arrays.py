@@ -5,6 +5,7 @@ computes with one before copying it back fails here too. Transfers are copies, a
 """
 
 import contextlib
+import ctypes
 import math
 from collections.abc import Iterator
 from typing import Any, TypeAlias, final
@@ -20,6 +21,27 @@ HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 # Of new memory, whose content is undefined: a float is then NaN and an integer −1, where the host's new memory is mostly 0.
 _UNSET = 0xFF
+
+
+@final
+class Memory:
+    """A stand-in for the `MemoryPointer` of a device array, with the address of an element in host memory.
+
+    Args:
+        values: the array.
+    """
+
+    def __init__(self, values: HostArray) -> None:
+        self._values = values
+        self.size = values.nbytes
+        self.device_pointer = ctypes.c_void_p(values.ctypes.data if values.size else 0)
+        self.handle = self.device_ctypes_pointer = self.device_pointer
+        self.device_pointer_value = self.device_pointer.value
+
+    def memset(self, byte: int, count: int | None = None, stream: Any = 0) -> None:
+        """Sets the first `count` bytes, by default all."""
+        del stream
+        ctypes.memset(self.device_pointer, byte, self.size if count is None else count)
 
 
 @final
@@ -83,6 +105,16 @@ class DeviceArray:
         """Bytes from the first element to the last."""
         low, high = np.lib.array_utils.byte_bounds(self.simt_values)
         return int(high - low)
+
+    @property
+    def gpu_data(self) -> Memory:
+        """Where the elements lie."""
+        return Memory(self.simt_values)
+
+    @property
+    def device_ctypes_pointer(self) -> ctypes.c_void_p:
+        """Address of the first element; 0 for an empty array."""
+        return self.gpu_data.device_ctypes_pointer
 
     @property
     def _numba_type_(self) -> types.Type:
