@@ -3,6 +3,9 @@
 The members of the modules that programs hold, `numba.cuda` and `numba_cuda_mlir.cuda`, are replaced, and those of the modules
 that define them; so a program that has imported `cuda` before is served too, and one that has imported `cuda.jit` is not.
 Kernels that the real `cuda.jit` has decorated before are launched on cores by a method of their class.
+
+The modules are those of the process, and so are the stand-ins: the first of the blocks that are open, in all threads, puts them
+in place, and the last one puts the modules back. While one of the blocks asks for checks, all launches are checked.
 """
 
 import contextlib
@@ -11,6 +14,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, final
@@ -23,6 +27,7 @@ from synknumba.simt import _ufuncs
 from synknumba.simt._debugger.check import check as checked
 from synknumba.simt._frontend import mlir
 from synknumba.simt._frontend.scope import cuda_module
+from synknumba.simt._frontend.signatures import Signature
 from synknumba.simt._kernel import Kernel, decorated_as
 from synknumba.simt._standins import arrays, device
 
@@ -80,6 +85,7 @@ _STAND_INS: dict[str, Any] = {
     "profile_start": lambda: None,
     "profile_stop": lambda: None,
     "profiling": device.nothing,
+    "runtime": device.RUNTIME,
     "require_context": lambda function: function,
     "reset": lambda: None,
     "select_device": device.select_device,
@@ -94,43 +100,123 @@ _NEEDS_A_GPU = {
     "compile_mlir": "compiles to MLIR",
     "compile_ptx": "compiles to PTX",
     "compile_ptx_for_current_device": "compiles to PTX",
-    "declare_device": "links CUDA C or PTX",
     "open_ipc_array": "opens the memory of a GPU",
     "set_memory_manager": "manages the memory of a GPU",
 }
 
 
 @final
-class CheckedKernel(Kernel):
-    """A kernel whose launches run under `simt.check`."""
+class CudaKernel(Kernel):
+    """A kernel of `cuda.jit` on cores, whose launches run under `simt.check` while a block of `as_cuda` asks for that."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._checked: dict[Signature, None] = {}  # of launches under the checker, which compiles nothing here
 
     def __getitem__(self, config: Any) -> Any:
-        self._must_be_a_kernel()
-        return checked(self)[config]
+        launcher = super().__getitem__(config)
+        if not _blocks.are_checked:
+            return launcher
+        return checked(self)[launcher.griddim, launcher.blockdim, 0, launcher.smem_bytes]
 
     def forall(self, *args: Any, **options: Any) -> Any:
-        """Returns a checked launcher, as `Kernel.forall` returns one."""
-        self._must_be_a_kernel()
-        return checked(self).forall(*args, **options)
+        """Returns a launcher as `Kernel.forall` does, checked if launches are."""
+        launcher = super().forall(*args, **options)
+        return checked(self).forall(*args, **options) if _blocks.are_checked else launcher
+
+    def coerce(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Prepares the arguments of a launch, and notes their types if it is checked."""
+        args = super().coerce(args)
+        if _blocks.are_checked:
+            self._checked[self.types_of(args)] = None
+        return args
+
+    @property
+    def signatures(self) -> list[Signature]:
+        """Declared argument types; those launched so far if none are declared."""
+        return super().signatures if self.declared else [*dict.fromkeys((*super().signatures, *self._checked))]
+
+
+class _Blocks:
+    """The blocks of `as_cuda` that are open, in all threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._replaced = contextlib.ExitStack()
+        self._open = self._checking = 0
+        self._reported = 0
+
+    @property
+    def are_checked(self) -> bool:
+        """Whether launches run under `simt.check`, and raise what it finds."""
+        return self._checking > 0 and not self._reported
+
+    def enter(self, *, check: bool) -> None:
+        """Puts the stand-ins in place if no block is open."""
+        with self._lock:
+            if not self._open:
+                with contextlib.ExitStack() as replaced:
+                    for owner, name, value in _replacements():
+                        replaced.enter_context(mock.patch.object(owner, name, value))
+                    self._replaced = replaced.pop_all()
+            self._open += 1
+            self._checking += check
+
+    def leave(self, *, check: bool) -> None:
+        """Puts the modules back if no other block is open."""
+        with self._lock:
+            self._open -= 1
+            self._checking -= check
+            if not self._open:
+                self._replaced.close()
+
+    @contextlib.contextmanager
+    def reported(self) -> Iterator[None]:
+        """Context in which launches are not checked here, since the caller checks and reports them."""
+        self._reported += 1
+        try:
+            yield
+        finally:
+            self._reported -= 1
+
+
+_blocks = _Blocks()
 
 
 @contextlib.contextmanager
-def as_cuda(*, check: bool = False) -> Iterator[None]:
+def as_cuda(check: bool = False) -> Iterator[None]:
     """Context in which programs written for `numba.cuda` run without a GPU.
 
     Within it, `cuda.jit` of Numba, numba-cuda and numba-cuda-mlir is `simt.jit`; `to_device`, `device_array` and the like make
     arrays in host memory, which kernels see and which are copied as to and from a GPU; streams, events, contexts and devices do
-    nothing. What needs a GPU, such as `cuda.compile_ptx`, raises `DeviceError`. It concerns the whole process, not one thread.
+    nothing. What needs a GPU, such as `cuda.compile_ptx`, raises `DeviceError`.
+
+    It concerns the whole process, not one thread. Blocks may overlap in several threads: the stand-ins are there until the last
+    one ends, and launches are checked in all threads while one of the open blocks has `check=True`.
 
     Args:
         check: whether every launch runs under `simt.check`, which raises the errors that it finds, and is slow.
 
     Raises:
+        ArgumentError: `check` is neither True nor False.
         DeviceError: `numba.cuda` cannot be imported, or is Numba's simulator.
     """
-    with contextlib.ExitStack() as replaced:
-        for owner, name, value in _replacements(CheckedKernel if check else Kernel):
-            replaced.enter_context(mock.patch.object(owner, name, value))
+    if not isinstance(check, bool):
+        raise ArgumentError(f"simt.as_cuda takes check=True or check=False, got {check!r}; check=True checks every launch")
+    _blocks.enter(check=check)
+    try:
+        yield
+    finally:
+        _blocks.leave(check=check)
+
+
+@contextlib.contextmanager
+def as_cuda_reported() -> Iterator[None]:
+    """Context like that of `as_cuda` for a caller that checks launches and reports what is found, as `synknumba check`.
+
+    Launches do not raise what a checker finds, whatever the program and SYNKNUMBA_SIMT ask for.
+    """
+    with as_cuda(), _blocks.reported():
         yield
 
 
@@ -150,12 +236,12 @@ def of_environment() -> None:
         _entered.enter_context(as_cuda(check=value == "check"))
 
 
-def _replacements(kind: type[Kernel]) -> Iterator[tuple[Any, str, Any]]:
+def _replacements() -> Iterator[tuple[Any, str, Any]]:
     """Yields a module or class, the name of a member, and what replaces it."""
     members = {
         **_STAND_INS,
         **{name: _refuses(name, reason) for name, reason in _NEEDS_A_GPU.items()},
-        "jit": functools.partial(_jit, kind),
+        "jit": _jit,
         "Reduce": _on_device(_ufuncs.Reduce),
         "reduce": _on_device(_ufuncs.reduce),
     }
@@ -163,10 +249,12 @@ def _replacements(kind: type[Kernel]) -> Iterator[tuple[Any, str, Any]]:
     for module in modules:
         for name in members.keys() & vars(module).keys():
             yield module, name, members[name]
+        if hasattr(module, "declare_device"):
+            yield module, "declare_device", _declare_device(module.declare_device)
 
     @functools.cache
     def kernel_of(dispatcher: Any) -> Kernel:
-        made: Kernel = decorated_as(kind, dispatcher)
+        made: Kernel = decorated_as(CudaKernel, dispatcher)
         return made
 
     for module_name, class_name in _DISPATCHERS:
@@ -189,11 +277,11 @@ def _modules() -> list[ModuleType]:
     return [sys.modules[name] for name in names if name in sys.modules]
 
 
-def _jit(kind: type[Kernel], func_or_sig: Any = None, device: bool = False, link: Any = (), **options: Any) -> Any:
+def _jit(func_or_sig: Any = None, device: bool = False, link: Any = (), **options: Any) -> Any:
     """`simt.jit` with the parameters of `cuda.jit`."""
     if link:
         raise KernelError(f"cuda.jit(link={link!r}) links CUDA C or PTX, which a CPU cannot run; write it in Python")
-    return decorated_as(kind, func_or_sig, device=device, **options)
+    return decorated_as(CudaKernel, func_or_sig, device=device, **options)
 
 
 def _of_target(make: Callable[..., Any], on_cores: Callable[..., Any]) -> Callable[..., Any]:
@@ -216,6 +304,17 @@ def _on_device(make: Callable[..., Any]) -> Callable[..., Any]:
         return arrays.OfDeviceArrays(make(*args, **options))
 
     return made
+
+
+def _declare_device(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `declare_device`, refused to programs: the packages' own modules, such as `cuda.fp16`, call it at import."""
+    refuse = _refuses("declare_device", "links CUDA C or PTX")
+
+    def declare(*args: Any, **options: Any) -> Any:
+        caller = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001  # as the warnings module does
+        return (real if caller.startswith(("numba.", f"{_MLIR}.")) else refuse)(*args, **options)
+
+    return declare
 
 
 def _refuses(name: str, reason: str) -> Callable[..., Any]:

@@ -1,8 +1,12 @@
 """Programs written for `numba.cuda`, on a machine without a GPU: `simt.as_cuda`, the plugin of pytest, SYNKNUMBA_SIMT."""
 
+import asyncio
+import ctypes
 import os
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numba
@@ -16,7 +20,7 @@ from numba.cuda.random import (
     xoroshiro128p_uniform_float32,
 )
 
-from synknumba import ArgumentError, DeviceError, KernelError, simt
+from synknumba import ArgumentError, DeviceError, KernelError, LaunchError, simt
 from synknumba.simt._standins.replace import of_environment
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -191,8 +195,54 @@ class TestDevice:
             cuda.synchronize()
         with pytest.raises(DeviceError, match="no device 1"):
             cuda.select_device(1)
-        with pytest.raises(AttributeError, match="no CLOCK_RATE"):
-            _ = cuda.get_current_device().CLOCK_RATE
+        device, context = cuda.get_current_device(), cuda.current_context()
+        assert device.CLOCK_RATE > 0
+        assert (device.TOTAL_CONSTANT_MEMORY, device.COMPUTE_CAPABILITY_MAJOR) == (65536, device.compute_capability[0])
+        assert context.get_active_blocks_per_multiprocessor(None, 256, 0) == 8
+        assert context.get_active_blocks_per_multiprocessor(None, 32, 100 << 10) == 2
+        assert context.get_max_potential_block_size(None, 0, 0, 0) == (2, 1024)
+        assert cuda.runtime.get_version() >= (12, 0)
+        for owner, name in ((device, "MAX_TEXTURE_1D_WIDTH"), (context, "memalloc")):
+            assert not hasattr(owner, name)
+            with pytest.raises(DeviceError, match=f"has no {name}"):
+                getattr(owner, name)
+
+    def test_memory(self):
+        d = cuda.to_device(np.arange(4.0))
+        assert ctypes.cast(d.device_ctypes_pointer, ctypes.POINTER(ctypes.c_double))[3] == 3
+        assert d.gpu_data.device_pointer_value == d.__cuda_array_interface__["data"][0]
+        assert d.gpu_data.size == 32
+        d.gpu_data.memset(0, 16)
+        assert d.copy_to_host().tolist() == [0, 0, 2, 3]
+        assert cuda.to_device(np.zeros(0)).device_ctypes_pointer.value is None
+
+    def test_a_stream_is_awaited(self):
+        async def program(stream):
+            increment[1, 32, stream](cuda.to_device(np.zeros(4)))
+            return await stream.async_done()
+
+        stream = cuda.stream()
+        assert asyncio.run(program(stream)) is stream
+
+    def test_members_of_kernels(self):
+        kernel = cuda.jit("void(float64[:])")(reversed_without_a_barrier.py_func)
+        (kinds,) = kernel.signatures
+        assert kernel.get_max_threads_per_block() == kernel.overloads[kinds].max_threads_per_block == 1024
+        assert kernel.get_shared_mem_per_block() == kernel.get_shared_mem_per_block(numba.void(*kinds)) == 512
+        refused = (
+            "get_regs_per_thread",
+            "get_const_mem_size",
+            "get_local_mem_per_thread",
+            "ptx",
+            "inspect_asm",
+            "inspect_llvm",
+        )
+        for name in (*refused, "inspect_sass"):
+            assert not hasattr(kernel, name)
+            with pytest.raises(DeviceError, match=f"{name} .*run this on a GPU"):
+                getattr(kernel, name)
+        with pytest.raises(DeviceError, match="regs_per_thread"):
+            _ = kernel.overloads[kinds].regs_per_thread
 
     def test_streams_and_events(self):
         called = []
@@ -226,6 +276,15 @@ class TestDevice:
     def test_what_needs_a_gpu_is_refused_by_name(self, name):
         with pytest.raises(DeviceError, match=rf"cuda\.{name} .*run this on a GPU"):
             getattr(cuda, name)(None)
+
+    def test_modules_of_the_package_declare_device_functions(self):
+        """As numba-cuda's `cuda.fp16` and `cuda.bf16` do when they are imported."""
+        text = "from numba.cuda import declare_device\nmade = declare_device('of_a_library', 'int32(int32)')"
+        module = {"__name__": "numba.cuda._internal.of_a_library"}
+        exec(text, module)
+        assert module["made"].name == "of_a_library"
+        with pytest.raises(DeviceError, match="declare_device"):
+            exec(text, {"__name__": "program"})
 
     def test_ufuncs_and_reductions(self):
         @numba.vectorize(["float64(float64, float64)"], target="cuda")
@@ -278,6 +337,119 @@ def test_everything_is_put_back():
         assert cuda.jit is not before["jit"]
     assert {name: value for name, value in vars(cuda).items() if name in before} == before
     assert type(increment).__getitem__ is launch
+
+
+class TestBlocks:
+    """Blocks that overlap without nesting, in threads."""
+
+    def test_the_last_one_puts_the_module_back(self):
+        real = cuda.jit
+        first, second, more = simt.as_cuda(), simt.as_cuda(check=True), simt.as_cuda()
+        first.__enter__()
+        in_thread(second.__enter__)
+        first.__exit__(None, None, None)
+        assert cuda.jit is not real
+        cuda.to_device(np.zeros(1))
+        in_thread(more.__enter__)
+        in_thread(lambda: second.__exit__(ZeroDivisionError, ZeroDivisionError(), None))  # its block has failed
+        assert cuda.jit is not real
+        in_thread(lambda: more.__exit__(None, None, None))
+        assert cuda.jit is real
+        assert type(increment).__getitem__.__module__.startswith("numba.cuda")
+
+    def test_launches_are_checked_while_a_block_asks_for_it(self):
+        with simt.as_cuda():
+            kernel = cuda.jit(reversed_without_a_barrier.py_func)
+            checking = simt.as_cuda(check=True)
+            in_thread(checking.__enter__)
+            for one in (kernel, reversed_without_a_barrier, kernel.specialize(np.zeros(64))):
+                with simt.as_cuda(check=False), pytest.raises(simt.KernelCheckError):
+                    one[1, 64](np.arange(64.0))
+            in_thread(lambda: checking.__exit__(None, None, None))
+            kernel[1, 64](np.arange(64.0))
+
+    def test_many_threads(self):
+        real, failures = cuda.jit, []
+
+        def enter_and_leave():
+            for turn in range(20):
+                with suppress(ZeroDivisionError), simt.as_cuda():
+                    if cuda.jit is real:
+                        failures.append("the module's own in a block")
+                    _ = 1 / (turn % 2)
+
+        threads = [threading.Thread(target=enter_and_leave) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        assert cuda.jit is real
+
+    def test_the_setting_is_a_flag(self):
+        with pytest.raises(ArgumentError, match="check=True"), simt.as_cuda("check"):
+            pass
+
+
+def in_thread(function):
+    """Calls a function in another thread, and raises what it raises."""
+    raised = []
+
+    def call():
+        try:
+            function()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+
+
+@pytest.mark.parametrize("check", [False, True])
+class TestLaunches:
+    def test_signatures_are_those_launched(self, check):
+        with simt.as_cuda(check=check):
+            kernel = cuda.jit(increment.py_func)
+            assert kernel.signatures == []
+            for dtype in (np.float64, np.float32, np.float64):
+                kernel[1, 4](cuda.to_device(np.zeros(4, dtype)))
+            kernel.forall(4)(np.zeros(4, np.int32))
+            assert kernel.signatures == [
+                (numba.types.Array(kind, 1, "C"),) for kind in (numba.float64, numba.float32, numba.int32)
+            ]
+            assert len(kernel.overloads) == 3
+
+    def test_arguments_by_name(self, check):
+        with simt.as_cuda(check=check):
+            for launch in (increment[1, 32], increment.forall(32)):
+                with pytest.raises(ArgumentError, match=r"^increment is a kernel, .*by position.*got x=:"):
+                    launch(x=np.zeros(4))
+
+    @pytest.mark.parametrize(
+        ("config", "said"),
+        [
+            ((1, 32, "a"), "a stream.*got 'a'"),
+            ((1, 32, 1.5), "a stream"),
+            ((1, 32, np.zeros(3)), "a stream"),
+            ((1, 32, 0, 1.5), "dynamic shared memory must be"),
+            ((2**31, 32), r"at most \(2147483647, 65535, 65535\) blocks"),
+            (((1, 65536), 32), "blocks"),
+            (((1, 1, 65536), 32), "blocks"),
+        ],
+    )
+    def test_configurations(self, check, config, said):
+        with simt.as_cuda(check=check), pytest.raises(LaunchError, match=said):
+            increment[config](np.zeros(4))
+
+    def test_for_all(self, check):
+        with simt.as_cuda(check=check):
+            for given, said in (((-1,), "negative"), ((4, 2048), "at most 1024"), ((4, 32, "a"), "a stream")):
+                with pytest.raises(LaunchError, match=said):
+                    increment.forall(*given)
+            increment.forall(0)(np.zeros(0))
 
 
 def test_checked_launches():

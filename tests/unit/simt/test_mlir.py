@@ -172,6 +172,31 @@ class TestPackage:
             fill[1, 32](x, 3)
             assert (x == 3).all()
 
+    def test_overloads_by_its_types(self):
+        from numba_cuda_mlir import cuda
+        from numba_cuda_mlir import types as given
+
+        kinds = (given.int32[:, ::1],)
+        with simt.as_cuda():
+            kernel = cuda.jit(kinds)(lambda x: None)
+            assert kernel.overloads[kinds].max_threads_per_block == 1024
+            assert kernel.compile(kinds).signature == kernel.signatures[0]
+            assert kernel.get_shared_mem_per_block(given.void(*kinds)) == 0
+            with pytest.raises(KeyError):
+                _ = kernel.overloads[given.float32,]
+
+    def test_its_own_modules_declare_device_functions(self):
+        from numba_cuda_mlir import cuda
+
+        @cuda.jit
+        def fused(x):
+            x[0] = cuda.fp16.hfma(x[0], x[1], x[2])
+
+        x = np.array([2, 3, 4], np.float16)
+        with simt.as_cuda():
+            fused[1, 1](x)
+        assert x[0] == 10
+
     def test_its_programs_run(self):
         from numba_cuda_mlir import cuda
         from numba_cuda_mlir.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
