@@ -2,11 +2,13 @@
 
     f(x, 0.5)                     f.check(x, 0.5), then the call
     s(u, 0.5, times=1000)         the body is planned, and the calls of its first iteration are checked; then the call
-    kernel[8, 128](x)             simt.check(kernel)[8, 128] on a copy of x, then the launch; kernels of `simt.jit`
+    kernel[8, 128](x)             simt.check(kernel)[8, 128] on a copy of x, then the launch; kernels of `simt.jit`, and of
+                                  `cuda.jit` with the stand-ins of `simt.as_cuda`
 
 The methods are replaced while a script is checked, so that calls of other scripts pay nothing.
 """
 
+import copy
 import re
 import threading
 import time
@@ -113,13 +115,10 @@ class Checks:
         """Checks a launch of a kernel of `simt.jit`, on copies of its arrays."""
         if self._is_checking or this_process.current_rank() is not None:
             return
-        copies = [np.array(one) if isinstance(one, np.ndarray) else one for one in args]
         kernel, place = launcher.kernel, where()
-        self._check(
-            kernel.py_func.__name__,
-            place,
-            lambda: simt.check(kernel)[launcher.griddim, launcher.blockdim, 0, launcher.smem_bytes](*copies),
-        )
+        checked = simt.check(kernel)[launcher.griddim, launcher.blockdim, 0, launcher.smem_bytes]
+        # All of them at once: an array that is passed twice is one array in the check, too.
+        self._check(kernel.py_func.__name__, place, lambda: checked(*copy.deepcopy(args)))
 
     def _check_call(
         self, function: Function[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], place: str, ranks: int | None
@@ -243,9 +242,10 @@ def checking(checks: Checks) -> Iterator[None]:
         checks.sequence(self, args, kwargs)
         return submit_sequence(self, *args, **kwargs)
 
-    def launch_checked(self: Launcher, *args: Any) -> None:
-        checks.launch(self, args)
-        launch(self, *args)
+    def launch_checked(self: Launcher, *args: Any, **named: Any) -> None:
+        if not named:  # the launch refuses them
+            checks.launch(self, args)
+        launch(self, *args, **named)
 
     replaced = (
         (Function, "__call__", call, call_checked),

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from synknumba import simt
@@ -19,13 +20,15 @@ from synknumba._commands.terminal import (
     has_colours,
     positive,
 )
-from synknumba._errors import Finding
+from synknumba._errors import DeviceError, Finding
 from synknumba._machines import launch
+from synknumba.simt.internals import as_cuda_reported
 
 DESCRIPTION = """\
 Runs a script on CPU cores, with each call of a kernel checked before it is made: indices
 out of bounds, also past the rows of a rank; races; barriers that not all threads reach;
-reads of memory that nobody has written. The script is not changed.
+reads of memory that nobody has written. The script is not changed, and may be one for
+numba.cuda alone: device arrays, streams and the like have stand-ins.
 
 Checks of more than half a second are compiled, and make some ten million accesses to elements
 a second; what cannot be compiled is checked in Python, a hundred times slower. Use small
@@ -71,7 +74,10 @@ def _run(told: argparse.Namespace) -> int:
 
     checks = Checks(report, _slow, told.rows, told.calls)
     began = time.perf_counter()
-    with checking(checks):
+    with ExitStack() as inside:
+        with suppress(DeviceError):  # of a simulator, or a broken numba.cuda, which the script may do without
+            inside.enter_context(as_cuda_reported())
+        inside.enter_context(checking(checks))
         code = launch.run(told.script, told.arguments, told.ranks, is_module=told.is_module)
     seconds = time.perf_counter() - began
     _show(found, told.html)

@@ -1,6 +1,8 @@
 """`synknumba run`: a script on one machine, or on all machines of a job."""
 
 import argparse
+import os
+import sys
 from typing import NoReturn
 
 from synknumba._commands.terminal import Subparsers, add_command, completed, positive
@@ -47,4 +49,11 @@ def add_script(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(told: argparse.Namespace) -> int:
-    return launch.run(told.script, told.arguments, told.ranks_per_node, is_module=told.is_module)
+    code = launch.run(told.script, told.arguments, told.ranks_per_node, is_module=told.is_module)
+    # The error that has ended the script, if one has: numba.cuda's for a driver or a GPU that is not there.
+    if type(getattr(sys, "last_value", None)).__name__ == "CudaSupportError" and not os.environ.get("SYNKNUMBA_SIMT"):
+        sys.stderr.write(
+            "synknumba run: numba.cuda finds no GPU here; with SYNKNUMBA_SIMT=1 in the environment the kernels run on a core, "
+            "and `synknumba check` looks for errors in them\n"
+        )
+    return code

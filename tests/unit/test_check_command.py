@@ -248,3 +248,47 @@ def test_a_folder(tmp_path):
     done = check(tmp_path)
     assert done.returncode == 3
     assert "synknumba check: the script has called no kernel\n" in done.stderr
+
+
+PLAIN = """
+import numpy as np
+from numba import cuda
+
+@cuda.jit
+def shifted(x, pair, stored):
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] += pair[0][i + 1]
+        cuda.atomic.add(stored, 0, 1)
+
+x, stored = np.zeros(4), np.zeros(1)
+d = cuda.to_device(x)
+pair = cuda.to_device(np.arange(4.0)), cuda.to_device(x)
+for _ in range(2):
+    shifted[1, 32, cuda.stream()](d, pair, cuda.InOut(stored))
+print(d.copy_to_host()[:3].tolist(), stored.tolist())
+"""
+
+
+@pytest.mark.parametrize("value", ["check", pytest.param("", marks=pytest.mark.whole)])
+def test_a_script_for_numba_cuda(value, tmp_path, monkeypatch):
+    """It is checked whether or not the variable asks for that: in one report, on copies, and it goes on."""
+    monkeypatch.setenv("SYNKNUMBA_SIMT", value)
+    script, page = tmp_path / "script.py", tmp_path / "page.html"
+    script.write_text(PLAIN)
+    done = check("--html", page, script)
+    assert done.returncode == 1
+    assert done.stdout == "[2.0, 4.0, 6.0] [8.0]\n"
+    assert f"BoundsError in shifted, called at {script}:16\n  index [4] is outside of the array pair[0]" in done.stderr
+    assert "synknumba check: 1 finding, 2 times in all\nsynknumba check: 2 calls of 1 kernel checked\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "<title>1 findings of simt.check" in page.read_text()
+
+
+def test_run_names_the_stand_ins_where_there_is_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("SYNKNUMBA_SIMT", "")
+    script = tmp_path / "script.py"
+    script.write_text("from numba import cuda\nraise cuda.cudadrv.error.CudaSupportError('no driver')\n")
+    done = run("-m", "synknumba", "run", script)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("synknumba run: numba.cuda finds no GPU here; with SYNKNUMBA_SIMT=1")
