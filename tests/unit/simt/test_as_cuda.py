@@ -215,6 +215,8 @@ class TestDevice:
         d.gpu_data.memset(0, 16)
         assert d.copy_to_host().tolist() == [0, 0, 2, 3]
         assert cuda.to_device(np.zeros(0)).device_ctypes_pointer.value is None
+        mapped = cuda.mapped_array(4)
+        assert mapped.device_ctypes_pointer.value == mapped.ctypes.data
 
     def test_a_stream_is_awaited(self):
         async def program(stream):
