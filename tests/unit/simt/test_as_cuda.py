@@ -371,11 +371,12 @@ class TestBlocks:
             kernel[1, 64](np.arange(64.0))
 
     def test_many_threads(self):
-        real, failures = cuda.jit, []
+        real, failures, all_inside = cuda.jit, [], threading.Barrier(4)
 
         def enter_and_leave():
             for turn in range(20):
                 with suppress(ZeroDivisionError), simt.as_cuda():
+                    all_inside.wait(30)
                     if cuda.jit is real:
                         failures.append("the module's own in a block")
                     _ = 1 / (turn % 2)
