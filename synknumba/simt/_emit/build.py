@@ -30,6 +30,7 @@ from synknumba.simt._emit.region import MASK, Block, Style
 from synknumba.simt._emit.storage import MAX_BLOCK as MAX_BLOCK
 from synknumba.simt._emit.storage import SMEM, LaunchStorage, local_array_calls, slot_dtype
 from synknumba.simt._frontend.lowering import Devices, translate_names
+from synknumba.simt._frontend.source import IN_KERNELS
 from synknumba.simt._frontend.sync import synchronises, waits_for
 from synknumba.simt._frontend.syntax import (
     assign,
@@ -64,7 +65,7 @@ class _Returns(ast.NodeTransformer):
             return ast.copy_location(ast.Return(None), node)
         called = call_name(node.value)
         if called is None or not isinstance(self._code.namespace.get(called), DeviceFunction):
-            raise self._code.source.refusal(node, "a kernel that returns a value", "write it to an array argument")
+            raise self._code.source.refusal(node, "a kernel that returns a value", "write it to an array argument", IN_KERNELS)
         checked = ast.Call(self._code.bind("no_result", no_result), [node.value], [])
         return [place(ast.Expr(checked), node), ast.copy_location(ast.Return(None), node)]
 

@@ -5,6 +5,7 @@ round(x, n)              CUDA's rounding, see `_library/math.py`
 n.bit_count()            cuda.popc(n)
 cuda.ldcg(a, i)          a[i], as for every load with a cache hint; a store, cuda.stcg(a, i, v), becomes a[i] = v
 print(cuda.threadIdx)    print((cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z))
+print(f"x is {x}")       print("x is", x)
 f(*t)                    f(t[0], t[1]) where f is a device function
 literal_unroll           numba.literal_unroll, under any imported name
 t, i = threadIdx, 0      t = cuda.threadIdx; i = 0, as for all names of members of `numba.cuda` that are no values, and for
@@ -21,7 +22,7 @@ from numba import literal_unroll
 from synknumba.simt._frontend.constant_parameters import called_function
 from synknumba.simt._frontend.pickling import is_foreign
 from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope
-from synknumba.simt._frontend.source import Source, has_rest
+from synknumba.simt._frontend.source import IN_KERNELS, Source, has_rest
 from synknumba.simt._frontend.syntax import count_stores, load, one_or_tuple, own_exits, place, statements
 from synknumba.simt._library.bits import popc
 from synknumba.simt._library.intrinsics import exactly
@@ -117,7 +118,7 @@ class _Speller(ast.NodeTransformer):
         if function is round and len(node.args) == 2 and not node.keywords:
             node.func = self._bind(node.func, round_to)
         elif function is print:
-            node.args = [self._triple(arg) for arg in node.args]
+            node.args = [self._triple(part) for arg in node.args for part in self._printed(arg, node)]
         elif function is MISSING and isinstance(node.func, ast.Attribute) and node.func.attr == "bit_count" and not node.args:
             node.args, node.func = [node.func.value], self._bind(node.func, popc)
         return cast(ast.expr, self.generic_visit(node))
@@ -170,6 +171,41 @@ class _Speller(ast.NodeTransformer):
         parts: list[ast.expr] = [ast.Subscript(copy.deepcopy(arg.value), ast.Constant(at), ast.Load()) for at in range(count)]
         others = ast.Subscript(arg.value, ast.Slice(ast.Constant(count)), ast.Load()) if count else arg.value
         return [place(part, arg) for part in (*parts, ast.Starred(others, ast.Load()))]
+
+    def _printed(self, node: ast.expr, printed: ast.Call) -> list[ast.expr]:
+        """Returns the arguments of `print` that write what an f-string does; print writes a space between each two."""
+        if not isinstance(node, ast.JoinedStr):
+            return [node]
+        parts, spaced, last = [], True, len(node.values) - 1
+        for number, part in enumerate(node.values):
+            if isinstance(part, ast.FormattedValue):
+                next_to_value = number < last and isinstance(node.values[number + 1], ast.FormattedValue)
+                spaced = spaced and part.conversion == -1 and part.format_spec is None and not next_to_value
+                parts.append(part.value)
+                continue
+            text = str(cast(ast.Constant, part).value)
+            spaced = spaced and (number == 0 or text.startswith(" ")) and (number == last or text.endswith(" "))
+            if not (0 < number < last and text == " "):  # which is the space that print writes
+                text = text[number > 0 : len(text) - (number < last)]
+                parts.append(ast.copy_location(ast.Constant(text), part))
+        if spaced:
+            return parts or [ast.copy_location(ast.Constant(""), node)]
+        shown = [
+            ast.unparse(one.value) if isinstance(one, ast.FormattedValue) else f'"{cast(ast.Constant, one).value!s}"'
+            for one in node.values
+        ]
+        arguments = ", ".join(shown)
+        raise self._source.refusal(printed, "formatting in an f-string", f"write print({arguments})", IN_KERNELS)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
+        raise self._source.refusal(node, "an f-string", "pass its parts to print, as print(text, value)", IN_KERNELS)
+
+    def _message(self, node: ast.Raise | ast.Assert) -> ast.stmt:
+        """Leaves the text of an exception, which a GPU does not show, as it is."""
+        strings = [one for one in ast.walk(node) if isinstance(one, ast.JoinedStr)]
+        return node if strings else cast(ast.stmt, self.generic_visit(node))
+
+    visit_Raise = visit_Assert = _message
 
     def _triple(self, node: ast.expr) -> ast.expr:
         """Expands `cuda.threadIdx`, `blockIdx`, `blockDim` or `gridDim` into its three components; returns others unchanged."""

@@ -5,10 +5,12 @@ functions, barriers and collectives are statements of their own. Unsupported con
 """
 
 import ast
+import enum
 from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, cast
 
+import numpy as np
 from numba.core import types
 
 from synknumba._errors import KernelError
@@ -98,6 +100,14 @@ def translate_names(function: FunctionType, devices: Devices, device: DeviceFunc
             construct = "a recursive device function with a barrier or shared memory"
             raise source.refusal(source.tree, construct, "write it as a loop")
     return code
+
+
+_NUMBERS = (bool, int, float, complex, np.number, np.bool_)
+
+
+def _is_plain_class(value: Any) -> bool:
+    """Returns whether this is a class whose attributes Numba cannot read; it knows enums and its own types."""
+    return isinstance(value, type) and not issubclass(value, enum.Enum | np.generic)
 
 
 LANE = f"{ops.LINEAR} & {ops.WARP_SIZE - 1}"
@@ -206,6 +216,8 @@ class _Translator(Hoister):
         known = self._known(node, value)
         if known is None and value is not MISSING and isinstance(self.scope.resolve(node.value), CudaPath):
             return self._bind_at(node, node.attr, value)  # of cuda.random, whose members are ordinary functions
+        if known is None and isinstance(value, _NUMBERS) and _is_plain_class(self.scope.resolve(node.value)):
+            return self._bind_at(node, node.attr, value)
         return known or self.generic_visit(node)  # type: ignore[return-value]
 
     def _known(self, node: ast.expr, value: Any) -> ast.expr | None:
@@ -235,6 +247,8 @@ class _Translator(Hoister):
         value = ops.FUNCTIONS[path] if path in ops.FUNCTIONS else CudaPath(path).member()
         if path in ops.FUNCTIONS or isinstance(value, (types.Type, int, float)):
             return self._bind_at(node, path.replace(".", "_"), value)
+        if path in {"grid", "gridsize"}:
+            raise self.source.error(node, f"cuda.{path} without () is a function; call it: cuda.{path}(1)")
         remedy = ops.way_out(path)
         if path and remedy == ops.way_out("") and (mistake := misspelt(path)):
             raise self.source.error(node, mistake)

@@ -3,6 +3,7 @@
 match n: case 1 | 2: …     if n == 1 or n == 2: …
 for d in [1, -1]           for d in (1, -1), as CPython compiles it; `n in [1, 2]` as well
 global G                   nothing, if G is only read
+del y                      nothing, if y is not read behind it
 """
 
 import ast
@@ -25,6 +26,10 @@ class PythonForms(ast.NodeTransformer):
 
     def visit_Global(self, node: ast.Global) -> ast.stmt:
         return node if self._assigned.intersection(node.names) else ast.copy_location(ast.Pass(), node)
+
+    def visit_Delete(self, node: ast.Delete) -> ast.stmt:
+        """Removes a `del` of variables: where the program reads none of them before a new assignment, it changes nothing."""
+        return ast.copy_location(ast.Pass(), node) if all(isinstance(one, ast.Name) for one in node.targets) else node
 
     # ---- lists that are never made
 

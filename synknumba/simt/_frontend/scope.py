@@ -152,10 +152,17 @@ def _is_no_value(value: Any) -> bool:
     return member is not MISSING and not isinstance(member, (types.Type, int, float))
 
 
+_DEFINED: Final = (FunctionType, type)
+
+
 def _members(cuda: ModuleType) -> dict[int, str]:
     """Maps the id of each member of `numba.cuda` to its path; a program may have imported it under another name."""
     paths = {id(value): name for name, value in vars(cuda).items() if isinstance(value, FunctionType)}
-    return paths | {id(getattr(cuda, head)): head for head in HEADS if hasattr(cuda, head)}
+    heads = {head: getattr(cuda, head) for head in HEADS if hasattr(cuda, head)}
+    for head in ("atomic", "shared", "local", "const"):  # op = cuda.atomic.add outside the kernel; members with an identity
+        members = vars(heads[head]) if isinstance(heads.get(head), type) else {}
+        paths |= {id(value): f"{head}.{name}" for name in members if isinstance(value := getattr(heads[head], name), _DEFINED)}
+    return paths | {id(value): head for head, value in heads.items()}
 
 
 # Where numba-cuda defines what these submodules import.

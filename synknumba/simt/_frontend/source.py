@@ -85,31 +85,34 @@ def _holds(node: ast.expr, place: tuple[int | None, int | None, int | None, int 
     return after and (end_line, end_column) <= (node.end_lineno or 0, node.end_col_offset or 0)
 
 
-# Python syntax that CUDA kernels do not support. Numba's own error for most of it is a page long.
-REFUSED_SYNTAX: dict[type[ast.AST], str] = {
-    ast.AsyncFor: "async for",
-    ast.AsyncFunctionDef: "a function inside a kernel",
-    ast.AsyncWith: "async with",
-    ast.Await: "await",
-    ast.ClassDef: "a class inside a kernel",
-    ast.Delete: "del",
-    ast.Dict: "a dict",
-    ast.DictComp: "a comprehension",
-    ast.GeneratorExp: "a generator expression",
-    ast.Global: "global",
-    ast.Import: "import",
-    ast.ImportFrom: "import",
-    ast.List: "a list",
-    ast.ListComp: "a comprehension",
-    ast.Match: "match",
-    ast.Nonlocal: "nonlocal",
-    ast.Set: "a set",
-    ast.SetComp: "a comprehension",
-    ast.Try: "try",
-    ast.With: "with",
-    ast.Yield: "yield",
-    ast.YieldFrom: "yield",
+# Python syntax that kernels do not support on any device, and what to write instead. Numba's own error for most of it is a page
+# long.
+REFUSED_SYNTAX: dict[type[ast.AST], tuple[str, str]] = {
+    ast.AsyncFor: ("async for", "use a plain for"),
+    ast.AsyncFunctionDef: ("an async function inside a kernel", "use a plain def"),
+    ast.AsyncWith: ("async with", "leave it out"),
+    ast.Await: ("await", "leave it out"),
+    ast.ClassDef: ("a class inside a kernel", "define it outside, and pass its numbers as arguments"),
+    ast.Delete: ("del of an element or attribute", "leave it out"),
+    ast.Dict: ("a dict", "use arrays, or variables"),
+    ast.DictComp: ("a comprehension", "write a loop"),
+    ast.GeneratorExp: ("a generator expression", "write a loop"),
+    ast.Global: ("an assignment to a global variable", "write to an array argument"),
+    ast.Import: ("import", "import it outside the kernel"),
+    ast.ImportFrom: ("import", "import it outside the kernel"),
+    ast.List: ("a list", "use a tuple, or cuda.local.array"),
+    ast.ListComp: ("a comprehension", "write a loop"),
+    ast.Match: ("match of sequences, mappings or classes", "compare with if"),
+    ast.Nonlocal: ("nonlocal", "return the value"),
+    ast.Set: ("a set", "use a tuple, or cuda.local.array"),
+    ast.SetComp: ("a comprehension", "write a loop"),
+    ast.Try: ("try", "check the condition with if"),
+    ast.With: ("with", "leave it out"),
+    ast.Yield: ("yield", "write to an array argument"),
+    ast.YieldFrom: ("yield", "write to an array argument"),
 }
+
+IN_KERNELS: Final = "in kernels"
 
 # Builtins called by the generated code.
 CALLED_BUILTINS = ("max", "min", "range")
@@ -149,13 +152,20 @@ class Source:
         """Names of the parameters."""
         return tuple(arg.arg for arg in _named(self.tree.args))
 
-    def refusal(self, node: ast.AST, construct: str, way_out: str = "write it in another way") -> KernelError:
-        """Returns the error for an unsupported construct, with kernel, file, line, construct, remedy and source line."""
+    def refusal(
+        self, node: ast.AST, construct: str, way_out: str = "write it in another way", where: str = "on the CPU"
+    ) -> KernelError:
+        """Returns the error for an unsupported construct, with kernel, file, line, construct, remedy and source line.
+
+        Args:
+            node: the construct in the tree.
+            construct: its name.
+            way_out: what to write instead.
+            where: what does not support it; `IN_KERNELS` for what GPUs refuse, too.
+        """
         line = getattr(node, "lineno", self.tree.lineno)
         text = linecache.getline(self.filename, line).strip()
-        return KernelError(
-            f"{self.name} ({self.filename}:{line}): {construct} is not supported on the CPU; {way_out}\n    {text}"
-        )
+        return KernelError(f"{self.name} ({self.filename}:{line}): {construct} is not supported {where}; {way_out}\n    {text}")
 
     def error(self, node: ast.AST, reason: str) -> KernelError:
         """Returns the error for a mistake on every device, with kernel, file, line, reason and the marked source line."""
@@ -194,6 +204,7 @@ def read_definition(function: FunctionType) -> Source:
 def read_source(function: FunctionType) -> Source:
     """Returns the function's source as a checked tree, with inner functions lifted into the scope."""
     source = read_definition(function)
+    _check_deleted(source)
     PythonForms(source.tree).generic_visit(source.tree)
     _check_syntax(source)
     _name_rest(source.tree)
@@ -274,16 +285,31 @@ def closure_values(function: FunctionType) -> dict[str, Any]:
 def _check_syntax(source: Source) -> None:
     args = source.tree.args
     if args.kwarg:
-        raise source.refusal(source.tree, "a parameter like **kwargs", "name every parameter")
+        raise source.refusal(source.tree, "a parameter like **kwargs", "name every parameter", IN_KERNELS)
     if args.kwonlyargs:
-        raise source.refusal(source.tree, "a keyword-only parameter", "make it an ordinary parameter")
+        raise source.refusal(source.tree, "a keyword-only parameter", "make it an ordinary parameter", IN_KERNELS)
     for node in ast.walk(source.tree):
         if node is source.tree:
             continue
         if type(node) in REFUSED_SYNTAX:
-            raise source.refusal(node, REFUSED_SYNTAX[type(node)])
+            raise source.refusal(node, *REFUSED_SYNTAX[type(node)], IN_KERNELS)
         if isinstance(node, ast.Starred) and not isinstance(node.ctx, ast.Load):
-            raise source.refusal(node, "* in the target of an assignment", "name each part")
+            raise source.refusal(node, "* in the target of an assignment", "name each part", IN_KERNELS)
+
+
+def _check_deleted(source: Source) -> None:
+    """Rejects a variable that is read behind its `del`, as Numba does."""
+    for node in ast.walk(source.tree):
+        for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            for place_of_del, statement in enumerate(body if isinstance(body, list) else []):
+                for target in statement.targets if isinstance(statement, ast.Delete) else []:
+                    name = ast.unparse(target)
+                    for behind in body[place_of_del + 1 :]:  # type: ignore[index]  # a list
+                        uses = [one for one in ast.walk(behind) if isinstance(one, ast.Name) and one.id == name]
+                        if any(isinstance(one.ctx, ast.Store) for one in uses):
+                            break
+                        if uses:
+                            raise source.error(uses[0], f"{name} is read after del {name}; leave the del out")
 
 
 def _name_rest(tree: ast.FunctionDef) -> None:

@@ -3,6 +3,7 @@
 import inspect
 import math
 import operator
+import re
 import subprocess
 import sys
 from typing import Any, ClassVar
@@ -260,6 +261,19 @@ def module_of_shared_memory(x):
     x[0] = s[0].array(3, np.float64)[0]
 
 
+def glued_f_string(x):
+    print(f"x={x[0]}")
+
+
+def formatted_f_string(x):
+    print(f"x {x[0]:.3f}")
+
+
+def f_string_elsewhere(x):
+    text = f"{x[0]}"
+    print(text)
+
+
 # kernel, line of the construct below the def, words of the message
 REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
     (module_as_value, 1, ("numba.cuda",)),
@@ -275,8 +289,11 @@ REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
     (keyword_only, 0, ("keyword-only",)),
     (with_statement, 1, ("with",)),
     (try_statement, 1, ("try",)),
-    (comprehension, 1, ("comprehension",)),
-    (a_list, 1, ("a list",)),
+    (comprehension, 1, ("comprehension", "write a loop")),
+    (a_list, 1, ("a list", "use a tuple, or cuda.local.array")),
+    (glued_f_string, 1, ("an f-string", 'print("x=", x[0])')),
+    (formatted_f_string, 1, ("an f-string", 'print("x ", x[0])')),
+    (f_string_elsewhere, 1, ("an f-string", "print(text, value)")),
     (unknown_argument, 1, ("scaled(a, b, c)", "['d'] by name", "one argument")),
     (argument_missing, 1, ("scaled(a, b, c)", "1 by position")),
     (argument_twice, 1, ("scaled(a, b, c)", "['a'] by name")),
@@ -309,6 +326,13 @@ REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
 ]
 
 
+# What numba.cuda does not compile either.
+ON_NO_DEVICE = {
+    *(returns_value, match_of_sequences, star_args, keyword_only, with_statement, try_statement, comprehension, a_list),
+    *(glued_f_string, formatted_f_string, f_string_elsewhere),
+}
+
+
 @pytest.mark.parametrize(("function", "line", "words"), REFUSED, ids=[row[0].__name__ for row in REFUSED])
 def test_message_names_the_place(function: Any, line: int, words: tuple[str, ...]) -> None:
     kernel = simt.jit(function)
@@ -318,7 +342,8 @@ def test_message_names_the_place(function: Any, line: int, words: tuple[str, ...
     lines, first = inspect.getsourcelines(function)
     assert message.startswith(f"{function.__name__} ({__file__}:{first + line}): ")
     assert message.endswith("\n    " + lines[line].strip())
-    assert "is not supported on the CPU; " in message
+    assert re.search(r"is not supported (on the CPU|in kernels); ", message)
+    assert ("on the CPU" not in message) == (function in ON_NO_DEVICE)
     for word in words:
         assert word in message
 
@@ -368,6 +393,21 @@ def swap_without_old(x):
     cuda.atomic.cas(x, 0, 1)
 
 
+def grid_without_call(x):
+    x[cuda.grid] = 1
+
+
+def gridsize_as_variable(x):
+    n = cuda.gridsize
+    x[0] = n
+
+
+def read_after_del(x):
+    y = x[0]
+    del y
+    x[1] = y  # noqa: F821
+
+
 MISTAKES = [  # kernel, text under the marks, words of the message
     (misspelt_grid, "cuda.gird", "numba.cuda has no gird; did you mean cuda.grid?"),
     (misspelt_index, "cuda.threadidx.x", "numba.cuda has no threadidx; did you mean cuda.threadIdx?"),
@@ -375,6 +415,9 @@ MISTAKES = [  # kernel, text under the marks, words of the message
     (atomic_with_underscore, "cuda.atomic_add", "numba.cuda has no atomic_add; did you mean cuda.atomic.add?"),
     (unlike_any_name, "cuda.qqqqqqqq", "numba.cuda has no qqqqqqqq"),
     (barrier_without_call, "cuda.syncthreads", "call it: cuda.syncthreads()"),
+    (grid_without_call, "cuda.grid", "call it: cuda.grid(1)"),
+    (gridsize_as_variable, "n", "call it: cuda.gridsize(1)"),
+    (read_after_del, "y", "y is read after del y"),
     (atomic_without_index, "cuda.atomic.add(x, 1)", "cuda.atomic.add takes array, index, value; got 2 arguments"),
     (swap_without_old, "cuda.atomic.cas(x, 0, 1)", "cuda.atomic.cas takes array, index, old, value; got 3 arguments"),
 ]
@@ -389,6 +432,37 @@ def test_a_mistake_on_every_device(function: Any, under: str, words: str) -> Non
     assert words in first
     assert "on the CPU" not in first
     assert line[marks.index("^") : len(marks)] == under
+
+
+def test_f_strings_that_print_writes(capfd: pytest.CaptureFixture[str]) -> None:
+    @simt.jit
+    def kernel(x):
+        i = cuda.grid(1)
+        print(f"thread {i} has {x[0]}", f"a {i}  {i} b", f"{i}", f"c", f" {x[0]} ", f"")  # noqa: F541
+
+    def in_python(i, x):
+        print(f"thread {i} has {x[0]}", f"a {i}  {i} b", f"{i}", f"c", f" {x[0]} ", f"")  # noqa: F541
+
+    kernel[1, 1](np.full(1, 2.5))
+    in_kernel = capfd.readouterr().out
+    in_python(0, np.full(1, 2.5))
+    assert in_kernel == capfd.readouterr().out
+
+
+def test_del_of_variables() -> None:
+    @simt.jit
+    def kernel(x, out):
+        for i in range(x.size):
+            y, z = x[i], i
+            out[i] = y * z
+            del y, z
+        y = 3.0
+        out[0] = y
+        del y, x
+
+    x, out = np.arange(4.0), np.empty(4)
+    kernel[1, 1](x, out)
+    np.testing.assert_array_equal(out, [3, 1, 4, 9])
 
 
 def test_a_misspelt_name_under_the_checker() -> None:
@@ -504,6 +578,49 @@ def test_arguments_of_jit_and_launches() -> None:
             LaunchError, match=f"dynamic shared memory must be a non-negative integer \\(bytes\\), got {smem!r}"
         ):
             simt.jit(returns_value)[1, 1, 0, smem]
+
+
+# ---- names outside the kernel
+
+
+class Settings:
+    scale, offset, flag = 2.5, np.float32(1.5), True
+
+    class Inner:
+        n = 3
+
+
+def reads_a_class(x):
+    s = cuda.local.array(Settings.Inner.n, np.float64)
+    s[0] = Settings.scale * x[0] + Settings.offset
+    x[0] = s[0] + Settings.Inner.n if Settings.flag else 0
+
+
+def test_numbers_of_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for scale in (2.5, 4.0):  # the second: another kernel, in the cache too
+        monkeypatch.setattr(Settings, "scale", scale)
+        kernel, x = simt.jit(reads_a_class), np.array([2.0])
+        kernel[1, 1](x)
+        assert x[0] == 2 * scale + 1.5 + 3
+        assert kernel.cache_info.not_kept in {None, "the cache is switched off"}
+
+
+add_outside, array_outside, local_outside = cuda.atomic.add, cuda.shared.array, cuda.local.array
+
+
+def test_members_of_cuda_under_other_names() -> None:
+    largest = cuda.atomic.max
+
+    @simt.jit
+    def kernel(x, n):
+        s, c = array_outside(2, np.float64), local_outside(2, np.float64)
+        c[1] = s[1] = 1
+        add_outside(n, 0, c[1] + s[1])
+        largest(n, 1, x[cuda.threadIdx.x])
+
+    n = np.zeros(2)
+    kernel[1, 4](np.arange(4.0), n)
+    np.testing.assert_array_equal(n, [8, 3])
 
 
 # ---- what a program registers for CUDA only
