@@ -23,6 +23,7 @@ from synknumba.simt._emit.error_location import WHERE_TYPE, located
 from synknumba.simt._emit.storage import MAX_BLOCK
 from synknumba.simt._frontend.array_protocols import as_arrays
 from synknumba.simt._frontend.arrays import dynamic_shared
+from synknumba.simt._frontend.compile_errors import explain
 from synknumba.simt._frontend.cuda_only import cuda_only, refuse_arguments
 from synknumba.simt._frontend.mlir import counterpart
 from synknumba.simt._frontend.pickling import reduce_object
@@ -522,10 +523,10 @@ class Kernel:
             if REFUSAL in str(error):  # other messages may name a readonly type, too
                 raise self._readonly(argtypes) from error
             self._program.refuse_several_types(argtypes)
-            self._refuse_cuda_only(error)
+            self._refuse(error)
             raise
-        except (errors.UnsupportedError, NotImplementedError) as error:
-            self._refuse_cuda_only(error)
+        except (errors.NumbaError, NotImplementedError, AttributeError) as error:
+            self._refuse(error)
             raise
 
     def _build(self, argtypes: Mapping[str, types.Type], block: Dim3 | None, key: str) -> Compiled:
@@ -543,11 +544,15 @@ class Kernel:
             raise source.refusal(source.tree, f"float16 ({problem})", "compute in float32")
         float16.represent()
 
-    def _refuse_cuda_only(self, error: Exception) -> None:
-        """Raises KernelError if an error of Numba is about a name that is registered for the target "cuda" only."""
+    def _refuse(self, error: Exception) -> None:
+        """Raises KernelError for an error of Numba, with the place in the kernel, unless Numba's own text is asked for."""
         refusal = cuda_only(error, self._program.code.source, self._program.namespace)
         if refusal is not None:
             raise refusal from error
+        if self.py_func.__module__.startswith("synknumba."):
+            return  # a kernel around a user's function, whose caller explains
+        if (short := explain(error, self.py_func, anywhere=True)) is not None:
+            raise short from None
 
     def _readonly(self, argtypes: Mapping[str, types.Type]) -> ArgumentError:
         """Returns the error for a write to a read-only array, naming the parameter if the source shows it."""

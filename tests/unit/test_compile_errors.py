@@ -158,7 +158,7 @@ CASES = [  # a kernel, the text under the caret, what the message says
     (undecorated, "plain_helper", "plain_helper (", "@cuda.jit(device=True)"),
     (wrong_dtype, "x[i] & 3", "no operator & for float64 and 3", "Convert an operand"),
     (unknown_attribute, "x.sizes", "'sizes'", "Did you mean x.size?"),
-    (undefined, "nowhere", "'nowhere'", "subset of Python"),
+    (undefined, "nowhere", "'nowhere'", "Assign or import it"),
     (misspelt_parameter, "totl", "'totl'", "Did you mean total?"),
     (
         too_many_indices,

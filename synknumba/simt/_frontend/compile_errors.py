@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 from numba import typeof
-from numba.core.errors import NumbaError
+from numba.core.errors import NumbaError, TypingError
 
 from synknumba._errors import FULL_TRACEBACK, KernelError, SynkError, full_traceback
 from synknumba._types import RankConstant
@@ -32,6 +32,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of messages for terminals, which Num
 _PLACES: Final = re.compile(
     r'^File "(?P<file>[^"\n]+)", line (?P<line>\d+)|\bat (?P<path>\S[^\n]*?) \((?P<number>\d+)\)$', re.M
 )
+_UNTYPED_GLOBAL: Final = re.compile(r"Untyped global name '(\w+)'")
 _PLAIN_FUNCTION: Final = re.compile(
     r"(?:Untyped global name '(?P<name>\w+)':\s*)?Cannot determine Numba type of <class 'function'>"
 )
@@ -40,6 +41,7 @@ _NO_IMPLEMENTATION: Final = re.compile(
 )
 _UNTYPED: Final = re.compile(r"Cannot (?:determine Numba type of|type \w+ element type) <class '")
 _UNDEFINED: Final = re.compile(r"name '(\w+)' is not defined")
+_LAUNCHED: Final = re.compile(r"getitem\(type\((?:CPU|CUDA)Dispatcher\(<function (\w+) ")
 _NO_ATTRIBUTE: Final = re.compile(r"Unknown attribute '(\w+)' of type (.+)")
 _OF_A_RANK: Final = frozenset({"rank", "world_size"})
 _ARRAY_MEMBERS: Final = frozenset({name for name in dir(np.ndarray) if not name.startswith("_")})
@@ -74,6 +76,14 @@ _OPERATORS: Final = {
 }
 
 
+class KernelTypingError(KernelError, TypingError):
+    """A kernel whose types do not fit: also Numba's error, which programs and tests for GPUs catch."""
+
+    def __init__(self, message: str) -> None:
+        TypingError.__init__(self, message)
+        self.args = (message,)  # without colours, and what unpickling passes
+
+
 def cause(error: BaseException) -> BaseException | None:
     """Returns what to raise a short error from: the error of Numba if its text is asked for, else None."""
     return error if full_traceback() else None
@@ -95,6 +105,11 @@ def explain(error: BaseException, function: Any, *, compiled: bool = True, anywh
         return None
     if isinstance(error, SynkError | MemoryError | OSError) or not isinstance(error, Exception):
         return None
+    short = _explained(error, function, compiled, anywhere)
+    return KernelTypingError(str(short)) if short is not None and isinstance(error, TypingError) else short
+
+
+def _explained(error: Exception, function: FunctionType, compiled: bool, anywhere: bool) -> KernelError | None:
     sources = list(_sources(function))
     text = _COLOURS.sub("", str(error))
     inner = [source for source in sources if compiled or source.function is not function]
@@ -104,7 +119,9 @@ def explain(error: BaseException, function: Any, *, compiled: bool = True, anywh
         return refusal
     if (found := _PLAIN_FUNCTION.search(text)) and (refusal := _plain_function(sources, found["name"])):
         return refusal
-    if _UNTYPED.search(text) and (refusal := _untyped(inner)):
+    if _UNTYPED.search(text) and (refusal := _untyped(inner, found[1] if (found := _UNTYPED_GLOBAL.search(text)) else None)):
+        return refusal
+    if (found := _LAUNCHED.search(text)) and (refusal := _launched(inner, found[1])):
         return refusal
     is_plain = isinstance(error, AttributeError | TypeError) and not _is_numbas(error)
     if is_plain and (refusal := _of_typing(error, sources)):
@@ -112,7 +129,8 @@ def explain(error: BaseException, function: Any, *, compiled: bool = True, anywh
     reason, way_out, matches = _reason(text)
     if not _is_numbas(error):
         reason = f"{type(error).__name__} in Numba's compiler: {reason}"
-    place = _place(text, sources) or _first(sources, matches)
+    place = _first(sources, matches) if _UNDEFINED.search(reason) else None  # Numba names the line of the kernel's call
+    place = place or _place(text, sources) or _first(sources, matches)
     if place is None and anywhere and sources:
         place = sources[0], sources[0].tree.lineno
     if place is None:
@@ -191,19 +209,40 @@ def _of_a_rank(sources: Sequence[Source]) -> KernelError | None:
     return None
 
 
-def _untyped(sources: Sequence[Source]) -> KernelError | None:
-    """Returns the error for a variable outside the function, whose value Numba cannot use: a dict, an object of a class."""
+def _untyped(sources: Sequence[Source], wanted: str | None) -> KernelError | None:
+    """Returns the error for a name outside the function, whose value Numba cannot use: a dict, an object, a class."""
     for source in sources:
         for node, value in _read(source):
-            if isinstance(value, ModuleType | type) or callable(value):
+            name = ast.unparse(node)
+            if isinstance(value, ModuleType):
                 continue
+            if isinstance(value, type) or callable(value):
+                if wanted != name:  # many are functions that Numba knows
+                    continue
+                kind = "class" if isinstance(value, type) else f"function of the type {type(value).__name__}"
+                reason = f"{name} is a {kind}, which Numba cannot use"
+                way_out = (
+                    "Pass its numbers as arguments, or call a function decorated with @numba.njit or @cuda.jit(device=True)."
+                )
+                return _error(source, node.lineno, node, reason, way_out)
             try:
                 typeof(value)
             except (ValueError, NumbaError):
                 kind = type(value).__name__
                 article = "an" if kind[0] in "aeiouAEIOU" else "a"
-                reason = f"{ast.unparse(node)} is {article} {kind}, which Numba cannot use"
+                reason = f"{name} is {article} {kind}, which Numba cannot use"
                 return _error(source, node.lineno, node, reason, "Pass its numbers as arguments or use constants.")
+    return None
+
+
+def _launched(sources: Sequence[Source], name: str) -> KernelError | None:
+    """Returns the error for a kernel that another one launches, as `other[1, 1](x)`."""
+    for source in sources:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Subscript) and name in _names(node.value):
+                reason = f"{name} is launched inside a kernel, which no device can"
+                way_out = f"Launch it from the host, or call it as a device function: {name}(...), with device=True."
+                return _error(source, node.lineno, node, reason, way_out)
     return None
 
 
@@ -212,7 +251,9 @@ def _another_name(reason: str, source: Source, node: ast.AST | None) -> str | No
     if found := _UNDEFINED.search(reason):
         names = {*source.params, *assigned_names(source.tree), *source.scope, *dir(builtins)} - {found[1]}
         nearest = difflib.get_close_matches(found[1], sorted(names), 1, 0.6)
-        return f"Did you mean {nearest[0]}?" if nearest else None
+        return (
+            f"Did you mean {nearest[0]}?" if nearest else "Assign or import it before the first launch, or make it a parameter."
+        )
     if not (found := _NO_ATTRIBUTE.search(reason)):
         return None
     value = ast.unparse(node.value) if isinstance(node, ast.Attribute) else ""

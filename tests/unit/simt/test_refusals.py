@@ -3,6 +3,7 @@
 import inspect
 import math
 import operator
+import pickle
 import re
 import subprocess
 import sys
@@ -621,6 +622,103 @@ def test_members_of_cuda_under_other_names() -> None:
     n = np.zeros(2)
     kernel[1, 4](np.arange(4.0), n)
     np.testing.assert_array_equal(n, [8, 3])
+
+
+def undecorated(v):
+    return v + 1
+
+
+class Plain:
+    n = 3
+
+
+SETTINGS, PLAIN = {1: 2}, Plain()
+
+
+@simt.jit
+def another_kernel(x):
+    x[0] = 1
+
+
+@cuda.jit
+def another_cuda_kernel(x):
+    x[0] = 1
+
+
+@cuda.jit(device=True)
+def undefined_on_a_device(v):
+    return v + nowhere  # noqa: F821
+
+
+def calls_undecorated(x):
+    x[0] = undecorated(x[0])
+
+
+def makes_an_object(x):
+    x[0] = Plain().n
+
+
+def reads_a_dict(x):
+    x[0] = SETTINGS[1]
+
+
+def reads_an_object(x):
+    x[0] = PLAIN.n
+
+
+def reads_undefined(x):
+    x[0] = nowhere  # noqa: F821
+
+
+def calls_reading_undefined(x):
+    x[0] = undefined_on_a_device(x[0])
+
+
+def indexes_by_a_float(x):
+    i = x[0]
+    x[i] = 2
+
+
+def launches_a_kernel(x):
+    another_kernel[1, 1](x)
+
+
+def launches_a_cuda_kernel(x):
+    another_cuda_kernel[1, 1](x)
+
+
+def misspelt_of_numpy(x):
+    x[0] = np.sqroot(x[0])
+
+
+UNTYPED = [  # kernel, text under the marks, words of the message
+    (calls_undecorated, "undecorated", "is a plain Python function"),
+    (makes_an_object, "Plain", "Plain is a class, which Numba cannot use"),
+    (reads_a_dict, "SETTINGS", "SETTINGS is a dict, which Numba cannot use"),
+    (reads_an_object, "PLAIN", "PLAIN is a Plain, which Numba cannot use"),
+    (reads_undefined, "nowhere", "name 'nowhere' is not defined"),
+    (calls_reading_undefined, "nowhere", "name 'nowhere' is not defined"),
+    (indexes_by_a_float, "x[i]", "an index is a float64"),
+    (launches_a_kernel, "another_kernel[1, 1]", "another_kernel is launched inside a kernel"),
+    (launches_a_cuda_kernel, "another_cuda_kernel[1, 1]", "another_cuda_kernel is launched inside a kernel"),
+    (misspelt_of_numpy, "np.sqroot", "Did you mean np.sqrt?"),
+]
+
+
+@pytest.mark.parametrize(("function", "under", "words"), UNTYPED, ids=[row[0].__name__ for row in UNTYPED])
+def test_what_numba_cannot_type_is_placed(function: Any, under: str, words: str) -> None:
+    with pytest.raises(KernelError) as caught:
+        simt.jit(function)[1, 1](np.ones(3))
+    error, message = caught.value, str(caught.value)
+    first, line, marks, _ = message.splitlines()
+    assert re.match(rf"(undefined_on_a_device|{function.__name__}) \({re.escape(__file__)}:\d+\): ", first)
+    assert words in message
+    assert line[marks.index("^") : len(marks)] == under
+    assert error.__cause__ is None
+    assert error.__suppress_context__
+    if function is not misspelt_of_numpy:  # which Python refuses
+        assert isinstance(error, errors.TypingError)
+        assert str(pickle.loads(pickle.dumps(error))) == message
 
 
 # ---- what a program registers for CUDA only
