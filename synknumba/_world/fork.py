@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, get_args
 
+import numpy as np
+
 from synknumba import _tracing as tracing
 from synknumba._device import cuda_is_initialised, probed, usable_cores
 from synknumba._errors import ArgumentError, DeviceError, PartitionError, WorldError, depth_of_script
@@ -145,13 +147,17 @@ def fork(
             raise
 
 
+_NO_NUMBERS = (str, bytes, bool, np.bool_)  # which float() would take
+
+
 def _as_weights(weights: Any) -> tuple[float, ...] | None:
     """Returns weights as numbers, of which there are none if they are to be measured; None if there are no weights."""
     if weights is None or (isinstance(weights, str) and weights == "measured"):
         return None if weights is None else ()
     try:
-        found = tuple(map(float, weights))
-    except (TypeError, ValueError):
+        listed = list(weights)
+        found = () if any(isinstance(one, _NO_NUMBERS) for one in listed) else tuple(map(float, listed))
+    except (TypeError, ValueError, OverflowError):
         found = ()
     if isinstance(weights, str | bytes | Mapping) or not found or not all(0 < one < float("inf") for one in found):
         raise ArgumentError(
