@@ -134,6 +134,11 @@ def _analyse(function: Any, lines: Mapping[str, int]) -> dict[str, Writes]:
                 found[name].is_read = True
             case ast.Subscript(value=ast.Name(id=name), slice=index, ctx=ast.Store()) if name in found:
                 _note(found[name], None, index, read)
+            case (
+                ast.Attribute(value=ast.Subscript(value=ast.Name(id=name), slice=index), ctx=ast.Store())
+                | ast.Subscript(value=ast.Subscript(value=ast.Name(id=name), slice=index), ctx=ast.Store())
+            ) if name in found:  # a field of a record, whose others stay
+                _note(found[name], None, index, read)
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Load()) if name in found:
                 found[name].is_read = True
     return found

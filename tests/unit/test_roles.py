@@ -132,6 +132,33 @@ def test_rows_that_are_read_and_written_are_inout():
     assert np.array_equal(y, 1 + X)
 
 
+def sets_field(x):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        x[i].a = 65
+
+
+def sets_named_field(x, y):
+    i = cuda.grid(1)
+    if i < y.shape[0]:
+        x[i]["a"] = y[i]
+
+
+def test_fields_of_records_are_inout():
+    records = np.zeros(10, [("a", np.int64), ("b", np.float64)])
+    records["b"] = 3
+    for kernel, more in ((sets_field, ()), (sets_named_field, (np.full(10, 65.0),))):
+        for passed in ((records, *more), (records[:3], *more)):
+            if more or len(passed[0]) == 10:
+                with pytest.raises(synk.ArgumentError, match=r'inout=\("x",\)') as caught:
+                    synk.parallel(kernel)(*passed)
+                assert "synk.output" not in str(caught.value)
+        synk.parallel(inout=("x",))(kernel)(records, *more)
+        assert set(records["a"]) == {65}
+        assert set(records["b"]) == {3}
+        records["a"] = 0
+
+
 def test_variables_are_written_without_a_declaration():
     total = synk.variable(np.zeros(1))
     synk.parallel(energy)(X, 0.5, total)
