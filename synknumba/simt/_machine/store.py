@@ -24,8 +24,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# Environment variable; "0" or "off" disables reading and writing.
+from synknumba._errors import ArgumentError
+
+# Environment variable that disables reading and writing, and its values.
 SWITCH = "SYNKNUMBA_CACHE"
+_OFF = frozenset({"0", "off", "false", "no"})
+_ON = frozenset({"", "1", "on", "true", "yes"})
 
 LARGEST_TOTAL = 512 << 20  # bytes; about 20,000 kernels
 LARGEST = 64 << 20  # bytes of one; a larger file, perhaps a sparse one beyond the memory, is not read
@@ -48,11 +52,17 @@ def directory() -> Path | None:
 
     The first that is set: `$SYNKNUMBA_CACHE_DIR`, `$NUMBA_CACHE_DIR/synknumba`, `$XDG_CACHE_HOME/synknumba`, else
     `~/.cache/synknumba`.
+
+    Raises:
+        ArgumentError: `$SYNKNUMBA_CACHE` is no value that it may have.
     """
-    if os.environ.get(SWITCH, "").lower() in {"0", "off"}:
+    switch = os.environ.get(SWITCH, "")
+    if switch.strip().lower() in _OFF:
         return None
+    if switch.strip().lower() not in _ON:
+        raise ArgumentError(f"{SWITCH} must be 0 or off, or 1 or on, got {switch!r}")
     if own := os.environ.get("SYNKNUMBA_CACHE_DIR"):
-        return Path(own)
+        return Path(os.path.expanduser(own))  # Path.expanduser raises for unknown users
     for variable in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
         if base := os.environ.get(variable):
             return Path(base) / "synknumba"

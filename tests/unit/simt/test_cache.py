@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from synknumba import simt
-from synknumba._errors import KernelError
+from synknumba._errors import ArgumentError, KernelError
 from synknumba.simt import _kernel as kernel_module
 from synknumba.simt._machine import cache as cache_module
 from synknumba.simt._machine import store as store_module
@@ -551,3 +551,29 @@ class TestProcesses:
         (first,), (second,) = (result(process).values() for process in both)
         assert sorted([first[1:4], second[1:4]]) == [[0, 1, 1], [1, 0, 0]]
         assert first[0] == second[0] == ONE
+
+
+@pytest.mark.parametrize("switch", ["", " ", "1", "on", "True"])
+def test_the_switch_leaves_the_cache_on(switch: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SYNKNUMBA_CACHE", switch)
+    monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path))
+    assert store_module.directory() == tmp_path
+
+
+@pytest.mark.parametrize("switch", ["0", "off", "OFF", "false", "no", " 0 "])
+def test_the_switch_turns_the_cache_off(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYNKNUMBA_CACHE", switch)
+    assert store_module.directory() is None
+
+
+def test_the_switch_refuses_other_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYNKNUMBA_CACHE", "maybe")
+    with pytest.raises(ArgumentError, match="SYNKNUMBA_CACHE must be 0 or off, or 1 or on, got 'maybe'"):
+        store_module.directory()
+
+
+def test_the_directory_may_begin_at_the_users_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SYNKNUMBA_CACHE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", "~/kernels")
+    assert store_module.directory() == tmp_path / "kernels"
