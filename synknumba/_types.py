@@ -115,7 +115,7 @@ def shown(value: object) -> str:
     return repr(value)
 
 
-def _nearest(name: str, names: Iterable[str], after: str = "") -> str:
+def nearest(name: str, names: Iterable[str], after: str = "") -> str:
     """Returns the question whether the nearest of some names was meant, with `after` behind it; "" if none is near."""
     import difflib  # for errors only
 
@@ -128,7 +128,7 @@ def unknown_keyword(called: str, name: str, parameters: Iterable[str], options: 
     parameters, options = list(parameters), list(options)
     return (
         f"{called} has no parameter {name!r}; it has {', '.join(parameters) or 'none'}, and calls have the options "
-        f"{', '.join(options)}{_nearest(name, [one for one in (*parameters, *options) if one != name])}"
+        f"{', '.join(options)}{nearest(name, [one for one in (*parameters, *options) if one != name])}"
     )
 
 
@@ -138,7 +138,7 @@ def _misfit(function: Callable[..., Any], options: Iterable[str], error: TypeErr
     names = [name for name, one in parameters.items() if one.kind is not one.POSITIONAL_ONLY]
     for name in options:
         if name not in names:
-            return f"{function.__name__} has no option {name}=; it has {', '.join(names)}{_nearest(name, names, '=')}"
+            return f"{function.__name__} has no option {name}=; it has {', '.join(names)}{nearest(name, names, '=')}"
     plain = inspect.Signature([one.replace(annotation=one.empty) for one in parameters.values()])
     return f"{error}; write {function.__name__}{plain}"
 

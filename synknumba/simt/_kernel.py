@@ -5,8 +5,8 @@ import copy
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
-from typing import Any, TextIO, cast, overload
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, Final, TextIO, cast, overload
 
 import numpy as np
 from numba import typeof
@@ -14,20 +14,21 @@ from numba.core import errors, types
 from numba.core.compiler import CompileResult
 
 from synknumba._errors import ArgumentError, KernelError, LaunchError
-from synknumba._types import as_flag
+from synknumba._types import as_flag, nearest, shown
 from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.cuda_extensions import EXTENSIONS
 from synknumba.simt._emit.device_functions import Options
 from synknumba.simt._emit.emit import has_many_threads
 from synknumba.simt._emit.error_location import WHERE_TYPE, located
 from synknumba.simt._emit.storage import MAX_BLOCK
+from synknumba.simt._frontend import mlir
 from synknumba.simt._frontend.array_protocols import as_arrays
 from synknumba.simt._frontend.arrays import dynamic_shared
 from synknumba.simt._frontend.compile_errors import explain
 from synknumba.simt._frontend.cuda_only import cuda_only, refuse_arguments
 from synknumba.simt._frontend.mlir import counterpart
 from synknumba.simt._frontend.pickling import reduce_object
-from synknumba.simt._frontend.scope import is_device_function, splits_block
+from synknumba.simt._frontend.scope import is_device_function, is_njit_function, splits_block
 from synknumba.simt._frontend.signatures import (
     MAX_GRID,
     Declared,
@@ -206,7 +207,13 @@ class Kernel:
         return reduce_object(type(self), parts)
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
-        """Raises LaunchError: a kernel needs a grid and a block."""
+        """Raises LaunchError: a kernel needs a grid and a block, and a device function a kernel that calls it."""
+        if self.device:
+            name = self.py_func.__name__
+            raise LaunchError(
+                f"{self.py_func.__qualname__} is a device function, which kernels call; on the host call its Python function, "
+                f"{name}.py_func(...)"
+            )
         raise LaunchError(f"{self.py_func.__qualname__} is a kernel: launch it as {self.py_func.__name__}[grid, block](...)")
 
     def __getitem__(self, config: tuple[Any, ...]) -> Launcher:
@@ -259,7 +266,7 @@ class Kernel:
         if self.device:
             what = f"{self.py_func.__qualname__} is declared with device=True"
             raise KernelError(
-                f"Cannot compile a device function as a kernel: {what}; call it from a kernel, or omit device=True"
+                f"Cannot compile a device function as a kernel: {what}; call it from a kernel, or omit device=True to launch it"
             )
 
     @functools.cached_property
@@ -463,7 +470,10 @@ class Kernel:
         params = parameters(self.py_func)
         if len(args) != len(params):
             raise ArgumentError(f"{self.py_func.__qualname__}() takes {len(params)} arguments, got {len(args)}")
-        return tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True))
+        kinds = tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True))
+        if len(self.declared) == 1 and len(self.declared[0]) == len(kinds):  # of several, `coerce` has found the best
+            best_signature(self.py_func, self.declared, kinds)
+        return kinds
 
     def _compiled(self, kinds: Signature, block: Dim3 | None = None) -> _Entry:
         many = block is not None and has_many_threads(block)
@@ -490,7 +500,7 @@ class Kernel:
 
     def _type_of(self, name: str, arg: Any) -> types.Type:
         try:
-            return protected(typeof(arg), arg)
+            kind = protected(typeof(arg), arg)
         except (ValueError, errors.NumbaError) as error:
             if EXTENSIONS.adopt():  # a type of the program's, registered for GPUs
                 return self._type_of(name, arg)
@@ -501,9 +511,15 @@ class Kernel:
                 raise ArgumentError(
                     f"{what} of bfloat16, for which kernels need numba-cuda; install it, or pass .astype(np.float32)"
                 ) from error
+            if isinstance(arg, np.ndarray):
+                raise ArgumentError(f"{what} {_of_dtype(arg, name.removesuffix('__arg'))}") from None
+            raise ArgumentError(f"{what}, which Numba cannot pass to a kernel; {_ARGUMENTS}") from error
+        if (problem := _problem(kind)) is not None:
+            shown_name = name.removesuffix("__arg")
             raise ArgumentError(
-                f"{what}, which Numba cannot pass to a kernel; pass arrays of NumPy or with DLPack, numbers, and tuples of them"
-            ) from error
+                f"{self.py_func.__qualname__}(): {shown_name} is {problem}, which no kernel takes; {_ARGUMENTS}"
+            )
+        return kind
 
     @compilation()
     def _compile(self, kinds: Signature, block: Dim3 | None, key: str) -> Compiled:
@@ -570,6 +586,50 @@ class Kernel:
             f"{where} writes to an array that is read-only, one of {', '.join(fixed)}; {_WRITABLE.format(name='...')}. A "
             "variable that is passed twice is read-only, too; pass a copy of it as another variable"
         )
+
+
+_ARGUMENTS: Final = "pass arrays of NumPy or with DLPack, numbers, and tuples of them"
+
+
+def _problem(kind: types.Type) -> str | None:
+    """Returns what an argument of this type is, if Numba knows the type and kernels on GPUs do not take it."""
+    if isinstance(kind, types.BaseTuple):
+        found = next(filter(None, map(_problem, kind)), None)
+        return found and f"a tuple with {found}"
+    if isinstance(kind, types.Array):
+        return "an array of Python objects" if isinstance(kind.dtype, types.PyObject) else None
+    if isinstance(kind, types.List | types.ListType):
+        return "a list"
+    if isinstance(kind, types.Buffer | types.UnicodeType | types.Set | types.DictType):
+        return _OF_PYTHON.get(type(kind), kind.name)
+    return None
+
+
+_OF_PYTHON: Final = {
+    types.UnicodeType: "a string",
+    types.Bytes: "a bytes object",
+    types.ByteArray: "a bytearray",
+    types.MemoryView: "a memoryview",
+    types.PyArray: "an array.array",
+    types.Set: "a set",
+    types.DictType: "a typed dict",
+}
+
+
+def _of_dtype(array: np.ndarray[Any, Any], name: str) -> str:
+    """Returns why Numba takes no array of this class or dtype, and what to pass."""
+    dtype = array.dtype
+    if isinstance(array, np.ma.MaskedArray):
+        return f"(masked), whose mask no kernel sees; pass {name}.filled(...), or {name}.data and {name}.mask"
+    if not dtype.isnative:
+        return (
+            f"of dtype {dtype.str!r}, whose byte order is not the machine's; pass "
+            f'{name}.astype({name}.dtype.newbyteorder("="))'
+        )
+    if dtype.char in "gG":  # longdouble
+        narrower = "float64" if dtype.kind == "f" else "complex128"
+        return f"of dtype {dtype}, which no kernel computes with; pass {name}.astype(np.{narrower})"
+    return f"of dtype {dtype}, which Numba cannot pass to a kernel; pass an array of numbers, dates or records"
 
 
 # Modules of the classes `cuda.In`, `cuda.Out` and `cuda.InOut`.
@@ -660,16 +720,60 @@ def decorated_as(kind: type[Kernel], function: Any, /, **options: Any) -> Any:
     wrapped = getattr(function, "__wrapped__", None)  # of a kernel decorated by synk.parallel
     if isinstance(wrapped, FunctionType) and not isinstance(function, FunctionType):
         return decorated_as(kind, wrapped, **options)
-    signatures = () if isinstance(function, FunctionType) else parse_signatures(function)
+    _check_options(options)
+    signatures = () if isinstance(function, FunctionType) else _signatures(function)
     extensions, device = options.get("extensions") or (), options.get("device", False)
     cache = as_flag(options.get("cache", True), "cache of simt.jit")
 
     def decorate(decorated: Any) -> Kernel:
         plain = decorated.py_func if is_device_function(decorated) else decorated
+        if not isinstance(plain, FunctionType):
+            raise ArgumentError(f"simt.jit {_TAKES}; got {_described(plain)}")
         keep_text(plain)
         return kind(plain, _options(options), signatures, extensions, cache, device)
 
     return decorate(function) if isinstance(function, FunctionType) else decorate
+
+
+_TAKES: Final = (
+    "takes a function defined by def or lambda, one decorated by cuda.jit or synk.parallel, a signature such as "
+    '"void(float32[:], int32)", or a list of signatures'
+)
+
+
+def _described(value: Any) -> str:
+    """Returns what a value is that is no function of Python's, and what to write instead."""
+    if isinstance(value, functools.partial):
+        return f"a functools.partial of {getattr(value.func, '__name__', value.func)!s}: write a def that calls it"
+    if isinstance(value, type):
+        return f"the class {value.__qualname__}"
+    if is_njit_function(value):
+        return f"the njit function {value.py_func.__qualname__}: pass its .py_func"
+    return f"the built-in function {value.__name__}" if isinstance(value, BuiltinFunctionType) else shown(value)
+
+
+def _signatures(given: Any) -> tuple[Declared, ...]:
+    """Returns the signatures given to `jit` in the place of a function."""
+    try:
+        return parse_signatures(given)
+    except (TypeError, ValueError, AttributeError, NameError, SyntaxError, errors.NumbaError) as error:
+        got = _described(given) if callable(given) else f"{shown(given)} ({error})"
+        raise ArgumentError(f"simt.jit {_TAKES}; got {got}") from None
+
+
+# Options of `jit`, those of `cuda.jit` of Numba and of numba-cuda, and `thread_order`; the first three are of old programs.
+_OPTIONS: Final = (
+    *("argtypes", "bind", "restype"),
+    *("cache", "debug", "device", "extensions", "fastmath", "forceinline", "inline", "launch_bounds", "lineinfo", "link"),
+    *("lto", "max_registers", "opt", "shared_memory_carveout", "thread_order"),
+)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raises ArgumentError for an option that no `cuda.jit` has; numba-cuda-mlir has many of its own."""
+    for name in options:
+        if name not in _OPTIONS and not mlir.is_loaded():
+            raise ArgumentError(f"simt.jit has no option {name}=; it has {', '.join(_OPTIONS)}{nearest(name, _OPTIONS, '=')}")
 
 
 def check_kernel(function: Any) -> None:

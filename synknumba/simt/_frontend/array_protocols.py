@@ -14,6 +14,8 @@ from synknumba._errors import ArgumentError
 _OF_NUMPY: Final = (np.ndarray, np.generic, int, float, complex, str, bytes)
 _ON_THE_HOST: Final = frozenset({1, 3, 11, 13})  # DLDeviceType: kDLCPU, kDLCUDAHost, kDLROCMHost, kDLCUDAManaged
 
+_ON_GPUS: Final = frozenset({2, 4, 7, 8, 10, 14, 15})  # kDLCUDA, OpenCL, Vulkan, Metal, ROCM, OneAPI, WebGPU
+
 
 def as_arrays(arg: Any, what: str) -> Any:
     """Returns a view of an array of another library, those of a tuple's parts, or any other argument as it is.
@@ -33,14 +35,20 @@ def as_arrays(arg: Any, what: str) -> Any:
             return arg
         return type(arg)(*parts) if hasattr(arg, "_fields") else tuple(parts)
     if _has(arg, "__array_interface__"):
-        return np.asarray(arg)
+        try:
+            return np.asarray(arg)
+        except Exception as error:
+            raise ArgumentError(
+                f"{what} is a {_name(arg)} whose __array_interface__ NumPy cannot read ({error}); pass a NumPy array"
+            ) from error
     if not _has(arg, "__dlpack_device__"):
         return arg
-    device, _ = arg.__dlpack_device__()
-    if int(device) not in _ON_THE_HOST:
+    device = _device(arg, what)
+    if device not in _ON_THE_HOST:
+        where = "a GPU's memory" if device in _ON_GPUS else "memory of an unknown kind"
         raise ArgumentError(
-            f"{what} is a {_name(arg)} in a GPU's memory (DLPack device {int(device)}); pass a copy on the host, or run the "
-            "kernel on the GPU"
+            f"{what} is a {_name(arg)} in {where} (DLPack device {device}); pass a copy on the host, or run the kernel on "
+            "its device"
         )
     try:
         view = np.from_dlpack(arg)
@@ -49,6 +57,24 @@ def as_arrays(arg: Any, what: str) -> Any:
             f"{what} is a {_name(arg)} whose memory its library does not share ({error}); pass a NumPy array"
         ) from error
     return view if view.flags.writeable else _writable(arg, view)
+
+
+def _device(arg: Any, what: str) -> int:
+    """Returns the DLDeviceType of an array."""
+    try:
+        given = arg.__dlpack_device__()
+    except Exception as error:
+        raise ArgumentError(
+            f"{what} is a {_name(arg)} whose __dlpack_device__() raises {type(error).__name__}: {error}; pass a NumPy array"
+        ) from error
+    try:
+        device, _ = given
+        return int(device)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"{what} is a {_name(arg)} whose __dlpack_device__() gives {given!r}, not a device's type and number; pass a NumPy "
+            "array"
+        ) from None
 
 
 def _has(arg: Any, name: str) -> bool:

@@ -30,7 +30,7 @@ def counterpart(value: Any) -> Any:
 
     Other values, and functions of the program that numba-cuda-mlir has decorated, are returned as they are.
     """
-    if PACKAGE not in sys.modules:
+    if not is_loaded():
         return value
     if isinstance(value, ModuleType):
         return _module(value) if _is_of_package(value.__name__) else value
@@ -44,6 +44,11 @@ def counterpart(value: Any) -> Any:
         return value
     name = _members().get(id(value)) or _in_submodule(value)
     return _member(name) if name else value
+
+
+def is_loaded() -> bool:
+    """Returns whether the program uses numba-cuda-mlir."""
+    return PACKAGE in sys.modules
 
 
 def has(path: str) -> bool:

@@ -145,18 +145,33 @@ def parse_signatures(given: Any) -> tuple[Declared, ...]:
 def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signature) -> Signature:
     """Returns the signature that fits these argument types best, by Numba's overload resolution.
 
+    Arrays must have the declared dtype, number of dimensions and layout, of which A is any. Whether they may be written does
+    not count: the inputs of `synk.parallel` are read-only.
+
     Raises:
         ArgumentError: no signature fits.
         TypeError: several signatures fit equally well.
     """
-    cases = [signature(types.none, *one) for one in signatures]
-    best = cpu_target.typing_context.resolve_overload(function, cases, kinds, {}, allow_ambiguous=False)
+    cases = [signature(types.none, *map(_writable, one)) for one in signatures]
+    best = cpu_target.typing_context.resolve_overload(function, cases, tuple(map(_writable, kinds)), {}, allow_ambiguous=False)
     if best is None:
-        given, declared = ", ".join(map(str, kinds)), "; ".join(map(str, signatures))
+        given, declared = _listed(kinds), " and ".join(map(_listed, signatures))
+        code = function.__code__
         raise ArgumentError(
-            f"No matching definition of {function.__qualname__}() for argument type(s) {given}; it has {declared}"
+            f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno}): No matching definition for argument type(s) "
+            f"{given}; declared: {declared}. Convert the arguments, or declare a signature for them"
         )
-    return tuple(best.args)
+    return signatures[next(place for place, case in enumerate(cases) if case is best)]
+
+
+def _writable(kind: types.Type) -> types.Type:
+    if isinstance(kind, types.Array):
+        return kind.copy(dtype=_writable(kind.dtype), readonly=False)
+    return getattr(kind, "plain", kind)  # of a record that is only read
+
+
+def _listed(kinds: Iterable[types.Type]) -> str:
+    return f"({', '.join(map(str, kinds))})"
 
 
 def fit(signature: Signature, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """What the CPU cannot run is refused when the kernel is translated, in words that lead to the place and the way out."""
 
+import functools
 import inspect
 import math
 import operator
@@ -579,6 +580,139 @@ def test_arguments_of_jit_and_launches() -> None:
             LaunchError, match=f"dynamic shared memory must be a non-negative integer \\(bytes\\), got {smem!r}"
         ):
             simt.jit(returns_value)[1, 1, 0, smem]
+
+
+# ---- arguments
+
+
+def doubles(x, n=1):
+    x[0] = 2 * n
+
+
+class WithDevice:
+    """An array of another library, in what `__dlpack_device__` returns."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+
+    def __dlpack_device__(self) -> Any:
+        return self.device
+
+
+class WithInterface:
+    def __init__(self, interface: Any) -> None:
+        self.__array_interface__ = interface
+
+
+ARGUMENTS: list[tuple[Any, str]] = [
+    ([1.0, 2.0], "x is a list, which no kernel takes"),
+    ("abc", "x is a string, which no kernel takes"),
+    (memoryview(np.ones(3)), "x is a memoryview, which no kernel takes"),
+    (bytearray(3), "x is a bytearray, which no kernel takes"),
+    (b"abc", "x is a bytes object, which no kernel takes"),
+    ({1, 2}, "x is a set, which no kernel takes"),
+    ((1, [2.0]), "x is a tuple with a list, which no kernel takes"),
+    (np.array([1, "a"], object), "x is an array of Python objects, which no kernel takes"),
+    (np.ones(3).astype(">f8"), 'byte order is not the machine\'s; pass x.astype(x.dtype.newbyteorder("="))'),
+    (np.ones(3, np.longdouble), "pass x.astype(np.float64)"),
+    (np.ones(3, np.clongdouble), "pass x.astype(np.complex128)"),
+    (np.ma.masked_array(np.ones(3), [1, 0, 0]), "x is a MaskedArray (masked), whose mask no kernel sees; pass x.filled(...)"),
+    (WithDevice(None), "x is a tests.WithDevice whose __dlpack_device__() gives None"),
+    (WithDevice((1,)), "x is a tests.WithDevice whose __dlpack_device__() gives (1,)"),
+    (WithDevice("x"), "x is a tests.WithDevice whose __dlpack_device__() gives 'x'"),
+    (WithDevice((99, 0)), "x is a tests.WithDevice in memory of an unknown kind (DLPack device 99)"),
+    (WithDevice((2, 0)), "x is a tests.WithDevice in a GPU's memory (DLPack device 2)"),
+    (WithInterface(5), "x is a tests.WithInterface whose __array_interface__ NumPy cannot read"),
+    (WithInterface({}), "x is a tests.WithInterface whose __array_interface__ NumPy cannot read"),
+]
+
+
+@pytest.mark.parametrize(("value", "says"), ARGUMENTS, ids=map(str, range(len(ARGUMENTS))))
+def test_arguments_that_no_kernel_takes(value: Any, says: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        simt.jit(doubles)[1, 1](value)
+    assert str(caught.value).startswith("doubles(): ")
+    assert says in str(caught.value)
+
+
+# What numba.cuda says of each, from its rules for overloads: whether the arguments fit the signatures.
+FLOATS = np.ones((2, 3), np.float32)
+DECLARED: list[tuple[Any, tuple[Any, ...], bool]] = [
+    ("void(float32[:], int64)", (FLOATS[0], 1), True),
+    ("void(float32[:], int64)", (FLOATS[:, 0], 2.5), True),  # numbers are converted, and A takes every layout
+    ("void(float32[:], int64)", (FLOATS[0].astype(np.float64), 1), False),
+    ("void(float32[:], int64)", (FLOATS[0].astype(np.int32), 1), False),
+    ("void(float32[:], int64)", (FLOATS, 1), False),
+    ("void(float32[:], int64)", (1.0, 1), False),
+    ("void(float32[:], int64)", (FLOATS[0], FLOATS[0]), False),
+    ("void(float32[::1], int64)", (FLOATS[0], 1), True),
+    ("void(float32[::1], int64)", (FLOATS[:, 0], 1), False),
+    (["void(float32[::1], int64)", "void(int32[::1], int64)"], (np.ones(2, np.int32), 1), True),
+    (["void(float32[::1], int64)", "void(int32[::1], int64)"], (np.ones(2), 1), False),
+]
+
+
+@pytest.mark.parametrize(("declared", "args", "fits"), DECLARED, ids=map(str, range(len(DECLARED))))
+def test_arrays_of_declared_signatures(declared: Any, args: tuple[Any, ...], fits: bool) -> None:
+    kernel = simt.jit(declared)(doubles)
+    if fits:
+        kernel[1, 1](*args)
+        assert args[0][0] == 2 * int(args[1])
+        return
+    with pytest.raises(TypeError, match="No matching definition for argument type") as caught:
+        kernel[1, 1](*args)
+    message = str(caught.value)
+    assert message.startswith(f"doubles ({__file__}:")
+    assert "declared: (array(float32, 1d, " in message
+
+
+def test_a_read_only_array_of_a_declared_signature() -> None:
+    x = np.ones(2)
+    x.flags.writeable = False
+    out = np.zeros(1)
+    for declared in ("void(float64[:], float64[:])", ["void(float64[:], float64[:])", "void(int64[:], float64[:])"]):
+        simt.jit(declared)(copies_first)[1, 1](x, out)
+        assert out[0] == 1
+
+
+def copies_first(x, out):
+    out[0] = x[0]
+
+
+TAKES = [
+    (5, "got 5"),
+    (len, "got the built-in function len"),
+    (WithDevice, "got the class WithDevice"),
+    (functools.partial(doubles, n=2), "got a functools.partial of doubles: write a def"),
+    ("void(float32[:)", "got 'void(float32[:)'"),
+    ("float64", "got 'float64'"),
+]
+
+
+@pytest.mark.parametrize(("given", "got"), TAKES, ids=[row[1] for row in TAKES])
+def test_what_jit_takes(given: Any, got: str) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(got)) as caught:
+        simt.jit(given)
+    assert "simt.jit takes a function defined by def or lambda" in str(caught.value)
+    if callable(given):
+        with pytest.raises(ArgumentError, match=re.escape(got)):
+            simt.jit(device=True)(given)
+
+
+def test_unknown_options_of_jit() -> None:
+    with pytest.raises(ArgumentError, match=r"simt.jit has no option fasmath=; it has .*Did you mean fastmath="):
+        simt.jit(fasmath=True)
+    with pytest.raises(ArgumentError, match=r"simt.jit has no option blah=; it has "):
+        simt.jit(doubles, blah=3)
+    simt.jit(doubles, opt=True, lineinfo=True, max_registers=32, inline="never", link=[])
+
+
+def test_a_device_function_called_on_the_host() -> None:
+    device = simt.jit(device=True)(doubles)
+    with pytest.raises(
+        LaunchError, match=r"doubles is a device function.*call its Python function, doubles\.py_func\(\.\.\.\)"
+    ):
+        device(3.0)
 
 
 # ---- names outside the kernel
