@@ -6,6 +6,7 @@ functions, barriers and collectives are statements of their own. Unsupported con
 
 import ast
 import enum
+import random
 from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, cast
@@ -13,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numba.core import types
 
-from synknumba._errors import KernelError
+from synknumba._errors import GENERATED, KernelError
 from synknumba.simt._frontend import arrays
 from synknumba.simt._frontend.constant_parameters import MAX_VARIANTS, FixedParameters, Rest, arguments, called_function, fix
 from synknumba.simt._frontend.cuda_overloads import OverloadedFunction, overloaded_for_cuda
@@ -33,7 +34,7 @@ from synknumba.simt._frontend.scope import (
     misspelt,
 )
 from synknumba.simt._frontend.signatures import as_declared, declared_signatures
-from synknumba.simt._frontend.source import CALLED_BUILTINS, Source, has_rest, parameters, read_source
+from synknumba.simt._frontend.source import CALLED_BUILTINS, IN_KERNELS, Source, has_rest, parameters, read_source
 from synknumba.simt._frontend.sync import arguments_of, barrier, exchange
 from synknumba.simt._frontend.syntax import assign, expression, load, one_or_tuple, place, read_names, walk
 from synknumba.simt._frontend.thread_code import NOTHING, DeviceFunction, ThreadCode
@@ -46,12 +47,17 @@ from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 class Devices:
     """The device functions of one kernel, translated once per combination of signatures and fixed parameters.
 
+    Attributes:
+        is_for_gpus: whether the kernel is a user's, which GPUs run too. Those that synknumba makes of functions of rows may
+            call what Numba compiles for cores alone.
+
     Args:
         rewrite: changes the source of the kernel and of each device function before it is lowered.
     """
 
     def __init__(self, rewrite: Callable[[Source], Source] = lambda source: source) -> None:
         self.rewrite = rewrite
+        self.is_for_gpus = True
         self._known: dict[FunctionType, dict[Any, DeviceFunction | None]] = {}
         self._overloaded: dict[Any, OverloadedFunction] = {}
         self.parameters = FixedParameters()
@@ -86,6 +92,9 @@ class Devices:
 
 def translate_names(function: FunctionType, devices: Devices, device: DeviceFunction | None = None) -> ThreadCode:
     """Returns the code of one thread of a kernel, or of a device function if `device`, its entry in `devices`, is given."""
+    if device is None:
+        made = function.__code__.co_filename.startswith(GENERATED) or function.__module__.startswith("synknumba.")
+        devices.is_for_gpus = not made
     source = read_source(function)
     source = devices.rewrite(spelled(fix(source, device.fixed) if device else source))
     code = ThreadCode(source)
@@ -108,6 +117,20 @@ _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
 def _is_plain_class(value: Any) -> bool:
     """Returns whether this is a class whose attributes Numba cannot read; it knows enums and its own types."""
     return isinstance(value, type) and not issubclass(value, enum.Enum | np.generic)
+
+
+def _remedy_on_gpus(value: Any) -> str | None:
+    """Returns what to write instead of a function that Numba compiles for cores alone; None for all others.
+
+    `tests/unit/simt/test_refusals.py` asks numba.cuda. Allocation of arrays and reductions are not among them: numba-cuda
+    compiles some, with NUMBA_CUDA_ENABLE_NRT.
+    """
+    home = str(getattr(value, "__module__", ""))
+    if isinstance(getattr(value, "__self__", None), random.Random | np.random.RandomState) or home == "numpy.random":
+        return "use cuda.random, with states of simt.random_states(n, seed), or synk.random"
+    if value is np.dot or value is np.vdot or home == "numpy.linalg":
+        return "write it as loops"
+    return None
 
 
 LANE = f"{ops.LINEAR} & {ops.WARP_SIZE - 1}"
@@ -260,6 +283,8 @@ class _Translator(Hoister):
         value = self.scope.resolve(node.func)
         if isinstance(value, CudaPath):
             return self._cuda_call(node, value.path)
+        if self.devices.is_for_gpus and (remedy := _remedy_on_gpus(value)) is not None:
+            raise self.source.refusal(node, f"{ast.unparse(node.func)}()", remedy, IN_KERNELS)
         if overloaded_for_cuda(value) is not None:
             self.code.uses_state = True
             node.func = self._bind_at(node, value.__name__, self.devices.overloaded(value))

@@ -5,6 +5,7 @@ import inspect
 import math
 import operator
 import pickle
+import random
 import re
 import subprocess
 import sys
@@ -276,6 +277,26 @@ def f_string_elsewhere(x):
     print(text)
 
 
+def random_of_numpy(x):
+    x[0] = np.random.rand()  # noqa: NPY002
+
+
+def seed_of_numpy(x):
+    np.random.seed(1)  # noqa: NPY002
+
+
+def random_of_python(x):
+    x[0] = random.gauss(0.0, 1.0)
+
+
+def dot_of_numpy(x):
+    x[0] = np.dot(x, x)
+
+
+def norm_of_numpy(x):
+    x[0] = np.linalg.norm(x)
+
+
 # kernel, line of the construct below the def, words of the message
 REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
     (module_as_value, 1, ("numba.cuda",)),
@@ -295,6 +316,11 @@ REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
     (a_list, 1, ("a list", "use a tuple, or cuda.local.array")),
     (glued_f_string, 1, ("an f-string", 'print("x=", x[0])')),
     (formatted_f_string, 1, ("an f-string", 'print("x ", x[0])')),
+    (random_of_numpy, 1, ("np.random.rand()", "simt.random_states(n, seed)")),
+    (seed_of_numpy, 1, ("np.random.seed()", "simt.random_states(n, seed)")),
+    (random_of_python, 1, ("random.gauss()", "simt.random_states(n, seed)")),
+    (dot_of_numpy, 1, ("np.dot()", "loops")),
+    (norm_of_numpy, 1, ("np.linalg.norm()", "loops")),
     (f_string_elsewhere, 1, ("an f-string", "print(text, value)")),
     (unknown_argument, 1, ("scaled(a, b, c)", "['d'] by name", "one argument")),
     (argument_missing, 1, ("scaled(a, b, c)", "1 by position")),
@@ -331,6 +357,7 @@ REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
 # What numba.cuda does not compile either.
 ON_NO_DEVICE = {
     *(returns_value, match_of_sequences, star_args, keyword_only, with_statement, try_statement, comprehension, a_list),
+    *(random_of_numpy, seed_of_numpy, random_of_python, dot_of_numpy, norm_of_numpy),
     *(glued_f_string, formatted_f_string, f_string_elsewhere),
 }
 
@@ -348,6 +375,16 @@ def test_message_names_the_place(function: Any, line: int, words: tuple[str, ...
     assert ("on the CPU" not in message) == (function in ON_NO_DEVICE)
     for word in words:
         assert word in message
+
+
+@pytest.mark.parametrize("function", [random_of_numpy, seed_of_numpy, random_of_python, dot_of_numpy, norm_of_numpy])
+def test_numba_cuda_does_not_compile_it(function: Any) -> None:
+    """Numba's target for GPUs refuses the types, or asks for a GPU to compile a part: it never comes to an end."""
+    from numba.cuda.compiler import compile_cuda
+
+    more = {"inline": "never"} if "forceinline" in inspect.signature(compile_cuda).parameters else {}
+    with pytest.raises((errors.TypingError, cuda.CudaSupportError)):
+        compile_cuda(function, types.void, (types.float64[::1],), cc=(7, 5), **more)
 
 
 @pytest.mark.parametrize(
