@@ -575,10 +575,10 @@ class Kernel:
         fixed = {name.removesuffix("__arg"): name for name, kind in argtypes.items() if _is_readonly(kind)}
         source = self._program.code.source
         for node in walk(self._program.body):
-            for shown, name in sorted(fixed.items()):
+            for parameter, name in sorted(fixed.items()):
                 if name in _written_arrays(node):
                     where = f"{source.name} ({source.filename}:{node.lineno})"  # type: ignore[attr-defined]
-                    return ArgumentError(f"{where}: {shown} is read-only; {_WRITABLE.format(name=repr(shown))}")
+                    return ArgumentError(f"{where}: {parameter} is read-only; {_WRITABLE.format(name=repr(parameter))}")
         where = f"{source.name} ({source.filename}:{source.tree.lineno})"
         if not fixed:
             return ArgumentError(f"{where} writes to a global array or a constant, which are read-only; pass the array to it")
