@@ -50,6 +50,9 @@ _NAMED: Final = re.compile(r"name '(\w+)'|attribute '(\w+)'|Variable '(\w+)'|[Uu
 _ARRAY: Final = re.compile(r"array\((?P<dtype>.+), (?P<ndim>\d+)d, \w\)")
 _NUMBER: Final = re.compile(r"(?:u?int|float|complex)\d+|bool")
 _NEEDS_NUMBER: Final = re.compile(r"\b(cuda\.[\w.]+) needs a number, not (.*)$", re.M)  # of `check_number`
+_OF_SIMT: Final = re.compile(  # raised by an intrinsic of simt
+    rf"Error: ((?:[^\n]+\n)+?)\s*raised from \S*{re.escape(f'{os.sep}synknumba{os.sep}simt{os.sep}')}"
+)
 _LITERAL: Final = re.compile(r"Literal\[\w+\]\(([^()]*)\)")
 _MANGLED: Final = re.compile(r"(\w)__(?:arg|t)\d*\b(?:\.\d+)?|'(\w+)\.\d+'")
 
@@ -378,6 +381,9 @@ def _reason(text: str) -> tuple[str, str, Any]:
         got = f"an array of {_dimensions(int(array['ndim']))}" if array else f"a {kind}"
         reason = f"{name} needs a number, and gets {got}"
         return reason, "Pass one of its elements.", lambda node: _is_call(node, name.rpartition(".")[2])
+    if own := _OF_SIMT.search(text):
+        stated = [line.strip() for line in own[1].splitlines()]
+        return "\n    ".join(stated), "Pass arguments of other types.", lambda node: isinstance(node, ast.Call)
     if found and signature and lines[0].startswith("No implementation"):
         name, types = found[1], _LITERAL.sub(r"\1", signature[1])
         if name in _OPERATORS or name.removeprefix("i") in _OPERATORS:
