@@ -565,7 +565,7 @@ class Kernel:
         refusal = cuda_only(error, self._program.code.source, self._program.namespace)
         if refusal is not None:
             raise refusal from error
-        if self.py_func.__module__.startswith("synknumba."):
+        if str(self.py_func.__module__).startswith("synknumba."):
             return  # a kernel around a user's function, whose caller explains
         if (short := explain(error, self.py_func, anywhere=True)) is not None:
             raise short from None

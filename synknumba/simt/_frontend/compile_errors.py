@@ -203,7 +203,11 @@ def _of_a_rank(sources: Sequence[Source]) -> KernelError | None:
         for node, value in _read(source):
             if isinstance(value, RankConstant):
                 name = value.name
-            elif isinstance(value, FunctionType) and value.__module__.startswith("synknumba.") and value.__name__ in _OF_A_RANK:
+            elif (
+                isinstance(value, FunctionType)
+                and str(value.__module__).startswith("synknumba.")
+                and value.__name__ in _OF_A_RANK
+            ):
                 name = value.__name__.upper()
             else:
                 continue
@@ -343,7 +347,7 @@ def _plain_function(sources: Sequence[Source], wanted: str | None) -> KernelErro
                     value = getattr(source.scope.get(module), name, None)
                 case _:
                     continue
-            is_plain = isinstance(value, FunctionType) and not value.__module__.startswith(("numba.", "synknumba."))
+            is_plain = isinstance(value, FunctionType) and not str(value.__module__).startswith(("numba.", "synknumba."))
             if is_plain and name not in {*bound, *source.params} and wanted in {None, name}:
                 code = value.__code__  # type: ignore[union-attr]  # a plain function
                 reason = f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) is a plain Python function"

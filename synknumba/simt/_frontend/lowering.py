@@ -93,7 +93,7 @@ class Devices:
 def translate_names(function: FunctionType, devices: Devices, device: DeviceFunction | None = None) -> ThreadCode:
     """Returns the code of one thread of a kernel, or of a device function if `device`, its entry in `devices`, is given."""
     if device is None:
-        made = function.__code__.co_filename.startswith(GENERATED) or function.__module__.startswith("synknumba.")
+        made = function.__code__.co_filename.startswith(GENERATED) or str(function.__module__).startswith("synknumba.")
         devices.is_for_gpus = not made
     source = read_source(function)
     source = devices.rewrite(spelled(fix(source, device.fixed) if device else source))
