@@ -186,7 +186,7 @@ class _Launch:
             return
         else:
             if after.are_equal() and other.errors == watch.errors:
-                watch.warn_of_undefined()
+                watch.excuse_undefined()
         finally:
             after.restore()
 
@@ -300,9 +300,9 @@ def check(
       Threads of different blocks race unless a grid barrier lies between; this is not checked if the kernel calls
       `threadfence`.
     - Reads of shared and local array elements before any write to them.
-    - Reads of variables that the thread has not assigned, which are 0 then, and shuffles from lanes that do not take part,
-      which give the lane's own value. If another value leaves the results and the other findings as they are, this is a
-      warning, a `KernelCheckWarning` if there are no errors.
+    - Reads of variables that the thread has not assigned. It goes on with 0. If another value leaves the results and the other
+      findings as they are, this is a warning, a `KernelCheckWarning` if there are no errors.
+    - Shuffles from lanes that do not take part, if the value matters in the same sense. The lane goes on with its own value.
     - Exceptions of Python in a thread, such as the ValueError of `int(nan)`. The other threads continue.
 
     The check covers one execution, with these arguments. It begins in Python, with 100,000 to 200,000 accesses to elements per

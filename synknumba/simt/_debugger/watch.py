@@ -22,7 +22,7 @@ _UNWRITTEN: Final = "write to every element before any thread reads it, with a b
 
 
 _ABSENT: Final = "let all lanes that others shuffle from call it, with 0 for those without data, and name them in the mask"
-# Kinds of findings of undefined values, which are warnings if the values do not matter.
+# Kinds of findings of undefined values, which are no errors if the values do not matter.
 UNDEFINED: Final = frozenset({"unassigned", "absent"})
 
 
@@ -135,15 +135,17 @@ class CheckWatch(Watch):
         """Whether an undefined value was read."""
         return bool(self._undefined)
 
-    def warn_of_undefined(self) -> None:
-        """Makes the findings of undefined values warnings."""
+    def excuse_undefined(self) -> None:
+        """Makes findings of variables without a value warnings, and drops those of shuffles, as their values do not matter."""
         for key in self._undefined:
-            self._found[key] = replace(self._found[key], is_warning=True)
+            finding = self._found.pop(key)
+            if key[1] == "unassigned":
+                self._found[key] = replace(finding, is_warning=True)
 
     def join(self, other: "CheckWatch") -> None:
         """Adds the findings of another launch that are not among these."""
         for key, finding in other._found.items():  # noqa: SLF001  # of this class
-            if key not in self._found and len(self._found) < MOST_FINDINGS:
+            if key not in self._found and key not in self._undefined and len(self._found) < MOST_FINDINGS:
                 self._found[key] = finding
 
     # ---- accesses
