@@ -600,13 +600,12 @@ def _problem(kind: types.Type) -> str | None:
         return "an array of Python objects" if isinstance(kind.dtype, types.PyObject) else None
     if isinstance(kind, types.List | types.ListType):
         return "a list"
-    if isinstance(kind, types.Buffer | types.UnicodeType | types.Set | types.DictType):
+    if isinstance(kind, types.Buffer | types.Set | types.DictType):
         return _OF_PYTHON.get(type(kind), kind.name)
     return None
 
 
 _OF_PYTHON: Final = {
-    types.UnicodeType: "a string",
     types.Bytes: "a bytes object",
     types.ByteArray: "a bytearray",
     types.MemoryView: "a memoryview",
