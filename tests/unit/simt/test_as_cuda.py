@@ -21,6 +21,7 @@ from numba.cuda.random import (
 )
 
 from synknumba import ArgumentError, DeviceError, KernelError, LaunchError, simt
+from synknumba.simt._standins import replace
 from synknumba.simt._standins.replace import of_environment
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -370,23 +371,26 @@ class TestBlocks:
             in_thread(lambda: checking.__exit__(None, None, None))
             kernel[1, 64](np.arange(64.0))
 
-    def test_many_threads(self):
-        real, failures, all_inside = cuda.jit, [], threading.Barrier(4)
+    def test_two_that_begin_at_once(self, monkeypatch):
+        """One of them replaces the members while the other waits: otherwise the second would put back stand-ins."""
+        real, modules, meeting, inside = cuda.jit, replace._modules, threading.Barrier(2), threading.Barrier(2)
+
+        def slow():
+            with suppress(threading.BrokenBarrierError):
+                meeting.wait(0.2)
+            return modules()
 
         def enter_and_leave():
-            for turn in range(20):
-                with suppress(ZeroDivisionError), simt.as_cuda():
-                    all_inside.wait(30)
-                    if cuda.jit is real:
-                        failures.append("the module's own in a block")
-                    _ = 1 / (turn % 2)
+            with suppress(ZeroDivisionError), simt.as_cuda():
+                inside.wait(30)
+                assert cuda.jit is not real
+                _ = 1 / 0
 
-        threads = [threading.Thread(target=enter_and_leave) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not failures
+        monkeypatch.setattr(replace, "_modules", slow)
+        other = threading.Thread(target=enter_and_leave)
+        other.start()
+        enter_and_leave()
+        other.join()
         assert cuda.jit is real
 
     def test_the_setting_is_a_flag(self):
