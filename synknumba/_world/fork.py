@@ -24,7 +24,7 @@ from synknumba._world.engine import Engine, current_world, open_world, starting,
 from synknumba._world.limits import as_timeout, check_room, check_system_calls
 from synknumba._world.machines import MachineDevices, OtherMachines, firsts_of, shared_out
 from synknumba._world.world import World, world_of
-from synknumba.simt.internals import jit_problem
+from synknumba.simt.internals import jit_problem, stands_in
 
 MOST_UNEQUAL = 1000  # weights
 _told_of_launcher: list[bool] = []  # not empty once the warning was given
@@ -302,6 +302,9 @@ def _resolve(
     if report.count == 0 and device == "auto" and devices is None:
         if report.problem:
             warnings.warn(f"running on CPU cores: {report.problem}", RuntimeWarning, stacklevel=depth_of_script())
+        return int(world_size or usable_cores()), "cpu", ()
+    if report.count == 0 and devices is None and stands_in():  # the script has asked numba.cuda whether there is a GPU
+        log.info("the ranks are on CPU cores, which stand in for GPUs")
         return int(world_size or usable_cores()), "cpu", ()
     if report.count == 0:
         raise DeviceError(report.problem or 'no NVIDIA GPU is visible here; use device="cpu" to run on the CPU cores')

@@ -34,3 +34,4 @@ from synknumba.simt._machine.store import directory as directory
 from synknumba.simt._machine.store import is_ours as is_ours
 from synknumba.simt._machine.vector_math import describe as describe
 from synknumba.simt._standins.replace import as_cuda_reported as as_cuda_reported
+from synknumba.simt._standins.replace import stands_in as stands_in

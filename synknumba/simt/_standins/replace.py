@@ -147,6 +147,11 @@ class _Blocks:
         self._reported = 0
 
     @property
+    def is_open(self) -> bool:
+        """Whether the stand-ins are in place."""
+        return self._open > 0
+
+    @property
     def are_checked(self) -> bool:
         """Whether launches run under `simt.check`, and raise what it finds."""
         return self._checking > 0 and not self._reported
@@ -181,6 +186,11 @@ class _Blocks:
 
 
 _blocks = _Blocks()
+
+
+def stands_in() -> bool:
+    """Returns whether `numba.cuda` is replaced, so that a program takes cores for a GPU."""
+    return _blocks.is_open
 
 
 @contextlib.contextmanager

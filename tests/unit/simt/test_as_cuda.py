@@ -20,6 +20,7 @@ from numba.cuda.random import (
     xoroshiro128p_uniform_float32,
 )
 
+import synknumba as synk
 from synknumba import ArgumentError, DeviceError, KernelError, LaunchError, simt
 from synknumba.simt._standins import replace
 from synknumba.simt._standins.replace import of_environment
@@ -392,6 +393,10 @@ class TestBlocks:
         enter_and_leave()
         other.join()
         assert cuda.jit is real
+
+    def test_a_world_of_gpus_has_cores(self):
+        with simt.as_cuda(), synk.fork(2, device="cuda" if cuda.is_available() else "cpu") as world:
+            assert world.device == "cpu"
 
     def test_the_setting_is_a_flag(self):
         with pytest.raises(ArgumentError, match="check=True"), simt.as_cuda("check"):
