@@ -106,6 +106,8 @@ def explain(error: BaseException, function: Any, *, compiled: bool = True, anywh
     """
     if full_traceback() or not isinstance(function, FunctionType) or not (_is_numbas(error) or _is_of_numba(error)):
         return None
+    if isinstance(error, KernelTypingError):  # of a kernel's own compilation; calls of worlds raise no error of Numba
+        return KernelError(str(error))
     if isinstance(error, SynkError | MemoryError | OSError) or not isinstance(error, Exception):
         return None
     short = _explained(error, function, compiled, anywhere)
