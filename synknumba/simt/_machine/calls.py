@@ -1,7 +1,7 @@
 """Calls of functions that never raise, without checks of what they return.
 
 A function that Numba compiles returns a code, and its caller looks whether that tells of an exception: 20 instructions of LLVM
-in five blocks, for each product of complex numbers too. LLVM finds out that they are in vain when it inlines the function, at
+and four blocks, for each product of complex numbers too. LLVM finds out that they are in vain when it inlines the function, at
 the end; until then each of its passes takes them along. The code of a function compiled before tells at once: if it returns
 nothing but 0, calls of it need no check.
 """
