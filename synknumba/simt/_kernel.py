@@ -39,6 +39,7 @@ from synknumba.simt._frontend.signatures import (
     best_signature,
     fit,
     parse_signatures,
+    read_as,
 )
 from synknumba.simt._frontend.source import has_rest, parameters
 from synknumba.simt._frontend.source_text import keep_text
@@ -472,7 +473,7 @@ class Kernel:
             raise ArgumentError(f"{self.py_func.__qualname__}() takes {len(params)} arguments, got {len(args)}")
         kinds = tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True))
         if len(self.declared) == 1 and len(self.declared[0]) == len(kinds):  # of several, `coerce` has found the best
-            best_signature(self.py_func, self.declared, kinds)
+            best_signature(self.py_func, self.declared, read_as(self.declared[0], kinds))
         return kinds
 
     def _compiled(self, kinds: Signature, block: Dim3 | None = None) -> _Entry:
@@ -771,7 +772,7 @@ _OPTIONS: Final = (
 def _check_options(options: Mapping[str, Any]) -> None:
     """Raises ArgumentError for an option that no `cuda.jit` has; numba-cuda-mlir has many of its own."""
     for name in options:
-        if name not in _OPTIONS and not mlir.is_loaded():
+        if name not in _OPTIONS and not name.startswith("_") and not mlir.is_loaded():  # numba-cuda has private ones
             raise ArgumentError(f"simt.jit has no option {name}=; it has {', '.join(_OPTIONS)}{nearest(name, _OPTIONS, '=')}")
 
 

@@ -126,7 +126,7 @@ class Recorder(unittest.TestResult):
 
 
 def _verdict(error: BaseException | None) -> tuple[str, str]:
-    """Refused if a `KernelError` is anywhere in the chain, failed otherwise; and the first line of the message."""
+    """Refused if a `KernelError` is anywhere in the chain, not applicable for what only a GPU has; with the first line of it."""
     from synknumba import KernelError
 
     if isinstance(error, unittest.SkipTest) or type(error).__name__ == "Skipped":  # the latter is pytest's
@@ -135,6 +135,8 @@ def _verdict(error: BaseException | None) -> tuple[str, str]:
     cause = error
     while cause is not None and cause not in seen:
         seen.append(cause)
+        if type(cause).__name__ == "DeviceMemberError":
+            return "not applicable", str(cause).partition(",")[0]
         if isinstance(cause, KernelError):
             return "refused", re.sub(r"/\S*/site-packages/", "", str(cause).splitlines()[0])
         cause = cause.__cause__ or cause.__context__

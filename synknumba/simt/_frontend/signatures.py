@@ -164,6 +164,23 @@ def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signat
     return signatures[next(place for place, case in enumerate(cases) if case is best)]
 
 
+def read_as(signature: Signature, kinds: Signature) -> Signature:
+    """Returns the types of arguments with arrays of integers as declared, where these have as many bits.
+
+    For a kernel with one signature numba.cuda does not look at the arguments: it reads their memory as declared, which for
+    signed and unsigned integers is what programs mean.
+    """
+    return tuple(_read_as(declared, kind) for declared, kind in zip(signature, kinds, strict=True))
+
+
+def _read_as(declared: types.Type, kind: types.Type) -> types.Type:
+    if not isinstance(declared, types.Array) or not isinstance(kind, types.Array):
+        return kind
+    both = declared.dtype, kind.dtype
+    alike = all(isinstance(one, types.Integer) for one in both) and both[0].bitwidth == both[1].bitwidth
+    return kind.copy(dtype=declared.dtype) if alike else kind
+
+
 def _writable(kind: types.Type) -> types.Type:
     if isinstance(kind, types.Array):
         return kind.copy(dtype=_writable(kind.dtype), readonly=False)

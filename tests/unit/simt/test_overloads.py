@@ -20,6 +20,14 @@ class TestDeclaredSignatures:
         kernel[1, 1](out, 0.1)
         assert out[0] == 0.1
 
+    def test_of_one_integers_of_the_same_width_fit(self) -> None:
+        kernel = simt.jit("void(int64[:], int64)")(store)
+        out = np.zeros(1, np.uint64)
+        kernel[1, 1](out, 3)
+        assert out[0] == 3
+        with pytest.raises(TypeError, match="No matching definition"):
+            kernel[1, 1](np.zeros(1, np.uint32), 3)
+
     def test_of_several_none_fits(self) -> None:
         kernel = simt.jit([(int64[:], int64), (float64[:], float64)])(store)
         with pytest.raises(TypeError, match="store .*No matching definition for argument"):
