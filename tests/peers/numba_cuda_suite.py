@@ -126,7 +126,7 @@ class Recorder(unittest.TestResult):
 
 
 def _verdict(error: BaseException | None) -> tuple[str, str]:
-    """Refused if a `KernelError` is anywhere in the chain, not applicable for what only a GPU has; with the first line of it."""
+    """Not applicable for what only a GPU has, refused for a `KernelError` in the chain, else failed; with the first line."""
     from synknumba import KernelError
 
     if isinstance(error, unittest.SkipTest) or type(error).__name__ == "Skipped":  # the latter is pytest's
