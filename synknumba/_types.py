@@ -22,6 +22,7 @@ Batch: TypeAlias = int | slice | Sequence[int] | NDArray[Any] | None
 Array: TypeAlias = NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
 Block: TypeAlias = int | tuple[int, ...]
+MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # blocks along each axis, CUDA's limits
 # As a function: of the rows of a launch, of the shapes of its arrays in a parameter named `shapes`, or of both.
 GridRule: TypeAlias = Callable[[int], Block] | Callable[[dict[str, Shape]], Block] | Callable[[int, dict[str, Shape]], Block]
 Grid: TypeAlias = Block | Literal["elements"] | GridRule | None

@@ -14,14 +14,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, final
 
 from synknumba._errors import LaunchError
-from synknumba._types import Block, Grid, Shape
+from synknumba._types import MAX_GRID, Block, Grid, Shape
 
 Dim3: TypeAlias = tuple[int, int, int]
 
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
 MAX_SMEM_BYTES = 227 << 10  # of one block, on GPUs of compute capability 9.0 (CUDA C++ Programming Guide, table of limits)
 MAX_THREADS = 1024  # threads per block, over all dimensions
-MAX_GRID: Dim3 = (2**31 - 1, 65535, 65535)
 # Blocks by number of axes. A warp is 32 elements of the last axis, which a GPU reads together; further axes share rows in its
 # cache. On a core, five- and seven-point stencils take the same time, within 5 %, in all blocks of 128 to 1024 threads.
 BLOCKS: Mapping[int, tuple[int, ...]] = MappingProxyType({1: (256,), 2: (32, 8), 3: (32, 4, 2)})

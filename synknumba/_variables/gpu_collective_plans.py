@@ -177,9 +177,7 @@ class GpuTraffic(Traffic):
 
     def _staged(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
         if self._is_between_machines(work, pairs) and _are_mirrored(pairs):
-            programs = self._in_mirrors(work, pairs)
-            runs = [self.install(program, describe(work, pairs))[0] for program in programs]
-            return _one_after_the_other(runs), tuple(program.number for program in programs)
+            return self._one_after_the_other(self._in_mirrors(work, pairs), describe(work, pairs))
         packing = StagingLayout()
         gives = [self._places(packing, pair.source.layout.leaf(pair.leaf)) for pair in pairs]
         gets = [
@@ -203,8 +201,7 @@ class GpuTraffic(Traffic):
                 Transferred(pair.target.number, pair.leaf, hosts) for pair, hosts in zip(pairs, gives, strict=True)
             )
             programs = self._between_machines(work, given_arrays, got_arrays, gives)
-            runs = [self.install(program, describe(work, pairs))[0] for program in programs]
-            return _one_after_the_other(runs), tuple(program.number for program in programs)
+            return self._one_after_the_other(programs, describe(work, pairs))
         down, first = self._install_transfer(given_arrays, up=False)
         middle, second = self.over_host(work, arrays, [self._staging], describe(work, pairs))
         up, third = self._install_transfer(got_arrays, up=True)
@@ -215,6 +212,16 @@ class GpuTraffic(Traffic):
             up()
 
         return run, (*first, *second, *third)
+
+    def _one_after_the_other(self, programs: Sequence[Transfer], info: CallInfo) -> tuple[Run, tuple[int, ...]]:
+        """Plans some programs; returns what `plan` does."""
+        runs = [self.install(program, info)[0] for program in programs]
+
+        def run() -> None:
+            for one in runs:
+                one()
+
+        return run, tuple(program.number for program in programs)
 
     def _is_between_machines(self, work: Work, pairs: Sequence[Pair]) -> bool:
         """Whether machines combine arrays, each those of its ranks and then with each other, instead of the coordinator.
@@ -321,14 +328,6 @@ def _on_root(leaf: LeafLayout, root: int) -> LeafLayout:
 
 def _on(rank: int, host: HostArray, world_size: int) -> tuple[HostArray | None, ...]:
     return tuple(host if one == rank else None for one in range(world_size))
-
-
-def _one_after_the_other(runs: Sequence[Run]) -> Run:
-    def run() -> None:
-        for one in runs:
-            one()
-
-    return run
 
 
 def _are_mirrored(pairs: Sequence[Pair]) -> bool:

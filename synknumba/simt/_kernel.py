@@ -14,7 +14,7 @@ from numba.core import errors, types
 from numba.core.compiler import CompileResult
 
 from synknumba._errors import ArgumentError, KernelError, LaunchError
-from synknumba._types import as_flag, nearest, shown
+from synknumba._types import MAX_GRID, as_flag, nearest, shown
 from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.cuda_extensions import EXTENSIONS
 from synknumba.simt._emit.device_functions import Options
@@ -30,11 +30,11 @@ from synknumba.simt._frontend.mlir import counterpart
 from synknumba.simt._frontend.pickling import reduce_object
 from synknumba.simt._frontend.scope import is_device_function, is_njit_function, splits_block
 from synknumba.simt._frontend.signatures import (
-    MAX_GRID,
     Declared,
     OfAGpu,
     Overload,
     Overloads,
+    ShowsNoCode,
     Signature,
     best_signature,
     fit,
@@ -150,7 +150,7 @@ class Launcher:
         self._kernel.entry(args, self._block)(*self._sizes, *args)
 
 
-class Kernel:
+class Kernel(ShowsNoCode):
     """A Numba CUDA kernel that runs natively on one CPU core.
 
     The function is translated when first needed, so decorating it does not fail; `check()` forces translation.
@@ -364,8 +364,12 @@ class Kernel:
 
     def _declared_for(self, args: tuple[Any, ...]) -> Signature:
         kinds = tuple(typeof(arg) for arg in args)
+        return self._best_of(kinds, kinds)
+
+    def _best_of(self, kinds: Signature, read: Signature) -> Signature:
+        """Returns the declared signature that fits arguments of these types best, which are read as those of `read`."""
         if kinds not in self._best:
-            self._best[kinds] = best_signature(self.py_func, self.declared, kinds)
+            self._best[kinds] = best_signature(self.py_func, self.declared, read)
         return self._best[kinds]
 
     # ---- the members of numba.cuda's kernels that programs use
@@ -405,10 +409,6 @@ class Kernel:
     get_const_mem_size = OfAGpu("measures the constant memory of a GPU")
     get_local_mem_per_thread = OfAGpu("measures the local memory of a GPU")
     ptx = OfAGpu("is PTX")
-    inspect_asm = OfAGpu("shows PTX")
-    inspect_llvm = OfAGpu("shows NVVM's code")
-    inspect_sass = OfAGpu("shows machine code of a GPU")
-    inspect_sass_cfg = OfAGpu("shows machine code of a GPU")
 
     def inspect_types(self, file: TextIO | None = None) -> None:
         """Prints the launch function generated for each signature, to standard output or to `file`."""
@@ -473,7 +473,7 @@ class Kernel:
             raise ArgumentError(f"{self.py_func.__qualname__}() takes {len(params)} arguments, got {len(args)}")
         kinds = tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True))
         if len(self.declared) == 1 and len(self.declared[0]) == len(kinds):  # of several, `coerce` has found the best
-            best_signature(self.py_func, self.declared, read_as(self.declared[0], kinds))
+            self._best_of(kinds, read_as(self.declared[0], kinds))
         return kinds
 
     def _compiled(self, kinds: Signature, block: Dim3 | None = None) -> _Entry:

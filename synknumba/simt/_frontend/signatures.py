@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 from numba.core import errors, sigutils, types
@@ -11,13 +11,11 @@ from numba.core.typing import signature
 from numba.np.numpy_support import as_dtype
 
 from synknumba._errors import ArgumentError, DeviceMemberError
+from synknumba._types import MAX_GRID
 from synknumba.simt._frontend.mlir import counterpart
 from synknumba.simt._library.slots import is_number
 
 Signature = tuple[types.Type, ...]
-
-# Blocks of a grid along each axis, CUDA's limits. One core runs the blocks in turn, so a cooperative grid has no smaller ones.
-MAX_GRID: Final = (2**31 - 1, 65535, 65535)
 
 
 @final
@@ -42,8 +40,19 @@ class OfAGpu:
         )
 
 
+class ShowsNoCode:
+    """A kernel, or one of its overloads, whose code for a GPU there is nothing to show of."""
+
+    __slots__ = ()
+
+    inspect_asm = OfAGpu("shows PTX")
+    inspect_llvm = OfAGpu("shows NVVM's code")
+    inspect_sass = OfAGpu("shows machine code of a GPU")
+    inspect_sass_cfg = OfAGpu("shows machine code of a GPU")
+
+
 @dataclass(frozen=True, slots=True)
-class Overload:
+class Overload(ShowsNoCode):
     """A kernel compiled for one list of argument types."""
 
     signature: Signature
@@ -54,10 +63,6 @@ class Overload:
     regs_per_thread = OfAGpu("counts the registers of a GPU")
     const_mem_size = OfAGpu("measures the constant memory of a GPU")
     local_mem_per_thread = OfAGpu("measures the local memory of a GPU")
-    inspect_asm = OfAGpu("shows PTX")
-    inspect_llvm = OfAGpu("shows NVVM's code")
-    inspect_sass = OfAGpu("shows machine code of a GPU")
-    inspect_sass_cfg = OfAGpu("shows machine code of a GPU")
 
     def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
         """Returns the largest number of blocks of a cooperative grid: that of any grid, since one core runs them in turn."""

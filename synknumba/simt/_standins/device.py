@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, final
 
 from synknumba._errors import DeviceError, DeviceMemberError
+from synknumba._types import MAX_GRID
 from synknumba.simt._emit.storage import MAX_BLOCK
-from synknumba.simt._frontend.signatures import MAX_GRID
 
 # Of the device that programs are told, for their choices of code and sizes: the newest that numba-cuda's tests ask for.
 COMPUTE_CAPABILITY = (9, 0)
