@@ -34,6 +34,7 @@ from synknumba._comm.base import Communicator, Exchange, Step, stay_on_this_mach
 from synknumba._comm.gpu_mail import GpuMail, open_mail
 from synknumba._comm.letters import MOST_LETTERS, fit, letters_of
 from synknumba._host import nccl_bindings
+from synknumba._host.interrupts import leave_interrupted_cores
 from synknumba._host.nccl_bindings import DTYPES, OPS, Function, NcclBindings, as_nccl_error
 from synknumba._types import Array, CollectiveOp
 
@@ -126,6 +127,7 @@ def _connect(bindings: NcclBindings, world_size: int, rank: int, unique_id: byte
     """
     stay_on_this_machine()
     communicator = bindings.connect(world_size, unique_id, rank)
+    leave_interrupted_cores()
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(communicator))
     return communicator
 
