@@ -20,13 +20,14 @@ from typing import Any, Final
 
 import numpy as np
 from numba import typeof
-from numba.core.errors import NumbaError, TypingError
+from numba.core.errors import LoweringError, NumbaError, TypingError, UnsupportedError
 
 from synknumba._errors import FULL_TRACEBACK, KernelError, SynkError, full_traceback
 from synknumba._types import RankConstant
 from synknumba.simt._frontend.scope import called_functions
 from synknumba.simt._frontend.source import Source, marked_line, read_definition
 from synknumba.simt._frontend.syntax import assigned_names
+from synknumba.simt._library.operations import STATE
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of messages for terminals, which Numba writes where colorama is installed
 _PLACES: Final = re.compile(
@@ -37,7 +38,7 @@ _PLAIN_FUNCTION: Final = re.compile(
     r"(?:Untyped global name '(?P<name>\w+)':\s*)?Cannot determine Numba type of <class 'function'>"
 )
 _NO_IMPLEMENTATION: Final = re.compile(
-    r"^No implementation of function Function\(<(?:built-in function|function|ufunc) '?(\w+)", re.M
+    r"^No implementation of function Function\(<(?:built-in function|function|ufunc) '?(?:[\w.<>]+\.)?(\w+)", re.M
 )
 _UNTYPED: Final = re.compile(r"Cannot (?:determine Numba type of|type \w+ element type) <class '")
 _UNDEFINED: Final = re.compile(r"name '(\w+)' is not defined")
@@ -50,9 +51,10 @@ _NAMED: Final = re.compile(r"name '(\w+)'|attribute '(\w+)'|Variable '(\w+)'|[Uu
 _ARRAY: Final = re.compile(r"array\((?P<dtype>.+), (?P<ndim>\d+)d, \w\)")
 _NUMBER: Final = re.compile(r"(?:u?int|float|complex)\d+|bool")
 _NEEDS_NUMBER: Final = re.compile(r"\b(cuda\.[\w.]+) needs a number, not (.*)$", re.M)  # of `check_number`
-_OF_SIMT: Final = re.compile(  # raised by an intrinsic of simt
-    rf"Error: ((?:[^\n]+\n)+?)\s*raised from \S*{re.escape(f'{os.sep}synknumba{os.sep}simt{os.sep}')}"
-)
+_RAISED: Final = re.compile(r"Error: ((?:[^\n]+\n)+?)\s*raised from (\S+)")  # by a candidate: an intrinsic, an overload
+_OF_SIMT: Final = f"{os.sep}synknumba{os.sep}simt{os.sep}"
+_NESTED: Final = ("Failed in ", "No implementation of ")  # a candidate that called what Numba did not compile
+_STAND_IN: Final = re.compile(r"^\s*Overload in function '_stand_in\.", re.M)  # of an overload for GPUs
 _LITERAL: Final = re.compile(r"Literal\[\w+\]\(([^()]*)\)")
 _MANGLED: Final = re.compile(r"(\w)__(?:arg|t)\d*\b(?:\.\d+)?|'(\w+)\.\d+'")
 
@@ -79,12 +81,32 @@ _OPERATORS: Final = {
 }
 
 
-class KernelTypingError(KernelError, TypingError):
-    """A kernel whose types do not fit: also Numba's error, which programs and tests for GPUs catch."""
+class KernelNumbaError(KernelError, NumbaError):
+    """A kernel that Numba does not compile: also Numba's error, which programs and tests for GPUs catch."""
 
     def __init__(self, message: str) -> None:
-        TypingError.__init__(self, message)
+        NumbaError.__init__(self, message)
         self.args = (message,)  # without colours, and what unpickling passes
+
+
+class KernelTypingError(KernelNumbaError, TypingError):
+    """A kernel whose types do not fit."""
+
+
+class KernelLoweringError(KernelNumbaError, LoweringError):
+    """A kernel whose types fit, and of which Numba makes no code."""
+
+
+class KernelUnsupportedError(KernelNumbaError, UnsupportedError):
+    """A kernel with a form of Python that Numba does not know."""
+
+
+_KINDS: Final[dict[type[NumbaError], type[KernelNumbaError]]] = {
+    TypingError: KernelTypingError,
+    LoweringError: KernelLoweringError,
+    UnsupportedError: KernelUnsupportedError,
+    NumbaError: KernelNumbaError,
+}
 
 
 def cause(error: BaseException) -> BaseException | None:
@@ -106,12 +128,14 @@ def explain(error: BaseException, function: Any, *, compiled: bool = True, anywh
     """
     if full_traceback() or not isinstance(function, FunctionType) or not (_is_numbas(error) or _is_of_numba(error)):
         return None
-    if isinstance(error, KernelTypingError):  # of a kernel's own compilation; calls of worlds raise no error of Numba
+    if isinstance(error, KernelNumbaError):  # of a kernel's own compilation; calls of worlds raise no error of Numba
         return KernelError(str(error))
     if isinstance(error, SynkError | MemoryError | OSError) or not isinstance(error, Exception):
         return None
     short = _explained(error, function, compiled, anywhere)
-    return KernelTypingError(str(short)) if short is not None and isinstance(error, TypingError) else short
+    if short is None:
+        return None
+    return next((made(str(short)) for kind, made in _KINDS.items() if isinstance(error, kind)), short)
 
 
 def _explained(error: Exception, function: FunctionType, compiled: bool, anywhere: bool) -> KernelError | None:
@@ -387,9 +411,9 @@ def _reason(text: str) -> tuple[str, str, Any]:
         got = f"an array of {_dimensions(int(array['ndim']))}" if array else f"a {kind}"
         reason = f"{name} needs a number, and gets {got}"
         return reason, "Pass one of its elements.", lambda node: _is_call(node, name.rpartition(".")[2])
-    if own := _OF_SIMT.search(text):
-        stated = [line.strip() for line in own[1].splitlines()]
-        return "\n    ".join(stated), "Pass arguments of other types.", lambda node: isinstance(node, ast.Call)
+    raised = {"\n    ".join(map(str.strip, told[1].splitlines())): told[2] for told in _RAISED.finditer(text)}
+    if own := next((told for told, file in raised.items() if _OF_SIMT in file), None):
+        return own, "Pass arguments of other types.", lambda node: isinstance(node, ast.Call)
     if found and signature and lines[0].startswith("No implementation"):
         name, types = found[1], _LITERAL.sub(r"\1", signature[1])
         if name in _OPERATORS or name.removeprefix("i") in _OPERATORS:
@@ -399,8 +423,12 @@ def _reason(text: str) -> tuple[str, str, Any]:
             return reason, way_out, lambda node: _has_operator(node, kind)
         if name in {"getitem", "setitem"} and (refused := _indexing(*_split(types))):
             return refused
+        if _STAND_IN.search(text):  # which takes the thread's place, too
+            types = ", ".join(_split(types)[len(STATE) :])
         way_out = "Pass arguments of other types, or use another function."
-        return f"Numba has no {name}({types})", way_out, lambda node: _is_call(node, name)
+        told = [one for one in raised if not one.startswith(_NESTED)]
+        why = f": {told[0]}" if len(told) == 1 else ""  # several are guesses at what was meant
+        return f"Numba has no {name}({types}){why}", way_out, lambda node: _is_call(node, name)
     named = _NAMED.search(lines[0])
     name = next(filter(None, named.groups()), "") if named else ""
     reason = _MANGLED.sub(lambda match: match[1] or f"'{match[2]}'", _LITERAL.sub(r"\1", lines[0])).rstrip(":")

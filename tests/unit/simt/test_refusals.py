@@ -891,6 +891,38 @@ def test_what_numba_cannot_type_is_placed(function: Any, under: str, words: str)
         assert str(pickle.loads(pickle.dumps(error))) == message
 
 
+@extending.intrinsic
+def without_a_value(_context, x):
+    return types.int32(types.int64), lambda _context, _builder, _signature, _args: None
+
+
+def is_not_lowered(x):
+    without_a_value(1)
+
+
+def prints_with_a_keyword(x):
+    print(x[0], sep="-")
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "words"),
+    [
+        (is_not_lowered, errors.LoweringError, "non-void function returns None"),
+        (prints_with_a_keyword, errors.UnsupportedError, "does not support keyword arguments"),
+        (reads_undefined, errors.TypingError, "name 'nowhere' is not defined"),
+    ],
+)
+def test_an_error_is_also_the_one_of_numba(function: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words) as of_numba:
+        njit(function)(np.ones(3))
+    with pytest.raises(KernelError, match=words) as ours:
+        simt.jit(function)[1, 1](np.ones(3))
+    assert isinstance(ours.value, kind)
+    assert set(vars(of_numba.value)) <= {*vars(ours.value), "_contexts"}  # such as msg
+    again = pickle.loads(pickle.dumps(ours.value))
+    assert (type(again), str(again)) == (type(ours.value), str(ours.value))
+
+
 # ---- what a program registers for CUDA only
 
 
@@ -1033,6 +1065,35 @@ def test_an_argument_of_a_type_for_cuda_only_is_named() -> None:
 
     with pytest.raises(KernelError, match="the argument 'span' of the type Span, which Numba cannot pass to code for the CPU"):
         simt.jit(takes)[1, 1](np.ones(3), Span())
+
+
+def raises_for_numbers(x, y):
+    raise errors.NumbaTypeError(f"nothing is known of {x}")
+
+
+def differs(x, y, z=None):
+    return lambda x, y, z=3: x
+
+
+@pytest.mark.parametrize("targets", [{}, {"target": "cuda"}])
+@pytest.mark.parametrize(
+    ("overload", "words"),
+    [
+        (raises_for_numbers, r"has no looked_up\(float64, 1\): nothing is known of float64"),
+        (lambda x: None, "too many positional arguments"),
+        (differs, r"has no looked_up\(float64, 1\): Typing and implementation arguments differ in keyword argument default"),
+    ],
+)
+def test_the_error_of_an_overload_is_told(targets: Any, overload: Any, words: str) -> None:
+    def looked_up(x, y, z=None):
+        pass
+
+    def calls(x):
+        looked_up(x[0], 1)
+
+    extending.overload(looked_up, **targets)(overload)
+    with pytest.raises(KernelError, match=words):
+        simt.jit(calls, cache=False)[1, 1](np.ones(3))
 
 
 @pytest.mark.usefixtures("registered_for_cuda")
