@@ -1,6 +1,6 @@
 """The tests of numba-cuda that say nothing about what a kernel computes, with the reason.
 
-Only what `cuda_on_cpu` cannot find out while the test runs is listed here.
+Only what `cuda_on_cpu` cannot find out while the test runs is listed here, or finds out after hundreds of compilations.
 """
 
 BY_REFERENCE = "captures an array of a GPU by reference; here it is a NumPy array, which Numba takes as a constant"
@@ -30,7 +30,9 @@ TESTS: dict[str, str] = {
     "test_alignment.TestAlignment.test_record_alignment_error": CPU_CAN,
     "test_array.TestCudaArray.test_array_like_2d_view_transpose_device": DEVICE_ARRAYS,
     "test_array.TestCudaArray.test_gpu_array_interleaved": DEVICE_ARRAYS,
+    "test_array_alignment.TestArrayAddressAlignment": "inspects the LLVM code for NVVM (inspect_llvm)",
     "test_array_alignment.TestArrayAddressAlignment.test_invalid_aligments": "is about the alignment= of arrays in GPU memory",
+    "test_debuginfo.TestCudaDebugInfo.test_missing_source": WARNINGS,
     "test_device_func.TestDeviceFunc.test_cpu_dispatcher_invalid": CPU_CAN,
     "test_dispatcher.TestLaunchBounds": HARDWARE_OPTION,
     "test_dispatcher.TestSharedMemoryCarveout": HARDWARE_OPTION,
