@@ -41,6 +41,7 @@ from synknumba.simt._frontend.thread_code import NOTHING, DeviceFunction, Thread
 from synknumba.simt._library import operations as ops
 from synknumba.simt._library.intrinsics import stack_array
 from synknumba.simt._library.math import MATH
+from synknumba.simt._library.readonly_records import as_protected
 from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 
 
@@ -112,6 +113,11 @@ def translate_names(function: FunctionType, devices: Devices, device: DeviceFunc
 
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
+
+
+def _is_of_records(value: Any) -> bool:
+    """Returns whether this is an array of records, which is a constant where it is a global value."""
+    return isinstance(value, np.ndarray) and value.dtype.names is not None
 
 
 def _is_plain_class(value: Any) -> bool:
@@ -232,7 +238,7 @@ class _Translator(Hoister):
             return self._bind_at(node, f"global_{node.id}", value)
         if node.id in self.source.scope:
             self.code.namespace[node.id] = value
-        return node
+        return self._protected(node) if _is_of_records(value) else node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         value = self.scope.resolve(node)
@@ -241,6 +247,8 @@ class _Translator(Hoister):
             return self._bind_at(node, node.attr, value)  # of cuda.random, whose members are ordinary functions
         if known is None and isinstance(value, _NUMBERS) and _is_plain_class(self.scope.resolve(node.value)):
             return self._bind_at(node, node.attr, value)
+        if known is None and _is_of_records(value):
+            return self._protected(node)
         return known or self.generic_visit(node)  # type: ignore[return-value]
 
     def _known(self, node: ast.expr, value: Any) -> ast.expr | None:
@@ -295,7 +303,9 @@ class _Translator(Hoister):
         fixed = self.devices.parameters.in_call(node, function, self.scope) if function else {}
         device = self._device(value, fixed)
         if device is None:
-            return self._plain_call(node)
+            is_view = value is MISSING and isinstance(node.func, ast.Attribute) and node.func.attr == "view"
+            plain = self._plain_call(node)
+            return self._protected(plain) if is_view else plain
         args = self._positional(node, device)
         if len(device.declared) > 1:
             args = as_in_cuda(args, self.scope, self._int32)
@@ -405,6 +415,10 @@ class _Translator(Hoister):
         # contracted. Without CUDA names it can be called untranslated if that fails.
         optional = is_njit_function(value) and not self.scope.mentions_cuda(function)
         return self.devices.translate(DeviceFunction(function, declared, fixed), optional=optional)
+
+    def _protected(self, node: ast.expr) -> ast.expr:
+        """Returns an array whose records are only read if the array is."""
+        return place(ast.Call(self.code.bind("as_protected", as_protected), [node], []), node)
 
     def _bind_at(self, node: ast.expr, word: str, value: Any) -> ast.expr:
         return ast.copy_location(self.code.bind(word, value), node)

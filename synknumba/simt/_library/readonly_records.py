@@ -10,9 +10,10 @@ from typing import Any, Final
 import numpy as np
 from numba.core import errors, types
 from numba.core.datamodel import default_manager, models
-from numba.core.imputils import Registry
+from numba.core.imputils import Registry, impl_ret_borrowed
 from numba.core.registry import cpu_target
 from numba.core.typeconv import Conversion
+from numba.extending import intrinsic
 
 REFUSAL: Final = "Cannot modify readonly array"  # how Numba's own error for arrays begins
 
@@ -86,6 +87,16 @@ def protected(kind: types.Type, arg: Any) -> types.Type:
         parts = tuple(map(protected, kind.types, arg))
         return kind if parts == tuple(kind.types) else types.BaseTuple.from_types(parts, getattr(kind, "instance_class", None))
     return kind
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def as_protected(_context: Any, value: types.Type) -> tuple[Any, Any]:
+    """Gives an array of the kernel's the type that `protected` gives to an argument: a global array, or a view as records."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return impl_ret_borrowed(context, builder, signature.return_type, args[0])
+
+    return protected(value, None)(value), codegen
 
 
 @cache

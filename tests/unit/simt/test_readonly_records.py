@@ -7,6 +7,7 @@ from numba import cuda
 from synknumba import ArgumentError, simt
 
 INNER = np.dtype([("u", "f4"), ("v", "i4")])
+INNER_PAIRS = np.dtype([("v", "i4"), ("w", "f4", (7,))])
 RECORD = np.dtype([("a", "i4"), ("b", "f8"), ("p", "f4", (4,)), ("n", INNER)])
 
 
@@ -62,7 +63,11 @@ def atomically(r):
     cuda.atomic.add(r[0].p, 0, 1)
 
 
-MORE = [by_its_name, a_variable, in_a_loop, a_part_of_a_nested_array, atomically]
+def a_view_of_records(r):
+    r.view(INNER_PAIRS)[0].v = 1
+
+
+MORE = [by_its_name, a_variable, in_a_loop, a_part_of_a_nested_array, atomically, a_view_of_records]
 
 
 @pytest.mark.parametrize(
@@ -96,6 +101,70 @@ def test_a_record_and_a_tuple(rows):
     loose = rows.copy()
     simt.jit(of_a_record)[1, 1](loose[1])
     assert loose["a"].tolist() == [0, 9, 0, 0]
+
+
+def a_view_of_numbers(x):
+    x.view(INNER)[1].v = 1
+
+
+@cuda.jit(device=True)
+def viewed(x):
+    return x.view(INNER)
+
+
+def views_of_a_device_function(x):
+    for q in viewed(x):
+        q.v = 1
+
+
+@pytest.mark.parametrize("function", [a_view_of_numbers, pytest.param(views_of_a_device_function, marks=pytest.mark.whole)])
+def test_views_of_an_array_of_numbers_as_records(function):
+    x = np.zeros(4)
+    kernel = simt.jit(function)
+    kernel[1, 1](x)
+    assert x.view(INNER)["v"][1] == 1
+    x[:] = 0
+    x.setflags(write=False)
+    with pytest.raises(ArgumentError, match=r"(x is|array that is) read-only.*; pass a copy"):
+        kernel[1, 1](x)
+    assert not x.any()
+
+
+TABLE = np.zeros(3, INNER)
+TABLE["u"] = np.arange(3)
+
+
+def of_a_global(x):
+    TABLE[0].v = 1
+
+
+def of_a_constant(x):
+    table = cuda.const.array_like(TABLE)
+    table[1].v = 1
+
+
+def of_a_view_of_a_global(x):
+    TABLE.view(np.float64).view(INNER)[0].v = 1
+
+
+@pytest.mark.parametrize(
+    "function", [of_a_global, *(pytest.param(one, marks=pytest.mark.whole) for one in (of_a_constant, of_a_view_of_a_global))]
+)
+def test_records_of_global_arrays_are_constants(function):
+    with pytest.raises(ArgumentError, match="writes to a global array or a constant, which are read-only; pass the array"):
+        simt.jit(function)[1, 1](np.zeros(3))
+
+
+def test_records_of_global_arrays_are_read():
+    @simt.jit
+    def reads(x):
+        i = cuda.grid(1)
+        row = TABLE[i]
+        x[i] = row.u + cuda.const.array_like(TABLE)[2 - i].u * 10 + len(TABLE) * 100
+
+    x = np.zeros(3)
+    reads[1, 3](x)
+    assert x.tolist() == [320, 311, 302]
 
 
 def test_they_are_read_and_copied(rows):
