@@ -11,8 +11,10 @@ from typing import Any
 from numba.core import ir, types
 from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.lowering import Lower
-from numba.core.typed_passes import NativeLowering, NopythonRewrites
-from numba.core.untyped_passes import InlineClosureLikes
+from numba.core.typed_passes import NativeLowering, NopythonRewrites, PreLowerStripPhis
+from numba.core.untyped_passes import InlineClosureLikes, ReconstructSSA
+
+from synknumba.simt._frontend.single_assignment import NoPhiNodes, SingleAssignment
 
 
 def with_fewer_passes(manager: PassManager) -> PassManager:
@@ -90,4 +92,10 @@ def _assigned_expressions(state: Any) -> Iterator[Any]:
         yield from (assigned for assigned in block.find_insts(ir.Assign) if isinstance(assigned.value, ir.Expr))
 
 
-_REPLACED = {InlineClosureLikes: _InlineClosures, NopythonRewrites: _Rewrites, NativeLowering: _Lowering}
+_REPLACED = {
+    InlineClosureLikes: _InlineClosures,
+    ReconstructSSA: SingleAssignment,
+    NopythonRewrites: _Rewrites,
+    PreLowerStripPhis: NoPhiNodes,
+    NativeLowering: _Lowering,
+}
