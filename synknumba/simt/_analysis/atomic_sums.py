@@ -11,7 +11,7 @@ from typing import Any
 
 from synknumba.simt._analysis.namespace import is_one_of
 from synknumba.simt._analysis.uniformity import Analysis
-from synknumba.simt._frontend.syntax import assigned_names, call_name, count_names, load, place, read_names, statements
+from synknumba.simt._frontend.syntax import assigned_names, call_name, count_names, load, place, read_names, statements, walk
 from synknumba.simt._library.atomics import ATOMICS
 
 _SUMS = (ATOMICS["add"], ATOMICS["sub"])
@@ -65,7 +65,7 @@ class _Finder:
         return None
 
     def _reads_memory(self, node: ast.AST) -> bool:
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Subscript) and not self.analysis.is_uniform(part):
                 return True
             if isinstance(part, ast.Call) and not self._is_harmless(part):

@@ -165,7 +165,7 @@ class Guards:
         """Returns whether the expression is an integer made of array sizes, indices and small constants only."""
         if not self._analysis.is_integral(node):
             return False
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Constant) and isinstance(part.value, int) and abs(part.value) > 1 << 32:
                 return False
             if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult):

@@ -20,7 +20,6 @@ Both parts then run as one region, so a thread may write before another reads. T
 """
 
 import ast
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -30,7 +29,7 @@ from numba.core import types
 from synknumba.simt._analysis.bounds import Guards
 from synknumba.simt._analysis.uniformity import ARRAY_ATTRIBUTES, Analysis
 from synknumba.simt._frontend.arrays import SharedArray
-from synknumba.simt._frontend.syntax import assigned_names, count_names, place, read_names, rename, statements, walk
+from synknumba.simt._frontend.syntax import all_copied, assigned_names, count_names, place, read_names, rename, statements, walk
 from synknumba.simt._library.operations import AXES
 from synknumba.simt._library.slots import is_number
 
@@ -81,14 +80,14 @@ class SwapFinder:
             return None
         if any(isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store) for node in walk(before)):
             return None
-        second = copy.deepcopy(list(takewhile(self._writes_own, behind)))
+        second = all_copied(takewhile(self._writes_own, behind))
         nodes = [node for node in walk(second) if isinstance(node, ast.Subscript)]
         arrays = tuple(sorted({ast.unparse(node.value) for node in nodes if isinstance(node.ctx, ast.Store)}))
         if not arrays or not all(self._touches_own(name, second) for name in arrays):
             return None
         own = {ast.unparse(node.value): ast.unparse(node.slice) for node in reversed(nodes)}  # the first index of each array
         rename(second, {name: other(name) for name in arrays})
-        body = _joined(copy.deepcopy(list(before)), second)
+        body = _joined(all_copied(before), second)
         for name in arrays:
             body = _with_old(name, body, own[name], body[0])
         return SwapUpdate(body, arrays, len(second))
@@ -109,7 +108,7 @@ class SwapFinder:
             return False
         if not assigned_names(statement) <= self._known.varying:  # uniform variables are assigned at the block level
             return False
-        stores = [node for node in ast.walk(statement) if isinstance(getattr(node, "ctx", None), ast.Store)]
+        stores = [node for node in walk(statement) if isinstance(getattr(node, "ctx", None), ast.Store)]
         return all(isinstance(node, (ast.Name, ast.Tuple)) or self._is_own(node) for node in stores)
 
     def _touches_own(self, name: str, body: list[ast.stmt]) -> bool:

@@ -5,9 +5,8 @@ effect, and the whole axis runs as one block. The loop is then as long as a hand
 """
 
 import ast
-import copy
 
-from synknumba.simt._frontend.syntax import count_names, count_stores, load, rename
+from synknumba.simt._frontend.syntax import all_copied, count_each, count_stores, load, rename
 from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, LINEAR, STATE, THREAD
 
 
@@ -17,17 +16,19 @@ def flatten(body: list[ast.stmt]) -> tuple[list[ast.stmt], frozenset[str]]:
     Returns:
         The new statements, `body` being left unchanged; the flattened axes.
     """
-    body = _without_aliases(copy.deepcopy(body))
-    if count_names(body, LINEAR):
+    body = _without_aliases(all_copied(body))
+    names = count_each(body)
+    if names[LINEAR]:
         return body, frozenset()
     flat = set()
     for axis in AXES:
-        if not count_names(body, BLOCK[axis]) and not count_names(body, THREAD[axis]):
+        if not names[BLOCK[axis]] and not names[THREAD[axis]]:
             flat.add(axis)
             continue
         folder = _Folder(axis)
-        folded = [folder.visit(copy.deepcopy(statement)) for statement in body]
-        if not count_names(folded, BLOCK[axis]) and count_names(folded, THREAD[axis]) == folder.count:
+        folded = [folder.visit(statement) for statement in all_copied(body)]
+        left = count_each(folded)
+        if not left[BLOCK[axis]] and left[THREAD[axis]] == folder.count:
             body = folded
             flat.add(axis)
     return body, frozenset(flat)

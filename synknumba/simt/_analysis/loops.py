@@ -5,7 +5,6 @@ threads access neighbouring elements, so the inner loop vectorizes. PoCL does th
 """
 
 import ast
-import copy
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, cast
@@ -121,7 +120,7 @@ class LoopInversion:
         last = parts[-1]
         if not self._analysis.depends_on(last, thread) or self._guards.offset(last, "x") is not None:
             return True
-        return any(isinstance(node, ast.Subscript) for node in ast.walk(last))
+        return any(isinstance(node, ast.Subscript) for node in syntax.walk(last))
 
 
 def _steps_up(stop: ast.expr, step: ast.expr, known: Analysis) -> bool:
@@ -170,7 +169,7 @@ def _as_for(loop: ast.While, behind: list[ast.stmt], known: Analysis) -> ast.For
         return None
     if any(isinstance(node, ast.Continue) for node in syntax.own_exits(work)) or syntax.count_names(behind, name):
         return None
-    counter, body = f"_k_{name}", copy.deepcopy(work)
+    counter, body = f"_k_{name}", syntax.all_copied(work)
     syntax.rename(body, {name: counter})
     return syntax.place(ast.For(syntax.store(counter), syntax.call("range", syntax.load(name), stop, step), body, []), loop)
 

@@ -5,7 +5,6 @@ its threads.
 """
 
 import ast
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from itertools import takewhile
 from synknumba.simt._analysis.bounds import Bounds, Guards
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import single_target
-from synknumba.simt._frontend.syntax import assigned_names, place, read_names, walk
+from synknumba.simt._frontend.syntax import assigned_names, copied, place, read_names, walk
 from synknumba.simt._library.operations import AXES
 
 # Syntax nodes; a larger region is not duplicated.
@@ -37,7 +36,7 @@ def _opened(statement: ast.stmt) -> ast.If | None:
         case ast.If():
             return statement
         case ast.Assign(targets=[target], value=ast.IfExp(test=test, body=body, orelse=orelse)):
-            then, other = (ast.Assign([copy.deepcopy(target)], value) for value in (body, orelse))
+            then, other = (ast.Assign([copied(target)], value) for value in (body, orelse))
             return place(ast.If(test, [then], [other]), statement)
     return None
 
@@ -84,13 +83,13 @@ def scatter_cut(body: Sequence[ast.stmt], known: Analysis, guards: Guards) -> in
 
 
 def _only_computes(statement: ast.stmt, known: Analysis) -> bool:
-    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    calls = [node for node in walk(statement) if isinstance(node, ast.Call)]
     return single_target(statement) is not None and all(known.is_pure_function(node.func) for node in calls)
 
 
 def is_silent(statement: ast.stmt, known: Analysis) -> bool:
     """Returns whether the statement only assigns local variables and cannot raise."""
-    may_raise = any(known.may_raise(node) for node in ast.walk(statement) if isinstance(node, ast.expr))
+    may_raise = any(known.may_raise(node) for node in walk(statement) if isinstance(node, ast.expr))
     return isinstance(statement, ast.Pass) or (_only_computes(statement, known) and not may_raise)
 
 

@@ -25,7 +25,15 @@ from synknumba.simt._analysis.numbers import Numbers
 from synknumba.simt._analysis.types import VariableTypes
 from synknumba.simt._analysis.variables import single_target
 from synknumba.simt._frontend.sync import collective_of, is_exchanged, is_operand, synchronises
-from synknumba.simt._frontend.syntax import assigned_names, count_stores, has_return, own_exits, range_arguments, read_names
+from synknumba.simt._frontend.syntax import (
+    assigned_names,
+    count_stores,
+    has_return,
+    own_exits,
+    range_arguments,
+    read_names,
+    walk,
+)
 from synknumba.simt._library.operations import BLOCK, LINEAR, VARYING_STATE
 
 
@@ -134,7 +142,7 @@ class Analysis(Numbers):
         """Returns whether a statement assigns a variable, and neither writes to memory nor waits for other threads."""
         if not isinstance(statement, ast.Assign) or not all(isinstance(target, ast.Name) for target in statement.targets):
             return False
-        calls = (node for node in ast.walk(statement.value) if isinstance(node, ast.Call))
+        calls = (node for node in walk(statement.value) if isinstance(node, ast.Call))
         return all(self.is_pure_function(node.func) for node in calls)
 
     def _is_read_alike(self, node: ast.expr) -> bool:

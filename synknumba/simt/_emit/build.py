@@ -1,7 +1,6 @@
 """Build of the launch function: assembles the loops over the grid and their storage, and hands them to Numba."""
 
 import ast
-import copy
 import functools
 import math
 from collections.abc import Collection, Iterable, Mapping
@@ -33,9 +32,11 @@ from synknumba.simt._frontend.lowering import Devices, translate_names
 from synknumba.simt._frontend.source import IN_KERNELS
 from synknumba.simt._frontend.sync import synchronises, waits_for
 from synknumba.simt._frontend.syntax import (
+    all_copied,
     assign,
     assigned_names,
     call_name,
+    copied,
     load,
     place,
     read_names,
@@ -114,7 +115,7 @@ class KernelProgram:
             split: whether a thread's loops may be interchanged with the loop over threads.
         """
         known = {**argtypes, **self._shared_types()} if argtypes else {}
-        body = copy.deepcopy(self.body)
+        body = all_copied(self.body)
         variable_types = VariableTypes(known, lambda: self._infer(argtypes, body))
         body = self._counted(body, known, variable_types)
         divergence = Divergence(self.code.source, grid=self.is_cooperative)
@@ -125,7 +126,7 @@ class KernelProgram:
                 code = emit_blocks(self._analyse(flat_body, variable_types), self.code.local_arrays, divergence, style)
                 if not code.varying_slots:  # a slot array holds one block at most, not a flattened axis
                     return code, variable_types
-        analysis = self._analyse(copy.deepcopy(body), variable_types)
+        analysis = self._analyse(all_copied(body), variable_types)
         style = Style(split=split, cuts=self.code.needs_block, reverse=self.options.reverse)
         debug = self.options.debug
         style = replace(style, split=False) if debug else replace(style, shared=self.code.shared_arrays, block=block)
@@ -147,12 +148,12 @@ class KernelProgram:
         """Normalises shapes, returns and loops to the forms that the analyses recognise."""
         body[:] = split_shapes(body, known)
         if body and isinstance(body[-1], ast.If):
-            analysis = self._analyse(copy.deepcopy(body), variable_types)
+            analysis = self._analyse(all_copied(body), variable_types)
             body[:] = return_early(body, analysis, Guards(analysis, ast.unparse))
         if any(isinstance(statement, ast.While) and not synchronises(statement) for statement in body):
-            body[:] = count_up(body, self._analyse(copy.deepcopy(body), variable_types))
+            body[:] = count_up(body, self._analyse(all_copied(body), variable_types))
         if self.code.needs_block:
-            body[:] = count_apart(body, self._analyse(copy.deepcopy(body), variable_types))
+            body[:] = count_apart(body, self._analyse(all_copied(body), variable_types))
         return body
 
     # ---- types
@@ -185,7 +186,7 @@ class KernelProgram:
         storage.shared(self.code.shared_arrays)
         names = [*STATE, LINEAR, SMEM, *self.params]
         namespace = {**self.namespace, **STAND_INS}
-        code = [*storage.reserve, *copy.deepcopy(body)]
+        code = [*storage.reserve, *all_copied(body)]
         function = self.define(f"{self.code.source.tree.name}_thread", names, code, namespace)
         kinds = tuple(types.int64 for _ in (*STATE, LINEAR, SMEM)) + tuple(argtypes[name] for name in self.params)
         return infer_types(function, kinds)
@@ -364,7 +365,7 @@ def split_shapes(body: list[ast.stmt], argtypes: TypeMap) -> list[ast.stmt]:
                 value=ast.Attribute(value=ast.Name(id=array), attr="shape") as shape,
             ) if _has_ndim(argtypes, array, len(targets)) and all(isinstance(target, ast.Name) for target in targets):
                 for axis, target in enumerate(targets):
-                    element = ast.Subscript(copy.deepcopy(shape), ast.Constant(axis), ast.Load())
+                    element = ast.Subscript(copied(shape), ast.Constant(axis), ast.Load())
                     done.append(place(ast.Assign([target], element), statement))
             case _:
                 done.append(statement)

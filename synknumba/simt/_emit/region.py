@@ -6,7 +6,6 @@ loop.
 """
 
 import ast
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -20,14 +19,17 @@ from synknumba.simt._analysis.variables import exposed, single_target
 from synknumba.simt._emit.exits import EXIT, RUNNING, around, has_exit, lower_exits, lower_returns, with_conditions
 from synknumba.simt._frontend.arrays import SharedArray
 from synknumba.simt._frontend.syntax import (
+    all_copied,
     assigned_names,
     call,
-    count_names,
+    copied,
+    count_each,
     expression,
     has_return,
     place,
     read_names,
     statements,
+    walk,
 )
 from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
 
@@ -121,8 +123,8 @@ class Regions:
 
     def block_value(self, node: ast.expr) -> ast.expr:
         """Rewrites a uniform expression for the block level, where the variable `v` is `v__u`."""
-        node = copy.deepcopy(node)
-        for part in ast.walk(node):
+        node = copied(node)
+        for part in walk(node):
             if isinstance(part, ast.Name) and part.id in self.known.assigned and part.id not in self.known.recomputed:
                 self.need_uniform(part.id)
                 part.id += "__u"
@@ -148,7 +150,7 @@ class Regions:
             if name is None or has_exit(kept) or not _can_pass(statement, name, kept):
                 kept.append(statement)
                 continue
-            moved = cast(ast.Assign | ast.AugAssign, copy.deepcopy(statement))
+            moved = cast(ast.Assign | ast.AugAssign, copied(statement))
             if isinstance(moved, ast.AugAssign):
                 self.need_uniform(name)
             moved.value = self.block_value(moved.value)
@@ -225,13 +227,14 @@ class Regions:
     def _one_loop(self, body: list[ast.stmt], active: Active, *, last: bool) -> list[ast.stmt]:
         at = body[0]
         bounds = active.bounds.copy()
-        body = with_signs(copy.deepcopy(self._absorb_guard(body, bounds)), bounds.facts)
+        body = with_signs(all_copied(self._absorb_guard(body, bounds)), bounds.facts)
         tracked = self.known.assigned - set(self.known.recomputed)
-        facts: list[ast.stmt] = [place(ast.Expr(call("_k_assume", fact)), fact) for fact in copy.deepcopy(bounds.facts)]
+        facts: list[ast.stmt] = [place(ast.Expr(call("_k_assume", fact)), fact) for fact in all_copied(bounds.facts)]
         live, sure = exposed([*facts, *body], tracked)
         writes = assigned_names(body) & tracked
         # What runs last keeps no variable that the kernel names nowhere else.
-        self.slots |= {name for name in live if not last or count_names(body, name) != count_names(self.known.body, name)}
+        here, everywhere = (count_each(body), count_each(self.known.body)) if last else ({}, {})
+        self.slots |= {name for name in live if not last or here[name] != everywhere[name]}
         loaded = (live | (writes - sure)) & self.slots
         stored = set() if last else writes & self.slots
         self.undefined |= loaded - self.known.varying - self.assigned_before
@@ -253,7 +256,7 @@ class Regions:
         if not assigned_names(body) & kept:
             return body
         dropper = _Dropper(kept)
-        return [dropper.visit(copy.deepcopy(statement)) for statement in body]
+        return [dropper.visit(copied(statement)) for statement in body]
 
     def _absorb_guard(self, body: list[ast.stmt], bounds: Bounds) -> list[ast.stmt]:
         """Moves the condition of a region that is a single `if` without `else` into the bounds."""
@@ -285,7 +288,7 @@ class Regions:
         recomputed: list[ast.stmt] = []
         for name, statement in reversed(self.known.recomputed.items()):
             if name in needed:
-                recomputed.insert(0, copy.deepcopy(statement))
+                recomputed.insert(0, copied(statement))
                 needed |= read_names(statement)
         turn = recomputed + turn
         if active.masked or self.left:

@@ -5,7 +5,6 @@ grid, whose number is unbounded, it is on the heap.
 """
 
 import ast
-import copy
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,7 @@ from numba.np.numpy_support import as_dtype
 from synknumba.simt._analysis.team import BLOCK_NUMBER, BLOCKS, Team
 from synknumba.simt._analysis.uniformity import ARRAY_ATTRIBUTES, Analysis
 from synknumba.simt._frontend.arrays import SharedArray
-from synknumba.simt._frontend.syntax import expression, place, statements, store, walk
+from synknumba.simt._frontend.syntax import copied, expression, place, statements, store, walk
 from synknumba.simt._library.slots import MARGIN, is_number, itemsize, slots_of
 
 # Threads per block, CUDA's limit; a slot array on the stack has this many elements.
@@ -132,9 +131,9 @@ def slot_dtype(kind: types.Type | None) -> np.dtype[Any]:
 def local_array_calls(body: list[ast.stmt], names: set[str]) -> dict[str, ast.Call]:
     """Returns copies of the calls that create local arrays, by variable."""
     return {
-        node.targets[0].id: copy.deepcopy(node.value)
+        node.targets[0].id: copied(node.value)
         for statement in body
-        for node in ast.walk(statement)
+        for node in walk(statement)
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
         and node.targets[0].id in names

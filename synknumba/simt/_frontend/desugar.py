@@ -13,7 +13,6 @@ t, i = threadIdx, 0      t = cuda.threadIdx; i = 0, as for all names of members 
 """
 
 import ast
-import copy
 from types import FunctionType
 from typing import Any, cast
 
@@ -23,7 +22,7 @@ from synknumba.simt._frontend.constant_parameters import called_function
 from synknumba.simt._frontend.pickling import is_foreign
 from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope
 from synknumba.simt._frontend.source import IN_KERNELS, Source, has_rest
-from synknumba.simt._frontend.syntax import count_stores, load, one_or_tuple, own_exits, place, statements
+from synknumba.simt._frontend.syntax import copied, count_stores, load, one_or_tuple, own_exits, place, statements, walk
 from synknumba.simt._library.bits import popc
 from synknumba.simt._library.intrinsics import exactly
 from synknumba.simt._library.math import round_to
@@ -162,13 +161,13 @@ class _Speller(ast.NodeTransformer):
             if count is None or not isinstance(arg.value, ast.Name):
                 raise self._source.refusal(node, "* in this call", "write the parts of the tuple one by one")
             whole = ast.Call(self._bind(node, exactly), [arg.value, ast.Constant(count)], [])
-            parts = [ast.Subscript(copy.deepcopy(whole), ast.Constant(at), ast.Load()) for at in range(count)]
+            parts = [ast.Subscript(copied(whole), ast.Constant(at), ast.Load()) for at in range(count)]
             spread += [place(part, arg) for part in parts]
         return spread
 
     def _rest(self, arg: ast.Starred, count: int) -> list[ast.expr]:
         """Returns the first elements of a starred tuple, and the others starred, for a parameter `*rest`."""
-        parts: list[ast.expr] = [ast.Subscript(copy.deepcopy(arg.value), ast.Constant(at), ast.Load()) for at in range(count)]
+        parts: list[ast.expr] = [ast.Subscript(copied(arg.value), ast.Constant(at), ast.Load()) for at in range(count)]
         others = ast.Subscript(arg.value, ast.Slice(ast.Constant(count)), ast.Load()) if count else arg.value
         return [place(part, arg) for part in (*parts, ast.Starred(others, ast.Load()))]
 
@@ -202,7 +201,7 @@ class _Speller(ast.NodeTransformer):
 
     def _message(self, node: ast.Raise | ast.Assert) -> ast.stmt:
         """Leaves the text of an exception, which a GPU does not show, as it is."""
-        strings = [one for one in ast.walk(node) if isinstance(one, ast.JoinedStr)]
+        strings = [one for one in walk(node) if isinstance(one, ast.JoinedStr)]
         return node if strings else cast(ast.stmt, self.generic_visit(node))
 
     visit_Raise = visit_Assert = _message
@@ -212,7 +211,7 @@ class _Speller(ast.NodeTransformer):
         target = self._scope.resolve(node)
         if not isinstance(target, CudaPath) or target.path not in TRIPLES:
             return node
-        parts: list[ast.expr] = [ast.Attribute(copy.deepcopy(node), axis, ast.Load()) for axis in AXES]
+        parts: list[ast.expr] = [ast.Attribute(copied(node), axis, ast.Load()) for axis in AXES]
         return place(ast.Tuple(parts, ast.Load()), node)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
@@ -237,7 +236,7 @@ class _Speller(ast.NodeTransformer):
 def _tuples(tree: ast.FunctionDef) -> dict[str, int]:
     """Returns the lengths of the variables assigned exactly once, from a tuple display without `*`."""
     stores, found = count_stores(tree), {}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple(elts=parts)) if stores[name] == 1:
                 if not any(isinstance(part, ast.Starred) for part in parts):

@@ -4,11 +4,10 @@
 """
 
 import ast
-import copy
 from typing import cast
 
 from synknumba.simt._frontend.source import Source
-from synknumba.simt._frontend.syntax import assign, load, place, store
+from synknumba.simt._frontend.syntax import assign, copied, load, place, store, walk
 
 
 class Hoister(ast.NodeTransformer):
@@ -21,7 +20,7 @@ class Hoister(ast.NodeTransformer):
         self.source = source
         self.before: list[ast.stmt] = []
         self._count = 0
-        self._rebound = {node.target.id for node in ast.walk(source.tree) if isinstance(node, ast.NamedExpr)}
+        self._rebound = {node.target.id for node in walk(source.tree) if isinstance(node, ast.NamedExpr)}
 
     def fresh(self, word: str) -> str:
         """Returns a new variable name for the generated code."""
@@ -74,7 +73,7 @@ class Hoister(ast.NodeTransformer):
         # Python reads the element before it evaluates the value, and the value may change the element.
         self._save_parts(target, self.before)
         name = self.fresh("element")
-        element = copy.deepcopy(target)
+        element = copied(target)
         element.ctx = ast.Load()
         self.before += [assign(name, element, node), *hoisted]
         changed = ast.copy_location(ast.AugAssign(ast.copy_location(store(name), node), node.op, node.value), node)
@@ -124,7 +123,7 @@ class Hoister(ast.NodeTransformer):
         if isinstance(node, ast.Tuple):
             node.elts = [self._saved(element, saved) for element in node.elts]
             return node
-        if not any(map(self._may_change, ast.walk(node))):
+        if not any(map(self._may_change, walk(node))):
             return node
         name = self.fresh("early")
         saved.append(assign(name, node, node))

@@ -5,20 +5,19 @@ variables are renamed, and each `return` becomes an assignment.
 """
 
 import ast
-import copy
 from collections.abc import Mapping
 from typing import cast
 
 from synknumba.simt._frontend.arrays import SharedArray
 from synknumba.simt._frontend.scope import Locals
-from synknumba.simt._frontend.syntax import assign, assigned_names, has_return, load, place, statements
+from synknumba.simt._frontend.syntax import all_copied, assign, assigned_names, copied, has_return, load, place, statements
 from synknumba.simt._frontend.thread_code import ThreadCode
 
 
 def renamed(body: list[ast.stmt], names: Mapping[str, str], values: Mapping[str, ast.expr]) -> list[ast.stmt]:
     """Returns a copy of the statements with variables renamed, or, if they are only read, replaced by expressions."""
     renamer = _Renamer(names, values)
-    return [renamer.visit(statement) for statement in copy.deepcopy(body)]
+    return [renamer.visit(statement) for statement in all_copied(body)]
 
 
 class _Renamer(ast.NodeTransformer):
@@ -27,7 +26,7 @@ class _Renamer(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._values:
-            return ast.copy_location(copy.deepcopy(self._values[node.id]), node)
+            return ast.copy_location(copied(self._values[node.id]), node)
         return ast.copy_location(ast.Name(self._names.get(node.id, node.id), node.ctx), node)
 
 

@@ -7,10 +7,9 @@ del y                      nothing, if y is not read behind it
 """
 
 import ast
-import copy
 from typing import cast
 
-from synknumba.simt._frontend.syntax import assign, assigned_names, load, place
+from synknumba.simt._frontend.syntax import assign, assigned_names, copied, load, place
 
 MATCHED = "_k_matched"  # prefix of the variables that hold what is matched
 
@@ -76,7 +75,7 @@ def _test(pattern: ast.pattern, name: str) -> ast.expr | bool | None:
     """Returns the condition for a pattern of values, True if it always holds, None for any other pattern."""
     match pattern:
         case ast.MatchValue(value=value):
-            return place(ast.Compare(load(name), [ast.Eq()], [copy.deepcopy(value)]), pattern)
+            return place(ast.Compare(load(name), [ast.Eq()], [copied(value)]), pattern)
         case ast.MatchSingleton(value=value):
             return place(ast.Compare(load(name), [ast.Is()], [ast.Constant(value)]), pattern)
         case ast.MatchAs(pattern=None):

