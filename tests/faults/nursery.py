@@ -8,6 +8,7 @@ source, it ends as an interpreter ends. What differs is that nothing is imported
 scripts this way, and the whole suite each by an interpreter of its own.
 """
 
+import gc
 import os
 import select
 import socket
@@ -123,6 +124,7 @@ if __name__ == "__main__":
 
     import synknumba  # noqa: F401
 
+    gc.freeze()  # what each script would go through at its end, and so copy
     with socket.socket(fileno=int(sys.argv[1])) as server:
         path = _await_script(server)
     if path is not None:
