@@ -18,6 +18,7 @@ NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather", "arg
 CollectiveKind: TypeAlias = Literal["broadcast", "all_gather", "reduce", "all_reduce", "reduce_scatter", "exchange"]
 CollectiveOp: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
 Transport: TypeAlias = Literal["nccl", "host"]
+CompilerName: TypeAlias = Literal["numba.cuda", "numba-cuda-mlir"]
 Batch: TypeAlias = int | slice | Sequence[int] | NDArray[Any] | None
 Array: TypeAlias = NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]

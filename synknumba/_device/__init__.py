@@ -25,7 +25,7 @@ from synknumba._device.gpu_probe import cuda_is_initialised as cuda_is_initialis
 from synknumba._device.gpu_probe import probe as probe
 from synknumba._device.gpu_probe import probed as probed
 from synknumba._device.gpu_probe import usable_cores as usable_cores
-from synknumba._types import DeviceKind
+from synknumba._types import CompilerName, DeviceKind
 
 
 def import_driver(kind: DeviceKind) -> None:
@@ -34,12 +34,12 @@ def import_driver(kind: DeviceKind) -> None:
         import synknumba._device.cpu  # noqa: F401
 
 
-def open_device(kind: DeviceKind, index: int) -> Device:
-    """Opens the device of this process, a rank; `index` is the GPU's, ignored for "cpu"."""
+def open_device(kind: DeviceKind, index: int, compiler: CompilerName | None = None) -> Device:
+    """Opens the device of this process, a rank. Of GPUs: `index` is the GPU's, and `compiler` that of `fork()`."""
     if kind == "cuda":
         from synknumba._device.cuda import CudaDevice
 
-        return CudaDevice(index)
+        return CudaDevice(index, compiler)
     from synknumba._device.cpu import CpuDevice
 
     return CpuDevice()

@@ -46,7 +46,7 @@ from synknumba._device.cuda_torch import FunctionScope
 from synknumba._device.gpu_probe import import_problem
 from synknumba._errors import DeviceError
 from synknumba._host.segment import Segment
-from synknumba._types import Array, Op, Shape, UserOp
+from synknumba._types import Array, CompilerName, Op, Shape, UserOp
 
 _UFUNCS: dict[Op, Any] = {None: cupy.add, "sum": cupy.add, "prod": cupy.multiply, "min": cupy.minimum, "max": cupy.maximum}
 
@@ -59,11 +59,11 @@ STRANDED_SECONDS = 10.0  # for which work that may wait for a rank goes on after
 class CudaDevice(Device):
     kind = "cuda"
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, compiler: CompilerName | None = None) -> None:
         index = _only(index)
         context = threading.Thread(target=_make_context, args=(index,))
         context.start()  # takes as long as the imports, and needs no Python
-        problem = import_problem()
+        problem = import_problem(compiler)
         context.join()
         if problem is not None:
             raise DeviceError(problem)
@@ -72,7 +72,7 @@ class CudaDevice(Device):
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self._scope = FunctionScope(self.stream)
         self._streams = Streams(self.stream)
-        self._compilers = Compilers(index, self.stream.ptr)
+        self._compilers = Compilers(index, self.stream.ptr, compiler)
         self._locked = LockedMemory(self._before_relocking)
         self._box = Mailbox()
         self._meets = False  # whether work on the stream has met other ranks

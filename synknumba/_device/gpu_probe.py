@@ -18,6 +18,7 @@ from synknumba._host.children import end_child
 from synknumba._host.copying import allowed_cores
 from synknumba._host.inherited import fork, take_standard_descriptors
 from synknumba._host.signals import held_signals
+from synknumba._types import CompilerName
 
 _END_SECONDS = 2.0  # the driver takes 0.1 s to release four GPUs
 _CUDA_ERROR_NOT_INITIALIZED = 3  # cuda.h, CUresult
@@ -84,12 +85,15 @@ def _missing_packages(*, thorough: bool) -> str | None:
     return import_problem() if thorough else None
 
 
-def import_problem() -> str | None:
-    """Why the CUDA packages cannot be used; None if they can. Imports them, so it is not called in the coordinator."""
+def import_problem(compiler: CompilerName | None = None) -> str | None:
+    """Why the CUDA packages cannot be used, with the compiler that `fork()` was given; None if they can.
+
+    Imports them, so it is not called in the coordinator.
+    """
     try:
         import cupy  # noqa: F401
 
-        return compilers.problem()
+        return compilers.problem(compiler)
     except Exception as error:  # noqa: BLE001  # numba-cuda without its libraries raises RuntimeErrors of other packages
         reason = str(error).strip().splitlines() or [type(error).__name__]
         return f"the CUDA packages do not import ({reason[0]}): pip install 'synknumba[cuda13]' (or [cuda12])"

@@ -393,7 +393,7 @@ class _Kernels:
         scope = {"cuda": cuda, "sqrt": math.sqrt, "__name__": __name__, **self._scope}
         kernel = define(kernel_text(name, parameters, lines), name, "optim", scope)
         block = 1 if self._on_cores else _THREADS
-        return parallel(cuda.jit(kernel), block=block, grid=grid, outputs=outputs or None)
+        return parallel(kernel, block=block, grid=grid, outputs=outputs or None)
 
 
 @final

@@ -189,7 +189,13 @@ class _World:
         scene, count = self._scene, self._after - self.first
         devices = scene.devices[self.first : self._after]
         self._processes.start(
-            self.control, count, scene.device, devices, profile=scene.profile, random_state=scene.state.python_random
+            self.control,
+            count,
+            scene.device,
+            devices,
+            compiler=scene.compiler,
+            profile=scene.profile,
+            random_state=scene.state.python_random,
         )
         self._rounds.await_ranks(scene.device)
         return self._rounds.take_warnings()

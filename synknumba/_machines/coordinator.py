@@ -16,7 +16,7 @@ from synknumba._machines.link import Link
 from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Ready, Scene, Told
 from synknumba._machines.routes import Route
 from synknumba._machines.state import ScriptState
-from synknumba._types import DeviceKind
+from synknumba._types import CompilerName, DeviceKind
 from synknumba._wire import channel
 from synknumba._wire.control import ControlBlock
 from synknumba._wire.messages import Attach, Command, Drop, Install, Parcel, Stop, Warned
@@ -98,6 +98,7 @@ class Coordinator:
         device: DeviceKind,
         devices: tuple[int, ...],
         *,
+        compiler: CompilerName | None,
         profile: bool,
         prefix_output: bool,
     ) -> None:
@@ -112,6 +113,7 @@ class Coordinator:
             firsts=firsts,
             device=device,
             devices=devices,
+            compiler=compiler,
             profile=profile,
             prefix_output=prefix_output,
             directory=_working_directory(),

@@ -5,7 +5,7 @@ from typing import Any
 
 from synknumba._machines.routes import Route
 from synknumba._machines.state import ScriptState
-from synknumba._types import DeviceKind
+from synknumba._types import CompilerName, DeviceKind
 from synknumba._wire.messages import Parcel, Warned
 from synknumba._world.machines import Lost
 
@@ -26,6 +26,7 @@ class Scene:
     firsts: tuple[int, ...]  # first rank of each machine, and the world size
     device: DeviceKind
     devices: tuple[int, ...]  # GPU index of each rank; empty on the CPU
+    compiler: CompilerName | None
     profile: bool
     prefix_output: bool
     directory: str

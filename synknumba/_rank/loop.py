@@ -441,7 +441,7 @@ def _way_out(error: Exception) -> str:
 def _live(config: RankConfig) -> int:
     collector = Collector()
     try:
-        device = open_device(config.device, config.device_index)
+        device = open_device(config.device, config.device_index, config.compiler)
     except BaseException as error:  # noqa: BLE001  # any error is sent to the coordinator
         answer = messages.Answer(config.rank, messages.Parcel.of(describe_failure(error)), collector.hand_over())
         channel.send(config.socket, channel.pack(answer), [], lambda: None)

@@ -15,7 +15,7 @@ from synknumba._host import this_process
 from synknumba._host.segment import allow_descriptors, release_inherited
 from synknumba._host.stacks import Stacks
 from synknumba._host.thread_pools import limit_threads
-from synknumba._types import DeviceKind
+from synknumba._types import CompilerName, DeviceKind
 from synknumba._wire.control import ControlBlock
 
 
@@ -28,6 +28,7 @@ class RankConfig:
     control: ControlBlock
     device: DeviceKind
     device_index: int  # of the GPU; meaningless on the CPU
+    compiler: CompilerName | None  # for GPUs, where no decorator decides; None for what can be used
     socket: socket.socket  # the rank's end of its socketpair
     lifeline: int  # read end of a pipe whose write end only the coordinator has
     stacks: Stacks

@@ -47,7 +47,7 @@ from synknumba._host.log import log
 from synknumba._host.segment import Segment
 from synknumba._host.signals import in_main_thread
 from synknumba._ops.rows import Partition
-from synknumba._types import Array, DeviceKind, Transport
+from synknumba._types import Array, CompilerName, DeviceKind, Transport
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
 from synknumba._wire.messages import Measure, Measured, Rate, Rated, Trace, Traced
 from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
@@ -228,6 +228,7 @@ class Engine:
         "_call",
         "_closed",
         "_closing",
+        "_compiler",
         "_control",
         "_died",
         "_drops",
@@ -283,6 +284,7 @@ class Engine:
         transport_is_free: bool = True,
         prefix_output: bool = False,
         firsts: tuple[int, ...] = (),
+        compiler: CompilerName | None = None,
     ) -> None:
         self.world_size = world_size
         self.partition = Partition.even(world_size)
@@ -301,7 +303,7 @@ class Engine:
         self.handle: weakref.ref[Any] | None = None  # not strong: an engine is freed without a garbage collection
         self.tally = Tally(opened=time.monotonic_ns())
         self._owner = os.getpid()
-        self._profile, self._prefix_output = profile, prefix_output
+        self._profile, self._prefix_output, self._compiler = profile, prefix_output, compiler
         self._first_transport = transport
         self._residents: weakref.WeakSet[Resident] = weakref.WeakSet()
         self._life = Life()
@@ -358,9 +360,17 @@ class Engine:
         self.run, self.command = self.ranks.run, self.ranks.command
         try:
             if others is not None:
-                told = {"profile": self._profile, "prefix_output": self._prefix_output}
-                others.start(control, self._firsts, self.device, self.devices, **told)
-            self._processes.start(control, here, self.device, self.devices[:here], profile=self._profile)
+                others.start(
+                    control,
+                    self._firsts,
+                    self.device,
+                    self.devices,
+                    compiler=self._compiler,
+                    profile=self._profile,
+                    prefix_output=self._prefix_output,
+                )
+            own = self.devices[:here]
+            self._processes.start(control, here, self.device, own, compiler=self._compiler, profile=self._profile)
             self._rounds.await_ranks(self.device)
             # Subscriptions keep the world alive, so they come last. A world whose start and end were both interrupted by Ctrl-C
             # must be found by `close()`, or be garbage-collected, which kills its ranks (`Processes.__del__`).

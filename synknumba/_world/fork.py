@@ -1,5 +1,6 @@
 """`fork()`: resolves the number of ranks and their devices, checks both, and starts the world."""
 
+import importlib.util
 import os
 import re
 import sys
@@ -18,7 +19,7 @@ from synknumba._host import this_process
 from synknumba._host.inherited import tell_of_threads
 from synknumba._host.log import log
 from synknumba._ops.rows import Partition
-from synknumba._types import DeviceKind, Transport, as_flag, known_options, shown
+from synknumba._types import CompilerName, DeviceKind, Transport, as_flag, known_options, shown
 from synknumba._world import machines as machines_module
 from synknumba._world.engine import Engine, current_world, open_world, starting, world_to_start_again
 from synknumba._world.limits import as_timeout, check_room, check_system_calls
@@ -38,6 +39,7 @@ def fork(
     device: str = "auto",
     devices: Sequence[int] | None = None,
     transport: str = "auto",
+    compiler: str | None = None,
     profile: bool = False,
     timeout: float | None = None,
     prefix_output: bool = False,
@@ -54,6 +56,9 @@ def fork(
         transport: transport of collectives on variables: "nccl" (between GPUs), "host" (shared memory), or "auto": "nccl" if
             each rank has its own GPU and NCCL can be set up, else "host". The choice and its reason are logged to the logger
             "synknumba"; if NCCL cannot be set up, the first collective warns of it.
+        compiler: what compiles for GPUs where no `cuda.jit` decides, as for plain functions, `vectorize`, `expectation`, ops
+            written in Python, and optimisers: "numba.cuda" or "numba-cuda-mlir". Default: numba.cuda, or numba-cuda-mlir where
+            only that can be used. On cores it has no effect.
         profile: whether each rank writes a cProfile to synknumba-rank<r>.prof in the working directory when the world closes.
             Those of ranks that a larger world has had are removed, with a warning.
             On GPUs, repeated calls run without Python on the ranks, so they do not appear in it.
@@ -76,10 +81,10 @@ def fork(
             system call that is needed.
         PartitionError: `world_size`, `device`, `devices`, `transport` or `timeout` is invalid, there are fewer GPUs than
             ranks, or the machine has no room for so many ranks.
-        ArgumentError: `profile` or `prefix_output` is not True or False, or `weights` are not one positive number for each
-            rank.
-        DeviceError: no GPU can be used, CUDA has been initialised in this process already, Numba's compiler is off, or
-            Python runs without the GIL.
+        ArgumentError: `profile` or `prefix_output` is not True or False, there is no such `compiler`, or `weights` are not one
+            positive number for each rank.
+        DeviceError: no GPU can be used, `compiler` is not installed, CUDA has been initialised in this process already,
+            Numba's compiler is off, or Python runs without the GIL.
         CallTimeout: a rank was stopped, as by SIGSTOP, while it started, and `timeout` is over.
     """
     tracing.refuse("synk.fork()")
@@ -91,7 +96,7 @@ def fork(
     if problem:
         raise DeviceError(f"fork() needs Numba's compiler, also on GPUs: {problem}")
     engine = open_world()
-    asked = [*map(shown, (world_size, device, devices, transport, profile, timeout, prefix_output, respawn, weights))]
+    asked = [*map(shown, (world_size, device, devices, transport, compiler, profile, timeout, prefix_output, respawn, weights))]
     if engine is not None:
         if hasattr(sys, "ps1") and engine.asked == repr(asked):
             return world_of(engine)
@@ -103,6 +108,7 @@ def fork(
     profile, prefix_output = as_flag(profile, "profile"), as_flag(prefix_output, "prefix_output")
     if transport not in ("auto", *get_args(Transport)):
         raise PartitionError(f'transport must be "auto", "nccl" or "host", got {transport!r}')
+    named = _known_compiler(compiler)
     with starting():
         if open_world() is not None:
             raise WorldError("fork() called while another thread has opened a world; call close() first")
@@ -116,6 +122,8 @@ def fork(
                 else:
                     size, kind, indices = _resolve(_asked_for(world_size, devices), device, devices, awake)
                 _check_weights(shares, size)
+                if kind == "cuda":
+                    _check_compiler(named)
                 check_room(size if not firsts else firsts[1])
                 check_system_calls()
                 _check_mpi()
@@ -127,6 +135,7 @@ def fork(
                     size,
                     kind,
                     indices,
+                    compiler=named,
                     profile=profile,
                     timeout=timeout,
                     transport=carrier,
@@ -317,6 +326,27 @@ def _known_device(device: str) -> str:
     if device not in {"auto", "cuda", "cpu"}:
         raise PartitionError(f'device must be "auto", "cuda" (or "gpu") or "cpu", got {device!r}')
     return device
+
+
+def _known_compiler(compiler: Any) -> CompilerName | None:
+    """Returns the name of a compiler, or None for the default; raises ArgumentError for anything else."""
+    for name in get_args(CompilerName):
+        if isinstance(compiler, str) and compiler == name:
+            return name  # type: ignore[no-any-return]
+    if compiler is not None:
+        raise ArgumentError(
+            f'compiler must be "numba.cuda" or "numba-cuda-mlir", or None for the one that can be used, got {shown(compiler)}'
+        )
+    return None
+
+
+def _check_compiler(name: CompilerName | None) -> None:
+    """Refuses a compiler that is not installed; whether it finds CUDA's libraries shows on the ranks."""
+    if name == "numba-cuda-mlir" and importlib.util.find_spec("numba_cuda_mlir") is None:
+        raise DeviceError(
+            "compiler=\"numba-cuda-mlir\" needs that package, which is not installed: pip install 'synknumba[mlir]', or leave "
+            "compiler= out for numba.cuda"
+        )
 
 
 def _check_cuda() -> None:

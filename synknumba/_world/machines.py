@@ -7,7 +7,7 @@ from typing import Protocol, Self
 
 from synknumba._device import DeviceReport, usable_cores
 from synknumba._ops.rows import Partition
-from synknumba._types import DeviceKind
+from synknumba._types import CompilerName, DeviceKind
 from synknumba._wire.control import ControlBlock
 from synknumba._wire.messages import Command, Parcel, Warned
 from synknumba._world.failure import Death
@@ -80,6 +80,7 @@ class OtherMachines(Protocol):
         device: DeviceKind,
         devices: tuple[int, ...],
         *,
+        compiler: CompilerName | None,
         profile: bool,
         prefix_output: bool,
     ) -> None:
@@ -90,6 +91,7 @@ class OtherMachines(Protocol):
             firsts: first rank of each machine, and the number of ranks.
             device: kind of their devices.
             devices: index of each rank's GPU on its machine; empty on the CPU.
+            compiler: as for `fork()`.
             profile: as for `fork()`.
             prefix_output: as for `fork()`.
         """

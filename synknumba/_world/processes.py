@@ -25,7 +25,7 @@ from synknumba._host.stacks import Stacks, ask, shorten
 from synknumba._host.thread_pools import find_pools
 from synknumba._rank.loop import rank_main
 from synknumba._rank.startup import RankConfig
-from synknumba._types import DeviceKind
+from synknumba._types import CompilerName, DeviceKind
 from synknumba._wire.control import ControlBlock
 from synknumba._world.failure import Death
 from synknumba._world.limits import DESCRIPTORS, REFUSED
@@ -85,6 +85,7 @@ class Processes:
         device: DeviceKind,
         devices: Sequence[int],
         *,
+        compiler: CompilerName | None,
         profile: bool,
         random_state: Any = None,
     ) -> None:
@@ -95,6 +96,7 @@ class Processes:
             count: number of ranks of this machine.
             device: kind of their devices.
             devices: index of each rank's GPU; empty on the CPU.
+            compiler: what compiles for GPUs where no decorator decides; None for what can be used there.
             profile: whether they write profiles.
             random_state: state of Python's random numbers that ranks derive theirs from; default: of this process.
         """
@@ -115,6 +117,7 @@ class Processes:
                     control=control,
                     device=device,
                     device_index=devices[line] if devices else 0,
+                    compiler=compiler,
                     socket=sock,
                     lifeline=lifeline,
                     stacks=self._stacks[line],

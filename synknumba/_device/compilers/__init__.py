@@ -1,22 +1,32 @@
-"""Compilers of kernels for GPUs, imported on request: importing one may load GPU libraries."""
+"""Compilers of kernels for GPUs, imported on request: importing one may load GPU libraries.
+
+kernel of numba's cuda.jit ──────────────> numba.cuda
+plain function, generated kernel ──fork(compiler=)──> numba.cuda or numba-cuda-mlir
+what refers to numba_cuda_mlir, or is decorated by its cuda.jit ──────> numba-cuda-mlir
+"""
 
 import importlib.util
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType, ModuleType
 from typing import Any, Final, final
 
 from synknumba._device.compilers.base import KERNEL_DECORATORS as KERNEL_DECORATORS
 from synknumba._device.compilers.base import CompiledKernel as CompiledKernel
 from synknumba._device.compilers.base import Compiler as Compiler
+from synknumba._device.compilers.base import names_of as names_of
 from synknumba._device.compilers.base import plain_kernel as plain_kernel
 from synknumba._device.compilers.base import refuse_kernel as refuse_kernel
+from synknumba._device.compilers.base import values_read as values_read
 from synknumba._errors import DeviceError
-from synknumba._types import Array
+from synknumba._types import Array, CompilerName
 
-_NUMBA: Final = "numba.cuda"  # of plain functions, and of what synknumba itself has compiled
+_NUMBA: Final = "numba.cuda"
 _MLIR: Final = "numba-cuda-mlir"
+_MLIR_PACKAGE: Final = "numba_cuda_mlir"
 
 
-def find_compiler(name: str = _NUMBA) -> type[Compiler]:
+def find_compiler(name: CompilerName) -> type[Compiler]:
     """Returns a compiler of this process; called in a rank or a probing child, not in the coordinator."""
     if name == _MLIR:
         from synknumba._device.compilers.numba_cuda_mlir import NumbaCudaMlir
@@ -27,20 +37,51 @@ def find_compiler(name: str = _NUMBA) -> type[Compiler]:
     return NumbaCuda
 
 
-def problem() -> str | None:
-    """Why no compiler can be used here, in one line; None if one can. Called where `find_compiler` may be."""
+def problem(name: CompilerName | None = None) -> str | None:
+    """Why a compiler, by default any, cannot be used here, in one line; None if it can. Called where `find_compiler` may be."""
+    if name is not None:
+        return _problem_of(name)
     why = _problem_of(_NUMBA)
-    if why is None or (importlib.util.find_spec("numba_cuda_mlir") is not None and _problem_of(_MLIR) is None):
-        return None
-    return why
+    return None if why is None or _problem_of(_MLIR) is None else why
 
 
-def _problem_of(name: str) -> str | None:
+def _problem_of(name: CompilerName) -> str | None:
+    if name == _MLIR and importlib.util.find_spec(_MLIR_PACKAGE) is None:
+        return "numba-cuda-mlir is not installed: pip install 'synknumba[mlir]'"
     try:
         return find_compiler(name).problem()
     except Exception as error:  # noqa: BLE001  # compilers without their libraries raise errors of other packages
         reason = str(error).strip().splitlines() or [type(error).__name__]
         return f"{name} does not import ({reason[0]}): pip install 'synknumba[cuda13]' (or [cuda12]; of numba-cuda-mlir [mlir])"
+
+
+def refers_to_mlir(function: Callable[..., Any]) -> bool:
+    """Whether a plain function, or one that it calls, reads something of numba-cuda-mlir, which no other compiler knows."""
+    return _MLIR_PACKAGE in sys.modules and _refers(function, frozenset(), set())
+
+
+def _refers(value: Any, read: frozenset[str], seen: set[int]) -> bool:
+    """Whether a value is of numba-cuda-mlir, or leads to it; `read` are the names in the function that has the value."""
+    if isinstance(value, ModuleType):
+        if _is_of_mlir(value.__name__):
+            return True
+        inner: Iterable[Any] = [one for name, one in vars(value).items() if name in read]
+    else:
+        if _is_of_mlir(type(value).__module__) or _is_of_mlir(getattr(value, "__module__", None)):
+            return True
+        function = getattr(value, "py_func", value)
+        if not isinstance(function, FunctionType):
+            return False
+        inner, read = values_read(function), frozenset(names_of(function.__code__))
+        value = function
+    if id(value) in seen:
+        return False
+    seen.add(id(value))
+    return any(_refers(one, read, seen) for one in inner)
+
+
+def _is_of_mlir(module: Any) -> bool:
+    return isinstance(module, str) and f"{module}.".startswith(f"{_MLIR_PACKAGE}.")
 
 
 @final
@@ -50,16 +91,18 @@ class Compilers:
     Args:
         index: of the GPU.
         stream: handle of the CUDA stream to which launches go.
+        default: the compiler of plain functions; None for numba.cuda if it can be used, else numba-cuda-mlir.
     """
 
-    def __init__(self, index: int, stream: int) -> None:
-        self._index, self._stream = index, stream
+    def __init__(self, index: int, stream: int, default: CompilerName | None = None) -> None:
+        self._index, self._stream, self._default = index, stream, default
         self._made: dict[str, tuple[Compiler, Any]] = {}
+        self._found: CompilerName | None = None
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> CompiledKernel:
         """Returns the kernel of a plain function, by the compiler that the options name; compiles nothing yet."""
         left = dict(options)
-        name = left.pop("compiler", _NUMBA)
+        name = self._name(left.pop("compiler", None), function)
         try:
             compiler, stream = self._compiler(name)
         except DeviceError as error:
@@ -68,10 +111,27 @@ class Compilers:
 
     def to_host(self, array: Any) -> Array:
         """Copies an array with `__cuda_array_interface__` to the host; waits for it."""
-        made = next(iter(self._made), None)  # whichever is there already
-        return self._compiler(made or (_NUMBA if _problem_of(_NUMBA) is None else _MLIR))[0].to_host(array)
+        made = next(iter(self._made.values()), None)  # whichever is there already
+        return (made or self._compiler(self._usual()))[0].to_host(array)
 
-    def _compiler(self, name: str) -> tuple[Compiler, Any]:
+    def _name(self, decorated: CompilerName | None, function: Callable[..., Any]) -> CompilerName:
+        """Returns what compiles a function, which the `cuda.jit` of this compiler has decorated, or none."""
+        if decorated == _MLIR or (decorated is None and refers_to_mlir(function)):
+            return _MLIR
+        if decorated is None or self._default == _NUMBA:
+            return self._usual()
+        return self._usable()
+
+    def _usual(self) -> CompilerName:
+        return self._default or self._usable()
+
+    def _usable(self) -> CompilerName:
+        """Returns numba.cuda, which a Numba without numba-cuda has too, or what can be used in its place."""
+        if self._found is None:
+            self._found = _NUMBA if _problem_of(_NUMBA) is None or _problem_of(_MLIR) is not None else _MLIR
+        return self._found
+
+    def _compiler(self, name: CompilerName) -> tuple[Compiler, Any]:
         made = self._made.get(name)
         if made is None:
             why = _problem_of(name)

@@ -16,11 +16,13 @@ Compilers are final, override the abstract methods only, and are the only module
 
 import dis
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -47,8 +49,8 @@ _OTHER_SETTINGS = {
     "CUDA_DEFAULT_PTX_CC",
 }
 
-# Compilers by the types of the kernels that only they can compile; all others, and plain functions, are those of `numba.cuda`.
-_OF_KERNELS = {"MLIRDispatcher": "numba-cuda-mlir"}
+# Compilers by the types of the kernels that their decorators return.
+_OF_KERNELS = {"CUDADispatcher": "numba.cuda", "MLIRDispatcher": "numba-cuda-mlir"}
 
 
 class CompiledKernel(ABC):
@@ -133,9 +135,26 @@ def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | Non
     compiler = _OF_KERNELS.get(type(kernel).__name__)
     if compiler is not None:
         kept["compiler"] = compiler
-        if "opt" not in kept and options.get("opt_level") is not None:  # numba-cuda-mlir takes one of the two
-            kept["opt"] = options["opt_level"] > 0
+    if compiler == "numba-cuda-mlir" and "opt" not in kept and options.get("opt_level") is not None:  # it takes one of the two
+        kept["opt"] = options["opt_level"] > 0
     return function, kept
+
+
+def names_of(code: CodeType) -> Iterator[str]:
+    """Yields the names of globals and attributes that a function reads, and those within it."""
+    yield from code.co_names
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from names_of(one)
+
+
+def values_read(function: FunctionType) -> Iterator[Any]:
+    """Yields the values of the global and closure names that a function reads."""
+    names = {*names_of(function.__code__)}
+    yield from (value for name, value in function.__globals__.items() if name in names)
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # not assigned
+            yield cell.cell_contents
 
 
 # Decorators by the types of what they return.

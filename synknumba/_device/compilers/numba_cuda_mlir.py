@@ -7,14 +7,13 @@ types that came first: after an `np.float32`, the kernel for 32 bits reads 0.0 f
 array, one with such strides as constants gets any other (numba-cuda-mlir 0.6, `cext/launcher/kernel.cpp`). So each tuple of
 types has a dispatcher here.
 
-The types of annotated parameters, which it takes in place of those of the arguments without converting these, do not count, as
-they do not for numba-cuda.
+Functions are translated from Numba's dialect (`numba_cuda_mlir_dialect`). The types of annotated parameters, which the package
+takes in place of those of the arguments without converting these, do not count, as they do not for numba-cuda.
 """
 
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
 from typing import Any, final
 
 from numba_cuda_mlir import cuda
@@ -23,6 +22,7 @@ from numba_cuda_mlir.numba_cuda.typing.typeof import typeof
 from synknumba._device.base import Three
 from synknumba._device.compilers.base import CompiledKernel, Compiler, is_plain
 from synknumba._device.compilers.numba_cuda_mlir_cache import attach
+from synknumba._device.compilers.numba_cuda_mlir_dialect import in_dialect
 from synknumba._types import Array
 
 _DECLARED = re.compile(r"^\.extern \.func\s+(?:\([^)]*\)\s*)?(\w+)", re.MULTILINE)
@@ -34,7 +34,7 @@ class MlirKernel(CompiledKernel):
     """A function, compiled with these options for each tuple of argument types, launched on a stream of numba-cuda-mlir."""
 
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any], stream: Any) -> None:
-        self._function, self._options, self._stream = _without_annotations(function), dict(options), stream
+        self._function, self._options, self._stream = in_dialect(function), dict(options), stream
         self._dispatchers: dict[tuple[Any, ...], Any] = {}  # by the types of the arguments
         self._printing: dict[int, bool] = {}  # by the identity of a compiled kernel, which its dispatcher keeps
 
@@ -92,19 +92,6 @@ class NumbaCudaMlir(Compiler):
 
     def to_host(self, array: Any) -> Array:
         return _as_device_array(array).copy_to_host()
-
-
-def _without_annotations(function: Callable[..., Any]) -> Callable[..., Any]:
-    assert isinstance(function, FunctionType)  # a plain one
-    if not function.__annotations__:
-        return function
-    made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-    made.__kwdefaults__, made.__qualname__, made.__module__ = (
-        function.__kwdefaults__,
-        function.__qualname__,
-        function.__module__,
-    )
-    return made
 
 
 def _as_device_array(arg: Any) -> Any:
