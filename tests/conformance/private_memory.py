@@ -123,7 +123,7 @@ def opened_by_ranks(world_size: int, device: Callable[[], Device] = PrivateDevic
         make_unique_id=lambda: b"links",
     )
     in_ranks = {
-        "open_device": lambda kind, index: device(),
+        "open_device": lambda kind, index, compiler: device(),
         "DRIVERS": {**DRIVERS, "nccl": linked},
         **others,
     }

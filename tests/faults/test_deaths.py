@@ -299,12 +299,12 @@ def test_why_a_rank_has_no_device_is_told_while_another_is_awaited(slow, monkeyp
     """It has ended when it is looked after, and has said before why."""
     opened, bad = loop.open_device, (slow + 1) % 3
 
-    def open_device(kind, index):
+    def open_device(kind, index, compiler):
         if this_process.current_rank() == bad:
             raise ValueError("this one is broken")
         if this_process.current_rank() == slow:
             time.sleep(0.5)
-        return opened(kind, index)
+        return opened(kind, index, compiler)
 
     with monkeypatch.context() as patched:
         patched.setattr(loop, "open_device", open_device)

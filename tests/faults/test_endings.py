@@ -75,7 +75,7 @@ PHASES = {
     "fork": """
         from synknumba._rank import loop
 
-        def never_ready(device, index):
+        def never_ready(device, index, compiler):
             say("ranks", os.getpid())
             while True:
                 pass

@@ -193,7 +193,7 @@ def test_interrupt_during_fork(start):
 
         ready = loop.open_device
 
-        def never_ready(device, index):
+        def never_ready(device, index, compiler):
             say("ranks", os.getpid())
             while True:
                 pass

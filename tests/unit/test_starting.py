@@ -100,10 +100,10 @@ def test_the_limits_of_this_machine_are_read():
 def test_a_rank_that_is_stopped_while_it_starts(no_world, monkeypatch):
     opened = loop.open_device
 
-    def stopped(kind, index):
+    def stopped(kind, index, compiler):
         if this_process.current_rank() == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
-        return opened(kind, index)
+        return opened(kind, index, compiler)
 
     monkeypatch.setattr(loop, "open_device", stopped)
     began = time.monotonic()
