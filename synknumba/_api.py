@@ -135,8 +135,8 @@ def parallel(
 ) -> Any:
     """Runs a Numba CUDA kernel on all ranks, each on its own rows of the arguments.
 
-    The kernel may be decorated with `numba.cuda.jit`, or be a plain function in that dialect. It is compiled for the device at
-    its first call.
+    The kernel may be decorated with `cuda.jit`, of Numba or numba-cuda-mlir, or be a plain function in that dialect. It is
+    compiled for the device at its first call.
 
     Args:
         kernel: the kernel to decorate.

@@ -195,6 +195,9 @@ def _check_numba_cuda() -> Iterator[Finding]:
     if told != "imports":
         yield problem("numba.cuda", f"{name} {told}", "see there; kernels of `from numba import cuda` need it, on cores too")
         return
+    if version is None and version_of("numba-cuda-mlir") is not None:
+        yield ok("numba.cuda", f"{name} imports; numba-cuda-mlir {version_of('numba-cuda-mlir')} compiles for GPUs")
+        return
     if version is None and _driver() is not None:
         yield problem("numba.cuda", "numba-cuda is not installed; GPUs need it", install_extra((_driver() or 0) // 1000))
         return

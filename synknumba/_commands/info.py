@@ -30,7 +30,7 @@ from synknumba.simt.internals import KernelStore, describe, directory
 SCHEMA = 1  # of the JSON; raised when a key changes its meaning or goes
 REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")  # posix_ipc: before Python 3.14
 CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")  # one name per CUDA
-OPTIONAL = ("numba-cuda", *CUPY, "nccl4py", "mpi4py", "threadpoolctl")
+OPTIONAL = ("numba-cuda", "numba-cuda-mlir", *CUPY, "nccl4py", "mpi4py", "threadpoolctl")
 SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; only its size is read
 
 DESCRIPTION = """\

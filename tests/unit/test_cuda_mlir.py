@@ -2,30 +2,55 @@
 
 import importlib.util
 import json
+import math
+import multiprocessing
 import os
 import pickle
 import shutil
 import struct
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numba
+import numpy as np
 import pytest
+from numba import cuda, float64, njit, types
+from numba.cuda.random import xoroshiro128p_normal_float64 as normal
+from numba.np.numpy_support import from_dtype
 
-from synknumba import DeviceError
-from synknumba._device import compilers
+import synknumba as synk
+from synknumba import ArgumentError, DeviceError
+from synknumba._device import DeviceReport, compilers
 from synknumba._device.compilers import Compilers, plain_kernel
+from synknumba._rank import loop
 from synknumba._wire import function_pickling
+from synknumba._world import fork as fork_module
 
 HERE = Path(__file__).parent
 HAS_PACKAGE = importlib.util.find_spec("numba_cuda_mlir") is not None
 needs_package = pytest.mark.skipif(not HAS_PACKAGE, reason="needs numba-cuda-mlir: make test-mlir")
 
 
+OF_NUMBA, OF_MLIR = {"compiler": "numba.cuda"}, {"compiler": "numba-cuda-mlir"}
+RECORD = np.dtype([("a", "f8"), ("b", "i4")])
+
+
 def kernel(x: Any) -> None:
     x[0] = 1
+
+
+@cuda.jit(device=True)
+def twice(x: Any) -> Any:
+    return 2 * x
+
+
+@njit
+def thrice(x: Any) -> Any:
+    return twice(x) + x if x else thrice(1)
 
 
 class MLIRDispatcher:
@@ -43,6 +68,9 @@ class TestChoice:
         )
         assert plain_kernel(kernel) == (kernel, {})
         assert plain_kernel(SimpleNamespace(py_func=kernel, targetoptions={"debug": True})) == (kernel, {"debug": True})
+        numbas = plain_kernel(cuda.jit(kernel))
+        assert numbas is not None
+        assert numbas[1]["compiler"] == "numba.cuda"
 
     @pytest.mark.parametrize(("level", "opt"), [(0, False), (2, True)])
     def test_a_level_of_optimisation_is_kept(self, level: int, opt: bool) -> None:
@@ -55,7 +83,7 @@ class TestChoice:
         """What compilers are asked, which have the names in `usable`."""
         asked: list[Any] = []
 
-        def compiler(name: str = "numba.cuda") -> Any:
+        def compiler(name: str) -> Any:
             def made(index: int) -> Any:
                 asked.append((name, index))
                 return SimpleNamespace(
@@ -76,23 +104,137 @@ class TestChoice:
         made: Any = Compilers(3, 77)
         assert not asked
         assert made.kernel(kernel, {"debug": True}) == (kernel, {"debug": True}, ("numba.cuda", 77))
-        assert made.kernel(kernel, {"compiler": "numba-cuda-mlir"}) == (kernel, {}, ("numba-cuda-mlir", 77))
+        assert made.kernel(kernel, OF_MLIR) == (kernel, {}, ("numba-cuda-mlir", 77))
         assert made.kernel(kernel, {}) == (kernel, {}, ("numba.cuda", 77))
         assert asked == [("numba.cuda", 3), ("numba-cuda-mlir", 3)]
         assert compilers.problem() is None
 
-    def test_one_that_is_not_there_is_refused_by_its_name(self, asked: list[Any]) -> None:
+    @pytest.mark.parametrize(
+        ("usable", "default", "plain", "numbas"),
+        [
+            ("both", None, "numba.cuda", "numba.cuda"),
+            ("both", "numba.cuda", "numba.cuda", "numba.cuda"),
+            ("both", "numba-cuda-mlir", "numba-cuda-mlir", "numba.cuda"),
+            ("mlir", None, "numba-cuda-mlir", "numba-cuda-mlir"),
+            ("mlir", "numba.cuda", None, None),
+            ("mlir", "numba-cuda-mlir", "numba-cuda-mlir", "numba-cuda-mlir"),
+            ("numba", None, "numba.cuda", "numba.cuda"),
+            ("numba", "numba-cuda-mlir", None, "numba.cuda"),
+            ("none", None, None, None),
+        ],
+    )
+    def test_who_compiles(self, asked: list[Any], usable: str, default: Any, plain: str | None, numbas: str | None) -> None:
+        """Plain functions, and those of numba's `cuda.jit`; None where none can."""
+        names = {"both": {"numba.cuda", "numba-cuda-mlir"}, "mlir": {"numba-cuda-mlir"}, "numba": {"numba.cuda"}, "none": set()}
+        self.usable = names[usable]
+        made: Any = Compilers(0, 77, default)
+        for options, expected in (({}, plain), (OF_NUMBA, numbas)):
+            if expected is None:
+                refused = default or "numba.cuda"
+                with pytest.raises(
+                    DeviceError, match=f"^kernel is a kernel of {refused}, which cannot be used here: {refused} "
+                ):
+                    made.kernel(kernel, options)
+            else:
+                assert made.kernel(kernel, options)[2] == (expected, 77)
+        refused = default if plain is None else None
+        assert (compilers.problem(default) is None) == (plain is not None)
+        assert refused is None or compilers.problem(default) == f"{refused} is not there"
+
+    def test_results_are_fetched_by_whichever_is_there(self, asked: list[Any]) -> None:
         self.usable = {"numba-cuda-mlir"}
         made: Any = Compilers(0, 77)
-        with pytest.raises(
-            DeviceError, match=r"^kernel is a kernel of numba\.cuda, which cannot be used here: numba\.cuda is not"
-        ):
-            made.kernel(kernel, {})
-        assert made.kernel(kernel, {"compiler": "numba-cuda-mlir"})
         assert made.to_host(1) == ("numba-cuda-mlir", 1)
-        assert compilers.problem() is None
-        self.usable = set()
-        assert compilers.problem() == "numba.cuda is not there"
+
+    def test_what_refers_to_the_package_is_its_own(self, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        package, helpers = ModuleType("numba_cuda_mlir.cuda"), ModuleType("helpers")
+        monkeypatch.setitem(sys.modules, "numba_cuda_mlir", ModuleType("numba_cuda_mlir"))
+        made: Any = Compilers(0, 77)
+
+        def plain(x: Any) -> None:
+            x[package.grid(1)] = 1
+
+        called = cuda.jit(device=True)(plain)
+        helpers.plain, helpers.other = called, kernel  # type: ignore[attr-defined]
+
+        def calling(x: Any) -> None:
+            called(x)
+
+        def of_a_module(x: Any) -> None:
+            helpers.plain(x)
+
+        def of_another_member(x: Any) -> None:
+            helpers.other(x)
+
+        def within(x: Any) -> Any:
+            return [plain(y) for y in x]
+
+        for function in (plain, calling, of_a_module, within):
+            assert made.kernel(function, {})[2][0] == "numba-cuda-mlir", function.__name__
+        for function in (kernel, of_another_member):
+            assert made.kernel(function, {})[2][0] == "numba.cuda"
+
+
+class TestFork:
+    """`fork(compiler=)`."""
+
+    @pytest.mark.parametrize("bad", ["mlir", "", 3, True, ["numba.cuda"]])
+    def test_bad_values(self, bad: Any) -> None:
+        with pytest.raises(ArgumentError, match=r'compiler must be "numba\.cuda" or "numba-cuda-mlir", or None .*, got '):
+            synk.fork(1, device="cpu", compiler=bad)
+
+    @pytest.mark.parametrize("compiler", ["numba.cuda", "numba-cuda-mlir", None])
+    def test_it_reaches_the_ranks(self, compiler: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened, told = loop.open_device, multiprocessing.get_context("fork").SimpleQueue()
+
+        def open_device(kind: Any, index: int, name: Any) -> Any:
+            told.put(name)
+            return opened(kind, index, name)
+
+        monkeypatch.setattr(loop, "open_device", open_device)
+        with synk.fork(1, device="cpu", compiler=compiler):
+            assert told.get() == compiler
+
+    def test_a_package_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fork_module, "probed", lambda: nullcontext(DeviceReport(1)))
+        monkeypatch.setattr(fork_module.importlib.util, "find_spec", lambda _: None)
+        with pytest.raises(
+            DeviceError, match=r"compiler=\"numba-cuda-mlir\" needs that package, .* pip install 'synknumba\[mlir\]'"
+        ):
+            synk.fork(1, device="cuda", compiler="numba-cuda-mlir")
+
+
+@needs_package
+class TestDialect:
+    """Functions written for `numba.cuda`."""
+
+    def test_names(self) -> None:
+        from numba_cuda_mlir import cuda as mlirs
+        from numba_cuda_mlir import types as mlir_types
+
+        from numba_cuda_mlir.numba_cuda.np.numpy_support import as_dtype
+
+        from synknumba._device.compilers.numba_cuda_mlir_dialect import in_dialect
+
+        grid, add, double, kinds = cuda.grid, cuda.atomic, float64, (types.int32, types.boolean)
+        record, number, scale = from_dtype(RECORD), 3, np.float32(2)
+
+        def read(x: int) -> Any:
+            return cuda, grid, add, double, kinds, record, number, scale, np, math, numba.float32, normal, twice, thrice
+
+        made = in_dialect(read)
+        assert not made.__annotations__
+        module, *members, kind, two, row, three, factor, numpy, mathematics, single, random, doubled, tripled = made(1)
+        assert module is mlirs
+        assert members == [mlirs.grid, mlirs.atomic]
+        assert (kind, single) == (mlir_types.float64, mlir_types.float32)
+        assert two == (mlir_types.int32, mlir_types.boolean)
+        assert as_dtype(row) == RECORD
+        assert (three, factor, numpy, mathematics) == (3, scale, np, math)
+        assert random is mlirs.random.xoroshiro128p_normal_float64
+        assert type(doubled).__name__ == type(tripled).__name__ == "MLIRDispatcher"
+        assert (doubled.py_func(3), tripled.py_func.__globals__["twice"]) == (6, doubled)
+        assert tripled.py_func.__globals__["thrice"] is tripled
 
 
 @needs_package

@@ -350,6 +350,8 @@ def test_numba_cuda(gpus, monkeypatch):
     assert asked("numba.cuda")["ok"].startswith("numba-cuda 0.30.4 imports")
     del versions["numba-cuda"]
     assert "numba-cuda is not installed" in asked("numba.cuda")["problem"]
+    versions["numba-cuda-mlir"] = "0.6.0"
+    assert asked("numba.cuda")["ok"].startswith("Numba's own numba.cuda imports; numba-cuda-mlir 0.6.0 compiles for GPUs")
 
 
 def test_what_the_driver_program_prints(monkeypatch):
