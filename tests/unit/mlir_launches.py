@@ -9,9 +9,13 @@ import sys
 import warnings
 from typing import Any
 
+import numba
 import numpy as np
+from numba import cuda as numba_cuda
+from numba import float64, njit
 from numba_cuda_mlir import cuda
 
+import synknumba as synk
 from synknumba._device.compilers import Compilers, numba_cuda_mlir, plain_kernel
 from synknumba._device.compilers.base import RecordArray
 
@@ -46,6 +50,25 @@ def printing(x: Any) -> None:
     print(x[0])
 
 
+@numba_cuda.jit(device=True)
+def thrice(value: Any) -> Any:
+    return 3 * value
+
+
+@njit
+def squared(value: Any) -> Any:
+    return thrice(value) ** 2
+
+
+def for_numba(x: Any) -> None:
+    """All that is translated: members, types, device functions, `njit`, and overloads, as those of synknumba.random."""
+    shared = numba_cuda.shared.array(32, float64)
+    i = numba_cuda.grid(1)
+    shared[i % 32] = squared(synk.random.normal(7, i, 0)) + numba.float32(i)
+    numba_cuda.syncthreads()
+    numba_cuda.atomic.add(x, 0, shared[0])
+
+
 class OnDevice:
     """An array that names a stream, as CuPy's do."""
 
@@ -65,7 +88,7 @@ def main() -> None:
     caches: list[Any] = []
     attach = numba_cuda_mlir.attach
     numba_cuda_mlir.attach = lambda *parts: caches.append(attach(*parts))
-    compilers = Compilers(0, STREAM)
+    compilers = Compilers(0, STREAM, "numba-cuda-mlir")
 
     def made(decorated: Any, **options: Any) -> Any:
         plain = plain_kernel(decorated)
@@ -89,6 +112,7 @@ def main() -> None:
     launched(records, x, RecordArray(OnDevice(RECORD), RECORD, (2,)))
     launched(made(of_a_tuple), x, (x, 2))
     launched(talking, x)
+    launched(compilers.kernel(for_numba, {}), x)
     launched(debugged, x, 1.5)
     array = kernel.convert(x)
     capturable = [

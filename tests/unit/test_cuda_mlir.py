@@ -211,7 +211,6 @@ class TestDialect:
     def test_names(self) -> None:
         from numba_cuda_mlir import cuda as mlirs
         from numba_cuda_mlir import types as mlir_types
-
         from numba_cuda_mlir.numba_cuda.np.numpy_support import as_dtype
 
         from synknumba._device.compilers.numba_cuda_mlir_dialect import in_dialect
