@@ -112,7 +112,7 @@ def main() -> None:
     launched(records, x, RecordArray(OnDevice(RECORD), RECORD, (2,)))
     launched(made(of_a_tuple), x, (x, 2))
     launched(talking, x)
-    launched(compilers.kernel(for_numba, {}), x)
+    launched(compilers.kernel(for_numba, {"debug": 0}), x)
     launched(debugged, x, 1.5)
     array = kernel.convert(x)
     capturable = [

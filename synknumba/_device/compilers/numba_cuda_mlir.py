@@ -88,7 +88,10 @@ class NumbaCudaMlir(Compiler):
         return cuda.external_stream(address)
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any], stream: Any) -> CompiledKernel:
-        return MlirKernel(function, options, stream)
+        left = dict(options)
+        if "debug" in left:
+            left["debug"] = bool(left["debug"])  # that of numba's `cuda.jit` may be 0
+        return MlirKernel(function, left, stream)
 
     def to_host(self, array: Any) -> Array:
         return _as_device_array(array).copy_to_host()
