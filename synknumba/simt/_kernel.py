@@ -60,7 +60,10 @@ def three_axes(size: Any, name: str) -> Dim3:
     """Returns a grid or block size as a triple, padded with ones; raises LaunchError for anything but one to three integers."""
     parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
-        raise LaunchError(f"{name} must be an integer or a tuple of one to three integers, got {size!r}")
+        way_out = (
+            "; divide by //, or round by math.ceil" if any(isinstance(part, (float, np.floating)) for part in parts) else ""
+        )
+        raise LaunchError(f"{name} must be an integer or a tuple of one to three integers, got {size!r}{way_out}")
     return cast("Dim3", (*(int(part) for part in parts), 1, 1)[:3])
 
 
@@ -470,7 +473,7 @@ class Kernel(ShowsNoCode):
         """Returns the types of the arguments of a launch, which `coerce` has returned; raises ArgumentError for others."""
         params = parameters(self.py_func)
         if len(args) != len(params):
-            raise ArgumentError(f"{self.py_func.__qualname__}() takes {len(params)} arguments, got {len(args)}")
+            raise wrong_count(self.py_func, params, args)
         kinds = tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True))
         if len(self.declared) == 1 and len(self.declared[0]) == len(kinds):  # of several, `coerce` has found the best
             self._best_of(kinds, read_as(self.declared[0], kinds))
@@ -514,7 +517,8 @@ class Kernel(ShowsNoCode):
                 ) from error
             if isinstance(arg, np.ndarray):
                 raise ArgumentError(f"{what} {_of_dtype(arg, name.removesuffix('__arg'))}") from None
-            raise ArgumentError(f"{what}, which Numba cannot pass to a kernel; {_ARGUMENTS}") from error
+            way_out = f"pass {name.removesuffix('__arg')}.to_numpy()" if hasattr(arg, "to_numpy") else _ARGUMENTS
+            raise ArgumentError(f"{what}, which Numba cannot pass to a kernel; {way_out}") from error
         if (problem := _problem(kind)) is not None:
             shown_name = name.removesuffix("__arg")
             raise ArgumentError(
@@ -589,7 +593,16 @@ class Kernel(ShowsNoCode):
         )
 
 
-_ARGUMENTS: Final = "pass arrays of NumPy or with DLPack, numbers, and tuples of them"
+_ARGUMENTS: Final = "pass arrays of NumPy, or with DLPack or __array_interface__, numbers, and tuples of them"
+
+
+def wrong_count(function: Callable[..., Any], params: Sequence[str], args: tuple[Any, ...]) -> ArgumentError:
+    """Returns the error for a launch with more or fewer arguments than the kernel has parameters."""
+    count = "1 argument" if len(params) == 1 else f"{len(params)} arguments"
+    way_out = ""
+    if params and params[0].removesuffix("__arg") == "self":
+        way_out = "; a kernel cannot be a method: write @staticmethod above its decorator, and pass what it needs of self"
+    return ArgumentError(f"{function.__qualname__}() takes {count}, got {len(args)}{way_out}")
 
 
 def _problem(kind: types.Type) -> str | None:
@@ -641,12 +654,14 @@ _AS_THEY_ARE = _PLAIN_SCALARS | {np.ndarray, np.void}
 
 def _in_host_memory(arg: Any) -> Any:
     """Returns the NumPy array of a stand-in for an array in a GPU's memory, also in a tuple; other arguments as they are."""
+    if isinstance(arg, tuple):
+        parts = [_in_host_memory(part) for part in arg]
+        if all(part is old for part, old in zip(parts, arg, strict=True)):
+            return arg
+        return arg._make(parts) if hasattr(arg, "_make") else tuple(parts)
     if hasattr(arg, "simt_values"):
         return arg.simt_values
-    if isinstance(arg, tuple) and any(hasattr(part, "simt_values") for part in arg):
-        parts = map(_in_host_memory, arg)
-        return arg._make(parts) if hasattr(arg, "_make") else tuple(parts)  # type: ignore[attr-defined]
-    return arg
+    return getattr(getattr(arg, "__cuda_array_interface__", None), "simt_values", arg)
 
 
 def _has_one_type(arg: Any) -> bool:

@@ -21,6 +21,7 @@ from synknumba.simt._kernel import (
     jit,
     refuse_names,
     three_axes,
+    wrong_count,
 )
 
 Run = Callable[..., None]
@@ -82,7 +83,7 @@ class PythonKernel:
             given = self._kernel.coerce(args)
             missing = len(program.params) - len(given)
             if not 0 <= missing <= len(program.defaults):
-                raise ArgumentError(f"{self.py_func.__qualname__}() takes {len(program.params)} arguments, got {len(given)}")
+                raise wrong_count(self.py_func, program.params, given)
             given += program.defaults[len(program.defaults) - missing :]
             for name, arg in zip(program.params, given, strict=True):
                 _refuse_containers(f"{self.py_func.__qualname__}(): {name}", arg)

@@ -217,7 +217,8 @@ def _advice(before: Any, now: Any) -> str:
     if before.line == now.line and before.what == now.what == "write":
         return "two threads write different values: give each its own element, or use cuda.atomic"
     warp = " (or cuda.syncwarp(), within a warp)" if first.number // WARP_SIZE == second.number // WARP_SIZE else ""
-    return f"put cuda.syncthreads() between the two{warp}, where all threads of the block reach it"
+    atomics = "make the other access atomic, too, or " if "atomic" in {before.what, now.what} else ""
+    return f"{atomics}put cuda.syncthreads() between the two{warp}, where all threads of the block reach it"
 
 
 def _numbers(array: Array, index: Any) -> list[tuple[int, int]]:

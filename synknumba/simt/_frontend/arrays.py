@@ -13,7 +13,7 @@ from numba.np.numpy_support import as_dtype
 
 from synknumba._errors import KernelError
 from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope, called_functions
-from synknumba.simt._frontend.source import read_definition
+from synknumba.simt._frontend.source import IN_KERNELS, read_definition
 from synknumba.simt._frontend.syntax import read_names
 from synknumba.simt._library import bfloat16
 from synknumba.simt._library.slots import itemsize
@@ -56,7 +56,8 @@ def shape_of(node: ast.expr, scope: Scope, *, dynamic: bool) -> tuple[int, ...]:
     if dims and whole and (all(dim > 0 for dim in dims) or (dynamic and dims == (0,))):
         return tuple(int(dim) for dim in dims)
     construct = "an array shape not made of positive integer constants"
-    raise scope.source.refusal(node, construct, "use constants, or a dynamic shared array, of shape 0")
+    way_out = "a dynamic shared array, of shape 0" if dynamic else "pass an array with one row per thread"
+    raise scope.source.refusal(node, construct, f"use constants, or {way_out}", IN_KERNELS)
 
 
 def check_size(path: str, shape: tuple[int, ...], dtype: Any, made: ast.AST, scope: Scope) -> None:

@@ -425,7 +425,7 @@ def _reason(text: str) -> tuple[str, str, Any]:
             return refused
         if _STAND_IN.search(text):  # which takes the thread's place, too
             types = ", ".join(_split(types)[len(STATE) :])
-        way_out = "Pass arguments of other types, or use another function."
+        way_out = "Pass arguments of other types, use another function, or write it out in the kernel."
         told = [one for one in raised if not one.startswith(_NESTED)]
         why = f": {told[0]}" if len(told) == 1 else ""  # several are guesses at what was meant
         return f"Numba has no {name}({types}){why}", way_out, lambda node: _is_call(node, name)

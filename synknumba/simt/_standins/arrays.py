@@ -121,9 +121,12 @@ class DeviceArray:
         return typeof(self.simt_values)
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:  # the protocol's name
-        told = self.simt_values.__array_interface__
-        return {**{name: told[name] for name in ("shape", "typestr", "data", "strides")}, "stream": None, "version": 3}
+    def __cuda_array_interface__(self) -> "Interface":  # the protocol's name
+        return Interface(self.simt_values)
+
+    def __getattr__(self, name: str) -> Any:
+        way_out = "; compute in a kernel, or on the host: copy_to_host()" if hasattr(np.ndarray, name) else ""
+        raise AttributeError(f"a device array has no attribute {name!r}{way_out}", name=name, obj=self)
 
     def is_c_contiguous(self) -> bool:
         """Returns whether the elements lie in C order."""
@@ -230,6 +233,15 @@ class DeviceArray:
             yield self[part * section : (part + 1) * section]
 
 
+class Interface(dict[str, Any]):
+    """The CUDA array interface of a stand-in, by which an object that passes it on is known for one."""
+
+    def __init__(self, values: HostArray) -> None:
+        told = values.__array_interface__
+        super().__init__({name: told[name] for name in ("shape", "typestr", "data", "strides")}, stream=None, version=3)
+        self.simt_values = values
+
+
 class MappedArray(np.ndarray[Any, np.dtype[Any]]):
     """A stand-in for arrays that host and GPU see both: a NumPy array with the transfers of a device array."""
 
@@ -273,10 +285,11 @@ def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
 def from_cuda_array_interface(desc: Any, owner: Any = None, sync: bool = True) -> DeviceArray:
     """Returns the device array that an interface describes; its memory must be the host's, as that of every stand-in is."""
     del sync
-    values = owner.simt_values if isinstance(owner, DeviceArray) else getattr(owner, "simt_values", None)
+    values = getattr(desc, "simt_values", getattr(owner, "simt_values", None))
     if values is None:
         raise DeviceError(
-            f"the array of shape {tuple(desc['shape'])} lies in a GPU's memory, and kernels run on cores: copy it"
+            f"the array of shape {tuple(desc['shape'])} has a CUDA array interface that is not of cuda.to_device, "
+            "cuda.device_array and the like, whose arrays kernels on cores take: pass such an array, or one in host memory"
         )
     return DeviceArray(values)
 
@@ -387,7 +400,11 @@ def _check_basic(item: Any) -> None:
     """Raises TypeError for an index by an array or a list, which device arrays do not have."""
     for part in item if isinstance(item, tuple) else (item,):
         if not isinstance(part, (int, np.integer, slice, type(Ellipsis), str)):
-            raise TypeError(f"a device array takes integers and slices as indices, not a {type(part).__name__}")
+            name = type(part).__name__
+            raise TypeError(
+                f"a device array takes integers and slices as indices, not {'an' if name[0] in 'aeioun' else 'a'} {name}; "
+                "select the elements in a kernel, or copy the array to the host: copy_to_host()[...]"
+            )
 
 
 @final

@@ -17,12 +17,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, final
+from typing import Any, Final, final
 from unittest import mock
 
 import numba
 
-from synknumba._errors import ArgumentError, DeviceError, KernelError
+from synknumba._errors import ArgumentError, DeviceError, KernelCheckError, KernelError
 from synknumba.simt import _ufuncs
 from synknumba.simt._debugger.check import check as checked
 from synknumba.simt._frontend import mlir
@@ -105,6 +105,10 @@ _NEEDS_A_GPU = {
 }
 
 
+# Exceptions that Python raises where Numba cannot infer types.
+_OF_TYPES: Final = ("NameError", "AttributeError", "TypeError")
+
+
 @final
 class CudaKernel(Kernel):
     """A kernel of `cuda.jit` on cores, whose launches run under `simt.check` while a block of `as_cuda` asks for that."""
@@ -117,12 +121,25 @@ class CudaKernel(Kernel):
         launcher = super().__getitem__(config)
         if not _blocks.are_checked:
             return launcher
-        return checked(self)[launcher.griddim, launcher.blockdim, 0, launcher.smem_bytes]
+        return self._told(launcher, checked(self)[launcher.griddim, launcher.blockdim, 0, launcher.smem_bytes])
 
     def forall(self, *args: Any, **options: Any) -> Any:
         """Returns a launcher as `Kernel.forall` does, checked if launches are."""
         launcher = super().forall(*args, **options)
-        return checked(self).forall(*args, **options) if _blocks.are_checked else launcher
+        return self._told(launcher, checked(self).forall(*args, **options)) if _blocks.are_checked else launcher
+
+    def _told(self, launcher: Any, run: Callable[..., None]) -> Callable[..., None]:
+        """Returns a checked launcher that raises the TypingError of an unchecked one for what Numba refuses."""
+
+        def launch(*args: Any, **named: Any) -> None:
+            try:
+                run(*args, **named)
+            except KernelCheckError as error:
+                if any(one.error is KernelCheckError and one.summary.startswith(_OF_TYPES) for one in error.findings):
+                    self.prepare(launcher.griddim, launcher.blockdim, args, launcher.smem_bytes)
+                raise
+
+        return launch
 
     def coerce(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Prepares the arguments of a launch, and notes their types if it is checked."""

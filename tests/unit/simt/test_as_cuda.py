@@ -13,6 +13,7 @@ import numba
 import numpy as np
 import pytest
 from numba import cuda
+from numba.core.errors import TypingError
 from numba.cuda.random import (
     create_xoroshiro128p_states,
     init_xoroshiro128p_states_cpu,
@@ -33,6 +34,16 @@ def increment(x):
     i = cuda.grid(1)
     if i < x.size:
         x[i] += 1
+
+
+@cuda.jit
+def misspelt(x):
+    x[0] = undefined  # noqa: F821
+
+
+@cuda.jit
+def of_none(x):
+    x[0] = None + 1
 
 
 @cuda.jit
@@ -174,6 +185,31 @@ class TestDeviceArrays:
         pair = cuda.to_device(np.zeros(4)), cuda.to_device(np.ones(4))
         swap[1, 4](pair)
         assert [part.copy_to_host().sum() for part in pair] == [4, 0]
+
+    def test_objects_that_pass_on_the_interface_of_an_array(self):
+        class Image:
+            def __init__(self, pixels):
+                self.pixels = pixels
+
+            @property
+            def __cuda_array_interface__(self):
+                return self.pixels.__cuda_array_interface__
+
+        image = Image(cuda.to_device(np.zeros(4)))
+        increment[1, 32](image)
+        cuda.as_cuda_array(image)[0] = 7
+        assert image.pixels.copy_to_host().tolist() == [7, 1, 1, 1]
+        with pytest.raises(DeviceError, match=r"shape \(4,\) .* is not of cuda\.to_device"):
+            cuda.from_cuda_array_interface(dict(image.__cuda_array_interface__))
+
+    def test_what_device_arrays_do_not_have(self):
+        d = cuda.to_device(np.zeros(4))
+        with pytest.raises(TypeError, match=r"not an ndarray; .* copy_to_host\(\)\[\.\.\.\]"):
+            d[np.array([0, 1])]
+        with pytest.raises(AttributeError, match=r"no attribute 'sum'; compute in a kernel, or on the host"):
+            d.sum()
+        with pytest.raises(AttributeError, match=r"no attribute 'colour'$"):
+            d.colour  # noqa: B018
 
     def test_records_and_transfers_of_an_argument(self):
         x = np.zeros(3, [("a", "f4"), ("b", "i8")])
@@ -474,6 +510,9 @@ def test_checked_launches():
         d = cuda.to_device(np.zeros(4))
         cuda.jit(increment.py_func)[1, 32](d)
         assert d.copy_to_host().all()
+        for kernel in (misspelt, of_none):
+            with pytest.raises(TypingError):
+                kernel[1, 1](d)
 
 
 def test_the_simulator_is_refused(monkeypatch):

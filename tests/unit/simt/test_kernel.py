@@ -118,9 +118,27 @@ class TestLaunch:
         with pytest.raises(ArgumentError, match=r"saxpy\(\) takes 4 arguments, got 1"):
             saxpy[1, 1](1)
 
+    def test_a_kernel_as_a_method(self) -> None:
+        @simt.jit
+        def step(self: Any) -> None:
+            pass
+
+        with pytest.raises(ArgumentError, match=r"takes 1 argument, got 0; a kernel cannot be a method: write @staticmethod"):
+            step[1, 1]()
+
     def test_argument_that_numba_does_not_know(self) -> None:
-        with pytest.raises(ArgumentError, match="fill.*out is a object"):
+        class Series:
+            def to_numpy(self) -> Any: ...
+
+        with pytest.raises(ArgumentError, match=r"fill.*out is a object.*DLPack or __array_interface__"):
             simt.jit(fill)[1, 1](object(), 1)
+        with pytest.raises(ArgumentError, match=r"out is a .*Series.*; pass out\.to_numpy\(\)"):
+            simt.jit(fill)[1, 1](Series(), 1)
+
+    @pytest.mark.parametrize("blocks", [1.5, np.ceil(1.5), (1, 2.0)])
+    def test_fractions_of_blocks(self, blocks: Any) -> None:
+        with pytest.raises(LaunchError, match=r"got .*; divide by //, or round by math\.ceil"):
+            saxpy[blocks, 1]
 
 
 def readonly(n: int) -> Any:

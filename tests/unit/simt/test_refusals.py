@@ -359,6 +359,7 @@ ON_NO_DEVICE = {
     *(returns_value, match_of_sequences, star_args, keyword_only, with_statement, try_statement, comprehension, a_list),
     *(random_of_numpy, seed_of_numpy, random_of_python, dot_of_numpy, norm_of_numpy),
     *(glued_f_string, formatted_f_string, f_string_elsewhere),
+    *(local_of_variable_size, shared_of_variable_size, shared_of_no_size),
 }
 
 
