@@ -60,7 +60,10 @@ class Between:
         steps = [1 << k for k in range(self.count.bit_length())]
         self.parent = self.index & (self.index - 1)
         self.children = [self.index + step for step in reversed(steps) if step < low and self.index + step < self.count]
-        self.hosts: tuple[str, ...] = tuple(self.jobs.allgather(socket.gethostname()))
+        places = self.jobs.allgather((socket.gethostname(), os.sched_getaffinity(0)))
+        self.hosts: tuple[str, ...] = tuple(host for host, _ in places)
+        host, cores = places.pop(self.index)
+        self.has_own_cores = not any(other == host and theirs & cores for other, theirs in places)  # which no machine shares
         told = self.jobs.allgather(versions())
         others = [f"machine {i} ({self.hosts[i]}) has {one}" for i, one in enumerate(told) if one != told[0]]
         self.problem = ""  # why the job cannot be served

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from synknumba._errors import SharedMemoryError
 from synknumba._host.segment import Segment
 from synknumba._machines import between, relay
 from synknumba._machines.between import HEAD, ROOM, Between, pickled
+from synknumba._machines.compiled_rounds import Exchange, Expected
 from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Scene, Told
 from synknumba._machines.relay import Ended, Relay
 from synknumba._machines.routes import Move, Present, Route
@@ -208,6 +209,8 @@ class _World:
         self._waits_since = self._watched = 0.0
         self.requests: list[Any] = []  # under way
         self._quiet: dict[int, _Quiet] = {}  # programs that send nothing but values, by number
+        self._last: _Quiet | None = None  # that of the last round, if it was of one of them
+        self._is_ordered = False  # whether the order of this round has been sent by compiled code
         # A command that has come before its round was seen, or why it could not be received.
         self._came: tuple[Forward, list[int]] | OSError | None = None
 
@@ -249,8 +252,15 @@ class _World:
             if told is not None and (told.lost is not None or any(item.lost for _, item in told.news)):
                 control.note_loss(sequence, line)
             news = 1 if told is not None and not is_stop else 0
-            spins = (0, 0) if news or is_stop else (pauses, yields)
-            number = doorbell.arrive(base, lines, line, sequence, news, *spins)
+            last = self._last if told is None else None
+            if last is None or last.exchange is None:
+                spins = (0, 0) if news or is_stop else (pauses, yields)
+                number = doorbell.arrive(base, lines, line, sequence, news, *spins)
+            else:
+                number = last.exchange.serve(line, sequence)
+                sequence += last.exchange.served
+                if number == doorbell.UNDER_WAY:
+                    number, self._is_ordered = last.number, True
             if number == doorbell.MUST_POST:
                 control.done.post()
                 number = doorbell.NO_COMMAND
@@ -312,6 +322,7 @@ class _World:
                 raise _Silent(Lost(reason, Death(first, 0, None, host, with_machine=True)))
 
     def _command(self) -> Told | None:
+        self._last = None  # it may be dropped
         while self._came is None:
             channel.wait_for(self._socket, self._first._watch_parent)  # noqa: SLF001
             self._look()
@@ -343,10 +354,13 @@ class _World:
         return told if told.news or told.warned or told.lost is not None else None
 
     def _run(self, number: int) -> tuple[Told | None, list[int]]:
-        quiet = self._quiet.get(number)
+        quiet = self._last = self._quiet.get(number)
+        is_ordered, self._is_ordered = self._is_ordered, False
         if quiet is not None:
             self._waits_since = self._job.spoke = time.monotonic()
-            if quiet.run(self._watch):
+            if not is_ordered:
+                quiet.order()
+            if quiet.hear(self._watch):
                 return None, []
             return self._heard(number, self._hear_all(number, started=True))
         route = self._relay.routes[number]
@@ -380,8 +394,8 @@ class _World:
             head = b"" if used < 0 or 8 * HEAD + nbytes > ROOM else struct.pack("4q", 0, after - first if used else 0, used, 0)
             source = buffer[8 * HEAD : 8 * HEAD + nbytes].reshape(after - first, -1) if head and used else None
             target = None if source is None else self._control.results[first:after, start : start + used]
-            answers.append(_QuietAnswer(self._receives[machine], buffer[:32].data, head, source, target))
-        return _Quiet(self._job, answers, self._control.values[: route.size], number)
+            answers.append(Expected(self._receives[machine], buffer[:32].data, head, source, target))
+        return _Quiet(self._job, answers, self._control, route.size, number)
 
     def _heard(
         self, number: int, told: Told, backs: Mapping[int, Sequence[Move]] = MappingProxyType({})
@@ -465,24 +479,6 @@ class _World:
         return pickle.loads(body[ranks * used : total].tobytes()) if size else None  # noqa: S301  # of a relay of this job
 
 
-class _QuietAnswer(NamedTuple):
-    """What a machine answers to a call that gets nothing but small results.
-
-    Attributes:
-        request: receives it.
-        head: its first words.
-        expected: bytes of these if it has no news; none if it is never read here.
-        source: its small results, if there are any.
-        target: where they go.
-    """
-
-    request: Any
-    head: memoryview
-    expected: bytes
-    source: Array | None
-    target: Array | None
-
-
 @final
 class _Quiet:
     """A program whose calls send nothing but values, and get nothing but small results.
@@ -490,27 +486,39 @@ class _Quiet:
     Args:
         job: the machines.
         answers: theirs.
-        values: the values of a call, in the control block.
+        control: the control block.
+        size: bytes of the values of a call.
         number: of the program.
+
+    Attributes:
+        number: of the program.
+        exchange: its compiled rounds; None if each answer is read in full.
     """
 
-    def __init__(self, job: Between, answers: Sequence[_QuietAnswer], values: Array, number: int) -> None:
+    def __init__(self, job: Between, answers: Sequence[Expected], control: ControlBlock, size: int, number: int) -> None:
+        self.number = number
         self._job, self._answers = job, answers
-        order = np.zeros(8 * HEAD + len(values), np.uint8)
-        order[: 8 * HEAD].view(np.int64)[:3] = relay.RUN, number, len(values)
-        self._source, self._target = values, order[8 * HEAD :]
+        order = np.zeros(8 * HEAD + size, np.uint8)
+        order[: 8 * HEAD].view(np.int64)[:3] = relay.RUN, number, size
+        self._source, self._target = control.values[:size], order[8 * HEAD :]
         self._sends = [job.jobs.Send_init(order, child, between.ORDER) for child in job.children]
-        self._requests = [*(answer.request for answer in answers), *self._sends]
+        self.exchange: Exchange | None = None
+        if all(answer.expected for answer in answers):
+            self.exchange = Exchange(job, control, number, self._source, self._target, self._sends, answers)
 
-    def run(self, watch: Callable[[], None]) -> bool:
-        """Orders to run it, and waits for the answers; returns whether there is nothing in them but small results.
+    def order(self) -> None:
+        """Orders to run it."""
+        self._target[:] = self._source
+        for request in self._sends:
+            request.Start()
+        for answer in self._answers:
+            answer.request.Start()
+
+    def hear(self, watch: Callable[[], None]) -> bool:
+        """Waits for the answers; returns whether there is nothing in them but small results.
 
         Others have been received, and are to be read.
         """
-        if len(self._target):
-            self._target[:] = self._source
-        for request in self._requests:
-            request.Start()
         self._job.wait_all(self._sends, watch)
         for request, head, expected, _, _ in self._answers:
             self._job.wait(request, watch)

@@ -16,8 +16,9 @@ from typing import Any, final
 import numpy as np
 
 from synknumba._host.segment import Segment
-from synknumba._machines import between, relay
+from synknumba._machines import between, compiled_rounds, relay
 from synknumba._machines.between import HEAD, ROOM, Between, pickled
+from synknumba._machines.compiled_rounds import Exchange, Expected
 from synknumba._machines.messages import Answers, End, Finish, Forward, Scene, Told
 from synknumba._machines.relay import Ended, Relay
 from synknumba._machines.routes import Move, Present
@@ -73,7 +74,8 @@ class OtherRelay:
         job = self._job
         while True:
             self._receive.Start()
-            job.wait(self._receive, self._look)
+            if self._world is None or not self._world.obey():
+                job.wait(self._receive, self._look)
             job.silence = 0.0
             kind, number, values, size = self._unpack(self._order.data)
             end = 8 * HEAD + values
@@ -164,7 +166,7 @@ class OtherRelay:
     def _start(self, scene: Scene) -> None:
         self._drop_world()
         rounds = self._job.jobs.Dup()
-        world = self._world = _World(self, self._job, rounds, scene)
+        world = self._world = _World(self, self._job, rounds, scene, self._receive, self._order)
         self.tell(scene)
         told, descriptors = channel.receive(self._socket, world.pulse)
         assert isinstance(told, Told)
@@ -190,14 +192,16 @@ class OtherRelay:
 class _World:
     """One world on this machine."""
 
-    def __init__(self, other: OtherRelay, job: Between, rounds: Any, scene: Scene) -> None:
+    def __init__(self, other: OtherRelay, job: Between, rounds: Any, scene: Scene, receive_order: Any, order: Array) -> None:
         self._other, self._job, self._scene = other, job, scene
+        self._receive_order, self._order = receive_order, order
         self._relay = Relay(job, rounds)
         self._first, self._after = scene.firsts[job.index : job.index + 2]
         self._control: ControlBlock | None = None
         self._sequence = 0
         self._present = Present()
         self._quiet: dict[int, _Quiet] = {}  # programs that get nothing but values, and send nothing but small results
+        self._last: _Quiet | None = None  # that of the last round, if it was of one of them
         self._pulsed = 0.0
         self._pulse = np.zeros(1, np.uint8)
         self._answer = np.zeros(ROOM, np.uint8)
@@ -251,24 +255,42 @@ class _World:
         for one in route.reduced:
             relay_.reduce(one, self._scene.firsts, self._watch)
         if route.is_fixed and route.small_bytes >= 0 and not left and not outs and not route.reduced:
-            mine = control.results[self._first : self._after, : route.small_bytes]
-            self._quiet[number] = _Quiet(relay_.rounds, mine)
+            mine, end = control.results[self._first : self._after, : route.small_bytes], 8 * HEAD + len(values)
+            self._quiet[number] = _Quiet(
+                self._job, relay_.rounds, control, mine, number, self._receive_order, self._order[:end]
+            )
         self._finish_run(number, self._rung(control, number), outs)
+
+    def obey(self) -> bool:
+        """Carries out orders to run again what the last one has run; returns whether another one has come."""
+        while (quiet := self._last) is not None and self._control is not None:
+            code = quiet.exchange.obey(self._sequence)
+            self._sequence += quiet.exchange.served
+            if code in {compiled_rounds.NO_ORDER, compiled_rounds.ORDER}:
+                return code == compiled_rounds.ORDER
+            self._job.wait_all(quiet.sends, self._other._watch_order)  # noqa: SLF001  # same module
+            if code != compiled_rounds.UNSENT:
+                self._end_quiet(quiet, self._waited(self._control, code))
+            self._receive_order.Start()
+        return False
 
     def run_quiet(self, number: int, values: Array) -> bool:
         """Runs a program that moves no rows; returns whether it is one."""
         quiet, control = self._quiet.get(number), self._control
+        self._last = quiet
         if quiet is None or control is None:
             return False
         if len(values):
             control.values[: len(values)] = values
-        code = self._rung(control, number)
+        self._end_quiet(quiet, self._rung(control, number))
+        return True
+
+    def _end_quiet(self, quiet: "_Quiet", code: int) -> None:
         if code == doorbell.ALL_DONE:
             quiet.send()
         else:
             with suppress(Ended):  # the order that ends the world is read next
-                self._finish_run(number, code, ())
-        return True
+                self._finish_run(quiet.number, code, ())
 
     def _finish_run(self, number: int, code: int, outs: Sequence[Move]) -> None:
         """Answers a round that has been rung, and sends the rows that its ranks have written."""
@@ -291,7 +313,11 @@ class _World:
         """Rings the ranks, and waits for a while; returns the code of the wait."""
         self._sequence += 1
         base, lines, spins = control.base, control.lines, (control.patience.pauses, control.patience.coordinator)
-        code: int = doorbell.call(base, lines, self._sequence, number, *spins)
+        return self._waited(control, doorbell.call(base, lines, self._sequence, number, *spins))
+
+    def _waited(self, control: ControlBlock, code: int) -> int:
+        """Waits further for the ranks after a compiled call has returned a code; returns the code of the wait."""
+        base, lines, spins = control.base, control.lines, (control.patience.pauses, control.patience.coordinator)
         if code == -1:
             control.wake_ranks()
             code = doorbell.await_all(base, lines, *spins)
@@ -316,6 +342,7 @@ class _World:
         fds = [self._relay.memory.mirror(segment, nbytes) for segment, nbytes in forward.attached]
         if forward.route is not None:
             self._relay.routes[forward.route.number] = forward.route
+        self._last = None  # it may be dropped
         self._sequence += 1
         self._other.tell(replace(forward, sequence=self._sequence), fds)
         told, _ = self._told()
@@ -368,16 +395,35 @@ class _Quiet:
     """A program whose calls get nothing but values, and send nothing but small results.
 
     Args:
+        job: the machines.
         rounds: communicator of the rounds.
+        control: the control block.
         results: small results of the ranks of this machine: uint8, shape (ranks, bytes).
+        number: of the program.
+        receive: request that receives orders.
+        order: where orders to run the program come: uint8.
+
+    Attributes:
+        number: of the program.
+        sends: requests that pass on the order, and that of the answer.
+        exchange: its compiled rounds.
     """
 
-    def __init__(self, rounds: Any, results: Array) -> None:
+    def __init__(
+        self, job: Between, rounds: Any, control: ControlBlock, results: Array, number: int, receive: Any, order: Array
+    ) -> None:
+        self.number = number
         ranks, used = results.shape
         answer = np.zeros(8 * HEAD + ranks * used, np.uint8)
         answer[:32].view(np.int64)[:] = 0, ranks if used else 0, used, 0
         self._source, self._target = results, answer[8 * HEAD :].reshape(ranks, used) if used else None
         self._request = rounds.Send_init(answer, 0, between.ANSWER)
+        self.sends = [*(job.jobs.Send_init(order, child, between.ORDER) for child in job.children), self._request]
+        values = order[8 * HEAD :]
+        head = struct.pack("4q", relay.RUN, number, len(values), 0)
+        message = Expected(receive, order[:32].data, head, results if used else None, self._target)
+        target = control.values[: len(values)]
+        self.exchange = Exchange(job, control, number, values, target, self.sends, [message])
 
     def send(self) -> None:
         """Sends the results of a round in which no rank has news."""
