@@ -305,6 +305,77 @@ def test_a_machine_that_falls_silent(tmp_path):
     job.check_nothing_left()
 
 
+@pytest.mark.parametrize("machines", [2, *whole(3, 4)])
+def test_small_calls_over_and_over(machines, tmp_path):
+    """Repeated calls that move no rows, of one and of two programs, with ranks that work long or fail, and other rounds."""
+    job = start(
+        machines,
+        1,
+        """
+        from numba import cuda
+
+        @synk.parallel(outputs={"sums": synk.output("sum", shape=(2,), dtype="float64")})
+        @cuda.jit
+        def weigh(x, factor, slow, turns, sums):
+            i = cuda.grid(1)
+            if i < x.shape[0]:
+                state = 1.0
+                if x[i] == slow:
+                    for _ in range(turns):
+                        state = 1.0 + 0.5 * state
+                cuda.atomic.add(sums, 0, factor * x[i])
+                cuda.atomic.add(sums, 1, min(state, 1.0))
+
+        @synk.parallel(grid=1, block=1)
+        @cuda.jit
+        def nothing(number):
+            pass
+
+        @synk.function(outputs=None, broadcast=("who",))
+        def fail(x, rank, who):
+            if rank == who:
+                raise ValueError("no")
+
+        x = synk.data(np.arange(8.0))
+        x.freeze()
+        with synk.fork(device="cpu", timeout=30.0) as world:
+            def check(factor, slow=0, turns=0):
+                np.testing.assert_array_equal(weigh(x, factor, slow, turns), [28.0 * factor, 8.0])
+
+            for number in range(300):
+                check(float(number))
+            for number in range(300):
+                check(float(number))
+                nothing(number)
+            for slow in (0, 7):  # on the first machine, and on the last
+                for turns in (10**5, 0, 10**8, 0, 0):  # shorter and longer than compiled waits
+                    check(2.0, slow, turns)
+            for pause in (0.0, 0.01, 0.06, 0.3):
+                time.sleep(pause)
+                check(3.0)
+            for number in range(40):
+                check(float(number))
+                fail(x, synk.RANK, -1)
+                if number % 10 == 9:
+                    try:
+                        fail(x, synk.RANK, world.world_size - 1)
+                    except synk.RankError as error:
+                        assert [one.rank for one in error.failures] == [world.world_size - 1]
+                    else:
+                        say("it has not failed")
+                y = synk.data(np.full(8, 2.0))  # a segment, and so a command, between
+                assert total(y) == 16.0
+        with synk.fork(device="cpu"):
+            for number in range(300):
+                check(float(number))
+        say("done")
+        """,
+        tmp_path,
+    )
+    assert job.finish() == ["done"]
+    job.check_nothing_left()
+
+
 def test_results_of_many_sizes_and_failures_beside_them(tmp_path):
     """Large results that grow and shrink; a rank that fails while others return something large, or write rows."""
     job = start(
