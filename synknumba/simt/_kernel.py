@@ -74,8 +74,8 @@ def dynamic_bytes(size: Any) -> int:
     return int(size)
 
 
-# What streams have: those of numba.cuda, of any library by a protocol, of CuPy, and of torch.
-_STREAM_MEMBERS = ("handle", "__cuda_stream__", "ptr", "cuda_stream")
+# What streams have: those of any library by a protocol, of numba.cuda, of CuPy, and of torch.
+_STREAM_MEMBERS = ("__cuda_stream__", "handle", "ptr", "cuda_stream")
 
 
 def check_stream(stream: Any) -> None:

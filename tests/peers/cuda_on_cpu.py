@@ -148,6 +148,9 @@ class Stream:
     def auto_synchronize(self):
         yield self
 
+    def __cuda_stream__(self) -> Any:  # by which `simt` knows a stream
+        raise GpuOnly("uses the CUDA driver")
+
     @property
     def handle(self) -> Any:
         raise GpuOnly("uses the CUDA driver")
