@@ -3,13 +3,14 @@
 CPython's collector walks the objects of the compiler again and again and finds next to nothing, as they live to the end of the
 compilation.
 
-Numba's type inference asks for the signature of an operator at each use and in each of its rounds, and tries all definitions
-each time: for one kernel of ours 6,000 times. They are asked for once here. Only signatures of Numba's own functions are kept
-(`types.Function`), and no failures; the table ends with the compilation, so that what a program registers later counts.
+Numba asks for the signature of an operator at each use, in each round of type inference and again when it lowers the use, and
+tries all definitions each time: for one kernel of ours 6,000 times. They are asked for once here. Only signatures of functions
+of Numba's own (`types.Function`) are kept, and no failures; the table ends with the compilation, so that what a program
+registers later counts.
 """
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,8 +39,23 @@ def _without_collector() -> Iterator[None]:
 
 @contextmanager
 def _with_signatures_kept() -> Iterator[None]:
-    context = cpu_target.typing_context
-    resolve = context.resolve_function_type
+    context, asked = cpu_target.typing_context, types.Function.get_call_type
+    of_this_context = _keeping(lambda function, args, kws: asked(function, context, args, kws))
+
+    def get_call_type(function: Any, where: Any, args: Any, kws: Mapping[str, Any]) -> Any:
+        return of_this_context(function, args, kws) if where is context else asked(function, where, args, kws)
+
+    context.resolve_function_type = _keeping(context.resolve_function_type)  # type inference asks here, lowering the function
+    types.Function.get_call_type = get_call_type
+    try:
+        yield
+    finally:
+        types.Function.get_call_type = asked
+        vars(context).pop("resolve_function_type", None)
+
+
+def _keeping(resolve: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what resolves a function's signature for arguments once."""
     known: dict[Any, Any] = {}
 
     def look_up(function: Any, args: Any, kws: Mapping[str, Any]) -> Any:
@@ -54,8 +70,4 @@ def _with_signatures_kept() -> Iterator[None]:
             known[key] = found
         return found
 
-    context.resolve_function_type = look_up
-    try:
-        yield
-    finally:
-        vars(context).pop("resolve_function_type", None)
+    return look_up

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import cuda, float64, int64, types
+from numba.core import ssa
+from numba.core.compiler import run_frontend
 from numba.core.registry import cpu_target
-from numba.core.typed_passes import NopythonRewrites
+from numba.core.typed_passes import NopythonRewrites, PreLowerStripPhis
 
 from synknumba import simt
+from synknumba.simt._frontend import single_assignment
 from synknumba.simt._machine import cache, calls
 from tests.unit.simt.written import defined, program_text
 
@@ -169,6 +172,7 @@ def misspelt(x):
 @pytest.mark.parametrize("function", [powers, misspelt])
 def test_the_state_of_numba_comes_back(function: Callable[..., None]) -> None:
     args = (np.ones(2), np.full(2, 2), np.ones(2)) if function is powers else (np.ones(2),)
+    asked = types.Function.get_call_type
     gc.disable()
     try:
         for on in (False, True):
@@ -182,8 +186,46 @@ def test_the_state_of_numba_comes_back(function: Callable[..., None]) -> None:
                 kernel[1, 2](*args)
             assert gc.isenabled() is on
             assert "resolve_function_type" not in vars(cpu_target.typing_context)
+            assert types.Function.get_call_type is asked
     finally:
         gc.enable()
+
+
+def meets(x, n):
+    """Variables that meet behind branches and in loops, in swaps, and where one may be unassigned."""
+    total = 0
+    for i in range(n):
+        if x[i] > 0:
+            total = total + x[i]
+            least = min(total, 3)
+        else:
+            least = total
+        least = least - 1
+        while least > 2:
+            least = least - total
+            if least == 7:
+                break
+            kept = least
+        x[i] = kept + least
+    one = other = total
+    for _ in range(n):
+        one, other = other, one + least
+    return one - other
+
+
+def test_single_assignment_is_that_of_numba() -> None:
+    def lines(function: Any) -> list[str]:
+        return [f"{label}: {statement}" for label, block in function.blocks.items() for statement in block.body]
+
+    for function in (meets, powers, reverses):
+        expected, found = run_frontend(function), run_frontend(function)
+        ssa.reconstruct_ssa(expected)
+        found.blocks = single_assignment.with_own_variables(found.blocks)
+        assert lines(found) == lines(expected)
+        assert function is reverses or any("phi(" in line for line in lines(found))
+        PreLowerStripPhis()._strip_phi_nodes(expected)
+        single_assignment.NoPhiNodes()._strip_phi_nodes(found)
+        assert lines(found) == lines(expected)
 
 
 @cuda.jit(device=True)

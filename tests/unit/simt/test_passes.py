@@ -2,6 +2,7 @@
 
 import ast
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from synknumba.simt._emit.exits import lower_returns
 from synknumba.simt._emit.masks import Divergence
 from synknumba.simt._frontend.lowering import Devices, translate_names
 from synknumba.simt._frontend.source import read_source
-from synknumba.simt._frontend.syntax import assigned_names, range_arguments, read_names, unparse
+from synknumba.simt._frontend.syntax import assigned_names, copied, range_arguments, read_names, unparse, walk
 
 F8 = types.Array(types.float64, 1, "C")
 F8_2 = types.Array(types.float64, 2, "C")
@@ -688,3 +689,13 @@ def test_a_loop_under_a_last_guard_is_turned_inside_out() -> None:
             x[i] = acc
 
     assert "for k__u in range(n):" in program(kernel, F8, types.int64)
+
+
+def test_trees_are_walked_and_copied_as_by_python() -> None:
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    assert [*walk(tree)] == [*ast.walk(tree)]
+    assert [*walk(tree.body)] == [node for statement in tree.body for node in ast.walk(statement)]
+    copy = copied(tree)
+    assert ast.dump(copy, include_attributes=True) == ast.dump(tree, include_attributes=True)
+    changeable = (ast.expr, ast.stmt, ast.arg, ast.keyword)
+    assert not {id(node) for node in walk(copy) if isinstance(node, changeable)} & {id(node) for node in walk(tree)}
