@@ -27,6 +27,7 @@ from tests import quick
 GPUS = pytest.StashKey[DeviceReport]()
 CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 STDERR = pytest.StashKey[int]()
+QUICK_ENDS = Path(__file__).parent / "quick_ends"  # what it has processes import at their start
 GRACE = 30.0  # seconds after which a test that outlives its timeout ends the process
 
 
@@ -52,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Worlds compile the same kernels: once is enough. Nothing comes from earlier runs, or stays in the user's cache.
         config.stash[CACHE] = tempfile.TemporaryDirectory(prefix="synknumba-tests-", ignore_cleanup_errors=True)
         os.environ["SYNKNUMBA_CACHE_DIR"] = config.stash[CACHE].name
+        if config.option.quick:
+            os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(QUICK_ENDS)])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,6 +7,9 @@
   each test, or all of these where `MAIN_ROW` is not among the rows of a test; `LONE_ROW` one combination of each test that is
   not in `NOT_ALONE`. The other world sizes are left to the whole suite.
 - What is marked `whole` is left to the whole suite: a further mode of something that the quick suite has, which costs seconds.
+
+Processes that it starts collect no garbage at their end: the scripts that `faults/nursery.py` forks, the cases of the fault
+matrix, and others by `quick_ends/sitecustomize.py`.
 """
 
 import re
