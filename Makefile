@@ -27,7 +27,7 @@ PYTHON  ?= python3
 install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help demo check test test-all test-ports test-mlir mlir-tests test-lowest lowest-tests ptx ptx-tests gpu-libraries gpu-imports format bench docs links clean distclean
+.PHONY: help demo check style types quick test test-all test-ports test-mlir mlir-tests test-lowest lowest-tests ptx ptx-tests gpu-libraries gpu-imports format bench docs links clean distclean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -35,14 +35,21 @@ help:  ## what can be made
 demo: $(call stamp,)  ## the main example: an expectation value over ten million rows
 	$(BIN)/python examples/energy.py
 
-check: $(call stamp,dev)  ## format, lint, types and layers
+check: style types  ## format, lint, types and layers
+
+style: $(call stamp,dev)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(call stamp,dev)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-test: check  ## everything a change must pass, in less than ten minutes on two cores: check, doctests and the quick suite
+quick: $(call stamp,dev)
 	$(BIN)/pytest -q --quick $(PARALLEL)
+
+test: style  ## everything a change must pass, in less than ten minutes on two cores: check, doctests and the quick suite
+	@$(MAKE) --no-print-directory --jobs 2 types quick
 
 test-all: check  ## the whole matrix of rows, orders, dtypes and modes, for an hour: before a release, and as CONTRIBUTING.md says
 	$(BIN)/pytest -q $(PARALLEL)
