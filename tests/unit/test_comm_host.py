@@ -20,8 +20,9 @@ from synknumba._comm import Communicator, Exchange, prepare
 from synknumba._comm.host import SCRATCH_BYTES, STREAM_BYTES, HostCommunicator, share
 from synknumba._ops.halo import Copy
 from synknumba._types import Transport
+from tests import quick
 from tests.conformance.collectives.cases import complex_product
-from tests.quick import examples, whole
+from tests.quick import each_value_once, examples, whole
 
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 FLOATS = ["float16", "float32", "float64", "longdouble", ">f4"]
@@ -35,6 +36,8 @@ OPS = {  # op: its dtypes and its ufunc; "avg" is divided afterwards
     "avg": ([*FLOATS, *COMPLEX], np.add),
 }
 OPS_AND_DTYPES = [(op, dtype) for op, (dtypes, _) in OPS.items() for dtype in dtypes]
+if quick.asked:  # each compiles a function for most of a second; conformance/collectives has all of them
+    OPS_AND_DTYPES = each_value_once({pair: set(pair) for pair in OPS_AND_DTYPES})
 CANARY = 0xA5
 MARGIN = 192  # bytes of canaries on both sides of an array
 
