@@ -115,6 +115,8 @@ def param(name, args, printed):
             "softmax_regression.py",
             "lca.py",
             "conjugate_gradients.py",
+            "variables.py",
+            "heat.py",  # which saves its picture in the quick suite
         }
         or "--tutorial" in args
         or "--model cnn" in args

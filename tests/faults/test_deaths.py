@@ -10,7 +10,6 @@ import synknumba as synk
 from synknumba._host import this_process
 from synknumba._rank import loop
 from tests.faults.scripts import KILLER, await_work
-from tests.quick import whole
 
 AFTERWARDS = """
 assert world.closed
@@ -35,7 +34,8 @@ def finish(script):
     script.finish()
 
 
-@pytest.mark.parametrize("sig", [signal.SIGKILL, *whole(signal.SIGSEGV, signal.SIGTERM)])
+@pytest.mark.whole  # as some others here: a row of the fault matrix
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
 def test_rank_killed_while_idle(start, sig):
     script = start(
         f"""
@@ -108,6 +108,7 @@ except synk.RankDied as error:
     finish(script)
 
 
+@pytest.mark.whole
 def test_rank_that_exits(start):
     script = start(
         """
@@ -208,6 +209,7 @@ def test_rank_killed_during_fork(start):
     script.finish()
 
 
+@pytest.mark.whole
 def test_rank_killed_while_it_gets_a_message(start):
     """A function too large for the socket's buffer: the coordinator is in the middle of sending when the rank dies."""
     script = start(

@@ -204,7 +204,8 @@ def test_a_rank_that_is_killed_between_calls(tmp_path):
     job.check_nothing_left()
 
 
-@pytest.mark.parametrize("victim", ["script", *whole("relay", "agent")])
+@pytest.mark.whole
+@pytest.mark.parametrize("victim", ["script", "relay", "agent"])
 def test_processes_that_are_killed(victim, tmp_path):
     """MPI cannot go on without one of its processes, so the launcher ends the job; nothing is left of it."""
     job = start(
@@ -262,6 +263,7 @@ def test_ctrl_c(tmp_path):
     job.check_nothing_left()
 
 
+@pytest.mark.whole
 def test_the_exit_code_is_that_of_the_script(tmp_path):
     job = start(2, 1, "synk.fork(device='cpu'); sys.exit(7)", tmp_path)
     assert job.finish(code=7) == []
@@ -430,6 +432,7 @@ def test_results_of_many_sizes_and_failures_beside_them(tmp_path):
     job.check_nothing_left()
 
 
+@pytest.mark.whole
 def test_what_ranks_elsewhere_have_of_the_script(tmp_path):
     """As those of its own machine: state that the script has set, functions with caches, and an MPI of their own."""
     job = start(

@@ -50,8 +50,8 @@ def test_as_python_runs_it(tmp_path):
 @pytest.mark.parametrize(
     ("text", "code", "told"),
     [
-        ("raise SystemExit('a reason')", 1, "a reason\n"),
-        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n"),
+        pytest.param("raise SystemExit('a reason')", 1, "a reason\n", marks=pytest.mark.whole),
+        pytest.param("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n", marks=pytest.mark.whole),
         ("def f():\n    1 / 0\nf()", 1, "ZeroDivisionError: division by zero\n"),
     ],
 )
@@ -126,6 +126,7 @@ def test_usage(arguments, told, capsys):
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.whole
 def test_a_folder(tmp_path):
     """With a `__main__.py`, as `python` runs it."""
     (tmp_path / "beside.py").write_text("VALUE = 5\n")

@@ -150,6 +150,7 @@ def test_all_measurements(tmp_path, capsys, monkeypatch):
     assert ET.parse(files[1]).getroot().tag.endswith("svg")
 
 
+@pytest.mark.whole
 def test_one_rank_reduces_nothing(tmp_path, capsys):
     target = tmp_path / "a.svg"
     assert main(["bench", "--quick", "--seconds", "0.1", "--device", "cpu", "--ranks", "1", "--plot", str(target)]) == 0

@@ -243,6 +243,7 @@ def test_a_script_that_is_not_there(tmp_path, capsys):
     assert capsys.readouterr().err.endswith("__main__.py: No such file or directory\n")
 
 
+@pytest.mark.whole
 def test_a_folder(tmp_path):
     (tmp_path / "__main__.py").write_text("raise SystemExit(3)")
     done = check(tmp_path)
@@ -285,6 +286,7 @@ def test_a_script_for_numba_cuda(value, tmp_path, monkeypatch):
     assert "<title>1 findings of simt.check" in page.read_text()
 
 
+@pytest.mark.whole
 def test_run_names_the_stand_ins_where_there_is_no_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("SYNKNUMBA_SIMT", "")
     script = tmp_path / "script.py"

@@ -88,6 +88,7 @@ def test_no_subcommand_is_an_error_with_usage(capsys: pytest.CaptureFixture[str]
     assert "usage: python -m synknumba" in capsys.readouterr().err
 
 
+@pytest.mark.whole
 def test_a_reader_of_the_information_may_stop_early() -> None:
     command = [sys.executable, "-m", "synknumba", "info"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -65,6 +65,7 @@ def test_early_returns_may_be_allowed(name: str) -> None:
     check(case, args, case.expect(*case.make()))
 
 
+@pytest.mark.whole
 def test_most_barriers_are_missed_when_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out every barrier of the algorithms in turn. Some order nothing, or nothing that these arguments show."""
     absent: Line | None = None
