@@ -56,7 +56,7 @@ def reductions(x, total, product, low, high, mean, rows, each):
         product[0] *= x[i]
         low[0] = min(low[0], x[i])
         high[0] = max(high[0], x[i])
-        mean[0] += x[i] / x.shape[0]
+        mean[0] += x[i] / float(x.shape[0])  # numba-cuda-mlir 0.6 does not convert lengths to complex numbers
         rows[i] = x[i]
         each[0] += x[i]
 
