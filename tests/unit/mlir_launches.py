@@ -5,6 +5,7 @@ Prints, as JSON, what the driver got and what the cache did.
 
 import ctypes
 import json
+import re
 import sys
 import warnings
 from typing import Any
@@ -13,11 +14,13 @@ import numba
 import numpy as np
 from numba import cuda as numba_cuda
 from numba import float64, njit
+from numba.core.errors import NumbaError
 from numba_cuda_mlir import cuda
 
 import synknumba as synk
 from synknumba._device.compilers import Compilers, numba_cuda_mlir, plain_kernel
 from synknumba._device.compilers.base import RecordArray
+from synknumba.simt.internals import explain
 
 RECORD = np.dtype([("a", "f8"), ("b", "i8")])
 SCALARS = (np.float32(1.5), 1.5, np.float16(1.5), 3, np.int32(3), np.uint8(3), True, 2**63, 1 + 2j, np.complex64(1 + 2j))
@@ -69,6 +72,26 @@ def for_numba(x: Any) -> None:
     numba_cuda.atomic.add(x, 0, shared[0])
 
 
+def fenced(x: Any) -> None:
+    x[0] = 1
+    numba_cuda.threadfence_block()
+    x[0] = 2
+    numba_cuda.threadfence()
+    x[0] = 3
+    numba_cuda.threadfence_system()
+    x[0] = 4
+
+
+def refused(x: Any) -> None:
+    x[0] = 1
+    x[1] = numba_cuda.lanemask_lt()  # which the package types, but has no code for
+
+
+def mixed(x: Any) -> None:
+    """A kernel of the package, and functions of Numba in modules with the names of some of its own."""
+    x[cuda.grid(1)] = synk.random.uniform(7, cuda.grid(1), 0)
+
+
 class OnDevice:
     """An array that names a stream, as CuPy's do."""
 
@@ -113,6 +136,15 @@ def main() -> None:
     launched(made(of_a_tuple), x, (x, 2))
     launched(talking, x)
     launched(compilers.kernel(for_numba, {"debug": 0}), x)
+    launched(compilers.kernel(mixed, {}), x)
+    fences = compilers.kernel(fenced, {})
+    launched(fences, x)
+    (ptx,) = [one.metadata["ptx"] for dispatcher in fences._dispatchers.values() for one in dispatcher.overloads.values()]
+    try:
+        launched(compilers.kernel(refused, {}), x)
+    except NumbaError as error:
+        caches.pop()
+        said = str(explain(error, refused))
     launched(debugged, x, 1.5)
     array = kernel.convert(x)
     capturable = [
@@ -122,7 +154,8 @@ def main() -> None:
     ]
     outcomes = [[one.info.hits, one.info.misses, one.info.not_kept] for one in caches]
     prints = [kernel.prints(), talking.prints()]
-    print(json.dumps({"told": told, "layouts": layouts, "capturable": capturable, "cache": outcomes, "prints": prints}))
+    kept = {"told": told, "layouts": layouts, "capturable": capturable, "cache": outcomes, "prints": prints}
+    print(json.dumps({**kept, "fences": re.findall(r"st\.|membar\.\w+", ptx), "refused": said}))
 
 
 if __name__ == "__main__":

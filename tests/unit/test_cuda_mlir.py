@@ -6,6 +6,7 @@ import math
 import mmap
 import os
 import pickle
+import re
 import shutil
 import struct
 import subprocess
@@ -235,6 +236,18 @@ class TestDialect:
         assert (doubled.py_func(3), tripled.py_func.__globals__["twice"]) == (6, doubled)
         assert tripled.py_func.__globals__["thrice"] is tripled
 
+    def test_its_own_names_stay(self) -> None:
+        from numba_cuda_mlir import cuda as mlirs
+        from numba_cuda_mlir.cuda import random
+
+        from synknumba._device.compilers.numba_cuda_mlir_dialect import in_dialect
+
+        def read() -> Any:
+            return mlirs, random, mlirs.random, synk.random.uniform, mlirs.float32, mlirs.uint64, mlirs.math
+
+        assert in_dialect(read).__closure__ is not None
+        assert {cell.cell_contents for cell in in_dialect(read).__closure__ or ()} == {mlirs, random}
+
 
 @needs_package
 def test_device_functions_are_sent_to_ranks() -> None:
@@ -264,6 +277,7 @@ def test_launches(tmp_path: Path) -> None:
     paths = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "LD_LIBRARY_PATH": str(tmp_path)}
     environment["SYNKNUMBA_CACHE_DIR"] = str(tmp_path / "cache")
+    environment["TMPDIR"] = str(tmp_path)  # where the package writes reports of what it refuses
 
     def run() -> Any:
         command = [sys.executable, "-m", "tests.unit.mlir_launches"]
@@ -289,6 +303,11 @@ def test_launches(tmp_path: Path) -> None:
     assert len(set(first["layouts"])) == 2
     assert first["capturable"] == [True, False, False]
     assert first["prints"] == [False, True]
+    assert first["fences"] == ["st.", "membar.cta", "st.", "membar.gl", "st.", "membar.sys", "st."]
+    assert re.match(
+        r"refused \(\S+mlir_launches\.py:\d+\): numba-cuda-mlir \S+ cannot compile this: .*lanemask_lt", first["refused"]
+    )
+    assert "    x[1] = numba_cuda.lanemask_lt()" in first["refused"]
     assert {tuple(one) for one in first["cache"]} == {(0, 1, None)}
     second = run()
     assert {tuple(one) for one in second["cache"]} == {(1, 0, None)}

@@ -14,15 +14,18 @@ takes in place of those of the arguments without converting these, do not count,
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from textwrap import shorten
 from typing import Any, final
 
-from numba_cuda_mlir import cuda
+from numba.core.errors import NumbaError, UnsupportedError
+from numba_cuda_mlir import __version__, cuda
+from numba_cuda_mlir.errors import InternalCompilerError, UserFacingInternalCompilerError
 from numba_cuda_mlir.numba_cuda.typing.typeof import typeof
 
 from synknumba._device.base import Three
 from synknumba._device.compilers.base import CompiledKernel, Compiler, is_plain
 from synknumba._device.compilers.numba_cuda_mlir_cache import attach
-from synknumba._device.compilers.numba_cuda_mlir_dialect import in_dialect
+from synknumba._device.compilers.numba_cuda_mlir_dialect import complete, in_dialect
 from synknumba._types import Array
 
 _DECLARED = re.compile(r"^\.extern \.func\s+(?:\([^)]*\)\s*)?(\w+)", re.MULTILINE)
@@ -46,7 +49,10 @@ class MlirKernel(CompiledKernel):
             launcher = launchers.get(kinds)
             if launcher is None:
                 launcher = launchers[kinds] = self._dispatcher(kinds)[grid, block, self._stream, smem_bytes]
-            launcher(*args)
+            try:
+                launcher(*args)
+            except (InternalCompilerError, UserFacingInternalCompilerError) as error:
+                raise _refusal(error) from error
 
         return launch
 
@@ -76,6 +82,7 @@ class NumbaCudaMlir(Compiler):
     def __init__(self, index: int) -> None:
         # The size of a grid is the user's choice; a small one is not worth a warning on every rank.
         warnings.filterwarnings("ignore", message=".*Grid size.*", category=Warning)
+        complete()
         cuda.select_device(index)
 
     @staticmethod
@@ -105,6 +112,19 @@ def _as_device_array(arg: Any) -> Any:
     if hasattr(arg, "__cuda_array_interface__"):  # of a record, the owner's dtype tells the fields
         return cuda.as_cuda_array(arg, sync=False).bind(0)
     return arg
+
+
+def _refusal(error: BaseException) -> NumbaError:
+    """Returns Numba's error, which has a place, for one of the package, which says that its compiler has a bug."""
+    root, place = error, None
+    while root.__context__ is not None:
+        root = root.__context__
+    trace = root.__traceback__
+    while trace is not None:
+        place = getattr(trace.tb_frame.f_locals.get("inst"), "loc", place)  # of the statement that it has no code for
+        trace = trace.tb_next
+    reason = shorten(f"{type(root).__name__}: {root}", 200)
+    return UnsupportedError(f"numba-cuda-mlir {__version__} cannot compile this: {reason}", place)
 
 
 def _compiled(dispatcher: Any) -> list[Any]:

@@ -7,6 +7,8 @@
 Both packages have the same members, but each knows its own modules, types, device functions and overloads only. The code of a
 function stays; the values of the global and closure names that it reads are replaced. The other direction, for kernels on
 cores, is `counterpart` of simt.
+
+Memory fences have types in the package, but no code (0.6); `complete` adds it.
 """
 
 import functools
@@ -35,7 +37,8 @@ from synknumba.simt.internals import counterpart, declared_signatures, overloads
 
 _CUDA: Final = "numba.cuda"
 _TYPES: Final = {"numba.types", "numba.core.types", "numba.cuda.types"}
-_LIBRARIES: Final = "numba.", "numba_cuda_mlir."  # modules whose functions are not copied
+_PACKAGE: Final = "numba_cuda_mlir."
+_LIBRARIES: Final = "numba.", _PACKAGE  # modules whose functions are not copied
 # Decorated functions that kernels may call, by the types of what `cuda.jit` and `njit` return.
 _DISPATCHERS: Final = {"CUDADispatcher", "CPUDispatcher"}
 
@@ -48,6 +51,24 @@ def in_dialect(function: Callable[..., Any]) -> Callable[..., Any]:
     It has no annotations: the package would take those of parameters for the types of arguments.
     """
     return _Translation().copied(function)
+
+
+def complete() -> None:
+    """Registers the code of memory fences, which kernels of expectations need, where there is none."""
+    with suppress(ImportError, AttributeError):  # another version, with other private parts
+        from numba_cuda_mlir._mlir.dialects import nvvm
+        from numba_cuda_mlir.lowering.cuda import registry
+
+        known = {member for _, member, _ in (*registry.functions, *extending.lowering_registry.functions)}
+        for name, scope in (("threadfence_block", "CTA"), ("threadfence", "GPU"), ("threadfence_system", "SYS")):
+            if getattr(cuda, name) not in known:
+                emit = functools.partial(_fence, nvvm.memory_barrier, nvvm.MemScopeKind[scope])
+                extending.lower_builtin(getattr(cuda, name))(emit)
+
+
+def _fence(memory_barrier: Callable[[Any], object], scope: Any, builder: Any, target: Any, *_: Any) -> None:
+    memory_barrier(scope)
+    builder.store_var(target, None)
 
 
 class _Translation:
@@ -107,6 +128,8 @@ class _Translation:
             return mlir_types
         if name == _CUDA:
             return cuda  # type: ignore[no-any-return]
+        if f"{name}.".startswith(_PACKAGE):
+            return module
         if name.startswith(f"{_CUDA}."):
             return _member(name.removeprefix(f"{_CUDA}."), module)  # type: ignore[no-any-return]
         if module in self._modules:
