@@ -79,7 +79,9 @@ def fenced(x: Any) -> None:
     numba_cuda.threadfence()
     x[0] = 3
     numba_cuda.threadfence_system()
-    x[0] = 4
+    x[0] = numba_cuda.shfl_xor_sync(0xFFFFFFFF, x[1], 1)  # of 64 bits
+    if x[0] != x[1]:  # also where one is NaN
+        x[0] = 5
 
 
 def refused(x: Any) -> None:
@@ -155,7 +157,7 @@ def main() -> None:
     outcomes = [[one.info.hits, one.info.misses, one.info.not_kept] for one in caches]
     prints = [kernel.prints(), talking.prints()]
     kept = {"told": told, "layouts": layouts, "capturable": capturable, "cache": outcomes, "prints": prints}
-    print(json.dumps({**kept, "fences": re.findall(r"st\.|membar\.\w+", ptx), "refused": said}))
+    print(json.dumps({**kept, "fences": re.findall(r"\t(st|membar\.\w+|shfl|setp\.\w+)", ptx), "refused": said}))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ from numba_cuda_mlir.numba_cuda.typing.typeof import typeof
 from synknumba._device.base import Three
 from synknumba._device.compilers.base import CompiledKernel, Compiler, is_plain
 from synknumba._device.compilers.numba_cuda_mlir_cache import attach
-from synknumba._device.compilers.numba_cuda_mlir_dialect import complete, in_dialect
+from synknumba._device.compilers.numba_cuda_mlir_code import complete
+from synknumba._device.compilers.numba_cuda_mlir_dialect import in_dialect
 from synknumba._types import Array
 
 _DECLARED = re.compile(r"^\.extern \.func\s+(?:\([^)]*\)\s*)?(\w+)", re.MULTILINE)

@@ -7,8 +7,6 @@
 Both packages have the same members, but each knows its own modules, types, device functions and overloads only. The code of a
 function stays; the values of the global and closure names that it reads are replaced. The other direction, for kernels on
 cores, is `counterpart` of simt.
-
-Memory fences have types in the package, but no code (0.6); `complete` adds it.
 """
 
 import functools
@@ -51,24 +49,6 @@ def in_dialect(function: Callable[..., Any]) -> Callable[..., Any]:
     It has no annotations: the package would take those of parameters for the types of arguments.
     """
     return _Translation().copied(function)
-
-
-def complete() -> None:
-    """Registers the code of memory fences, which kernels of expectations need, where there is none."""
-    with suppress(ImportError, AttributeError):  # another version, with other private parts
-        from numba_cuda_mlir._mlir.dialects import nvvm
-        from numba_cuda_mlir.lowering.cuda import registry
-
-        known = {member for _, member, _ in (*registry.functions, *extending.lowering_registry.functions)}
-        for name, scope in (("threadfence_block", "CTA"), ("threadfence", "GPU"), ("threadfence_system", "SYS")):
-            if getattr(cuda, name) not in known:
-                emit = functools.partial(_fence, nvvm.memory_barrier, nvvm.MemScopeKind[scope])
-                extending.lower_builtin(getattr(cuda, name))(emit)
-
-
-def _fence(memory_barrier: Callable[[Any], object], scope: Any, builder: Any, target: Any, *_: Any) -> None:
-    memory_barrier(scope)
-    builder.store_var(target, None)
 
 
 class _Translation:
