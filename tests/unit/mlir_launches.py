@@ -64,11 +64,12 @@ def squared(value: Any) -> Any:
 
 
 def for_numba(x: Any) -> None:
-    """All that is translated: members, types, device functions, `njit`, and overloads, as those of synknumba.random."""
+    """All that is translated: fences, members, types, device functions, `njit`, and overloads, as those of synknumba.random."""
     shared = numba_cuda.shared.array(32, float64)
     i = numba_cuda.grid(1)
     shared[i % 32] = squared(synk.random.normal(7, i, 0)) + numba.float32(i)
     numba_cuda.syncthreads()
+    numba_cuda.threadfence()
     numba_cuda.atomic.add(x, 0, shared[0])
 
 

@@ -25,6 +25,7 @@ from numba.core.errors import NumbaError
 from numba.np.numpy_support import as_dtype
 from numba_cuda_mlir import cuda, extending
 from numba_cuda_mlir import types as mlir_types
+from numba_cuda_mlir._mlir.dialects import nvvm
 from numba_cuda_mlir.numba_cuda.core import errors
 from numba_cuda_mlir.numba_cuda.np.numpy_support import from_dtype
 from numba_cuda_mlir.numba_cuda.types import unliteral
@@ -43,12 +44,29 @@ _DISPATCHERS: Final = {"CUDADispatcher", "CPUDispatcher"}
 _overloaded: "WeakSet[FunctionType]" = WeakSet()
 
 
+# Fences, which numba-cuda-mlir 0.6 types but does not compile, with the scopes that they have in NVVM.
+_FENCES: Final = {"threadfence": "GPU", "threadfence_block": "CTA", "threadfence_system": "SYS"}
+
+
 def in_dialect(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a plain function whose names have the values that numba-cuda-mlir knows.
 
     It has no annotations: the package would take those of parameters for the types of arguments.
     """
+    _compile_fences()
     return _Translation().copied(function)
+
+
+@cache
+def _compile_fences() -> None:
+    """Has numba-cuda-mlir compile the fences, which kernels of `expectation` have."""
+    for name, scope in _FENCES.items():
+
+        def fence(builder: Any, target: Any, args: Any, kwargs: Any, scope: str = scope) -> None:
+            nvvm.memory_barrier(nvvm.MemScopeKind[scope])
+            builder.store_var(target, None)
+
+        extending.lower_builtin(getattr(cuda, name))(fence)
 
 
 class _Translation:
