@@ -21,6 +21,8 @@ COPY = ROOT / "build" / "with_mlir"
 REPLACED = ("tests/conformance", "tests/gpu", "kernels")  # folders in which imports are replaced
 KEPT = {"njit", "jit", "prange", "vectorize", "typeof"}  # of Numba, which numba-cuda-mlir does not have, or kernels do not need
 
+_ALONE = "WITH_MLIR_ALONE"  # environment variable
+
 # Run at the start of every Python: `numba.cuda` is Numba's own, without NVIDIA's package.
 ALONE = """
 import sys
@@ -67,6 +69,7 @@ def main(arguments: list[str]) -> int:
         arguments.remove("--alone")
         folder = ROOT
         (COPY / "sitecustomize.py").write_text(ALONE)
+        environment[_ALONE] = "1"
     else:
         folder = COPY
         for name in ("tests", "kernels"):
@@ -75,7 +78,7 @@ def main(arguments: list[str]) -> int:
             (COPY / name).symlink_to(ROOT / name)
         for file in (file for name in REPLACED for file in (COPY / name).rglob("*.py")):
             file.write_text(replaced(file.read_text()))
-        arguments = ["-p", "tests.with_mlir", *arguments]
+    arguments = ["-p", "tests.with_mlir", *arguments]
     paths = [str(COPY), str(folder), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     said = "from numba import cuda; print('numba.cuda can be used:', cuda.is_available())"
@@ -84,7 +87,12 @@ def main(arguments: list[str]) -> int:
 
 
 def pytest_configure() -> None:
-    """Has worlds of the copied tests compile for GPUs by numba-cuda-mlir."""
+    """Has worlds of the copied tests compile for GPUs by numba-cuda-mlir; with `--alone` nothing else can."""
+    if os.environ.get(_ALONE):
+        from numba import cuda
+
+        cuda.is_available = lambda: False  # ranks are forked from this process; Numba's own may find NVIDIA's libraries
+        return
     fork = synk.fork
 
     @functools.wraps(fork)
