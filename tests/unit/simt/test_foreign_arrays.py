@@ -112,7 +112,9 @@ def test_what_cannot_be_shared_is_refused():
         doubled[1, 8](X, OldDLPack(X, device=2))
     with pytest.raises(ArgumentError, match=r"x is a \w+\.Unshared whose memory .* require gradient.*; pass a NumPy"):
         doubled[1, 8](Unshared(X), X)
-    with pytest.raises(ArgumentError, match="x is a object, which Numba cannot pass to a kernel; pass arrays of NumPy or with"):
+    with pytest.raises(
+        ArgumentError, match="x is a object, which Numba cannot pass to a kernel; pass arrays of NumPy, or with DLPack"
+    ):
         doubled[1, 8](object(), X)
 
 
