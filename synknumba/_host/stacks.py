@@ -113,7 +113,7 @@ def ask(ranks: Mapping[int, Stacks], seconds: float = ANSWER_SECONDS) -> dict[in
 def _ask_again(waiting: Mapping[int, Stacks]) -> None:
     """Sends the signal once more to ranks that neither have it pending nor run its handler."""
     for pid, stacks in waiting.items():
-        if not any(_held(status(pid))) and not stacks.read():
+        if not any(_held(status(pid))) and not shorten(stacks.read()):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, ASK)
 
@@ -127,14 +127,15 @@ def _is_done(pid: int, stacks: Stacks) -> bool:
     """Returns whether no more text will come: the handler has finished, the process has ended, or the file is closed.
 
     The handler has finished when the signal is neither pending nor blocked (it is blocked while its handler runs), and there is
-    text. Without /proc that is not known, and `ask` waits as long as it may.
+    text with a heading: of an answer that was asked for twice, the end may come after the file was cleared. Without /proc that
+    is not known, and `ask` waits as long as it may.
     """
     fields = status(pid)
     if stacks.fd < 0 or _has_ended(fields.get("State", "gone")):
         return True
     if "SigPnd" not in fields:
         return False
-    return not any(_held(fields)) and bool(stacks.read())
+    return not any(_held(fields)) and bool(shorten(stacks.read()))
 
 
 def _has_ended(state: str) -> bool:
