@@ -661,6 +661,8 @@ def _in_host_memory(arg: Any) -> Any:
         return arg._make(parts) if hasattr(arg, "_make") else tuple(parts)
     if hasattr(arg, "simt_values"):
         return arg.simt_values
+    if isinstance(arg, np.ndarray):
+        return arg
     return getattr(getattr(arg, "__cuda_array_interface__", None), "simt_values", arg)
 
 
