@@ -42,8 +42,8 @@ def misspelt(x):
 
 
 @cuda.jit
-def of_none(x):
-    x[0] = None + 1
+def absent(x):
+    x[0] = x.colour
 
 
 @cuda.jit
@@ -510,7 +510,7 @@ def test_checked_launches():
         d = cuda.to_device(np.zeros(4))
         cuda.jit(increment.py_func)[1, 32](d)
         assert d.copy_to_host().all()
-        for kernel in (misspelt, of_none):
+        for kernel in (misspelt, absent):
             with pytest.raises(TypingError):
                 kernel[1, 1](d)
 
