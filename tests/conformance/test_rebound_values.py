@@ -1,6 +1,6 @@
 """Values that functions of rows read from global names: those at the first call in each world."""
 
-import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from numba import cuda
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
+from synknumba._call import distribute
 from tests.quick import whole
 
 X = np.arange(4)
@@ -96,7 +97,8 @@ def test_types_of_functions_that_were_distributed(monkeypatch):
     with fork():
         same(direct(X), FACTOR * X)
     monkeypatch.setitem(globals(), "FACTOR", 2.5)
-    gc.collect()  # functions of other tests, some of which cannot be sent
+    mine = [one for one in distribute._made if one.name == "direct"]  # and none of other tests, some of which cannot be sent
+    monkeypatch.setattr(distribute, "_made", weakref.WeakSet(mine))
     with fork():
         synk.distribute()
         monkeypatch.setitem(globals(), "FACTOR", 3)
