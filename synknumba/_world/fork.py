@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -330,14 +330,11 @@ def _known_device(device: str) -> str:
 
 def _known_compiler(compiler: Any) -> CompilerName | None:
     """Returns the name of a compiler, or None for the default; raises ArgumentError for anything else."""
-    for name in get_args(CompilerName):
-        if isinstance(compiler, str) and compiler == name:
-            return name  # type: ignore[no-any-return]
-    if compiler is not None:
+    if compiler is not None and not (isinstance(compiler, str) and compiler in get_args(CompilerName)):
         raise ArgumentError(
             f'compiler must be "numba.cuda" or "numba-cuda-mlir", or None for the one that can be used, got {shown(compiler)}'
         )
-    return None
+    return cast(CompilerName | None, compiler)
 
 
 def _check_compiler(name: CompilerName | None) -> None:

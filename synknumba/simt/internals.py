@@ -1,5 +1,6 @@
 """Parts of the compiler used by other packages of synknumba. Private: names may change in any release."""
 
+from synknumba.simt._frontend import mlir as mlir
 from synknumba.simt._frontend.arrays import dynamic_shared as dynamic_shared
 from synknumba.simt._frontend.compile_errors import cause as cause
 from synknumba.simt._frontend.compile_errors import explain as explain
@@ -18,6 +19,8 @@ from synknumba.simt._frontend.scope import with_function as with_function
 from synknumba.simt._frontend.signatures import declared_signatures as declared_signatures
 from synknumba.simt._frontend.source import read_definition as read_definition
 from synknumba.simt._frontend.source_text import keep_text as keep_text
+from synknumba.simt._frontend.source_text import names_in as names_in
+from synknumba.simt._frontend.source_text import values_read as values_read
 from synknumba.simt._kernel import Launcher as Launcher
 from synknumba.simt._kernel import check_kernel as check_kernel
 from synknumba.simt._machine.cache import CacheInfo as CacheInfo

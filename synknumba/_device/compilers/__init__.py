@@ -6,7 +6,6 @@ what refers to numba_cuda_mlir, or is decorated by its cuda.jit ─────�
 """
 
 import importlib.util
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, Final, final
@@ -14,16 +13,14 @@ from typing import Any, Final, final
 from synknumba._device.compilers.base import KERNEL_DECORATORS as KERNEL_DECORATORS
 from synknumba._device.compilers.base import CompiledKernel as CompiledKernel
 from synknumba._device.compilers.base import Compiler as Compiler
-from synknumba._device.compilers.base import names_of as names_of
 from synknumba._device.compilers.base import plain_kernel as plain_kernel
 from synknumba._device.compilers.base import refuse_kernel as refuse_kernel
-from synknumba._device.compilers.base import values_read as values_read
 from synknumba._errors import DeviceError
 from synknumba._types import Array, CompilerName
+from synknumba.simt.internals import mlir, names_in, values_read
 
 _NUMBA: Final = "numba.cuda"
 _MLIR: Final = "numba-cuda-mlir"
-_MLIR_PACKAGE: Final = "numba_cuda_mlir"
 
 
 def find_compiler(name: CompilerName) -> type[Compiler]:
@@ -46,7 +43,7 @@ def problem(name: CompilerName | None = None) -> str | None:
 
 
 def _problem_of(name: CompilerName) -> str | None:
-    if name == _MLIR and importlib.util.find_spec(_MLIR_PACKAGE) is None:
+    if name == _MLIR and importlib.util.find_spec(mlir.PACKAGE) is None:
         return "numba-cuda-mlir is not installed: pip install 'synknumba[mlir]'"
     try:
         return find_compiler(name).problem()
@@ -57,31 +54,27 @@ def _problem_of(name: CompilerName) -> str | None:
 
 def refers_to_mlir(function: Callable[..., Any]) -> bool:
     """Whether a plain function, or one that it calls, reads something of numba-cuda-mlir, which no other compiler knows."""
-    return _MLIR_PACKAGE in sys.modules and _refers(function, frozenset(), set())
+    return mlir.is_loaded() and _refers(function, frozenset(), set())
 
 
 def _refers(value: Any, read: frozenset[str], seen: set[int]) -> bool:
     """Whether a value is of numba-cuda-mlir, or leads to it; `read` are the names in the function that has the value."""
     if isinstance(value, ModuleType):
-        if _is_of_mlir(value.__name__):
+        if mlir.is_of_package(value.__name__):
             return True
         inner: Iterable[Any] = [one for name, one in vars(value).items() if name in read]
     else:
-        if _is_of_mlir(type(value).__module__) or _is_of_mlir(getattr(value, "__module__", None)):
+        if mlir.is_of_package(type(value).__module__) or mlir.is_of_package(getattr(value, "__module__", None)):
             return True
         function = getattr(value, "py_func", value)
         if not isinstance(function, FunctionType):
             return False
-        inner, read = values_read(function), frozenset(names_of(function.__code__))
+        inner, read = values_read(function), frozenset(names_in(function.__code__))
         value = function
     if id(value) in seen:
         return False
     seen.add(id(value))
     return any(_refers(one, read, seen) for one in inner)
-
-
-def _is_of_mlir(module: Any) -> bool:
-    return isinstance(module, str) and f"{module}.".startswith(f"{_MLIR_PACKAGE}.")
 
 
 @final

@@ -16,13 +16,11 @@ Compilers are final, override the abstract methods only, and are the only module
 
 import dis
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -138,23 +136,6 @@ def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | Non
     if compiler == "numba-cuda-mlir" and "opt" not in kept and options.get("opt_level") is not None:  # it takes one of the two
         kept["opt"] = options["opt_level"] > 0
     return function, kept
-
-
-def names_of(code: CodeType) -> Iterator[str]:
-    """Yields the names of globals and attributes that a function reads, and those within it."""
-    yield from code.co_names
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from names_of(one)
-
-
-def values_read(function: FunctionType) -> Iterator[Any]:
-    """Yields the values of the global and closure names that a function reads."""
-    names = {*names_of(function.__code__)}
-    yield from (value for name, value in function.__globals__.items() if name in names)
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # not assigned
-            yield cell.cell_contents
 
 
 # Decorators by the types of what they return.

@@ -25,27 +25,20 @@ from numba.core.errors import NumbaError
 from numba.np.numpy_support import as_dtype
 from numba_cuda_mlir import cuda, extending
 from numba_cuda_mlir import types as mlir_types
-from numba_cuda_mlir._mlir.dialects import nvvm
 from numba_cuda_mlir.numba_cuda.core import errors
 from numba_cuda_mlir.numba_cuda.np.numpy_support import from_dtype
 from numba_cuda_mlir.numba_cuda.types import unliteral
 from numba_cuda_mlir.numba_cuda.typing import signature
 
-from synknumba._device.compilers.base import names_of
-from synknumba.simt.internals import counterpart, declared_signatures, overloads_of
+from synknumba.simt.internals import counterpart, declared_signatures, mlir, names_in, overloads_of
 
 _CUDA: Final = "numba.cuda"
 _TYPES: Final = {"numba.types", "numba.core.types", "numba.cuda.types"}
-_PACKAGE: Final = "numba_cuda_mlir."
-_LIBRARIES: Final = "numba.", _PACKAGE  # modules whose functions are not copied
+_LIBRARIES: Final = "numba.", f"{mlir.PACKAGE}."  # modules whose functions are not copied
 # Decorated functions that kernels may call, by the types of what `cuda.jit` and `njit` return.
 _DISPATCHERS: Final = {"CUDADispatcher", "CPUDispatcher"}
 
 _overloaded: "WeakSet[FunctionType]" = WeakSet()
-
-
-# Fences, which numba-cuda-mlir 0.6 types but does not compile, with the scopes that they have in NVVM.
-_FENCES: Final = {"threadfence": "GPU", "threadfence_block": "CTA", "threadfence_system": "SYS"}
 
 
 def in_dialect(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,20 +46,7 @@ def in_dialect(function: Callable[..., Any]) -> Callable[..., Any]:
 
     It has no annotations: the package would take those of parameters for the types of arguments.
     """
-    _compile_fences()
     return _Translation().copied(function)
-
-
-@cache
-def _compile_fences() -> None:
-    """Has numba-cuda-mlir compile the fences, which kernels of `expectation` have."""
-    for name, scope in _FENCES.items():
-
-        def fence(builder: Any, target: Any, args: Any, kwargs: Any, scope: str = scope) -> None:
-            nvvm.memory_barrier(nvvm.MemScopeKind[scope])
-            builder.store_var(target, None)
-
-        extending.lower_builtin(getattr(cuda, name))(fence)
 
 
 class _Translation:
@@ -93,7 +73,7 @@ class _Translation:
         self._copies[id(function)] = made
         if then is not None:
             then(made)
-        read = frozenset(names_of(function.__code__))
+        read = frozenset(names_in(function.__code__))
         for name in read & {*function.__globals__}:
             names[name] = self.value(function.__globals__[name], read)
         for cell, old in zip(cells, function.__closure__ or (), strict=True):
@@ -126,7 +106,7 @@ class _Translation:
             return mlir_types
         if name == _CUDA:
             return cuda  # type: ignore[no-any-return]
-        if f"{name}.".startswith(_PACKAGE):
+        if mlir.is_of_package(name):
             return module
         if name.startswith(f"{_CUDA}."):
             return _member(name.removeprefix(f"{_CUDA}."), module)  # type: ignore[no-any-return]

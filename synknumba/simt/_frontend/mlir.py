@@ -33,8 +33,8 @@ def counterpart(value: Any) -> Any:
     if not is_loaded():
         return value
     if isinstance(value, ModuleType):
-        return _module(value) if _is_of_package(value.__name__) else value
-    if not _is_of_package(type(value).__module__) and not _is_of_package(getattr(value, "__module__", None)):
+        return _module(value) if is_of_package(value.__name__) else value
+    if not is_of_package(type(value).__module__) and not is_of_package(getattr(value, "__module__", None)):
         return value
     if is_type(value) and (found := _as_numba(value)) is not None:
         return found
@@ -62,10 +62,11 @@ def has(path: str) -> bool:
 
 def is_type(value: Any) -> bool:
     """Returns whether this is a type of numba-cuda-mlir."""
-    return any(base.__name__ == "Type" and _is_of_package(base.__module__) for base in type(value).__mro__)
+    return any(base.__name__ == "Type" and is_of_package(base.__module__) for base in type(value).__mro__)
 
 
-def _is_of_package(name: Any) -> bool:
+def is_of_package(name: Any) -> bool:
+    """Returns whether a module with this name is of numba-cuda-mlir."""
     return isinstance(name, str) and (name == PACKAGE or name.startswith(f"{PACKAGE}."))
 
 
@@ -105,7 +106,7 @@ def _members() -> dict[int, str]:
         id(value): name
         for module in _CUDA
         for name, value in vars(sys.modules[module]).items()
-        if _is_of_package(getattr(value, "__module__", None)) or _is_of_package(type(value).__module__)
+        if is_of_package(getattr(value, "__module__", None)) or is_of_package(type(value).__module__)
     }
 
 

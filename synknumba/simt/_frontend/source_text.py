@@ -71,13 +71,7 @@ def _lines(function: FunctionType) -> list[str]:
 
 def _called(function: FunctionType) -> Iterator[FunctionType]:
     """Yields the plain functions of the device and njit functions that a function names, also as attributes of modules."""
-    names = set(_names(function.__code__))
-    values = [function.__globals__.get(name) for name in names]
-    for cell in function.__closure__ or ():
-        try:
-            values.append(cell.cell_contents)
-        except ValueError:  # not assigned yet
-            continue
+    names, values = {*names_in(function.__code__)}, [*values_read(function)]
     values += [vars(value).get(name) for value in values if isinstance(value, ModuleType) for name in names]
     for value in values:
         plain: Any = getattr(value, "py_func", None) if not isinstance(value, ModuleType) else None
@@ -85,11 +79,21 @@ def _called(function: FunctionType) -> Iterator[FunctionType]:
             yield plain
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
+    """Yields the names of globals and attributes that code uses, with the functions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from names_in(constant)
+
+
+def values_read(function: FunctionType) -> Iterator[Any]:
+    """Yields the values of the global and closure names that a function reads."""
+    space = function.__globals__
+    yield from [space[name] for name in {*names_in(function.__code__)} if name in space]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # not assigned yet
+            yield cell.cell_contents
 
 
 def check_text(function: FunctionType) -> None:
