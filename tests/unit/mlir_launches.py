@@ -85,6 +85,29 @@ def fenced(x: Any) -> None:
         x[0] = 5
 
 
+def unsigned(octets: Any, words: Any, longs: Any, signed: Any, reals: Any) -> None:
+    """Operations that differ for unsigned integers, and conversions of integers to wider types."""
+    words[0] = max(words[0], words[1])
+    longs[0] = min(longs[0], longs[1])
+    octets[0] = max(octets[0], octets[1])
+    numba_cuda.atomic.max(longs, octets[0], words[0])
+    numba_cuda.atomic.min(words, 0, octets[1])
+    numba_cuda.atomic.add(signed, 0, numba.int32(reals[0]))
+    numba_cuda.atomic.inc(words, octets[0], octets[1])
+    numba_cuda.atomic.dec(longs, 0, words[1])
+    numba_cuda.atomic.cas(signed, octets[0], numba.int32(signed[1]), numba.int32(signed[2]))
+    reals[1] = max(longs[1], reals[0])
+    if longs[0] < reals[1]:
+        signed[0] = -words[0]
+    for i in range(octets[1]):
+        signed[i] += numba.int32(signed[1]) ** 3
+
+
+def halves(x: Any, y: Any) -> None:
+    """Operations that are rounded one by one."""
+    x[0] = (x[0] + y[0]) * (x[1] / y[1])
+
+
 def refused(x: Any) -> None:
     x[0] = 1
     x[1] = numba_cuda.lanemask_lt()  # which the package types, but has no code for
@@ -140,9 +163,18 @@ def main() -> None:
     launched(talking, x)
     launched(compilers.kernel(for_numba, {"debug": 0}), x)
     launched(compilers.kernel(mixed, {}), x)
-    fences = compilers.kernel(fenced, {})
-    launched(fences, x)
-    (ptx,) = [one.metadata["ptx"] for dispatcher in fences._dispatchers.values() for one in dispatcher.overloads.values()]
+
+    def instructions(function: Any, pattern: str, *args: Any) -> list[str]:
+        kernel = compilers.kernel(function, {})
+        launched(kernel, *args)
+        (ptx,) = [one.metadata["ptx"] for dispatcher in kernel._dispatchers.values() for one in dispatcher.overloads.values()]
+        return re.findall(rf"\t({pattern})", ptx)
+
+    fences = instructions(fenced, r"st|membar\.\w+|shfl|setp\.\w+", x)
+    integers = instructions(
+        unsigned, r"(?:max|min|atom|cvt|ld\.global|neg)\.\S+", *map(OnDevice, ("u1", "u4", "u8", "i8", "f8"))
+    )
+    rounded = instructions(halves, r"(?:add|mul|div|cvt)\.\S+", OnDevice("f2"), OnDevice("f2"))
     try:
         launched(compilers.kernel(refused, {}), x)
     except NumbaError as error:
@@ -158,7 +190,7 @@ def main() -> None:
     outcomes = [[one.info.hits, one.info.misses, one.info.not_kept] for one in caches]
     prints = [kernel.prints(), talking.prints()]
     kept = {"told": told, "layouts": layouts, "capturable": capturable, "cache": outcomes, "prints": prints}
-    print(json.dumps({**kept, "fences": re.findall(r"\t(st|membar\.\w+|shfl|setp\.\w+)", ptx), "refused": said}))
+    print(json.dumps({**kept, "fences": fences, "integers": integers, "halves": rounded, "refused": said}))
 
 
 if __name__ == "__main__":

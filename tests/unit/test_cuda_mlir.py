@@ -306,6 +306,20 @@ def test_launches(tmp_path: Path) -> None:
     assert first["fences"][:6] == ["st", "membar.cta", "st", "membar.gl", "st", "membar.sys"]
     assert first["fences"][6:8] == ["shfl", "shfl"]
     assert {"setp.eq", "setp.neu"} & {*first["fences"]}  # `setp.ne` is false for NaN
+    integers = {*first["integers"]}
+    assert integers >= {
+        "max.u32",
+        "min.u64",
+        "max.u16",
+        "atom.global.max.u64",
+        "atom.global.min.u32",
+        "cvt.rn.f64.u64",
+        "neg.s64",
+    }
+    assert not integers & {"max.s32", "min.s64", "max.s16", "ld.global.s8", "cvt.rn.f64.s64", "neg.s32"}
+    assert {"add.f16", "mul.f16"} <= {*first["halves"]}
+    assert not {"add.f32", "mul.f32"} & {*first["halves"]}
+    assert "cvt.rn.f16.f32" in first["halves"]  # of the quotient
     assert re.match(
         r"refused \(\S+mlir_launches\.py:\d+\): numba-cuda-mlir \S+ cannot compile this: .*lanemask_lt", first["refused"]
     )

@@ -27,7 +27,7 @@ from synknumba._device.compilers.base import GpuKernelCache, describe_files, dri
 from synknumba.simt.internals import Fingerprint, NotComparableError, counterpart, type_text, versions
 
 # Part of every key: to be raised when the meaning of a key or of a file changes.
-_FORMAT = "CUDA kernel of numba-cuda-mlir 1"
+_FORMAT = "CUDA kernel of numba-cuda-mlir 2"
 
 # What a launch needs of a compiled kernel, and what `prints` reads.
 _KEPT = ("cubin", "ptx", "func_name", "use_cooperative")
