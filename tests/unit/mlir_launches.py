@@ -98,7 +98,7 @@ def unsigned(octets: Any, words: Any, longs: Any, signed: Any, reals: Any) -> No
     numba_cuda.atomic.cas(signed, octets[0], numba.int32(signed[1]), numba.int32(signed[2]))
     reals[1] = max(longs[1], reals[0])
     if longs[0] < reals[1]:
-        signed[0] = -words[0]
+        signed[0] = 1
     for i in range(octets[1]):
         signed[i] += numba.int32(signed[1]) ** 3
 
@@ -171,9 +171,7 @@ def main() -> None:
         return re.findall(rf"\t({pattern})", ptx)
 
     fences = instructions(fenced, r"st|membar\.\w+|shfl|setp\.\w+", x)
-    integers = instructions(
-        unsigned, r"(?:max|min|atom|cvt|ld\.global|neg)\.\S+", *map(OnDevice, ("u1", "u4", "u8", "i8", "f8"))
-    )
+    integers = instructions(unsigned, r"(?:max|min|atom|cvt|ld\.global)\.\S+", *map(OnDevice, ("u1", "u4", "u8", "i8", "f8")))
     rounded = instructions(halves, r"(?:add|mul|div|cvt)\.\S+", OnDevice("f2"), OnDevice("f2"))
     try:
         launched(compilers.kernel(refused, {}), x)

@@ -5,7 +5,7 @@
     a < b, …             of an integer and a float: an unsigned integer is taken for a signed one
     max, min             the same for all unsigned integers
     atomic.max, …        the same; values are widened without their sign, and negative indices are not from the end
-    -a, a ** b           computed in the width of `a`, though the result is an integer of 64 bits
+    a ** b               computed in the width of `a`, though the result is an integer of 64 bits
     x[i], range(i)       unsigned integers below 64 bits are taken for signed ones
     float16              sums, products and quotients are float32, and rounded where they are stored
     shfl_…sync           float64 comes as float32, and 64-bit integers without their upper half
@@ -92,7 +92,6 @@ def _register_arithmetic() -> None:
         emit = functools.partial(_extreme, function.__name__)
         for kinds in (*_MIXED, (types.Integer, types.Integer)):
             lower_builtin(function, *kinds)(emit)
-    lower_builtin(operator.neg, types.Integer)(_negate)
     for power in (operator.pow, operator.ipow, pow):
         lower_builtin(power, types.Integer, types.Integer)(_power)
 
@@ -151,11 +150,6 @@ def _extreme(name: str, builder: Any, target: Any, args: Any, *_: Any) -> None:
     ending = ("si" if kind.signed else "ui") if isinstance(kind, types.Integer) else "numf"
     operation = getattr(arith, f"{name}{ending}")
     builder.store_var(target, operation(*(_converted(builder, arg, kind) for arg in args)))
-
-
-def _negate(builder: Any, target: Any, args: Any, *_: Any) -> None:
-    value = _converted(builder, args[0], builder.get_numba_type(target.name))
-    builder.store_var(target, arith.subi(constant(0, value.type), value))
 
 
 def _power(builder: Any, target: Any, args: Any, named: Any) -> None:
