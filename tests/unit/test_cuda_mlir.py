@@ -265,6 +265,22 @@ def test_device_functions_are_sent_to_ranks() -> None:
 
 
 @needs_package
+def test_the_package_reads_its_settings_again_on_ranks() -> None:
+    """As it does for each kernel that it compiles; ranks have fewer threads than the script that imported it."""
+    from numba_cuda_mlir import cuda as _  # noqa: F401
+    from numba_cuda_mlir.numba_cuda.core import config
+
+    @synk.function(outputs="gather")
+    def threads() -> Any:
+        config.reload_config()
+        return np.array([config.NUMBA_NUM_THREADS, numba.config.NUMBA_NUM_THREADS])
+
+    with synk.fork(2, device="cpu"):
+        own, numbas = threads().reshape(2, 2).T
+    assert np.array_equal(own, numbas)
+
+
+@needs_package
 def test_launches(tmp_path: Path) -> None:
     """Numbers come to kernels compiled for their types, and the second process compiles nothing."""
     compiler = shutil.which("cc")

@@ -6,6 +6,7 @@
     max, min             the same for all unsigned integers
     atomic.max, …        the same; values are widened without their sign, and negative indices are not from the end
     a ** b               computed in the width of `a`, though the result is an integer of 64 bits
+    -a, ~a               of unsigned integers: widened with a sign, or before they are inverted
     x[i], range(i)       unsigned integers below 64 bits are taken for signed ones
     float16              sums, products and quotients are float32, and rounded where they are stored
     shfl_…sync           float64 comes as float32, and 64-bit integers without their upper half
@@ -26,7 +27,7 @@ from numba_cuda_mlir.extending import lower_builtin, lowering_registry, refresh_
 from numba_cuda_mlir.lowering import numpy
 from numba_cuda_mlir.lowering.builtins import lower_range
 from numba_cuda_mlir.lowering.cuda import constant, cuda_atomic_cas_cg, cuda_atomic_cg, cuda_generic_atomic_cg, int_of, registry
-from numba_cuda_mlir.lowering.math import _load_and_convert_operand, ipowi, pow_cg
+from numba_cuda_mlir.lowering.math import _convert_operand, _load_and_convert_operand, ipowi, pow_cg
 from numba_cuda_mlir.lowering_utilities import RangeObject, memref_to_llvm_ptr
 from numba_cuda_mlir.numba_cuda.fp16 import typing_registry as half_registry
 
@@ -92,6 +93,8 @@ def _register_arithmetic() -> None:
         emit = functools.partial(_extreme, function.__name__)
         for kinds in (*_MIXED, (types.Integer, types.Integer)):
             lower_builtin(function, *kinds)(emit)
+    lower_builtin(operator.neg, types.Integer)(functools.partial(_change, arith.subi, 0))
+    lower_builtin(operator.invert, types.Integer)(functools.partial(_change, arith.xori, -1))
     for power in (operator.pow, operator.ipow, pow):
         lower_builtin(power, types.Integer, types.Integer)(_power)
 
@@ -150,6 +153,14 @@ def _extreme(name: str, builder: Any, target: Any, args: Any, *_: Any) -> None:
     ending = ("si" if kind.signed else "ui") if isinstance(kind, types.Integer) else "numf"
     operation = getattr(arith, f"{name}{ending}")
     builder.store_var(target, operation(*(_converted(builder, arg, kind) for arg in args)))
+
+
+def _change(operation: Any, number: int, builder: Any, target: Any, args: Any, *_: Any) -> None:
+    """Computes `operation(number, value)` in the type of the value, as Numba does, and widens the result."""
+    source, kind = builder.get_numba_type(args[0].name), builder.get_numba_type(target.name)
+    value = builder.load_var(args[0])
+    result = operation(constant(number, value.type), value)
+    builder.store_var(target, _convert_operand(result, source, kind, builder.get_mlir_type(kind)))
 
 
 def _power(builder: Any, target: Any, args: Any, named: Any) -> None:
