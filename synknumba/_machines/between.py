@@ -4,6 +4,7 @@ Waiting relays must leave the cores to the ranks: blocking receives spin in all 
 giving way to others for a while and then with naps in between.
 """
 
+import ctypes
 import os
 import pickle
 import signal
@@ -48,6 +49,7 @@ class Between:
         from mpi4py import MPI
 
         self.mpi = MPI
+        self.functions = addresses(MPI.__file__)
         self.serial = 0  # of the last question
         self.is_lost = False  # whether a machine is
         self.spoke = 0.0  # when the first relay has sent an order, or that it lives
@@ -144,6 +146,15 @@ class Between:
         """Waits for several requests."""
         for request in requests:
             self.wait(request, watch)
+
+
+def addresses(library: str) -> tuple[int, ...]:
+    """Returns the addresses of MPI_Start and MPI_Test in a library or those that it needs; nothing if it hides them."""
+    loaded = ctypes.CDLL(library)
+    try:
+        return tuple(ctypes.cast(one, ctypes.c_void_p).value or 0 for one in (loaded.MPI_Start, loaded.MPI_Test))
+    except AttributeError:
+        return ()
 
 
 def versions() -> str:

@@ -9,7 +9,6 @@ or have news. docs/design/2026-11-25-machines.md has a trace.
 Words are int64 at `address + 8 * index`, as in `doorbell.py`.
 """
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
@@ -223,7 +222,7 @@ class Exchange:
     """What is sent and received for a program, by address.
 
     Args:
-        job: the machines.
+        job: the machines; its `functions` are known.
         control: the control block.
         number: of the program.
         source: values of a call, where they come.
@@ -244,10 +243,9 @@ class Exchange:
     ) -> None:
         self._control, self._kept = control, (source, target, sends, messages)
         self._mpi = np.zeros(MPI_WORDS, np.int64)
-        library, address_of = ctypes.CDLL(job.mpi.__file__), job.mpi._addressof  # noqa: SLF001  # documented
         self._mpi[KEEP] = KEEP_NS if job.has_own_cores else 0
-        for word, function in ((MPI_START, library.MPI_Start), (MPI_TEST, library.MPI_Test)):
-            self._mpi[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
+        self._mpi[[MPI_START, MPI_TEST]] = job.functions
+        address_of = job.mpi._addressof  # noqa: SLF001  # documented
         words = [number, _address(source), _address(target), len(source), len(sends), len(messages), 0]
         words += map(address_of, sends)
         for request, head, expected, rows, to in messages:

@@ -492,7 +492,7 @@ class _Quiet:
 
     Attributes:
         number: of the program.
-        exchange: its compiled rounds; None if each answer is read in full.
+        exchange: its compiled rounds; None if each answer is read in full, or MPI's functions are not known by address.
     """
 
     def __init__(self, job: Between, answers: Sequence[Expected], control: ControlBlock, size: int, number: int) -> None:
@@ -503,7 +503,7 @@ class _Quiet:
         self._source, self._target = control.values[:size], order[8 * HEAD :]
         self._sends = [job.jobs.Send_init(order, child, between.ORDER) for child in job.children]
         self.exchange: Exchange | None = None
-        if all(answer.expected for answer in answers):
+        if job.functions and all(answer.expected for answer in answers):
             self.exchange = Exchange(job, control, number, self._source, self._target, self._sends, answers)
 
     def order(self) -> None:

@@ -254,7 +254,8 @@ class _World:
             relay_.received(move, 0, between.ROWS, self._watch, self._present)
         for one in route.reduced:
             relay_.reduce(one, self._scene.firsts, self._watch)
-        if route.is_fixed and route.small_bytes >= 0 and not left and not outs and not route.reduced:
+        is_quiet = route.is_fixed and route.small_bytes >= 0 and not left and not outs and not route.reduced
+        if is_quiet and self._job.functions:
             mine, end = control.results[self._first : self._after, : route.small_bytes], 8 * HEAD + len(values)
             self._quiet[number] = _Quiet(
                 self._job, relay_.rounds, control, mine, number, self._receive_order, self._order[:end]
