@@ -70,6 +70,11 @@ class Coordinator:
         return os.getpid() == self._owner
 
     @property
+    def relay(self) -> str:
+        """The process through which other machines are reached, in words."""
+        return f"the relay of machine 0 (pid {self._pid} on {self.hosts[0]}), which serves the other machines,"
+
+    @property
     def is_dead(self) -> bool:
         """Whether the relay has ended."""
         return not lives(self._pid)
@@ -264,10 +269,7 @@ class Coordinator:
 
     def _ended(self) -> WorldError:
         """Returns the error for a relay that has ended."""
-        return WorldError(
-            f"the relay of machine 0 ({self.hosts[0]}), which serves the other machines, has ended; see what it has printed. "
-            "Start the job again"
-        )
+        return WorldError(f"{self.relay} has ended; see what it has printed. Start the job again")
 
 
 def _working_directory() -> str:

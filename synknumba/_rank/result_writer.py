@@ -9,7 +9,7 @@ from synknumba._device import Device, Step
 from synknumba._errors import ReductionError, SharedMemoryError
 from synknumba._host.segment import Segment
 from synknumba._ops.tree import Structure, flatten
-from synknumba._types import Array
+from synknumba._types import Array, shown
 from synknumba._wire.messages import Returned
 from synknumba._wire.results import FIRST_LEAF, SPECS_KEPT, LeafType, place_leaves, view_leaves
 
@@ -123,6 +123,8 @@ class ResultWriter:
 
 def _checked(array: Any, name: str) -> Any:
     if array.dtype.hasobject:
+        if array.ndim == 0 and isinstance(array.item(), int):
+            raise ReductionError(f"{name} returned an int that does not fit in 64 bits: {shown(array.item())}; return a float")
         kind = f"object of type {type(array.item()).__name__}" if array.ndim == 0 else f"array of dtype {array.dtype}"
         raise ReductionError(
             f"{name} returned an {kind}; only numbers and arrays of a fixed-size dtype can be combined. "

@@ -58,6 +58,9 @@ def calling() -> CallInfo:
     return CallInfo(name)
 
 
+JOB_IS_OVER = "MPI does not go on without a machine: save what is needed, and start the job again."
+
+
 @dataclass(frozen=True, slots=True)
 class Death:
     """The end of a rank."""
@@ -90,7 +93,7 @@ def rank_died(reason: str, death: Death, info: CallInfo, stack: str, stderr: str
     """Returns the error to raise after the death of a rank or of its device, with the traces from `Processes.last_words`."""
     way_out = "The next call starts them again." if starts_again else "Call fork() to start again."
     if death.with_machine:
-        way_out = "MPI does not go on without a machine: save what is needed, and start the job again."
+        way_out = JOB_IS_OVER
     lines = [f"{reason}. All ranks have been terminated; every Data keeps its contents. {way_out}"]
     if stack:
         lines += [f"--- stack of rank {death.rank}, innermost frame first ---", stack]

@@ -65,6 +65,11 @@ class OtherMachines(Protocol):
         ...
 
     @property
+    def relay(self) -> str:
+        """The process that serves them, in words, as the subject of a sentence."""
+        ...
+
+    @property
     def is_dead(self) -> bool:
         """Whether the process that serves them has ended."""
         ...

@@ -28,7 +28,7 @@ from synknumba._wire.messages import Answer, Command, Failed, Install, News, Par
 from synknumba._wire.rank_warnings import show
 from synknumba._wire.statistics import Tally
 from synknumba._world.events import Events
-from synknumba._world.failure import CallInfo, Death, cause_of, rank_died, rank_error, whereabouts
+from synknumba._world.failure import JOB_IS_OVER, CallInfo, Death, cause_of, rank_died, rank_error, whereabouts
 from synknumba._world.machines import OtherMachines
 from synknumba._world.processes import Processes
 
@@ -547,9 +547,9 @@ class Rounds:
                 last_word(death.rank)
             self._end(str(death), death, info)
         if self._others is not None and self._others.is_dead:
-            reason = f"the process that serves the other machines has ended {'during' if info.is_call else 'while'} {info}"
+            reason = f"{self._others.relay} has ended {'during' if info.is_call else 'while'} {info}"
             self.kill(reason)
-            raise WorldError(f"{reason}. All ranks have been terminated; every Data keeps its contents")
+            raise WorldError(f"{reason}. All ranks have been terminated; every Data keeps its contents. {JOB_IS_OVER}")
 
     def _end(self, reason: str, death: Death, info: CallInfo, last_words: tuple[str, str] | None = None) -> NoReturn:
         """Ends all ranks, and raises `RankDied` with the reason; `last_words` are those of a rank of another machine."""

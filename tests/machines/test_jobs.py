@@ -221,15 +221,22 @@ def test_processes_that_are_killed(victim, tmp_path):
         with synk.fork(device="cpu") as world:
             agent = int(parent(ROWS, synk.RANK))
             say("pids", os.getpid(), agent)
-            while True:
-                total(ROWS)
+            try:
+                while True:
+                    total(ROWS)
+            except synk.WorldError as error:
+                say(error)
+                raise
         """,
         tmp_path,
     )
     _, script, agent = job.expect("pids").split()
     pids = {"script": int(script), "agent": int(agent), "relay": relay_of(int(script))}
     os.kill(pids[victim], signal.SIGKILL)
-    job.finish(code=None)
+    told = "\n".join(job.finish(code=None))
+    if victim == "relay":
+        assert f"the relay of machine 0 (pid {pids['relay']} on " in told
+        assert "start the job again." in told
     job.check_nothing_left()
 
 

@@ -296,6 +296,11 @@ def an_object(t):
     return {1, 2}
 
 
+@synk.function(outputs="max")
+def a_large_int(x):
+    return 2**64 + 0 * len(x)
+
+
 def test_names_in_messages():
     with pytest.raises(synk.ReductionError, match="returned one number or array, but outputs= does not say"):
         nothing_declared({"w": [X], "b": X})
@@ -303,6 +308,10 @@ def test_names_in_messages():
         nothing_declared({"w": [X], "b": X[:3]})
     with pytest.raises(synk.ReductionError, match="an_object returned an object of type set"):
         an_object({"w": [X]})
+    with pytest.raises(
+        synk.ReductionError, match="a_large_int returned an int that does not fit in 64 bits: 1844674407370955161[5-7]"
+    ):
+        a_large_int(X)
 
 
 @pytest.mark.parametrize("option", ["batch", "local_batch"])
