@@ -85,6 +85,8 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
     if argv and not argv[0].startswith("-") and argv[0] not in _COMMANDS:
         close = difflib.get_close_matches(argv[0], _COMMANDS, 1)
         hint = f"did you mean {close[0]}? " if close else ""
+        if Path(argv[0]).is_file():
+            hint = f"to run a script, write python -m synknumba run {argv[0]}; "
         parser.error(f"there is no command {argv[0]!r}; {hint}commands: {', '.join(_COMMANDS)}")
     return parser.parse_args(argv)
 

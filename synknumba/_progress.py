@@ -118,7 +118,7 @@ def _bar_class(what: str) -> Any:
         tqdm = importlib.import_module("tqdm.auto").tqdm
     except ImportError:
         raise ArgumentError(
-            f"{what}: progress=True draws bars with tqdm, which is not installed; run `pip install synknumba[progress]`, or "
+            f"{what}: progress=True draws bars with tqdm, which is not installed; run `pip install 'synknumba[progress]'`, or "
             'pass progress="auto", which draws none without it'
         ) from None
     # tqdm's monitor, a thread that redraws bars that wait long, is not needed, and a process with threads should not fork.

@@ -119,9 +119,7 @@ class PlanReport:
         ]
         for number, one in enumerate(self.machines, 1):
             once = f", {one.frozen_bytes:,} of them once: they are frozen" if one.frozen_bytes else ""
-            lines.append(
-                f"  machine {number} ({one.host}), ranks {one.ranks[0]}..{one.ranks[1]}: is sent {one.sent_bytes:,} bytes{once}"
-            )
+            lines.append(f"  machine {number} ({one.host}), {_ranks(*one.ranks)}: is sent {one.sent_bytes:,} bytes{once}")
         listed = f"a list, one value per {'rank' if self.shards is None else 'shard'}"
         lines += [f"  {name}: {listed if op is None else op}" for name, op in self.outputs]
         whose = "each rank's variable" if self.shards is None else "the variable on every rank, the same"
@@ -157,6 +155,10 @@ def make_report(name: str, options: FunctionOptions, updates: Mapping[str, Any],
         call.options.shards,
         _machines(call, ranks),
     )
+
+
+def _ranks(first: int, after: int) -> str:
+    return f"rank {first}" if after == first + 1 else f"ranks {first} to {after - 1}"
 
 
 def _machines(call: Call, ranks: Sequence[RankReport]) -> tuple[MachineReport, ...]:

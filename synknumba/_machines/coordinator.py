@@ -1,12 +1,13 @@
 """The coordinator's end of its relay: what `Rounds` and `Engine` need of the ranks of other machines."""
 
+import bisect
 import itertools
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, final
 
 from synknumba._device import usable_cores
@@ -56,6 +57,7 @@ class Coordinator:
         self._link, self._pid = Link(sock), pid
         self._environment = dict(os.environ)  # that launchers have given to all machines, or to each its own
         self.line = -1
+        self._firsts: tuple[int, ...] = ()  # rank of each machine, and the number of ranks
         self._control: ControlBlock | None = None
         self._styles: dict[int, str] = {}
         self._programs: dict[int, _Needed] = {}  # whose routes relays keep, by number
@@ -80,6 +82,13 @@ class Coordinator:
         return not lives(self._pid)
 
     # ---- a world
+
+    def whereabouts(self, ranks: Iterable[int]) -> str:
+        """Tells on which machines ranks are, as `machine 1 (node07): rank 2, 3`."""
+        on: dict[int, list[str]] = {}
+        for rank in ranks:
+            on.setdefault(bisect.bisect(self._firsts, rank) - 1, []).append(str(rank))
+        return "; ".join(f"machine {one} ({self.hosts[one]}): rank {', '.join(told)}" for one, told in sorted(on.items()))
 
     def devices(self) -> list[MachineDevices]:
         """Returns what each machine has, this one first.
@@ -108,7 +117,7 @@ class Coordinator:
         prefix_output: bool,
     ) -> None:
         """Starts the ranks of a world; see `OtherMachines`."""
-        self._control, self.line = control, firsts[1]
+        self._control, self._firsts, self.line = control, firsts, firsts[1]
         self._styles.clear()
         self._programs.clear()
         self._link.drop_messages()  # of a world that has ended

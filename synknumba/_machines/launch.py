@@ -156,6 +156,7 @@ def _run_script(script: str, arguments: Sequence[str], *, is_module: bool) -> in
                 text = path.read_bytes()
             except OSError as error:
                 return _refused(f"cannot read {path}: {error.strerror}", 2)
+            path = path.absolute()  # as Python tells the script, which may change its directory
             code = compile(text, str(path), "exec")
             sys.path[0] = str(path.resolve().parent)
         main.__file__ = str(path)

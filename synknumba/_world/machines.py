@@ -1,6 +1,6 @@
 """What worlds of several machines are to the coordinator; `_machines` has the processes that serve them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Protocol, Self
@@ -72,6 +72,10 @@ class OtherMachines(Protocol):
     @property
     def is_dead(self) -> bool:
         """Whether the process that serves them has ended."""
+        ...
+
+    def whereabouts(self, ranks: Iterable[int]) -> str:
+        """Tells on which machines ranks of the world are."""
         ...
 
     def devices(self) -> list[MachineDevices]:

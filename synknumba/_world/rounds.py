@@ -13,7 +13,7 @@ results of this one.
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import NoReturn, Protocol, TypeAlias
 
@@ -363,7 +363,7 @@ class Rounds:
         if any(failed.lost for _, failed in failures):
             self._end_for_lost(failures, info)
         if failures:
-            raise rank_error(info, failures)
+            raise self._located(rank_error(info, failures), [rank for rank, _ in failures])
 
     def arrive(self, code: int, watch: Callable[[], None]) -> None:
         """Waits until all lines have answered, or one has lost its device."""
@@ -414,12 +414,19 @@ class Rounds:
         way_out = "Call fork() again, with a larger timeout"
         if self.starts_again:
             way_out = "The next call starts them again; set world.timeout to a larger one"
-        raise CallTimeout(
+        error = CallTimeout(
             f"{info} took longer than timeout={self.timeout} s; still working: rank {', '.join(map(str, missing))}. All ranks "
             f"have been terminated; every Data keeps its contents. {way_out} if the call needs it."
             f"\n{whereabouts(stacks, places)}",
             stacks=stacks,
         )
+        raise self._located(error, missing)
+
+    def _located(self, error: SynkError, ranks: Iterable[int]) -> SynkError:
+        """Notes the machines of ranks, if there are several."""
+        if self._others is not None:
+            error.add_note(self._others.whereabouts(ranks))
+        return error
 
     def _read_news(self, info: CallInfo, watch: Callable[[], None]) -> list[RankNews]:
         out: list[RankNews] = []

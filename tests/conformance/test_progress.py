@@ -403,7 +403,7 @@ def test_without_tqdm(two, monkeypatch):
         lambda: synk.batches(10, 5, seed=0, progress=True),
         lambda: synk.options(progress=True),
     ):
-        with pytest.raises(synk.ArgumentError, match=r"pip install synknumba\[progress\]"):
+        with pytest.raises(synk.ArgumentError, match=r"pip install 'synknumba\[progress\]'"):
             call()
     assert two.statistics().rounds == rounds
 

@@ -60,7 +60,9 @@ def test_a_script(shape, tmp_path):
                     sent = [8 * (stop - start) for start, stop in zip(here, here[1:])]
                     assert [machine.sent_bytes for machine in plan.machines] == sent, plan
                     assert [machine.frozen_bytes for machine in plan.machines] == [once * nbytes for nbytes in sent]
-                    assert "machine 1 (" in str(plan)
+                    first, after = plan.machines[-1].ranks
+                    whose = f"rank {first}:" if after == first + 1 else f"ranks {first} to {after - 1}:"
+                    assert f"machine {len(plan.machines)} ({os.uname().nodename}), {whose} is sent" in str(plan), plan
                     before = world.statistics().network_bytes
                     chosen = np.arange(0, 1000, 10)
                     for _ in range(3):  # of frozen rows only those that are not there
@@ -154,6 +156,8 @@ def test_errors_and_deaths(tmp_path):
                 except synk.RankError as error:
                     assert [one.rank for one in error.failures] == [0, 1, 2, 3], error
                     assert error.failures[3].message == "on 3"
+                    host = os.uname().nodename
+                    assert error.__notes__ == [f"machine 0 ({host}): rank 0, 1; machine 1 ({host}): rank 2, 3"]
                 assert total(x) == ROWS.sum()
                 began = time.monotonic()
                 try:

@@ -101,6 +101,8 @@ def test_what_cannot_run(tmp_path):
     assert code != 0
     assert out == ""
     assert "use mpiexec or srun" in errors
+    (tmp_path / "moved.py").write_text("import os; os.chdir('/'); print(__file__)")
+    assert run("moved.py", folder=tmp_path)[1] == f"{tmp_path}/moved.py\n"
     code, _, errors = run("none.py", folder=tmp_path)
     assert code == 2
     assert "none.py" in errors

@@ -70,6 +70,7 @@ def test_every_command_is_on_the_page(capsys):
     [
         (["inof"], "there is no command 'inof'; did you mean info? commands: info, doctor"),
         (["frobnicate"], "there is no command 'frobnicate'; commands: info, doctor"),
+        ([__file__], f"to run a script, write python -m synknumba run {__file__}; commands: info"),
         (["cache"], "required: action"),
         (["cache", "wipe"], "invalid choice: 'wipe'"),
         (["bench", "--ranks", "0"], "--ranks: must be at least 1, got 0"),
