@@ -61,7 +61,7 @@ test-mlir:  ## the tests of kernels for numba-cuda-mlir, with that package, in a
 	@$(MAKE) --no-print-directory VENV=$(VENV)/mlir mlir-tests
 
 mlir-tests: $(call stamp,dev)
-	$(install) numba-cuda-mlir $(foreach one,nvcc nvrtc runtime,'nvidia-cuda-$(one)==13.*') 'nvidia-nvvm==13.*' 'nvidia-nvjitlink==13.*'
+	$(install) 'numba-cuda-mlir<0.7' $(foreach one,nvcc nvrtc runtime,'nvidia-cuda-$(one)==13.*') 'nvidia-nvvm==13.*' 'nvidia-nvjitlink==13.*'
 	$(BIN)/pytest -q tests/unit/simt/test_mlir.py tests/unit/test_cuda_mlir.py
 	$(BIN)/python -m tests.with_mlir -q -k cpu2 tests/conformance/test_rows.py tests/conformance/test_kernels.py
 
