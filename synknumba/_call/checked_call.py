@@ -35,6 +35,7 @@ def check_call(
     launch: LaunchConfig,
     call: Call,
     source: str | None,
+    signatures: Any,
 ) -> None:
     """Runs a kernel's launches of a planned call under `simt.check`; raises all findings, with the ranks that have them.
 
@@ -47,8 +48,9 @@ def check_call(
         launch: grid, block and shared memory.
         call: the call, with its arguments bound and its rows selected, but not sent.
         source: the argument that gives launches their size, as for `Extent`.
+        signatures: those with which the kernel is declared; None if it is with none.
     """
-    kernel, found = simt.check(function), list[tuple[int, Finding]]()
+    kernel, found = simt.check(simt.jit(signatures)(function)), list[tuple[int, Finding]]()
     for rank, low, high in _parts(call):
         count = high - low
         made = {one: _output(builder, one, output, call, count) for one, output in outputs.items()}

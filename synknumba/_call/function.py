@@ -852,7 +852,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._check_shared_memory(launch)
         source = self._sized_by(call)
         check_launches(self.name, launch, call, source)
-        check_call(self.name, self.py_func, self._parameters, self._options.outputs, self._builder, launch, call, source)
+        signatures = self._options.compile_options.get("signatures")
+        outputs, builder = self._options.outputs, self._builder
+        check_call(self.name, self.py_func, self._parameters, outputs, builder, launch, call, source, signatures)
 
     @property
     def _is_checkable(self) -> bool:

@@ -178,7 +178,7 @@ class CpuDevice(Device):
         return CpuWorkspace()
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
-        return CpuKernel(jit(function, fastmath=options.get("fastmath"), debug=options.get("debug")))
+        return CpuKernel(jit(options.get("signatures"), fastmath=options.get("fastmath"), debug=options.get("debug"))(function))
 
     def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
         return record(steps)

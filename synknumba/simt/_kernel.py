@@ -320,7 +320,8 @@ class Kernel(ShowsNoCode):
         """Returns a launch function as `prepare` does, but one that takes the arguments, of the same types as `args`."""
         check_sizes(grid, block)
         self._check_dynamic(smem)
-        return functools.partial(self.entry(self.coerce(args), block), *grid, *block, smem)
+        launch = functools.partial(self.entry(self.coerce(args), block), *grid, *block, smem)
+        return (lambda *given: launch(*self.coerce(given))) if self.declared else launch
 
     def native(self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0) -> tuple[Any, ...] | None:
         """Returns a launch for callers that are compiled code; None if only Python can launch, to locate errors.
@@ -428,6 +429,14 @@ class Kernel(ShowsNoCode):
         if any(float16.is_named(str(kind)) for kind in kinds):
             float16.prepare()
         return self._program.type_of(name, dict(zip(self._program.params, kinds, strict=True)))
+
+    @property
+    def targetoptions(self) -> dict[str, Any]:
+        """Options that the decorator was given, by their names in `cuda.jit`."""
+        options, given = self._options, {"device": self.device, "debug": self._options.debug}
+        return {name: True for name, is_given in given.items() if is_given} | (
+            {} if options.fastmath == Options().fastmath else {"fastmath": options.fastmath}
+        )
 
     @property
     def specialized(self) -> bool:

@@ -94,7 +94,7 @@ class Compilers:
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> CompiledKernel:
         """Returns the kernel of a plain function, by the compiler that the options name; compiles nothing yet."""
-        left = dict(options)
+        left = {option: value for option, value in options.items() if option != "signatures"}
         name = self._name(left.pop("compiler", None), function)
         try:
             compiler, stream = self._compiler(name)

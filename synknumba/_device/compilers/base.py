@@ -28,7 +28,7 @@ import numpy as np
 from synknumba._device.base import Three
 from synknumba._errors import ArgumentError
 from synknumba._types import Array, Shape
-from synknumba.simt.internals import CacheInfo, KernelStore, NotComparableError, directory
+from synknumba.simt.internals import CacheInfo, KernelStore, NotComparableError, declared_signatures, directory
 
 # Options of a user's decorated kernel that its compilation on the ranks keeps.
 _KEPT_OPTIONS = ("fastmath", "debug", "lineinfo", "opt", "max_registers")
@@ -123,7 +123,8 @@ def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | Non
     """Returns the Python function and the options of a decorated kernel or a plain function; None if it is neither.
 
     Imports no compiler: a decorated kernel is recognised by its attributes, the same for Numba, numba-cuda, numba-cuda-mlir and
-    `simt`. The options name its compiler where its type decides which; `Compilers` reads that.
+    `simt`. The options name its compiler where its type decides which, for `Compilers`, and the argument types of its declared
+    signatures if it has any, for `CpuDevice`.
     """
     function = getattr(kernel, "py_func", kernel)
     if not callable(function) or not hasattr(function, "__code__"):
@@ -133,6 +134,9 @@ def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | Non
     compiler = _OF_KERNELS.get(type(kernel).__name__)
     if compiler is not None:
         kept["compiler"] = compiler
+    signatures = [one.args for one in declared_signatures(kernel)]
+    if signatures:
+        kept["signatures"] = signatures
     if compiler == "numba-cuda-mlir" and "opt" not in kept and options.get("opt_level") is not None:  # it takes one of the two
         kept["opt"] = options["opt_level"] > 0
     return function, kept

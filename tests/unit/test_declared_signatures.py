@@ -1,0 +1,90 @@
+"""Kernels with declared signatures, and other options of `simt.jit`, on ranks on cores; the oracle is NumPy's conversion."""
+
+import numpy as np
+import pytest
+from numba import cuda
+from numpy.testing import assert_array_equal
+
+import synknumba as synk
+from synknumba import simt
+
+NUMBERS = (2.7, -3.2, 5, 2**33 + 1, True, np.float32(0.1), np.int8(-4))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def world():
+    with synk.fork(2, device="cpu") as world:
+        yield world
+
+
+def halves(n, x):
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] = n / 2
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "float64"])
+def test_numbers_are_converted_to_the_declared_types(dtype):
+    kernel = synk.parallel(simt.jit(f"void({dtype}, float64[:])")(halves), inout=("x",))
+    for number in NUMBERS:
+        for again in range(3):  # from the second on, compiled code replaces the number
+            x = np.zeros(6)
+            kernel(number + again, x)
+            assert_array_equal(x, np.full(6, np.asarray(number + again).astype(dtype) / 2))
+
+
+def test_a_sequence_converts_its_numbers():
+    kernel = synk.parallel(simt.jit("void(int32, float64[:])")(halves), inout=("x",))
+    x = synk.data(np.zeros(6))
+
+    @synk.sequence
+    def steps(first):
+        for step in range(4):
+            kernel(first + 0.75 * step, x)
+
+    for first in (1.5, 2.5):
+        steps(first)
+        assert_array_equal(x, np.full(6, int(first + 0.75 * 3) / 2))
+
+
+def test_arrays_of_another_type_are_refused():
+    kernel = synk.parallel(simt.jit("void(int32, float64[:])")(halves), inout=("x",))
+    with pytest.raises(
+        synk.ArgumentError, match=r"halves \(.*No matching definition .*float32.*; declared: \(int32, array\(float64"
+    ):
+        kernel(1, np.zeros(6, np.float32))
+
+
+def test_the_best_of_several_signatures_counts():
+    kernel = synk.parallel(simt.jit(["void(int32, float32[:])", "void(float64, float64[:])"])(halves), inout=("x",))
+    for dtype, expected in (("float32", 1.0), ("float64", 1.25)):
+        x = np.zeros(6, dtype)
+        kernel(2.5, x)
+        assert_array_equal(x, np.full(6, expected, dtype))
+
+
+def test_a_check_converts_too():
+    @synk.parallel(inout=("x",))
+    @simt.jit("void(int32, float64[:])")
+    def is_whole(n, x):
+        if n > 2:
+            x[cuda.grid(1) + 100] = n
+
+    is_whole.check(2.7, np.zeros(4))
+    with pytest.raises(simt.BoundsError):
+        is_whole.check(3.2, np.zeros(4))
+
+
+def test_options_of_a_simt_kernel_are_kept():
+    @synk.parallel(inout=("x",))
+    @simt.jit(debug=True)
+    def shifted(x):
+        i = cuda.grid(1)
+        x[i + 1] = 1.0
+
+    with pytest.raises(
+        synk.RankError, match=r"IndexError: In function 'shifted'.*tid=\[2, 0, 0\] ctaid=\[0, 0, 0\]: index 3 is out"
+    ):
+        shifted(np.zeros(6))
+    assert simt.jit(halves).targetoptions == {}
+    assert simt.jit(fastmath=True, device=True)(halves).targetoptions == {"fastmath": True, "device": True}
