@@ -180,7 +180,7 @@ def _overload_member(template: Any) -> None:
 
     def choose(*args: Any, **keywords: Any) -> Any:
         found = chooser(*args, **keywords)
-        return None if found is None else translated(found, Options(), with_place=False)
+        return None if found is None else translated(found, Options(), f"{template._attr}, whose overload", with_place=False)  # noqa: SLF001
 
     choose.__name__ = chooser.__name__
     choose.__signature__ = inspect.signature(chooser)  # type: ignore[attr-defined]  # Numba folds arguments by it

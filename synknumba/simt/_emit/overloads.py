@@ -60,23 +60,29 @@ def _implementation(function: Any, args: tuple[Any, ...], keywords: dict[str, An
         signature, implementation = found if isinstance(found, tuple) else (None, found)
         if template._strict:  # noqa: SLF001
             _OverloadFunctionTemplate._validate_sigs(None, chooser, implementation)  # noqa: SLF001
-        made = translated(implementation, options)
+        made = translated(implementation, options, f"{function.__name__}(), whose overload")
         if signature is None:
             return made
         return signature.return_type(*[types.int64] * len(STATE), *signature.args), made
     return None
 
 
-def translated(implementation: FunctionType, options: Options, *, with_place: bool = True) -> FunctionType:
-    """Returns an overload's function as code of one thread; `with_place`: it takes the thread's place before the arguments."""
+def translated(implementation: FunctionType, options: Options, what: str, *, with_place: bool = True) -> FunctionType:
+    """Returns an overload's function as code of one thread; `with_place`: it takes the thread's place before the arguments.
+
+    Which function a call means is known by the types of its arguments only, when the kernel has been cut at its barriers.
+
+    Raises:
+        KernelError: the function waits, or asks for a place that it does not take; `what` begins the description.
+    """
     device = Devices().translate(DeviceFunction(implementation))
     code = device.code if device is not None else None
     if code is None:
         raise TypingError(f"{implementation.__qualname__} cannot be translated")
     problem = "waits or has shared memory" if code.needs_block else "asks for its thread" if code.uses_state else None
     if code.needs_block or (code.uses_state and not with_place):
-        what = "an overload of a function" if with_place else "an overload of a method or an attribute"
-        raise code.source.refusal(code.source.tree, f"{what} that {problem}", "make the function a device function")
+        remedy = "call a device function in its place: a def below @cuda.jit(device=True)"
+        raise code.source.refusal(code.source.tree, f"{what} for GPUs {problem},", remedy)
     params = [*(STATE if with_place else ()), *code.params]
     made = generated_function(implementation.__name__, code, params, rest=has_rest(implementation))
     made.__defaults__ = implementation.__defaults__

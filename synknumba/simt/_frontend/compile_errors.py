@@ -24,6 +24,7 @@ from numba.core.errors import LoweringError, NumbaError, TypingError, Unsupporte
 
 from synknumba._errors import FULL_TRACEBACK, KernelError, SynkError, full_traceback
 from synknumba._types import RankConstant
+from synknumba.simt._frontend.cuda_only import is_overloaded_for_cuda
 from synknumba.simt._frontend.scope import called_functions
 from synknumba.simt._frontend.source import Source, marked_line, read_definition
 from synknumba.simt._frontend.syntax import assigned_names
@@ -420,12 +421,14 @@ def _reason(text: str) -> tuple[str, str, Any]:
             kind, symbol = _OPERATORS.get(name) or _OPERATORS[name.removeprefix("i")]
             reason = f"Numba has no operator {symbol} for {' and '.join(_split(types))}"
             way_out = "Convert an operand, for example with int(…) or float(…), or pass arrays of another dtype."
+            way_out += _overload_for_cuda(name)
             return reason, way_out, lambda node: _has_operator(node, kind)
         if name in {"getitem", "setitem"} and (refused := _indexing(*_split(types))):
             return refused
         if _STAND_IN.search(text):  # which takes the thread's place, too
             types = ", ".join(_split(types)[len(STATE) :])
         way_out = "Pass arguments of other types, use another function, or write it out in the kernel."
+        way_out += _overload_for_cuda(name)
         told = [one for one in raised if not one.startswith(_NESTED)]
         why = f": {told[0]}" if len(told) == 1 else ""  # several are guesses at what was meant
         return f"Numba has no {name}({types}){why}", way_out, lambda node: _is_call(node, name)
@@ -436,6 +439,15 @@ def _reason(text: str) -> tuple[str, str, Any]:
         reason,
         "Numba compiles a subset of Python and NumPy: write it in another way.",
         lambda node: name and name in _names(node),
+    )
+
+
+def _overload_for_cuda(name: str) -> str:
+    """Returns what to do if an overload of the program's is meant, which may or may not take these types; mostly empty."""
+    if not is_overloaded_for_cuda(name):
+        return ""
+    return (
+        f" The overload of {name} for the target 'cuda' only is none of the CPU's: register it for every target if it is meant."
     )
 
 

@@ -27,8 +27,6 @@ _NOT_LOWERED: Final = re.compile(rf"No definition for lowering (?:{_OBJECT}|(?P<
 _UNTYPED: Final = re.compile(r"Untyped global name '(\w+)'")
 _NO_ATTRIBUTE: Final = re.compile(r"Unknown attribute '(\w+)' of type (.+)")
 
-_NO_IMPLEMENTATION: Final = re.compile(r"No implementation of function Function\(<built-in function (\w+)>\)")
-
 _EVERY_TARGET: Final = "register it for every target"
 
 
@@ -52,8 +50,6 @@ def cuda_only(error: Exception, source: Source, namespace: Mapping[str, Any]) ->
     if (found := _NO_ATTRIBUTE.search(text)) and found[1] in set(_attributes_of_cuda()):
         construct = f"the attribute {found[1]!r} of {found[2].strip()}, which is registered for the target 'cuda' only,"
         return _refusal(source, found[1], construct)
-    if (found := _NO_IMPLEMENTATION.search(text)) and _is_overloaded_for_cuda(found[1]):
-        return _refusal(source, found[1], f"{found[1]}() of these types, with an overload for the target 'cuda' only,")
     return None
 
 
@@ -96,7 +92,7 @@ def _is_typed_for_cuda(value: Any) -> bool:
     return True
 
 
-def _is_overloaded_for_cuda(name: str) -> bool:
+def is_overloaded_for_cuda(name: str) -> bool:
     """Returns whether the program overloads an operator or built-in function of this name for CUDA only."""
     function = getattr(operator, name, getattr(builtins, name, None))
     templates = [template for _, _, template in templates_of(function)]

@@ -1034,7 +1034,6 @@ def adds_text(x):
     [
         (calls_declared, "declared_for_cuda, without an implementation for the CPU,"),
         (makes_span, "Span, without an implementation for the CPU,"),
-        (adds_text, "add() of these types, with an overload for the target 'cuda' only,"),
     ],
 )
 def test_what_is_registered_for_cuda_only_is_named(function: Any, word: str) -> None:
@@ -1043,6 +1042,21 @@ def test_what_is_registered_for_cuda_only_is_named(function: Any, word: str) -> 
     message = str(caught.value)
     assert message.startswith(f"{function.__name__} ({__file__}:")
     assert f"{word} is not supported on the CPU; register it for every target" in message
+
+
+def adds_tuple(x):
+    pair = x[0], None
+    x[0] = (x + pair)[0]
+
+
+@pytest.mark.usefixtures("registered_for_cuda")
+@pytest.mark.parametrize(("function", "other"), [(adds_text, "a"), (adds_tuple, "Tuple(float64, none)")])
+def test_an_operator_that_is_overloaded_for_cuda_only_is_explained_as_others_are(function: Any, other: str) -> None:
+    with pytest.raises(KernelError) as caught:
+        simt.jit(function, cache=False)[1, 1](np.ones(3))
+    message = str(caught.value)
+    assert f"Numba has no operator + for array(float64, 1d, C) and {other}\n" in message
+    assert "The overload of add for the target 'cuda' only is none of the CPU's: register it for every target" in message
 
 
 @pytest.mark.usefixtures("registered_for_cuda")
