@@ -471,3 +471,31 @@ def test_numbas_own_text_is_kept_on_request(tmp_path, full):
     assert run.returncode == 1
     assert ("candidate implementations" in run.stderr) == (full == "1")
     assert (len(run.stderr.splitlines()) < 35) == (full == "0")
+
+
+def first_of_two(x, pair):
+    cuda.atomic.add(x, 0, pair); cuda.atomic.add(x, 0, 1.0)  # noqa: E702  # fmt: skip
+
+
+def two_in_one(x, pair):
+    x[1] = cuda.atomic.add(x, 0, pair) + cuda.atomic.add(x, 0, 1.0)
+
+
+def other_of_two(x, pair):
+    cuda.atomic.max(x, 0, pair); cuda.atomic.add(x, 0, 1.0)  # noqa: E702  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kernel", "marked"),
+    [
+        (first_of_two, None),
+        (two_in_one, "x[1] = cuda.atomic.add(x, 0, pair) + cuda.atomic.add(x, 0, 1.0)"),
+        (other_of_two, "cuda.atomic.max(x, 0, pair)"),
+    ],
+)
+def test_marks_are_below_all_that_an_error_may_be_about(kernel, marked):
+    with pytest.raises(synk.KernelError, match="needs a number, and gets a Tuple") as caught:
+        simt.jit(kernel)[1, 1](np.ones(3), (1, None))
+    _, text, marks, *_ = str(caught.value).splitlines()
+    spans = [match.span() for match in re.finditer(r"\^+", marks)]
+    assert [text[slice(*span)] for span in spans] == ([] if marked is None else [marked])

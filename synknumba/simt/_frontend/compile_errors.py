@@ -517,7 +517,10 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _node(source: Source, line: int, matches: Any) -> ast.AST | None:
-    """Returns the only syntax on a line that an error is about; else the innermost statement there."""
+    """Returns the only syntax on a line that an error is about; else the innermost statement with all that may be meant.
+
+    None if there is no such statement. Numba tells lines only, and columns of the generated code would not be the user's.
+    """
     nodes = [
         node for node in ast.walk(source.tree) if getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
     ]
@@ -525,7 +528,8 @@ def _node(source: Source, line: int, matches: Any) -> ast.AST | None:
     if len(about) == 1:
         return about[0]
     statements = [node for node in nodes if isinstance(node, ast.stmt) and node.lineno == line]
-    return statements[-1] if statements else None
+    meant = set(about or statements)
+    return next((node for node in reversed(statements) if meant.issubset(ast.walk(node))), None)
 
 
 def _error(source: Source, line: int, node: ast.AST | None, reason: str, way_out: str) -> KernelError:
