@@ -150,7 +150,11 @@ class Launcher:
         if named:
             refuse_names(self._kernel.py_func.__qualname__, named)
         args = self._kernel.coerce(args)
-        self._kernel.entry(args, self._block)(*self._sizes, *args)
+        try:
+            self._kernel.entry(args, self._block)(*self._sizes, *args)
+        except RecursionError as error:  # of a device function, which names itself
+            error.add_note(f"in a launch of {self._kernel!r}")
+            raise
 
 
 class Kernel(ShowsNoCode):
@@ -558,6 +562,10 @@ class Kernel(ShowsNoCode):
         except (errors.NumbaError, NotImplementedError, AttributeError) as error:
             self._refuse(error)
             raise
+        except RecursionError:
+            if (refusal := self._program.endless()) is None:
+                raise
+            raise refusal from None
 
     def _build(self, argtypes: Mapping[str, types.Type], block: Dim3 | None, key: str) -> Compiled:
         bfloat16.prepare()

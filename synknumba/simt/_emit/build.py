@@ -45,6 +45,7 @@ from synknumba.simt._frontend.syntax import (
     walk,
 )
 from synknumba.simt._frontend.thread_code import DeviceFunction, ThreadCode
+from synknumba.simt._library import stack
 from synknumba.simt._library.intrinsics import no_result
 from synknumba.simt._library.operations import AXES, BLOCK_SIZE, LINEAR, SIZES, STATE
 from synknumba.simt._library.runtime import HELPERS
@@ -76,6 +77,7 @@ class KernelProgram:
 
     Attributes:
         options: compilation options.
+        devices: the device functions that it calls.
         code: the kernel's code for one thread.
         params: parameters of the kernel in the launch function, named `v__arg` where the kernel assigns to `v`.
         body: statements of one thread, with variables renamed by `with_own_names`.
@@ -88,7 +90,8 @@ class KernelProgram:
 
     def __init__(self, function: FunctionType, options: Options) -> None:
         self.options = options
-        self.code = translate_names(function, Devices())
+        self.devices = Devices()
+        self.code = translate_names(function, self.devices)
         source = self.code.source
         self.code.body = _Returns(self.code).visit(ast.Module(self.code.body, [])).body
         changed = assigned_names(self.code.body)
@@ -225,6 +228,8 @@ class KernelProgram:
             storage.flags(ACTIVE)
         body = with_views_once([*self._undefined(code, variable_types), *storage.reserve, *code.body], argtypes)
         sizes = code.team.sizes(tree) if read_names(body) & {THREADS, BLOCKS} else []
+        if self.devices.may_recur():
+            sizes += statements(f"_k_stack_begins({stack.space()})", tree)
         return [*sizes, *body, *storage.release], len(code.flat) == len(AXES)
 
     def _slot_types(self, code: BlockCode, variable_types: VariableTypes) -> dict[str, types.Type | None]:
@@ -244,6 +249,19 @@ class KernelProgram:
             variable = name.removesuffix("__u")
             if variable != name and variable_types.of(variable) is types.unknown:
                 raise self._several_types(variable)
+
+    def endless(self) -> KernelError | None:
+        """Returns the error for a function that Numba compiles for ever other types; None if none calls itself."""
+        recursive = self.devices.recursive()
+        if not recursive:
+            return None
+        codes = [one.function.__code__ for one in recursive]
+        told = " or ".join(f"{code.co_name}() ({code.co_filename}:{code.co_firstlineno})" for code in codes)
+        construct = f"a recursion with other types at each depth, as of tuples that grow, of {told}"
+        source, known = self.code.source, self.code.namespace
+        names = {name for name, value in known.items() if isinstance(value, DeviceFunction) and value.is_recursive}
+        calls = (node for node in walk(source.tree) if isinstance(node, ast.Call) and call_name(node) in names)
+        return source.refusal(next(calls, source.tree), construct, "pass arguments of one type, or write a loop", IN_KERNELS)
 
     def _several_types(self, name: str) -> KernelError:
         construct = f"the variable {name!r}, which has several types and lives across a barrier,"

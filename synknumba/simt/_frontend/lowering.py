@@ -36,7 +36,7 @@ from synknumba.simt._frontend.scope import (
 from synknumba.simt._frontend.signatures import as_declared, declared_signatures
 from synknumba.simt._frontend.source import CALLED_BUILTINS, IN_KERNELS, Source, has_rest, parameters, read_source
 from synknumba.simt._frontend.sync import arguments_of, barrier, exchange
-from synknumba.simt._frontend.syntax import assign, expression, load, one_or_tuple, place, read_names, walk
+from synknumba.simt._frontend.syntax import assign, expression, load, one_or_tuple, place, read_names, statements, walk
 from synknumba.simt._frontend.thread_code import NOTHING, DeviceFunction, ThreadCode
 from synknumba.simt._library import operations as ops
 from synknumba.simt._library.intrinsics import stack_array
@@ -61,7 +61,16 @@ class Devices:
         self.is_for_gpus = True
         self._known: dict[FunctionType, dict[Any, DeviceFunction | None]] = {}
         self._overloaded: dict[Any, OverloadedFunction] = {}
+        self._under_way: list[DeviceFunction] = []  # being translated, each called by the one before
         self.parameters = FixedParameters()
+
+    def recursive(self) -> list[DeviceFunction]:
+        """Returns the functions that call themselves, directly or through others."""
+        return [one for known in self._known.values() for one in known.values() if one is not None and one.is_recursive]
+
+    def may_recur(self) -> bool:
+        """Returns whether the kernel calls recursive functions, or overloads, which may call some."""
+        return bool(self._overloaded or self.recursive())
 
     def overloaded(self, function: Any) -> OverloadedFunction:
         """Returns the object that stands for a function with overloads for GPUs; the same one for the same function."""
@@ -82,13 +91,21 @@ class Devices:
             construct = f"a device function that is called with more than {MAX_VARIANTS} different shapes, dtypes or functions"
             raise source.refusal(source.tree, construct, "pass fewer of them as arguments")
         known[device.variant] = device
+        self._under_way.append(device)
         try:
             device.code = translate_names(device.function, self, device)
         except KernelError:
             if not optional:
                 raise
             known[device.variant] = None
+        finally:
+            self._under_way.pop()
         return known[device.variant]
+
+    def recurs(self, device: DeviceFunction) -> None:
+        """Notes that a function whose translation is under way is called by the latest one: all from it on call themselves."""
+        for one in self._under_way[self._under_way.index(device) :]:
+            one.is_recursive = True
 
 
 def translate_names(function: FunctionType, devices: Devices, device: DeviceFunction | None = None) -> ThreadCode:
@@ -109,7 +126,15 @@ def translate_names(function: FunctionType, devices: Devices, device: DeviceFunc
         if code.needs_block:
             construct = "a recursive device function with a barrier or shared memory"
             raise source.refusal(source.tree, construct, "write it as a loop")
+        code.body = [*_stack_check(source), *code.body]
     return code
+
+
+def _stack_check(source: Source) -> list[ast.stmt]:
+    """Returns a statement that raises RecursionError if a recursive device function has no stack left."""
+    where = f"{source.name} ({source.filename}:{source.tree.lineno})"
+    reason = f"{where} calls itself too often for the stack of a core, of which a GPU has less; write it as a loop"
+    return statements(f"if _k_stack_ends():\n    raise _k_RecursionError({reason!r})", source.tree)
 
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
@@ -311,7 +336,7 @@ class _Translator(Hoister):
             args = as_in_cuda(args, self.scope, self._int32)
         args = self.in_order(args)
         if device.code is None:
-            device.is_recursive = True
+            self.devices.recurs(device)
         elif device.code.needs_block:
             self.code.names_grid |= device.code.names_grid
             statements, value = self.paster.paste(device.code, args, node)

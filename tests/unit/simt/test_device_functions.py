@@ -3,6 +3,7 @@
 import math
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -514,4 +515,51 @@ def test_complex_results_are_not_made_real() -> None:
         out[0] = f(1.5)
 
     with pytest.raises(Exception, match="complex64 to int32"):
+        kernel[1, 1](np.zeros(1))
+
+
+@simt.jit(device=True)
+def is_even(n):
+    return True if n == 0 else is_odd(n - 1)
+
+
+@simt.jit(device=True)
+def is_odd(n):
+    return False if n == 0 else is_even(n - 1)
+
+
+@simt.jit
+def parities(n, out):
+    i = cuda.grid(1)
+    out[i] = is_even(n[i])
+
+
+def test_a_recursion_that_is_too_deep_for_the_stack_is_an_error() -> None:
+    def launches() -> None:
+        for _ in range(2):
+            parities[1, 4](n, out := np.zeros(4))
+            np.testing.assert_array_equal(out, n % 2 == 0)
+            with pytest.raises(
+                RecursionError, match=r"is_(even|odd) \(.*test_device_functions.py:\d+\) calls itself"
+            ) as caught:
+                parities[1, 1](np.array([10**8]), np.zeros(1))
+            assert caught.value.__notes__[0].startswith("in a launch of <simt kernel parities (")
+
+    n = np.arange(1000, 1004)
+    launches()
+    with ThreadPoolExecutor(1) as pool:  # a thread's stack is elsewhere
+        pool.submit(launches).result()
+    launches()
+
+
+def test_a_recursion_over_ever_other_types_is_refused() -> None:
+    @simt.jit(device=True)
+    def grow(x, n):
+        return grow((x, x), n - 1) if n > 0 else 1.0
+
+    @simt.jit
+    def kernel(x):
+        x[0] = grow(x[0], 3)
+
+    with pytest.raises(KernelError, match=r"kernel \(.*\): a recursion with other types .* of grow\(\) \(.*write a loop"):
         kernel[1, 1](np.zeros(1))
