@@ -659,6 +659,8 @@ def _of_dtype(array: np.ndarray[Any, Any], name: str) -> str:
     if dtype.char in "gG":  # longdouble
         narrower = "float64" if dtype.kind == "f" else "complex128"
         return f"of dtype {dtype}, which no kernel computes with; pass {name}.astype(np.{narrower})"
+    if dtype.name.startswith("float"):  # of ml_dtypes, below 16 bits
+        return f"of dtype {dtype}, which no kernel computes with; pass {name}.astype(np.float32)"
     return f"of dtype {dtype}, which Numba cannot pass to a kernel; pass an array of numbers, dates or records"
 
 

@@ -9,7 +9,7 @@ import enum
 import random
 from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numba.core import types
@@ -139,6 +139,9 @@ def _stack_check(source: Source) -> list[ast.stmt]:
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
 
+# Module of numba-cuda's types of 8 bits and their functions, which CUDA C++ compiles; it has no public one.
+_FP8: Final = "numba.cuda._internal.cuda_fp8"
+
 
 def _is_of_records(value: Any) -> bool:
     """Returns whether this is an array of records, which is a constant where it is a global value."""
@@ -236,6 +239,7 @@ class _Translator(Hoister):
         """Declares a shared or local array; the variable must have no other assignment."""
         shape_node, dtype_node = arrays.array_arguments(path, made, self.scope)
         shape = arrays.shape_of(shape_node, self.scope, dynamic=path == "shared.array")
+        self._check_fp8(dtype_node, self.scope.resolve(dtype_node))
         known = arrays.known_dtype(dtype_node, self.scope)
         dtype = cast(ast.expr, self.visit(dtype_node)) if known is None else self.code.bind("dtype", known)
         arrays.check_size(path, shape, known, made, self.scope)
@@ -280,6 +284,7 @@ class _Translator(Hoister):
         """Returns the replacement of a `numba.cuda` member, a device function or a `math` function; None for other values."""
         if isinstance(value, CudaPath):
             return self._operation(node, value.path)
+        self._check_fp8(node, value)
         device = self._device(value)
         if device is not None:
             return self._bind_at(node, device.name, device)
@@ -291,6 +296,11 @@ class _Translator(Hoister):
         if isinstance(value, tuple) and any(called_function(part) is not None for part in value):
             return self._bind_at(node, "functions", tuple(self._device(part) or part for part in value))
         return None
+
+    def _check_fp8(self, node: ast.expr, value: Any) -> None:
+        """Raises KernelError for a type, function or constant of fp8."""
+        if getattr(value, "__module__", None) == _FP8:
+            raise self.source.refusal(node, f"{ast.unparse(node)}, of fp8,", "compute in float32, or in cuda.bf16")
 
     def _operation(self, node: ast.expr, path: str) -> ast.expr:
         """Returns the replacement of a member of `numba.cuda`: thread state, constant, type or function."""

@@ -33,6 +33,13 @@ def test_without_numba_cuda_arrays_are_refused_by_name():
         double[1, 4](np.ones(4, B))
 
 
+def test_arrays_of_fewer_bits_are_refused_by_name():
+    with pytest.raises(
+        ArgumentError, match=r"double\(\): x is a ndarray of dtype float8_e4m3fn, .*pass x.astype\(np.float32\)"
+    ):
+        double[1, 4](np.ones(4, ml_dtypes.float8_e4m3fn))
+
+
 def pairs() -> tuple[np.ndarray, np.ndarray]:
     bits = np.random.default_rng(0).integers(0, 1 << 16, (2, 3000)).astype(np.uint16).view(B)
     corners = np.array(list(itertools.product(CORNERS, CORNERS)), B).T

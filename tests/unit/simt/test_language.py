@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from fractions import Fraction
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -444,6 +445,16 @@ def test_an_overload_for_cuda_knows_its_thread():
     text = "@cuda.jit(device=True)\ndef apply(f):\n    return f(2)\ndef kernel(x):\n    f = place\n    x[0] = apply(f)"
     with pytest.raises(KernelError, match="place, which is overloaded for the target 'cuda' only, as a value is not supported"):
         simt.jit(defined(text, place=place)).check()
+
+
+def test_numbers_of_8_bits_are_refused():
+    made = type("fp8_e4m3", (), {"__module__": "numba.cuda._internal.cuda_fp8"})()  # numba-cuda's, which may not be installed
+    module = ModuleType("fp8")
+    module.fp8_e4m3 = made
+    for text in ("x[0] = fp8_e4m3(x[1])", "tile = cuda.shared.array(4, fp8_e4m3)", "x[0] = fp8.fp8_e4m3(x[1])"):
+        names = {"fp8_e4m3": made, "fp8": module}
+        with pytest.raises(KernelError, match="fp8_e4m3, of fp8, is not supported on the CPU; compute in float32"):
+            simt.jit(defined(f"def kernel(x):\n    {text}", **names)).check()
 
 
 def test_an_overload_for_cuda_that_waits_is_refused():
