@@ -17,9 +17,10 @@ import numpy as np
 from numba.core import types
 from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
-from numba.np.numpy_support import as_dtype, from_dtype
+from numba.np.numpy_support import from_dtype
 
-from synknumba.simt._library import float16
+from synknumba.simt._library import bfloat16, float16
+from synknumba.simt._library.bfloat16 import as_dtype
 from synknumba.simt._library.math import round_decimal
 
 Operation = Callable[..., Any]
@@ -38,7 +39,7 @@ def scalar_type(value: object) -> type[np.generic] | None:
     if kind in _PLAIN:
         return np.uint64 if kind is int and value >= _INT64_END else _PLAIN[kind]  # type: ignore[operator]
     if isinstance(value, np.generic):
-        return kind if value.dtype.kind in "biufc" else None  # type: ignore[return-value]
+        return kind if value.dtype.kind in "biufc" or bfloat16.is_scalar(value) else None  # type: ignore[return-value]
     return np.int64 if isinstance(value, int) else None  # a member of an IntEnum
 
 
@@ -49,6 +50,8 @@ def _result_type(operation: Operation, *operands: type[np.generic]) -> type[np.g
     context.refresh()
     if np.float16 in operands:
         float16.register_types()
+    if any(bfloat16.is_named(kind.__name__) for kind in operands):
+        as_dtype(bfloat16.kind())
     try:
         function = context.resolve_value_type(operation)
         signature = context.resolve_function_type(function, tuple(from_dtype(np.dtype(kind)) for kind in operands), {})
@@ -63,6 +66,8 @@ def convert(value: Any, kind: type[np.generic]) -> Any:
     """Returns a number as a NumPy scalar of type `kind`; integers wrap around, as in C."""
     if type(value) is kind:
         return value
+    if bfloat16.is_named(kind.__name__):
+        return bfloat16.rounded(value, kind)
     if issubclass(kind, np.floating) and not isinstance(value, (complex, np.complexfloating)):
         return kind(value)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -172,7 +177,8 @@ def math_function(name: str) -> Callable[..., Any]:
             kinds = {type(arg) for arg in args}
             if kinds == {np.float16}:
                 return of_half(result)
-            if isinstance(result, float) and kinds <= {np.float16, np.float32}:
+            singles = [kind in {np.float16, np.float32} or bfloat16.is_named(kind.__name__) for kind in kinds]
+            if isinstance(result, float) and all(singles):
                 return np.float32(result)
         return result
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from synknumba._errors import Finding, KernelCheckError
 from synknumba.simt._debugger.arithmetic import convert
+from synknumba.simt._library import bfloat16
 
 # Fill byte of new shared and local memory, which is undefined on a GPU; floats are filled with NaN.
 POISON: Final = 0xCD
@@ -224,7 +225,7 @@ def plain(value: Any, dtype: np.dtype[Any]) -> Any:
         return value.value()
     if isinstance(value, Array):
         value.memory.watch.access("read", value, ...)
-    elif type(value) is int and dtype.kind in "iu":
+    elif (type(value) is int and dtype.kind in "iu") or (dtype.kind == "V" and bfloat16.is_named(dtype.name)):
         return convert(value, dtype.type)
     return value
 
@@ -286,10 +287,10 @@ def record_memory(value: np.void) -> np.ndarray[Any, Any]:
 def allocate(name: str, space: str, shape: Any, dtype: np.dtype[Any], watch: Watch, owner: Any) -> Array:
     """Allocates a shared or local array, filled with NaN or `POISON`."""
     array: np.ndarray[Any, Any] = np.empty(shape, dtype)
-    if dtype.kind in "fc":
+    if dtype.kind in "fc" or bfloat16.is_named(dtype.name):
         array.fill(np.nan)
     elif array.size:
-        np.ndarray(array.nbytes, np.uint8, array.data)[...] = POISON
+        array.reshape(-1).view(np.uint8)[...] = POISON
     return _on_memory(array, TrackedMemory(name, space, array, watch, owner))
 
 

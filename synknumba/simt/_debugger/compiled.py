@@ -24,7 +24,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numba import typeof
 from numba.core import types
-from numba.np.numpy_support import as_dtype
 
 from synknumba._errors import Access, BoundsError, Finding, KernelCheckError, KernelError
 from synknumba.simt._debugger import accesses, runtime
@@ -41,6 +40,7 @@ from synknumba.simt._emit.device_functions import Options, define_function, with
 from synknumba.simt._frontend.lowering import Devices, translate_names
 from synknumba.simt._frontend.syntax import load, one_or_tuple, place, statements
 from synknumba.simt._frontend.thread_code import ThreadCode
+from synknumba.simt._library.bfloat16 import as_dtype
 from synknumba.simt._library.operations import LINEAR, STATE
 from synknumba.simt._library.runtime import HELPERS
 from synknumba.simt._machine import codegen
@@ -201,7 +201,7 @@ def _request(words: np.ndarray[Any, Any]) -> Request:
 
 
 def _number(bits: int, kind: types.Type) -> Any:
-    dtype = np.dtype(as_dtype(kind))
+    dtype = as_dtype(kind)
     return np.array([bits], np.int64).view(np.uint8)[: dtype.itemsize].view(dtype)[0]
 
 
@@ -434,7 +434,7 @@ class CompiledLaunch(Launch):
             value = eval(ast.unparse(node), {**code.namespace, **known})  # noqa: S307  # a name, or `x.dtype`
         except Exception as error:
             raise NotInstrumentedError(f"a shared array of the dtype {ast.unparse(node)}") from error
-        return np.dtype(as_dtype(value)) if isinstance(value, types.Type) else np.dtype(value)
+        return as_dtype(value) if isinstance(value, types.Type) else np.dtype(value)
 
     # ---- running
 

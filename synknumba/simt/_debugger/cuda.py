@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba.core import types
-from numba.np.numpy_support import as_dtype
 
 from synknumba._errors import KernelError
 from synknumba.simt._debugger import arithmetic
 from synknumba.simt._debugger.arithmetic import convert
 from synknumba.simt._debugger.arrays import Array, allocate, is_outside, must_be_writeable, nothing
 from synknumba.simt._debugger.warp import WAITING, WARP_SIZE
+from synknumba.simt._library.bfloat16 import as_dtype
 from synknumba.simt._library.operations import CACHED_LOADS, CACHED_STORES
 
 
@@ -119,7 +119,7 @@ class GridGroup:
 
 def as_numpy(dtype: Any) -> np.dtype[Any]:
     """Returns the NumPy dtype of a Numba type or of anything NumPy accepts as a dtype."""
-    return np.dtype(as_dtype(dtype)) if isinstance(dtype, types.Type) else np.dtype(dtype)
+    return as_dtype(dtype) if isinstance(dtype, types.Type) else np.dtype(dtype)
 
 
 def _waits(path: str) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
+from numba import njit, typeof
 from numba.core import types
 from numba.core.errors import NumbaError
 from numba.core.extending import _Intrinsic
@@ -43,6 +43,7 @@ from synknumba.simt._frontend.scope import (
 from synknumba.simt._frontend.signatures import Declared, declared_signatures
 from synknumba.simt._frontend.source import Source
 from synknumba.simt._frontend.syntax import place
+from synknumba.simt._library import bfloat16
 from synknumba.simt._library.operations import FUNCTIONS, way_out
 
 # Name of the `Cuda` object in the globals of rewritten code; also marks frames as user code.
@@ -166,7 +167,7 @@ class Rewriter(ast.NodeTransformer):
                 if way_out(value.path) == way_out("") and (mistake := misspelt(value.path)):
                     raise self.source.error(node, mistake)
                 raise self.source.refusal(node, f"cuda.{value.path}", way_out(value.path))
-            return self._bind(node, word, found)
+            return self._bind(node, word, as_numpy(found).type if found == bfloat16.kind() else found)
         if isinstance(node, ast.Attribute) and isinstance(self.scope.resolve(node.value), CudaPath):
             node.value = self.visit(node.value)
             return node
@@ -336,10 +337,15 @@ def _compiled(function: Any) -> Callable[..., Any]:
                 f"{name}() works on an array in compiled code, where its indices cannot be checked; write it with njit"
             )
         try:
-            return compiled(*args)
+            bfloat16.prepare()
+            result = compiled(*args)
         except (NumbaError, NotImplementedError) as error:
             name = getattr(function, "__name__", str(function))
             raise KernelError(f"{name}() cannot be compiled for the CPU; register it for every target\n{error}") from error
+        if bfloat16.kind() is None:
+            return result
+        kind = compiled.overloads[typeof(args),].signature.return_type  # bfloat16 comes back as a float
+        return bfloat16.as_dtype(kind).type(result) if kind == bfloat16.kind() else result
 
     return call
 

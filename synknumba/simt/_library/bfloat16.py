@@ -16,6 +16,7 @@ from numba.core import pythonapi, types
 from numba.core.datamodel import default_manager, models
 from numba.np import numpy_support
 
+from synknumba._errors import KernelError
 from synknumba.simt._library.small_float_types import Registries
 from synknumba.simt._library.small_floats import SINGLE, Format, functions
 from synknumba.simt._library.typed import Code, Library
@@ -97,6 +98,38 @@ def adopt(dtype: Any) -> bool:
     if (found := kind()) is not None:
         numpy_support.FROM_DTYPE[np.dtype(dtype)] = found
     return found is not None
+
+
+def as_dtype(given: types.Type) -> "np.dtype[Any]":
+    """Returns the dtype of a type of Numba, of bfloat16 that of ml_dtypes; raises KernelError where that is not installed."""
+    if given != kind():
+        return np.dtype(numpy_support.as_dtype(given))
+    try:
+        dtype = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+    except ImportError:
+        raise KernelError(
+            "bfloat16 runs in Python, as simt.debug and simt.check run kernels, where ml_dtypes is installed: pip install "
+            "ml_dtypes, or compute in float32"
+        ) from None
+    adopt(dtype)
+    prepare()
+    return dtype
+
+
+def is_scalar(value: Any) -> bool:
+    """Returns whether this is a number of ml_dtypes for which kernels have a type."""
+    return type(value).__name__ == NAME and isinstance(value, np.generic) and kind() is not None
+
+
+def rounded(value: Any, scalar: Any) -> Any:
+    """Returns a real number as one of ml_dtypes' class `scalar`, rounded once: first to float32, to odd, see `small_floats`."""
+    exact = value.item() if isinstance(value, np.generic) else value  # Python compares its numbers exactly
+    with np.errstate(over="ignore"):
+        single = np.float32(exact)
+    if np.isfinite(single) and float(single) != exact:
+        nearer = np.nextafter(single, np.float32(0)) if abs(float(single)) > abs(exact) else single
+        single = (nearer.view(np.uint32) | np.uint32(1)).view(np.float32)
+    return scalar(single)
 
 
 def prepare() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 from fractions import Fraction
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from synknumba import ArgumentError, simt
+from synknumba import ArgumentError, KernelError, simt
 from synknumba.simt._library import bfloat16
 
 B = ml_dtypes.bfloat16
@@ -77,11 +78,21 @@ def operators(x, y, out, truth, single):
         single[1, i] = a + np.float32(1)
 
 
+# In Python of fewer numbers, and with a check of accesses in compiled code.
+RUNS = [
+    pytest.param(simt.jit, 1, id="jit"),
+    pytest.param(simt.debug, 20, id="debug"),
+    pytest.param(simt.check, 20, id="check"),
+    pytest.param(lambda kernel: simt.check(kernel, compiled=True), 1, id="compiled"),
+]
+
+
 @needs_type
-def test_operators_equal_those_of_ml_dtypes():
-    x, y = pairs()
+@pytest.mark.parametrize(("run", "step"), RUNS)
+def test_operators_equal_those_of_ml_dtypes(run, step):
+    x, y = (one[::step].copy() for one in pairs())
     out, truth, single = np.zeros((6, x.size), B), np.zeros((4, x.size), bool), np.zeros((2, x.size), np.float32)
-    operators.forall(x.size)(x, y, out, truth, single)
+    run(operators).forall(x.size)(x, y, out, truth, single)
     assert_bits(out, np.array([x + y, x - y, x * y, x / y, -x, (x + y) * x]))
     np.testing.assert_array_equal(truth, [x == y, x != y, x < y, x >= y])
     np.testing.assert_array_equal(single, [x.astype(np.float32), x.astype(np.float32) + np.float32(1)])
@@ -111,9 +122,10 @@ def nearest(value: Fraction, side: int) -> Any:
 
 
 @needs_type
-def test_conversions_round_once():
+@pytest.mark.parametrize(("run", "step"), RUNS)
+def test_conversions_round_once(run, step):
     rng = np.random.default_rng(1)
-    n = 600
+    n = 600 // step
     tie = np.float32(1) + np.float32(2) ** -8  # between two bfloat16
     f4 = (rng.choice([1, tie, 3.3, -tie, 0.1], n) * 2.0 ** rng.integers(-20, 20, n)).astype(np.float32)
     f8 = f4.astype(float) * (1 + rng.choice([0, 2.0**-40, -(2.0**-40)], n))
@@ -122,7 +134,7 @@ def test_conversions_round_once():
     i8 *= rng.choice([-1, 1], n)
     u8 = abs(i8).astype(np.uint64) * np.uint64(2) + np.uint64(1)
     out = np.zeros((7, n), B)
-    rounded.forall(n)(f4, f8, i4, i8, u8, out)
+    run(rounded).forall(n)(f4, f8, i4, i8, u8, out)
     exact = [*map(list, (f4, f8, i4, i8, u8))]
     for row, (values, side) in enumerate(zip(exact, (0, 0, 0, -1, 1), strict=True)):
         wanted = np.array([nearest(Fraction(value.item()), side) for value in values], B)
@@ -151,9 +163,37 @@ def places(x, s, out):
 
 
 @needs_type
-def test_values_may_be_anywhere():
+@pytest.mark.parametrize(("run", "step"), RUNS)
+def test_values_may_be_anywhere(run, step):
     x, s = np.random.default_rng(2).standard_normal(32).astype(B), B(1.3)
     out = np.zeros((6, 32), B)
-    places[1, 32](x, s, out)
+    run(places)[1, 32](x, s, out)
     wanted = [x[::-1] * s, x * s, np.maximum(x, s), np.where(np.arange(32) % 2, B(0.1), B(3)), np.sqrt(abs(x)), np.exp(x)]
     assert_bits(out, np.array(wanted, B))
+
+
+@simt.jit
+def to_bfloat16(out, value):
+    out[0] = value
+
+
+@needs_type
+@pytest.mark.parametrize("value", [(1 << 54) + (1 << 46) + 1, -(1 << 60) - (1 << 52) - 1, 1e300, -1e300, np.nan, 1e-44])
+def test_python_rounds_numbers_once(value):
+    for run in (simt.jit, simt.debug):
+        run(to_bfloat16)[1, 1](out := np.zeros(1, B), value)
+        assert_bits(out, np.array([nearest(Fraction(value), 0) if isinstance(value, int) else B(value)]))
+
+
+@needs_type
+def test_in_python_it_needs_ml_dtypes(monkeypatch):
+    @simt.jit
+    def halved(x):
+        x[0] = cuda.bfloat16(x[0]) * cuda.bfloat16(0.5)
+
+    simt.debug(halved)[1, 1](x := np.ones(1, np.float32))
+    assert x[0] == 0.5
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    for run in (simt.debug, simt.check):
+        with pytest.raises(KernelError, match="bfloat16 runs in Python, .*: pip install ml_dtypes, or compute in float32"):
+            run(halved)[1, 1](np.ones(1, np.float32))
