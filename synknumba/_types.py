@@ -117,6 +117,15 @@ def shown(value: object) -> str:
     return repr(value)
 
 
+def with_article(noun: str) -> str:
+    """Returns the name of a class, or another noun, with its article.
+
+    >>> with_article("dict"), with_article("object"), with_article("ndarray")
+    ('a dict', 'an object', 'an ndarray')
+    """
+    return f"{'an' if noun.lower().startswith(('a', 'e', 'i', 'o', 'nd')) else 'a'} {noun}"
+
+
 def nearest(name: str, names: Iterable[str], after: str = "") -> str:
     """Returns the question whether the nearest of some names was meant, with `after` behind it; "" if none is near."""
     import difflib  # for errors only

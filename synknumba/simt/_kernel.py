@@ -14,7 +14,7 @@ from numba.core import errors, types
 from numba.core.compiler import CompileResult
 
 from synknumba._errors import ArgumentError, KernelError, LaunchError
-from synknumba._types import MAX_GRID, as_flag, nearest, shown
+from synknumba._types import MAX_GRID, as_flag, nearest, shown, with_article
 from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.cuda_extensions import EXTENSIONS
 from synknumba.simt._emit.device_functions import Options
@@ -515,13 +515,13 @@ class Kernel(ShowsNoCode):
             self._texts[kinds] = compiled.text  # last in order, for `source`
         return self._entries[kinds, block]
 
-    def _type_of(self, name: str, arg: Any) -> types.Type:
+    def _type_of(self, parameter: str, arg: Any) -> types.Type:
         try:
             kind = protected(typeof(arg), arg)
         except (ValueError, errors.NumbaError) as error:
             if EXTENSIONS.adopt():  # a type of the program's, registered for GPUs
-                return self._type_of(name, arg)
-            what = f"{self.py_func.__qualname__}(): {name.removesuffix('__arg')} is a {type(arg).__qualname__}"
+                return self._type_of(parameter, arg)
+            what = f"{self.py_func.__qualname__}(): {parameter} is {with_article(type(arg).__qualname__)}"
             if str(getattr(arg, "dtype", "")) == bfloat16.NAME:
                 if bfloat16.adopt(arg.dtype):
                     return typeof(arg)
@@ -529,14 +529,11 @@ class Kernel(ShowsNoCode):
                     f"{what} of bfloat16, for which kernels need numba-cuda; install it, or pass .astype(np.float32)"
                 ) from error
             if isinstance(arg, np.ndarray):
-                raise ArgumentError(f"{what} {_of_dtype(arg, name.removesuffix('__arg'))}") from None
-            way_out = f"pass {name.removesuffix('__arg')}.to_numpy()" if hasattr(arg, "to_numpy") else _ARGUMENTS
+                raise ArgumentError(f"{what} {_of_dtype(arg, parameter)}") from None
+            way_out = f"pass {parameter}.to_numpy()" if hasattr(arg, "to_numpy") else _ARGUMENTS
             raise ArgumentError(f"{what}, which Numba cannot pass to a kernel; {way_out}") from error
         if (problem := _problem(kind)) is not None:
-            shown_name = name.removesuffix("__arg")
-            raise ArgumentError(
-                f"{self.py_func.__qualname__}(): {shown_name} is {problem}, which no kernel takes; {_ARGUMENTS}"
-            )
+            raise ArgumentError(f"{self.py_func.__qualname__}(): {parameter} is {problem}, which no kernel takes; {_ARGUMENTS}")
         return kind
 
     @compilation()

@@ -23,7 +23,7 @@ from numba import typeof
 from numba.core.errors import LoweringError, NumbaError, TypingError, UnsupportedError
 
 from synknumba._errors import FULL_TRACEBACK, KernelError, SynkError, full_traceback
-from synknumba._types import RankConstant
+from synknumba._types import RankConstant, with_article
 from synknumba.simt._frontend.cuda_only import is_overloaded_for_cuda
 from synknumba.simt._frontend.scope import called_functions
 from synknumba.simt._frontend.source import Source, marked_line, read_definition
@@ -262,9 +262,7 @@ def _untyped(sources: Sequence[Source], wanted: str | None) -> KernelError | Non
             try:
                 typeof(value)
             except (ValueError, NumbaError):
-                kind = type(value).__name__
-                article = "an" if kind[0] in "aeiouAEIOU" else "a"
-                reason = f"{name} is {article} {kind}, which Numba cannot use"
+                reason = f"{name} is {with_article(type(value).__name__)}, which Numba cannot use"
                 return _error(source, node.lineno, node, reason, "Pass its numbers as arguments or use constants.")
     return None
 

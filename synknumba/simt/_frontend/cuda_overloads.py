@@ -4,13 +4,12 @@ The CPU target would use another overload, if there is one, and compute somethin
 that a GPU's would: that for "cuda", else that for "gpu", else that for every target.
 """
 
-import inspect
-from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, Final
 
 from synknumba.simt._frontend.pickling import templates_of
+from synknumba.simt._frontend.source_text import values_read
 
 # Top-level modules whose CUDA overloads compute the same as those for the CPU.
 _SAME_EVERYWHERE: Final = frozenset({"builtins", "cmath", "math", "numpy", "operator"})
@@ -40,7 +39,7 @@ def overloaded_for_cuda(function: Any, seen: set[Any] | None = None) -> Any:
     if any(_target(template) == "cuda" for template in templates):
         return function
     makers = (getattr(template, "_overload_func", None) for template in templates)
-    called = (found for maker in makers if isinstance(maker, FunctionType) for found in _functions_named(maker))
+    called = (found for maker in makers if isinstance(maker, FunctionType) for found in values_read(maker))
     return next(filter(None, (overloaded_for_cuda(found, seen) for found in called)), None)
 
 
@@ -56,17 +55,3 @@ def overloads_for_cuda(function: Any) -> list[Any]:
 
 def _target(template: Any) -> str:
     return str(getattr(template, "metadata", {}).get("target") or "generic").lower()
-
-
-def _functions_named(function: FunctionType) -> Iterator[FunctionType]:
-    known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
-    for name in _names(function.__code__):
-        if isinstance(known.get(name), FunctionType):
-            yield known[name]
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from (*code.co_names, *code.co_freevars)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)

@@ -15,6 +15,7 @@ from numba import typeof
 from numba.core import types
 
 from synknumba._errors import ArgumentError, DeviceError
+from synknumba._types import with_article
 from synknumba.simt import _ufuncs
 
 HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -400,9 +401,8 @@ def _check_basic(item: Any) -> None:
     """Raises TypeError for an index by an array or a list, which device arrays do not have."""
     for part in item if isinstance(item, tuple) else (item,):
         if not isinstance(part, (int, np.integer, slice, type(Ellipsis), str)):
-            name = type(part).__name__
             raise TypeError(
-                f"a device array takes integers and slices as indices, not {'an' if name[0] in 'aeioun' else 'a'} {name}; "
+                f"a device array takes integers and slices as indices, not {with_article(type(part).__name__)}; "
                 "select the elements in a kernel, or copy the array to the host: copy_to_host()[...]"
             )
 

@@ -30,13 +30,13 @@ def double(x):
 
 @pytest.mark.skipif(bfloat16.kind() is not None, reason="kernels take it")
 def test_without_numba_cuda_arrays_are_refused_by_name():
-    with pytest.raises(ArgumentError, match=r"double\(\): x is a ndarray of bfloat16, .*numba-cuda.*astype\(np.float32\)"):
+    with pytest.raises(ArgumentError, match=r"double\(\): x is an ndarray of bfloat16, .*numba-cuda.*astype\(np.float32\)"):
         double[1, 4](np.ones(4, B))
 
 
 def test_arrays_of_fewer_bits_are_refused_by_name():
     with pytest.raises(
-        ArgumentError, match=r"double\(\): x is a ndarray of dtype float8_e4m3fn, .*pass x.astype\(np.float32\)"
+        ArgumentError, match=r"double\(\): x is an ndarray of dtype float8_e4m3fn, .*pass x.astype\(np.float32\)"
     ):
         double[1, 4](np.ones(4, ml_dtypes.float8_e4m3fn))
 

@@ -113,7 +113,7 @@ def test_what_cannot_be_shared_is_refused():
     with pytest.raises(ArgumentError, match=r"x is a \w+\.Unshared whose memory .* require gradient.*; pass a NumPy"):
         doubled[1, 8](Unshared(X), X)
     with pytest.raises(
-        ArgumentError, match="x is a object, which Numba cannot pass to a kernel; pass arrays of NumPy, or with DLPack"
+        ArgumentError, match="x is an object, which Numba cannot pass to a kernel; pass arrays of NumPy, or with DLPack"
     ):
         doubled[1, 8](object(), X)
 

@@ -130,7 +130,7 @@ class TestLaunch:
         class Series:
             def to_numpy(self) -> Any: ...
 
-        with pytest.raises(ArgumentError, match=r"fill.*out is a object.*DLPack or __array_interface__"):
+        with pytest.raises(ArgumentError, match=r"fill.*out is an object.*DLPack or __array_interface__"):
             simt.jit(fill)[1, 1](object(), 1)
         with pytest.raises(ArgumentError, match=r"out is a .*Series.*; pass out\.to_numpy\(\)"):
             simt.jit(fill)[1, 1](Series(), 1)
