@@ -2,7 +2,8 @@
 
 After `install()`, `cuda.jit` is `simt.jit`, device arrays are NumPy arrays, and streams, events and contexts do nothing. What
 has no meaning without a GPU (PTX, linking of CUDA C, the driver, arrays of other GPU libraries) raises `GpuOnly` when it is
-asked for: a `unittest.SkipTest`, so that a test is set aside at the line where it leaves what a kernel computes, not before.
+asked for: a `unittest.SkipTest`, so that a test is set aside at the line where it leaves what a kernel computes, not before. So
+arrays and streams are not those of `simt.as_cuda`, which have more of a GPU's; the device is.
 """
 
 import builtins
@@ -23,9 +24,7 @@ import numpy as np
 from synknumba import simt
 from synknumba.simt._frontend.signatures import OfAGpu, Overload
 from synknumba.simt._kernel import Launcher
-
-# Compute capability that tests are told: the newest that they ask for.
-COMPUTE_CAPABILITY = (9, 0)
+from synknumba.simt._standins.device import CONTEXT, DEVICE, GPUS
 
 
 class GpuOnly(unittest.SkipTest):  # nothing went wrong
@@ -214,20 +213,6 @@ def _of_the_target(make: Any, on_cpu: Any) -> Any:
     return checked
 
 
-def _the_device() -> SimpleNamespace:
-    return SimpleNamespace(
-        id=0,
-        name=b"CPU",
-        compute_capability=COMPUTE_CAPABILITY,
-        MAX_THREADS_PER_BLOCK=1024,
-        MAX_SHARED_MEMORY_PER_BLOCK=48 * 1024,
-        MULTIPROCESSOR_COUNT=1,
-        WARP_SIZE=32,
-        supports_float16=True,
-        supports_bfloat16=True,
-    )
-
-
 def _array_functions() -> dict[str, Any]:
     return {
         "to_device": to_device,
@@ -244,12 +229,11 @@ def _array_functions() -> dict[str, Any]:
     }
 
 
-def _patch_device_arrays(device: Any) -> None:
+def _patch_device_arrays() -> None:
     from numba.cuda.cudadrv import devicearray, devices, driver
 
-    context = SimpleNamespace(device=device, synchronize=lambda: None, reset=lambda: None)
-    devices.get_context = lambda *_: context
-    driver.driver.get_device = lambda *_: device
+    devices.get_context = lambda *_: CONTEXT
+    driver.driver.get_device = lambda *_: DEVICE
     devicearray.DeviceNDArray = lambda shape, strides, dtype, stream=0, **_more: device_array(shape, dtype, strides, stream)
     devicearray.from_array_like = device_array_like
     devicearray.auto_device = lambda obj, stream=0, copy=True, **_more: (to_device(obj, stream, copy), True)
@@ -312,14 +296,13 @@ def install() -> ModuleType:
             setattr(cuda, name, _refuses(name, reason))
     for name, function in _array_functions().items():
         setattr(cuda, name, function)
-    device = _the_device()
-    _patch_device_arrays(device)
+    _patch_device_arrays()
     _patch_the_compiler()
     _patch_errors()
     _patch_kernels()
-    cuda.get_current_device = lambda: device
-    cuda.list_devices = lambda: [device]
-    cuda.gpus = [device]
+    cuda.get_current_device = lambda: DEVICE
+    cuda.list_devices = lambda: GPUS
+    cuda.gpus = GPUS
     cuda.is_available = lambda: True
     cuda.is_float16_supported = cuda.is_bfloat16_supported = lambda: True
     cuda.is_fp8_supported = cuda.api.is_fp8_supported = lambda: False
