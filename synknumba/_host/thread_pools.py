@@ -3,12 +3,10 @@
 import ctypes
 import os
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numba
 
@@ -46,9 +44,6 @@ def limit_threads(threads: int) -> None:
         os.environ[variable] = str(min(threads, int(given)) if given.isdecimal() and int(given) else threads)
     # Read when the pool starts; numba.set_num_threads would start it here.
     numba.config.NUMBA_NUM_THREADS = min(threads, numba.config.NUMBA_NUM_THREADS)
-    copy: Any = sys.modules.get("numba_cuda_mlir.numba_cuda.core.config")
-    if copy is not None:  # which, on another number in the environment, imports a module that the package does not have
-        copy.NUMBA_NUM_THREADS = int(os.environ["NUMBA_NUM_THREADS"])
     for get, limit in _found:
         limit(min(threads, get() or threads))
 

@@ -39,7 +39,6 @@ from synknumba.simt._frontend.signatures import (
     best_signature,
     fit,
     parse_signatures,
-    read_as,
 )
 from synknumba.simt._frontend.source import has_rest, parameters
 from synknumba.simt._frontend.source_text import keep_text
@@ -372,12 +371,12 @@ class Kernel(ShowsNoCode):
 
     def _declared_for(self, args: tuple[Any, ...]) -> Signature:
         kinds = tuple(typeof(arg) for arg in args)
-        return self._best_of(kinds, kinds)
+        return self._best_of(kinds)
 
-    def _best_of(self, kinds: Signature, read: Signature) -> Signature:
-        """Returns the declared signature that fits arguments of these types best, which are read as those of `read`."""
+    def _best_of(self, kinds: Signature) -> Signature:
+        """Returns the declared signature that fits arguments of these types best."""
         if kinds not in self._best:
-            self._best[kinds] = best_signature(self.py_func, self.declared, read)
+            self._best[kinds] = best_signature(self.py_func, self.declared, kinds)
         return self._best[kinds]
 
     # ---- the members of numba.cuda's kernels that programs use
@@ -489,7 +488,7 @@ class Kernel(ShowsNoCode):
             raise wrong_count(self.py_func, params, args)
         kinds = tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True))
         if len(self.declared) == 1 and len(self.declared[0]) == len(kinds):  # of several, `coerce` has found the best
-            self._best_of(kinds, read_as(self.declared[0], kinds))
+            self._best_of(kinds)
         return kinds
 
     def _compiled(self, kinds: Signature, block: Dim3 | None = None) -> _Entry:

@@ -80,6 +80,7 @@ def prepare(env: Path, ports: tuple[Port, ...]) -> Path:
     python = env / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", env], check=True)
+    (env / "pytest.ini").touch()  # programs that have no settings of pytest must not find those of a checkout around them
     needed = [*OURS, *(port.release for port in ports), *(name for port in ports for name in port.needs)]
     subprocess.run([python, "-m", "pip", "install", "--quiet", *needed], check=True)
     return python

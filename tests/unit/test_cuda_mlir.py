@@ -267,11 +267,11 @@ def test_device_functions_are_sent_to_ranks() -> None:
 @needs_package
 def test_the_package_reads_its_settings_again_on_ranks() -> None:
     """As it does for each kernel that it compiles; ranks have fewer threads than the script that imported it."""
-    from numba_cuda_mlir import cuda as _  # noqa: F401
-    from numba_cuda_mlir.numba_cuda.core import config
+    from synknumba._device.compilers.numba_cuda_mlir import config, read_threads
 
     @synk.function(outputs="gather")
     def threads() -> Any:
+        read_threads()
         config.reload_config()
         return np.array([config.NUMBA_NUM_THREADS, numba.config.NUMBA_NUM_THREADS])
 

@@ -1,4 +1,4 @@
-"""Kernels with declared signatures, and other options of `simt.jit`, on ranks on cores; the oracle is NumPy's conversion."""
+"""Kernels with declared signatures, and other options of `simt.jit`, on ranks; the oracle is NumPy's conversion."""
 
 import numpy as np
 import pytest
@@ -11,9 +11,10 @@ from synknumba import simt
 NUMBERS = (2.7, -3.2, 5, 2**33 + 1, True, np.float32(0.1), np.int8(-4))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def world():
-    with synk.fork(2, device="cpu") as world:
+@pytest.fixture(scope="module", autouse=True, params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def world(request):
+    where = {"devices": [0, 0]} if request.param == "cuda" else {"world_size": 2, "device": "cpu"}
+    with synk.fork(**where) as world:
         yield world
 
 
@@ -53,6 +54,13 @@ def test_arrays_of_another_type_are_refused():
         synk.ArgumentError, match=r"halves \(.*No matching definition .*float32.*; declared: \(int32, array\(float64"
     ):
         kernel(1, np.zeros(6, np.float32))
+
+
+def test_integers_are_read_with_the_declared_sign():
+    kernel = synk.parallel(simt.jit("void(int32, int32[:])")(halves), inout=("x",))
+    x = np.zeros(6, np.uint32)
+    kernel(-7, x)
+    assert_array_equal(x, np.full(6, np.int32(-3)).view(np.uint32))
 
 
 def test_the_best_of_several_signatures_counts():

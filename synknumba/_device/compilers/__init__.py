@@ -94,13 +94,18 @@ class Compilers:
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> CompiledKernel:
         """Returns the kernel of a plain function, by the compiler that the options name; compiles nothing yet."""
-        left = {option: value for option, value in options.items() if option != "signatures"}
-        name = self._name(left.pop("compiler", None), function)
+        left = dict(options)
+        signatures, name = left.pop("signatures", None), self._name(left.pop("compiler", None), function)
         try:
             compiler, stream = self._compiler(name)
         except DeviceError as error:
             raise DeviceError(f"{function.__name__} is a kernel of {name}, which cannot be used here: {error}") from None
-        return compiler.kernel(function, left, stream)
+        kernel = compiler.kernel(function, left, stream)
+        if signatures is None:
+            return kernel
+        from synknumba._device.compilers.declared import DeclaredKernel
+
+        return DeclaredKernel(kernel, function, signatures)
 
     def to_host(self, array: Any) -> Array:
         """Copies an array with `__cuda_array_interface__` to the host; waits for it."""

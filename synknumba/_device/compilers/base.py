@@ -124,7 +124,7 @@ def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | Non
 
     Imports no compiler: a decorated kernel is recognised by its attributes, the same for Numba, numba-cuda, numba-cuda-mlir and
     `simt`. The options name its compiler where its type decides which, for `Compilers`, and the argument types of its declared
-    signatures if it has any, for `CpuDevice`.
+    signatures if it has any.
     """
     function = getattr(kernel, "py_func", kernel)
     if not callable(function) or not hasattr(function, "__code__"):

@@ -11,6 +11,7 @@ Functions are translated from Numba's dialect (`numba_cuda_mlir_dialect`). The t
 takes in place of those of the arguments without converting these, do not count, as they do not for numba-cuda.
 """
 
+import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import Any, final
 from numba.core.errors import NumbaError, UnsupportedError
 from numba_cuda_mlir import __version__, cuda
 from numba_cuda_mlir.errors import InternalCompilerError, UserFacingInternalCompilerError
+from numba_cuda_mlir.numba_cuda.core import config
 from numba_cuda_mlir.numba_cuda.typing.typeof import typeof
 
 from synknumba._device.base import Three
@@ -83,6 +85,7 @@ class NumbaCudaMlir(Compiler):
     def __init__(self, index: int) -> None:
         # The size of a grid is the user's choice; a small one is not worth a warning on every rank.
         warnings.filterwarnings("ignore", message=".*Grid size.*", category=Warning)
+        read_threads()
         complete()
         cuda.select_device(index)
 
@@ -103,6 +106,14 @@ class NumbaCudaMlir(Compiler):
 
     def to_host(self, array: Any) -> Array:
         return _as_device_array(array).copy_to_host()
+
+
+def read_threads() -> None:
+    """Takes the number of threads from the environment, where a rank has less than the script.
+
+    Of another number than it knows the package imports a module that it does not have, at the next kernel that it compiles.
+    """
+    config.NUMBA_NUM_THREADS = int(os.environ.get("NUMBA_NUM_THREADS") or config.NUMBA_NUM_THREADS)
 
 
 def _as_device_array(arg: Any) -> Any:

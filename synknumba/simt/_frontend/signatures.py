@@ -169,23 +169,6 @@ def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signat
     return signatures[next(place for place, case in enumerate(cases) if case is best)]
 
 
-def read_as(signature: Signature, kinds: Signature) -> Signature:
-    """Returns the types of arguments with arrays of integers as declared, where these have as many bits.
-
-    For a kernel with one signature numba.cuda does not look at the arguments: it reads their memory as declared, which for
-    signed and unsigned integers is what programs mean.
-    """
-    return tuple(_read_as(declared, kind) for declared, kind in zip(signature, kinds, strict=True))
-
-
-def _read_as(declared: types.Type, kind: types.Type) -> types.Type:
-    if not isinstance(declared, types.Array) or not isinstance(kind, types.Array):
-        return kind
-    both = declared.dtype, kind.dtype
-    alike = all(isinstance(one, types.Integer) for one in both) and both[0].bitwidth == both[1].bitwidth
-    return kind.copy(dtype=declared.dtype) if alike else kind
-
-
 def _writable(kind: types.Type) -> types.Type:
     if isinstance(kind, types.Array):
         return kind.copy(dtype=_writable(kind.dtype), readonly=False)
@@ -197,11 +180,24 @@ def _listed(kinds: Iterable[types.Type]) -> str:
 
 
 def fit(signature: Signature, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the arguments with numbers converted to the types of the signature."""
+    """Returns the arguments with numbers converted to the types of the signature, and integers of arrays read with its sign.
+
+    For a kernel with one signature numba.cuda does not look at the arguments: it reads their memory as declared, which for
+    signed and unsigned integers is what programs mean.
+    """
     if len(signature) != len(args):
         return args  # the call reports the mismatch
     pairs = zip(signature, args, strict=True)
-    return tuple(_converted(as_dtype(kind), arg) if is_number(kind) else arg for kind, arg in pairs)
+    return tuple(_converted(as_dtype(kind), arg) if is_number(kind) else _read_as(kind, arg) for kind, arg in pairs)
+
+
+def _read_as(kind: types.Type, arg: Any) -> Any:
+    given = getattr(arg, "dtype", None)
+    if not isinstance(kind, types.Array) or not isinstance(kind.dtype, types.Integer) or not isinstance(given, np.dtype):
+        return arg
+    wanted = as_dtype(kind.dtype)
+    alike = given.kind in "iu" and given.isnative and given.itemsize == wanted.itemsize and given != wanted
+    return arg.view(wanted) if alike else arg
 
 
 def _converted(dtype: np.dtype[Any], value: Any) -> Any:

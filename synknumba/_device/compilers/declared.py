@@ -1,0 +1,58 @@
+"""Kernels with declared signatures on GPUs: numbers are converted to them, as Numba's own launches do, and arrays must fit."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from numba import typeof
+from numba.core import types
+from numba.np.numpy_support import from_dtype
+
+from synknumba._device.base import Three
+from synknumba._device.compilers.base import CompiledKernel
+from synknumba.simt.internals import Signature, best_signature, fit
+
+
+@final
+class DeclaredKernel(CompiledKernel):
+    """A kernel that is compiled for what it is declared with.
+
+    Recorded launches would pass numbers as they come, so that its launches run one by one.
+
+    Args:
+        kernel: compiles it for any arguments.
+        function: the Python function, for messages.
+        signatures: argument types, of Numba.
+    """
+
+    def __init__(self, kernel: CompiledKernel, function: Callable[..., Any], signatures: Sequence[Signature]) -> None:
+        self._kernel, self._function, self._signatures = kernel, function, signatures
+        self._best: dict[Signature, Signature] = {}  # by the types of the arguments
+
+    def launcher(self, grid: Three, block: Three, smem_bytes: int) -> Callable[..., object]:
+        launch = self._kernel.launcher(grid, block, smem_bytes)
+        return lambda *args: launch(*self._fitted(args))
+
+    def is_capturable(self, args: Sequence[Any]) -> bool:
+        return False
+
+    def convert(self, arg: Any) -> Any:
+        return arg
+
+    def prints(self) -> bool:
+        return self._kernel.prints()
+
+    def _fitted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(self._signatures) == 1:
+            args = fit(self._signatures[0], args)
+        kinds = tuple(map(_type_of, args))
+        best = self._best.get(kinds)
+        if best is None:
+            best = self._best[kinds] = best_signature(self._function, self._signatures, kinds)
+        return tuple(map(self._kernel.convert, fit(best, args)))
+
+
+def _type_of(arg: Any) -> types.Type:
+    if not hasattr(arg, "__cuda_array_interface__"):
+        return typeof(arg)
+    is_contiguous = arg.__cuda_array_interface__.get("strides") is None
+    return types.Array(from_dtype(arg.dtype), arg.ndim, "C" if is_contiguous else "A")
