@@ -435,11 +435,11 @@ class Kernel(ShowsNoCode):
 
     @property
     def targetoptions(self) -> dict[str, Any]:
-        """Options that the decorator was given, by their names in `cuda.jit`."""
-        options, given = self._options, {"device": self.device, "debug": self._options.debug}
-        return {name: True for name, is_given in given.items() if is_given} | (
-            {} if options.fastmath == Options().fastmath else {"fastmath": options.fastmath}
-        )
+        """Options that the decorator was given, as `cuda.jit` takes them, which wants `opt=False` beside `debug=True`."""
+        options = self._options
+        given = {"device": True} if self.device else {}
+        given |= {"debug": True, "opt": False} if options.debug else {}
+        return given if options.fastmath == Options().fastmath else {**given, "fastmath": options.fastmath}
 
     @property
     def specialized(self) -> bool:

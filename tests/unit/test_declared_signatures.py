@@ -90,9 +90,7 @@ def test_options_of_a_simt_kernel_are_kept():
         i = cuda.grid(1)
         x[i + 1] = 1.0
 
-    with pytest.raises(
-        synk.RankError, match=r"IndexError: In function 'shifted'.*tid=\[2, 0, 0\] ctaid=\[0, 0, 0\]: index 3 is out"
-    ):
+    with pytest.raises(synk.RankError, match=r"IndexError: In function 'shifted'.*tid=\[2, 0, 0\] ctaid=\[0, 0, 0\]: index"):
         shifted(np.zeros(6))
     assert simt.jit(halves).targetoptions == {}
     assert simt.jit(fastmath=True, device=True)(halves).targetoptions == {"fastmath": True, "device": True}
