@@ -25,9 +25,12 @@ from synknumba._world import engine
 from tests import quick
 
 GPUS = pytest.StashKey[DeviceReport]()
+MISSING = pytest.StashKey[dict[str, str]]()
 CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 STDERR = pytest.StashKey[int]()
 QUICK_ENDS = Path(__file__).parent / "quick_ends"  # what it has processes import at their start
+QUICK_THRESHOLDS = 10_000, 20, 20  # of garbage collection: with Python's own it takes 5 to 10 % of the tests' time
+FEW = 100  # tests that wait to be forgotten together
 GRACE = 30.0  # seconds after which a test that outlives its timeout ends the process
 
 
@@ -102,6 +105,8 @@ def mpi_problem() -> str:
 
 def missing(config: pytest.Config) -> dict[str, str]:
     """The markers whose tests cannot run here, and why."""
+    if MISSING in config.stash:
+        return config.stash[MISSING]
     gpus = config.stash[GPUS]
     found = gpus.problem or {0: "no GPU found", 1: "one GPU found"}.get(gpus.count, "")
     reasons = {marker: found for marker, needed in (("gpu", 1), ("multi_gpu", 2)) if gpus.count < needed}
@@ -109,6 +114,7 @@ def missing(config: pytest.Config) -> dict[str, str]:
         reasons["mpi"] = problem
     if "slow" not in config.option.markexpr:
         reasons["slow"] = "ask for them by -m slow"
+    config.stash[MISSING] = reasons
     return reasons
 
 
@@ -140,12 +146,30 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Grouped(config, log)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Generator[None, Any, Any]:
+    """Leaves tests out as soon as those of one function are made.
+
+    The suite makes 30,000, of which the quick one runs a third. All of them at once would be a hundred megabytes, which each
+    process that a test forks takes over, page by page.
+    """
+    made = yield
+    if isinstance(made, list):
+        config, number = collector.config, len(made)
+        reasons = missing(config)
+        _leave_out(config, made, [item for item in made if any(item.get_closest_marker(marker) for marker in reasons)])
+        if config.option.quick:
+            _leave_out(config, made, quick.left_out(made))
+        if number - len(made) > FEW:
+            gc.collect(0)  # they refer to each other
+    return made
+
+
 @pytest.hookimpl(tryfirst=True)  # before those of one row are put beside each other
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    reasons = missing(config)
-    _leave_out(config, items, [item for item in items if any(item.get_closest_marker(marker) for marker in reasons)])
-    if config.option.quick:
-        _leave_out(config, items, quick.left_out(items))
+    """Leaves out what is not made from functions, as the tests of state machines."""
+    markers = [*missing(config), *(["whole"] if config.option.quick else [])]
+    _leave_out(config, items, [item for item in items if any(item.get_closest_marker(marker) for marker in markers)])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -162,6 +186,8 @@ def pytest_collection_finish() -> None:
     """Takes what is there by now out of garbage collection: to walk through 20,000 tests each time was 15 % of the suite."""
     gc.collect()
     gc.freeze()
+    if quick.asked:
+        gc.set_threshold(*QUICK_THRESHOLDS)
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], some: list[pytest.Item]) -> None:

@@ -8,8 +8,8 @@
   not in `NOT_ALONE`. The other world sizes are left to the whole suite.
 - What is marked `whole` is left to the whole suite: a further mode of something that the quick suite has, which costs seconds.
 
-Processes that it starts collect no garbage at their end: the scripts that `faults/nursery.py` forks, the cases of the fault
-matrix, and others by `quick_ends/sitecustomize.py`.
+The tests, and the processes that they start, look for garbage less often. Processes collect none at their end: the scripts
+that `faults/nursery.py` forks, the cases of the fault matrix, and others by `quick_ends/sitecustomize.py`.
 """
 
 import re

@@ -6,7 +6,7 @@ import pkgutil
 
 import numpy as np
 import pytest
-import scipy.stats
+import scipy  # its parts load at first use: half a second for scipy.stats
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal

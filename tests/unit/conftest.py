@@ -4,6 +4,8 @@ import pytest
 
 import synknumba as synk
 
+collect_ignore = ["optax_steps.py"]  # a program: JAX starts threads, and these processes fork
+
 
 @pytest.fixture
 def no_world():

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy  # its parts load at first use
 from numba import cuda
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.optimize import minimize
 
 import synknumba as synk
 from synknumba import simt
@@ -174,7 +174,9 @@ def test_activities_reach_the_least_energy(stride):
             residual = x[b] - a @ features
             return residual @ residual / 2 + s.v_thresh * a.sum(), s.v_thresh - features @ residual
 
-        best = minimize(energy, np.zeros(len(features)), jac=True, bounds=[(0, None)] * len(features), method="L-BFGS-B")
+        best = scipy.optimize.minimize(
+            energy, np.zeros(len(features)), jac=True, bounds=[(0, None)] * len(features), method="L-BFGS-B"
+        )
         assert best.fun <= energies[b, -1] < best.fun * 1.001
         residual = (x[b] - best.x @ features)[None]
         assert_allclose(lca.least_energy(s, g, x[b : b + 1], residual, w), best.fun, rtol=1e-2)
