@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +23,8 @@ from synknumba._host import segment
 from synknumba._machines import launch
 from synknumba._wire.control import Patience
 from synknumba._world import engine
-from tests import quick
+from tests import environment, quick
+from tests.faults.nursery import Nursery
 
 GPUS = pytest.StashKey[DeviceReport]()
 MISSING = pytest.StashKey[dict[str, str]]()
@@ -83,6 +85,22 @@ def maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     """The way in which segments are made."""
     monkeypatch.setenv(segment.SWITCH, request.param)
     return request.param
+
+
+@pytest.fixture(scope="session")
+def nursery(request: pytest.FixtureRequest) -> Iterator[Nursery | None]:
+    """Forks the scripts of the quick suite; in the whole suite each has an interpreter of its own."""
+    if not request.config.option.quick:
+        yield None
+        return
+    with closing(Nursery()) as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def run_program(nursery: Nursery | None) -> Callable[[str, Path], subprocess.CompletedProcess[str]]:
+    """Runs a program from a file, with warnings as errors."""
+    return environment.run_program if nursery is None else nursery.run
 
 
 @cache

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.environment import ROOT, environment, run_program
+from tests.environment import ROOT, environment
 
 PAGE = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
 
@@ -16,7 +16,7 @@ def plain(text):
     return re.sub(r'(File "|\()/[^"()]*/', r"\1", re.sub(r"pid \d+", "pid N", " ".join(text.split())))
 
 
-def test_the_error_of_a_rank_that_died(tmp_path):
+def test_the_error_of_a_rank_that_died(tmp_path, run_program):
     program, shown = re.search(r"```python\n(import ctypes.*?)```\s+```\n(.*?)```", PAGE, re.DOTALL).groups()
     assert "RankDied" in shown
     done = run_program(program, tmp_path / "fault.py")
@@ -26,7 +26,7 @@ def test_the_error_of_a_rank_that_died(tmp_path):
 
 
 @pytest.mark.whole
-def test_the_error_of_a_sequence_that_hangs(tmp_path):
+def test_the_error_of_a_sequence_that_hangs(tmp_path, run_program):
     program, shown = re.search(r"### In a sequence.*?```python\n(.*?)```\s+```\n(.*?)```", PAGE, re.DOTALL).groups()
     assert "iteration 3 of 5 of doubled" in shown
     done = run_program(program, tmp_path / "hang.py")

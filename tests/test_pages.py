@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.environment import ROOT, run_program
+from tests.environment import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "howto").glob("*.md"))]
 GENERATED = "_k_tx"  # what the compiler writes, which is shown and not meant to be run
@@ -55,7 +55,7 @@ def test_every_name_is_defined(tmp_path):
 
 @pytest.mark.whole
 @pytest.mark.parametrize("block", TO_RUN)
-def test_block_runs(block, tmp_path):
+def test_block_runs(block, tmp_path, run_program):
     if missing := missing_packages(block):
         pytest.skip(f"needs {', '.join(missing)}")
     done = run_program(block.replace("10_000_000", "100_000"), tmp_path / "block.py")

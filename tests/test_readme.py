@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.environment import ROOT, run_program
+from tests.environment import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 VARIABLES = (ROOT / "docs" / "variables.md").read_text(encoding="utf-8")
@@ -22,7 +22,7 @@ def test_programs_were_found():
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=[re.search(r"def (\w+)", program).group(1) for program in PROGRAMS])
-def test_program(program, tmp_path):
+def test_program(program, tmp_path, run_program):
     done = run_program(program, tmp_path / "program.py")
     assert done.returncode == 0, done.stdout + done.stderr
     told = PRINTED.findall(program)

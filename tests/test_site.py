@@ -17,7 +17,7 @@ import pytest
 from docs._site import drawings, gallery, links
 from docs._site.public_names import members, modules, public_names
 from synknumba._device import probe
-from tests.environment import ROOT, environment, run_program
+from tests.environment import ROOT, environment
 from tests.test_pages import BLOCKS, OWN_OUTPUT, missing_packages
 
 DOCS = ROOT / "docs"
@@ -172,7 +172,7 @@ def plain(text):
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", sorted(EXCEPTIONS))
-def test_the_program_of_an_error(name, tmp_path):
+def test_the_program_of_an_error(name, tmp_path, run_program):
     program, shown = re.search(r"```python\n(.*?)```\n(?:\n```\n(.*?)```)?", SECTIONS[name], re.DOTALL).groups()
     if name in {"DeviceError", "RecordError"} and probe().count:
         pytest.skip("shows a machine without GPUs")
@@ -190,7 +190,7 @@ def test_programs_were_found():
 
 @pytest.mark.whole
 @pytest.mark.parametrize("program", SHOWN)
-def test_programs_print_what_stands_behind_print(program, tmp_path):
+def test_programs_print_what_stands_behind_print(program, tmp_path, run_program):
     """A comment behind `print` is a line of the output; "about …" is not compared."""
     if missing := missing_packages(program):
         pytest.skip(f"needs {', '.join(missing)}")

@@ -1,7 +1,6 @@
 """The `start` fixture: real scripts, and nothing of them left after a test."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,6 @@ from tests.faults.scripts import MAKERS, Script
 
 # For processes of their own: what is made there cannot all be sent, and here `distribute()` would send it.
 collect_ignore = ["attack", "matrix"]
-
-
-@pytest.fixture(scope="session")
-def nursery(request: pytest.FixtureRequest) -> Iterator[Nursery | None]:
-    """Forks the scripts of the quick suite; in the whole suite each has an interpreter of its own."""
-    if not request.config.option.quick:
-        yield None
-        return
-    with closing(Nursery()) as nursery:
-        yield nursery
 
 
 @pytest.fixture(params=MAKERS)

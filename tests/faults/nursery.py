@@ -15,6 +15,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -47,6 +48,18 @@ class Nursery:
         for end in (stdin, stdout, told):
             os.close(end)
         return Forked(os.fdopen(to, "wb"), os.fdopen(from_, "rb"), os.fdopen(status, "rb"))
+
+    def run(self, text: str, script: Path) -> subprocess.CompletedProcess[str]:
+        """Runs a program from a file to its end, as `environment.run_program` does in an interpreter of its own."""
+        script.write_text(text, encoding="utf-8")
+        with tempfile.TemporaryFile() as errors:
+            process = self.start(script, errors.fileno())
+            with process.stdin, process.stdout:
+                process.stdin.close()
+                printed = process.stdout.read()
+            status = process.wait()
+            errors.seek(0)
+            return subprocess.CompletedProcess([str(script)], status, printed.decode(), errors.read().decode())
 
     def close(self) -> None:
         self._socket.close()

@@ -9,7 +9,6 @@ from numba import cuda
 
 from synknumba import simt
 from synknumba._errors import ArgumentError
-from tests.environment import run_program
 
 
 @simt.jit
@@ -154,7 +153,7 @@ else:
 
 
 @pytest.mark.parametrize("library", PROGRAMS)
-def test_arrays_of(library, tmp_path):
+def test_arrays_of(library, tmp_path, run_program):
     """In a process of its own: both start threads, and JAX warns of each fork after it was imported."""
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
