@@ -6,6 +6,7 @@
 - Of the rows, the worlds that a conformance test runs on, `MAIN_ROW` runs all of these; a stand-in for GPUs one combination of
   each test, or all of these where `MAIN_ROW` is not among the rows of a test; `LONE_ROW` one combination of each test that is
   not in `NOT_ALONE`. The other world sizes are left to the whole suite.
+- Of two stand-ins that differ in the transport alone, a test runs on one, which its name says; half of the tests on each.
 - What is marked `whole` is left to the whole suite: a further mode of something that the quick suite has, which costs seconds.
 
 The tests, and the processes that they start, look for garbage less often. Processes collect none at their end: the scripts
@@ -17,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, TypeVar
+from zlib import crc32
 
 import pytest
 
@@ -83,15 +85,27 @@ def group_of(nodeid: str) -> str:
     return next((one for one in ids if ROW_ID.fullmatch(one)), path)
 
 
+def _one_transport(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Without one of each two stand-ins that differ in the transport alone: the same one for a test at any time."""
+    out = []
+    for row in rows:
+        twin = {key: value for key, value in row.items() if key != "transport"}
+        if twin != row and twin.get("device") in {"private", "replayed"} and twin in rows:
+            out.append((row, twin)[crc32(name.encode()) % 2])
+    return [row for row in rows if row not in out]
+
+
 def _row(item: pytest.Item) -> dict[str, Any]:
     spec = getattr(item, "callspec", None)
     return spec.params.get("row", {}) if spec else {}
 
 
 def _kept(group: list[pytest.Item]) -> list[pytest.Item]:
-    rows = [row for i, row in enumerate(map(_row, group)) if row not in [_row(item) for item in group[:i]]]
+    rows: list[dict[str, Any]] = []
+    for row in map(_row, group):
+        rows += [] if row in rows else [row]
     kept = []
-    for row in rows:
+    for row in _one_transport(rows, group[0].nodeid.partition("[")[0]):
         items = [item for item in group if _row(item) == row]
         if MAIN_ROW not in rows or row == MAIN_ROW:
             kept += each_value_once({item: set(_values(item)) for item in items})
