@@ -259,6 +259,7 @@ test_every_op_and_dtype_in_two_parts("prod", "complex64", 3)
         ("prod", "int16", [300, 300], 90000 - 65536),
         ("sum", "uint8", [200, 100, 3], 47),
         ("sum", "float32", [1e8, 1.0, -1e8], 0.0),  # in rank order; as float64 it would be 1
+        ("avg", "float32", [1.0, 2.0], 1.5),  # two replicas in place, which have a loop of their own
         ("avg", "float32", [1.0, 0.0, 0.0], np.float32(1) / np.float32(3)),
         (
             "avg",
