@@ -152,7 +152,8 @@ def words_of(kind: types.Type, value: Any) -> list[bytes]:
         case types.Boolean():
             return [np.int64(bool(value)).tobytes()]
         case types.Integer() | types.Float():
-            return [np.asarray(value).astype(kind.name).tobytes().ljust(8, b"\0")]
+            with np.errstate(all="ignore"):  # of a kernel that is declared for float32, which has infinity
+                return [np.asarray(value).astype(kind.name).tobytes().ljust(8, b"\0")]
         case types.Complex():
             part = kind.underlying_float
             return words_of(part, value.real) + words_of(part, value.imag)

@@ -9,6 +9,7 @@ import synknumba as synk
 from synknumba import simt
 
 NUMBERS = (2.7, -3.2, 5, 2**33 + 1, True, np.float32(0.1), np.int8(-4))
+LARGE = (1e300, -1e39, np.nan, np.float64(1e39), 2**62)
 
 
 @pytest.fixture(scope="module", autouse=True, params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -32,6 +33,16 @@ def test_numbers_are_converted_to_the_declared_types(dtype):
             x = np.zeros(6)
             kernel(number + again, x)
             assert_array_equal(x, np.full(6, np.asarray(number + again).astype(dtype) / 2))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numbers_too_large_for_their_type_are_infinite(dtype):
+    kernel = synk.parallel(simt.jit(f"void({dtype}, float64[:])")(halves), inout=("x",))
+    for number in (*LARGE, *LARGE):
+        x = np.zeros(6)
+        kernel(number, x)
+        with np.errstate(over="ignore"):
+            assert_array_equal(x, np.full(6, np.asarray(number).astype(dtype) / 2))
 
 
 def test_a_sequence_converts_its_numbers():

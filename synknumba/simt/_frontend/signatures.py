@@ -202,6 +202,9 @@ def _read_as(kind: types.Type, arg: Any) -> Any:
 
 def _converted(dtype: np.dtype[Any], value: Any) -> Any:
     try:
+        if isinstance(value, float | np.floating):
+            with np.errstate(all="ignore"):  # float32(1e300) is inf, as on a GPU
+                return np.asarray(value).astype(dtype)[()]
         return dtype.type(value)
     except OverflowError:  # an int too large for the type is cut to its low bits, as on a GPU
         bits = 8 * dtype.itemsize
