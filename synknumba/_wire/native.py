@@ -9,6 +9,7 @@ A thunk, a C function of two addresses, loads the words and calls the function. 
 alone, so few are needed, and a scalar of a launch is changed by a store.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -151,7 +152,9 @@ def words_of(kind: types.Type, value: Any) -> list[bytes]:
             return [np.int64(number).tobytes() for number in numbers]
         case types.Boolean():
             return [np.int64(bool(value)).tobytes()]
-        case types.Integer() | types.Float():
+        case types.Integer():
+            return [(int(value) & ((1 << kind.bitwidth) - 1)).to_bytes(8, sys.byteorder)]
+        case types.Float():
             with np.errstate(all="ignore"):  # of a kernel that is declared for float32, which has infinity
                 return [np.asarray(value).astype(kind.name).tobytes().ljust(8, b"\0")]
         case types.Complex():

@@ -356,8 +356,8 @@ class Kernel(ShowsNoCode):
             count = self.py_func.__code__.co_argcount
             args = (*args[:count], args[count:])
         if len(self.declared) > 1:
-            return fit(self._declared_for(args), args)
-        return fit(self.declared[0], args) if self.declared else args
+            return fit(self.py_func, self._declared_for(args), args)
+        return fit(self.py_func, self.declared[0], args) if self.declared else args
 
     def _prepared(self, place: int, arg: Any) -> Any:
         for extension in reversed(self.extensions):

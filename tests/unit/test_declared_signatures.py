@@ -45,6 +45,29 @@ def test_numbers_too_large_for_their_type_are_infinite(dtype):
             assert_array_equal(x, np.full(6, np.asarray(number).astype(dtype) / 2))
 
 
+def test_what_is_no_number_of_the_declared_type_is_refused():
+    for dtype, values in {"int32": (None, np.nan, -np.inf, 1j), "float64": (None, 1j)}.items():
+        kernel = synk.parallel(simt.jit(f"void({dtype}, float64[:])")(halves), inout=("x",))
+        for value in values:
+            with pytest.raises(synk.ArgumentError, match=rf"halves\(\): n is declared {dtype}, got .*; pass a number"):
+                kernel(value, np.zeros(6))
+
+
+def test_launches_alone_convert_as_ranks_do():
+    """With C's rules: floats are cut, integers keep their low bits."""
+    for value, wanted in {1.9: 1, -1.9: 255, 300: 44, 300.5: 44, 2**64 + 5: 5, True: 1, np.float32(-1.9): 255}.items():
+        out = np.zeros(1, np.uint8)
+
+        @simt.jit("void(uint8, uint8[:])")
+        def store(a, out):
+            out[0] = a
+
+        store[1, 1](value, out)
+        assert out[0] == wanted
+    with pytest.raises(synk.ArgumentError, match="b is declared float64, got an int of 1329 bits"):
+        simt.jit("void(float64[:], float64)")(lambda out, b: None)[1, 1](np.zeros(1), 10**400)
+
+
 def test_a_sequence_converts_its_numbers():
     kernel = synk.parallel(simt.jit("void(int32, float64[:])")(halves), inout=("x",))
     x = synk.data(np.zeros(6))
@@ -94,6 +117,7 @@ def test_a_check_converts_too():
         is_whole.check(3.2, np.zeros(4))
 
 
+@pytest.mark.parametrize("world", ["cpu"], indirect=True)  # numba-cuda checks no index
 def test_options_of_a_simt_kernel_are_kept():
     @synk.parallel(inout=("x",))
     @simt.jit(debug=True)

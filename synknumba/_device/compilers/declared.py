@@ -43,12 +43,12 @@ class DeclaredKernel(CompiledKernel):
 
     def _fitted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(self._signatures) == 1:
-            args = fit(self._signatures[0], args)
+            args = fit(self._function, self._signatures[0], args)
         kinds = tuple(map(_type_of, args))
         best = self._best.get(kinds)
         if best is None:
             best = self._best[kinds] = best_signature(self._function, self._signatures, kinds)
-        return tuple(map(self._kernel.convert, fit(best, args)))
+        return tuple(map(self._kernel.convert, fit(self._function, best, args)))
 
 
 def _type_of(arg: Any) -> types.Type:

@@ -45,7 +45,6 @@ from synknumba.simt._frontend.syntax import (
     walk,
 )
 from synknumba.simt._frontend.thread_code import DeviceFunction, ThreadCode
-from synknumba.simt._library import stack
 from synknumba.simt._library.intrinsics import no_result
 from synknumba.simt._library.operations import AXES, BLOCK_SIZE, LINEAR, SIZES, STATE
 from synknumba.simt._library.runtime import HELPERS
@@ -229,7 +228,7 @@ class KernelProgram:
         body = with_views_once([*self._undefined(code, variable_types), *storage.reserve, *code.body], argtypes)
         sizes = code.team.sizes(tree) if read_names(body) & {THREADS, BLOCKS} else []
         if self.devices.may_recur():
-            sizes += statements(f"_k_stack_begins({stack.space()})", tree)
+            sizes += statements("_k_stack_begins()", tree)
         return [*sizes, *body, *storage.release], len(code.flat) == len(AXES)
 
     def _slot_types(self, code: BlockCode, variable_types: VariableTypes) -> dict[str, types.Type | None]:

@@ -11,8 +11,9 @@ from numba.core.typing import signature
 from numba.np.numpy_support import as_dtype
 
 from synknumba._errors import ArgumentError, DeviceMemberError
-from synknumba._types import MAX_GRID
+from synknumba._types import MAX_GRID, shown
 from synknumba.simt._frontend.mlir import counterpart
+from synknumba.simt._library import bfloat16
 from synknumba.simt._library.slots import is_number
 
 Signature = tuple[types.Type, ...]
@@ -119,7 +120,7 @@ def as_declared(value: Any, declared: Iterable[Declared], position: int) -> Any:
     kinds = {one.args[position] for one in declared if position < len(one.args)}
     if len(kinds) != 1 or not isinstance(value, (int, np.integer)):
         return value
-    return fit(tuple(kinds), (value,))[0]
+    return _converted(as_dtype(*kinds), value) if all(map(is_number, kinds)) else value
 
 
 def best_declared(name: str, declared: Sequence[Declared], kinds: tuple[types.Type, ...]) -> Declared:
@@ -179,16 +180,30 @@ def _listed(kinds: Iterable[types.Type]) -> str:
     return f"({', '.join(map(str, kinds))})"
 
 
-def fit(signature: Signature, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def fit(function: Any, signature: Signature, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the arguments with numbers converted to the types of the signature, and integers of arrays read with its sign.
+
+    Floats are cut to integers, and integers to the low bits of theirs, as in C.
 
     For a kernel with one signature numba.cuda does not look at the arguments: it reads their memory as declared, which for
     signed and unsigned integers is what programs mean.
+
+    Raises:
+        ArgumentError: an argument for a number is none, or has no value of the declared type.
     """
     if len(signature) != len(args):
         return args  # the call reports the mismatch
-    pairs = zip(signature, args, strict=True)
-    return tuple(_converted(as_dtype(kind), arg) if is_number(kind) else _read_as(kind, arg) for kind, arg in pairs)
+    fitted = []
+    for place, (kind, arg) in enumerate(zip(signature, args, strict=True)):
+        if not is_number(kind):
+            fitted.append(_read_as(kind, arg))
+            continue
+        try:
+            fitted.append(_converted(as_dtype(kind), arg))
+        except (TypeError, ValueError, OverflowError):
+            label = f"{function.__qualname__}(): {function.__code__.co_varnames[place]}"
+            raise ArgumentError(f"{label} is declared {kind}, got {shown(arg)}; pass a number of that type") from None
+    return tuple(fitted)
 
 
 def _read_as(kind: types.Type, arg: Any) -> Any:
@@ -201,11 +216,14 @@ def _read_as(kind: types.Type, arg: Any) -> Any:
 
 
 def _converted(dtype: np.dtype[Any], value: Any) -> Any:
-    try:
-        if isinstance(value, float | np.floating):
-            with np.errstate(all="ignore"):  # float32(1e300) is inf, as on a GPU
-                return np.asarray(value).astype(dtype)[()]
-        return dtype.type(value)
-    except OverflowError:  # an int too large for the type is cut to its low bits, as on a GPU
-        bits = 8 * dtype.itemsize
-        return np.array(value & ((1 << bits) - 1), f"u{dtype.itemsize}").view(dtype)[()]
+    if getattr(value, "ndim", 0) == 0 and isinstance(value, np.ndarray):
+        value = value[()]
+    is_known = isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating) or bfloat16.is_scalar(value)
+    if not is_known and not (dtype.kind == "c" and isinstance(value, complex | np.complexfloating)):
+        raise TypeError
+    if dtype.kind in "iu":
+        return np.array(int(value) & ((1 << 8 * dtype.itemsize) - 1), f"u{dtype.itemsize}").view(dtype)[()]
+    if isinstance(value, int) and dtype.kind != "b":
+        value = float(value)  # or an OverflowError
+    with np.errstate(all="ignore"):  # float32(1e300) is inf, as on a GPU
+        return np.asarray(value).astype(dtype)[()]

@@ -1,31 +1,50 @@
 """The end of the stack, which recursive device functions ask for: beyond it, the operating system would end the process.
 
-    launch           begins: end = its frame − SPACE
+    launch           begins: is its frame on the stack that is known? if not, `_find` notes the one of this thread
     device function  at each call, if it is recursive: is its frame below that end?
 
-Launches hold the interpreter's lock, or are those of a rank's only thread, so that one word serves all threads.
+Launches hold the interpreter's lock, or are those of a rank's only thread, so that these words serve all threads.
 """
 
 import ctypes
-import resource
 from typing import Any, Final
 
 from llvmlite import binding, ir
 from numba.core import types
 from numba.extending import intrinsic
 
-_SYMBOL: Final = "synknumba_stack_end"
-_USUAL: Final = 8 << 20  # bytes of a stack on Linux; with "unlimited", threads have less: 2 MiB
-_MOST: Final = 64 << 20  # bytes that recursion may take where the limit is higher
+_END, _BEGIN, _FINDER = "synknumba_stack_end", "synknumba_stack_begin", "synknumba_stack_find"
+_ATTRIBUTES: Final = 256  # bytes of a `pthread_attr_t`, of which systems use 36 to 64
+_SPARE: Final = 256 << 10  # bytes at most for what a recursive function calls
+_MOST: Final = 64 << 20  # bytes that recursion may take where the stack is larger
 
-_end = ctypes.c_int64(0)
-binding.add_symbol(_SYMBOL, ctypes.addressof(_end))  # by name, so that code on disk finds it in the next process
+_libc = ctypes.CDLL(None)
+_libc.pthread_self.restype = ctypes.c_void_p
+
+# The addresses between which the stack may be used: stacks grow down, from the beginning to the end.
+_end, _begin = ctypes.c_int64(0), ctypes.c_int64(0)
 
 
-def space() -> int:
-    """Returns the bytes that recursion in a launch may take: three quarters of the stack, as the launch's callers need some."""
-    limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
-    return min(_USUAL // 4 if limit == resource.RLIM_INFINITY else limit, _MOST) // 4 * 3
+@ctypes.CFUNCTYPE(None)
+def _find() -> None:
+    """Notes where the stack of the calling thread is; with no end if the system does not tell."""
+    attributes = ctypes.create_string_buffer(_ATTRIBUTES)
+    low, size = ctypes.c_void_p(), ctypes.c_size_t()
+    _end.value = _begin.value = 0
+    if _libc.pthread_getattr_np(ctypes.c_void_p(_libc.pthread_self()), attributes) == 0:
+        if _libc.pthread_attr_getstack(attributes, ctypes.byref(low), ctypes.byref(size)) == 0 and low.value:
+            _begin.value = low.value + size.value
+            _end.value = max(low.value + min(size.value // 4, _SPARE), _begin.value - _MOST)
+        _libc.pthread_attr_destroy(attributes)
+
+
+# By name, so that code on disk finds them in the next process.
+for _name, _address in (
+    (_END, ctypes.addressof(_end)),
+    (_BEGIN, ctypes.addressof(_begin)),
+    (_FINDER, ctypes.cast(_find, ctypes.c_void_p).value),
+):
+    binding.add_symbol(_name, _address)
 
 
 def _frame(builder: Any) -> Any:
@@ -34,20 +53,25 @@ def _frame(builder: Any) -> Any:
         return builder.ptrtoint(builder.alloca(ir.IntType(8)), ir.IntType(64))
 
 
-def _word(builder: Any) -> Any:
-    known = builder.module.globals.get(_SYMBOL)
-    return known or ir.GlobalVariable(builder.module, ir.IntType(64), _SYMBOL)
+def _word(builder: Any, name: str) -> Any:
+    known = builder.module.globals.get(name)
+    return known or ir.GlobalVariable(builder.module, ir.IntType(64), name)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def stack_begins(_context: Any, nbytes: types.Type) -> Any:
-    """Notes that recursive functions may take this many bytes of the stack from here on."""
+def stack_begins(_context: Any) -> Any:
+    """Has the end of this thread's stack known."""
 
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        builder.store(builder.sub(_frame(builder), args[0]), _word(builder))
+    def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+        frame, module = _frame(builder), builder.module
+        is_below = builder.icmp_signed("<", frame, builder.load(_word(builder, _BEGIN)))
+        is_above = builder.icmp_signed(">", frame, builder.load(_word(builder, _END)))
+        with builder.if_then(builder.not_(builder.and_(is_below, is_above)), likely=False):
+            find = module.globals.get(_FINDER) or ir.Function(module, ir.FunctionType(ir.VoidType(), ()), _FINDER)
+            builder.call(find, ())
         return context.get_dummy_value()
 
-    return types.void(types.int64), codegen
+    return types.void(), codegen
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -55,6 +79,6 @@ def stack_ends(_context: Any) -> Any:
     """Returns whether the calling function is beyond the end of the stack."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-        return builder.icmp_signed("<", _frame(builder), builder.load(_word(builder)))
+        return builder.icmp_signed("<", _frame(builder), builder.load(_word(builder, _END)))
 
     return types.boolean(), codegen

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -547,9 +548,12 @@ def test_a_recursion_that_is_too_deep_for_the_stack_is_an_error() -> None:
 
     n = np.arange(1000, 1004)
     launches()
-    with ThreadPoolExecutor(1) as pool:  # a thread's stack is elsewhere
-        pool.submit(launches).result()
-    launches()
+    for nbytes in (0, 512 << 10):  # a thread's stack is elsewhere, and may be smaller than the process's
+        before = threading.stack_size(nbytes)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(launches).result()
+        threading.stack_size(before)
+        launches()
 
 
 def test_a_recursion_over_ever_other_types_is_refused() -> None:
