@@ -195,7 +195,7 @@ def fit(function: Any, signature: Signature, args: tuple[Any, ...]) -> tuple[Any
         return args  # the call reports the mismatch
     fitted = []
     for place, (kind, arg) in enumerate(zip(signature, args, strict=True)):
-        if not is_number(kind) or getattr(arg, "ndim", 0):  # an array for a number fits no signature
+        if not is_number(kind) or getattr(arg, "ndim", 0) != 0:  # an array for a number fits no signature
             fitted.append(_read_as(kind, arg))
             continue
         try:
