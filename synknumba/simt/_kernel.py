@@ -36,8 +36,7 @@ from synknumba.simt._frontend.signatures import (
     Overloads,
     ShowsNoCode,
     Signature,
-    best_signature,
-    fit,
+    Signatures,
     parse_signatures,
 )
 from synknumba.simt._frontend.source import has_rest, parameters
@@ -194,7 +193,7 @@ class Kernel(ShowsNoCode):
         self._fits_all: dict[tuple[Signature, bool], _Entry] = {}
         self._by_class: dict[tuple[Any, ...], _Entry] = {}
         self._natives: dict[_Entry, tuple[Signature, CompileResult]] = {}
-        self._best: dict[Signature, Signature] = {}
+        self._signatures = Signatures(function, self.declared) if self.declared else None
         self._texts: dict[Signature, str] = {}
 
     def __repr__(self) -> str:
@@ -355,9 +354,7 @@ class Kernel(ShowsNoCode):
         if self._has_rest:
             count = self.py_func.__code__.co_argcount
             args = (*args[:count], args[count:])
-        if len(self.declared) > 1:
-            return fit(self.py_func, self._declared_for(args), args)
-        return fit(self.py_func, self.declared[0], args) if self.declared else args
+        return args if self._signatures is None else self._signatures.fit(args, typeof)
 
     def _prepared(self, place: int, arg: Any) -> Any:
         for extension in reversed(self.extensions):
@@ -368,16 +365,6 @@ class Kernel(ShowsNoCode):
         names = parameters(self.py_func)
         label = f"{self.py_func.__qualname__}(): {names[place] if place < len(names) else place}"
         return as_arrays(_in_host_memory(arg), label)
-
-    def _declared_for(self, args: tuple[Any, ...]) -> Signature:
-        kinds = tuple(typeof(arg) for arg in args)
-        return self._best_of(kinds)
-
-    def _best_of(self, kinds: Signature) -> Signature:
-        """Returns the declared signature that fits arguments of these types best."""
-        if kinds not in self._best:
-            self._best[kinds] = best_signature(self.py_func, self.declared, kinds)
-        return self._best[kinds]
 
     # ---- the members of numba.cuda's kernels that programs use
 
@@ -487,8 +474,11 @@ class Kernel(ShowsNoCode):
         if len(args) != len(params):
             raise wrong_count(self.py_func, params, args)
         kinds = tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True))
-        if len(self.declared) == 1 and len(self.declared[0]) == len(kinds):  # of several, `coerce` has found the best
-            self._best_of(kinds)
+        known = self._signatures
+        if (
+            known is not None and known.is_one and len(self.declared[0]) == len(kinds)
+        ):  # of several, `coerce` has found the best
+            known.best(kinds)
         return kinds
 
     def _compiled(self, kinds: Signature, block: Dim3 | None = None) -> _Entry:

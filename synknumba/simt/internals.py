@@ -17,9 +17,8 @@ from synknumba.simt._frontend.scope import CudaPath as CudaPath
 from synknumba.simt._frontend.scope import Scope as Scope
 from synknumba.simt._frontend.scope import with_function as with_function
 from synknumba.simt._frontend.signatures import Signature as Signature
-from synknumba.simt._frontend.signatures import best_signature as best_signature
+from synknumba.simt._frontend.signatures import Signatures as Signatures
 from synknumba.simt._frontend.signatures import declared_signatures as declared_signatures
-from synknumba.simt._frontend.signatures import fit as fit
 from synknumba.simt._frontend.source import read_definition as read_definition
 from synknumba.simt._frontend.source_text import keep_text as keep_text
 from synknumba.simt._frontend.source_text import names_in as names_in

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from numba import cuda
+from numba import cuda, types
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from synknumba import simt
+from synknumba._device.compilers import CompiledKernel
+from synknumba._device.compilers.declared import DeclaredKernel
 
 NUMBERS = (2.7, -3.2, 5, 2**33 + 1, True, np.float32(0.1), np.int8(-4))
 LARGE = (1e300, -1e39, np.nan, np.float64(1e39), 2**62)
@@ -115,6 +117,40 @@ def test_a_check_converts_too():
     is_whole.check(2.7, np.zeros(4))
     with pytest.raises(simt.BoundsError):
         is_whole.check(3.2, np.zeros(4))
+
+
+class Launched(CompiledKernel):
+    """Keeps the arguments of its launches."""
+
+    def launcher(self, grid, block, smem_bytes):
+        return lambda *args: setattr(self, "args", args)
+
+    def is_capturable(self, args):
+        return True
+
+    def convert(self, arg):
+        return arg
+
+    def prints(self):
+        return False
+
+
+def test_kernels_for_gpus_get_what_is_declared():
+    kernel, x = Launched(), np.zeros(6, np.uint32)
+    one = DeclaredKernel(kernel, halves, [(types.int32, types.int32[:])])
+    one.launcher((1, 1, 1), (1, 1, 1), 0)(2.7, x)
+    assert type(kernel.args[0]) is np.int32
+    assert kernel.args[0] == 2
+    assert kernel.args[1].dtype == np.int32
+    assert np.shares_memory(kernel.args[1], x)
+    assert not one.is_capturable(kernel.args)
+    with pytest.raises(synk.ArgumentError, match="No matching definition"):
+        one.launcher((1, 1, 1), (1, 1, 1), 0)(2.7, np.zeros(6))
+    several = DeclaredKernel(kernel, halves, [(types.int32, types.float32[:]), (types.float64, types.float64[:])])
+    for dtype, number in (("float32", np.int32(2)), ("float64", np.float64(2.5))):
+        several.launcher((1, 1, 1), (1, 1, 1), 0)(2.5, np.zeros(6, dtype))
+        assert type(kernel.args[0]) is type(number)
+        assert kernel.args[0] == number
 
 
 @pytest.mark.parametrize("world", ["cpu"], indirect=True)  # numba-cuda checks no index

@@ -9,7 +9,7 @@ from numba.np.numpy_support import from_dtype
 
 from synknumba._device.base import Three
 from synknumba._device.compilers.base import CompiledKernel
-from synknumba.simt.internals import Signature, best_signature, fit
+from synknumba.simt.internals import Signature, Signatures
 
 
 @final
@@ -25,8 +25,7 @@ class DeclaredKernel(CompiledKernel):
     """
 
     def __init__(self, kernel: CompiledKernel, function: Callable[..., Any], signatures: Sequence[Signature]) -> None:
-        self._kernel, self._function, self._signatures = kernel, function, signatures
-        self._best: dict[Signature, Signature] = {}  # by the types of the arguments
+        self._kernel, self._signatures = kernel, Signatures(function, signatures)
 
     def launcher(self, grid: Three, block: Three, smem_bytes: int) -> Callable[..., object]:
         launch = self._kernel.launcher(grid, block, smem_bytes)
@@ -42,13 +41,10 @@ class DeclaredKernel(CompiledKernel):
         return self._kernel.prints()
 
     def _fitted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        if len(self._signatures) == 1:
-            args = fit(self._function, self._signatures[0], args)
-        kinds = tuple(map(_type_of, args))
-        best = self._best.get(kinds)
-        if best is None:
-            best = self._best[kinds] = best_signature(self._function, self._signatures, kinds)
-        return tuple(map(self._kernel.convert, fit(self._function, best, args)))
+        args = self._signatures.fit(args, _type_of)
+        if self._signatures.is_one:
+            self._signatures.best(tuple(map(_type_of, args)))  # raises for arrays that do not fit
+        return tuple(map(self._kernel.convert, args))
 
 
 def _type_of(arg: Any) -> types.Type:

@@ -1,6 +1,6 @@
 """Declared signatures of kernels and device functions: parsing, overload resolution, conversion of launch arguments."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -180,6 +180,32 @@ def _listed(kinds: Iterable[types.Type]) -> str:
     return f"({', '.join(map(str, kinds))})"
 
 
+@final
+class Signatures:
+    """Signatures that a kernel is declared with, as its launches use them.
+
+    Args:
+        function: the Python function, for messages.
+        declared: argument types; one tuple at least.
+    """
+
+    def __init__(self, function: Any, declared: Sequence[Signature]) -> None:
+        self.is_one = len(declared) == 1  # then arguments are converted before anything is known of their types
+        self._function, self._declared = function, declared
+        self._best: dict[Signature, Signature] = {}  # by the types of the arguments
+
+    def best(self, kinds: Signature) -> Signature:
+        """Returns the signature that fits arguments of these types best; raises as `best_signature`."""
+        if kinds not in self._best:
+            self._best[kinds] = best_signature(self._function, self._declared, kinds)
+        return self._best[kinds]
+
+    def fit(self, args: tuple[Any, ...], type_of: Callable[[Any], types.Type]) -> tuple[Any, ...]:
+        """Returns the arguments as `fit` for the only signature, or the best by their types; raises as that and `best`."""
+        wanted = self._declared[0] if self.is_one else self.best(tuple(map(type_of, args)))
+        return fit(self._function, wanted, args)
+
+
 def fit(function: Any, signature: Signature, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the arguments with numbers converted to the types of the signature, and integers of arrays read with its sign.
 
@@ -216,7 +242,7 @@ def _read_as(kind: types.Type, arg: Any) -> Any:
 
 
 def _converted(dtype: np.dtype[Any], value: Any) -> Any:
-    if getattr(value, "ndim", 0) == 0 and isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray):  # of no axis
         value = value[()]
     is_known = isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating) or bfloat16.is_scalar(value)
     if not is_known and not (dtype.kind == "c" and isinstance(value, complex | np.complexfloating)):
