@@ -206,7 +206,9 @@ class NcclAlone(Forked):
         self._cupy = cupy
         cupy.cuda.Device(rank).use()
         self._stream = cupy.cuda.Stream(non_blocking=True)
-        self._stream.use()
+        # Not `use()`: the transport enters and leaves this stream, and after that CuPy goes back to what was entered before.
+        # The arrays were then filled on another stream than `wait` waits for.
+        self._stream.__enter__()
         shared_id = self._words[64:].view(np.uint8)[:ID_BYTES]
         if rank == 0:
             shared_id[:] = np.frombuffer(DRIVERS["nccl"].make_unique_id(), np.uint8)
