@@ -2,11 +2,11 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar, final
-from weakref import WeakValueDictionary
+from typing import Any, Final, Generic, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar, final
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,59 @@ class UserOp:
     def __reduce__(self) -> tuple[Any, ...]:
         """Unpickles to the same object each time, so that a rank compiles the op's kernel once."""
         return _known_op, (self.function, self.identity, self.number)
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+@final
+class WeakTable(Generic[Key, Value]):
+    """Values by object, which end with it: a `WeakKeyDictionary` by identity, without callbacks in Python.
+
+    In these, Python would print what a signal handler raises, such as `KeyboardInterrupt`, and go on.
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self) -> None:
+        self._items: dict[int, tuple[ref[Key], Value]] = {}
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        number = id(key)  # which no other object has until the callback, a method in C, has removed the item
+        self._items[number] = ref(key, functools.partial(self._items.pop, number)), value
+
+    def get(self, key: Key) -> Value | None:
+        """Returns the value of an object; None if there is none."""
+        item = self._items.get(id(key))
+        return None if item is None else item[1]
+
+    def setdefault(self, key: Key, default: Value) -> Value:
+        """Returns the value of an object, which becomes `default` if there is none."""
+        item = self._items.get(id(key))
+        if item is not None:
+            return item[1]
+        self[key] = default
+        return default
+
+    def __contains__(self, key: Key) -> bool:
+        return id(key) in self._items
+
+    def pop(self, key: Key) -> None:
+        """Removes an object, if it is there."""
+        self._items.pop(id(key), None)
+
+    def clear(self) -> None:
+        """Removes all objects."""
+        self._items.clear()
+
+    def items(self) -> list[tuple[Key, Value]]:
+        """Returns the objects that are alive now, in the order in which they were added, and their values."""
+        pairs = [(reference(), value) for reference, value in self._items.copy().values()]
+        return [(key, value) for key, value in pairs if key is not None]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter([key for key, _ in self.items()])
 
 
 _known_ops: "WeakValueDictionary[int, UserOp]" = WeakValueDictionary()

@@ -118,7 +118,7 @@ FAULTS = (
     Fault(
         "host-views-left-behind-by-a-move",
         "synknumba/_host/segment.py",
-        "for old in tuple(self._mappings):",
+        "for old in filter(None, [mapped() for mapped in self._mappings]):",
         "for old in (self._mapping,):",
         ("tests/unit/test_makers.py",),
     ),

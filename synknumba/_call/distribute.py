@@ -17,13 +17,15 @@ from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from types import CellType, FunctionType, MappingProxyType
 from typing import Any, NoReturn, Self, final
 
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError
+from synknumba._host.deaths import when_gone
 from synknumba._host.signals import is_of_handler
+from synknumba._types import WeakTable
 from synknumba._wire import function_pickling as pickling
 from synknumba._wire.messages import Install
 from synknumba._wire.program import FunctionSpec
@@ -151,7 +153,7 @@ def _make_result(function: str, names: tuple[str, ...], values: tuple[Any, ...])
 
 
 _ids = itertools.count()
-_made: "weakref.WeakSet[Distributed]" = weakref.WeakSet()
+_made: "WeakTable[Distributed, None]" = WeakTable()
 
 
 class Distributed(ABC):
@@ -161,21 +163,17 @@ class Distributed(ABC):
 
     def __init__(self) -> None:
         self._number = next(_ids)  # unique; increases with creation order
-        self._end: weakref.finalize[..., Any] | None = None
-        _made.add(self)
+        _made[self] = None
 
     @abstractmethod
     def _send(self, world: Engine) -> None:
         """Sends the function, unless the ranks have it; called between the world's `begin` and `end`."""
 
     def _note_sent(self, world: Engine, spec: FunctionSpec) -> None:
-        """Records that the ranks have the function; they drop it when it is garbage-collected here."""
+        """Records that the ranks have the function; they drop it when it has died here."""
         world.shipped.add(self._number)
         world.texts.update(spec.sources)
-        if self._end is not None:
-            self._end.detach()  # sent before, to another world, or again after a first call that failed
-        self._end = weakref.finalize(self, _forget, weakref.ref(world), self._number)
-        self._end.atexit = False
+        when_gone(self, partial(_forget, weakref.ref(world), self._number))
 
 
 @final
@@ -266,7 +264,7 @@ def distribute() -> None:
     world = current_world()
     world.begin()
     try:
-        for one in list(_made):
+        for one in _made:
             if isinstance(one, InnerFunction) and one.number not in world.shipped:
                 one.renew()
         for one in sorted(_made, key=lambda one: one._number):  # noqa: SLF001

@@ -4,7 +4,6 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
     └──────── new call ────> Binder → rows → Plan (sent to the ranks) → execute
 """
 
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -450,7 +449,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
                 Function.__init__(self, self.py_func, self._options, self.name, self._inner)
             self._uses = world.code.uses(self._roots(), self.name)
             self._world = world
-            world.at_close(weakref.WeakMethod(self._leave))
+            world.at_close(self)
         for one, code in self._uses:
             if one.__code__ is not code:
                 refuse(one, self.name)

@@ -4,6 +4,7 @@ import math
 from typing import Any, Generic, NoReturn, TypeVar, cast, final
 
 from synknumba._errors import ArgumentError, shortened
+from synknumba._host.deaths import when_gone
 from synknumba._world.call_in_flight import Flight
 
 R = TypeVar("R")
@@ -14,13 +15,14 @@ class Future(Generic[R]):
     """The result of a call made by `submit`, on which the ranks may still be working.
 
     The next use of the world, by this or any other call, waits for the call to end; the future then keeps its result or error.
-    An error for which nobody asks is a `RuntimeWarning` once the call has ended and the future is gone.
+    An error for which nobody asks is a `RuntimeWarning` at the next call after the future has gone, or at the script's end.
     """
 
     __slots__ = ("__weakref__", "_flight")
 
     def __init__(self, flight: Flight) -> None:
         self._flight = flight
+        when_gone(self, flight.drop)
 
     def done(self) -> bool:
         """Whether `result()` would return, or raise the call's error, without waiting for the ranks. Returns at once.
@@ -63,10 +65,6 @@ class Future(Generic[R]):
             raise TimeoutError(
                 f"{self._flight.info} has not ended within {timeout} s; it goes on, so ask for its result() later"
             )
-
-    def __del__(self) -> None:
-        """Warns of an error for which nobody has asked."""
-        self._flight.drop()
 
     def __repr__(self) -> str:
         """Shows the call and its state."""

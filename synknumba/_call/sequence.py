@@ -13,7 +13,6 @@ import operator
 import struct
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as AnySequence
 from contextlib import contextmanager
@@ -886,7 +885,7 @@ class Sequence(Generic[P, R]):
         if world is not self._world:
             self._leave()
             self._world = world
-            world.at_close(weakref.WeakMethod(self._leave))
+            world.at_close(self)
         leaves, structure = self._bound(args, kwargs)
         told = self._told_apart(leaves, structure)
         plan = self._plan(world, structure, told)

@@ -18,7 +18,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from synknumba._errors import ReductionError
 from synknumba._host.segment import Segment
 from synknumba._host.stored import Reader
 from synknumba._ops.rows import InLine, Range, Rows, Selection
-from synknumba._types import Array, DeviceKind, Op, Shape, UserOp
+from synknumba._types import Array, DeviceKind, Op, Shape, UserOp, WeakTable
 from synknumba._wire.relaunch import Scalars
 
 Step: TypeAlias = Callable[[], object]
@@ -474,8 +473,8 @@ class Device(ABC):
         return {}  # search and settle, by op and dtype
 
     @cached_property
-    def _folds(self) -> "WeakKeyDictionary[UserOp, DeviceKernel]":
-        return WeakKeyDictionary()
+    def _folds(self) -> "WeakTable[UserOp, DeviceKernel]":
+        return WeakTable()
 
     @abstractmethod
     def divide(self, target: Any, divisor: int) -> Step:

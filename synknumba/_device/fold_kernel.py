@@ -9,7 +9,6 @@ rows: an op must be associative, but need not be commutative.
 import re
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numba.core.errors import NumbaError
@@ -17,7 +16,7 @@ from numba.core.errors import NumbaError
 from synknumba._errors import ArgumentError, KernelError, ReductionError
 from synknumba._ops import reduction
 from synknumba._ops.reduction import identity
-from synknumba._types import Array, Op, UserOp
+from synknumba._types import Array, Op, UserOp, WeakTable
 from synknumba.simt import Kernel, jit
 from synknumba.simt.internals import cause, explain
 
@@ -30,7 +29,7 @@ _DTYPES = ("f8", "i8", "c16", "?", "f4", "i4")
 # Raised as a kernel is compiled for an op.
 COMPILE_ERRORS = (NumbaError, KernelError, ArgumentError, AttributeError)  # the last of a name that a module lacks
 
-_kernels: "WeakKeyDictionary[UserOp, Kernel]" = WeakKeyDictionary()
+_kernels: "WeakTable[UserOp, Kernel]" = WeakTable()
 
 
 def fold_kernel(op: UserOp) -> Callable[..., None]:

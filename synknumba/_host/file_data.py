@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn, final
 
 import numpy as np
@@ -27,7 +28,7 @@ from synknumba._errors import DataError, SharedMemoryError
 from synknumba._host.data import Data, next_version
 from synknumba._host.log import log
 from synknumba._host.segment import Segment, is_writable
-from synknumba._types import Array
+from synknumba._types import Array, WeakTable
 
 SEARCHED_BYTES = 16 << 20  # of an array of Arrow; to search 800 mappings takes 1 ms, and to copy so many bytes 5 ms
 
@@ -218,9 +219,9 @@ def file_data(array: Array, *, minibatch: bool = False, name: str | None = None)
     return data
 
 
-_areas: "weakref.WeakKeyDictionary[mmap.mmap, _Area]" = weakref.WeakKeyDictionary()
-_roots: "weakref.WeakKeyDictionary[mmap.mmap, tuple[MappedFile, int, bool]]" = weakref.WeakKeyDictionary()
-_files: "weakref.WeakValueDictionary[tuple[str, str], MappedFile]" = weakref.WeakValueDictionary()
+_areas: "WeakTable[mmap.mmap, _Area]" = WeakTable()
+_roots: WeakTable[mmap.mmap, tuple[MappedFile, int, bool]] = WeakTable()
+_files: dict[tuple[str, str], weakref.ref[MappedFile]] = {}  # by device and inode; callbacks in C remove those that have gone
 
 
 def _root(array: Array) -> Any:
@@ -301,9 +302,11 @@ def _find(start: int, stop: int) -> tuple[MappedFile, int, bool]:
     if "w" in area.access and area.access.endswith("p"):
         raise NotShareableError('its mapping is private to this process (mode "c")')
     nbytes = stop - area.origin
-    file = _files.get(area.file)
+    known = _files.get(area.file)
+    file = None if known is None else known()
     if file is None or file.segment.size < nbytes:
-        file = _files[area.file] = _opened(area, nbytes)
+        file = _opened(area, nbytes)
+        _files[area.file] = weakref.ref(file, partial(_files.pop, area.file))
     return file, area.origin, "w" not in area.access
 
 

@@ -5,7 +5,7 @@
       fd, id, size  ────────── socketpair ───────────→ Segment.attach(id, fd, size)
     grow(nbytes)       reserve more, map all of it again
       fd, id, size  ────────── socketpair ───────────→ Segment.attach(id, fd, larger size)
-    last reference     close fd, call listeners ─────→ close()
+    last reference     noted; then close fd, call listeners ─→ close()
 
 A segment is a file in memory, opened in one of two ways, and the same after that:
 
@@ -48,10 +48,11 @@ from numpy.typing import DTypeLike
 
 from synknumba._errors import SharedMemoryError
 from synknumba._host import memory
+from synknumba._host.deaths import noted, settle, when_gone
 from synknumba._host.inherited import replace_descriptors, take_standard_descriptors
 from synknumba._host.log import log
 from synknumba._host.signals import held_signals
-from synknumba._types import Array, Shape
+from synknumba._types import Array, Shape, WeakTable
 
 try:  # there are no wheels for Python 3.14
     import posix_ipc
@@ -84,15 +85,15 @@ _ids = itertools.count(1)
 _listeners: dict[object, Callable[[int], None]] = {}
 _preparers: dict[object, Callable[[], None]] = {}
 _descriptors: dict[int, tuple[int, int, int]] = {}  # segment id: descriptor, process and thread that created it
-_alive: "weakref.WeakSet[Segment]" = weakref.WeakSet()
-_maps: "weakref.WeakKeyDictionary[mmap.mmap, int]" = weakref.WeakKeyDictionary()  # segment ids; views may outlive a Segment
+_alive: "WeakTable[Segment, None]" = WeakTable()
+_maps: WeakTable[mmap.mmap, int] = WeakTable()  # segment ids; views may outlive a Segment
 
 
 def on_release(callback: Callable[[int], None]) -> Callable[[], None]:
     """Calls `callback(segment_id)` whenever a segment created by this process is released.
 
-    The callback may run in any thread between any two instructions, since garbage collection may release the segment. It must
-    not block, take a lock that is held for long elsewhere, or raise. Returns a function that unsubscribes; idempotent.
+    The callback may run in any thread. It must not block, take a lock that is held for long elsewhere, or raise. Returns a
+    function that unsubscribes; idempotent.
     """
     return _subscribed(_listeners, callback)
 
@@ -133,6 +134,8 @@ class Segment:
 
     def __init__(self, nbytes: int) -> None:
         """Reserves `nbytes` bytes of zeros; SharedMemoryError if memory is full, or no descriptor is left."""
+        if noted:
+            settle()
         for prepare in tuple(_preparers.values()):
             prepare()
         take_standard_descriptors()  # a rank replaces what has such a number
@@ -180,13 +183,13 @@ class Segment:
     def _adopt(self, segment_id: int, size: int, mapping: mmap.mmap, fd: int, *, is_file: bool = False) -> None:
         self.id, self.size, self.generation, self.fd, self.is_file = segment_id, size, 0, fd, is_file
         self._mapping: mmap.mmap | None = mapping
-        self._mappings = weakref.WeakSet([mapping])  # with those from before it grew that views keep
+        self._mappings = [weakref.ref(mapping)]  # with those from before it grew that views keep
         self._ranges = [_address_range(mapping)]
         if not is_file:
             _maps[mapping] = segment_id
-        self._finalizer = weakref.finalize(self, _release, segment_id, fd)
-        self._finalizer.atexit = False  # the kernel frees the memory when the process ends
-        _alive.add(self)
+        if fd >= 0:
+            when_gone(self, partial(_release, segment_id))
+        _alive[self] = None
 
     @property
     def closed(self) -> bool:
@@ -210,6 +213,8 @@ class Segment:
         size = _round_to_pages(nbytes)
         if size <= self.size:
             return
+        if noted:
+            settle()
         free = _free_bytes(self.fd)
         if may_move and free is not None and size - self.size > free and _opener(size) is _open_memfd:
             self._move(size, nbytes)
@@ -229,7 +234,7 @@ class Segment:
         try:
             np.frombuffer(mapping, np.uint8)[: self.size] = self.array(np.uint8, (self.size,))
             with held_signals():
-                for old in tuple(self._mappings):
+                for old in filter(None, [mapped() for mapped in self._mappings]):
                     _map_over(old, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd)
                     old.madvise(mmap.MADV_DONTDUMP)
                 os.dup2(fd, self.fd, inheritable=False)
@@ -241,7 +246,7 @@ class Segment:
 
     def _grown(self, mapping: mmap.mmap, size: int) -> None:
         self._mapping = mapping
-        self._mappings.add(mapping)
+        self._mappings.append(weakref.ref(mapping))
         self._ranges.append(_address_range(mapping))
         _maps[mapping] = self.id
         self.size = size
@@ -291,14 +296,14 @@ class Segment:
     def close(self) -> None:
         """Releases the segment; idempotent. Existing views stay valid until they die."""
         self._mapping = None  # not mmap.close(), which fails while views exist
-        self._finalizer()
+        if self.fd >= 0:
+            _release(self.id)
         self.fd = -1
 
     def abandon(self) -> None:
         """In a forked child: releases a segment of the parent, without calling listeners."""
         self._mapping = None
-        if self._finalizer.detach() is not None and self.fd >= 0:
-            _descriptors.pop(self.id, None)
+        if self.fd >= 0 and _descriptors.pop(self.id, None) is not None:
             os.close(self.fd)
         self.fd = -1
 
@@ -311,7 +316,7 @@ class Segment:
         assert self._mapping is not None  # not closed
         assert self.fd >= 0  # created by this process
         _map_over(self._mapping, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, self.fd)
-        _maps.pop(self._mapping, None)
+        _maps.pop(self._mapping)
         self.close()
 
     def __repr__(self) -> str:
@@ -321,7 +326,8 @@ class Segment:
 
 def total_bytes() -> int:
     """Returns the bytes of all open segments created by this process, without files."""
-    return sum(segment.size for segment in _living() if segment.fd >= 0 and not segment.is_file)
+    settle()
+    return sum(segment.size for segment in _alive if segment.fd >= 0 and not segment.is_file)
 
 
 def is_writable(fd: int) -> bool:
@@ -339,11 +345,11 @@ def release_inherited(keep: Collection[Segment] = (), replaced: Collection[int] 
     """
     ids = {segment.id for segment in keep}
     files = {_file(segment.fd) for segment in keep if segment.fd >= 0}
-    unwanted = {_file(segment.fd) for segment in _living() if segment.fd >= 0 and not segment.is_file} - files
-    for segment in _living():
+    unwanted = {_file(segment.fd) for segment in _alive if segment.fd >= 0 and not segment.is_file} - files
+    for segment in _alive:
         if segment.id not in ids:
             segment.abandon()
-    for mapping, segment_id in tuple(_maps.items()):
+    for mapping, segment_id in _maps.items():
         if segment_id not in ids:
             _map_over(mapping, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)  # access 0: PROT_NONE
 
@@ -355,23 +361,15 @@ def release_inherited(keep: Collection[Segment] = (), replaced: Collection[int] 
     replace_descriptors(is_unwanted, replaced)
 
 
-def _living() -> tuple[Segment, ...]:
-    """Returns the segments of this process that are alive."""
-    while True:
-        try:
-            return tuple(_alive)
-        except RuntimeError:  # another thread has just made one
-            continue
-
-
 def _file(fd: int) -> tuple[int, int]:
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
 
 
-def _release(segment_id: int, fd: int) -> None:
+def _release(segment_id: int) -> None:
     # A forked child may have closed the descriptor and reused its number; release_inherited() releases the parent's segments.
-    if fd < 0 or _descriptors.get(segment_id, ())[:2] != (fd, os.getpid()):
+    fd, owner, _ = _descriptors.get(segment_id, (-1, -1, 0))
+    if owner != os.getpid():
         return
     try:
         for callback in tuple(_listeners.values()):
@@ -383,17 +381,14 @@ def _release(segment_id: int, fd: int) -> None:
 
 
 def close_orphans() -> None:
-    """Closes descriptors that interrupts have left open: of half-made segments, and of finalizers broken off.
-
-    If a signal handler raises in a finalizer, Python ignores the exception, and the finalizer ends there. What another thread
-    is making is no orphan.
-    """
+    """Closes the descriptors of segments that have died or whose making was interrupted, except by another thread."""
+    settle()
     found = tuple(_descriptors.items())  # before the living: one that is finished meanwhile is among these
-    alive = {segment.id for segment in _living()}
+    alive = {segment.id for segment in _alive}
     others = sys._current_frames().keys() - {threading.get_ident()}  # noqa: SLF001
-    for segment_id, (fd, _, thread) in found:
+    for segment_id, (_, _, thread) in found:
         if segment_id not in alive and thread not in others:
-            _release(segment_id, fd)
+            _release(segment_id)
 
 
 def _round_to_pages(nbytes: int) -> int:

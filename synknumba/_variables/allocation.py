@@ -10,10 +10,12 @@ An allocation never changes its layout: a variable that gets other shapes gets a
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 
+from synknumba._host.deaths import when_gone
 from synknumba._host.segment import Segment
 from synknumba._ops.variable_layout import StorageLayout, line_type
 from synknumba._types import Array
@@ -49,7 +51,7 @@ class Allocation:
             hosts, self.segment = self._placed([(0, world.world_size)])
         elif world.mirrors_variables:
             hosts, self.mirrored = self._placed([(first, after) for _, first, after in world.machines])
-        weakref.finalize(self, _release, weakref.ref(world), self.number).atexit = False
+        when_gone(self, partial(_release, weakref.ref(world), self.number))
         world.command(Hold(self.number, layout, hosts, -1 if carry is None else carry.number), info=calling())
 
     def _placed(self, machines: Sequence[tuple[int, int]]) -> tuple[tuple[HostArray, ...], Segment]:
@@ -79,7 +81,7 @@ class Allocation:
     def when_gone(self, key: Any, callback: Callable[[], None]) -> None:
         """Registers a callback, in place of an earlier one with the same key, that runs when the memory is freed.
 
-        It may run inside a garbage collection, so it must not take a lock.
+        It may run in any thread, so it must not take a lock.
         """
         _uses.setdefault(self.number, {})[key] = callback
 

@@ -326,7 +326,7 @@ class VariableState:
         by_leaf = [tuple(arrays[leaf] for arrays in kept.parts) for leaf in self.leaves()]
         storage = Allocation(world, self.layout_with([tuple(value.shape for value in row) for row in by_leaf], kept.halo))
         traffic_of(world).deliver(storage, by_leaf)
-        world._residents.add(self)  # noqa: SLF001
+        world._residents[self] = None  # noqa: SLF001
         self._pending = None
         self._differs, self._sharded = kept.differs, kept.sharded
         self._use(storage)

@@ -43,11 +43,12 @@ from synknumba._device import TRAITS, usable_cores
 from synknumba._errors import SynkError, WorldError
 from synknumba._host import segment as segment_module
 from synknumba._host import this_process
+from synknumba._host.deaths import noted, settle
 from synknumba._host.log import log
 from synknumba._host.segment import Segment
 from synknumba._host.signals import in_main_thread
 from synknumba._ops.rows import Partition
-from synknumba._types import Array, CompilerName, DeviceKind, Transport
+from synknumba._types import Array, CompilerName, DeviceKind, Transport, WeakTable
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
 from synknumba._wire.messages import Measure, Measured, Rate, Rated, Trace, Traced
 from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
@@ -171,6 +172,13 @@ class Resident(Protocol):
         """Fetches the values before the ranks end."""
 
 
+class Visitor(Protocol):
+    """What has something on the ranks that ends with them: a function or a sequence."""
+
+    def _leave(self) -> None:
+        """Drops it here."""
+
+
 CLOSE_SECONDS = 2.0  # time for ranks to end on request, before they are killed
 FETCH_SECONDS = 60.0  # time for ranks on GPUs to send the values of variables before they end
 DROP_SECONDS = 5.0  # wait of a call for a drop in another thread; a drop takes some 50 µs
@@ -221,7 +229,6 @@ class Engine:
 
     __slots__ = (  # so that a misspelt attribute is refused
         "__weakref__",
-        "_at_close",
         "_at_end",
         "_awaiting",
         "_belongings",
@@ -249,6 +256,7 @@ class Engine:
         "_rounds",
         "_subscriptions",
         "_traced",
+        "_visitors",
         "asked",
         "code",
         "command",
@@ -305,7 +313,7 @@ class Engine:
         self._owner = os.getpid()
         self._profile, self._prefix_output, self._compiler = profile, prefix_output, compiler
         self._first_transport = transport
-        self._residents: weakref.WeakSet[Resident] = weakref.WeakSet()
+        self._residents: WeakTable[Resident, None] = WeakTable()
         self._life = Life()
         self._respawn: Callable[[], None] | None = None  # checks, before the ranks are started again, that they can be
         self._lock = threading.RLock()  # never taken twice; an RLock can tell whether this thread holds it
@@ -314,7 +322,7 @@ class Engine:
         self._flight: Flight | None = None  # call on which the ranks work while the script goes on
         self._awaiting: set[int] = set()  # threads that wait in `await_flight`, or are about to
         self._looking = threading.RLock()  # held to read the control block, which another thread may free
-        self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
+        self._visitors: WeakTable[Visitor, None] = WeakTable()
         self._closing = False
         self._drops = 0  # drops in progress, or about to begin
         self._subscriptions = contextlib.ExitStack()
@@ -411,9 +419,9 @@ class Engine:
 
     # ---- calls
 
-    def at_close(self, callback: "weakref.WeakMethod[Callable[[], None]]") -> None:
-        """Registers a method to call when the world has ended, if its object is still alive."""
-        self._at_close.append(callback)
+    def at_close(self, visitor: Visitor) -> None:
+        """Registers an object whose `_leave` is called when the world has ended, if it is still alive."""
+        self._visitors[visitor] = None
 
     def begin(self, call: FrameType | None = None) -> None:
         """Takes the world for one call: until `end()`, no other thread can use it. First waits for the call in flight.
@@ -425,7 +433,9 @@ class Engine:
             WorldError: the world is closed, or another call is in progress.
             RankDied, CallTimeout: of the call in flight; other errors of it stay in its future.
         """
-        # A drop in another thread, perhaps by a garbage collection there, is no call of the user, and soon over: wait for it.
+        if noted:
+            settle()
+        # A drop in another thread, which makes a segment, is no call of the user, and soon over: wait for it.
         # Nor is the wait for a call in flight, which has ended if the world is free at the second try.
         if not self._take(call or _frame(1), DROP_SECONDS if self._drops else 0.0) and not self._take(
             call or _frame(1), threading.TIMEOUT_MAX if self._awaiting else 0.0
@@ -462,7 +472,7 @@ class Engine:
         if self._rounds.events is not None:
             self._rounds.events.call_ends()
         self._give_back()
-        if self._belongings.unwanted:
+        if noted or self._belongings.unwanted:
             self._drop_unwanted()
 
     # ---- the call in flight
@@ -602,15 +612,14 @@ class Engine:
             self.command(command, descriptors, info or calling())
 
     def forget(self, kind: Kind, number: int) -> None:
-        """Notes an object that the ranks are to free: with the next call, or before the next segment is made.
-
-        Not at once: the garbage collector may call this at any time, and Python ignores exceptions there, such as Ctrl-C's.
-        """
+        """Notes an object that the ranks are to free: with the next call, or before the next segment is made."""
         if not self._closed and not self.is_inherited:
             self._belongings.forget(kind, number)
 
     def _drop_unwanted(self) -> None:
         """Frees noted objects on the ranks, unless a call is in progress, which does so at its end."""
+        if noted:
+            settle()
         if self._closed or self.is_inherited or not self._belongings.unwanted:
             return
         self._drops += 1  # before taking the lock, so that `begin` does not mistake the drop for a call
@@ -718,10 +727,9 @@ class Engine:
         if flight is not None:
             flight.fail(WorldError(f"the world was closed while {flight.info} was in flight; call fork() to start again"))
         self._subscriptions.close()
-        while self._at_close:
-            callback = self._at_close.pop()()
-            if callback is not None:
-                callback()
+        for visitor in self._visitors:
+            self._visitors.pop(visitor)
+            visitor._leave()  # noqa: SLF001  # of its protocol
         self.traffic = None
         self._processes.close()
         self._control.close()
@@ -738,7 +746,7 @@ class Engine:
             _open.current()
         self.begin()
         try:
-            kept = [(one, one.take_snapshot(self)) for one in list(self._residents)]
+            kept = [(one, one.take_snapshot(self)) for one in self._residents]
             _open.snapshots += 1
             self._life.keeps_snapshots = True
             for one, values in kept:  # before another thread's call may write
@@ -753,6 +761,8 @@ class Engine:
             at_exit: whether the script ends, so that values of variables are not fetched.
             patient: whether to wait for the call in flight.
         """
+        if noted:
+            settle()
         if _open.ended is self and not self.is_inherited:
             _open.await_start()
             _open.ended = None
@@ -793,7 +803,7 @@ class Engine:
         timeout = self._rounds.timeout
         self._rounds.timeout = min(timeout or FETCH_SECONDS, FETCH_SECONDS)
         try:
-            for one in list(self._residents):
+            for one in self._residents:
                 one.keep_at_close(self)
         except (SynkError, MemoryError) as error:
             self._life.not_kept = str(error).splitlines()[0]
@@ -969,6 +979,7 @@ def snapshots_taken() -> int:
 
 def close_at_exit() -> None:
     """Closes the open world without fetching values that nothing will read; after Ctrl-C also without the call in flight."""
+    settle()  # a future that has gone may have a warning
     world = _open.world
     if world is not None:
         interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)

@@ -4,7 +4,6 @@ Worlds are costly to start (a GPU's takes seconds, and kernels are compiled anew
 after the other in one world. A test that ends its world, or makes worlds of its own, asks for `fork_row` instead of `world`.
 """
 
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 import synknumba as synk
 from synknumba._call import distribute
+from synknumba._types import WeakTable
 from synknumba._world import machines
 from tests.conformance.private_memory import fork_private
 from tests.conformance.replayed_device import fork_replayed
@@ -113,7 +113,7 @@ def fork_row(row: dict[str, Any]) -> Iterator[Callable[..., synk.World]]:
 @pytest.fixture
 def no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """What other tests have made is not there for `distribute`, which would send thousands of functions for half a minute."""
-    monkeypatch.setattr(distribute, "_made", weakref.WeakSet())
+    monkeypatch.setattr(distribute, "_made", WeakTable())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

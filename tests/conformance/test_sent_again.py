@@ -3,7 +3,6 @@
 import copy
 import itertools
 import linecache
-import weakref
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from numba import cuda
 
 import synknumba as synk
 from synknumba._call import distribute
+from synknumba._types import WeakTable
 from tests.quick import whole
 
 X = np.arange(1.0, 9.0)
@@ -83,7 +83,7 @@ def test_a_helper_defined_anew():
 
 
 def test_sent_by_distribute(monkeypatch):
-    monkeypatch.setattr(distribute, "_made", weakref.WeakSet())  # without the functions of other tests
+    monkeypatch.setattr(distribute, "_made", WeakTable())  # without the functions of other tests
     names = define(KINDS["function"])
     synk.distribute()
     with pytest.raises(synk.RankError):

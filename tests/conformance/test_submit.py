@@ -370,9 +370,9 @@ def test_the_error_of_a_dropped_future_is_warned_of(world):
     assert [one.filename for one in seen] == [__file__]
     future = fail.submit(ROWS)
     assert total(ROWS) == ROWS.sum()
+    del future
     with pytest.warns(RuntimeWarning, match="nobody asked"):
-        del future
-    assert total(ROWS) == ROWS.sum()
+        assert total(ROWS) == ROWS.sum()
 
 
 def test_a_warning_that_is_an_error_leaves_the_world_usable(world):

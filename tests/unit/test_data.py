@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from synknumba._errors import DataError, SharedMemoryError
 from synknumba._host import segment as segment_module
 from synknumba._host.data import Data, data
+from synknumba._host.deaths import settle
 
 pytestmark = pytest.mark.usefixtures("maker")
 
@@ -40,10 +41,13 @@ def _exists(name: str) -> bool:
 
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
+    settle()
     before = descriptors()
     yield
+    settle()
     if not descriptors() <= before:
         gc.collect()  # slow, and cycles are rare
+        settle()
     assert descriptors() <= before
 
 
@@ -536,6 +540,7 @@ def test_memory_goes_with_the_last_reference() -> None:
     assert status.st_nlink == 0
     assert descriptors() > before
     del d
+    settle()  # as the next Data or call does
     assert descriptors() == before
     assert told == [segment]
     unsubscribe()

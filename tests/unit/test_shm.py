@@ -20,6 +20,7 @@ import pytest
 
 from synknumba._errors import SharedMemoryError
 from synknumba._host import segment as segment_module
+from synknumba._host.deaths import settle
 from synknumba._host.segment import Segment, on_release, release_inherited
 
 PAGE = mmap.PAGESIZE
@@ -79,10 +80,13 @@ def names() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
+    settle()
     before = descriptors()
     yield
+    settle()
     if not descriptors() <= before:
         gc.collect()  # slow, and cycles are rare
+        settle()
     assert descriptors() <= before
     assert names() == []
 
@@ -226,9 +230,18 @@ def test_memory_goes_with_the_last_reference() -> None:
     view = segment.array("u1", (BIG,))
     assert free_bytes() < free - SEEN
     del segment
+    settle()
     assert free_bytes() < free - SEEN  # the view holds it
     del view
     assert free_bytes() > free - SEEN
+
+
+def test_memory_is_given_back_before_the_next_segment_takes_some() -> None:
+    free = free_bytes()
+    for _ in range(3):
+        segment = Segment(BIG)
+        assert free_bytes() > free - 2 * BIG
+        del segment
 
 
 def test_listeners_are_told_once_by_close_or_by_the_last_reference() -> None:
@@ -241,6 +254,8 @@ def test_listeners_are_told_once_by_close_or_by_the_last_reference() -> None:
     del first
     assert told == ids[:1]
     del second
+    assert told == ids[:1]  # no Python code runs when an object dies
+    settle()
     assert told == ids
     unsubscribe()
     unsubscribe()
@@ -265,11 +280,13 @@ def test_a_forked_child_is_silent() -> None:
 
     def check(_: socket.socket) -> bool:
         box.clear()
+        settle()
         return told == []
 
     with forked(check):
         pass
     box.clear()
+    settle()
     assert len(told) == 1
     unsubscribe()
 
@@ -336,6 +353,7 @@ def test_release_inherited_frees_the_memory_for_the_parent() -> None:
         ours.recv(1)
         dropped.clear()
         views.clear()
+        settle()
         assert free_bytes() > free - SEEN  # while the child is alive
         ours.send(b"x")
 

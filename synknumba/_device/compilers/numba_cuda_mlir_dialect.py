@@ -18,7 +18,6 @@ from functools import cache
 from operator import attrgetter
 from types import CellType, FunctionType, ModuleType
 from typing import Any, Final
-from weakref import WeakSet
 
 from numba.core import types
 from numba.core.errors import NumbaError
@@ -30,6 +29,7 @@ from numba_cuda_mlir.numba_cuda.np.numpy_support import from_dtype
 from numba_cuda_mlir.numba_cuda.types import unliteral
 from numba_cuda_mlir.numba_cuda.typing import signature
 
+from synknumba._types import WeakTable
 from synknumba.simt.internals import counterpart, declared_signatures, mlir, names_in, overloads_of
 
 _CUDA: Final = "numba.cuda"
@@ -38,7 +38,7 @@ _LIBRARIES: Final = "numba.", f"{mlir.PACKAGE}."  # modules whose functions are 
 # Decorated functions that kernels may call, by the types of what `cuda.jit` and `njit` return.
 _DISPATCHERS: Final = {"CUDADispatcher", "CPUDispatcher"}
 
-_overloaded: "WeakSet[FunctionType]" = WeakSet()
+_overloaded: "WeakTable[FunctionType, None]" = WeakTable()
 
 
 def in_dialect(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,7 +186,7 @@ def _overload(function: FunctionType) -> None:
     """Registers the overloads of a function, as of `synknumba.random`, with numba-cuda-mlir."""
     if function in _overloaded:
         return
-    _overloaded.add(function)
+    _overloaded[function] = None
     for _, _, (typer, options, strict, inline, prefers_literals), _ in overloads_of(function):
         made = extending.overload(
             function,

@@ -19,13 +19,13 @@ from dataclasses import replace
 from functools import cache
 from types import FunctionType, SimpleNamespace
 from typing import Any, Final, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numba import typeof
 from numba.core import types
 
 from synknumba._errors import Access, BoundsError, Finding, KernelCheckError, KernelError
+from synknumba._types import WeakTable
 from synknumba.simt._debugger import accesses, runtime
 from synknumba.simt._debugger import layout as at
 from synknumba.simt._debugger.arrays import POISON, TrackedMemory, Watch, overlapping, record_memory
@@ -120,7 +120,7 @@ class CheckedProgram:
 
 
 OPTIONS: Final = Options(checked=True)
-_programs: WeakKeyDictionary[FunctionType, CheckedProgram] = WeakKeyDictionary()
+_programs: WeakTable[FunctionType, CheckedProgram] = WeakTable()
 
 
 def program_of(function: FunctionType) -> CheckedProgram:

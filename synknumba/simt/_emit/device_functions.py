@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 from numba import njit
 
+from synknumba._types import WeakTable
 from synknumba.simt._analysis.team import LINEAR_TEXT
 from synknumba.simt._analysis.uniformity import NONNEG
 from synknumba.simt._frontend.cuda_overloads import OverloadedFunction
@@ -81,7 +81,7 @@ def _compiled(value: Any, options: Options, code: ThreadCode, *, inline: bool) -
 MAX_INLINED = 16
 
 # Many kernels may share a device function, and compiling one takes 0.05 to 0.2 s.
-_compiled_devices: WeakKeyDictionary[FunctionType, dict[Any, Any]] = WeakKeyDictionary()
+_compiled_devices: WeakTable[FunctionType, dict[Any, Any]] = WeakTable()
 
 
 def _compile_device(device: DeviceFunction, options: Options, *, inline: bool) -> Any:

@@ -8,13 +8,13 @@ one gives, and returns it. As this happens after the kernel's translation, every
 import inspect
 from types import FunctionType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from numba.core import types
 from numba.core.errors import TypingError
 from numba.core.typing.templates import _OverloadFunctionTemplate
 from numba.extending import overload
 
+from synknumba._types import WeakTable
 from synknumba.simt._emit.device_functions import Options, generated_function, with_devices
 from synknumba.simt._frontend.cuda_overloads import overloads_for_cuda
 from synknumba.simt._frontend.lowering import Devices
@@ -22,7 +22,7 @@ from synknumba.simt._frontend.source import has_rest
 from synknumba.simt._frontend.thread_code import DeviceFunction
 from synknumba.simt._library.operations import STATE
 
-_made: WeakKeyDictionary[Any, dict[Options, Any]] = WeakKeyDictionary()
+_made: WeakTable[Any, dict[Options, Any]] = WeakTable()
 
 
 def stand_in(function: Any, options: Options) -> Any:

@@ -7,14 +7,15 @@ nothing but 0, calls of it need no check.
 """
 
 from typing import Any, final
-from weakref import WeakKeyDictionary
 
 from llvmlite import ir
 from numba.core import callconv, cgutils
 from numba.core.cpu import CPUContext
 
+from synknumba._types import WeakTable
+
 # Functions that never raise, by library and name.
-_found: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
+_found: WeakTable[Any, dict[str, bool]] = WeakTable()
 
 
 def never_raises(library: Any, name: str) -> bool:

@@ -32,7 +32,6 @@ from pathlib import Path
 from tokenize import TokenError
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import llvmlite
 import numba
@@ -40,6 +39,7 @@ import numpy as np
 from numba.core import config, types
 from numba.core.registry import cpu_target
 
+from synknumba._types import WeakTable
 from synknumba.simt._frontend import mlir
 from synknumba.simt._frontend.cuda_overloads import overloaded_for_cuda
 from synknumba.simt._frontend.scope import is_device_function, is_njit_function
@@ -80,7 +80,7 @@ _GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASS
 _ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 # Digest of each function called by kernels, at its first appearance.
-_first_digests: WeakKeyDictionary[FunctionType, str] = WeakKeyDictionary()
+_first_digests: WeakTable[FunctionType, str] = WeakTable()
 
 
 class NotComparableError(Exception):
