@@ -21,7 +21,7 @@ from synknumba._host import memory
 from synknumba._host.copying import allowed_cores
 from synknumba._host.gpu_packages import version_of
 from synknumba._host.segment import SWITCH as SEGMENTS
-from synknumba._host.segment import Segment
+from synknumba._host.segment import Segment, left_names
 from synknumba._machines.launch import launched
 from synknumba._world.limits import check_room, check_system_calls
 from synknumba.simt.internals import KernelStore, describe, directory, is_ours, jit_problem
@@ -263,12 +263,12 @@ def _vector_math() -> Iterator[Finding]:
 
 def _leftovers() -> Iterator[Finding]:
     """Looks for names of segments in /dev/shm, and for processes without a parent that still map some."""
-    names = sorted(path.name for path in SHM.glob("synk-*")) if SHM.is_dir() else []
+    names = sorted(name for name, _ in left_names(str(SHM)))
     if names:
         yield warning(
             "leftovers",
             f"{len(names)} names of segments in {SHM}, of scripts that were killed: {', '.join(names[:3])}",
-            f"the next fork() removes yours; of other users: rm {SHM}/synk-*",
+            "the next fork() removes yours",
         )
     held, orphans = _holders()
     if orphans:

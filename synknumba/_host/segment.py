@@ -27,13 +27,13 @@ alive the mapping it was made on, and nothing else.
 import ctypes
 import errno
 import fcntl
-import glob
 import itertools
 import mmap
 import os
 import re
 import resource
 import secrets
+import stat
 import sys
 import threading
 import time
@@ -76,6 +76,8 @@ SWITCH = "SYNKNUMBA_SEGMENTS"
 _SHM = "/dev/shm"  # where Linux keeps POSIX shared memory
 _LEFT = 1 << 30  # bytes of it that are left to others, or half of a smaller one
 _PREFIX = "/synk-"  # of memory files too, so that /proc shows all segments alike
+# 8 digits are the process that creates the segment, 16 are random.
+_NAME = re.compile(_PREFIX[1:] + "([0-9a-f]{8})[0-9a-f]{16}")
 _STALE_SECONDS = 10.0  # names exist for microseconds
 
 _T = TypeVar("_T")
@@ -395,15 +397,42 @@ def _round_to_pages(nbytes: int) -> int:
     return max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
 
 
-def sweep_names() -> None:
-    """Removes the names of segments whose creators were killed in the microseconds between creating and unlinking them.
+def left_names(folder: str) -> list[tuple[str, os.stat_result]]:
+    """Returns names of segments whose creators are gone, with the state of each file.
 
-    Harmless to other processes: an open segment no longer needs its name.
+    Creators that were killed in the microseconds between creating and unlinking a name leave it, of an empty file.
     """
-    for path in glob.glob(f"{_SHM}{_PREFIX}*"):
-        with suppress(OSError):
-            if time.time() - os.stat(path).st_mtime > _STALE_SECONDS:
-                os.unlink(path)
+    names = []
+    with suppress(OSError):  # no such folder
+        for entry in os.scandir(folder):
+            with suppress(OSError):  # unlinked meanwhile
+                match = _NAME.fullmatch(entry.name)
+                if match is not None and not _runs(int(match[1], 16)):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode) and status.st_size == 0:
+                        names.append((entry.name, status))
+    return names
+
+
+def sweep_names() -> None:
+    """Removes the names that killed processes of this user have left; see `left_names`.
+
+    Process ids of another container, with the same `/dev/shm`, mean nothing here, but a name of its processes is not as old.
+    """
+    for name, status in left_names(_SHM):
+        if status.st_uid == os.geteuid() and time.time() - status.st_mtime > _STALE_SECONDS:
+            with suppress(OSError):
+                os.unlink(f"{_SHM}/{name}")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # of another user
+        return True
+    return True
 
 
 def has_room(nbytes: int) -> bool:
@@ -496,9 +525,13 @@ def _fits_shm(nbytes: int, *, leaving: int) -> bool:
     return (whole == 0 or free - nbytes >= min(whole // 2, leaving)) and os.access(_SHM, os.W_OK)
 
 
+def _new_name() -> str:
+    return f"{_PREFIX}{os.getpid():08x}{secrets.token_hex(8)}"
+
+
 def _open_posix(nbytes: int) -> int:
-    # 96 random bits make the name unique, so it may be unlinked even if Ctrl-C leaves open whether it was created.
-    name = f"{_PREFIX}{secrets.token_hex(12)}"
+    # 64 random bits make the name unique, so it may be unlinked even if Ctrl-C leaves open whether it was created.
+    name = _new_name()
     try:
         opened = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
     except (OSError, posix_ipc.Error) as error:
@@ -511,7 +544,7 @@ def _open_posix(nbytes: int) -> int:
 
 def _open_memfd(nbytes: int) -> int:
     try:
-        fd = os.memfd_create(f"{_PREFIX}{secrets.token_hex(12)}", os.MFD_CLOEXEC)
+        fd = os.memfd_create(_new_name(), os.MFD_CLOEXEC)
     except OSError as error:
         if error.errno in _REFUSALS:
             raise _refused("memfd_create", nbytes, error) from error

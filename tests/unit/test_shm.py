@@ -8,6 +8,7 @@ import os
 import resource
 import socket
 import stat
+import subprocess
 import sys
 import time
 import weakref
@@ -493,3 +494,27 @@ def test_populate_tells_of_a_lack_of_memory():
     with pytest.raises(SharedMemoryError, match="were requested, but the machine is out of memory"):
         mirror.populate(0, 4 * PAGE)
     mirror.close()
+
+
+def test_only_names_left_by_dead_processes_are_removed(monkeypatch, tmp_path) -> None:
+    """A user's own files and named shared memory may begin alike."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    monkeypatch.setattr(segment_module, "_SHM", str(tmp_path))
+    kept = [
+        "synk-results.npy",  # a user's
+        f"synk-{child.pid:08x}{'5a' * 9}",
+        f"synk-{os.getpid():08x}{'5a' * 8}",  # of a process that runs
+    ]
+    left, recent, filled = (f"synk-{child.pid:08x}{digits * 8}" for digits in ("0a", "0b", "0c"))
+    for name in (*kept, left, filled, recent):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, None if name == recent else (0, 0))
+    (tmp_path / filled).write_bytes(b"a segment has its name while it is empty")
+    os.utime(tmp_path / filled, (0, 0))
+    segment_module.sweep_names()
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, recent, filled}
+
+
+def test_names_begin_with_their_process() -> None:
+    assert segment_module._new_name().startswith(f"/synk-{os.getpid():08x}")
