@@ -13,7 +13,8 @@ import operator
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as AnySequence
 from contextlib import contextmanager
 from functools import partial
@@ -439,7 +440,7 @@ class SequencePlan:
             out.append(np.stack(kept) if kept else leaf)
         return out
 
-    def stacked(self, kept: AnySequence[Any]) -> Any:
+    def stacked(self, kept: Iterable[Any]) -> Any:
         """Returns what the body has returned in kept iterations: results of calls are stacked, and all else is as it is."""
         if self._structure == LEAF:
             return self._leaves[0] if self._results[0] is None else stack(kept)
@@ -531,7 +532,7 @@ def _combined(one: Unseen, memory: Array) -> Array:
     return np.stack([one.plan.collector_in(entry, name)(one.count) for entry in memory])
 
 
-def stack(entries: AnySequence[Any]) -> Any:
+def stack(entries: Iterable[Any]) -> Any:
     """Returns the entries' arrays and numbers stacked along a new first axis, in the structure of one entry.
 
     A list with a value for each rank, as the op None makes it, counts as an array. Raises `ReductionError` if shapes or
@@ -623,7 +624,8 @@ class Sequence(Generic[P, R]):
             every: period of kept results: those of iterations every − 1, 2·every − 1, … are stacked along a new first axis.
                 None returns the results of the last iteration.
             until: function of the results of a kept iteration (of each, if every is None), called in the script: the loop
-                ends when it returns true, or after `times` iterations, which must be given.
+                ends when it returns true, or after `times` iterations, which must be given. It does not change what `every`
+                returns.
             progress: whether to draw a bar over the iterations, as far as the slowest rank; "auto" draws it on a terminal and
                 in a notebook, after half a second. None for the default, which `synk.options` sets.
             **kwargs: arguments of the body by name.
@@ -701,7 +703,7 @@ class Sequence(Generic[P, R]):
         self._check_kept(every, None, returns=plan.returns_something)
         self._check_before(plan, times, scalars)
         found = plan.schedule(times, every, is_judged=False)
-        kept: list[Any] = []
+        kept: deque[Any] = deque()
         spans = self._spans(plan, times, found.period, None, kept) if found.round_ends else iter([(0, times)])
         period, span = 0 if found.round_ends else found.period, next(spans, (0, 0))
 
@@ -979,14 +981,14 @@ class Sequence(Generic[P, R]):
             if show is not None:
                 show()
             return plan.unflatten(kept_here)
-        kept: list[Any] = []
+        kept: deque[Any] = deque(maxlen=None if found.is_stacked else 1)
         for first, count in self._spans(plan, times, step, until, kept):
             plan.run(first, count, times, scalars)
             if show is not None:
                 show()
-        return plan.stacked(kept)
+        return plan.stacked(kept) if found.is_stacked else kept[-1]
 
-    def _spans(self, plan: SequencePlan, times: int, step: int, until: Any, kept: list[Any]) -> Iterator[tuple[int, int]]:
+    def _spans(self, plan: SequencePlan, times: int, step: int, until: Any, kept: deque[Any]) -> Iterator[tuple[int, int]]:
         """Yields first iteration and number of iterations of each round, to be run before the next; keeps the results."""
         for first in range(0, times - step + 1, step):
             yield first, step

@@ -179,10 +179,12 @@ class Schedule:
     Attributes:
         period: of kept results; 0 if only those of the last iteration are returned.
         round_ends: when a round ends; "" if one round does all.
+        is_stacked: whether kept results are returned stacked, and not the last ones alone.
     """
 
     period: int
     round_ends: str
+    is_stacked: bool = True
 
     def rounds(self, times: int) -> int:
         """Returns the number of rounds of so many iterations."""
@@ -208,7 +210,7 @@ def schedule(times: int, every: int | None, *, is_judged: bool, large: str | Non
     period = every or 1
     each = "after each iteration" if period == 1 else f"after every {period:,} iterations"
     if is_judged:
-        return Schedule(period, f"{each}, for until=")
+        return Schedule(period, f"{each}, for until=", is_stacked=every is not None)
     if large is not None:
         return Schedule(period, f"{each}, as ranks keep small results of kernels only, and {large} is none")
     kept = times // period * nbytes

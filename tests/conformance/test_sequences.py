@@ -154,10 +154,12 @@ def test_until_is_judged_in_the_script(world):
         seen.append(now)
         return now < 100 * world.world_size
 
-    found = shrink(v, 0.5, times=50, until=small)
-    assert_array_equal(found, 3 * world.world_size * 1024 * 0.5 ** np.arange(1, 6))
-    assert_array_equal(found, seen)
+    wanted = 3 * world.world_size * 1024 * 0.5 ** np.arange(1, 6)
+    assert shrink(v, 0.5, times=50, until=small) == wanted[-1]
+    assert_array_equal(seen, wanted)
     assert v.get_value()[0] == 1024 * 0.5**5
+    v.set_value(np.full(3, 1024.0))
+    assert_array_equal(shrink(v, 0.5, times=50, every=1, until=small), wanted)
     assert len(shrink(v, 1.0, times=7, every=2, until=lambda now: False)) == 3
 
     def stop(now):
@@ -168,8 +170,26 @@ def test_until_is_judged_in_the_script(world):
     assert v.get_value()[0] == 1024 * 0.5**6
 
 
+def test_until_returns_the_last_results_of_python_functions(world):
+    """Results whose shape changes from iteration to iteration: those of the last one need not be stacked."""
+
+    @synk.function(outputs={"head": "gather", "size": "sum"}, sliceable=("u",))
+    def grown(u, step):
+        return {"head": np.arange(int(step) + 1), "size": len(u)}
+
+    @synk.sequence
+    def grow(u):
+        return u, grown(u, synk.STEP)
+
+    u = synk.variable(np.zeros(2))
+    one, found = grow(u, times=9, until=lambda now: len(now[1]["head"]) >= 4 * world.world_size)
+    assert one is u
+    assert_array_equal(found["head"], np.tile(np.arange(4), world.world_size))
+    assert found["size"] == 2 * world.world_size
+
+
 @pytest.mark.parametrize("measure", [total, first], ids=["one round", "a round for each result"])
-@pytest.mark.parametrize("options", [{"every": 1}, {"until": lambda now: False}], ids="".join)
+@pytest.mark.parametrize("options", [{"every": 1}, {"every": 1, "until": lambda now: False}], ids="-".join)
 def test_what_is_returned_besides_results(world, measure, options):
     constant, v = np.ones(2), synk.variable(np.ones(3))
 

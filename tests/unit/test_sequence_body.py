@@ -277,7 +277,8 @@ def test_until_that_forgets_its_return():
         with pytest.raises(synk.ArgumentError, match=r"steps: until= must return True or False, got None; .* return statement"):
             steps(u, times=10, until=large)
         assert u.get_value()[0] == 1
-        assert steps(u, times=10, until=lambda result: result > 5).tolist() == [4, 6]
+        assert steps(u, times=10, until=lambda result: result > 5) == 6
+        assert steps(u, times=10, every=1, until=lambda result: result > 9).tolist() == [8, 10]
 
 
 def test_options_of_several_iterations_need_their_number():
@@ -307,7 +308,7 @@ def test_options_of_several_iterations_need_their_number():
         assert steps(u) == 2
         assert steps(u, every=1).tolist() == [4]
         assert steps.submit(u).result() == 6
-        assert steps(u, times=1, until=lambda result: False).tolist() == [8]
+        assert steps(u, times=1, until=lambda result: False) == 8
         assert steps.plan(u).times == 1
         assert not steps.plan(u).round_ends
 
