@@ -141,9 +141,21 @@ def _attribute(module: str, path: str) -> Any:
 
 @cache
 def result_class(function: str, names: tuple[str, ...]) -> Callable[..., Any]:
-    """Returns a named tuple class for several results, which can be pickled and copied though no module contains it."""
+    """Returns a named tuple class for several results, with items also by name.
+
+    They can be pickled and copied though no module contains the class.
+    """
     title = f"{function}_result"
     cls = namedtuple(title if title.isidentifier() else "result", names)  # type: ignore[misc]
+
+    def item(self: tuple[Any, ...], key: Any) -> Any:
+        if not isinstance(key, str):
+            return tuple.__getitem__(self, key)
+        if key not in names:
+            raise ArgumentError(f"{function} has no output {key!r}; its results are {', '.join(names)}")
+        return tuple.__getitem__(self, names.index(key))
+
+    cls.__getitem__ = item  # type: ignore[method-assign,assign]
     cls.__reduce__ = lambda self: (_make_result, (function, names, tuple(self)))  # type: ignore[method-assign,assign,arg-type]
     return cls
 

@@ -101,6 +101,20 @@ def test_several_results_pickle_and_copy(world):
         assert again._fields == ("total", "product", "mean", "rows")
         assert again[:3] == (2 + 1j, 2j, 1 + 0.5j)
         assert_array_equal(again.rows, [-1, 2j])
+        assert again["total"] == 2 + 1j
+        assert_array_equal(again["rows"], [-1, 2j])
+
+
+def test_several_results_are_a_tuple_with_names(world):
+    result = kernels.all_any(np.array([0.0, 1.0]))
+    every, any_of = result
+    assert (every, any_of) == result == (False, True)
+    assert (result[0], result[-1], result[1:], result[np.int64(1)]) == (False, True, (True,), True)
+    assert [result[name] for name in result._fields] == [every, any_of]
+    with pytest.raises(synk.ArgumentError, match=f"all_any has no output 'none'; its results are {', '.join(result._fields)}"):
+        result["none"]
+    with pytest.raises(IndexError):
+        result[2]
 
 
 def test_nan_wins_min_and_max_as_in_numpy(world):
