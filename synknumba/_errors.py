@@ -200,7 +200,7 @@ class RecordError(SynkError, RuntimeError):
 
 
 class NonFiniteError(SynkError, FloatingPointError):
-    """The gradient of a training step has a NaN or an infinity. The step was not made."""
+    """The gradient of a training step has a NaN or an infinity, or its weights add up to 0. The step was not made."""
 
 
 class VariableLost(WorldError):  # noqa: N818  # named as `RankDied`

@@ -19,7 +19,7 @@ from synknumba._types import Array, RankConstant
 from synknumba._variables.variable import Variable, state_of
 
 Evaluate: TypeAlias = Callable[[Array, Sequence[Array]], tuple[Array, list[Array]]]
-"""The loss, 0-d, and the slopes, for positions among the selected rows, and arrays of the parameters."""
+"""The loss, 0-d, the slopes and the count, for positions among the selected rows, and arrays of the parameters."""
 
 ROWS = 8  # the kernel checker makes some 100,000 accesses a second
 _DIRECTIONS = 32  # at most; of more arrays, several change together
@@ -41,7 +41,7 @@ def check_gradient(evaluate: Evaluate, count: int, params: Sequence[Array], path
     rng, rows = np.random.default_rng(0), np.arange(count)
     near = [_beside(rng, one, _AWAY) for one in params]
     loss, slopes = evaluate(rows, near)
-    told = "the loss", *(f"the slope of {path}" for path in paths)
+    told = "the loss", *(f"the slope of {path}" for path in paths), "the count"
     for value, what in zip((loss, *slopes), told, strict=True):
         if not np.isfinite(value).all():
             raise DataError(f"{what} by {name} has a NaN or an infinity, for parameters near those of the step")

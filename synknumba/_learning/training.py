@@ -1,9 +1,10 @@
 """`make_train_function`: the gradient of a loss and an optimiser become a training step on all ranks, in one round.
 
-    rows ──gradient──> sums over a rank's rows: gradient, loss, number of rows ──all_reduce──> sums over all ──updater──> step
+    rows ──gradient──> sums over a rank's rows: gradient, loss, count ──all_reduce──> sums over all ──updater──> step
 
-The three sums are one vector, so that one all_reduce serves them all, and divided by the number of rows they are means, exact
-for any division of rows. Every rank then makes the same step, and replicas stay equal.
+The count is the number of rows, or the sum of their weights. The three sums are one vector, so that one all_reduce serves them
+all, and divided by the count they are means, exact for any division of rows. Every rank then makes the same step, and replicas
+stay equal.
 """
 
 import inspect
@@ -12,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from keyword import iskeyword
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
@@ -47,6 +48,7 @@ from synknumba._learning.updater import (
     HALTED,
     LEFT_OUT,
     MADE,
+    NO_WEIGHT,
     SKIPPED,
     STEPS,
     OnNonfinite,
@@ -86,7 +88,7 @@ class TrainFunction:
         self._gradient, self._record, self._on_nonfinite = gradient, record, on_nonfinite
         zeros = unflatten(state_of(params).structure(), [np.zeros_like(leaf) for leaf in take_apart(params.get_value())[0]])
         dtype = state_of(params).dtypes()[0]
-        sums = {"gradient": zeros, "loss": np.zeros((), dtype), "rows": np.zeros((), dtype)}
+        sums = {"gradient": zeros, "loss": np.zeros((), dtype), "count": np.zeros((), dtype)}
         self._sums = flatten(sums, name=f"sums of {gradient.name}")
         self._updater = Updater(optimizer, params, self._sums, on_nonfinite=on_nonfinite, has_sums=True)
         self._sequences: dict[tuple[bool, bool, bool, int], CallSequence[..., Any]] = {}
@@ -128,7 +130,8 @@ class TrainFunction:
             The mean loss over the rows, before the step.
 
         Raises:
-            NonFiniteError: the gradient has a NaN or an infinity, and `on_nonfinite` is "raise"; nothing has changed.
+            NonFiniteError: the gradient has a NaN or an infinity, or weights add up to 0, and
+                `on_nonfinite` is "raise"; nothing has changed.
             DataError: the gradient has other shapes than the parameters.
             BatchError: there are no rows, or `batch` selects none.
             SynkError: as for a call.
@@ -331,6 +334,12 @@ class TrainFunction:
                 f"a schedule of the optimiser gives a NaN or an infinity after {self.steps} steps, or has no value there, as a "
                 f"table behind its end, so the step{which} was not made, and the parameters are as before"
             )
+        if why == NO_WEIGHT:
+            raise NonFiniteError(
+                f"the weights{which} by {self._gradient.name} do not add up to a number above 0, so there is no mean, the step "
+                "was not made, and the parameters are as before. Leave out batches whose rows all have the weight 0, or pass "
+                'on_nonfinite="skip" to make_train_function'
+            )
         found = f"the gradient{which} by {self._gradient.name} has a NaN or an infinity"
         try:
             is_finite = all(np.isfinite(leaf).all() for leaf in take_apart(self.params.get_value())[0])
@@ -459,6 +468,7 @@ def make_train_function(
     inputs: Iterable[str] | None = None,
     broadcast: Iterable[str] = (),
     sliceable: Iterable[str] = (),
+    weights: str | None = None,
     record: bool | None = None,
     on_nonfinite: OnNonfinite = "raise",
     block: Block | None = None,
@@ -468,12 +478,16 @@ def make_train_function(
 
     Each rank computes the gradient of its own rows; one all_reduce adds up what the ranks have, and each makes the same step.
     The result is that of one rank with all rows, to rounding, for any number of ranks and rows.
+    Sums are divided by the number of rows; or, for a loss per token or masked rows, by a count that
+    the gradient returns, or by the sum of `weights`.
 
     Args:
         gradient: a function of the batch and the parameters, `gradient(*batch, *params)`, for the rows that a rank has. It
             returns the *sum* over these rows of the loss, and of the gradient, in this order: `return loss, slopes`, with
-            slopes like `params`. It gets arrays of NumPy, or of CuPy on GPUs, which JAX and torch take by DLPack, and may
-            return theirs. It is not called on ranks without rows. Or a kernel, decorated by `cuda.jit`, with the parameters
+            slopes like `params`; or also by what to divide, added up over its rows: `return loss,
+            slopes, count`. It gets arrays of NumPy, or of CuPy on GPUs, which JAX and torch take by
+            DLPack, and may return theirs. It is not called on ranks without rows. Or a kernel,
+            decorated by `cuda.jit`, with the parameters
             `(*batch, *params, loss, *slopes)`, that adds to `loss[0]` and to the slopes, which begin as zeros.
         params: what the parameters begin with: an array, or a nested dict, list or tuple of arrays, of float32 or float64; or a
             variable made by `synk.flatten`. A list or tuple is passed as several arguments, anything else as one.
@@ -481,9 +495,11 @@ def make_train_function(
         inputs: names of the arguments before the parameters; default: those of `gradient`.
         broadcast: names of inputs that every rank gets whole.
         sliceable: names of inputs that are variables of rows.
+        weights: name of an input, an array of numbers of at least 0, with any number of axes, by whose sum a step divides. The
+            gradient multiplies loss and slopes by them.
         record: whether GPUs repeat the gradient without Python (`synk.function`); None to do so where it can be recorded.
-        on_nonfinite: what happens where the gradient has a NaN or an infinity: "raise" leaves the step out and raises
-            `NonFiniteError`, "skip" leaves it out, None makes it. The check reads the gradient once.
+        on_nonfinite: what happens where the gradient has a NaN or an infinity, or weights add up to 0: "raise" leaves the step
+            out and raises `NonFiniteError`, "skip" leaves it out, None makes it. The check reads the gradient once.
         block: threads per block, of a kernel.
         grid: blocks per grid, of a kernel.
 
@@ -524,7 +540,7 @@ def make_train_function(
         if isinstance(several, str):
             raise ArgumentError(f'{what} takes a tuple of names, got the string {several!r}; write {what}=("{several}",)')
     names = None if inputs is None else tuple(inputs)
-    given = _Gradient(gradient, made, names, tuple(broadcast), tuple(sliceable), block, grid)
+    given = _Gradient(gradient, made, names, tuple(broadcast), tuple(sliceable), weights, block, grid)
     return TrainFunction(given, made, optimizer, record, on_nonfinite)
 
 
@@ -539,6 +555,7 @@ class _Gradient:
         inputs: tuple[str, ...] | None,
         broadcast: tuple[str, ...],
         sliceable: tuple[str, ...],
+        weights: str | None,
         block: Block | None,
         grid: Grid,
     ) -> None:
@@ -576,6 +593,12 @@ class _Gradient:
         self.divided = [index for index, one in enumerate(self.inputs) if one not in broadcast]
         if not self.divided:
             raise ArgumentError(f"all inputs of {self.name} are in broadcast=, so that it has no rows to divide")
+        divided = [self.inputs[index] for index in self.divided]
+        if weights is not None and (not isinstance(weights, str) or weights not in divided):
+            raise ArgumentError(
+                f"weights= takes the name of an input of {self.name} that is divided, {' or '.join(divided)}; got {weights!r}"
+            )
+        self._weights = None if weights is None else self.inputs.index(weights)
 
     def _check_order(self, kernel: Callable[..., Any]) -> None:
         """Raises `ArgumentError` for a kernel whose source shows that its parameters stand in another order.
@@ -657,6 +680,21 @@ class _Gradient:
         if not rows:
             raise BatchError(f"a step of {self.name} needs rows, and {name} has none")
         self._check_lists(given)
+        if self._weights is not None:
+            self._check_weights(given[self._weights], first)
+
+    def _check_weights(self, weights: Any, first: Any) -> None:
+        """Raises `ArgumentError` unless weights are those of the rows of the first input."""
+        name = self.inputs[cast("int", self._weights)]
+        if not isinstance(weights, Variable) and not getattr(weights, "ndim", 0):
+            raise ArgumentError(f"{name}, the weights of {self.name}, must be an array, got {shown(weights)}")
+        if isinstance(weights, Variable) != isinstance(first, Variable):
+            kinds = ("a variable", "an array") if isinstance(weights, Variable) else ("an array", "a variable")
+            raise ArgumentError(
+                f"{name}, the weights of {self.name}, is {kinds[0]}, and "
+                f"{self.inputs[self.divided[0]]} {kinds[1]}, whose rows may be others; leave out "
+                "weights=, and return the sum of the weights: return loss, slopes, count"
+            )
 
     def _check_lists(self, given: Sequence[Any]) -> None:
         """Raises `ArgumentError` for lists of numbers as long as the rows beside them, which every rank would get whole."""
@@ -728,15 +766,18 @@ class _Gradient:
             if not self.is_kernel:
                 value = unflatten(structure, copies)
                 found = self._function(*batch, *(value if self._spreads else (value,)))
-                *slopes, loss = map(np.asarray, _checked(found, structure, [*leaves, np.zeros(())], len(positions)))
-                return loss, slopes
+                count = None if self._weights is None else sum_of_weights(batch[self._weights])
+                targets = [*leaves, np.zeros(()), np.zeros(())]
+                *slopes, loss, count = map(np.asarray, _checked(found, structure, targets, len(positions), count))
+                return loss, [*slopes, count]
             shapes = {name: one.shape for name, one in zip(self.inputs, batch, strict=True) if isinstance(one, np.ndarray)}
             source = next((name for name in divided if name in shapes), None)
             grid, block = LaunchConfig(self._block, self._grid).resolve(len(positions), shapes, source)
             sums = [np.zeros(one.shape or (1,), one.dtype) for one in (np.zeros((), leaves[0].dtype), *leaves)]
             how = run.pop() if run else simt.debug
             how(self._function)[grid, block](*batch, *(one.reshape(one.shape or (1,)) for one in copies), *sums)
-            return sums[0].reshape(()), [one.reshape(like.shape) for one, like in zip(sums[1:], leaves, strict=True)]
+            slopes = [one.reshape(like.shape) for one, like in zip(sums[1:], leaves, strict=True)]
+            return sums[0].reshape(()), [*slopes, np.zeros(())]
 
         names = [f"params{path}" for path in paths(structure)]
         check_gradient(evaluate, inputs.count, [np.asarray(leaf) for leaf in leaves], names, self.name)
@@ -763,12 +804,12 @@ class _Gradient:
     def step(self, *, record: bool, clears: bool, num_slices: int) -> Callable[..., None]:
         """Returns what a step does until the sums of a rank's rows are there: a function of batch, params, sums and rows."""
         if self.is_kernel:
-            return self._by_kernel(num_slices)
+            return self._by_kernel(record=record, num_slices=num_slices)
         return self._by_function(record=record, clears=clears, num_slices=num_slices)
 
     def _by_function(self, *, record: bool, clears: bool, num_slices: int) -> Callable[..., None]:
         names, (params, sums) = ", ".join(self.inputs), self.free("params", "sums")
-        how = f"{self.divided[0]}, {self._spreads}, {num_slices > 1}"
+        how = f"{self.divided[0]}, {self._weights}, {self._spreads}, {num_slices > 1}"
         text = (
             f"def {self.name}({names}, {params}, {sums}):\n    synk_add(synk_gradient, ({names},), {params}, {sums}, {how})\n"
         )
@@ -783,7 +824,7 @@ class _Gradient:
 
         return step
 
-    def _by_kernel(self, num_slices: int) -> Callable[..., None]:
+    def _by_kernel(self, *, record: bool, num_slices: int) -> Callable[..., None]:
         kernel: Any = parallel(
             self._function,
             broadcast=self._broadcast,
@@ -792,14 +833,19 @@ class _Gradient:
             block=self._block,
             grid=self._grid,
         )
+        first = self.divided[0] if self._weights is None else self._weights
+        is_sliceable = self.inputs[first] in self._sliceable
+        count = count_sliceable if is_sliceable else count_rows
+        if self._weights is not None:
+            names = ("weights",) if is_sliceable else ()
+            count = function(add_weights, sliceable=names, record=record, name=f"weights of {self.name}")
 
         def step(batch: tuple[Any, ...], params: Any, sums: Any, rows: Any) -> None:
             options = _options(rows, num_slices)
             clear()(vector_of(sums))
             kernel(*batch, *_leaves(params), sums["loss"], *_leaves(sums["gradient"]), **options)
-            counted = count_sliceable if self.inputs[self.divided[0]] in self._sliceable else count_rows
-            counted = count_indices if isinstance(batch[self.divided[0]], IndexRange) else counted
-            counted(batch[self.divided[0]], sums["rows"], **options)
+            counts = count_indices if isinstance(batch[first], IndexRange) else count
+            counts(batch[first], sums["count"], **options)
 
         return step
 
@@ -952,28 +998,35 @@ def clear() -> Any:
 
 
 @parallel(grid=1, block=1)
-def count_rows(x: Any, rows: Any) -> None:
+def count_rows(x: Any, count: Any) -> None:
     """Adds the number of a rank's rows."""
-    rows[0] += x.shape[0]
+    count[0] += x.shape[0]
 
 
 @parallel(grid=1, block=1, sliceable=("x",))
-def count_sliceable(x: Any, rows: Any) -> None:
+def count_sliceable(x: Any, count: Any) -> None:
     """Adds the number of a rank's rows of a variable."""
-    rows[0] += x.shape[0]
+    count[0] += x.shape[0]
 
 
 @parallel(grid=1, block=1)
-def count_indices(x: Any, rows: Any) -> None:
+def count_indices(x: Any, count: Any) -> None:
     """Adds the number of a rank's indices."""
-    rows[0] += x.stop - x.start
+    count[0] += x.stop - x.start
 
 
 # ---- on ranks
 
 
 def add_sums(
-    gradient: Callable[..., Any], batch: tuple[Any, ...], params: Any, sums: Any, first: int, spreads: bool, adds: bool
+    gradient: Callable[..., Any],
+    batch: tuple[Any, ...],
+    params: Any,
+    sums: Any,
+    first: int,
+    weights: int | None,
+    spreads: bool,
+    adds: bool,
 ) -> None:
     """Calls the gradient with a rank's rows, and puts what it returns into the vector of sums.
 
@@ -981,17 +1034,17 @@ def add_sums(
         gradient: the script's.
         batch: its inputs.
         params: the rank's parameters.
-        sums: arrays by name: gradient, loss, rows.
+        sums: arrays by name: gradient, loss, count.
         first: position of the input whose rows count.
+        weights: position of the input with their weights; None without.
         spreads: whether the parameters are several arguments.
         adds: whether the sums begin as zeros, for several slices.
     """
     targets, structure = take_apart(sums["gradient"])
-    targets.append(sums["loss"])
-    counted = batch[first]
-    rows = len(take_apart(counted)[0][0])
+    targets += [sums["loss"], sums["count"]]
+    rows = len(take_apart(batch[first])[0][0])
     if not rows:
-        for target in () if adds else (*targets, sums["rows"]):
+        for target in () if adds else targets:
             target[...] = 0
         return
     given = _read_only(params)
@@ -1003,14 +1056,23 @@ def add_sums(
                 "Inputs and parameters of a gradient are read-only; write to a copy. The step changes the parameters."
             )
         raise
-    values = _checked(found, structure, targets, rows)
-    _check_range(values[-1], targets[-1].dtype)
+    count = None if weights is None else sum_of_weights(batch[weights])
+    values = _checked(found, structure, targets, rows, count)
+    _check_range(values[-2], targets[-2].dtype)
     for target, value in zip(targets, values, strict=True):
         target[...] = target + value if adds else value
-    if adds:
-        sums["rows"] += rows
-    else:
-        sums["rows"][...] = rows
+
+
+def add_weights(weights: Any, count: Any) -> None:
+    """Adds the sum of a rank's weights."""
+    count[...] = count + sum_of_weights(weights)
+
+
+def sum_of_weights(weights: Any) -> Any:
+    """Returns the sum of weights of any shape, float64; raises `DataError` if they are no real numbers."""
+    if weights.dtype.kind not in "fiub":
+        raise DataError(f"weights must be real numbers, got an array of {weights.dtype}")
+    return weights.sum(dtype=np.float64)
 
 
 def _read_only(params: Any) -> Any:
@@ -1023,11 +1085,24 @@ def _read_only(params: Any) -> Any:
     return unflatten(structure, views)
 
 
-def _checked(found: Any, structure: Any, targets: Sequence[Any], rows: int) -> list[Any]:
-    """Returns the arrays of what a gradient has returned of so many rows; raises `DataError` for another structure or shape."""
-    if not isinstance(found, tuple) or len(found) != 2:
+def _checked(found: Any, structure: Any, targets: Sequence[Any], rows: int, count: Any) -> list[Any]:
+    """Returns the slopes, loss and count of rows; raises `DataError` for another structure or shape.
+
+    Args:
+        found: what the gradient has returned.
+        structure: of the parameters.
+        targets: arrays for slopes, loss and count.
+        rows: their number, the count where the gradient returns none.
+        count: sum of the weights; None without `weights=`.
+    """
+    if not isinstance(found, tuple) or len(found) not in ((2, 3) if count is None else (2,)):
         told = f"a tuple of {len(found)}" if isinstance(found, tuple) else f"a {type(found).__name__}"
-        raise DataError(f"the gradient must return the sum of the loss and that of its gradient, (loss, slopes); got {told}")
+        instead = " or (loss, slopes, count)" if count is None else ", of which weights= give the count"
+        raise DataError(
+            f"the gradient must return the sum of the loss and that of its gradient, (loss, slopes){instead}; got {told}"
+        )
+    if count is None:
+        count = found[2] if len(found) == 3 else rows
     leaves = parts_like(structure, found[1])
     if leaves is None and isinstance(found[1], tuple) and len(found[1]) == 1 and structure == ("leaf",):
         leaves = list(found[1])
@@ -1036,20 +1111,22 @@ def _checked(found: Any, structure: Any, targets: Sequence[Any], rows: int) -> l
             f"the gradient returned slopes {describe(take_apart(found[1])[1])}, but the parameters are {describe(structure)}; "
             "return the loss first, then one slope for each parameter"
         )
-    values = [_like(target, leaf) for target, leaf in zip(targets, (*leaves, found[0]), strict=True)]
-    for index, (target, value) in enumerate(zip(targets, values, strict=True)):
+    returned = [*leaves, found[0], count]
+    names = [f"the slope of params{path}" for path in paths(structure)]
+    names += ["the loss, a sum over rows,", "the count, a sum over rows,"]
+    values = [_like(target, value) for target, value in zip(targets, returned, strict=True)]
+    for name, target, value, raw in zip(names, targets, values, returned, strict=True):
         kind = np.asarray(value).dtype if not hasattr(value, "dtype") else value.dtype
         if kind.kind in "fiub" and np.shape(value) == target.shape:
             continue
-        what = "the loss, a sum over rows," if target is targets[-1] else f"the slope of params{list(paths(structure))[index]}"
         if kind.kind not in "fiub":
-            raise DataError(f"{what} must be of real numbers, got {shown((*leaves, found[0])[index])}")
-        way_out = _way_out(found, structure, targets, np.shape(value), rows)
-        raise DataError(f"{what} must have shape {target.shape}, got {np.shape(value)}{way_out}")
+            raise DataError(f"{name} must be of real numbers, got {shown(raw)}")
+        way_out = _way_out(found, structure, targets[:-1], np.shape(value), rows)
+        raise DataError(f"{name} must have shape {target.shape}, got {np.shape(value)}{way_out}")
     return values
 
 
-def _way_out(found: tuple[Any, Any], structure: Any, targets: Sequence[Any], shape: tuple[int, ...], rows: int) -> str:
+def _way_out(found: tuple[Any, ...], structure: Any, targets: Sequence[Any], shape: tuple[int, ...], rows: int) -> str:
     """Returns what may be the reason for a shape in what a gradient has returned; "" if nothing is likely."""
     slopes = parts_like(structure, found[0])
     if slopes is not None and [np.shape(one) for one in (*slopes, found[1])] == [one.shape for one in targets]:

@@ -40,7 +40,7 @@ _SUMS = 8  # partial sums of a core
 # Positions in `count`, and the numbers before those of transforms.
 STEPS, WAITING, HALTED, SKIPPED = range(4)
 # What `begin_step` says of a step.
-MADE, BAD_GRADIENT, BAD_NUMBERS, LEFT_OUT = 1.0, 0.0, -1.0, -2.0
+MADE, BAD_GRADIENT, BAD_NUMBERS, LEFT_OUT, NO_WEIGHT = 1.0, 0.0, -1.0, -2.0, -3.0
 _SQUARE = "float64(step) * float64(step)"
 _GO, _FACTOR, _WEIGHT, _OPEN, _FIRST = range(5)
 
@@ -230,7 +230,8 @@ class _Kernels:
 
     def _numbers(self) -> Iterator[str]:
         plan = self._plan
-        yield f"factor = 1.0 / float64(gradient[{plan.size + 1}])" if plan.has_sums else "factor = 1.0"
+        yield f"weight = float64(gradient[{plan.size + 1}])" if plan.has_sums else "weight = 1.0"
+        yield "factor = 1.0 / weight"
         yield f"steps = float64(count[{STEPS}])"
         ends = [end_of_table(one.numbers) for one in self._optimizer.transforms]  # behind it a kernel would read on
         for number, end in enumerate(ends):
@@ -269,6 +270,8 @@ class _Kernels:
             if ends[number] is not None:
                 yield f"if steps >= {ends[number]}:"
                 yield f"    go = {BAD_NUMBERS}"
+        yield "if not (weight > 0.0 and isfinite(weight)):"
+        yield f"    go = {NO_WEIGHT}"
         yield "if not isfinite(total):"
         yield f"    go = {BAD_GRADIENT}"
         if self._plan.halts:

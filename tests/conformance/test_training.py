@@ -180,6 +180,85 @@ def test_gradients_by_kernels(world, slices):
         assert_like(step.params.get_value(), params, rtol=1e-10, atol=1e-13)
 
 
+@cuda.jit
+def weighted_line(x, y, mask, w, loss, slope):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        error = x[i, 0] * w[0] + x[i, 1] * w[1] - y[i]
+        weight = mask[i, 0] + mask[i, 1]
+        cuda.atomic.add(loss, 0, weight * error**2)
+        for j in range(2):
+            cuda.atomic.add(slope, j, 2 * weight * error * x[i, j])
+
+
+def by_mask(x, y, mask, w):
+    weight = np.asarray(mask, float).sum(1)
+    error = x @ w - y
+    return (weight * error**2).sum(), 2 * x.T @ (weight * error)
+
+
+def with_count(x, y, mask, w):
+    return *by_mask(x, y, mask, w), mask.sum()
+
+
+GIVES_WEIGHTS = {
+    "returned": (with_count, {}),
+    "named": (by_mask, {"weights": "mask"}),
+    "kernel": (weighted_line, {"weights": "mask"}),
+}
+
+
+@pytest.mark.parametrize("how", GIVES_WEIGHTS)
+@pytest.mark.parametrize("options", [{}, {"num_slices": 3}, {"batch": [5, 8, 1, 7, 7]}, {"there": True}], ids=str)
+def test_weights_of_rows(world, how, options):
+    """Descent by the mean over all weights, of which ranks have few, or none, clipped by its norm."""
+    if how != "kernel" and world.device == "cuda":
+        pytest.skip("NumPy's functions")
+    rng, count = np.random.default_rng(1), 4 * world.world_size + 5
+    x, y = rng.normal(size=(count, 2)), rng.normal(size=count)
+    mask = rng.integers(0, 3, size=(count, 2)) * (np.arange(count) % 5 < 2)[:, None]
+    mask[: count // 2, 1] = 0
+    mask = mask > 0 if how == "returned" else mask / np.float32(4) if options else mask
+    function, more = GIVES_WEIGHTS[how]
+    optimizer = optim.chain(optim.clip_by_global_norm(0.5), optim.sgd(0.3))
+    step = synk.train.make_train_function(function, np.zeros(2), optimizer, **more)
+    given = [x, y, mask]
+    if "there" in options:
+        given = [synk.scatter(synk.variable(one)) for one in given]
+    rows, params = np.array(options.get("batch", range(count))), np.zeros(2)
+    for _ in range(3):
+        loss = step(*given, **{key: value for key, value in options.items() if key != "there"})
+        weight = mask[rows].sum(1, dtype=float)
+        error = x[rows] @ params - y[rows]
+        assert_allclose(loss, (weight * error**2).sum() / weight.sum(), rtol=1e-12)
+        mean = 2 * x[rows].T @ (weight * error) / weight.sum()
+        params = params - 0.3 * mean * min(1, 0.5 / np.linalg.norm(mean))
+        for rank in range(world.world_size):
+            assert_allclose(step.params.get_value(rank=rank), params, rtol=1e-11)
+
+
+@pytest.mark.parametrize("how", ["returned", "kernel"])
+def test_a_batch_without_weight_makes_no_step(world, how):
+    if how != "kernel" and world.device == "cuda":
+        pytest.skip("NumPy's functions")
+    function, more = GIVES_WEIGHTS[how]
+    ((x, y),) = rows_of(12, 1)
+    mask = np.ones((12, 2))
+    for on_nonfinite in ("raise", "skip"):
+        step = synk.train.make_train_function(function, np.zeros(2), optim.adam(0.1), on_nonfinite=on_nonfinite, **more)
+        step(x[:, :2].copy(), y, mask)
+        before = step.params.get_value()
+        if on_nonfinite == "raise":
+            with pytest.raises(synk.NonFiniteError, match=r"the weights by \w+ do not add up .* all have the weight 0"):
+                step(x[:, :2].copy(), y, 0 * mask)
+        else:
+            step(x[:, :2].copy(), y, 0 * mask)
+        assert_array_equal(step.params.get_value(), before)
+        assert (step.steps, step.skipped) == (1, 1)
+        step(x[:, :2].copy(), y, mask)
+        assert step.steps == 2
+
+
 def test_data_on_the_ranks(world):
     """Variables of rows, which stay where they are."""
     ((x, y),) = rows_of(23, 1)

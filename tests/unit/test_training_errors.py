@@ -88,6 +88,11 @@ BAD = [
     (lambda: make(gradient, np.zeros(2), SGD, block=64), "block= and grid= are those of a kernel"),
     (lambda: make(gradient, np.zeros(2), SGD, broadcast=("z",)), "broadcast= names 'z', but the inputs of gradient are x, y"),
     (lambda: make(gradient, np.zeros(2), SGD, broadcast=("x", "y")), "no rows to divide"),
+    (
+        lambda: make(gradient, np.zeros(2), SGD, broadcast=("y",), weights="y"),
+        "weights= takes the name of an input of gradient that is divided, x; got 'y'",
+    ),
+    (lambda: make(gradient, np.zeros(2), SGD, weights=Y), r"that is divided, x or y; got array"),
     (lambda: make(lambda w: (0, w), np.zeros(2), SGD), "none is left for the batch"),
     (lambda: make(lambda *all: (0, all), np.zeros(2), SGD), r'name its inputs, as in inputs=\("x", "y"\)'),
     (lambda: make(writes, np.zeros(2), SGD), r"writes \(.*:\d+\) writes to w, a parameter of the model.*add to its slope"),
@@ -162,7 +167,7 @@ def world():
 
 
 RETURNED = [
-    (lambda x, y, w: 2 * x.T @ (x @ w - y), r"\(loss, slopes\); got a ndarray"),
+    (lambda x, y, w: 2 * x.T @ (x @ w - y), r"\(loss, slopes\) or .*; got a ndarray"),
     (
         lambda x, y, w: (np.zeros(2), 0.0),
         r"the slope of params must have shape \(2,\), got \(\); return the loss first, then slopes",
@@ -171,7 +176,11 @@ RETURNED = [
     (lambda x, y, w: ((x @ w - y[:, None]) ** 2, w), r"the loss, .*got \(3, 3\); arrays of .* write y.ravel\(\)"),
     (lambda x, y, w: (0.0, {"w": w}), r"the slope of params must be of real numbers, got \{'w': .*\}(?!; return)"),
     (lambda x, y, w: (0.0, w[:1]), r"the slope of params must have shape \(2,\), got \(1,\)(?!; return)"),
-    (lambda x, y, w: (0.0, w, w), r"got a tuple of 3"),
+    (lambda x, y, w: (0.0, w, w), r"the count, a sum over rows, must have shape \(\), got \(2,\)\n"),
+    (lambda x, y, w: (0.0, w * 0, x[:, 0] > 0), r"the count, .* must have shape \(\), got \(3,\); add up the 3 rows"),
+    (lambda x, y, w: (0.0, w * 0, None), r"the count, a sum over rows, must be of real numbers, got None"),
+    (lambda x, y, w: (0.0, w * 0, -1), r"the weights by gradient do not add up to a number above 0"),
+    (lambda x, y, w: (0.0, w, w, w), r"\(loss, slopes\) or \(loss, slopes, count\); got a tuple of 4"),
     (lambda x, y, w: None, r"got a NoneType"),
     (lambda x, y, w: (None, w * 0), r"the loss, a sum over rows, must be of real numbers, got None"),
     (lambda x, y, w: (0.0, w + 1j), r"the slope of params must be of real numbers, got array\(.*\)(?!; return)"),
@@ -435,7 +444,14 @@ def next_row(x, y, w, loss, slope):
         cuda.atomic.add(loss, 0, x[i + 1, 0])
 
 
+def means_of_weights(x, y, w):
+    loss, slopes = gradient(x, y, w)
+    return loss, slopes, y.mean()
+
+
 CHECKED = [
+    (means_of_weights, synk.DataError, "the count by means_of_weights is no sum over rows.*looks like a mean"),
+    (lambda x, y, w: (*gradient(x, y, w), (y > 0).sum()), None, ""),
     (of_mean, synk.DataError, r"the loss by of_mean is no sum over rows: of 8 rows it is .*looks like a mean; return the sum"),
     (of_mean_slope, synk.DataError, "the slope of params by of_mean_slope is no sum over rows.*looks like a mean"),
     (
@@ -608,6 +624,28 @@ def test_a_refused_step_does_not_keep_the_next_from_being_made(tmp_path):
     fresh(X, Y)
     assert fresh.steps == 2
     assert lost.done()
+
+
+def test_weights_that_do_not_fit():
+    def counts(x, y, mask, w):
+        return *gradient(x, y, w), 1
+
+    step = make(lambda x, y, mask, w: gradient(x, y, w), np.zeros(2), SGD, weights="mask")
+    there = synk.scatter(synk.variable(Y))
+    for mask, text in (
+        (2.0, "mask, the weights of gradient, must be an array, got 2.0"),
+        (list(Y), r"mask is a list as long as the rows.*np.asarray\(mask\)"),
+        (there, "mask, the weights of gradient, is a variable, and x an array, whose rows may be others; .*slopes, count"),
+        (Y + 1j, "weights must be real numbers, got an array of complex128"),
+        (Y[:4], "mask"),
+    ):
+        with pytest.raises(synk.SynkError, match=text):
+            step(X, Y, mask)
+    both = make(counts, np.zeros(2), SGD, weights="mask")
+    with pytest.raises(synk.DataError, match=r"\(loss, slopes\), of which weights= give the count; got a tuple of 3"):
+        both(X, Y, Y)
+    step.check(X, Y, Y)
+    assert step.steps == both.steps == 0
 
 
 def test_what_is_not_finite_is_told():
