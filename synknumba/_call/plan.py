@@ -39,7 +39,7 @@ from synknumba._host.copying import private_copy
 from synknumba._host.lent_results import Lender
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._ops.tree import LEAF, NONE, Structure, flatten, result_told, spread, unflatten
+from synknumba._ops.tree import LEAF, NONE, Structure, flatten, result_told, spread, unflatten, unmatched
 from synknumba._types import Array, Op, UserOp
 from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, Program, Result, next_number
@@ -350,8 +350,11 @@ class FunctionPlan(Plan):
             raise ReductionError(f"{self.info} returned None; add `return`, or leave outputs= out")
         ops = spread(self.program.ops, structure)
         if ops is None:
+            extra, missing = unmatched(self.program.ops, structure)
+            reasons = [f"no op for {path}" for path in extra] + [f"nothing returned for {path}" for path in missing]
             raise ReductionError(
-                f"{self.info} returned {result_told(structure)}, and outputs={self.program.ops!r} does not fit that structure"
+                f"{self.info} returned {result_told(structure)}, and outputs={self.program.ops!r} does not fit "
+                f"that structure{': ' if reasons else ''}{', '.join(reasons)}"
             )
         return ops
 

@@ -135,6 +135,33 @@ def _below(value: Any, structure: Structure, parts: Callable[[Any, Structure], l
     return None if None in found else [leaf for leaves in found for leaf in leaves or ()]
 
 
+def unmatched(prefix: Any, structure: Structure, path: str = "") -> tuple[list[str], list[str]]:
+    """Returns paths of a structure that the tree `prefix` has no leaf for, and paths of `prefix` that the structure lacks.
+
+    Both are empty where one has a node of another kind, such as a dict in place of a tuple.
+
+    >>> unmatched({"a": "sum", "b": "max"}, flatten({"a": 1, "c": 2})[1])
+    (["'c'"], ["'b'"])
+    >>> unmatched({"a": ("sum", "max")}, flatten({"a": (1, 2, 3)})[1])
+    (["['a'][2]"], [])
+    """
+    match structure:
+        case ("dict", keys, _, children) if isinstance(prefix, dict):
+            ours, theirs = prefix, dict(zip(keys, children, strict=True))
+        case ("named" | "list" | "tuple", *_, children) if isinstance(prefix, list | tuple):
+            ours, theirs = dict(enumerate(prefix)), dict(enumerate(children))
+        case _:
+            return [], []
+    extra = [f"{path}[{key!r}]" if path else repr(key) for key in theirs if key not in ours]
+    missing = [f"{path}[{key!r}]" if path else repr(key) for key in ours if key not in theirs]
+    for key in ours:
+        if key in theirs:
+            more, fewer = unmatched(ours[key], theirs[key], f"{path}[{key!r}]")
+            extra += more
+            missing += fewer
+    return extra, missing
+
+
 @lru_cache(64)
 def paths(structure: Structure) -> tuple[str, ...]:
     """Returns the path to each leaf, as a script writes it.

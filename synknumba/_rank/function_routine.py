@@ -17,7 +17,7 @@ from synknumba._device import Gather, LineRows, RecordedCall, SliceSteps, Step, 
 from synknumba._errors import PartitionError, ReductionError
 from synknumba._host.this_process import end_child
 from synknumba._ops import reduction
-from synknumba._ops.tree import flatten, spread, unflatten
+from synknumba._ops.tree import flatten, result_told, spread, unflatten
 from synknumba._rank import spans
 from synknumba._rank.result_writer import ResultWriter
 from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows
@@ -32,6 +32,10 @@ _FIXED = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, type, Enum, np.generic, np.dtype),
     *(FunctionType, BuiltinFunctionType, ModuleType),
 )
+
+
+# NumPy's and CuPy's words where an array stands for a number: in `math.exp(x)`, `if x > 0`, `range(x)`.
+_NEEDS_NUMBER = "truth value of an array", "only 0-dim", "only size-1", "only length-1", "only integer scalar"
 
 
 @final
@@ -141,10 +145,19 @@ class FunctionRoutine(Routine):
         result, subset = call(), self.program.subset
         end_child()
         if subset is not None:
-            result = result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
+            result = self._selected(result, subset)
         self._results.append((result if alone else self._keep(result), rows))
         if done:  # it shows them
             self.place.control.slices[self.place.line] = done
+
+    def _selected(self, result: Any, subset: Sequence[Any]) -> Any:
+        try:
+            return result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
+        except (LookupError, TypeError):
+            raise ReductionError(
+                f"{self._function.__name__} returned {result_told(flatten(result)[1])}, which lacks some of "
+                f"output_subset={list(subset)}"
+            ) from None
 
     def argument(self, slot: object, param: Any, rows: SliceRows | None, values: tuple[Any, ...], moves: Moves) -> Any:
         if isinstance(param, Constant) and not _is_fixed(param.value):
@@ -201,7 +214,7 @@ class FunctionRoutine(Routine):
         if self._alone is not None:
             try:
                 result = self._alone() if spans.active is None else spans.active.run_one(self._alone, "function")
-            except (ValueError, pickle.PicklingError) as error:
+            except (ValueError, TypeError, pickle.PicklingError) as error:
                 self._explain(error)
                 raise
             end_child()
@@ -214,7 +227,7 @@ class FunctionRoutine(Routine):
                         step()
                 else:
                     spans.active.run(self._steps)
-            except (ValueError, pickle.PicklingError) as error:
+            except (ValueError, TypeError, pickle.PicklingError) as error:
                 self._explain(error)
                 raise
             news = self._answer(self._results)  # before the updates: a result may be a view of a variable
@@ -224,19 +237,41 @@ class FunctionRoutine(Routine):
             self.place.device.synchronize()
             return news
 
-    def _explain(self, error: ValueError | pickle.PicklingError) -> None:
-        """Adds a note to NumPy's error for a write to an input, which does not name the array, and to a process pool's."""
+    def _explain(self, error: ValueError | TypeError | pickle.PicklingError) -> None:
+        """Adds a note to errors of NumPy that do not name the array, and to a process pool's.
+
+        NumPy's are those for a write to an input, and for an array where a number is needed.
+        """
         if isinstance(error, pickle.PicklingError) and "not the same object" in str(error):
             error.add_note(
                 "Functions and classes of the script are copies on a rank, which multiprocessing cannot find by their names. "
                 "Define them in a module of their own and import it, or use multiprocessing.pool.ThreadPool."
             )
+        if any(words in str(error) for words in _NEEDS_NUMBER):
+            self._explain_arrays(error)
         if "read-only" not in str(error) or getattr(error, "__notes__", None):  # a training step has told what to do
             return
         inputs = [name for name, param in self.program.parameters if _has_input_rows(param)]
         if inputs:
             told = " or ".join(f'inout=("{name}",)' for name in inputs)
             error.add_note(f"Inputs are read-only. Name one in {told} to have its rows written back, or write to a copy.")
+
+    def _explain_arrays(self, error: BaseException) -> None:
+        """Adds a note about which arguments are arrays."""
+        for kinds, what in ((Sharded | HeldRows, "rows"), (Held, "elements of a variable")):
+            names = self._names_of(kinds)
+            if names:
+                several = "are arrays" if len(names) > 1 else "is an array"
+                error.add_note(
+                    f"{', '.join(names)} {several} of the rank's {what}, for which the function is called once. Write it "
+                    "for arrays, as np.exp(x) in place of math.exp(x) and np.where(x > 0, a, b) in place of if x > 0; "
+                    "synk.vectorize and synk.expectation take a function of one row."
+                )
+                return
+
+    def _names_of(self, kinds: Any) -> list[str]:
+        """Returns the parameters that are, or contain, arguments of some kinds."""
+        return [name for name, param in self.program.parameters if any(isinstance(leaf, kinds) for leaf in _leaves(param))]
 
     def descriptors(self, news: News) -> list[int]:
         return self._writer.descriptors if isinstance(news, Returned) and news.segment is not None else []

@@ -1,5 +1,6 @@
 """What goes wrong on a rank, or in what ranks return: told in the coordinator, and the world goes on."""
 
+import math
 import sys
 
 import numpy as np
@@ -234,6 +235,46 @@ def test_ops_that_do_not_fit_what_is_returned(world):
     for num_slices in (1, 2):
         with pytest.raises(synk.ReductionError, match=r"\(value, value, value\).*\('sum', 'max'\).*fit"):
             three(np.ones(10), num_slices=num_slices)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "returned", "reason"),
+    [
+        ({"a": "sum", "b": "max"}, {"a": 1, "c": 2}, "structure: no op for 'c', nothing returned for 'b'$"),
+        ({"a": {"b": "max", 1: "sum"}}, {"a": {"b": 1, "c": 2}}, r"no op for \['a'\]\['c'\], nothing .* \['a'\]\[1\]$"),
+        (("sum", "max"), (1, 2, 3), "structure: no op for 2$"),
+        ({"a": "sum"}, (1,), "does not fit that structure$"),
+    ],
+    ids=["keys", "nested", "positions", "kinds"],
+)
+def test_what_does_not_fit_is_named(world, outputs, returned, reason):
+    with pytest.raises(synk.ReductionError, match=reason):
+        synk.function(lambda x: returned, outputs=outputs)(np.ones(10))
+
+
+def test_a_subset_that_is_not_returned(world):
+    part = synk.function(lambda x: {"a": x.sum()}, outputs={"a": "sum", "b": "max"}, name="part")
+    for subset in (["b"], ["a", "b"]):
+        with pytest.raises(synk.ReductionError, match=r"returned \{'a': value\}, which lacks some of output_subset=\['"):
+            part(np.ones(10), output_subset=subset)
+
+
+ROWS_AS_NUMBERS = {
+    "math": lambda x: 2 * math.exp(x),
+    "if": lambda x: 1.0 if x > 0 else 0.0,
+    "index": lambda x: [0.0, 1.0][x.astype(int)],
+    "range": lambda x: sum(range(x.astype(int))),
+}
+
+
+@pytest.mark.parametrize("kind", ROWS_AS_NUMBERS)
+def test_rows_are_no_numbers(world, kind):
+    rows = np.ones(8 * world.world_size)
+    by_rows = synk.function(ROWS_AS_NUMBERS[kind], outputs="sum")
+    with pytest.raises(synk.RankError, match=r"x is an array of the rank's rows, .*np.exp\(x\).*synk.vectorize"):
+        by_rows(rows)
+    with pytest.raises(synk.RankError, match="x is an array of the rank's elements of a variable"):
+        by_rows(synk.variable(rows))
 
 
 def test_a_result_without_ops(world):
