@@ -8,6 +8,7 @@ import ctypes
 import fcntl
 import os
 import random
+import re
 import resource
 import select
 import stat
@@ -16,6 +17,8 @@ import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from glob import glob
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -251,21 +254,24 @@ take_standard_descriptors()
 # Threads of these packages are idle while a cell runs, or hold only locks that ranks do not use.
 _NOTEBOOK = ("ipykernel", "IPython", "prompt_toolkit", "debugpy", "pydevd", "_pydevd_bundle", "_pydev_bundle")
 
-_told: list[bool] = []  # not empty once the warning was given
+# Libraries whose threads neither survive a fork nor can be started again, by the names that the threads have.
+_LOST_POOLS = {"polars": re.compile(r"polars-\d+")}
+
+_told: set[str] = set()  # what was warned of: "threads", libraries
 
 
 def tell_of_threads() -> None:
-    """Warns, once per process, of threads other than the main thread and the one that forks.
+    """Warns, once per process, of threads other than the main thread and the one that forks, and of lost thread pools.
 
     A child has only the thread that forked. Work of other threads stays half done in it, and a lock that one of them held is
-    never released: a rank that needs the lock waits for ever. Threads of C libraries are not listed; BLAS and OpenMP handle
-    forks.
+    never released: a rank that needs the lock waits for ever. BLAS and OpenMP handle forks, or `thread_pools` does.
     """
+    _tell_of_lost_pools()
     spared = {threading.main_thread(), threading.current_thread()}
     others = [thread for thread in threading.enumerate() if thread not in spared and not _is_of_notebook(thread)]
-    if not others or _told:
+    if not others or "threads" in _told:
         return
-    _told.append(True)
+    _told.add("threads")
     names = ", ".join(f"{thread.name!r}" for thread in others)
     many = len(others) > 1
     message = (
@@ -274,6 +280,22 @@ def tell_of_threads() -> None:
         "locked on the ranks forever. Call fork() before starting threads."
     )
     warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
+
+
+def _tell_of_lost_pools() -> None:
+    threads: list[str] = []
+    for path in glob("/proc/self/task/*/comm"):
+        with suppress(OSError):  # the thread has ended
+            threads.append(Path(path).read_text().strip())
+    for library, pattern in _LOST_POOLS.items():
+        if library not in _told and any(map(pattern.fullmatch, threads)):
+            _told.add(library)
+            warnings.warn(
+                f"fork() called after {library} has started its threads, which ranks do not inherit: {library} on a rank "
+                f"would wait for them forever. If ranks use {library}, move the line with fork() above its first use.",
+                RuntimeWarning,
+                stacklevel=depth_of_script(),
+            )
 
 
 def _is_of_notebook(thread: threading.Thread) -> bool:

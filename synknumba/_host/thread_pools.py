@@ -1,10 +1,19 @@
-"""Limits the thread pools of numerical libraries in a rank to the rank's share of the cores."""
+"""Thread pools of numerical libraries: ranks have their share of the cores in them, and do not wait for the script's threads.
+
+    library             its threads at a fork
+    OpenBLAS            end before it, and start again in script and ranks, by a handler of its own
+    LLVM's, Intel's OpenMP, MKL   likewise
+    GNU OpenMP          end here, by `omp_pause_resource_all`; that of GCC 8 and older has no such function, and is serial on ranks
+    polars              cannot end or start again: `inherited.tell_of_threads` warns
+
+A child has none of these threads, only the records of them, and would wait for them at its next parallel loop for ever.
+"""
 
 import ctypes
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,26 +21,33 @@ import numba
 
 _OPENBLAS_SETTERS = ("openblas_set_num_threads", "openblas_set_num_threads64_")
 _PREFIXES = ("", "scipy_")  # the wheels of NumPy and SciPy rename the symbols of their bundled OpenBLAS
+_PAUSE_SOFT = 1  # omp_pause_soft of <omp.h>
 
 
 # Of the libraries that `find_pools` has found: what tells their number of threads, and what sets it.
 _found: list[tuple[Callable[[], int], Callable[[int], object]]] = []
+_serial: list[ctypes.CDLL] = []  # OpenMP runtimes whose threads could not be ended
 
 
 def find_pools() -> None:
-    """Finds the libraries loaded so far, in the coordinator before its ranks are forked: that takes 10 ms.
+    """Finds the libraries loaded so far, and ends the threads of GNU OpenMP: in the thread that forks, before that.
 
-    Uses threadpoolctl where installed, else finds the OpenBLAS of NumPy's wheels.
+    Takes 10 ms. Uses threadpoolctl where installed, else finds OpenBLAS and GNU OpenMP.
     """
     try:
         import threadpoolctl  # optional
     except ImportError:
-        _found[:] = _openblas()
+        paths = _loaded_libraries()
+        _found[:] = _openblas(paths)
+        for library in _gnu_openmp(paths):
+            _found.append((library.omp_get_max_threads, library.omp_set_num_threads))
     else:
         with warnings.catch_warnings():  # of two OpenMP runtimes, which is the script's business
             warnings.simplefilter("ignore")
             controller = threadpoolctl.ThreadpoolController()
-        _found[:] = [(one.get_num_threads, one.set_num_threads) for one in controller.lib_controllers]
+        paths = {library.filepath for library in controller.lib_controllers}
+        _found[:] = [(library.get_num_threads, library.set_num_threads) for library in controller.lib_controllers]
+    _serial[:] = [library for library in _gnu_openmp(paths) if not _has_paused(library)]
 
 
 def limit_threads(threads: int) -> None:
@@ -46,13 +62,37 @@ def limit_threads(threads: int) -> None:
     numba.config.NUMBA_NUM_THREADS = min(threads, numba.config.NUMBA_NUM_THREADS)
     for get, limit in _found:
         limit(min(threads, get() or threads))
+    for library in _serial:
+        library.omp_set_max_active_levels(0)  # also where a library asks for a number of threads
 
 
-def _openblas() -> Iterator[tuple[Callable[[], int], Callable[[int], object]]]:
-    maps = ""
-    with suppress(OSError):  # without /proc, the pools are as large as the machine
-        maps = Path("/proc/self/maps").read_text()
-    for path in set(re.findall(r"/\S*openblas\S*\.so\S*", maps)):
+def _loaded_libraries() -> set[str]:
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:  # without /proc, the pools are as large as the machine
+        return set()
+    columns = (line.split(maxsplit=5) for line in lines)
+    return {column[5] for column in columns if len(column) == 6 and ".so" in column[5]}
+
+
+def _gnu_openmp(paths: Iterable[str]) -> Iterator[ctypes.CDLL]:
+    """Yields the loaded copies of GNU OpenMP; wheels such as torch's and scikit-learn's bring their own."""
+    for path in paths:
+        if os.path.basename(path).startswith("libgomp"):
+            with suppress(OSError):  # the file has been replaced
+                yield ctypes.CDLL(path)
+
+
+def _has_paused(library: ctypes.CDLL) -> bool:
+    """Ends the threads of this thread's parallel regions; the next region starts threads again, here and on the ranks."""
+    pause = getattr(library, "omp_pause_resource_all", None)
+    return pause is not None and pause(_PAUSE_SOFT) == 0
+
+
+def _openblas(paths: Iterable[str]) -> Iterator[tuple[Callable[[], int], Callable[[int], object]]]:
+    for path in paths:
+        if not re.search(r"openblas.*\.so", path):  # Debian's is openblas-pthread/libblas.so.3
+            continue
         with suppress(OSError):
             library = ctypes.CDLL(path)
             for name in (prefix + setter for prefix in _PREFIXES for setter in _OPENBLAS_SETTERS):

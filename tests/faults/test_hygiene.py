@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba._host import inherited
+from synknumba._host import inherited, this_process
 from tests.faults.scripts import scribes
 from tests.quick import whole
 
@@ -46,7 +46,7 @@ def answers(question):
 
 
 def test_threads_are_named_once(monkeypatch):
-    monkeypatch.setattr(inherited, "_told", [])
+    monkeypatch.setattr(inherited, "_told", set())
     done = threading.Event()
     loaders = [threading.Thread(target=done.wait, name=name) for name in ("loader", "writer")]
     for thread in loaders:
@@ -62,6 +62,28 @@ def test_threads_are_named_once(monkeypatch):
             thread.join()
 
 
+def test_a_library_whose_threads_are_lost_is_named_once(monkeypatch):
+    """The thread has the name that polars gives to its own."""
+    monkeypatch.setattr(inherited, "_told", {"threads"})
+    named, done = threading.Event(), threading.Event()
+
+    def work():
+        this_process.set_name(b"polars-0")
+        named.set()
+        done.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    named.wait()
+    try:
+        with pytest.warns(RuntimeWarning, match=r"after polars has started its threads.*move the line with fork\(\)"):
+            synk.fork(1, device="cpu").close()
+        synk.fork(1, device="cpu").close()  # warnings are errors here
+    finally:
+        done.set()
+        thread.join()
+
+
 def test_what_is_raised_in_a_child_stays_there(capfd):
     def child():
         raise MemoryError("none left")
@@ -75,7 +97,7 @@ def test_what_is_raised_in_a_child_stays_there(capfd):
 
 
 def test_no_word_of_threads_where_there_are_none_but_the_main_one(monkeypatch):
-    monkeypatch.setattr(inherited, "_told", [])
+    monkeypatch.setattr(inherited, "_told", set())
     problems = []
 
     def work():

@@ -1,6 +1,9 @@
 """Thread pools of numerical libraries have a rank's share of the cores."""
 
+import ctypes
 import os
+import shutil
+import subprocess
 import sys
 
 import numpy as np  # loads OpenBLAS
@@ -37,6 +40,51 @@ def test_fewer_threads_of_the_script_stay(found_by, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     with threadpoolctl.threadpool_limits(1), synk.fork(1, device="cpu"):
         assert threads_of_a_rank(np.ones(64)) == ["[1] 1"]
+
+
+TEAM = """
+int omp_get_num_threads(void);
+
+int team(int size)
+{
+    int seen = 0;
+    #pragma omp parallel num_threads(size)
+    #pragma omp single
+    seen = omp_get_num_threads();
+    return seen;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory):
+    """Path of a library with a parallel loop of GNU OpenMP, as torch, scikit-learn and XGBoost have."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs gcc, for GNU OpenMP")
+    folder = tmp_path_factory.mktemp("openmp")
+    (folder / "team.c").write_text(TEAM)
+    subprocess.run([compiler, "-fopenmp", "-shared", "-fPIC", "-o", folder / "team.so", folder / "team.c"], check=True)
+    return str(folder / "team.so")
+
+
+@pytest.mark.parametrize("found_by", ["threadpoolctl", "its path"])
+@pytest.mark.parametrize(("can_pause", "on_ranks"), [(True, 4), (False, 1)])
+def test_openmp_that_has_worked_before_the_fork(found_by, can_pause, on_ranks, team, monkeypatch):
+    """Its threads are not on the ranks, which would wait for them for ever."""
+    if found_by == "its path":
+        monkeypatch.setattr("synknumba._world.processes.find_pools", find_without_the_package)
+    if not can_pause:  # GCC 8 and older
+        monkeypatch.setattr(thread_pools, "_has_paused", lambda library: False)
+
+    @synk.function(outputs=None)
+    def threads_of_a_loop(x):
+        return ctypes.CDLL(team).team(4)
+
+    assert ctypes.CDLL(team).team(4) == 4
+    with synk.fork(2, device="cpu", timeout=20):
+        assert threads_of_a_loop(np.ones(2)) == [on_ranks] * 2
+        assert ctypes.CDLL(team).team(4) == 4
 
 
 def find_without_the_package():
