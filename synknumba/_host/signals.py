@@ -25,6 +25,9 @@ from typing import Any, final
 
 _ALL = tuple(_signal.valid_signals())
 
+# What terminals and schedulers send to every process of a job, of which the script decides what to do.
+OF_JOBS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2)
+
 
 def in_main_thread() -> bool:
     """Returns whether this is the main thread. Unlike `threading.current_thread()`, leaves no record of a foreign thread."""
@@ -48,6 +51,29 @@ def _code_of(handler: Any) -> CodeType | None:
     function = getattr(handler, "__func__", handler)  # of a method
     found = getattr(function, "__code__", None) or getattr(vars(type(handler)).get("__call__"), "__code__", None)
     return found if isinstance(found, CodeType) else None
+
+
+def leave_to_script() -> None:
+    """Does nothing on signals of jobs, in a process that ends with the script.
+
+    Not by SIG_IGN: programs that functions start here would inherit it, and not end by `Popen.terminate()`. What is ignored
+    already, as under nohup, stays so.
+    """
+    for number in OF_JOBS:
+        if _signal.getsignal(number) is not _signal.SIG_IGN:
+            _signal.signal(number, _do_nothing)
+            _signal.siginterrupt(number, False)  # system calls of libraries go on
+    os.register_at_fork(after_in_child=_end_by_signals_again)
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """Handles a signal that the script decides about."""
+
+
+def _end_by_signals_again() -> None:
+    for number in OF_JOBS:
+        if _signal.getsignal(number) is _do_nothing:
+            _signal.signal(number, _signal.SIG_DFL)
 
 
 @contextmanager

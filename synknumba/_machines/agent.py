@@ -3,7 +3,6 @@
 import contextlib
 import os
 import select
-import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -64,7 +63,6 @@ class Agent:
 
     def serve(self) -> None:
         """Carries out what the relay asks for."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers send Ctrl-C to every process; the script decides
         while True:
             try:
                 message, descriptors = channel.receive(self._socket, _nothing)

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from synknumba._host import this_process
 from synknumba._host.segment import allow_descriptors
+from synknumba._host.signals import held_signals, leave_to_script
 from synknumba._machines.agent import Agent
 from synknumba._machines.coordinator import Coordinator
 from synknumba._machines.messages import Quit, Ready
@@ -79,6 +80,8 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
     if os.environ.get("PYTHONHASHSEED", "random") == "random":  # all machines have to order sets of strings alike
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606  # this program again
+    if not is_first:
+        leave_to_script()
     pid, sock = _start_relay()
     _forget_launcher()
     try:
@@ -202,10 +205,11 @@ def _start_relay() -> tuple[int, socket.socket]:
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
-    if pid == 0:
-        ours.close()
-        _relay_main(theirs, parent)
+    with held_signals():
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            _relay_main(theirs, parent)
     theirs.close()
     return pid, ours
 
@@ -216,7 +220,8 @@ def _relay_main(sock: socket.socket, parent: int) -> NoReturn:
     try:
         this_process.end_with_parent()
         this_process.set_name(b"synk-relay")
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        leave_to_script()
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # all signals were blocked during the fork
         allow_descriptors()  # each segment takes two
         if os.getppid() == parent:
             _relay(sock, parent)
@@ -237,6 +242,7 @@ def _relay(sock: socket.socket, parent: int) -> None:
     from synknumba._machines.relay_other import OtherRelay
 
     job = Between()
+    leave_to_script()  # again: UCX takes SIGHUP for itself
     channel.send(sock, channel.pack(Ready(job.index, job.hosts, job.problem)), (), _nothing)
     try:
         if not job.problem:

@@ -14,6 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from synknumba._errors import SharedMemoryError
+from synknumba._host import this_process
 from synknumba._host.segment import Segment
 from synknumba._machines import between, relay
 from synknumba._machines.between import HEAD, ROOM, Between, pickled
@@ -30,6 +31,7 @@ from synknumba._world.machines import Lost
 
 SILENCE_SECONDS = 5.0  # after which a machine that works, and whose relay sends pulses meanwhile, counts as lost
 ASK_SECONDS = 5.0
+_OF_MPIEXEC = {"OMPI_COMM_WORLD_SIZE", "HYDI_CONTROL_FD"}  # variables that srun does not set
 LOST_SECONDS = 0.5  # for which answers are awaited once a machine is lost; those that are left answer at once
 
 
@@ -50,8 +52,19 @@ class FirstRelay:
         self._unsent: list[tuple[Any, Array]] = []  # requests of orders, with what they send
         self.quits = False  # whether the script has ended in the middle of a world
         self._abandoned: list[Any] = []  # worlds that were ended, with requests under way
+        self.ends_job = "SLURM_STEP_ID" in os.environ and not _OF_MPIEXEC & os.environ.keys()
 
     def serve(self) -> None:
+        """Serves the script until it ends. Under srun, ends the job where the script dies; mpiexec does so itself."""
+        this_process.end_with_parent(wanted=not self.ends_job)
+        try:
+            self._serve()
+        except (Ended, EOFError, ConnectionError):
+            if not self.ends_job:
+                raise
+            self._job.lose()
+
+    def _serve(self) -> None:
         """Serves messages outside worlds."""
         while True:
             try:
@@ -196,7 +209,9 @@ class _World:
         self._line = firsts[1]
         self._control = ControlBlock(scene.world_size, Patience(*scene.patience), lines=firsts[1] + 1, segment=memory)
         first.order(relay.START, payload=pickled(scene))
+        this_process.end_with_parent()  # a machine that is lost takes part in no Dup
         self._relay = Relay(job, job.jobs.Dup())
+        this_process.end_with_parent(wanted=not first.ends_job)
         self._others = range(1, job.count)
         self._ranks = {machine: (firsts[machine], firsts[machine + 1]) for machine in self._others}
         self._machine_of = {rank: machine for machine, (low, high) in self._ranks.items() for rank in range(low, high)}

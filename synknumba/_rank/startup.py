@@ -13,6 +13,7 @@ from synknumba._device import usable_cores
 from synknumba._host import inherited as inherited_module
 from synknumba._host import this_process
 from synknumba._host.segment import allow_descriptors, release_inherited
+from synknumba._host.signals import leave_to_script
 from synknumba._host.stacks import Stacks
 from synknumba._host.thread_pools import limit_threads
 from synknumba._types import CompilerName, DeviceKind
@@ -43,11 +44,9 @@ class RankConfig:
 
 def settle(config: RankConfig) -> None:
     """Separates the child from the script: signals, death with the coordinator, descriptors, threads, random state."""
-    # A group of its own, which includes the processes that functions start: they end with the rank. A terminal sends Ctrl-C to
-    # the script's group only; a script may still send it to a rank, and the coordinator decides.
+    # A group of its own, which includes the processes that functions start: they end with the rank.
     os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leave_to_script()
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # else a terminal with `stty tostop` stops a rank that prints
     _die_with_the_coordinator(config)
     config.stacks.enter()

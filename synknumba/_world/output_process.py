@@ -36,7 +36,7 @@ from synknumba._host import this_process
 from synknumba._host.children import end_child, has_ended, reap
 from synknumba._host.inherited import close_inherited, fork
 from synknumba._host.segment import release_inherited
-from synknumba._host.signals import held_signals
+from synknumba._host.signals import held_signals, leave_to_script
 
 KEPT_BYTES = 8192  # last bytes kept of each stream of a rank
 LONGEST_LINE = 1 << 20  # bytes, with prefixes; longer lines are forwarded in parts
@@ -50,9 +50,6 @@ _IDLE_SECONDS = 1.0  # how often to check that the coordinator lives, should the
 _LOOK_SECONDS = 0.1  # the same during a write, or while ending
 _PART_BYTES = select.PIPE_BUF  # a pipe that polls as writable accepts this many bytes at once, atomically
 _TAKEN_BYTES = 65536  # capacity of a pipe; smaller reads would split lines, and lines of other ranks would come between
-
-# Signals that may be sent to the whole process group. The output process ignores them: it ends after the ranks.
-_IGNORED = "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGPIPE"
 
 STDOUT, STDERR = 1, 2
 _KEPT, _HELD, _DROPPED = range(3)  # words of a stream's shared memory: numbers of bytes
@@ -332,8 +329,9 @@ class _Pump:
 def _scribe_main(carried: Sequence[Carried], lifeline: int, coordinator: int) -> NoReturn:
     """Runs the output process, in the child right after the fork; arguments as for `_Pump`."""
     try:
-        for name in _IGNORED:
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        leave_to_script()  # this process ends after the ranks
+        signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # of a terminal, for the whole process group
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         pump = _Pump(carried, lifeline, coordinator)
         signal.signal(signal.SIGALRM, pump.look)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -368,7 +368,7 @@ class Model:
     def kill_a_rank(self, pick: Pick) -> None:
         assert self.world is not None
         data, _ = self._array(pick)
-        sig = (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1)[pick(3)]
+        sig = (signal.SIGKILL, signal.SIGSEGV, signal.SIGALRM)[pick(3)]
         os.kill(self.world.pids[pick(len(self.ranks))], sig)
         try:
             while True:  # it may be alive for some calls more

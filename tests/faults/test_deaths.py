@@ -35,7 +35,7 @@ def finish(script):
 
 
 @pytest.mark.whole  # as some others here: a row of the fault matrix
-@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSEGV])
 def test_rank_killed_while_idle(start, sig):
     script = start(
         f"""

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.faults.scripts import await_work
+from tests.faults.scripts import await_work, scribes
 from tests.quick import whole
 
 # How a script ends by itself with the world open, and its exit status.
@@ -127,6 +127,75 @@ def test_sigterm_handler_that_exits_during_a_call(start):
     await_work(script.ranks()[0])
     script.kill(signal.SIGTERM)
     script.finish(7)
+
+
+# What a scheduler sends to every process of a job before its time is up.
+WARNINGS = signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_job_that_is_warned_saves(start, when):
+    """The script's handlers run, set before or after fork(), and nothing else ends: ranks, what they run, their output."""
+    script = start(f"""
+        came = []
+
+        def set_handlers():
+            for number in {tuple(map(int, WARNINGS))}:
+                signal.signal(number, lambda number, _: came.append(number))
+
+        if {when!r} == "before":
+            set_handlers()
+        world = synk.fork(2, device="cpu", prefix_output=True)
+        if {when!r} == "after":
+            set_handlers()
+        say("ranks", *world.pids)
+        while len({{*came}}) < {len(WARNINGS)}:
+            assert burn(ROWS, 1000) == burn(ROWS, 1000)
+        assert total(ROWS) == ROWS.sum()
+        say("saved", *world.pids)
+    """)
+    ranks = script.ranks()
+    carriers = scribes(script.pid)
+    assert carriers
+    for sig in WARNINGS:
+        for pid in (*ranks, *carriers, script.pid):
+            os.kill(pid, sig)
+    script.expect(f"saved {ranks[0]} {ranks[1]}")
+    script.finish()
+
+
+def test_a_job_that_ends_by_sigterm(start):
+    """Without a handler: the script's exit status is that of the signal, and all end with it."""
+    script, ranks = start_phase(start, "kernel")
+    for pid in (*scribes(script.pid), *ranks, script.pid):
+        os.kill(pid, signal.SIGTERM)
+    script.finish(-signal.SIGTERM)
+
+
+def test_processes_of_ranks_end_by_signals(start):
+    """Those that functions start are not the ranks: what ends a process as ever ends them."""
+    start("""
+        @synk.function(outputs="sum")
+        def ends(x):
+            import subprocess
+            program = subprocess.Popen(["sleep", "600"])
+            program.terminate()
+            reader, writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.write(writer, b"x")
+                time.sleep(600)
+            os.read(reader, 1)
+            os.kill(child, signal.SIGHUP)
+            handled = []
+            signal.signal(signal.SIGUSR1, lambda *_: handled.append(1))
+            os.kill(os.getpid(), signal.SIGUSR1)
+            ended = program.wait() == -signal.SIGTERM and os.waitpid(child, 0)[1] == signal.SIGHUP
+            return float(ended and handled == [1])
+
+        with synk.fork(2, device="cpu"):
+            assert ends(ROWS) == 2.0
+    """).finish()
 
 
 def test_coordinator_killed_before_a_rank_asked_to_die_with_it(start, tmp_path):

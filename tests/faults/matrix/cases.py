@@ -20,7 +20,6 @@ ENDS = {
     "SIGKILL": "SIGKILL",
     "SIGSEGV": "SIGSEGV",
     "SIGABRT": "SIGABRT",
-    "SIGTERM": "SIGTERM",
     "os._exit(0)": "exited with code 0",
     "os._exit(3)": "exited with code 3",
 }
