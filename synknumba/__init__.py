@@ -55,6 +55,7 @@ from synknumba._tracing import STEP as STEP
 from synknumba._types import OFFSET as OFFSET
 from synknumba._types import OWN as OWN
 from synknumba._types import RANK as RANK
+from synknumba._types import ROWS as ROWS
 from synknumba._types import WORLD_SIZE as WORLD_SIZE
 from synknumba._types import Extremum as Extremum
 from synknumba._types import Span as Span

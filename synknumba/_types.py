@@ -220,6 +220,7 @@ class RankConstant(Enum):
     RANK = "rank"
     WORLD_SIZE = "world_size"
     OFFSET = "offset"
+    ROWS = "rows"  # of the rank's arrays in a launch
     OWN = "own"  # the `Span` of a variable's own rows, which the coordinator fills in
     SLICE = "slice"
     POSITION = "position"  # of the slice's first row among the rows of the call
@@ -291,6 +292,7 @@ for _name in _REFUSED:
 RANK: Final = RankConstant.RANK
 WORLD_SIZE: Final = RankConstant.WORLD_SIZE
 OFFSET: Final = RankConstant.OFFSET
+ROWS: Final = RankConstant.ROWS
 OWN: Final = RankConstant.OWN
 
 Scalar: TypeAlias = bool | int | float | complex | np.generic

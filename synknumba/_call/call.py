@@ -52,7 +52,7 @@ class Call:
     shared: frozenset[tuple[int, int]] = frozenset()  # arrays of variables, by id and leaf, that several arguments are
     intact: dict[str, VariableState] = field(default_factory=dict)  # those of them that ranks get whole, not in rows
     filled: set[RankConstant] = field(default_factory=set)  # constants that an argument, or a leaf of one, is
-    whose: str | None = None  # argument with the variable whose rows OWN, and in a call without rows OFFSET, are; if asked for
+    whose: str | None = None  # argument with the variable whose rows OWN, and in a call without rows OFFSET and ROWS, are
     changed: list[VariableState] = field(default_factory=list)  # that ranks may write to
     rows: Rows | None = None  # of the sharded arguments that `batch` selects; None if nothing is sharded
     own: OwnRows | None = None  # of the sliceable variables that `local_batch` selects; None if there are none

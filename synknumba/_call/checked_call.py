@@ -105,7 +105,12 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
             start = first + _start(call, low)
             return Span(start, start + high - low)
         case program.Filled(constant):
-            known = {RankConstant.RANK: rank, RankConstant.WORLD_SIZE: call.partition.parts, RankConstant.SLICE: 0}
+            known = {
+                RankConstant.RANK: rank,
+                RankConstant.WORLD_SIZE: call.partition.parts,
+                RankConstant.ROWS: high - low,
+                RankConstant.SLICE: 0,
+            }
             return known.get(constant, _start(call, low))
         case program.PerRank(values):
             if len(values) != call.partition.parts:

@@ -104,7 +104,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
 
     - `Data` and NumPy arrays are sharded along axis 0, unless their name is in `broadcast=`; 0-d arrays are broadcast.
     - Python and NumPy scalars go to every rank by value.
-    - `synknumba.arange(n)`, `RANK`, `WORLD_SIZE`, `OFFSET`, `OWN` and `per_rank([...])` are filled in on each rank.
+    - `synknumba.arange(n)`, `RANK`, `WORLD_SIZE`, `OFFSET`, `ROWS`, `OWN` and `per_rank([...])` are filled in on each rank.
     - A `Variable` is each rank's own array, written in place. If its name is in `sliceable=`, its rows are passed.
 
     Calls take the options `batch`, `local_batch`, `num_slices`, `output_subset` and `shards` besides; see `__call__`.

@@ -1,12 +1,14 @@
-"""Rows of variables in a call: their number on each rank, and the values of `synk.OFFSET` and `synk.OWN`.
+"""Rows of variables in a call, and the values of `synk.OFFSET`, `synk.ROWS` and `synk.OWN`.
 
                  lower halo | own rows            | upper halo
     local row    0 …        | OWN.start …         | OWN.stop …         of the array that the function gets
     global row   OFFSET …   | OFFSET+OWN.start …  |                    modulo the number of rows, if the halo is periodic
 
-Both belong to the first scattered variable that the ranks get whole, not in rows; of a tree, to the first array that the call
+`ROWS` is the length of the array, halos included, so local row i of 0 … ROWS − 1 is global row OFFSET + i.
+
+All belong to the first scattered variable that the ranks get whole, not in rows; of a tree, to the first array that the call
 gets of it. If there is none, all rows of the first variable are a rank's own, and begin at row 0. Where the call has rows,
-`synk.OFFSET` is that of these rows instead.
+`synk.OFFSET` and `synk.ROWS` are those of these rows instead.
 """
 
 import math
@@ -62,13 +64,15 @@ def own_by_rank(variable: VariableState, shapes: tuple[Shape, ...]) -> tuple[Spa
 
 
 def fill_in(name: str, call: Call) -> None:
-    """Replaces `synk.OWN`, and `synk.OFFSET` in a call without rows, by a value for each rank; all arguments are bound.
+    """Replaces `synk.OWN`, and `OFFSET` and `ROWS` in a call without rows, by a value for each rank; all arguments are bound.
 
     Raises:
         ArgumentError: it is not clear whose rows are meant.
     """
     has_rows = call.lengths or call.minibatches or call.empties or call.own_lengths
-    wanted = {RankConstant.OWN} if has_rows else {RankConstant.OWN, RankConstant.OFFSET}
+    wanted = {RankConstant.OWN}
+    if not has_rows:
+        wanted |= {RankConstant.OFFSET, RankConstant.ROWS}
     asked = call.filled & wanted
     path = call.whose = _whose(name, call, " and ".join(sorted(map(repr, asked)))) if asked else None
     if path is None:
@@ -77,6 +81,11 @@ def fill_in(name: str, call: Call) -> None:
                 f"{name} gets synk.OWN, the indices of own rows in the array of a variable, but no variable with rows that is "
                 "not in sliceable=; pass one, or synk.arange(n) for the rows of the call"
             )
+        if RankConstant.ROWS in asked:
+            raise ArgumentError(
+                f"{name} gets synk.ROWS, the number of rows that a rank has, but no argument has rows: none is divided among "
+                "the ranks, and none is a variable with an axis. Pass the number itself"
+            )
         return
     variable, shapes = call.intact[path], rows_shapes(call, path)
     owned = own_by_rank(variable, shapes)
@@ -84,7 +93,8 @@ def fill_in(name: str, call: Call) -> None:
     values: dict[RankConstant, PerRank] = {RankConstant.OWN: PerRank(owned)}
     if not has_rows:
         values[RankConstant.OFFSET] = PerRank(firsts if variable.sharded else (0,) * len(firsts))
-    call.key.append((owned, firsts))
+        values[RankConstant.ROWS] = PerRank(tuple(shape[0] for shape in shapes))
+    call.key.append((owned, firsts, shapes))
     call.parameters = {one: _replaced(param, values) for one, param in call.parameters.items()}
 
 

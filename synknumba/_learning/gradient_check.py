@@ -183,7 +183,7 @@ class Inputs:
     def _rows(self, name: str, value: Any, positions: Array) -> Any:
         leaves, structure = flatten(value)
         if name not in self._divided:
-            return unflatten(structure, [_whole(leaf) for leaf in leaves])
+            return unflatten(structure, [_whole(leaf, len(positions)) for leaf in leaves])
         numbers = self._numbers[positions]
         made = []
         for leaf in leaves:
@@ -195,7 +195,7 @@ class Inputs:
             elif isinstance(leaf, Data) and leaf.minibatch:
                 made.append(leaf.data[positions])
             else:
-                made.append(np.asarray(leaf)[numbers] if _has_rows(leaf) else _whole(leaf))
+                made.append(np.asarray(leaf)[numbers] if _has_rows(leaf) else _whole(leaf, len(positions)))
         return unflatten(structure, made)
 
 
@@ -214,14 +214,16 @@ def may_be_row_numbers(array: Any) -> bool:
     return found.ndim == 1 and found.dtype.kind in "iub"
 
 
-def _whole(leaf: Any) -> Any:
-    """Returns what rank 0 gets for an input of which all rows are passed, or which has none."""
+def _whole(leaf: Any, rows: int) -> Any:
+    """Returns what rank 0 gets for an input of which all rows are passed, or which has none; `rows` are those of others."""
     match leaf:
         case Variable():
             return leaf.get_value(rank=0)
         case PerRankValues():
             return leaf.values[0]
         case RankConstant():
+            if leaf is RankConstant.ROWS:
+                return rows
             if leaf not in _ON_RANK:
                 raise ArgumentError(f"step.check runs no rank, and cannot fill in {leaf!r}")
             return _ON_RANK[leaf]

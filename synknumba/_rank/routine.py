@@ -366,6 +366,8 @@ class Routine(Repeated):
                 return 1 if self.program.solo else self.place.world_size
             case RankConstant.OFFSET:
                 return _index_bounds(rows)[0]
+            case RankConstant.ROWS:
+                return 0 if rows is None else rows.count
             case RankConstant.SLICE:
                 return 0 if rows is None else rows.number
             case RankConstant.POSITION:

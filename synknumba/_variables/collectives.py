@@ -412,7 +412,7 @@ def scatter(vars: Any, values: Any = None, batch: Batch = None, *, halo: int = 0
     With `halo=h`, a rank's array also has copies of h rows of each neighbour, before and after its own rows. Kernels and
     functions get the array with these halos, which `exchange` renews; values, lengths and `sliceable=` are those of own rows.
     `synk.OWN` passes the `Span`, to functions the `range`, of own rows in the array, and `synk.OFFSET` the row of the whole at
-    which the array begins.
+    which the array begins; `synk.ROWS` is the length of the array, halos included.
 
     Args:
         vars: a `Variable`, or a tree of variables, of at least one dimension.

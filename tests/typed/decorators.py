@@ -67,6 +67,7 @@ assert_type(step, synk.Function[..., Any])
 
 assert_type(synk.exchange(synk.scatter(variable, data, halo=1, periodic=True)), Any)
 step(data, variable, synk.OFFSET, synk.OWN)
+step(data, variable, synk.OFFSET, synk.ROWS)
 own: synk.Span = synk.Span(1, 3)
 assert_type(own.start, int)
 

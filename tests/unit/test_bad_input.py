@@ -1086,6 +1086,7 @@ CONSTANTS = {
     "a sign": (lambda: -synk.RANK, "RANK"),
     "the larger": (lambda: max(synk.RANK, 1), "RANK"),
     "a comparison": (lambda: synk.OFFSET >= 3, "OFFSET"),
+    "a length": (lambda: synk.ROWS - 1, "ROWS"),
     "a range": (lambda: range(synk.WORLD_SIZE), "WORLD_SIZE"),
     "an index": (lambda: [1, 2][synk.RANK], "RANK"),
     "an int": (lambda: int(synk.RANK), "RANK"),
@@ -1108,9 +1109,9 @@ def test_nothing_is_computed_with_what_ranks_fill_in(case):
 
 
 def test_constants_are_values_like_others():
-    constants = [synk.RANK, synk.WORLD_SIZE, synk.OFFSET, synk.OWN]
+    constants = [synk.RANK, synk.WORLD_SIZE, synk.OFFSET, synk.ROWS, synk.OWN]
     assert copy.deepcopy(constants) == pickle.loads(pickle.dumps(constants)) == constants
-    assert len({*constants}) == 4
+    assert len({*constants}) == 5
     assert not hasattr(synk.RANK, "start")
     assert str(np.array(synk.OWN, dtype=object)[()]) == str(synk.OWN)
 

@@ -315,6 +315,6 @@ def test_what_ranks_fill_in_is_no_number_before(case):
 
 
 def test_what_ranks_fill_in_is_told_apart():
-    constants = [synk.RANK, synk.WORLD_SIZE, synk.OFFSET, synk.OWN]
-    assert [[one == other for other in constants] for one in constants] == np.eye(4).tolist()
-    assert len({*constants, *pickle.loads(pickle.dumps(constants))}) == 4
+    constants = [synk.RANK, synk.WORLD_SIZE, synk.OFFSET, synk.ROWS, synk.OWN]
+    assert [[one == other for other in constants] for one in constants] == np.eye(5).tolist()
+    assert len({*constants, *pickle.loads(pickle.dumps(constants))}) == 5

@@ -516,11 +516,11 @@ def test_checked_gradients_get_the_rows_of_a_rank():
     seen.clear()
     weights, table = synk.data(np.array([1.0, 2, 3, 4]), minibatch=True), synk.variable(np.ones(3))
     step = make(by_rows, np.zeros(2), SGD, broadcast=("table",))
-    step.check(x, weights, {"y": [y]}, table, (0.5, synk.RANK), batch=[9, 8, 7, 6])
+    step.check(x, weights, {"y": [y]}, table, (0.5, synk.RANK, synk.ROWS), batch=[9, 8, 7, 6])
     halves = [one for one in seen if len(one[0]) == 2][:2]
     assert [(one[1].tolist(), one[2]["y"][0].tolist()) for one in halves] == [([1, 2], [9, 8]), ([3, 4], [7, 6])]
     assert seen[0][3].tolist() == [1, 1, 1]
-    assert seen[0][4] == (0.5, 0)
+    assert next(given for given in seen if len(given[0]) == 2)[4] == (0.5, 0, 2)
     make(lambda i, w: (float(sum(i)), w * 0), np.zeros(2), SGD).check(synk.arange(5))
     with pytest.raises(
         synk.ArgumentError, match="step.check compares gradient of some rows with .* halves, and needs two rows"
