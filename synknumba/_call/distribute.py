@@ -31,6 +31,7 @@ from synknumba._wire.messages import Install
 from synknumba._wire.program import FunctionSpec
 from synknumba._world.engine import Engine, current_world
 from synknumba._world.failure import CallInfo
+from synknumba._world.read_values import MISSING, ReadValues
 from synknumba.simt.internals import declared_signatures, with_function
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
@@ -58,7 +59,7 @@ def make_spec(
             f"{one.name} cannot be sent to the ranks: {error}. Pass what it needs as arguments, or make it picklable."
         ) from error
     style = "function" if options is None else options.style
-    return FunctionSpec(one._number, one.name, style, pickled, _texts_for(world))  # noqa: SLF001
+    return FunctionSpec(one._number, one.name, style, pickled, _texts_for(world), one._reads.of_modules)  # noqa: SLF001
 
 
 def _texts_for(world: Engine) -> dict[str, Any]:
@@ -165,17 +166,48 @@ def _make_result(function: str, names: tuple[str, ...], values: tuple[Any, ...])
 
 
 _ids = itertools.count()
+next_id = _ids.__next__
+_NO_VALUES = ReadValues(())
 _made: "WeakTable[Distributed, None]" = WeakTable()
 
 
 class Distributed(ABC):
-    """A function that ranks know by its number."""
+    """A function that ranks know by its number, which is another one when it has read other values."""
 
     name: str
 
     def __init__(self) -> None:
-        self._number = next(_ids)  # unique; increases with creation order
+        self._number = next_id()  # unique; increases with creation order
+        self._reads = _NO_VALUES  # what it read when it was sent
         _made[self] = None
+
+    @property
+    def number(self) -> int:
+        """Number by which ranks know the function, as it was sent last."""
+        return self._number
+
+    def number_now(self, world: Engine) -> int:
+        """Returns the number of the function with the values that it reads now; between the world's `begin` and `end`."""
+        for look, place, value in self._reads.looks:
+            if look(place, MISSING) is not value:
+                self._read_again(world)
+                break
+        return self._number
+
+    def _read_again(self, world: Engine) -> None:
+        """Reads the values again, of which a name has another object, and takes another number if they differ."""
+        reads = world.values.read(self._roots())
+        if reads.key != self._reads.key:
+            self._renumber(world, reads)
+        self._reads = reads
+
+    @abstractmethod
+    def _roots(self) -> list[Any]:
+        """Returns what the ranks run for it."""
+
+    @abstractmethod
+    def _renumber(self, world: Engine, reads: ReadValues) -> None:
+        """Takes another number, as it reads values that differ from those before."""
 
     @abstractmethod
     def _send(self, world: Engine) -> None:
@@ -197,11 +229,6 @@ class InnerFunction(Distributed):
         self.name = name
         self.py_func = py_func
         self.dependent: list[dict[Any, Any]] = []  # caches of what was made from the function, and the values that it reads
-
-    @property
-    def number(self) -> int:
-        """Number by which ranks know the function."""
-        return self._number
 
     @property
     def device_function(self) -> Any:
@@ -226,8 +253,17 @@ class InnerFunction(Distributed):
         for made in self.dependent:
             made.clear()
 
+    def _roots(self) -> list[Any]:
+        return [self.py_func]
+
+    def _renumber(self, world: Engine, reads: ReadValues) -> None:
+        world.forget("function", self._number)
+        self._number = next_id()
+        self.renew()
+
     def _send(self, world: Engine) -> None:
         if self._number not in world.shipped:
+            self._reads = world.values.read(self._roots())
             spec = make_spec(world, self, self.device_function)
             world.command(Install(spec, None), info=CallInfo(self.name))
             self._note_sent(world, spec)

@@ -4,6 +4,8 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
     └──────── new call ────> Binder → rows → Plan (sent to the ranks) → execute
 """
 
+import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -20,7 +22,7 @@ from synknumba._call.bind import Binder, same_variable, signature_names
 from synknumba._call.call import Call
 from synknumba._call.checked_call import check_call
 from synknumba._call.collect import Count
-from synknumba._call.distribute import Decorated, Distributed, InnerFunction, make_spec
+from synknumba._call.distribute import Decorated, Distributed, InnerFunction, make_spec, next_id
 from synknumba._call.future import Future
 from synknumba._call.guarded_rows import NO_USES, row_uses
 from synknumba._call.launch_axes import check_axes
@@ -50,6 +52,7 @@ from synknumba._errors import (
     SharedMemoryError,
     SynkError,
     WorldError,
+    depth_of_script,
     shorten,
     shortened,
 )
@@ -71,10 +74,13 @@ from synknumba._world.call_in_flight import Flight
 from synknumba._world.code import Uses, refuse
 from synknumba._world.engine import Engine, current_world, open_world
 from synknumba._world.failure import CallInfo
+from synknumba._world.read_values import MISSING, ReadValues
 from synknumba.simt.internals import check_kernel, dynamic_shared, keep_text
 
 ROW_VALUES = 3  # at most so many of a call's values select rows
 LAUNCHES_KEPT = 16  # launch configurations of one kernel, each with its plans
+EDITIONS_KEPT = 8  # of a function with other values from outside, which may come again
+MANY_EDITIONS = 8  # after so many, a warning says what to pass as an argument
 OWN_VALUES = 3  # at most so many for each rank select rows of sliceable variables
 
 
@@ -95,6 +101,16 @@ class Prepared:
     written: frozenset[str]  # parameters with variables that a kernel may write
     selector: RowSelector  # owns the memory for row numbers
     uses: Uses  # functions that the ranks run, with their code
+    numbers: list[tuple[Distributed, int]]  # of the function, and of the one inside a generated kernel
+
+
+@dataclass(frozen=True, slots=True)
+class _Edition:
+    """What a function has on the ranks with some values from outside."""
+
+    number: int
+    plans: KeptPlans
+    reads: ReadValues
 
 
 class Function(Decorated, Distributed, Generic[P, R]):
@@ -148,6 +164,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._builder = OutputBuilder(self.name, options.outputs)
         self._world: Engine | None = None
         self._plans = KeptPlans(self._binder)
+        self._others: OrderedDict[Any, _Edition] = OrderedDict()  # those of other values, by the key of these
+        self._of_ops: ReadValues | None = None
+        self._sent_anew = 0  # how often in this world
         self._uses: Uses = ()  # functions that the ranks of this world have, with their code
         self._code = getattr(function, "__code__", None)  # that the analyses here have read
         self._is_new = True  # before the first call on several ranks
@@ -233,6 +252,11 @@ class Function(Decorated, Distributed, Generic[P, R]):
             for one, code in self._uses:
                 if one.__code__ is not code:
                     refuse(one, self.name)
+            if looks := self._reads.looks:  # hot path: `number_now` without a call
+                for look, place, value in looks:
+                    if look(place, MISSING) is not value:
+                        self._read_again(world)
+                        break
             plain = batch is None and local_batch is None and num_slices == 1 and output_subset is None and not kwargs
             plain = plain and progress is None
             if plain and world is self._world and (shards is None or (type(shards) is int and not wanted(None, self.name))):
@@ -310,6 +334,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         world = current_world()
         world.begin()
         try:
+            self.number_now(world)
             shards = options.shards
             if options.is_plain and not kwargs and world is self._world and (shards is None or type(shards) is int):
                 known, values = self._plans.known(args, shards)
@@ -450,6 +475,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             self._uses = world.code.uses(self._roots(), self.name)
             self._world = world
             world.at_close(self)
+        self.number_now(world)
         for one, code in self._uses:
             if one.__code__ is not code:
                 refuse(one, self.name)
@@ -531,11 +557,48 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._world = None
         self._uses = ()
         self._plans.clear()
+        self._others.clear()
+        self._sent_anew = 0
 
     def _roots(self) -> list[Any]:
         """Returns what the ranks run in calls: the function, that inside a generated kernel, and ops."""
         inner = [] if self._inner is None else [self._inner.py_func]
         return [self.py_func, *inner, *(op.function for op in self._options.user_ops())]
+
+    def _renumber(self, world: Engine, reads: ReadValues) -> None:
+        """Goes on with other values: with what the ranks got when it had these last, if they have it still."""
+        self._check_ops()
+        self._uses = world.code.uses(self._roots(), self.name)
+        names, before = ", ".join(reads.differing(self._reads)), self._reads.key
+        self._others[before] = _Edition(self._number, self._plans, self._reads)
+        known = self._others.pop(reads.key, None)
+        if known is not None:
+            self._number, self._plans = known.number, known.plans
+            return
+        self._number, self._plans = next_id(), KeptPlans(self._binder)
+        while len(self._others) > EDITIONS_KEPT:
+            _, oldest = self._others.popitem(last=False)
+            oldest.plans.clear()
+            world.forget("function", oldest.number)
+        self._sent_anew += 1
+        if self._sent_anew == MANY_EDITIONS:
+            warnings.warn(
+                f"{self.name} reads {names}, and has been sent to the ranks and compiled for each of {MANY_EDITIONS + 1} "
+                "values so far; pass what changes often as an argument",
+                RuntimeWarning,
+                stacklevel=depth_of_script(),
+            )
+
+    def _check_ops(self) -> None:
+        """Raises `ArgumentError` if a value has changed that a user-defined op reads, which is compiled once."""
+        now = ReadValues(op.function for op in self._options.user_ops())
+        if self._of_ops is None:
+            self._of_ops = now
+        elif now.key != self._of_ops.key:
+            raise ArgumentError(
+                f"an op of {self.name} reads {', '.join(now.differing(self._of_ops))}, which has changed since the op was "
+                "compiled; write the value into the op's function, or make another function with another op"
+            )
 
     def _take_back(self, world: Engine) -> None:
         """Makes the next call send the function again, which has never run to its end: its globals may have changed by then."""
@@ -552,6 +615,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         The first `used` bytes of the ranks' small results belong to other calls of the sequence.
         """
         options.check(self.name)
+        self.number_now(world)
         self._check_roles(args, kwargs)
         call = self._binder.bind(Call(options, world.partition, world), args, kwargs)
         selector = RowSelector(self.name, self._options.style)  # with memory of its own for row numbers
@@ -563,7 +627,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
             small = self._small_of_function(used, world.ranks.results.shape[1])
         plan, used = self._make_plan(world, call, used, small, lends=False)
         uses = world.code.uses(self._roots(), self.name)
-        return Prepared(plan, call, used if small is None else sum(small), self._may_write(call), selector, uses)
+        inner = [] if self._inner is None else [self._inner]
+        numbers = [(one, one.number) for one in (self, *inner)]
+        return Prepared(plan, call, used if small is None else sum(small), self._may_write(call), selector, uses, numbers)
 
     def _small_of_function(self, used: int, room: int) -> tuple[int, int]:
         """Returns where the results of a Python function lie in `room` bytes, and how many they may have.
@@ -712,6 +778,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
         """Installs a program on the ranks, and the function before its first program."""
         spec = None
         if self._number not in world.shipped:
+            if self._inner is None:
+                self._check_ops()
+                self._reads = world.values.read(self._roots())
             if world.traits.compiled_by_simt and self._options.style == "kernel":
                 check_kernel(self.py_func)  # raises here, with name and line, instead of on every rank
             for op in self._options.user_ops():

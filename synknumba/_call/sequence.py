@@ -277,7 +277,10 @@ class SequencePlan:
 
     @property
     def is_current(self) -> bool:
-        """Whether the variables still have the memory that the ranks' programs refer to."""
+        """Whether variables still have the memory, and functions the values, of the ranks' programs."""
+        for function, number in self.trace.numbers:
+            if function.number_now(self.world) != number:
+                return False
         for variable, layout, _ in self._layouts:
             one = variable()
             if one is None or one._layout != layout:  # noqa: SLF001  # as a key
@@ -1009,8 +1012,10 @@ class Sequence(Generic[P, R]):
     def _plan(self, world: Engine, structure: Structure, told: _Arguments) -> SequencePlan:
         key = (self._outer.version(), structure, *told.key)
         found = self._plans.get(key)
-        if found is not None and found[0].is_current:
-            return found[0]
+        if found is not None:
+            if found[0].is_current:
+                return found[0]
+            self._plans.pop(key)[0].forget()
         for one in [known for known, (plan, _) in self._plans.items() if plan.is_lost]:
             self._plans.pop(one)[0].forget()
         plan = self._trace(world, structure, told)

@@ -30,6 +30,7 @@ import numpy as np
 from synknumba._call.definition import Definition, read_function
 from synknumba._errors import ArgumentError
 from synknumba._world.code import file_of, is_the_scripts, names_in, reached
+from synknumba._world.read_values import key_of
 
 DIGEST_BYTES = 4096  # of an array, of which a longer one is kept as a digest
 MOST_CODES = 256  # functions of which it is known whether they look at all attributes
@@ -232,7 +233,7 @@ class OuterValues:
     def key_of(self, argument: Any, kept: list[Any]) -> Any:
         """Returns the key of an argument that is part of the sequence, with what the code may read of it."""
         if isinstance(argument, _PLAIN):
-            return _plain_key(argument)
+            return key_of(argument)
         self.version()
         assert self._found is not None
         walk = self._found.of(argument)
@@ -243,7 +244,7 @@ class OuterValues:
             hash(argument)
         except (TypeError, ValueError):  # the latter of a memoryview that may be written
             return ("id", id(argument), *walk.key)
-        return (*_plain_key(argument), *walk.key)
+        return (*key_of(argument), *walk.key)
 
     def objects(self, argument: Any = None) -> list[Any]:
         """Returns all values, or those that an argument has."""
@@ -387,7 +388,7 @@ class _Walk:
         while waiting:
             for value in self._next(waiting.pop()):
                 if isinstance(value, _PLAIN):
-                    self.key.append(_plain_key(value))
+                    self.key.append(key_of(value))
                     continue
                 self.key.append(id(value))
                 self.kept.append(_held(value))
@@ -625,13 +626,6 @@ def _cell_contents(cell: Any) -> Any:
         return _MISSING
 
 
-def _plain_key(value: Any) -> tuple[Any, ...]:
-    """Returns a key that tells 0.0 from −0.0 and 1 from True, and is equal for two NaN."""
-    if isinstance(value, float | complex) and (value != value or value == 0):  # noqa: PLR0124  # NaN
-        return type(value), repr(value)
-    return type(value), value
-
-
 def _items(holder: Any) -> Iterable[Any]:
     """Returns what a container holds besides its keys, at one moment."""
     if isinstance(holder, np.ndarray):
@@ -675,7 +669,7 @@ def _buffer_key(holder: Any) -> Any:
 
 
 def _item_key(item: Any) -> Any:
-    return _plain_key(item) if isinstance(item, _PLAIN) else id(item)
+    return key_of(item) if isinstance(item, _PLAIN) else id(item)
 
 
 def _of_the_script(kind: type) -> list[type]:

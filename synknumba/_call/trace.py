@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from synknumba._call.distribute import result_class
+from synknumba._call.distribute import Distributed, result_class
 from synknumba._call.options import CallOptions
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.recording import Lines, Outcome, Recording, rows_of
@@ -85,6 +85,7 @@ class Trace(Recording):
         # Swaps so far, while the body runs; with the first one's memory before.
         self._memory: list[tuple[VariableState, VariableState, Allocation]] = []
         self.uses: Uses = ()  # functions that the ranks run, with their code
+        self.numbers: list[tuple[Distributed, int]] = []  # as they were: others for other values
 
     # ---- calls
 
@@ -99,6 +100,7 @@ class Trace(Recording):
         self.used = prepared.used
         self.kept.append(prepared.selector)
         self.uses += prepared.uses
+        self.numbers += prepared.numbers
         values = (*call.values, *call.row_values)
         if isinstance(options.batch, Line):
             self.checks.append(Lines(options.batch, function.name, rows_of(call)))

@@ -14,6 +14,7 @@ import errno
 import linecache
 import os
 import pickle
+import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -338,6 +339,9 @@ class Rank:
     def _load(self, spec: FunctionSpec) -> Loaded:
         linecache.cache.update(spec.sources)
         function, launch, options = pickling.load(spec.payload, lambda number: self.functions[number].function)
+        for (module, name), value in spec.of_modules.items():
+            if module in sys.modules:
+                setattr(sys.modules[module], name, value)
         kernel = self.device.kernel(function, options) if spec.style == "kernel" else None
         return Loaded(function, kernel, launch)
 

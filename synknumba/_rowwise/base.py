@@ -60,13 +60,13 @@ class RowFunction(Decorated):
     def _device(self, world: Engine | None) -> DeviceKind:
         """The device that a call is made or planned for: that of the world, or the CPU.
 
-        Kernels, and the types that they are for, depend on the values that the function reads. Ranks get these once; what was
-        made for another world, or by a plan, is dropped.
+        Kernels, and the types that they are for, depend on the values that the function reads. What was made for another
+        world, by a plan, or with other values, is dropped.
         """
         if world is None:
             self._inner.renew()
             return "cpu"
-        if self._inner.number not in world.shipped:
+        if self._inner.number_now(world) not in world.shipped:
             self._inner.renew()
         return world.device
 

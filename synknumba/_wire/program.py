@@ -44,6 +44,8 @@ class FunctionSpec:
     style: FunctionStyle  # "kernel" for a Numba CUDA kernel, "function" for a Python function of device arrays
     payload: bytes
     sources: Mapping[str, Any] = field(default_factory=dict)  # `linecache` entries that the ranks lack
+    # Values to assign in modules, by module and name: what is pickled by reference reads them there.
+    of_modules: Mapping[tuple[str, str], Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

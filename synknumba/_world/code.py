@@ -17,7 +17,10 @@ from typing import Any, NoReturn, final
 from synknumba._errors import WorldError
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
-_INSTALLED = tuple({os.path.join(path, "") for path in (*sysconfig.get_paths().values(), _PACKAGE) if path != sys.prefix})
+_SHARED = [path for path in sys.path if os.path.basename(path) in {"site-packages", "dist-packages"}]  # with other environments
+_INSTALLED = tuple(
+    {os.path.join(path, "") for path in (*sysconfig.get_paths().values(), *_SHARED, _PACKAGE) if path != sys.prefix}
+)
 _MOST_ITEMS = 100  # of a list or a dict, in which functions are looked for
 
 Uses = tuple[tuple[FunctionType, CodeType], ...]  # functions, with the code that the ranks have of them

@@ -60,6 +60,7 @@ from synknumba._world.failure import CallInfo, calling, whereabouts
 from synknumba._world.limits import as_timeout
 from synknumba._world.mapped_segments import Kind, RankHoldings
 from synknumba._world.processes import Processes
+from synknumba._world.read_values import RankValues
 from synknumba._world.rounds import Ranks, Rounds
 
 RATE_SECONDS = 0.2  # for which ranks measure how fast they are: some tens of time slices of a shared core
@@ -277,6 +278,7 @@ class Engine:
         "traits",
         "transport",
         "transport_is_free",
+        "values",
         "world_size",
     )
 
@@ -344,6 +346,7 @@ class Engine:
         self.texts = dict(linecache.cache)
         self._belongings = RankHoldings()
         self.code = RankCode()
+        self.values = RankValues()
         segment_module.sweep_names()
         segment_module.close_orphans()
         here, others = self._firsts[1], self._others

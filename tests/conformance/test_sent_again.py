@@ -68,8 +68,8 @@ def test_what_was_undefined(kind):
             names["run"](X)
     names["SC"] = 3.0
     assert total(kind, names["run"](X)) == 3 * X.sum()
-    names["SC"] = 4.0  # it has run to its end, so it keeps the values of that call
-    assert total(kind, names["run"](X)) == 3 * X.sum()
+    names["SC"] = 4.0
+    assert total(kind, names["run"](X)) == 4 * X.sum()
     assert total(kind, names["run"](X[:6].astype(np.float32))) != 0  # another program of the same function
 
 
@@ -92,12 +92,14 @@ def test_sent_by_distribute(monkeypatch):
     assert names["run"](X) == 2 * X.sum()
 
 
-def test_a_failure_after_a_success_sends_nothing():
+def test_a_failure_after_a_success():
     names = define('@synk.function(outputs="sum")\ndef run(x):\n    assert x[0] >= 0\n    return SC * x.sum()\n', SC=2.0)
     assert names["run"](X) == 2 * X.sum()
     names["SC"] = 5.0
     with pytest.raises(synk.RankError):
         names["run"](-X)
+    assert names["run"](X) == 5 * X.sum()
+    names["SC"] = 2.0
     assert names["run"](X) == 2 * X.sum()
 
 
