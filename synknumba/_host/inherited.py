@@ -1,21 +1,23 @@
-"""Deals with the state that a forked child inherits but must not share: descriptors, stream buffers, random states, threads.
+"""Deals with the state that a forked child inherits but must not share: descriptors, streams, random states, threads, trackers.
 
 The coordinator calls `tell_of_threads()`, `before_fork()` and `fork()`. The child calls `replace()`, `close_inherited()`,
-`settle_streams()`, `seed()` and, at its end, `flush()`.
+`settle_streams()`, `settle_trackers()`, `seed()` and, at its end, `flush()`.
 """
 
 import ctypes
 import fcntl
+import multiprocessing.util
 import os
 import random
 import re
 import resource
 import select
 import stat
+import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from glob import glob
 from pathlib import Path
@@ -32,6 +34,8 @@ _POLLED = 256  # descriptors in one poll(2); it refuses more than the soft limit
 _MOST_DESCRIPTORS = 1 << 20  # the kernel's own limit, fs.nr_open, unless it is raised
 
 COMPILE_SECONDS = 30.0  # a longer compilation in another thread is not waited for
+
+_trackers: list[subprocess.Popen[bytes]] = []
 
 _libc = ctypes.CDLL(None)
 _libc.malloc.restype = ctypes.c_void_p
@@ -210,6 +214,36 @@ def settle_streams() -> None:
         # Under python -u, C's buffer holds one byte, and lines of ranks would mix. The new one is used until the process ends.
         buffer = ctypes.c_void_p(_libc.malloc(ctypes.c_size_t(_BUFFER_BYTES)))
         _libc.setvbuf(stdout, buffer, _LINE_BUFFERED, ctypes.c_size_t(_BUFFER_BYTES))
+
+
+def settle_trackers() -> None:
+    """Starts resource trackers of this process in sessions of their own, and forgets those of the script.
+
+    multiprocessing and loky (joblib) start a process that removes the names and folders of processes that end without doing
+    so, as ranks do. It ends once its pipe is closed, and has to outlive the group of a rank, which is killed. The pipe to a
+    tracker of the script is /dev/null here.
+    """
+    for name, module in list(sys.modules.items()):
+        tracker = getattr(module, "_resource_tracker", None)
+        if name.endswith(".resource_tracker") and hasattr(tracker, "_fd"):
+            tracker._fd = tracker._pid = None  # noqa: SLF001  # no public way, as in _compilers_at_rest
+    spawn = multiprocessing.util.spawnv_passfds
+
+    def spawn_apart(path: bytes | str, args: Sequence[str], descriptors: Sequence[int]) -> int:
+        if "resource_tracker import main" not in args[-1]:
+            return spawn(path, args, descriptors)
+        process = subprocess.Popen(
+            # What is left here is no mistake of the function's.
+            [*args[:-2], "-Wignore:resource_tracker", *args[-2:]],
+            executable=path,
+            pass_fds=descriptors,
+            restore_signals=False,
+            start_new_session=True,
+        )
+        _trackers.append(process)  # else it warns that the process still runs
+        return process.pid
+
+    multiprocessing.util.spawnv_passfds = spawn_apart
 
 
 def leave_deleted_directory() -> None:

@@ -1,10 +1,10 @@
 """Thread pools of numerical libraries: ranks have their share of the cores in them, and do not wait for the script's threads.
 
-    library             its threads at a fork
-    OpenBLAS            end before it, and start again in script and ranks, by a handler of its own
-    LLVM's, Intel's OpenMP, MKL   likewise
-    GNU OpenMP          end here, by `omp_pause_resource_all`; that of GCC 8 and older has no such function, and is serial on ranks
-    polars              cannot end or start again: `inherited.tell_of_threads` warns
+    OpenBLAS, MKL         handlers of their own end the threads before a fork, or start new ones after it
+    LLVM's, Intel's OpenMP likewise
+    GNU OpenMP            `find_pools` ends the threads; new ones start where they are needed
+    the same of GCC 8     has no function for that: its loops are serial on ranks
+    polars                threads cannot be started again: `inherited.tell_of_threads` warns
 
 A child has none of these threads, only the records of them, and would wait for them at its next parallel loop for ever.
 """
@@ -38,9 +38,8 @@ def find_pools() -> None:
         import threadpoolctl  # optional
     except ImportError:
         paths = _loaded_libraries()
-        _found[:] = _openblas(paths)
-        for library in _gnu_openmp(paths):
-            _found.append((library.omp_get_max_threads, library.omp_set_num_threads))
+        openmp = ((library.omp_get_max_threads, library.omp_set_num_threads) for library in _gnu_openmp(paths))
+        _found[:] = [*_openblas(paths), *openmp]
     else:
         with warnings.catch_warnings():  # of two OpenMP runtimes, which is the script's business
             warnings.simplefilter("ignore")

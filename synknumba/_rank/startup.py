@@ -57,6 +57,7 @@ def settle(config: RankConfig) -> None:
     inherited_module.replace(config.others)
     release_inherited((config.control.segment,), config.others)  # else the ranks would keep the memory of dropped Data
     _take_over_streams(config)
+    inherited_module.settle_trackers()
     inherited_module.leave_deleted_directory()
     allow_descriptors()  # as many as the coordinator may need
     limit_threads(max(1, usable_cores() // config.ranks_here))

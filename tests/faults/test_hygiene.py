@@ -20,7 +20,7 @@ import pytest
 
 import synknumba as synk
 from synknumba._host import inherited, this_process
-from tests.faults.scripts import scribes
+from tests.faults.scripts import lives, poll, scribes
 from tests.quick import whole
 
 ROWS = np.arange(100.0)
@@ -112,6 +112,53 @@ def test_no_word_of_threads_where_there_are_none_but_the_main_one(monkeypatch):
     thread.join()
     assert not problems
     assert not inherited._told
+
+
+# ---- resource trackers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["closed", "a timeout", *whole("killed")])
+def test_names_that_functions_make_are_removed_after_the_rank(start, end):
+    """By multiprocessing's resource tracker, which lives a moment longer than the rank, and not for ever."""
+    script = start(f"""
+        from multiprocessing import resource_tracker
+        from multiprocessing.shared_memory import SharedMemory
+
+        @synk.function(outputs=None)
+        def work(x):
+            memory = SharedMemory(create=True, size=10)
+            tracker = resource_tracker._resource_tracker
+            say("made", memory.name, tracker._pid)
+            sys.modules["kept"] = memory
+            while {end!r} == "a timeout":
+                time.sleep(0.01)
+
+        resource_tracker.ensure_running()  # of the script
+        world = synk.fork(1, device="cpu", timeout=3)
+        try:
+            work(ROWS)
+        except synk.CallTimeout:
+            pass
+        if {end!r} == "killed":
+            say("ready")
+            hear()
+        world.close()
+        say("closed")
+        hear()
+    """)
+    name, tracker = script.expect(r"made (\S+) (\d+)").groups()
+    assert lives(int(tracker))
+    if end == "killed":
+        script.expect("ready")
+        script.kill(signal.SIGKILL)
+    else:
+        script.expect("closed")
+    poll(lambda: not os.path.exists(f"/dev/shm/{name}"), "the name is removed")
+    poll(lambda: not lives(int(tracker)), "the tracker ends")
+    if end != "killed":
+        script.tell("end")
+    script.finish(-signal.SIGKILL if end == "killed" else 0)
+    assert "leaked" not in script.errors
 
 
 # ---- descriptors ---------------------------------------------------------------------------------------------------------
