@@ -232,7 +232,7 @@ def settle_trackers() -> None:
     def spawn_apart(path: bytes | str, args: Sequence[str], descriptors: Sequence[int]) -> int:
         if "resource_tracker import main" not in args[-1]:
             return spawn(path, args, descriptors)
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603  # what multiprocessing starts
             # What is left here is no mistake of the function's.
             [*args[:-2], "-Wignore:resource_tracker", *args[-2:]],
             executable=path,
