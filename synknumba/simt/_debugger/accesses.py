@@ -19,6 +19,7 @@ from synknumba.simt._debugger.integer_code import I64, word
 from synknumba.simt._debugger.runtime import call
 from synknumba.simt._library.intrinsics import view
 from synknumba.simt._library.synchronisation import COLLECTIVES
+from synknumba.simt._library.typed import with_arity
 
 _I1: Final = ir.IntType(1)
 _I8: Final = ir.IntType(8)
@@ -643,7 +644,7 @@ def collective(kind: int, path: str) -> Any:
         exchanged = kinds[at_value] if operation.exchanged else types.int64
         if exchanged not in OPERAND_TYPES:
             return None
-        result = operation.kind or exchanged
+        result = operation.result_type(kinds)
         passed = [
             types.boolean if name == "predicate" else one if name == "value" else types.int64
             for name, one in zip(operation.params, kinds, strict=True)
@@ -667,15 +668,7 @@ def collective(kind: int, path: str) -> Any:
 
         return result(*passed, place), codegen
 
-    resolvers: Any = (
-        lambda _c, a: resolve(a),
-        lambda _c, a, b: resolve(a, b),
-        lambda _c, a, b, c: resolve(a, b, c),
-        lambda _c, a, b, c, d: resolve(a, b, c, d),
-    )
-    resolver = resolvers[len(operation.params)]
-    resolver.__name__ = resolver.__qualname__ = path
-    return intrinsic(resolver)
+    return with_arity(path, len(operation.params) + 1, resolve)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -819,7 +812,7 @@ def local_array(_context: Any, offset: types.Type, shape: types.Type, dtype: typ
     if dims is None or element is None:
         return None
     kind = types.Array(element, len(dims), "C")
-    fill = 0xFF if isinstance(element, (types.Float, types.Complex)) else 0xCD
+    fill = at.FLOAT_BYTE if isinstance(element, (types.Float, types.Complex)) else at.BYTE
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         me = _me(builder)
@@ -829,7 +822,8 @@ def local_array(_context: Any, offset: types.Type, shape: types.Type, dtype: typ
         nbytes = _constant(count * context.get_abi_sizeof(context.get_data_type(element)))
         address = builder.add(builder.load(word(builder, me, at.LOCALS)), args[0])
         written = builder.add(builder.load(word(builder, me, at.LOCALS_WRITTEN)), args[0])
-        for start, value in ((address, fill), (written, 0)):
+        byte = builder.trunc(builder.load(word(builder, call(builder, "state"), fill)), _I8)
+        for start, value in ((address, byte), (written, ir.Constant(_I8, 0))):
             cgutils.memset(builder, builder.inttoptr(start, _I8.as_pointer()), nbytes, value)
         return _array(context, builder, kind, address, [_constant(dim) for dim in dims])
 

@@ -93,7 +93,16 @@ def binary(operation: Operation, left: Any, right: Any) -> Any:
     left, right = convert(left, kind), convert(right, kind)
     if operation in _DIVISIONS and right == 0 and issubclass(kind, np.integer):
         raise ZeroDivisionError("integer division or modulo by zero")
+    if operation is operator.pow and right < 0 and issubclass(kind, np.integer):
+        return _inverse(left, right)
     return operation(left, right)
+
+
+def _inverse(base: Any, exponent: Any) -> Any:
+    """Returns an integer to a negative power, as Numba's machine code: 0 for most, and the least integer for 0."""
+    if abs(int(base)) == 1:
+        return base if exponent % 2 else base * base
+    return type(base)(0) if base else type(base)(np.iinfo(type(base)).min)
 
 
 def unary(operation: Operation, value: Any) -> Any:
@@ -141,7 +150,7 @@ def _float(value: Any = 0.0) -> Any:
 
 def _round(value: Any, digits: Any = None) -> Any:
     if digits is None:
-        return round(float(value)) if isinstance(value, np.floating) else round(value)
+        return round(value.item()) if isinstance(value, np.generic) else round(value)
     kind = type(value) if isinstance(value, np.floating) else np.float64
     with np.errstate(all="ignore"):
         return kind(round_decimal(np.float64(value), int(digits)))
@@ -151,6 +160,8 @@ def _pow(base: Any, exponent: Any) -> Any:
     return binary(operator.pow, base, exponent)
 
 
+# Functions that return a float for CUDA, of -0.5 a negative zero, and an int in Python.
+_TO_WHOLE: Final = frozenset({"ceil", "floor", "trunc"})
 # NumPy's names of `math` functions that raise at a pole or on overflow, where CUDA returns inf or NaN.
 _NUMPY_NAMES: Final = {"acos": "arccos", "asin": "arcsin", "acosh": "arccosh", "atanh": "arctanh", "pow": "power"}
 
@@ -173,6 +184,8 @@ def math_function(name: str) -> Callable[..., Any]:
                 result = math.inf if name == "gamma" and args[0] > 0 else math.nan
             else:
                 result = float(numpy(*(float(arg) for arg in args)))
+        if name in _TO_WHOLE:
+            result = math.copysign(result, args[0])
         if isinstance(result, (float, int)) and not isinstance(result, bool) and args:
             kinds = {type(arg) for arg in args}
             if kinds == {np.float16}:

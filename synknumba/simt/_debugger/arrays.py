@@ -7,6 +7,7 @@ slices need no bookkeeping.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -16,12 +17,36 @@ from synknumba._errors import Finding, KernelCheckError
 from synknumba.simt._debugger.arithmetic import convert
 from synknumba.simt._library import bfloat16
 
-# Fill byte of new shared and local memory, which is undefined on a GPU; floats are filled with NaN.
-POISON: Final = 0xCD
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """What a launch has in the place of undefined values.
+
+    Attributes:
+        value: of a variable that is read unassigned.
+        float_byte: fills new shared and local arrays of floats.
+        byte: fills all other new shared and local memory.
+    """
+
+    value: int
+    float_byte: int
+    byte: int
+
+    def fill_of(self, dtype: np.dtype[Any]) -> int:
+        """Returns the byte that fills a new array."""
+        return self.float_byte if dtype.kind in "fc" or bfloat16.is_named(dtype.name) else self.byte
+
+
+STAND_IN: Final = StandIn(0, 0xFF, 0xCD)  # NaN in floats
+# Stand-ins of launches that show whether undefined values matter: positive and negative floats, since a minimum or a maximum of
+# one sign, as one with NaN, leaves the results as they are.
+FURTHER_STAND_INS: Final = (StandIn(101, 0x42, 0x42), StandIn(-101, 0xC2, 0))
 
 
 class Watch(ABC):
     """Observer of a launch, a `DebugLaunch`: its array accesses, early returns and end."""
+
+    stand_in = STAND_IN
 
     def __init__(self, launch: Any) -> None:
         self.launch = launch
@@ -285,12 +310,10 @@ def record_memory(value: np.void) -> np.ndarray[Any, Any]:
 
 
 def allocate(name: str, space: str, shape: Any, dtype: np.dtype[Any], watch: Watch, owner: Any) -> Array:
-    """Allocates a shared or local array, filled with NaN or `POISON`."""
+    """Allocates a shared or local array, filled by the stand-in of undefined values."""
     array: np.ndarray[Any, Any] = np.empty(shape, dtype)
-    if dtype.kind in "fc" or bfloat16.is_named(dtype.name):
-        array.fill(np.nan)
-    elif array.size:
-        array.reshape(-1).view(np.uint8)[...] = POISON
+    if array.size:
+        array.reshape(-1).view(np.uint8)[...] = watch.stand_in.fill_of(dtype)
     return _on_memory(array, TrackedMemory(name, space, array, watch, owner))
 
 

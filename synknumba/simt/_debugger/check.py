@@ -20,7 +20,7 @@ from numba.core import types
 from numba.core.errors import NumbaError
 
 from synknumba._errors import KernelError
-from synknumba.simt._debugger.arrays import Watch, record_memory
+from synknumba.simt._debugger.arrays import FURTHER_STAND_INS, STAND_IN, StandIn, Watch, record_memory
 from synknumba.simt._debugger.compiled import CompiledLaunch, is_ready, program_of, unavailable
 from synknumba.simt._debugger.cuda import Dim3
 from synknumba.simt._debugger.instrument import NotInstrumentedError
@@ -75,9 +75,6 @@ class _Patience:
             raise _ChangeOver
 
 
-# Values of a variable that is read unassigned: those of a launch, and of another one that shows whether they matter. For
-# shuffles from lanes that do not take part, the first stands for the thread's own value, the other for bits that are all set.
-STAND_INS: Final = (0, 101)
 # Accesses of a further launch, beyond four times those of the first.
 FURTHER_ACCESSES: Final = 1_000_000
 # Operations of a kernel that is compiled in half a second; each further one takes 5 ms.
@@ -164,29 +161,29 @@ class _Launch:
     def in_python(self, progress: Callable[[Launch], None] | None = None) -> CheckWatch:
         """Runs the launch in Python."""
 
-        def run(stand_in: int) -> CheckWatch:
+        def run(stand_in: StandIn) -> CheckWatch:
             make_watch = functools.partial(CheckWatch, checks=self.kernel.checks, progress=progress, stand_in=stand_in)
             made = DebugLaunch(self.program, self.grid, self.block, self.smem, make_watch)
             made.run(self.args)
             return cast(CheckWatch, made.watch)
 
-        watch = run(STAND_INS[0])
+        watch = run(STAND_IN)
         self._look_at_undefined(watch, run)
         return watch
 
-    def _look_at_undefined(self, watch: CheckWatch, run: Callable[[int], CheckWatch]) -> None:
+    def _look_at_undefined(self, watch: CheckWatch, run: Callable[[StandIn], CheckWatch]) -> None:
         """Runs the launch with other values in place of undefined ones, to see whether they matter."""
         if not watch.has_undefined or not self.is_plain:
             return
         after = Contents(self.args)
-        self.before.restore()
         try:
-            other = run(STAND_INS[1])
+            for stand_in in FURTHER_STAND_INS:
+                self.before.restore()
+                if run(stand_in).errors != watch.errors or not after.are_equal():
+                    return
+            watch.excuse_undefined()
         except Exception:  # noqa: BLE001  # of the kernel, such as an assertion
             return
-        else:
-            if after.are_equal() and other.errors == watch.errors:
-                watch.excuse_undefined()
         finally:
             after.restore()
 
@@ -204,7 +201,7 @@ class _Launch:
             ) from error
         limit: int | None = None
 
-        def run(stand_in: int, *, reverse: bool = False) -> CheckWatch:
+        def run(stand_in: StandIn, *, reverse: bool = False) -> CheckWatch:
             nonlocal limit
             made = self._compiled_launch(reverse=reverse, stand_in=stand_in, most=limit)
             made.run()
@@ -212,7 +209,7 @@ class _Launch:
                 limit = FURTHER_ACCESSES + 4 * made.accesses
             return made.watch
 
-        watch = run(STAND_INS[0])
+        watch = run(STAND_IN)
         self._look_at_undefined(watch, run)
         if not self.program.may_spin:  # threads that wait for those before them would never end
             after = Contents(self.args)
@@ -220,12 +217,12 @@ class _Launch:
             try:
                 # What the kernel raises in this order only, as an assertion, is a consequence.
                 with suppress(Exception):
-                    watch.join(run(STAND_INS[0], reverse=True))
+                    watch.join(run(STAND_IN, reverse=True))
             finally:
                 after.restore()
         return watch
 
-    def _compiled_launch(self, *, stand_in: int = 0, **options: Any) -> CompiledLaunch:
+    def _compiled_launch(self, *, stand_in: StandIn = STAND_IN, **options: Any) -> CompiledLaunch:
         checks = self.kernel.checks
         make_watch = functools.partial(CheckWatch, checks=checks, stand_in=stand_in)
         checked, sizes = program_of(self.kernel.py_func), (self.grid, self.block, self.smem)
@@ -299,10 +296,10 @@ def check(
       operations do not race with each other, but they do with plain reads and writes. Writes of equal values do not race.
       Threads of different blocks race unless a grid barrier lies between; this is not checked if the kernel calls
       `threadfence`.
-    - Reads of shared and local array elements before any write to them.
-    - Reads of variables that the thread has not assigned. It goes on with 0. If another value leaves the results and the other
+    - Reads of variables that the thread has not assigned. It goes on with 0. If other values leave the results and the other
       findings as they are, this is a warning, a `KernelCheckWarning` if there are no errors.
-    - Shuffles from lanes that do not take part, if the value matters in the same sense. The lane goes on with its own value.
+    - Reads of shared and local array elements before any write to them, if the value matters in the same sense.
+    - Shuffles from lanes that do not take part, likewise. The lane goes on with its own value.
     - Exceptions of Python in a thread, such as the ValueError of `int(nan)`. The other threads continue.
 
     The check covers one execution, with these arguments. It begins in Python, with 100,000 to 200,000 accesses to elements per

@@ -28,7 +28,7 @@ from synknumba._errors import Access, BoundsError, Finding, KernelCheckError, Ke
 from synknumba._types import WeakTable
 from synknumba.simt._debugger import accesses, runtime
 from synknumba.simt._debugger import layout as at
-from synknumba.simt._debugger.arrays import POISON, TrackedMemory, Watch, overlapping, record_memory
+from synknumba.simt._debugger.arrays import STAND_IN, StandIn, TrackedMemory, Watch, overlapping, record_memory
 from synknumba.simt._debugger.cuda import Dim3
 from synknumba.simt._debugger.findings import BOUNDS_ADVICE, described, fault_advice, shown_index
 from synknumba.simt._debugger.instrument import KINDS, Lowered, Memory, NotInstrumentedError, Site, Sites
@@ -263,7 +263,7 @@ class CompiledLaunch(Launch):
         args: the kernel's arguments.
         checks: what to look for.
         reverse: whether the threads of a block run from the last to the first.
-        stand_in: value of a variable that is read unassigned.
+        stand_in: what it has in the place of undefined values.
         most: accesses after which the launch is given up; None for no limit.
 
     Attributes:
@@ -282,7 +282,7 @@ class CompiledLaunch(Launch):
         checks: Checks,
         *,
         reverse: bool = False,
-        stand_in: int = 0,
+        stand_in: StandIn = STAND_IN,
         most: int | None = None,
     ) -> None:
         super().__init__(program, grid, block, smem, make_watch)
@@ -300,12 +300,13 @@ class CompiledLaunch(Launch):
         self._keys: list[tuple[int, Any, int]] = []
         self._owned: list[Any] = []
         self._state = np.zeros(at.STATE_WORDS, np.int64)
+        self._stand_in = stand_in
         self._make_memory()
         state = self._state
         state[at.REVERSE], state[at.RACES], state[at.UNINITIALIZED] = reverse, checks.races, checks.uninitialized
         state[at.ORDERED_BLOCKS], state[at.COUNT], state[at.SPINS] = program.fences, self._count, program.may_spin
         state[at.SIZES : at.SIZES + 6] = (*block, *grid)
-        state[at.STAND_IN] = stand_in
+        state[at.STAND_IN : at.BYTE + 1] = stand_in.value, stand_in.float_byte, stand_in.byte
         state[at.NEXT], state[at.BLOCK_END] = -1, self._blocks
 
     watch: CheckWatch
@@ -414,10 +415,9 @@ class CompiledLaunch(Launch):
         offsets = [offset if one < 0 else one for one in offsets]
         self._shared = [(one, dtype, place) for (one, dtype, _), place in zip(self._shared, offsets, strict=True)]
         nbytes = -(-(offset + self.smem) // 64) * 64
-        fill = np.full(max(1, nbytes), POISON, np.uint8)
+        fill = np.full(max(1, nbytes), self._stand_in.byte, np.uint8)
         for memory, dtype, start in self._shared:
-            if dtype.kind in "fc" and memory.shape != (0,):
-                fill[start : start + math.prod(memory.shape) * dtype.itemsize].view(dtype)[:] = np.nan
+            fill[start : start + math.prod(memory.shape) * dtype.itemsize] = self._stand_in.fill_of(dtype)
         self._owned.append(fill)
         state = self._state
         table = self._words(max(1, len(offsets)))
@@ -552,7 +552,7 @@ class CompiledLaunch(Launch):
         memory, address = self._memory_at(where, now)
         index = memory.index_of(address)
         if kind == at.UNWRITTEN:
-            return self.watch.unwritten_finding(memory, index, place), ""
+            return self.watch.unwritten_finding(memory, index, place), "unwritten"
         first = self._access(_WHAT[kinds >> 4 & 15], before)
         sides = [
             SimpleNamespace(

@@ -47,6 +47,8 @@ KEPT: Final = 33  # buffer for elements before a write
 KEPT_BYTES: Final = 34
 SPINS: Final = 35  # whether threads may wait for each other in loops, for which one that ends must return to Python
 STAND_IN: Final = 36  # value of a variable that is read unassigned
+FLOAT_BYTE: Final = 37  # fills new arrays of floats
+BYTE: Final = 38  # fills other new memory
 STATE_WORDS: Final = 40
 
 SCRATCH_BYTES: Final = 1 << 16

@@ -15,6 +15,7 @@ from synknumba.simt._debugger.arrays import Array
 from synknumba.simt._debugger.cuda import FENCES, LOCKS, as_numpy, member
 from synknumba.simt._debugger.source import MARK, Rewriter, SourceFunction, device_code, is_waiting_call
 from synknumba.simt._debugger.warp import SHUFFLES, Request
+from synknumba.simt._frontend.arrays import ARRAY_PATHS
 from synknumba.simt._frontend.scope import CudaPath, Scope, cuda_module
 from synknumba.simt._frontend.signatures import Declared, best_declared, declared_signatures
 from synknumba.simt._frontend.source import has_rest, parameters, read_definition
@@ -35,7 +36,7 @@ class DebugProgram:
         self.name = kernel.__qualname__
         self.fences = False  # whether the kernel or a device function calls one of `FENCES`
         self.may_spin = False  # whether one of them calls one of `LOCKS`
-        self.shuffles = False  # whether one of them calls one of `SHUFFLES`
+        self.may_be_undefined = False  # whether one of them may read a value that is undefined
         self.operations = 0  # number of operations in the source of all functions
         self._kernel = kernel
         self._functions: dict[FunctionType, SourceFunction] = {}
@@ -44,12 +45,7 @@ class DebugProgram:
         for function in self._functions.values():
             is_kernel = function is self._functions[kernel]
             Rewriter(function, self._waits, is_kernel=is_kernel, stand_ins=stand_ins).run()
-        self._may_be_unassigned = any(function.unassigned for function in self._functions.values())
-
-    @property
-    def may_be_undefined(self) -> bool:
-        """Whether threads may read variables that they have not assigned, or shuffle from lanes that do not take part."""
-        return self._may_be_unassigned or self.shuffles
+        self.may_be_undefined |= any(function.unassigned for function in self._functions.values())
 
     @property
     def params(self) -> tuple[str, ...]:
@@ -81,7 +77,7 @@ class DebugProgram:
                 made.waits |= is_waiting_call(scope, node)
             if isinstance(node, (ast.Name, ast.Attribute)):
                 value = scope.resolve(node)
-                self.shuffles |= isinstance(value, CudaPath) and value.path in SHUFFLES
+                self.may_be_undefined |= isinstance(value, CudaPath) and value.path in SHUFFLES | ARRAY_PATHS
                 self.fences |= isinstance(value, CudaPath) and value.path in FENCES
                 self.may_spin |= isinstance(value, CudaPath) and value.path in LOCKS
                 if (callee := device_code(value)) is not None:

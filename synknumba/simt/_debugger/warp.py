@@ -65,8 +65,13 @@ def _same(value: Any) -> Any:
     return value
 
 
+def _shuffled(value: Any) -> Any:
+    return np.int32(value) if isinstance(value, (bool, np.bool_)) else value
+
+
 _CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
     "predicate": bool,
+    "value": _shuffled,
     **dict.fromkeys(("mask", "src_lane", "delta", "lane_mask", "mode", "mode_offset", "clamp"), int),
 }
 
@@ -147,7 +152,8 @@ def warp_answers(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, An
 
 
 def _match(kind: str, values: Mapping[int, Any]) -> dict[int, Any]:
-    same = {lane: sum(1 << other for other, found in values.items() if found == value) for lane, value in values.items()}
+    bits = {lane: np.asarray(value).tobytes() for lane, value in values.items()}  # -0.0 is not 0.0, and NaN is NaN
+    same = {lane: sum(1 << other for other in bits if bits[other] == own) for lane, own in bits.items()}
     if kind == "match_any_sync":
         return {lane: np.uint32(mask).astype(np.int32) for lane, mask in same.items()}
     everyone = sum(1 << lane for lane in values)

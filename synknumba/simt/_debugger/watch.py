@@ -9,7 +9,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from synknumba._errors import Access, Finding, KernelCheckError, KernelCheckWarning, RaceError, UninitializedError
-from synknumba.simt._debugger.arrays import Array, TrackedMemory, Watch, overlapping
+from synknumba.simt._debugger.arrays import STAND_IN, Array, StandIn, TrackedMemory, Watch, overlapping
 from synknumba.simt._debugger.findings import access, described, fault_advice, outside_finding, user_frame
 from synknumba.simt._debugger.run import Launch, Thread
 from synknumba.simt._debugger.shadow import Cells, Past, Shadow, present
@@ -23,7 +23,7 @@ _UNWRITTEN: Final = "write to every element before any thread reads it, with a b
 
 _ABSENT: Final = "let all lanes that others shuffle from call it, with 0 for those without data, and name them in the mask"
 # Kinds of findings of undefined values, which are no errors if the values do not matter.
-UNDEFINED: Final = frozenset({"unassigned", "absent"})
+UNDEFINED: Final = frozenset({"unassigned", "absent", "unwritten"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class CheckWatch(Watch):
         launch: what it watches.
         checks: what it looks for.
         progress: called at each access to an array.
-        stand_in: value of a variable that is read unassigned.
+        stand_in: what the launch has in the place of undefined values.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class CheckWatch(Watch):
         launch: Launch,
         checks: Checks,
         progress: Callable[[Launch], None] | None = None,
-        stand_in: int = 0,
+        stand_in: StandIn = STAND_IN,
     ) -> None:
         super().__init__(launch)
-        self._progress, self._stand_in = progress, stand_in
+        self._progress, self.stand_in = progress, stand_in
         self._undefined: set[Any] = set()  # keys of findings
         self._checks = checks
         self._shadow = Shadow(blocks_order_themselves=launch.program.fences)
@@ -101,7 +101,7 @@ class CheckWatch(Watch):
     def unassigned(self, name: str) -> int:
         thread, frame = self.launch.current, user_frame()
         self.add(self.unassigned_finding(name, access("read", thread, frame.f_code, frame.f_lineno)), "unassigned")
-        return self._stand_in
+        return self.stand_in.value
 
     @staticmethod
     def unassigned_finding(name: str, place: Access) -> Finding:
@@ -113,7 +113,7 @@ class CheckWatch(Watch):
         if not self._checks.uninitialized:
             return answer
         self.add(self.absent_finding(thread.lane, source, replace(thread.waiting(), what="read")), "absent")
-        if not self._stand_in:
+        if self.stand_in is STAND_IN:
             return answer
         value, inside = answer if isinstance(answer, tuple) else (answer, None)
         other = _all_bits(np.asarray(value).dtype)
@@ -136,7 +136,7 @@ class CheckWatch(Watch):
         return bool(self._undefined)
 
     def excuse_undefined(self) -> None:
-        """Makes findings of variables without a value warnings, and drops those of shuffles, as their values do not matter."""
+        """Makes findings of variables without a value warnings, and drops all others, as their values do not matter."""
         for key in self._undefined:
             finding = self._found.pop(key)
             if key[1] == "unassigned":
@@ -185,7 +185,7 @@ class CheckWatch(Watch):
         for address, nbytes in numbers:
             if not memory.written.issuperset(range(address, address + nbytes)):
                 now = present(self.launch, "read")
-                self.add(self.unwritten_finding(memory, memory.index_of(address), _access_of(now)))
+                self.add(self.unwritten_finding(memory, memory.index_of(address), _access_of(now)), "unwritten")
 
     def _race(self, memory: TrackedMemory, address: int, before: Past, now: Past) -> None:
         places = (_access_of(before), _access_of(now))

@@ -1,5 +1,6 @@
 """Tables of the barriers and collectives of `numba.cuda`, and their names in the code of one thread."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -23,7 +24,7 @@ class Operation:
     Attributes:
         params: names of its parameters.
         exchanged: parameter whose values other threads read; empty if there is none.
-        kind: type of the result, as in `numba.cuda`; None for that of the parameter `value`.
+        kind: type of the result, as in `numba.cuda`; None if it depends on the arguments.
         is_vote: whether all threads of the block take part and get the same value.
     """
 
@@ -36,6 +37,13 @@ class Operation:
     def results(self) -> int:
         """Number of values returned."""
         return len(self.kind) if isinstance(self.kind, types.BaseTuple) else 1
+
+    def result_type(self, given: Sequence[types.Type]) -> types.Type:
+        """Returns the type of the result by those of the arguments; a shuffle of booleans gives int32, as in `numba.cuda`."""
+        if self.kind is not None:
+            return self.kind
+        value = given[self.params.index(self.exchanged)]
+        return types.int32 if isinstance(value, types.Boolean) else value
 
 
 COLLECTIVES: Final[dict[str, Operation]] = {

@@ -13,15 +13,14 @@ def _null(context: Any, _builder: Any, signature: Any, _args: Any) -> Any:
 
 
 def _collective(path: str) -> Any:
-    """Returns an intrinsic with the types of a collective; a shuffle of booleans gives integers."""
+    """Returns an intrinsic with the types of a collective."""
     operation = COLLECTIVES[path]
 
     def resolve(*args: types.Type) -> Any:
         plain = [types.unliteral(arg) for arg in args]
         if not all(isinstance(arg, (types.Number, types.Boolean)) for arg in plain):
             raise errors.NumbaTypeError(f"cuda.{path} needs numbers, not {', '.join(map(str, plain))}")
-        kind = operation.kind or (types.int32 if isinstance(plain[1], types.Boolean) else plain[1])
-        return kind(*plain), _null
+        return operation.result_type(plain)(*plain), _null
 
     return with_arity(path, len(operation.params), resolve)
 

@@ -10,12 +10,16 @@ from typing import Any, final
 
 from llvmlite import ir
 from numba.core import callconv, cgutils
+from numba.core.compiler import Flags
 from numba.core.cpu import CPUContext
+from numba.core.targetconfig import ConfigStack
 
 from synknumba._types import WeakTable
 
 # Functions that never raise, by library and name.
 _found: WeakTable[Any, dict[str, bool]] = WeakTable()
+# Parts of Numba's operators. Those of other functions raise where a kernel divides by zero.
+_internal: dict[Any, Any] = {}
 
 
 def never_raises(library: Any, name: str) -> bool:
@@ -68,6 +72,14 @@ class _Context(CPUContext):  # type: ignore[misc]
         """A calling convention, for one call."""
         return _CallConvention(self)
 
+    def _compile_subroutine_no_cache(self, *args: Any, flags: Any = None, **options: Any) -> Any:
+        """Compiles a part of an operator, such as the division of `x ** -1`, by the kernel's rule for divisions by zero."""
+        if flags is None:
+            flags = Flags()
+            flags.nrt = ConfigStack().top().nrt
+            flags.error_model = "python" if self.error_model.raise_on_fp_zero_division else "numpy"
+        return super()._compile_subroutine_no_cache(*args, flags=flags, **options)
+
     def get_function(self, *args: Any, **options: Any) -> Any:
         """Returns what emits a call, and links to the libraries of the function, which Numba does after the call."""
         emits = super().get_function(*args, **options)
@@ -79,4 +91,5 @@ def with_few_checks(context: Any) -> Any:
     """Returns a copy of Numba's target that emits calls without checks where they are in vain."""
     made = context.subtarget()
     made.__class__ = _Context
+    made.cached_internal_func = _internal
     return made

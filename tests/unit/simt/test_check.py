@@ -606,6 +606,86 @@ def test_memory_that_nothing_was_written_to() -> None:
     assert findings_of(reads, 1, 8, np.zeros(8), 8, uninitialized=False) == ()
 
 
+def neighbour_of_tile(x, out, n):
+    tile = cuda.shared.array(8, float64)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    if i < x.size:
+        tile[t] = x[i]
+    cuda.syncthreads()
+    total = tile[t] + tile[(t + 1) % 8]  # of all threads
+    if i < n:
+        out[i] = total
+
+
+def neighbour_of_dynamic_tile(x, out, n):
+    tile = cuda.shared.array(0, float64)
+    i = cuda.grid(1)
+    if i < x.size:
+        tile[cuda.threadIdx.x] = x[i]
+    cuda.syncthreads()
+    kept = tile[cuda.threadIdx.x]
+    kept = kept * 2 if i < n else -1.0
+    if i < n:
+        out[i] = kept
+
+
+def neighbour_of_window(x, out, n):
+    window = cuda.local.array(4, int32)
+    i = cuda.grid(1)
+    for k in range(4):
+        if i + k < x.size:
+            window[k] = int32(x[i + k] * 100)
+    found = 0
+    for k in range(4):
+        inside = window[k] > 0 and i + k < n
+        found += 1 if inside else 0
+    if i < out.size:
+        out[i] = found
+
+
+@pytest.mark.parametrize("kernel", [neighbour_of_tile, neighbour_of_dynamic_tile, neighbour_of_window])
+def test_elements_that_nothing_was_written_to_and_whose_value_is_not_used(kernel: Any) -> None:
+    x = np.random.default_rng(0).random(13)
+    outs = [np.zeros(13), np.zeros(13)]
+    assert findings_of(kernel, 2, 8, x, outs[0], 12, smem=64) == ()
+    simt.jit(kernel)[2, 8, 0, 64](x, outs[1], 12)
+    np.testing.assert_array_equal(*outs)
+    finding = the_one(kernel, 2, 8, x[:11], np.zeros(13), 12, smem=64)
+    assert finding.error is UninitializedError
+
+
+def smallest(x, out):
+    s = cuda.shared.array(8, float64)
+    t = cuda.threadIdx.x
+    if t < x.size:
+        s[t] = x[t]
+    cuda.syncthreads()
+    if t == 0:
+        best = s[0]
+        for k in range(1, 8):
+            best = min(best, s[k])
+        out[0] = best
+
+
+def largest(x, out):
+    s = cuda.shared.array(8, float64)
+    t = cuda.threadIdx.x
+    if t < x.size:
+        s[t] = x[t]
+    cuda.syncthreads()
+    if t == 0:
+        best = s[0]
+        for k in range(1, 8):
+            best = max(best, s[k])
+        out[0] = best
+
+
+@pytest.mark.parametrize("kernel", [smallest, largest])
+def test_extremes_of_elements_that_nothing_was_written_to(kernel: Any) -> None:
+    """With NaN, and with numbers of one sign, the result is the same by chance."""
+    assert the_one(kernel, 1, 8, np.linspace(0.2, 0.8, 5), np.zeros(1)).error is UninitializedError
+
+
 def test_dynamic_memory_may_be_read_as_another_type() -> None:
     def bytes_of(out):
         t = cuda.threadIdx.x
