@@ -22,7 +22,8 @@ FULL_TRACEBACK: Final = "SYNKNUMBA_FULL_TRACEBACK"  # environment variable
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-NOT_OF_SCRIPTS: Final = frozenset({__name__.partition(".")[0], "numpy"})  # packages whose lines are no lines of a script
+# Packages whose lines are no lines of a script; contextlib's ExitStack ends blocks.
+NOT_OF_SCRIPTS: Final = frozenset({__name__.partition(".")[0], "numpy", "contextlib"})
 GENERATED: Final = "<synknumba "  # how names of files begin that have the source of functions made here
 _PACKAGE = str(Path(__file__).parent) + os.sep
 _LIBRARY, _INSTALLED = str(Path(os.__file__).parent) + os.sep, f"{os.sep}site-packages{os.sep}"

@@ -74,6 +74,7 @@ class OpenWorld:
         self.world: Engine | None = None
         self.untold: SynkError | None = None  # what ended the last one outside any call, until a call has raised it
         self.reason: str | None = None  # why the last one ended; None if the script closed it
+        self.closed = ""  # how and where the script closed the last one
         self.ended: Engine | None = None  # a world that a failure has ended, and that the next call starts again
         self.is_parents = False  # whether the world that this process had when it was forked is that of its parent
         self.snapshots = 0  # number of snapshots taken in this process
@@ -131,6 +132,10 @@ class OpenWorld:
             message = (
                 "no world is open in this process: a world belongs to the process that has called synknumba.fork(), and this "
                 "is the child of another. Make the calls in the parent process, or call synknumba.fork() here for another world"
+            )
+        elif self.closed:
+            message = (
+                f"no world is open: the world was closed {self.closed}. Make the call before, or call synknumba.fork() again"
             )
         else:
             message = "no world is open: call synknumba.fork() first (it starts one process per GPU, or per CPU core)"
@@ -243,6 +248,7 @@ class Engine:
         "_first_transport",
         "_firsts",
         "_flight",
+        "_how_closed",
         "_is_mine",
         "_life",
         "_lock",
@@ -326,6 +332,7 @@ class Engine:
         self._looking = threading.RLock()  # held to read the control block, which another thread may free
         self._visitors: WeakTable[Visitor, None] = WeakTable()
         self._closing = False
+        self._how_closed = ""
         self._drops = 0  # drops in progress, or about to begin
         self._subscriptions = contextlib.ExitStack()
         self._traced: Callable[[Events], None] | None = None  # gets the events of a trace
@@ -738,7 +745,7 @@ class Engine:
         self._control.close()
         self._belongings.unwanted.clear()
         if _open.world is self:
-            _open.world, _open.reason = None, reason
+            _open.world, _open.reason, _open.closed = None, reason, self._how_closed
             if reason is not None and self._respawn is not None and not self._closing:
                 _open.ended = self
         log.info("%s has ended: %s", repr(self), reason or "the script has closed it")
@@ -757,10 +764,11 @@ class Engine:
         finally:
             self.end()
 
-    def close(self, *, at_exit: bool = False, patient: bool = True) -> None:
+    def close(self, how: str = "", *, at_exit: bool = False, patient: bool = True) -> None:
         """Ends the ranks; see `World.close`.
 
         Args:
+            how: by what, and where in the script.
             at_exit: whether the script ends, so that values of variables are not fetched.
             patient: whether to wait for the call in flight.
         """
@@ -771,7 +779,7 @@ class Engine:
             _open.ended = None
         if self._closed or self.is_inherited:
             return
-        self._closing = True
+        self._closing, self._how_closed = True, how
         try:
             seconds = 0.0 if in_main_thread() else CLOSE_SECONDS
             if not self._take(_frame(), seconds):
@@ -950,6 +958,7 @@ class Engine:
     def closed_error(self) -> WorldError:
         """Returns the error for a call of a closed world."""
         reason = f": {self._died}" if self._died else ""
+        reason = reason or (f": it was closed {self._how_closed}" if self._how_closed else "")
         if _open.ended is self:
             return WorldError(f"the ranks of this world have ended{reason}. Call again: the next call starts them again.")
         return WorldError(f"this world is closed{reason}. Call fork() to start a new one.")

@@ -8,7 +8,7 @@ from typing import NoReturn, TextIO, final
 
 from synknumba import _html
 from synknumba import _tracing as tracing
-from synknumba._errors import WorldError, shortened
+from synknumba._errors import WorldError, shortened, where
 from synknumba._host import this_process
 from synknumba._host.segment import close_orphans
 from synknumba._types import DeviceKind, Transport
@@ -94,7 +94,7 @@ class World:
         keeps the result.
         """
         tracing.refuse("close()")
-        self._engine.close()
+        self._engine.close(f"by close() at {where()}")
 
     def __enter__(self) -> "World":
         """Returns the world, which is closed at the end of the block."""
@@ -102,7 +102,8 @@ class World:
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         """Closes the world; after Ctrl-C or `sys.exit` without waiting for a submitted call."""
-        self._engine.close(patient=kind is None or issubclass(kind, Exception))
+        how = f"at the end of the with block that begins at {where()}"
+        self._engine.close(how, patient=kind is None or issubclass(kind, Exception))
 
     # ---- variables and diagnosis
 
@@ -205,5 +206,5 @@ def close() -> None:
     tracing.refuse("close()")
     world = world_to_close()
     if world is not None:
-        world.close()
+        world.close(f"by close() at {where()}")
     close_orphans()

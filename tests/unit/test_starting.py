@@ -1,5 +1,6 @@
 """A world that cannot start says so at once, and names the limit, the setting or the rank."""
 
+import contextlib
 import os
 import resource
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 import synknumba as synk
@@ -67,6 +69,56 @@ def test_without_numbas_compiler(tmp_path):
     told = run("import runpy, sys; runpy.run_path(sys.argv[1])", str(script), NUMBA_DISABLE_JIT="1").splitlines()
     assert [line.partition(" ")[0] for line in told] == ["DeviceError", "KernelError", "KernelError", "2.0"]
     assert all("NUMBA_DISABLE_JIT is set" in line and "unset it" in line for line in told[:3])
+
+
+@synk.function(outputs="sum")
+def total(x):
+    return x.sum()
+
+
+def in_a_block():
+    with synk.fork(1, device="cpu") as world:
+        pass
+    return world
+
+
+def in_a_stack():
+    with contextlib.ExitStack() as stack:
+        return stack.enter_context(synk.fork(1, device="cpu"))
+
+
+def by_its_close():
+    world = synk.fork(1, device="cpu")
+    world.close()
+    return world
+
+
+def by_close():
+    world = synk.fork(1, device="cpu")
+    synk.close()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("ends", "line", "how"),
+    [
+        (in_a_block, 1, "at the end of the with block that begins"),
+        (in_a_stack, 1, "at the end of the with block that begins"),
+        (by_its_close, 2, r"by close\(\)"),
+        (by_close, 2, r"by close\(\)"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_calls_after_the_end_tell_where_it_was(no_world, ends, line, how):
+    world = ends()
+    place = f"{ends.__code__.co_filename}:{ends.__code__.co_firstlineno + line}"
+    for call in (lambda: total(np.ones(3)), lambda: synk.all_reduce(synk.variable(np.ones(3)), "sum")):
+        with pytest.raises(
+            synk.WorldError, match=rf"no world is open: the world was closed {how} at {place}\. Make .*fork\(\)"
+        ):
+            call()
+    with pytest.raises(synk.WorldError, match=f"this world is closed: it was closed {how} at {place}"):
+        world.snapshot()
 
 
 def test_more_ranks_than_the_machine_has_room_for(no_world):
