@@ -15,13 +15,14 @@ import numpy as np
 from synknumba import simt
 from synknumba._call.arguments import Output
 from synknumba._call.call import Call
+from synknumba._call.grid_limits import Limits
 from synknumba._call.outputs import OutputBuilder
 from synknumba._errors import ArgumentError, Finding, KernelCheckError, KernelCheckWarning
 from synknumba._ops import reduction
-from synknumba._ops.launch import Extent, LaunchConfig
+from synknumba._ops.launch import ELEMENTS, Dim3, Extent, LaunchConfig
 from synknumba._ops.rows import Range, Rows
 from synknumba._ops.variable_layout import VECTOR
-from synknumba._types import Array, RankConstant, Span
+from synknumba._types import Array, RankConstant, Shape, Span
 from synknumba._variables.state import VariableState
 from synknumba._wire import program
 
@@ -33,6 +34,7 @@ def check_call(
     outputs: Mapping[str, Output],
     builder: OutputBuilder,
     launch: LaunchConfig,
+    limits: Limits,
     call: Call,
     source: str | None,
     signatures: Any,
@@ -46,6 +48,7 @@ def check_call(
         outputs: declared outputs, by parameter.
         builder: the kernel's, for the outputs' dtypes and shapes.
         launch: grid, block and shared memory.
+        limits: those of the kernel's positions.
         call: the call, with its arguments bound and its rows selected, but not sent.
         source: the argument that gives launches their size, as for `Extent`.
         signatures: those with which the kernel is declared; None if it is with none.
@@ -60,6 +63,8 @@ def check_call(
         if launch.launches_nothing(extent):
             continue
         grid, block = launch.resolve(*extent)
+        every = shapes | {one: array.shape for one, array in made.items()}
+        found += [(rank, finding) for finding in _left_out(limits, launch, call, every, (grid, block))]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", KernelCheckWarning)
@@ -75,6 +80,31 @@ def check_call(
             warnings.warn(KernelCheckWarning(name, findings), stacklevel=3)
         else:
             raise findings[0].error(name, findings)
+
+
+def _left_out(
+    limits: Limits, launch: LaunchConfig, call: Call, shapes: Mapping[str, Shape], sizes: tuple[Dim3, Dim3]
+) -> Iterator[Finding]:
+    """Yields the lengths that positions are compared with, where a launch by rows or elements has fewer threads.
+
+    Other launches are as the script wants them; a rank may need a part only of what every rank gets whole.
+    """
+    if launch.grid not in {None, ELEMENTS}:
+        return
+    for limit in limits.lengths:
+        array, axis = limit.parameter, limit.length or 0
+        shape, threads = shapes.get(array, ()), sizes[0][limit.axis] * sizes[1][limit.axis]
+        if len(shape) > axis and shape[axis] > threads and not isinstance(call.parameters.get(array), program.Broadcast):
+            yield Finding(
+                KernelCheckError,
+                f"a position along {'xyz'[limit.axis]} is compared with {array}.shape[{axis}], which is {shape[axis]}, but the "
+                f"launch has {threads} thread{'' if threads == 1 else 's'} there, and the other elements are left out",
+                (),
+                'pass grid="elements" for a thread per element, with the last axis along x (j, i = cuda.grid(2) for u[i, j]); '
+                "or grid= as a function of shapes; or loop with a stride of cuda.gridsize",
+                array,
+                is_warning=True,
+            )
 
 
 def _parts(call: Call) -> Iterator[tuple[int, int, int]]:

@@ -17,16 +17,14 @@ import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._call.access import read_parameters, written_parameters
-from synknumba._call.beside_exchange import check_beside
 from synknumba._call.bind import Binder, same_variable, signature_names
 from synknumba._call.call import Call
 from synknumba._call.checked_call import check_call
 from synknumba._call.collect import Count
 from synknumba._call.distribute import Decorated, Distributed, InnerFunction, make_spec, next_id
 from synknumba._call.future import Future
-from synknumba._call.guarded_rows import NO_USES, row_uses
-from synknumba._call.launch_axes import check_axes
-from synknumba._call.launches import check_launches, check_rows, sized_by
+from synknumba._call.grid_limits import Limits, grid_limits
+from synknumba._call.launches import check_launches, sized_by
 from synknumba._call.method import Method
 from synknumba._call.options import MOST_PARTS, CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
@@ -36,12 +34,11 @@ from synknumba._call.plan_cache import KeptPlans
 from synknumba._call.progress_bars import slices_shown
 from synknumba._call.rebinding import check_passed, check_rebinding
 from synknumba._call.rehearsal import Rehearsed
-from synknumba._call.repeated_work import check_positions
 from synknumba._call.report import PlanReport, make_report
+from synknumba._call.row_warnings import warn_of_all_rows, warn_of_means
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.shared_updates import SharedUpdates
 from synknumba._call.unwritten_outputs import check_stores
-from synknumba._call.whole_arguments import warn_of_means, warn_of_pairs, warn_of_threads, warn_of_whole
 from synknumba._device import fold_kernel
 from synknumba._errors import (
     ArgumentError,
@@ -64,7 +61,6 @@ from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
 from synknumba._progress import Progress, refuse_inside, wanted
 from synknumba._types import Array, Batch, shown
-from synknumba._variables.collectives import exchanged, exchanged_here
 from synknumba._variables.state import VariableState, note_failure, writing
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import Install
@@ -145,7 +141,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._inner = inner  # the function that `function`, a generated kernel, calls; else None
         parameters = signature_names(function, "the function" if options.style == "function" else "the kernel")
         check_names(self.name, parameters, options)
-        uses = NO_USES
+        limits = Limits()
         if inner is None:  # not a generated kernel
             keep_text(function)
             for op in options.user_ops():
@@ -154,10 +150,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             if options.style == "kernel":
                 check_stores(self.name, function, options.outputs)
             if options.launch is not None:
-                check_axes(self.name, function, options.launch)
-                check_positions(self.name, function, options.launch)
-                uses = row_uses(function)
-        self._row_uses = uses  # of a kernel, whose calls are checked by it
+                limits = grid_limits(function)
+        self._limits = limits  # of the positions of a kernel
         self._parameters = parameters
         self._binder = Binder(self.name, parameters, options)
         self._selector = RowSelector(self.name, options.style)
@@ -497,8 +491,6 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._selector.select(call)
         self._selector.encode(call)
         self._builder.check_rows(call)
-        if exchanged:
-            self._check_beside(call, exchanged_here(), is_recorded=False)
         key = (*call.key, options.key(), self._builder.capacity(call), self._builder.shapes(call))
         plan = self._plans.get(key)
         if plan is None:
@@ -540,17 +532,10 @@ class Function(Decorated, Distributed, Generic[P, R]):
                 f"the decorator, or the bytes of a block as the 4th launch argument: {self.name}[grid, block, 0, bytes](...)"
             )
 
-    def _check_beside(self, call: Call, exchanged: Collection[VariableState], *, is_recorded: bool) -> None:
-        """Raises `ArgumentError` for a kernel that touches what is exchanged beside its call."""
-        launch = self._options.launch
-        if launch is not None and self._row_uses.elements:
-            source = self._sized_by(call)
-            check_beside(self.name, launch, self._row_uses, call, source, exchanged, is_recorded=is_recorded)
-
     def _sized_by(self, call: Call) -> str | None:
         """Returns the argument that gives a kernel's launches their size; None for generated kernels, which take rows only."""
         launch = self._options.launch
-        return None if launch is None or self._inner is not None else sized_by(call, launch, self._row_uses)
+        return None if launch is None or self._inner is not None else sized_by(call, launch, self._limits)
 
     def _leave(self) -> None:
         """Drops all plans, and the memory of their results."""
@@ -660,8 +645,6 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._check_writes(call)
         if self._is_new and call.run_partition.parts > 1:
             self._is_new = False
-            if self._options.style == "function":
-                warn_of_whole(self.name, self._parameters, self._options, call)
             warn_of_means(self.name, self._options, call)
         room = world.ranks.values.nbytes // 8 - ROW_VALUES - OWN_VALUES * world.world_size - len(self._options.outputs)
         if len(call.values) > room:
@@ -675,12 +658,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             self._check_shared_memory(launch)
             wanted = self._builder.wanted(options.subset)
             built = self._builder.build(call, world, wanted, used, lends=lends)
-            if self._row_uses.guarded:
-                check_rows(self.name, launch, self._row_uses, call, built.results, source)
-            if self._row_uses.elements and (call.run_partition.parts > 1 or any(one.halo for one in call.intact.values())):
-                warn_of_pairs(self.name, self._row_uses, call, built.results)
-            if any(bound.name != source for _, bound in self._row_uses.limits):
-                warn_of_threads(self.name, launch, self._row_uses, call, built.results, source)
+            if call.run_partition.parts > 1:
+                warn_of_all_rows(self.name, launch, self._limits, call, source)
             self._builder.check_count(call.total, wanted)
         updates = SharedUpdates(call, self._options.updates) if options.shards is not None and self._options.updates else None
         parameters = call.parameters | built.results | ({} if updates is None else updates.parameters)
@@ -922,7 +901,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         check_launches(self.name, launch, call, source)
         signatures = self._options.compile_options.get("signatures")
         outputs, builder = self._options.outputs, self._builder
-        check_call(self.name, self.py_func, self._parameters, outputs, builder, launch, call, source, signatures)
+        check_call(self.name, self.py_func, self._parameters, outputs, builder, launch, self._limits, call, source, signatures)
 
     @property
     def _is_checkable(self) -> bool:

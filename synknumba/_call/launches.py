@@ -1,22 +1,21 @@
 """The launches of a call, as the coordinator plans them: each rank's slices, and what each works on."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from synknumba._call.call import Call
-from synknumba._call.guarded_rows import RowUses, check_element
+from synknumba._call.grid_limits import Limits
 from synknumba._call.variable_rows import shapes_by_rank
 from synknumba._errors import LaunchError
 from synknumba._ops.launch import ELEMENTS, Dim3, Extent, LaunchConfig
-from synknumba._ops.reduction import BY_ROWS
 from synknumba._ops.rows import Partition
 from synknumba._ops.variable_layout import VECTOR
-from synknumba._types import Shape, Span
-from synknumba._wire.program import Broadcast, Held, HeldRows, Param, PerRank, Result, Sharded, Update
+from synknumba._types import Shape
+from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def _slices(start: int, stop: int, own: int, slicing: Partition) -> tuple[tuple[
     return tuple((start + low, start + high) for (low, high), own_rows in cuts if high > low or own_rows)
 
 
-def sized_by(call: Call, launch: LaunchConfig, uses: RowUses) -> str | None:
+def sized_by(call: Call, launch: LaunchConfig, limits: Limits) -> str | None:
     """Returns the array argument whose rows, or elements, get threads; None if none has rows.
 
     It is a sharded array; without one, a sliceable variable, or a variable with an axis. Of several, it is the largest of those
@@ -60,15 +59,15 @@ def sized_by(call: Call, launch: LaunchConfig, uses: RowUses) -> str | None:
     for kind in (Sharded, HeldRows):
         several = [name for name, param in parameters if isinstance(param, kind)]
         if several:
-            return _largest(several, call, launch, uses)
+            return _largest(several, call, launch, limits)
     held = [name for name, param in parameters if isinstance(param, Held) and call.variables[name].root_shape(param.leaf)]
-    return _largest(sorted(held, key=lambda name: not call.variables[name].sharded), call, launch, uses)
+    return _largest(sorted(held, key=lambda name: not call.variables[name].sharded), call, launch, limits)
 
 
-def _largest(names: list[str], call: Call, launch: LaunchConfig, uses: RowUses) -> str | None:
+def _largest(names: list[str], call: Call, launch: LaunchConfig, limits: Limits) -> str | None:
     """Returns the largest of the arguments with which positions are compared, or the first."""
     by_elements = launch.grid == ELEMENTS
-    compared = {bound.name for _, bound in uses.limits if by_elements or not bound.axis}
+    compared = {limit.parameter for limit in limits.lengths if by_elements or not limit.length}
 
     def size(name: str) -> tuple[int, ...]:
         param = call.parameters[name]
@@ -96,35 +95,6 @@ def _without_rows(call: Call) -> str:
         return ""
     found = [f"{one} is {value!r}" for one, value in call.whole.items() if value is None or np.ndim(value) == 0]
     return f". {', '.join(found)}: pass an array for rows" if found else ""
-
-
-def check_rows(
-    name: str, launch: LaunchConfig, uses: RowUses, call: Call, results: Mapping[str, Result], source: str | None
-) -> None:
-    """Raises `ArgumentError` if a kernel certainly uses rows past the end of an array, or of one of its results."""
-    for rank, shapes, threads in planned_launches(launch, call, results, source):
-        for element in uses.guarded:
-            check_element(name, element, rank, shapes, spans_of(call, rank), threads)
-
-
-def planned_launches(
-    launch: LaunchConfig, call: Call, results: Mapping[str, Result], source: str | None
-) -> Iterator[tuple[int, dict[str, Shape], Dim3]]:
-    """Yields the ranks' launches of different sizes: rank, shapes of arrays and results, and threads along each axis."""
-    outputs = {one: result.shape or (1,) for one, result in results.items() if result.op not in BY_ROWS}
-    for rank, share in enumerate(shares(call)):
-        for count in {stop - start for start, stop in share.slices} if call.count is not None else {None}:
-            shapes = _shapes(call, rank, count)
-            extent = Extent.of(count, shapes, source)
-            if not launch.launches_nothing(extent):
-                (x, y, z), block = launch.resolve(*extent)
-                yield rank, shapes | outputs, (x * block[0], y * block[1], z * block[2])
-
-
-def spans_of(call: Call, rank: int) -> dict[str, Span]:
-    """Returns a rank's own rows of a variable, by the parameters that are `synk.OWN`."""
-    given = ((name, param.values[rank]) for name, param in call.parameters.items() if isinstance(param, PerRank))
-    return {name: value for name, value in given if isinstance(value, Span)}
 
 
 def launches(launch: LaunchConfig, call: Call, rank: int, share: Share, source: str | None) -> tuple[tuple[Dim3, Dim3], ...]:

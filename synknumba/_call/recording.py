@@ -235,7 +235,6 @@ class Recording(ABC):
         outside: NumPy arrays that calls take and that are no arguments of the sequence, by id, with their copies.
         looked: arrays whose elements have decided what is recorded, by id, with what they hold.
         written: segments whose rows ranks write.
-        exchanged: variables of the exchange beside which calls are recorded.
     """
 
     def __init__(self, name: str) -> None:
@@ -256,7 +255,6 @@ class Recording(ABC):
         self.looked: dict[int, tuple[Array | Data, bytes]] = {}
         self._looked_at: dict[int, str] = {}
         self.written: set[int] = set()
-        self.exchanged: list[VariableState] = []
         self._exchanges = 0  # beside other parts, so far
         self._outer: list[Parts] = []  # bodies around the innermost one
         self._shared: dict[int, int] = {}  # slots, by id of the result
@@ -486,12 +484,8 @@ class Recording(ABC):
         self._place(several)
         check_halos(several)  # before `during` has run
         number = self._exchanges = self._exchanges + 1
-        first, before = len(self.parts), self.exchanged
-        self.exchanged = [*before, *several]
-        try:
-            during()
-        finally:
-            self.exchanged = before
+        first = len(self.parts)
+        during()
         self._mark(first, lambda access: replace(access, beside=number))
         first = len(self.parts)
         self.collective("exchange", given, None, 0, None)

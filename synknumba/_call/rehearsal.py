@@ -104,8 +104,6 @@ class Rehearsal(Recording):
         self.used = found.used
         self._check_located(function.name, found.results, options)
         call = found.call
-        if self.exchanged:
-            function._check_beside(call, self.exchanged, is_recorded=True)  # noqa: SLF001  # as above
         for path, variable in call.variables.items():
             self._labels.setdefault(id(variable), variable.name or f"{path} of {function.name}")
         access = self._access(tuple(call.parameters.items()), found.written, is_kernel=found.is_kernel)

@@ -95,8 +95,6 @@ class Trace(Recording):
         prepared = function._prepare(self.world, args, kwargs, options, self.used)  # noqa: SLF001
         plan, call = prepared.plan, prepared.call
         self.plans.append(plan)  # first: it is freed with the trace
-        if self.exchanged:
-            function._check_beside(call, self.exchanged, is_recorded=True)  # noqa: SLF001  # as above
         self.used = prepared.used
         self.kept.append(prepared.selector)
         self.uses += prepared.uses

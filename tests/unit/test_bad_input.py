@@ -4,7 +4,6 @@ What goes wrong on ranks is in tests/conformance/test_errors.py.
 """
 
 import array
-import collections
 import copy
 import os
 import pickle
@@ -19,7 +18,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import scipy.sparse
 from numba import cuda, njit
 
 import synknumba as synk
@@ -588,37 +586,6 @@ def test_messages_name_the_leaf_of_a_tree(world, call, told):
     assert told in str(caught.value)
 
 
-# ---- what every rank receives whole --------------------------------------------------------------------------------------
-
-SPARSE = scipy.sparse.csr_array(np.eye(4))
-WHOLE = [[1, 2.5], range(1, 4), array.array("d", [1, 2]), collections.deque([1, 2]), SPARSE, SPARSE.todok()]
-
-
-@pytest.mark.parametrize("rows", WHOLE, ids=lambda one: type(one).__name__)
-@pytest.mark.parametrize("op", ["sum", {"a": "sum"}, ("max", "prod")], ids=str)
-def test_a_whole_argument_in_a_call_without_rows(world, rows, op):
-    def added(rows):
-        total = rows.sum() if hasattr(rows, "sum") else sum(rows)
-        return {"a": total} if isinstance(op, dict) else (total, total) if isinstance(op, tuple) else total
-
-    told = rf"rows of added is a {type(rows).__name__}, .*pass a NumPy array .*broadcast=\(\"rows\",\)"
-    function = synk.function(added, outputs=op)
-    function.as_serial(rows)
-    with pytest.warns(RuntimeWarning, match=told) as caught:
-        function(rows)
-    assert [one.filename for one in caught] == [__file__]
-    function(rows)  # warns once
-    synk.function(added, outputs=op, broadcast=("rows",))(rows)
-    synk.function(added, outputs="max")(rows)
-    synk.function(added, outputs=op, givens={"rows": rows})()
-
-
-def test_a_whole_argument_as_long_as_the_rows_beside_it(world):
-    function = synk.function(lambda x, weights: x.sum() * sum(weights), outputs="sum", name="weighted")
-    with pytest.warns(RuntimeWarning, match="weights of weighted is a list"):
-        function(X, [1] * len(X))
-
-
 @pytest.mark.parametrize("count", [10**6 + 1, 2**62, 10**5000], ids=["million", "large", "huge"])
 @pytest.mark.parametrize("option", ["num_slices", "shards"])
 def test_more_parts_than_there_can_be(world, option, count):
@@ -639,20 +606,6 @@ def test_a_mean_over_ranks_that_have_different_numbers_of_rows(world):
         even = synk.scatter(synk.variable(np.zeros(1)), np.arange(3.0 * world.world_size))
         assert synk.function(middle, outputs="mean")(even) == even.get_value(0).mean() or world.world_size > 1
         assert weighted(uneven) == np.arange(3.0 * world.world_size - 1).mean()
-
-
-def test_whole_arguments_that_are_not_taken_for_rows(world):
-    for x, rates in (
-        (X, [0.1, 0.2]),
-        (X[:2], [0.1, 0.2]),
-        (synk.arange(5), [1, 2]),
-        (synk.RANK, [1, 2]),
-        (synk.variable(1.0), [1, 2]),
-    ):
-        assert synk.function(lambda x, rates: len(rates), outputs="sum")(x, rates) == 4
-    for rates in ((0.1, 0.2), {"a": 1, "b": 2}, [3], [], [X, X], 5.0, "ab", b"ab"):
-        synk.function(lambda rates: 1, outputs="sum")(rates)
-    assert synk.function(lambda rates=[1, 2]: len(rates), outputs="sum")() == 4
 
 
 # ---- decorators ----------------------------------------------------------------------------------------------------------

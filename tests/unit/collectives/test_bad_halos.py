@@ -90,23 +90,6 @@ def all_own_rows(u, v, own):
         v[i] = u[i - 1] + u[i + 1]
 
 
-@synk.parallel(grid=1, block=32)
-@cuda.jit
-def in_a_loop(u, v, own):
-    for i in range(cuda.grid(1) + own.start, own.stop, cuda.gridsize(1)):
-        if i > 0 and i + 1 < u.shape[0]:
-            v[i] = u[i - 1] + u[i + 1]
-
-
-@synk.parallel
-@cuda.jit
-def between_the_ends(u, v, own):
-    i = cuda.grid(1)
-    if i < 1 or i >= u.shape[0] - 1:
-        return
-    v[i] = u[i - 1] + u[i + 1]
-
-
 @synk.parallel
 @cuda.jit
 def ends(u, v, own):
@@ -131,39 +114,7 @@ def of_a_part(u, v, own):  # other rows may be meant
         v[i] = u[i - 1]
 
 
-@pytest.mark.parametrize("kernel", [all_own_rows, in_a_loop, between_the_ends], ids=lambda one: one.name)
-def test_calls_beside_an_exchange_that_touch_what_is_exchanged(held, kernel):
-    """They would read halos as they were, and write rows while neighbours read them."""
-    numbers = np.arange(10.0)
-    u, v = (synk.scatter(synk.variable(numbers), halo=1) for _ in range(2))
-    reads = f"{kernel.name} ({__file__}:", ") reads u[i + 1], with row 5 a row of the halo on rank 0", "an exchange of u"
-    writes = (
-        f"{kernel.name} ({__file__}:",
-        ") writes v[i], with row 4 a row that a neighbour gets on rank 0",
-        "an exchange of v",
-    )
-
-    @synk.sequence
-    def exchange_read(u, v):
-        synk.exchange(u, during=lambda: kernel(u, v, synk.OWN))
-
-    @synk.sequence
-    def exchange_written(u, v):
-        synk.exchange(v, during=lambda: kernel(u, v, synk.OWN))
-
-    for call in (exchange_read, exchange_read.plan, lambda u, v: synk.exchange(u, during=lambda: kernel(u, v, synk.OWN))):
-        with refused(synk.ArgumentError, *reads, "own.start < i < own.stop - 1"):
-            call(u, v)
-    for call in (exchange_written, exchange_written.plan):
-        with refused(synk.ArgumentError, *writes):
-            call(u, v)
-    assert_array_equal(synk.gather(v, nd_up=0), numbers)
-    kernel(u, v, synk.OWN)
-    wanted = np.concatenate([numbers[:1], numbers[:-2] + numbers[2:], numbers[-1:]])
-    assert_array_equal(synk.gather(v, nd_up=0), wanted)
-
-
-def test_calls_beside_an_exchange_that_do_not(held):
+def test_calls_beside_an_exchange(held):
     numbers = np.random.default_rng(0).random(10)
 
     @synk.sequence

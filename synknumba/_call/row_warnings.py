@@ -1,0 +1,86 @@
+"""Warnings of calls whose results depend on how rows are divided among the ranks, by the shapes of the call."""
+
+import warnings
+
+from synknumba._call.call import Call
+from synknumba._call.grid_limits import Limits
+from synknumba._call.launches import shares
+from synknumba._call.options import FunctionOptions
+from synknumba._call.variable_rows import own_by_rank, rows_shapes
+from synknumba._errors import depth_of_script
+from synknumba._ops.launch import ELEMENTS, LaunchConfig
+from synknumba._ops.tree import flatten
+from synknumba._types import Shape
+from synknumba._wire.program import Sharded
+
+
+def warn_of_means(name: str, options: FunctionOptions, call: Call) -> None:
+    """Warns if means are asked of a call without rows, whose divided variables have different numbers of rows on the ranks.
+
+    Ranks then count equally.
+
+    Args:
+        name: the function's.
+        options: of the function.
+        call: its first call on several ranks, bound.
+    """
+    ops = [*flatten(options.ops)[0], *(output.op for output in options.outputs.values())]
+    if "mean" not in ops or call.lengths or call.own_lengths:
+        return
+    for parameter, variable in call.variables.items():
+        if not variable.sharded or variable.halo is not None:
+            continue
+        rows = tuple(shape[0] if shape else 0 for shape in variable.shapes()[call.leaf_of(parameter)])
+        if len(set(rows)) > 1:
+            warnings.warn(
+                f"the op 'mean' of {name} counts each rank equally, since the call has no rows, and {parameter} has "
+                f'{rows} rows on the ranks; name it in sliceable=("{parameter}",) to weight ranks by them, or gather sums',
+                RuntimeWarning,
+                stacklevel=depth_of_script(),
+            )
+            return
+
+
+def warn_of_all_rows(name: str, launch: LaunchConfig, limits: Limits, call: Call, source: str | None) -> None:
+    """Warns if a kernel compares a position with an argument that is the number of all rows, where ranks have fewer.
+
+    Args:
+        name: the kernel's.
+        launch: its configuration.
+        limits: those of its positions.
+        call: bound, with its rows, on several ranks.
+        source: the argument that gives launches their size.
+    """
+    numbers = [limit for limit in limits.numbers if type(call.whole.get(limit.parameter)) is int]
+    total, most, axes = _rows(call, source) if numbers else (0, 0, 1)
+    if launch.grid == ELEMENTS:
+        numbers = [limit for limit in numbers if limit.axis == axes - 1]  # along which the rows are
+    elif any(limit.axis for limit in (*limits.numbers, *limits.lengths)):
+        return  # the grid does not show which axis has the rows
+    for limit in numbers:
+        if most < call.whole[limit.parameter] == total:
+            warnings.warn(
+                f"{name} compares a position in the grid with {limit.parameter}, which is {total}, the number of all rows, and "
+                f"a rank has at most {most} of them; pass synk.ROWS for {limit.parameter}, the number that each rank has",
+                RuntimeWarning,
+                stacklevel=depth_of_script(),
+            )
+            return
+
+
+def _rows(call: Call, source: str | None) -> tuple[int, int, int]:
+    """Returns the number of all rows, the largest of those on a rank or in a slice, and the axes of the array; or zeros."""
+    param = call.parameters.get(source or "")
+    if call.total is not None:
+        axes = 1
+        if isinstance(param, Sharded):
+            axes = len(param.array.shape)
+        elif source is not None:
+            axes = len(call.variables[source].root_shapes()[0])
+        return call.total, max(stop - start for share in shares(call) for start, stop in share.slices or [(0, 0)]), axes
+    variable = call.intact.get(source or "")
+    if source is None or variable is None or not variable.sharded:
+        return 0, 0, 0
+    shapes: tuple[Shape, ...] = rows_shapes(call, source)
+    total = sum(own.stop - own.start for own in own_by_rank(variable, shapes))
+    return total, max(shape[0] for shape in shapes), len(shapes[0])
