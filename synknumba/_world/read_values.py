@@ -69,15 +69,15 @@ class ReadValues:
         return [item[0] for item in self.key if isinstance(item, tuple) and old.get(item[0], MISSING) != item[1]]
 
     def _read(self, function: FunctionType) -> None:
-        space = function.__globals__
-        names = _globals_of(function.__code__)
-        for name in names:
+        space, by_reference = function.__globals__, _goes_by_reference(function)
+        for name in _globals_of(function.__code__):
             value = space.get(name, MISSING)
             if isinstance(value, ModuleType):
                 self._read_module(value, function.__code__)
             elif value is not MISSING or not hasattr(builtins, name):
                 self._note(space, space.get, name, name, value)
-                self._note_module(space, name, value)
+                if by_reference:
+                    self._note_module(space, name, value)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 self._note(cell, _of_cell, cell, name, cell.cell_contents)
@@ -151,6 +151,14 @@ def key_of(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.dtype, value.tobytes()
     return type(value), value
+
+
+def _goes_by_reference(function: FunctionType) -> bool:
+    """Returns whether pickles have the name of a function only, as it is found in a module."""
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function
 
 
 def _is_function(value: Any) -> bool:

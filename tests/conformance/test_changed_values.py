@@ -112,16 +112,16 @@ def test_a_number(monkeypatch, call):
 
 
 def made(value):
-    def read():
-        return value
+    def read(default=value, *, by_keyword=value):
+        return value, default, by_keyword
 
-    def function(x, default=value, *, by_keyword=value):
-        return "; ".join(map(repr, (value, default, by_keyword, read())))
+    def function(x):
+        return "; ".join(map(repr, (value, *read())))
 
     def rebind(new):
         nonlocal value
         value = new
-        function.__defaults__, function.__kwdefaults__["by_keyword"] = (new,), new
+        read.__defaults__, read.__kwdefaults__["by_keyword"] = (new,), new
 
     return synk.function(function, outputs=None), rebind
 

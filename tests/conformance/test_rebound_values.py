@@ -7,6 +7,7 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from synknumba._call import distribute
+from synknumba._types import WeakTable
 from tests.quick import whole
 
 X = np.arange(4)
@@ -95,7 +96,9 @@ def test_types_of_functions_that_were_distributed(monkeypatch):
     with fork():
         same(direct(X), FACTOR * X)
     monkeypatch.setitem(globals(), "FACTOR", 2.5)
-    monkeypatch.setattr(distribute, "_made", [direct])  # and none of other tests, some of which cannot be sent
+    mine = WeakTable()  # and none of other tests, some of which cannot be sent
+    mine[direct._inner] = None
+    monkeypatch.setattr(distribute, "_made", mine)
     with fork():
         synk.distribute()
         monkeypatch.setitem(globals(), "FACTOR", 3)
