@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, Protocol, TypedDict, Unpack, overload
 
 from synknumba._call.arguments import Output
 from synknumba._call.function import Function
+from synknumba._call.method import unbound
 from synknumba._call.options import FunctionOptions, check_updates
 from synknumba._device.compilers import plain_kernel, refuse_kernel
 from synknumba._errors import ArgumentError, ReductionError, shortened
@@ -280,7 +281,8 @@ def function(
         name: name in messages; default: the function's.
 
     Returns:
-        A `Function`; without `func`, a decorator that returns one.
+        A `Function`; without `func`, a decorator that returns one. Of a method of an object, or an object with `__call__`, it
+        passes the object at each call, as decorated methods do.
 
     Raises:
         ArgumentError: a name is not a parameter of the function, or has two roles; or the function assigns to the bare name
@@ -307,7 +309,11 @@ def function(
                 _by_name(updates, "updates", '{"total": (variable, "sum")}'),
             ),
         )
-        return Function(getattr(target, "py_func", target) if isinstance(target, Function) else target, options, name)
+        if isinstance(target, Function):
+            return Function(target.py_func, options, name)
+        plain, instance, own_name = unbound(target)
+        made = Function[..., Any](plain, options, name or own_name)
+        return made if instance is None else made.__get__(instance)
 
     return decorate if func is None else decorate(func)
 

@@ -28,6 +28,7 @@ from typing import Any, final
 import numpy as np
 
 from synknumba._call.definition import Definition, read_function
+from synknumba._call.method import Method
 from synknumba._errors import ArgumentError
 from synknumba._world.code import file_of, is_the_scripts, names_in, reached
 from synknumba._world.read_values import key_of
@@ -400,6 +401,8 @@ class _Walk:
         """Returns what an object leads to, and notes how to see whether it has changed."""
         if (body := self._inside(one)) is not None:
             return [body]
+        if isinstance(one, Method):
+            return [one.func, *one.args]
         if (plain := getattr(one, "py_func", None) if _is_of(one, "synknumba") else None) is not None:
             for function in reached([plain]):  # they run on the ranks: of what they are passed they may read these
                 self.is_lenient |= _does_without(function.__code__) or not _ASKING.isdisjoint(self._read_by(function.__code__))

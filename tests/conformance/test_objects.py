@@ -466,6 +466,29 @@ def test_a_callable_object(world):
     assert "Scaler" in repr(function)
 
 
+@pytest.mark.parametrize("take", [lambda scaler: scaler, lambda scaler: scaler.__call__], ids=["object", "method"])
+def test_an_object_or_its_method_is_as_it_is_at_each_call(world, take):
+    x, scaler = np.arange(5.0), Scaler(np.array(3.0))
+    function = synk.function(outputs="sum")(take(scaler))
+
+    @synk.sequence
+    def body(y):
+        return function(y)
+
+    for factor in (2.0, 2.0, 3.0, 2.0):
+        scaler.factor = factor
+        assert function(x) == 10 * factor
+        assert function(x=synk.data(x)) == 10 * factor
+        assert function.submit(x).result() == 10 * factor
+        assert function.as_serial(x) == 10 * factor
+        assert body(x) == 10 * factor
+    scaler.factor = np.array(5.0)
+    assert function(x) == 50
+    scaler.factor[()] = 6.0
+    assert function(x) == 60
+    assert body(x) == 60
+
+
 def test_a_decorated_method(world):
     x = np.arange(5.0)
     double, triple = Scaler(2.0), Scaler(3.0)
