@@ -111,6 +111,17 @@ def test_a_number(monkeypatch, call):
         assert call(data) == pytest.approx(scale * X.sum(), rel=1e-12)
 
 
+def test_the_gradient_of_a_training_step(monkeypatch):
+    def gradient(x, w):
+        return SCALE * x.sum(), np.zeros(1)
+
+    step = synk.train.make_train_function(gradient, np.zeros(1), synk.optim.sgd(0.1))
+    for scale in (2.0, 3.0, 2.0):
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        assert step(X) == pytest.approx(scale * X.mean())
+        assert step.submit(X).result() == pytest.approx(scale * X.mean())
+
+
 def made(value):
     def read(default=value, *, by_keyword=value):
         return value, default, by_keyword
