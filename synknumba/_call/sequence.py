@@ -19,7 +19,7 @@ from collections.abc import Sequence as AnySequence
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
-from typing import Any, Final, Generic, Never, NoReturn, ParamSpec, TypeVar, final
+from typing import Any, Final, Generic, Never, NoReturn, ParamSpec, TypeAlias, TypeVar, final
 
 import numpy as np
 
@@ -567,6 +567,10 @@ def _joined(tree: Any) -> Any:
     return tree
 
 
+_Copied: TypeAlias = tuple[str, Array, Data]
+"""An array for messages, and the copy in shared memory that calls take."""
+
+
 @final
 class _Arguments:
     """The arguments of one call of a sequence, told apart."""
@@ -576,7 +580,7 @@ class _Arguments:
         self.scalars: list[Any] = []
         self.letters = ""
         self.leaves: list[Any] = []  # for the body
-        self.write_back: list[tuple[str, Array, Data]] = []  # (argument, NumPy array, staged copy)
+        self.write_back: list[_Copied] = []  # arguments
         self.data: list[tuple[str, Data]] = []
         self.kept: list[Any] = []  # whose ids are in the key
 
@@ -900,21 +904,14 @@ class Sequence(Generic[P, R]):
         return plan, told.scalars, back
 
     def _written_back(self, plan: SequencePlan, told: _Arguments) -> list[tuple[Array, Data]]:
-        """Returns the NumPy arrays that get what ranks write; raises `ArgumentError` if that overwrites another argument."""
-        taken = [(name, data.data) for name, data in told.data if data._segment.id in plan.trace.written]  # noqa: SLF001
-        found = []
-        for name, array, staged in told.write_back:
-            if staged._segment.id not in plan.trace.written:  # noqa: SLF001  # shared with this package
-                continue
-            for other, memory in taken:
-                if share_memory(array, memory):
-                    raise ArgumentError(
-                        f"{name} and {other} are arrays over the same memory, and calls write to both: one would overwrite the "
-                        "other. Pass a copy."
-                    )
-            taken.append((name, array))
-            found.append((array, staged))
-        return found
+        """Returns the NumPy arrays that get what ranks write; raises `ArgumentError` if another is over the same memory."""
+        shared = ((name, data.data, data) for name, data in told.data)
+        self._refuse_shared(plan.trace, told.write_back, [*told.write_back, *self._outside(plan.trace), *shared])
+        return [
+            (array, staged)
+            for _, array, staged in told.write_back
+            if staged._segment.id in plan.trace.written  # noqa: SLF001  # shared with this package
+        ]
 
     def _check_kept(self, every: int | None, until: Any, *, returns: bool) -> None:
         """Raises `ArgumentError` for options about results, unless the body returns any."""
@@ -1080,23 +1077,31 @@ class Sequence(Generic[P, R]):
             yield from self._outer.objects(leaf)
 
     def _check_outside(self, trace: Trace, told: _Arguments) -> None:
-        """Refuses NumPy arrays from outside over the same memory as other arrays of the sequence, if one is written.
-
-        Each has a copy, and what calls write to one would not be seen in the other.
-        """
-        arrays = [(f"an array that {self.name} has from outside", *pair) for pair in trace.outside.values()]
-        labels = [(name, value) for name, value in self._outer.labels() if isinstance(value, Data)]
-        shared = {id(data): (name, data.data, data) for name, data in (*labels, *told.data)}
-        others = [*arrays, *told.write_back, *shared.values()]
+        """Refuses NumPy arrays from outside that calls cannot write to, or over the same memory as others."""
+        arrays = self._outside(trace)
         for name, array, copy in arrays:
             if not array.flags.writeable and copy._segment.id in trace.written:  # noqa: SLF001  # shared with this package
                 raise ArgumentError(f"{name} is read-only, and calls write to it. Pass a copy.")
+        labels = [(name, value) for name, value in self._outer.labels() if isinstance(value, Data)]
+        shared = {id(data): (name, data.data, data) for name, data in (*labels, *told.data)}
+        self._refuse_shared(trace, [*arrays, *told.write_back], [*arrays, *shared.values()])
+
+    def _outside(self, trace: Trace) -> list[_Copied]:
+        """Returns the arrays that calls take and that are no arguments, with their copies."""
+        return [(f"an array that {self.name} has from outside", *pair) for pair in trace.outside.values()]
+
+    @staticmethod
+    def _refuse_shared(trace: Trace, arrays: AnySequence[_Copied], others: AnySequence[_Copied]) -> None:
+        """Refuses NumPy arrays over the same memory as other arrays of the sequence, if one is written.
+
+        Each has a copy, and what calls write to one would not be seen in the other.
+        """
         for (name, array, copy), (other, memory, data) in itertools.product(arrays, others):
             written = {copy._segment.id, data._segment.id} & trace.written  # noqa: SLF001  # as above
             if copy is not data and written and share_memory(array, memory):
                 raise ArgumentError(
                     f"{name} and {other} are arrays over the same memory, and calls write to one of them, which the other "
-                    "would not show. Pass one of them, or a copy."
+                    "would not show. Pass a copy."
                 )
 
     def _run_turns(self, recording: Recording, structure: Structure, leaves: AnySequence[Any]) -> list[Any]:

@@ -330,6 +330,43 @@ def test_memory_that_a_sequence_writes_twice(world):
     np.testing.assert_array_equal(array, [1, 1, 1, 1, 10, 10, 10, 10])
 
 
+def test_memory_that_a_sequence_writes_and_reads(world):
+    """Refused, as ranks read a copy of the array from before the call."""
+
+    @synk.function(inout=("y",))
+    def add(x, y):
+        y += x
+
+    @synk.sequence
+    def body(x, y):
+        add(x, y)
+
+    @synk.sequence
+    def of_tree(pair):
+        add(pair["x"], pair["y"])
+
+    d, array = synk.data(np.ones(8)), np.ones(8)
+    body(array, np.ones(8), times=2)  # the plan serves later calls, whose arrays are compared too
+    for x, y in ((array, array), (array, array[:]), (array[:6], array[2:]), (d.data, d), (d, d.data), (array[::-1], array)):
+        with refused(synk.ArgumentError, "are arrays over the same memory", "Pass a copy"):
+            body(x, y, times=3)
+        with refused(synk.ArgumentError, "are arrays over the same memory", "Pass a copy"):
+            of_tree({"x": x, "y": y}, times=3)
+    np.testing.assert_array_equal(array, np.ones(8))
+    np.testing.assert_array_equal(d.data, np.ones(8))
+    body(array[:4], array[4:], times=3)
+    np.testing.assert_array_equal(array, [1, 1, 1, 1, 4, 4, 4, 4])
+
+    @synk.sequence
+    def reads(x, y, z):
+        add(x, z)
+        add(y, z)
+
+    total = np.zeros(8)
+    reads(array, array, total, times=2)  # nothing writes to it
+    np.testing.assert_array_equal(total, 4 * array)
+
+
 def test_writing_a_row_twice(world):
     y = np.zeros(4)
     with refused(synk.BatchError, "lists a row twice", "y is in inout=", "list each row once"):
