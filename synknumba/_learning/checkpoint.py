@@ -345,8 +345,11 @@ class _Match:
         return children if isinstance(like, list) else tuple(children)
 
     def _note_target(self, target: Part | Data, found: Any, name: str) -> None:
-        if isinstance(target, Data) and target.frozen:
-            self.problems.append(f"{name}: the Data in like= is frozen; call its thaw() first")
+        if isinstance(target, Data):
+            try:
+                target._check_thawed()  # noqa: SLF001  # refuses files too, as set_value does
+            except DataError as error:
+                self.problems.append(f"{name}: in like=, {error}")
         if not self._note_difference(target, found, name):
             key = (id(target), 0) if isinstance(target, Data) else (id(target.variable), target.leaf)
             _, first = self._targets.setdefault(key, (target, found))

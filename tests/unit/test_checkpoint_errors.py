@@ -17,6 +17,7 @@ import pytest
 import safetensors.numpy
 
 import synknumba as synk
+from synknumba._host.stored import Source, StoredData
 from synknumba._learning import checkpoint
 
 State = namedtuple("State", "mean count")
@@ -289,6 +290,26 @@ def test_metadata_that_are_wrong(tmp_path, text, told):
 # ---- trees that differ
 
 
+def in_mapped_file(tmp_path):
+    np.save(tmp_path / "rows.npy", np.ones(3))
+    return synk.data(np.load(tmp_path / "rows.npy", mmap_mode="r+"), copy=False)
+
+
+def in_folder(tmp_path):
+    """As an array of zarr, of whose files no changes are seen."""
+    return StoredData(Source("zarr", str(tmp_path), "rows"), (3,), "f8")
+
+
+@pytest.mark.parametrize("make", [in_mapped_file, in_folder])
+def test_data_that_is_only_read_is_told_before_anything_changes(tmp_path, make):
+    data, read_only, w = synk.data(np.ones(3)), make(tmp_path), synk.variable(np.ones(2), "w")
+    synk.save(tmp_path / "model", {"data": np.zeros(3), "w": np.zeros(2), "rows": np.zeros(3)})
+    with pytest.raises(synk.DataError, match=r"nothing has changed:\n  rows: in like=, Data is .* the file .* only read"):
+        synk.load(tmp_path / "model", like={"data": data, "w": w, "rows": read_only})
+    assert (data.data == 1).all()
+    assert (w.get_value() == 1).all()
+
+
 def test_all_differences_are_told_and_nothing_has_changed(tmp_path):
     path = tmp_path / "model"
     with synk.fork(2, device="cpu"):
@@ -340,7 +361,7 @@ def test_all_differences_are_told_and_nothing_has_changed(tmp_path):
             "  b: the file has float64 (3,), like= has float64 (2,)",
             "  rows: the file has float64 (6,), like= has float64 (5,)",
             "  data: the file has int32 (4,), like= has float64 (4,)",
-            "  frozen: the Data in like= is frozen; call its thaw() first",
+            "  frozen: in like=, Data is frozen; call thaw() before changing it",
             "  scalar: the file has a float64 number, like= has float64 ()",
             "  step: the file has float64 (2,), like= has 0",
             "  state: the file has a named tuple (mean, count), like= has a named tuple (mean, number)",
