@@ -47,9 +47,10 @@ class Source:
         kind: the library.
         path: the file, or the directory of a zarr array.
         name: the dataset, array or column in it.
-        state: inode, size and time of modification of the file when the call was made; () for a directory.
+        state: inode, size and time of modification of the file when the call was made; () for several files.
         payload: a pickled zarr array.
         shape: of an HDF5 dataset, which another one may have by now; () otherwise.
+        is_spread: whether it is an HDF5 dataset with items in other files, a virtual or external one.
     """
 
     kind: Kind
@@ -58,6 +59,19 @@ class Source:
     state: tuple[int, ...] = ()
     payload: bytes = field(default=b"", repr=False)
     shape: Shape = ()
+    is_spread: bool = False
+
+    def current_state(self) -> tuple[int, ...]:
+        """Returns `state` as it is now.
+
+        Raises:
+            DataError: the file is gone.
+        """
+        try:
+            state = state_of(self.path)
+        except OSError as error:
+            raise DataError(f"the file {self.path} cannot be read: {error.strerror}") from None
+        return () if self.is_spread else state
 
     def __str__(self) -> str:
         """Shows file and name in it."""
@@ -133,10 +147,7 @@ class StoredData(Data):
             DataError: the file is gone, or it is a Parquet file, of which the shape may be another by now, and has changed.
         """
         source = self._source
-        try:
-            state = state_of(source.path)
-        except OSError as error:
-            raise DataError(f"the file {source.path} cannot be read: {error.strerror}") from None
+        state = source.current_state()
         if state != source.state:
             if source.kind == "parquet":
                 raise DataError(
@@ -218,7 +229,10 @@ def _of_h5py(dataset: Any) -> StoredData | None:
         return None
     if (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino):  # replaced since the script has opened it
         return None
-    return StoredData(Source("h5py", path, dataset.name, state_of(path), shape=dataset.shape), dataset.shape, dataset.dtype)
+    is_spread = dataset.is_virtual or dataset.external is not None
+    state = () if is_spread else state_of(path)
+    source = Source("h5py", path, dataset.name, state, shape=dataset.shape, is_spread=is_spread)
+    return StoredData(source, dataset.shape, dataset.dtype)
 
 
 def _of_zarr(array: Any, label: str) -> StoredData | None:
@@ -328,16 +342,11 @@ def opened(source: Source) -> Reader:
     found = _open.get(source)
     if found is not None:
         return found
-    try:
-        state = state_of(source.path)
-    except OSError as error:
-        raise DataError(f"the file {source.path} cannot be read: {error.strerror}") from None
-    if state != source.state:
+    if source.current_state() != source.state:
         raise _changed(source)
-    for one in [
-        one for one in _open if one.path == source.path and one.state != state
-    ]:  # also: h5py shares what it knows of a file
-        _open.pop(one).close()
+    _close_changed()
+    if source.is_spread:
+        return _SpreadReader(source)
     while len(_open) >= KEPT:
         _open.pop(next(iter(_open))).close()
     reader: Reader
@@ -350,6 +359,17 @@ def opened(source: Source) -> Reader:
             reader = _ParquetReader(source)
     _open[source] = reader
     return reader
+
+
+def _close_changed() -> None:
+    """Closes files that have changed: HDF5 shares what it knows of a file with whatever opens it again."""
+    for source in list(_open):
+        try:
+            is_changed = source.current_state() != source.state
+        except DataError:  # deleted
+            is_changed = True
+        if is_changed:
+            _open.pop(source).close()
 
 
 def _changed(source: Source) -> DataError:
@@ -392,6 +412,25 @@ class _H5Reader(Reader):
 
     def close(self) -> None:
         self._file.close()
+
+
+@final
+class _SpreadReader(Reader):
+    """Opens the file for each read, since changes of the others that HDF5 opens for it are not seen."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def read(self, target: Array, rows: slice | Array) -> None:
+        _close_changed()
+        reader = _H5Reader(self._source)
+        try:
+            reader.read(target, rows)
+        finally:
+            reader.close()
+
+    def close(self) -> None:
+        pass
 
 
 @final

@@ -134,6 +134,29 @@ def test_changes_of_a_file_are_seen(world, tmp_path):
         assert scaled(array, 1.0).total == (ROWS + k)[:, 2].sum()
 
 
+@pytest.mark.parametrize("kind", ["virtual", "external", "link"])
+def test_changes_of_the_files_behind_a_dataset_are_seen(world, tmp_path, kind):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "source.h5", "w") as file:
+        file["rows"] = ROWS
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        layout = h5py.VirtualLayout(ROWS.shape, "f8")
+        layout[...] = h5py.VirtualSource(tmp_path / "source.h5", "rows", ROWS.shape)
+        file.create_virtual_dataset("virtual", layout)
+        file["link"] = h5py.ExternalLink(tmp_path / "source.h5", "rows")
+        rows = tmp_path / "rows.bin"
+        file.create_dataset("external", ROWS.shape, "f8", external=[(str(rows), 0, ROWS.nbytes)])
+    for k in range(3):
+        (ROWS + k).tofile(rows)
+        with h5py.File(tmp_path / "source.h5", "r+") as file:
+            file["rows"][...] = ROWS + k
+        os.utime(tmp_path / "source.h5", ns=(k, k))
+        with h5py.File(tmp_path / "rows.h5") as file:
+            for _ in range(2):
+                assert total_of(file["link"]) == (ROWS + k).sum()  # leaves the source open
+                assert total_of(file[kind]) == (ROWS + k).sum()
+
+
 def test_files_that_are_gone_or_that_another_replaces_are_told(world, parquet):
     x = synk.columns(parquet, "price")["price"]
     assert_array_equal(plus(x, 1.0), ROWS[:, 0] + 1)
