@@ -8,8 +8,7 @@ print(cuda.threadIdx)    print((cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadI
 print(f"x is {x}")       print("x is", x)
 f(*t)                    f(t[0], t[1]) where f is a device function
 literal_unroll           numba.literal_unroll, under any imported name
-t, i = threadIdx, 0      t = cuda.threadIdx; i = 0, as for all names of members of `numba.cuda` that are no values, and for
-                         groups of cuda.cg.this_grid()
+t, i = threadIdx, 0      t = cuda.threadIdx; i = 0, as for all names of members of `numba.cuda` that are no values
 """
 
 import ast
@@ -80,7 +79,7 @@ class _Speller(ast.NodeTransformer):
     def _without_names(self, target: ast.expr, value: ast.expr, apart: list[ast.stmt]) -> tuple[ast.expr, ast.expr] | None:
         """Returns the target and value of an assignment without the parts that only name a member; adds those to `apart`."""
         match target, value:
-            case ast.Name(id=name), _ if name in self._scope.aliases or self._is_grid_group(value):
+            case ast.Name(id=name), _ if name in self._scope.aliases:
                 apart.append(ast.copy_location(ast.Assign([target], value), value))
                 return None
             case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
@@ -94,9 +93,6 @@ class _Speller(ast.NodeTransformer):
                     ]
                     return place(new[0], target), place(new[1], value)
         return target, value
-
-    def _is_grid_group(self, value: ast.expr) -> bool:
-        return isinstance(value, ast.Call) and self._scope.resolve(value.func) == CudaPath("cg.this_grid")
 
     # ---- operations
 

@@ -39,7 +39,7 @@ from synknumba.simt._frontend.sync import arguments_of, barrier, exchange
 from synknumba.simt._frontend.syntax import assign, expression, load, one_or_tuple, place, read_names, statements, walk
 from synknumba.simt._frontend.thread_code import NOTHING, DeviceFunction, ThreadCode
 from synknumba.simt._library import operations as ops
-from synknumba.simt._library.intrinsics import stack_array
+from synknumba.simt._library.intrinsics import GRID_GROUP, must_be_group, stack_array
 from synknumba.simt._library.math import MATH
 from synknumba.simt._library.readonly_records import as_protected
 from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
@@ -197,6 +197,23 @@ class _Translator(Hoister):
             return node.id in self._groups
         return isinstance(node, ast.Call) and self._path(node.func) == "cg.this_grid"
 
+    def _is_sync(self, node: ast.Call) -> bool:
+        """Returns whether a call waits for the grid: of the `sync` of a value, which may be an argument or a result."""
+        function = node.func
+        plain = isinstance(function, ast.Attribute) and function.attr == "sync" and not node.args and not node.keywords
+        return plain and self.scope.resolve(function) is MISSING
+
+    def _must_be_group(self, group: ast.expr) -> ast.stmt:
+        """Returns a statement whose typing fails for a value that is no group."""
+        return place(ast.Expr(ast.Call(self.code.bind("must_be_group", must_be_group), [group], [])), group)
+
+    def _grid_group(self, node: ast.expr) -> ast.expr:
+        """Returns the group of the whole grid, as a value."""
+        return self._bind_at(node, "grid_group", GRID_GROUP)
+
+    def _is_grid_group(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and self.code.namespace.get(node.id) is GRID_GROUP
+
     def _path(self, node: ast.expr) -> str | None:
         """Returns the path below `numba.cuda` that an expression resolves to, else None."""
         target = self.scope.resolve(node)
@@ -207,8 +224,11 @@ class _Translator(Hoister):
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
         if isinstance(node.value, ast.Call):
             function, path = node.value.func, self._path(node.value.func)
-            is_grid_sync = isinstance(function, ast.Attribute) and function.attr == "sync" and self._is_grid(function.value)
-            kind = "grid" if is_grid_sync else BARRIER_PATHS.get(path or "")
+            kind = BARRIER_PATHS.get(path or "")
+            if self._is_sync(node.value):
+                group = self.visit(cast(ast.Attribute, function).value)
+                self.before += [] if self._is_grid_group(group) else [self._must_be_group(group)]
+                kind = "grid"
             if kind is not None:
                 self.code.needs_block = True
                 return barrier(kind, node)
@@ -256,7 +276,7 @@ class _Translator(Hoister):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._groups:
-            raise self.source.refusal(node, "the grid group inside this expression", "call its sync() in the kernel itself")
+            return self._grid_group(node)
         if not isinstance(node.ctx, ast.Load) or (node.id in self.scope.locals and node.id not in self.scope.aliases):
             return node
         value = self.scope.resolve(node)
@@ -347,8 +367,9 @@ class _Translator(Hoister):
         args = self.in_order(args)
         if device.code is None:
             self.devices.recurs(device)
-        elif device.code.needs_block:
+        else:
             self.code.names_grid |= device.code.names_grid
+        if device.code is not None and device.code.needs_block:
             statements, value = self.paster.paste(device.code, args, node)
             self.before += statements
             return value
@@ -405,8 +426,7 @@ class _Translator(Hoister):
         if path in ops.FENCES or path in BARRIER_PATHS:
             raise self.source.refusal(node, f"cuda.{path}() inside this expression", "make it a statement of its own")
         if path == "cg.this_grid":
-            remedy = "assign it to a variable, and call its sync()"
-            raise self.source.refusal(node, f"cuda.{path}() inside this expression", remedy)
+            return self._grid_group(node)
         if path in NUMBERS:
             raise self.source.refusal(node, f"a call of cuda.{path}", "it is a value: leave the () out")
         if path in ops.ATOMIC_ARGUMENTS:

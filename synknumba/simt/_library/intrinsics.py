@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.core import errors, types
 from numba.core.typing.npydecl import parse_dtype
@@ -22,12 +23,23 @@ STACK_ALIGNMENT = 64
 # Infinity for loop bounds: far from both ends of int64, so that adding an index cannot overflow.
 FAR = 1 << 62
 
+# The group of the whole grid, in a variable, an argument, a result or a tuple: a number, so that slots can hold it.
+GRID_GROUP = np.int64(1)
+
 
 def check_number(name: str, *values: types.Type) -> None:
     """Rejects values that are not numbers: Numba would convert an array to its first element, which CUDA does not."""
     for value in values:
         if not isinstance(types.unliteral(value), (types.Number, types.Boolean)):
             raise errors.NumbaTypeError(f"{name} needs a number, not {value}")
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def must_be_group(_context: Any, group: types.Type) -> Any:
+    """Does nothing; typing fails for a value that is no group of threads."""
+    if types.unliteral(group) != types.int64:
+        raise errors.NumbaTypeError(f"sync() of {group}, which is no group of cuda.cg.this_grid()")
+    return types.void(group), lambda context, _builder, _signature, _args: context.get_dummy_value()
 
 
 def _literal_shape(shape: types.Type) -> list[int] | None:

@@ -203,3 +203,89 @@ def grid_group_assigned_in_a_tuple(x, out):
     v *= out[j]
     h.sync()
     out[i] = v
+
+
+# ---- groups as values
+
+
+@cuda.jit(device=True)
+def _waits(group):
+    group.sync()
+
+
+@cuda.jit(device=True)
+def _smoothed(a, b, i, grid):
+    b[i] = a[i] + a[(i + 1) % a.size]
+    grid.sync()
+
+
+@cuda.jit(device=True)
+def _smoothed_twice(a, b, i, grid):
+    _smoothed(a, b, i, grid=grid)
+    _smoothed(b, a, i, grid)
+
+
+@cuda.jit(device=True)
+def _group_and_place():
+    return cuda.cg.this_grid(), cuda.grid(1)
+
+
+@cuda.jit(device=True)
+def _same_group(group):
+    return group
+
+
+def _smooth(turns):
+    def expect(a, b):
+        for _ in range(turns):
+            a = a + np.roll(a, -1)
+        return {0: a}
+
+    return expect
+
+
+SMOOTH = (3, B, lambda: (real(48), np.zeros(48)))
+WAITING = {"cooperative": True, "differs": ONE_BLOCK}
+
+
+@case(*SMOOTH, _smooth(2), **WAITING)
+def group_as_an_argument(a, b):
+    i = cuda.grid(1)
+    grid = cuda.cg.this_grid()
+    _smoothed(a, b, i, grid)
+    _smoothed(b, a, i, grid)
+
+
+@case(*SMOOTH, _smooth(6), **WAITING)
+def group_handed_on_in_a_loop(a, b):
+    for _ in range(3):
+        _smoothed_twice(a, b, cuda.grid(1), cuda.cg.this_grid())
+
+
+@case(*SMOOTH, _smooth(1), **WAITING)
+def group_as_a_result(a, b):
+    group, i = _group_and_place()
+    b[i] = a[i] + a[(i + 1) % a.size]
+    group.sync()
+    a[i] = b[i]
+    _same_group(group).sync()
+
+
+@case(*SMOOTH, _smooth(1), **WAITING)
+def group_in_a_tuple(a, b):
+    i, pair = cuda.grid(1), (1, cuda.cg.this_grid())
+    b[i] = a[i] + a[(i + pair[0]) % a.size]
+    pair[1].sync()
+    _, group = pair
+    a[i] = b[i]
+    _waits(group)
+
+
+@case(*SMOOTH, _smooth(1), **WAITING)
+def group_among_variables(a, b):
+    i, grid = cuda.grid(1), cuda.cg.this_grid()
+    same = grid
+    b[i] = a[i] + a[(i + 1) % a.size]
+    if b.size > 1:
+        _waits(same)
+    a[i] = b[i]

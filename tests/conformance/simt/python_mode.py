@@ -166,6 +166,7 @@ STAND_INS: Mapping[str, Any] = {
     "_k_inner": lambda padded: padded[MARGIN:-MARGIN],
     "_k_borrowed": lambda array: array,
     "_k_keep": lambda _: None,
+    "_k_must_be_group": lambda _: None,
     "_k_stack_begins": lambda: None,
     "_k_stack_ends": lambda: False,
 }
