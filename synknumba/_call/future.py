@@ -1,28 +1,76 @@
-"""`Future`: the result of a submitted call, which the ranks may still be working on."""
+"""`Future`: the result of a submitted call, which the ranks may still be working on.
 
+    script: submit ── result(), or the next call ─────────────────> the call is complete
+    thread:         add_done_callback, as_completed, wrap_future ── looks until it is, then calls back
+
+The script's process completes a call when it next uses the world. Whoever waits without using it, as an event loop does, needs
+somebody else to look; so the first callback starts a thread, which takes the world only for calls that have landed.
+"""
+
+import concurrent.futures
 import math
-from typing import Any, Generic, NoReturn, TypeVar, cast, final
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NoReturn, TypeVar, cast, final
 
-from synknumba._errors import ArgumentError, shortened
+from synknumba._errors import ArgumentError, SynkError, shortened
 from synknumba._host.deaths import when_gone
 from synknumba._world.call_in_flight import Flight
 
 R = TypeVar("R")
 
+FIRST_PAUSE: Final = 100e-6  # seconds between looks of the thread; doubled each time
+LONGEST_PAUSE: Final = 5e-3  # a look takes some microseconds
+
 
 @final
-class Future(Generic[R]):
+class Future(concurrent.futures.Future[R]):
     """The result of a call made by `submit`, on which the ranks may still be working.
 
     The next use of the world, by this or any other call, waits for the call to end; the future then keeps its result or error.
     An error for which nobody asks is a `RuntimeWarning` at the next call after the future has gone, or at the script's end.
+
+    It is a `concurrent.futures.Future`, for `asyncio.wrap_future`, `concurrent.futures.as_completed` and
+    `wait`. A call that has started cannot be cancelled.
     """
 
-    __slots__ = ("__weakref__", "_flight")
-
-    def __init__(self, flight: Flight) -> None:
+    def __init__(self, flight: Flight, value: Callable[[Any], R] | None = None) -> None:
         self._flight = flight
+        self._value = value  # returns the future's result for the call's, or raises `SynkError`
+        self._looks = False  # whether the thread was started
+        super().__init__()
+        self.set_running_or_notify_cancel()
         when_gone(self, flight.drop)
+
+    @property  # type: ignore[override]
+    def _waiters(self) -> list[Any]:
+        """What `concurrent.futures.wait` and `as_completed` append to, whose lock they hold."""
+        self._look()
+        return self._waiting
+
+    @_waiters.setter
+    def _waiters(self, waiters: list[Any]) -> None:
+        self._waiting = waiters
+
+    @shortened
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[R]], object]) -> None:
+        """Calls `fn` with the future when the call has ended: at once, or in another thread.
+
+        Args:
+            fn: a function of one argument. Its exceptions are logged, and ignored. Calls in it need a lock, as those of any
+                two threads do.
+        """
+        if self._flight.over:
+            self._finish()
+        super().add_done_callback(fn)
+        self._look()
+
+    def running(self) -> bool:
+        """Whether the ranks are still working on the call."""
+        return not self.done()
 
     def done(self) -> bool:
         """Whether `result()` would return, or raise the call's error, without waiting for the ranks. Returns at once.
@@ -45,7 +93,8 @@ class Future(Generic[R]):
         """
         self._wait(timeout)
         self._flight.raise_error()
-        return cast("R", self._flight.result)
+        found = self._flight.result
+        return cast("R", found) if self._value is None else self._value(found)
 
     def exception(self, timeout: float | None = None) -> Exception | None:
         """Waits until the call has ended, and returns its error, or None if it has a result.
@@ -58,6 +107,11 @@ class Future(Generic[R]):
         """
         self._wait(timeout)
         self._flight.told = True
+        if self._flight.error is None and self._value is not None:
+            try:
+                self._value(self._flight.result)
+            except SynkError as error:
+                return error
         return self._flight.error
 
     def _wait(self, timeout: float | None) -> None:
@@ -65,6 +119,31 @@ class Future(Generic[R]):
             raise TimeoutError(
                 f"{self._flight.info} has not ended within {timeout} s; it goes on, so ask for its result() later"
             )
+
+    def _look(self) -> None:
+        """Starts the thread that completes the call, once."""
+        with self._condition:
+            if self._looks or self._state == "FINISHED":
+                return
+            self._looks = True
+        threading.Thread(target=self._complete, name=f"future of {self._flight.info}", daemon=True).start()
+
+    def _complete(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the main thread's, which may sleep
+        pause = FIRST_PAUSE
+        while not self._flight.is_done:  # without the world, so that a call of the script need not wait for this thread
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        self._flight.wait(None)
+        self._finish()
+
+    def _finish(self) -> None:
+        """Tells those who wait, and calls back; the result stays that of the call."""
+        with suppress(concurrent.futures.InvalidStateError):  # another thread has done so
+            if self._flight.error is None:
+                self.set_result(cast("R", None))
+            else:
+                self.set_exception(self._flight.error)
 
     def __repr__(self) -> str:
         """Shows the call and its state."""

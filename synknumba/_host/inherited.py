@@ -285,8 +285,8 @@ def seed(rank: int, state: Any) -> None:
 take_standard_descriptors()
 
 
-# Threads of these packages are idle while a cell runs, or hold only locks that ranks do not use.
-_NOTEBOOK = ("ipykernel", "IPython", "prompt_toolkit", "debugpy", "pydevd", "_pydevd_bundle", "_pydev_bundle")
+# Threads of these packages are idle while a cell runs, or hold only locks that ranks do not use, as that of a future.
+_SPARED = ("synknumba", "ipykernel", "IPython", "prompt_toolkit", "debugpy", "pydevd", "_pydevd_bundle", "_pydev_bundle")
 
 # Libraries whose threads neither survive a fork nor can be started again, by the names that the threads have.
 _LOST_POOLS = {"polars": re.compile(r"polars-\d+")}
@@ -302,7 +302,7 @@ def tell_of_threads() -> None:
     """
     _tell_of_lost_pools()
     spared = {threading.main_thread(), threading.current_thread()}
-    others = [thread for thread in threading.enumerate() if thread not in spared and not _is_of_notebook(thread)]
+    others = [thread for thread in threading.enumerate() if thread not in spared and not _is_harmless(thread)]
     if not others or "threads" in _told:
         return
     _told.add("threads")
@@ -332,6 +332,6 @@ def _tell_of_lost_pools() -> None:
             )
 
 
-def _is_of_notebook(thread: threading.Thread) -> bool:
+def _is_harmless(thread: threading.Thread) -> bool:
     modules = type(thread).__module__, getattr(getattr(thread, "_target", None), "__module__", None) or ""
-    return any(module.partition(".")[0] in _NOTEBOOK for module in modules)
+    return any(module.partition(".")[0] in _SPARED for module in modules)

@@ -11,7 +11,7 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from keyword import iskeyword
 from typing import Any, cast, final
 
@@ -68,6 +68,7 @@ from synknumba._variables.create import flatten
 from synknumba._variables.variable import Variable, state_of, vector_of
 from synknumba._world.call_in_flight import Flight
 from synknumba._world.engine import current_world
+from synknumba._world.failure import CallInfo
 
 ORDERS_KEPT = 8  # shapes of row numbers: batches, the last of an epoch, epochs
 
@@ -94,7 +95,7 @@ class TrainFunction:
         self._sequences: dict[tuple[bool, bool, bool, int], CallSequence[..., Any]] = {}
         self._orders: dict[tuple[int, ...], Data] = {}
         self._read: tuple[Data, ...] = ()  # row numbers that ranks may still be reading, of a submitted step
-        self._unasked: tuple[weakref.ref[TrainFuture], Flight] | None = None  # of the last submitted step
+        self._unasked: tuple[weakref.ref[Future[float]], Flight] | None = None  # of the last submitted step
         self._tries = record is None  # whether a step may find out that the gradient cannot be recorded
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -140,7 +141,7 @@ class TrainFunction:
         return self._loss(self._run(given, order, num_slices, {}))
 
     @shortened
-    def submit(self, *batch: Any, num_slices: int = 1, **named: Any) -> "TrainFuture":
+    def submit(self, *batch: Any, num_slices: int = 1, **named: Any) -> Future[float]:
         """Starts a step, and returns while the ranks work: the script can make the next minibatch.
 
         One step is in flight at a time, and the next one waits for it. Arguments are those of a step. A step on GPUs that may
@@ -152,7 +153,10 @@ class TrainFunction:
         given, order = self._minibatch(batch, named)
         if self._tries and current_world().device == "cuda":
             found = self._run(given, order, num_slices, {})
-            return TrainFuture(None, lambda: self._loss(found))
+            name = CallInfo(self._gradient.name)
+            flight = Flight(current_world(), name, lambda _: None, lambda: found, lambda _: None)
+            flight.complete()
+            return Future(flight, self._loss)
         arguments, new, before = self._arguments(given, order), () if order is None else (order,), self._read
         self._read = (*before, *new)  # Ctrl-C in `submit` leaves open which step is in flight
         try:
@@ -162,10 +166,10 @@ class TrainFunction:
             raise
         self._read = new
         self._warn_of_dropped()
-        flight = future._flight  # noqa: SLF001  # the future itself warns of an error when it is gone
-        made = TrainFuture(future, lambda: self._asked(flight, future))
-        self._unasked = weakref.ref(made), flight
-        return made
+        flight = future._flight  # noqa: SLF001  # of this package
+        future._value = partial(self._asked, flight)  # noqa: SLF001
+        self._unasked = weakref.ref(future), flight
+        return future
 
     @shortened
     def epoch(
@@ -301,11 +305,11 @@ class TrainFunction:
         kept.set_value(lines.astype(np.int64))
         return kept
 
-    def _asked(self, flight: Flight, future: Future[Any]) -> float:
-        """Returns the loss of a submitted step."""
+    def _asked(self, flight: Flight, found: tuple[Any, Any]) -> float:
+        """Returns the loss of a submitted step, from what its sequence has returned."""
         if self._unasked is not None and self._unasked[1] is flight:
             self._unasked = None
-        return self._loss(future.result())
+        return self._loss(found)
 
     def _warn_of_dropped(self) -> None:
         """Warns if the submitted step before this one was not made, and its future is gone, so that nobody can ask for it."""
@@ -405,50 +409,6 @@ class TrainFunction:
 
             self._sequences[key] = _train_sequence(self._gradient, train, has_order=has_order)
         return self._sequences[key]
-
-
-@final
-class TrainFuture:
-    """The mean loss of a submitted step, on which the ranks may still be working."""
-
-    def __init__(self, future: Future[Any] | None, loss: Callable[[], float]) -> None:
-        self._future, self._loss = future, loss
-
-    def done(self) -> bool:
-        """Whether `result()` would return, or raise, without waiting for the ranks."""
-        return self._future is None or self._future.done()
-
-    def result(self, timeout: float | None = None) -> float:
-        """Waits until the step has ended, and returns its mean loss.
-
-        Args:
-            timeout: seconds to wait at most; None for no limit.
-
-        Raises:
-            TimeoutError: the step has not ended by then, and goes on.
-            SynkError: as for a step.
-        """
-        if self._future is not None:
-            self._future.result(timeout)
-        return self._loss()
-
-    def exception(self, timeout: float | None = None) -> Exception | None:
-        """Waits until the step has ended, and returns its error, or None if it was made.
-
-        Args:
-            timeout: as for `result`.
-
-        Raises:
-            TimeoutError: as for `result`.
-        """
-        error = None if self._future is None else self._future.exception(timeout)
-        if error is not None:
-            return error
-        try:
-            self._loss()
-        except SynkError as refused:
-            return refused
-        return None
 
 
 def _train_sequence(gradient: "_Gradient", train: Callable[..., Any], *, has_order: bool) -> CallSequence[..., Any]:

@@ -1,5 +1,7 @@
 """Submitted calls: the results of plain calls, while the script goes on; one in flight; errors that stay in the future."""
 
+import asyncio
+import concurrent.futures
 import copy
 import gc
 import pickle
@@ -389,9 +391,92 @@ def test_a_future_is_of_this_process_only(world):
     for refused in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(ArgumentError, match=r"cannot be pickled or copied.* pass its result\(\)"):
             refused(future)
-    with pytest.raises(AttributeError):
-        future.answer = 42  # type: ignore[attr-defined]
     assert future.result() == ROWS.sum()
+
+
+# ---- futures of Python
+
+
+def test_an_event_loop_goes_on_while_a_call_is_in_flight(world, tmp_path):
+    async def serve():
+        future = await_file.submit(str(tmp_path / "there"))
+        found = asyncio.wrap_future(future)
+        await asyncio.sleep(0.05)  # ends before the call, for which it opens the way
+        assert not found.done()
+        assert future.running()
+        (tmp_path / "there").touch()
+        assert await found == [True] * world.world_size
+        with pytest.raises(RankError, match="on purpose"):
+            await asyncio.wrap_future(fail.submit(ROWS))
+        futures = [asyncio.wrap_future(total.submit(factor * ROWS)) for factor in range(3)]
+        return await asyncio.gather(*futures)
+
+    assert asyncio.run(serve()) == [factor * ROWS.sum() for factor in range(3)]
+
+
+def test_an_event_loop_that_gives_up_leaves_the_call_in_flight(world, tmp_path):
+    async def give_up():
+        future = await_file.submit(str(tmp_path / "there"))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(future), 0.05)
+        return future
+
+    future = asyncio.run(give_up())
+    assert not future.cancel()
+    assert not future.cancelled()
+    (tmp_path / "there").touch()
+    assert future.result(PATIENCE) == [True] * world.world_size
+    assert total(ROWS) == ROWS.sum()
+
+
+def test_several_rounds_go_on_for_an_event_loop(world):
+    @synk.sequence
+    def rounds(v):
+        return each(v)
+
+    async def serve():
+        return await asyncio.wrap_future(rounds.submit(synk.variable(np.ones(2)), times=5, every=1))
+
+    assert asyncio.run(serve()).shape == (5, world.world_size)
+
+
+@synk.function(outputs=None)
+def each(v):
+    return v.sum()
+
+
+def test_futures_as_completed(world):
+    del world
+    submitted = [total.submit(factor * ROWS) for factor in range(4)]
+    assert {future.result() for future in concurrent.futures.as_completed(submitted)} == {k * ROWS.sum() for k in range(4)}
+    assert [future.result() for future in concurrent.futures.as_completed(submitted[:1])] == [0.0]  # has ended before
+    for failing, when in ((fail, concurrent.futures.FIRST_EXCEPTION), (total, concurrent.futures.ALL_COMPLETED)):
+        future = failing.submit(ROWS)
+        done, rest = concurrent.futures.wait([future], timeout=PATIENCE, return_when=when)
+        assert (done, rest) == ({future}, set())
+        assert (future.exception() is None) is (failing is total)
+
+
+def test_callbacks(world, tmp_path):
+    called = []
+
+    def call_back(future):
+        called.append((future, threading.current_thread()))
+
+    future = await_file.submit(str(tmp_path / "there"))
+    future.add_done_callback(call_back)
+    assert not called
+    (tmp_path / "there").touch()
+    assert total(ROWS) == ROWS.sum()  # ends the call in flight; the thread calls back soon
+    concurrent.futures.wait([future], timeout=PATIENCE)
+    until = time.monotonic() + PATIENCE
+    while not called and time.monotonic() < until:
+        time.sleep(0.001)
+    assert called[0][0] is future
+    assert called[0][1] is not threading.current_thread()
+    future.add_done_callback(call_back)
+    assert called[1] == (future, threading.current_thread())
+    assert future.result() == [True] * world.world_size
 
 
 # ---- threads and the end

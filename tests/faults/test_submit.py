@@ -33,6 +33,32 @@ def test_a_rank_killed_in_flight(start):
     script.finish()
 
 
+def test_a_rank_killed_while_an_event_loop_waits(start):
+    """The loop does not use the world; nor does it at Ctrl-C, which the end of the block must not wait for."""
+    script = start("""
+        import asyncio
+
+        async def serve(future):
+            say("ranks", *world.pids)
+            return await asyncio.wrap_future(future)
+
+        for ending in (synk.RankDied, KeyboardInterrupt):
+            try:
+                with synk.fork(2, device="cpu") as world:
+                    future = forever.submit(ROWS)
+                    asyncio.run(serve(future))
+            except ending as error:
+                say("ended", type(error).__name__, type(future.exception()).__name__)
+        check_world()
+    """)
+    os.kill(script.ranks()[1], signal.SIGKILL)
+    script.expect("ended RankDied RankDied")
+    script.ranks()
+    os.kill(script.process.pid, signal.SIGINT)
+    script.expect("ended KeyboardInterrupt WorldError")
+    script.finish()
+
+
 @pytest.mark.parametrize("ask", ["future.done()", *whole("wait()")])
 def test_a_rank_killed_in_a_later_round(start, ask):
     script = start(f"""
