@@ -83,7 +83,7 @@ def simulate(start: np.ndarray, steps: int) -> tuple[np.ndarray, float]:
     began = time.perf_counter()
     step(u, v, RATIO, times=steps)
     seconds = time.perf_counter() - began
-    return synk.gather(u, nd_up=0), seconds
+    return synk.gather(u), seconds
 
 
 def draw(before: np.ndarray, after: np.ndarray, at: float, file: str) -> None:

@@ -135,7 +135,7 @@ def check_spins(side: int, seed: int) -> None:
     found = observe(spins, 0.44, seed, 5, 3, times=2)
     for made in range(5, 11):
         sweep_reference(start, 0.44, seed, made)
-    np.testing.assert_array_equal(synk.gather(spins, nd_up=0), start)
+    np.testing.assert_array_equal(synk.gather(spins), start)
     wide = start.astype(int)
     assert found == (wide.sum(), (wide * (np.roll(wide, -1, 0) + np.roll(wide, -1, 1))).sum())
 
@@ -147,7 +147,7 @@ def simulate(temperature: float, args: argparse.Namespace, seed: int) -> tuple[s
     sweep(spins, beta, seed, 0, times=args.warm_up)
     seen = observe(spins, beta, seed, args.warm_up, args.between, times=args.measurements, every=1)
     magnetisation, energy = synk.Estimate.blocked(abs(seen.up) / sites), synk.Estimate.blocked(-seen.bonds / sites)
-    return magnetisation, energy, synk.gather(spins, nd_up=0)
+    return magnetisation, energy, synk.gather(spins)
 
 
 def draw(temperatures: list[float], found: list[tuple[synk.Estimate, synk.Estimate, np.ndarray]], file: str) -> None:

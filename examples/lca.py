@@ -641,7 +641,7 @@ class Network:
         """Returns what all elements have of a variable; or the features, shape (features, D), by the name "w"."""
         if name == "w":
             return self.model["w"].get_value()[:, : self.geometry.offset.size]
-        return synk.gather(self.net[name], nd_up=0)
+        return synk.gather(self.net[name])
 
 
 # ---- the same with NumPy

@@ -193,7 +193,7 @@ def check_steps(betas: np.ndarray, seed: int) -> None:
     level = np.repeat(np.arange(len(betas))[:, None], 5, axis=1)
     for step in range(20):
         advance_reference(x, level, betas, seed, 3, step)
-    np.testing.assert_allclose(synk.gather(ladders.x, nd_up=0), x, rtol=1e-9)
+    np.testing.assert_allclose(synk.gather(ladders.x), x, rtol=1e-9)
     np.testing.assert_array_equal(ladders.tables["level"], level)
     ordered = np.take_along_axis(x, np.argsort(level, axis=0), axis=0)
     np.testing.assert_allclose(sums[-1], np.stack([ordered.sum(1), (ordered**2).sum(1)], axis=1), rtol=1e-9)

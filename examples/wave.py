@@ -125,7 +125,7 @@ def simulate(cells: int, pairs: int) -> tuple[np.ndarray, np.ndarray, float]:
     began = time.perf_counter()
     energies = swing(u, w, square, pairs, times=ENERGIES, every=1)
     seconds = time.perf_counter() - began
-    return synk.gather(u, nd_up=0), energies, seconds
+    return synk.gather(u), energies, seconds
 
 
 def draw(found: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]], periods: float, file: str) -> None:

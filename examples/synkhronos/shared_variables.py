@@ -43,7 +43,7 @@ def main() -> None:
         synk.broadcast(b, matrix)
         edges = [args.rows * rank // ranks for rank in range(ranks + 1)]  # rows need not divide evenly
         assert synk.get_lengths(a) == np.diff(edges).tolist()
-        np.testing.assert_array_equal(synk.gather(a, nd_up=0), rows)  # joined along the first axis
+        np.testing.assert_array_equal(synk.gather(a), rows)  # joined along the first axis
         np.testing.assert_array_equal(synk.gather(b), np.stack([matrix] * ranks))  # one after the other on a new axis
         np.testing.assert_array_equal(synk.get_value(ranks - 1, a), rows[edges[-2] :])
         print(f"  rows of a scattered:    {synk.get_lengths(a)}")

@@ -703,7 +703,7 @@ class _Gradient:
             raise BatchError(
                 f"{option}= selects rows of arrays, as {selected}, but {first} is a scattered variable, whose rows are on the "
                 f"ranks, so that its rows would not be those of {selected}. Pass an array as {first}, too, such as "
-                f"synk.gather({first}, nd_up=0), or scatter both, and pass an array of row numbers before them: "
+                f"synk.gather({first}), or scatter both, and pass an array of row numbers before them: "
                 f"def {self.name}(rows, {first}, …), which takes {first}[rows]"
             )
         return len(array)
@@ -797,7 +797,7 @@ class _Gradient:
         is_sliceable = self.inputs[first] in self._sliceable
         count = count_sliceable if is_sliceable else count_rows
         if self._weights is not None:
-            names = ("weights",) if is_sliceable else ()
+            names = ("x",) if is_sliceable else ()
             count = function(add_weights, sliceable=names, record=record, name=f"weights of {self.name}")
 
         def step(batch: tuple[Any, ...], params: Any, sums: Any, rows: Any) -> None:
@@ -1023,9 +1023,9 @@ def add_sums(
         target[...] = target + value if adds else value
 
 
-def add_weights(weights: Any, count: Any) -> None:
+def add_weights(x: Any, count: Any) -> None:
     """Adds the sum of a rank's weights."""
-    count[...] = count + sum_of_weights(weights)
+    count[...] = count + sum_of_weights(x)
 
 
 def sum_of_weights(weights: Any) -> Any:

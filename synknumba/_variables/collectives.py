@@ -485,37 +485,42 @@ def _taken(array: Array, rows: Rows) -> Array:
 
 
 @known_options
-def gather(vars: Any, nd_up: int = 1) -> Any:
+def gather(vars: Any, nd_up: Literal[0, 1] | None = None) -> Any:
     """Returns the arrays of all ranks, joined in rank order, without halos. The variables do not change.
 
     Args:
         vars: a `Variable`, or a tree of variables.
-        nd_up: 1 to stack along a new first axis, one entry per rank, which needs one shape on all ranks; 0 to concatenate rows,
-            whose number may differ between ranks.
+        nd_up: 0 to concatenate rows, whose number may differ between ranks; 1 to stack along a new first axis, one entry per
+            rank, which needs one shape on all ranks. None for the rows of a divided variable, as after `scatter`, and one
+            entry per rank of replicas.
 
     Returns:
         NumPy arrays in the coordinator's own memory, in the structure of `vars`. With W ranks and arrays of shape (n, …), their
-        shape is (W, n, …) for `nd_up=1`, and (sum of all n, …) for `nd_up=0`.
+        shape is (sum of all n, …) for `nd_up=0`, and (W, n, …) for `nd_up=1`.
 
     Raises:
-        PartitionError: the shapes on the ranks do not allow it, or `nd_up` is neither 0 nor 1.
+        PartitionError: the shapes on the ranks do not allow it, or `nd_up` is none of these.
         ArgumentError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
     """
     several = several_of(vars, "gather")
-    if type(nd_up) is not int or nd_up not in {0, 1}:
+    if nd_up is not None and (type(nd_up) is not int or nd_up not in {0, 1}):
         raise PartitionError(f"nd_up must be 1 (a new axis, one entry per rank) or 0 (rows concatenated), got {nd_up!r}")
     with placed(several, written=()) as world:
-        if nd_up:
-            check_uniform(several, "gather with nd_up=1", "use nd_up=0 to concatenate rows")
-        else:
-            check_rows(several, "gather with nd_up=0")
-            check_row_shapes(several, "gather")
+        stacked = [not one.sharded if nd_up is None else nd_up == 1 for one in several]
+        check_uniform(
+            [one for one, stacks in zip(several, stacked, strict=True) if stacks],
+            "gather with nd_up=1",
+            "use nd_up=0 to concatenate rows",
+        )
+        joined = [one for one, stacks in zip(several, stacked, strict=True) if not stacks]
+        check_rows(joined, "gather with nd_up=0")
+        check_row_shapes(joined, "gather")
         found = [one.own_copies(world, range(world.world_size)) for one in several]
-    join: Callable[[Sequence[Array]], Array] = np.stack if nd_up else np.concatenate
-    results = [
-        unflatten(one.structure(), [join([arrays[leaf] for arrays in by_rank]) for leaf in one.leaves()])
-        for one, by_rank in zip(several, found, strict=True)
-    ]
+    results = []
+    for one, by_rank, stacks in zip(several, found, stacked, strict=True):
+        join: Callable[[Sequence[Array]], Array] = np.stack if stacks else np.concatenate
+        leaves = [join([arrays[leaf] for arrays in by_rank]) for leaf in one.leaves()]
+        results.append(unflatten(one.structure(), leaves))
     return like(vars, results)
 
 

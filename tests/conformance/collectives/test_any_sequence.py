@@ -157,10 +157,10 @@ class Sequences(RuleBasedStateMachine):
         if len({array.shape[1:] for array in model.ranks}) == 1:
             assert_same(synk.gather(model.variable, nd_up=0), np.concatenate(model.ranks))
         if len({array.shape for array in model.ranks}) == 1:
-            assert_same(synk.gather(model.variable), np.stack(model.ranks))
+            assert_same(synk.gather(model.variable, nd_up=1), np.stack(model.ranks))
         else:
             with pytest.raises(synk.PartitionError):
-                synk.gather(model.variable)
+                synk.gather(model.variable, nd_up=1)
 
     @precondition(lambda self: self.models)
     @rule(which=places, into=places)

@@ -200,6 +200,20 @@ def test_gather(world, dtype, rng):
         assert_held(v, world, arrays)
 
 
+def test_gather_joins_what_is_divided(world):
+    """Rows of divided variables, and one entry per rank of replicas, also of one tree."""
+    rows, size = np.arange(6.0 * world.world_size + 1).reshape(-1, 1), world.world_size
+    divided, replica = synk.scatter(synk.variable(rows)), synk.variable({"a": np.arange(2), "b": np.array(3.0)})
+    found = synk.gather({"divided": divided, "replica": [replica]})
+    assert_same(found["divided"], rows)
+    assert_same(found["replica"][0]["a"], np.tile(np.arange(2), (size, 1)))
+    assert_same(found["replica"][0]["b"], np.full(size, 3.0))
+    synk.broadcast(divided, rows)
+    assert_same(synk.gather(divided), np.stack([rows] * size))
+    summed = synk.reduce_scatter(synk.variable(np.ones((2 * size, 3))), "sum")
+    assert_same(synk.gather(summed), np.full((2 * size, 3), float(size)))
+
+
 @with_dtypes
 def test_gather_unequal_lengths(world, dtype, rng):
     for rest in [(), (2,), (2, 3)]:

@@ -211,14 +211,14 @@ def test_values_and_lengths_are_those_of_own_rows(world, periodic):
     for rank, part in enumerate(parts):
         assert_array_equal(synk.get_value(rank, u), part, strict=True)
         assert_array_equal(u.get_value(rank), part, strict=True)
-    assert_array_equal(synk.gather(u, nd_up=0), whole, strict=True)
+    assert_array_equal(synk.gather(u), whole, strict=True)
     assert_array_equal(synk.snapshot(u), whole, strict=True)
     assert f"with halo=2{', periodic' if periodic else ''}>" in repr(u)
     if size == 1:
         assert len(u) == len(whole)
         assert_array_equal(np.asarray(u), whole)
     even = synk.scatter(u, numbers((2 * size, 2), "float64"), halo=2)
-    assert synk.gather(even).shape == (size, 2, 2)  # on the ends there is one halo less
+    assert synk.gather(even, nd_up=1).shape == (size, 2, 2)  # on the ends there is one halo less
 
 
 def test_set_value_sets_own_rows_and_leaves_halos_stale(world):

@@ -159,8 +159,8 @@ def test_own_rows_of_another_number(held):
     with refused(synk.PartitionError, "'haloed' is divided among the ranks"):
         len(u)
     with refused(synk.PartitionError, "nd_up=1", "'haloed' has (2,) on rank 0, (3,) on rank 1"):
-        synk.gather(u)
-    assert_array_equal(synk.gather(u, nd_up=0), ROWS)
+        synk.gather(u, nd_up=1)
+    assert_array_equal(synk.gather(u), ROWS)
 
 
 @synk.function(outputs=None)
