@@ -10,6 +10,7 @@
 All errors in arguments are found here, in the coordinator, before anything is sent.
 """
 
+import array
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -430,9 +431,9 @@ class Binder:
 
         Its key is its pickle, since the value may be mutable, and 1 == 1.0 == True.
         """
-        if isinstance(value, memoryview):  # it would become bytes
+        if isinstance(value, memoryview | bytearray | array.array):  # arrays to a script, whole and copied here
             raise ArgumentError(
-                f"{name} of {self._name} is a memoryview, which cannot be sent to the ranks; {array_hint(value)}"
+                f"{name} of {self._name} is a {type(value).__name__}, whose rows are not divided; {array_hint(value)}"
             )
         if not (isinstance(value, tuple | Enum | np.generic) or value is None or self._options.style == "function"):
             raise ArgumentError(

@@ -136,7 +136,7 @@ def sum_of_two(x, y):
 def test_sequences_that_are_no_arrays(world, call):
     with refused(synk.ArgumentError, "x of ", "is a range", "pass synk.arange(n)", "or np.asarray(...) of it"):
         call(range(10))
-    for wrong in (array.array("d", X), list(X), memoryview(b"0123456789")):
+    for wrong in (array.array("d", X), list(X), bytearray(10), memoryview(b"0123456789")):
         with refused(synk.ArgumentError, "x of ", f"is a {type(wrong).__name__}", "pass np.asarray(...) of it"):
             call(wrong)
     with refused(synk.ArgumentError, "x of ", "is a dict", "pass an array, Data, a Variable, or a number"):
@@ -193,14 +193,13 @@ def told(value):
     return f"{type(value).__name__} {value} {float(-value)}"
 
 
-def test_memoryviews(world):
-    """Ranks would get bytes, without shape and type."""
+def test_arrays_that_are_not_of_numpy(world):
+    """Every rank would get all of them, and of a memoryview bytes, without shape and type."""
     through = synk.sequence(lambda value: told(value) and None)
-    for view in (memoryview(np.ones(3)), memoryview(b"abc"), memoryview(np.ones((2, 2)))[:1]):
+    for view in (memoryview(np.ones(3)), memoryview(np.ones((2, 2)))[:1], array.array("d", [1.0, 2.0]), bytearray(b"abc")):
         for call in (told, through, lambda view: told([1.0, view]), lambda view: told.submit({"a": view})):
-            with refused(
-                synk.ArgumentError, "value", "of told is a memoryview, which cannot be sent", "pass np.asarray(...) of"
-            ):
+            what = f"of told is a {type(view).__name__}, whose rows are not divided"
+            with refused(synk.ArgumentError, "value", what, "pass np.asarray(...) of"):
                 call(view)
 
 
