@@ -10,7 +10,7 @@
 All errors in arguments are found here, in the coordinator, before anything is sent.
 """
 
-import array
+import array as buffers
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -431,7 +431,7 @@ class Binder:
 
         Its key is its pickle, since the value may be mutable, and 1 == 1.0 == True.
         """
-        if isinstance(value, memoryview | bytearray | array.array):  # arrays to a script, whole and copied here
+        if isinstance(value, memoryview | bytearray | buffers.array):  # arrays to a script, whole and copied here
             raise ArgumentError(
                 f"{name} of {self._name} is a {type(value).__name__}, whose rows are not divided; {array_hint(value)}"
             )
