@@ -40,6 +40,8 @@ from synknumba._errors import WorldError as WorldError
 from synknumba._host.data import Data as Data
 from synknumba._host.data import data as data
 from synknumba._host.foreign import columns as columns
+from synknumba._host.stopping import stop_on as stop_on
+from synknumba._host.stopping import stopping as stopping
 from synknumba._learning.batches import Batches as Batches
 from synknumba._learning.batches import batches as batches
 from synknumba._learning.checkpoint import load as load

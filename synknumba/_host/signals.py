@@ -28,6 +28,9 @@ _ALL = tuple(_signal.valid_signals())
 # What terminals and schedulers send to every process of a job, of which the script decides what to do.
 OF_JOBS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2)
 
+_handled_here: dict[int, tuple[Any, Any]] = {}  # by signal: a handler, and the one that children get
+_mask: Any = ()  # of signals, before a fork
+
 
 def in_main_thread() -> bool:
     """Returns whether this is the main thread. Unlike `threading.current_thread()`, leaves no record of a foreign thread."""
@@ -61,19 +64,38 @@ def leave_to_script() -> None:
     """
     for number in OF_JOBS:
         if _signal.getsignal(number) is not _signal.SIG_IGN:
-            _signal.signal(number, _do_nothing)
+            handle_here(number, _do_nothing, _signal.SIG_DFL)
             _signal.siginterrupt(number, False)  # system calls of libraries go on
-    os.register_at_fork(after_in_child=_end_by_signals_again)
+
+
+def handle_here(number: int, handler: Any, in_children: Any = None) -> Any:
+    """Sets the handler of a signal in this process, and returns the one before, which by default processes forked here get."""
+    earlier = _signal.getsignal(number)
+    _signal.signal(number, handler)
+    _handled_here[number] = handler, earlier if in_children is None else in_children
+    return earlier
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
     """Handles a signal that the script decides about."""
 
 
-def _end_by_signals_again() -> None:
-    for number in OF_JOBS:
-        if _signal.getsignal(number) is _do_nothing:
-            _signal.signal(number, _signal.SIG_DFL)
+def _before_fork() -> None:
+    """Blocks what children handle otherwise, so that none comes to a child before it does."""
+    global _mask  # noqa: PLW0603
+    _mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _handled_here)
+
+
+def _after_fork() -> None:
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, _mask)
+
+
+def _after_fork_in_child() -> None:
+    for number, (handler, in_children) in _handled_here.items():
+        if _signal.getsignal(number) is handler:
+            _signal.signal(number, _signal.SIG_DFL if in_children is None else in_children)  # None: of a C library
+    _handled_here.clear()
+    _after_fork()
 
 
 @contextmanager
@@ -176,3 +198,4 @@ def _leave_child() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError, PartitionError, shortened
+from synknumba._host.stopping import stopping
 from synknumba._progress import Bar, Progress, wanted
 from synknumba._types import as_flag, known_options, shown
 
@@ -58,7 +59,10 @@ class Batches:
         return self._epochs * self.steps_per_epoch - self._start
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        """Yields the rows of each batch: int64, shape (size,); the last of an epoch may have fewer."""
+        """Yields the rows of each batch: int64, shape (size,); the last of an epoch may have fewer.
+
+        Ends where `synk.stopping()` is true.
+        """
         tracing.refuse("going through synk.batches()")
         return self._shown() if self._progress else self._batches()
 
@@ -68,6 +72,8 @@ class Batches:
             epoch, first = divmod(step, self.steps_per_epoch)
             rows = self._rows(epoch)
             for k in range(first, self.steps_per_epoch):
+                if stopping():
+                    return
                 step = self._step = step + 1
                 yield rows[k * self._size : (k + 1) * self._size]
 
@@ -78,7 +84,7 @@ class Batches:
             for done, rows in enumerate(self._batches()):
                 bar.show(done)
                 yield rows
-            bar.show(total or 0)  # batches without end never come here
+            bar.show(self._step - self._start)
 
     @shortened
     def order(self, epoch: int) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ stay equal.
 """
 
 import inspect
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,6 +40,7 @@ from synknumba._errors import (
     depth_of_script,
     shortened,
 )
+from synknumba._host import stopping
 from synknumba._host.data import Data
 from synknumba._learning.batches import Batches
 from synknumba._learning.gradient_check import Inputs, check_gradient, may_be_row_numbers
@@ -59,7 +61,7 @@ from synknumba._ops.launch import LaunchConfig
 from synknumba._ops.rows import Partition, Range, select
 from synknumba._ops.tree import count_leaves, describe, parts_like, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
-from synknumba._progress import Progress
+from synknumba._progress import Bar, Progress, wanted
 from synknumba._rowwise.generate import define
 from synknumba._tracing import STEP
 from synknumba._types import Array, Block, Grid, Span, known_options, shown
@@ -70,6 +72,9 @@ from synknumba._world.call_in_flight import Flight
 from synknumba._world.engine import current_world
 from synknumba._world.failure import CallInfo
 
+# Of an epoch that a signal may stop. Other numbers of steps are planned anew, so parts grow fast.
+SHORT_PART_SECONDS = 0.5
+PART_GROWTH = 8
 ORDERS_KEPT = 8  # shapes of row numbers: batches, the last of an epoch, epochs
 
 
@@ -94,6 +99,7 @@ class TrainFunction:
         self._updater = Updater(optimizer, params, self._sums, on_nonfinite=on_nonfinite, has_sums=True)
         self._sequences: dict[tuple[bool, bool, bool, int], CallSequence[..., Any]] = {}
         self._orders: dict[tuple[int, ...], Data] = {}
+        self._part_steps = 1  # in a round of an epoch that a signal may stop
         self._read: tuple[Data, ...] = ()  # row numbers that ranks may still be reading, of a submitted step
         self._unasked: tuple[weakref.ref[Future[float]], Flight] | None = None  # of the last submitted step
         self._tries = record is None  # whether a step may find out that the gradient cannot be recorded
@@ -181,7 +187,9 @@ class TrainFunction:
         progress: Progress | None = None,
         **named: Any,
     ) -> Array:
-        """Makes a step for each line of `order`, all in one round.
+        """Makes a step for each line of `order`, all in one round; after `synk.stop_on`, in rounds of some seconds at most.
+
+        Where `synk.stopping()` is true, no more steps are made; `steps` says how many were.
 
         Args:
             batch: as for a step.
@@ -193,7 +201,7 @@ class TrainFunction:
             named: as for a step.
 
         Returns:
-            Mean losses, float64.
+            Mean losses, float64, of the steps made.
 
         Raises:
             NonFiniteError: as for a step; the steps before are made, and those after it left out.
@@ -212,15 +220,42 @@ class TrainFunction:
         low, high = int(lines.min()), int(lines.max())
         if low < 0 or high >= length:
             raise BatchError(f"order has row {low if low < 0 else high}, but there are rows 0 to {length - 1}")
+        if not stopping.is_asked_for():
+            return self._steps(given, lines, num_slices, every, range(len(lines)), progress)
+        losses = [np.empty(0)]
+        with Bar(wanted(progress, "epoch"), self._gradient.name, "it", len(lines)) as bar:
+            first = 0
+            while first < len(lines) and not stopping.stopping():
+                after = self._end_of_part(first, len(lines), every)
+                began = time.monotonic()
+                losses.append(self._steps(given, lines, num_slices, every, range(first, after), progress=False))
+                if time.monotonic() - began < SHORT_PART_SECONDS:
+                    self._part_steps = PART_GROWTH * max(self._part_steps, every)
+                first = after
+                bar.show(first)
+        return np.concatenate(losses)
+
+    def _end_of_part(self, first: int, total: int, every: int) -> int:
+        """Returns where a part of an epoch ends that begins with a step: after a step whose loss is returned, or at the end."""
+        after = first + max(self._part_steps // every, 1) * every
+        return after if total - after >= every else total
+
+    def _steps(
+        self, given: list[Any], lines: Any, num_slices: int, every: int, part: range, progress: Progress | None
+    ) -> Array:
+        """Makes some steps of an epoch in one round; returns losses."""
+        total = len(lines)
+        if len(part) < total:
+            lines = lines[part.start : part.stop]
         if not isinstance(lines, Data) or lines.dtype != np.int64:
             lines = self._order(np.asarray(lines))
-        loss, done = self._run(given, lines, num_slices, {"times": len(lines), "every": every, "progress": progress})
-        if self._on_nonfinite == "raise" and len(lines) % every and np.all(done == MADE) and self._updater.counts()[HALTED]:
+        loss, done = self._run(given, lines, num_slices, {"times": len(part), "every": every, "progress": progress})
+        if self._on_nonfinite == "raise" and len(part) % every and np.all(done == MADE) and self._updater.counts()[HALTED]:
             done = np.append(done, LEFT_OUT)
         if not np.all(done == MADE):
             at = int(np.argmax(done != MADE))
-            first, last = at * every + 1, min((at + 1) * every, len(lines))
-            told = f" of step {first}{f' to {last}' if last > first else ''} of {len(lines)}"
+            first, last = part.start + at * every + 1, part.start + min((at + 1) * every, len(part))
+            told = f" of step {first}{f' to {last}' if last > first else ''} of {total}"
             self._refuse(told, float(done[at]))
         return np.asarray(loss)
 

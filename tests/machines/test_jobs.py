@@ -12,7 +12,8 @@ import pytest
 
 from synknumba._machines import between
 from tests.environment import environment, run_program
-from tests.machines.jobs import HEADER, start
+from tests.faults.test_stopping import ENDLESS
+from tests.machines.jobs import HEADER, Job, start
 from tests.quick import whole
 
 pytestmark = pytest.mark.mpi
@@ -826,4 +827,74 @@ def test_a_job_that_is_suspended_in_a_call(tmp_path):
     for pid in processes:
         os.kill(pid, signal.SIGCONT)
     assert job.finish()[-1] == "sum True"
+    job.check_nothing_left()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_job_that_is_warned_saves(when, tmp_path):
+    """What a scheduler sends to all processes is left to the script, whose handlers run; relays, agents and ranks go on."""
+    job = start(
+        2,
+        1,
+        f"""
+        came = []
+
+        def set_handlers():
+            for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+                signal.signal(number, lambda number, _: came.append(number))
+
+        if {when!r} == "before":
+            set_handlers()
+        with synk.fork(device="cpu") as world:
+            if {when!r} == "after":
+                set_handlers()
+            assert total(ROWS) == ROWS.sum()
+            say("ready")
+            while len({{*came}}) < 4:
+                assert total(ROWS) == ROWS.sum()
+            say("saved", total(ROWS))
+        """,
+        tmp_path,
+    )
+    job.expect("ready")
+    processes = job.ours()
+    assert len(processes) > 5  # the script, an agent, two relays, two ranks, output processes
+    for sig in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+        for pid in processes:
+            os.kill(int(pid), sig)
+    assert job.finish() == ["ready", "saved 500500.0"]
+    job.check_nothing_left()
+
+
+def test_a_job_that_ends_by_sigterm(tmp_path):
+    """Without a handler: by the script's signal, and nothing is left."""
+    job = start(
+        2,
+        1,
+        """
+        with synk.fork(device="cpu"):
+            say("ready")
+            while True:
+                total(ROWS)
+        """,
+        tmp_path,
+    )
+    job.expect("ready")
+    for pid in job.ours():
+        os.kill(int(pid), signal.SIGTERM)
+    job.finish(code=None)
+    assert "signal 15" in job.told or "Terminated" in job.told, job.told
+    job.check_nothing_left()
+
+
+def test_the_program_of_time_limits(tmp_path):
+    """It saves when a signal comes to all processes of the job, and its exit code asks for another run."""
+    (tmp_path / "train.py").write_text(ENDLESS.replace('"training.safetensors"', f'"{tmp_path}/training.safetensors"'))
+    job = Job(2, 1, [str(tmp_path / "train.py")], tmp_path)
+    job.expect("runs")
+    for pid in job.ours():
+        os.kill(int(pid), signal.SIGUSR1)
+    lines = job.finish(code=75)
+    assert int(lines[1].removeprefix("steps ")) >= 20
+    assert (tmp_path / "training.safetensors").exists()
     job.check_nothing_left()
