@@ -235,6 +235,7 @@ class Recording(ABC):
         outside: NumPy arrays that calls take and that are no arguments of the sequence, by id, with their copies.
         looked: arrays whose elements have decided what is recorded, by id, with what they hold.
         written: segments whose rows ranks write.
+        passed: arguments and options of each call, as the body passes them, while that runs.
     """
 
     def __init__(self, name: str) -> None:
@@ -255,6 +256,7 @@ class Recording(ABC):
         self.looked: dict[int, tuple[Array | Data, bytes]] = {}
         self._looked_at: dict[int, str] = {}
         self.written: set[int] = set()
+        self.passed: list[tuple[Any, ...]] = []
         self._exchanges = 0  # beside other parts, so far
         self._outer: list[Parts] = []  # bodies around the innermost one
         self._shared: dict[int, int] = {}  # slots, by id of the result
@@ -292,6 +294,7 @@ class Recording(ABC):
             if isinstance(rows, Data | np.ndarray):
                 self.note_read(rows)
         self._count_call()
+        self.passed.append((args, kwargs, options.batch, options.local_batch))
         args, kwargs = tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
         return self._record(function, args, kwargs, options)
 

@@ -34,7 +34,7 @@ from synknumba._call.plan import FunctionPlan, KernelPlan
 from synknumba._call.progress_bars import iterations_shown
 from synknumba._call.recording import InnerTimes, Outcome, Recording, Seen, free_of_recorded, ordered, told_dtype
 from synknumba._call.rehearsal import Rehearsal
-from synknumba._call.sequence_body import OuterValues, check_body, contents, refusing_draws
+from synknumba._call.sequence_body import OuterValues, check_body, contents, differ, watch_draws
 from synknumba._call.sequence_by_rounds import PartByPart
 from synknumba._call.sequence_report import LAST_ONLY, Schedule, SequenceReport, schedule
 from synknumba._call.trace import Trace, Unseen
@@ -1029,15 +1029,15 @@ class Sequence(Generic[P, R]):
         """Runs the body to record its calls, and sends them to the ranks."""
         trace = Trace(world, self.name, told.letters)
         self._traced += 1
-        changed = self._outer.watch(told.kept)
+        changed, drew = self._outer.watch(told.kept), watch_draws(self._generators(told))
         tracing.current = trace
         try:
-            with refusing_draws(self.py_func, self.name, self._generators(told)):
-                results = self._run_turns(trace, structure, told.leaves)
+            results = self._run_turns(trace, structure, told.leaves)
+            passed, trace.passed = trace.passed if drew() else [], []
             trace.undo()
             self._check_outside(trace, told)
-            if changed() is not None:
-                self._check_unchanged(Rehearsal(self.name, world.partition, {}), structure, told)
+            if passed or changed() is not None:
+                self._check_again(Rehearsal(self.name, world.partition, {}), passed, structure, told)
             return SequencePlan(world, self.name, trace, results)
         except BaseException:
             trace.undo()
@@ -1047,11 +1047,22 @@ class Sequence(Generic[P, R]):
         finally:
             tracing.current = None
 
-    def _check_unchanged(self, rehearsal: Rehearsal, structure: Structure, told: _Arguments) -> None:
-        """Refuses a body that changes values from outside whenever it runs; a cache that it has filled stays as it is.
+    def _check_again(
+        self, rehearsal: Rehearsal, passed: AnySequence[tuple[Any, ...]], structure: Structure, told: _Arguments
+    ) -> None:
+        """Refuses a body that changes values from outside whenever it runs, or draws random numbers for its calls.
+
+        A cache that it has filled stays as it is. Generators do not tell who has drawn, a thread that loads data or the body;
+        what the body passes to its calls does.
+
+        Args:
+            rehearsal: of a second run, of which the ranks do not know.
+            passed: arguments of the calls of the first run, if generators have drawn meanwhile.
+            structure: of the sequence's arguments.
+            told: these.
 
         Raises:
-            ArgumentError: it has changed one in a second run, of which the ranks do not know.
+            ArgumentError: a value has changed in the second run, or its calls get other numbers.
         """
         changed = self._outer.watch(told.kept)
         tracing.current = rehearsal
@@ -1059,10 +1070,15 @@ class Sequence(Generic[P, R]):
             self._run_turns(rehearsal, structure, told.leaves)
         except Exception:  # noqa: BLE001  # the first run was good
             return
-        name = changed()
+        name, code = changed(), self.py_func.__code__
+        place = f"{code.co_filename}:{code.co_firstlineno}"
+        if passed and differ(passed, rehearsal.passed):
+            raise ArgumentError(
+                f"{self.name} ({place}) draws random numbers in its body, which runs once, so that all iterations and later "
+                "calls would get the same ones: run again, it passes others to its calls. Draw in kernels with synk.random, "
+                "which takes synk.STEP as an index; or draw before the call, and pass the numbers as an argument"
+            )
         if name is not None:
-            code = self.py_func.__code__
-            place = f"{code.co_filename}:{code.co_firstlineno}"
             raise ArgumentError(
                 f"{self.name} ({place}) changes {name}, itself or in a function that it calls. That would be done once, "
                 "while the body is recorded, and not in each iteration. For a number of each iteration write synk.carry; "

@@ -14,12 +14,10 @@ import mmap
 import pickle
 import random
 import sys
-import threading
 import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence, Set
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from types import BuiltinMethodType, CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
@@ -30,6 +28,7 @@ import numpy as np
 from synknumba._call.definition import Definition, read_function
 from synknumba._call.method import Method
 from synknumba._errors import ArgumentError
+from synknumba._tracing import Number
 from synknumba._world.code import file_of, is_the_scripts, names_in, reached
 from synknumba._world.read_values import key_of
 
@@ -171,29 +170,27 @@ def _way_out(statement: ast.Assign | ast.AugAssign) -> str:
     return "Write synk.carry(n, value) for the value of a number in the next iteration"
 
 
-@contextmanager
-def refusing_draws(function: Callable[..., Any], name: str, values: Iterable[Any]) -> Iterator[None]:
-    """Refuses a body that draws random numbers, from Python's or NumPy's generator or one among values.
-
-    Draws of other threads count too: generators do not tell who has drawn.
-
-    Raises:
-        ArgumentError: a generator has another state at the end.
-    """
+def watch_draws(values: Iterable[Any]) -> Callable[[], bool]:
+    """Returns what then tells whether Python's or NumPy's generator, or one among values, has drawn, in any thread."""
     kinds = np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random
     bound = BuiltinMethodType | MethodType  # as in `draw = rng.random`
     owners = [value.__self__ if isinstance(value, bound) else value for value in values]
     generators = [one for one in owners if isinstance(one, kinds) and not isinstance(one, random.SystemRandom)]
     before = _states(generators)
-    yield
-    if before != _states(generators):
-        of_thread = ". Or another thread has drawn: let it draw from a random.Random(seed) of its own"
-        raise ArgumentError(
-            f"{name} ({function.__code__.co_filename}:{function.__code__.co_firstlineno}) draws random numbers in its body, "
-            "which runs once, so that all iterations and later calls would get the same ones. Draw in "
-            "kernels with synk.random, which takes synk.STEP as an index; or draw before the call, and pass "
-            f"the numbers as an argument{of_thread if threading.active_count() > 1 else ''}"
-        )
+    return lambda: before != _states(generators)
+
+
+def differ(first: Any, second: Any) -> bool:
+    """Returns whether what two runs of a body pass to calls certainly differs: numbers, and those in arrays and containers."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() != second.keys() or any(differ(value, second[key]) for key, value in first.items())
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) != len(second) or any(map(differ, first, second))
+    if isinstance(first, Number) and isinstance(second, Number):
+        return differ(first.formula, second.formula)
+    if isinstance(first, np.ndarray | np.generic) and isinstance(second, np.ndarray | np.generic):
+        return first.shape != second.shape or first.dtype != second.dtype or first.tobytes() != second.tobytes()
+    return isinstance(first, _PLAIN) and isinstance(second, _PLAIN) and repr(first) != repr(second)
 
 
 def _states(generators: Iterable[Any]) -> list[Any]:

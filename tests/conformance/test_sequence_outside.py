@@ -5,7 +5,6 @@ import ctypes
 import functools
 import operator
 import random
-import threading
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
 from contextvars import ContextVar
@@ -408,7 +407,6 @@ def test_an_array_that_changes_in_place(world, view):
     assert_array_equal(found, np.tile(12.0 + 3 * np.arange(1.0, 5), (world.world_size, 1)))
 
 
-@pytest.mark.filterwarnings("ignore:add_array .*uses i as an index of both:RuntimeWarning")
 def test_an_array_that_is_written(world):
     total, large = np.zeros(100), np.ones(100)
 
@@ -428,7 +426,6 @@ def test_an_array_that_is_written(world):
     del world
 
 
-@pytest.mark.filterwarnings("ignore:add_array .*uses i as an index of both:RuntimeWarning")
 def test_two_arrays_over_the_same_memory(world):
     total = np.zeros(100)
     half = total[:50]
@@ -500,36 +497,6 @@ def test_random_numbers_of_the_body_are_refused(world, case):
     with pytest.raises(ArgumentError, match=r"body \(.*\) draws random numbers in its body, which runs once.*synk.random"):
         body(y)
     assert_array_equal(y.get_value(0), np.zeros(4))
-    del world
-
-
-def test_random_numbers_of_another_thread(world):
-    """State tells that a generator was used, and not by which thread: the error says what to do."""
-    begin, done = threading.Event(), threading.Event()
-
-    def draw():
-        begin.wait()
-        random.random()
-        done.set()
-        begin.clear()
-        begin.wait()
-
-    @synk.sequence
-    def body(y):
-        begin.set()
-        done.wait()
-        add(y, 1.0)
-
-    thread = threading.Thread(target=draw)
-    thread.start()
-    try:
-        with pytest.raises(
-            ArgumentError, match=r"Or another thread has drawn: let it draw from a random\.Random\(seed\) of its own"
-        ):
-            body(synk.variable(np.zeros(4)))
-    finally:
-        begin.set()
-        thread.join()
     del world
 
 

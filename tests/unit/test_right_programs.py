@@ -1,5 +1,6 @@
 """Right programs that look like wrong ones: their sources and arguments do not show which they are, so each runs, unwarned."""
 
+import threading
 from itertools import pairwise
 
 import numpy as np
@@ -8,6 +9,7 @@ from numba import cuda
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
+from synknumba import optim
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,6 +20,37 @@ def world():
 
 def total(shape=(), op="sum"):
     return {"total": synk.output(op, shape=shape, dtype="float64")}
+
+
+# ---- random numbers
+
+
+def test_a_data_loader_that_draws_while_a_sequence_is_recorded():
+    """From the generators that scripts share: NumPy's, Python's, and one that the body reaches."""
+    ended, drawn = threading.Event(), threading.Event()
+
+    def load():
+        while not ended.wait(0.001):
+            np.random.random(3)  # noqa: NPY002
+            drawn.set()
+
+    def body_of(x, v):
+        drawn.clear()
+        drawn.wait()  # one draw at least, at any speed
+        add(x, v)
+
+    add = synk.parallel(cuda.jit(lambda x, v: None))
+    loader = threading.Thread(target=load)
+    loader.start()
+    try:
+        synk.sequence(body_of)(np.ones(4), synk.variable(np.zeros(4)))
+        step = synk.train.make_train_function(
+            lambda x, w: (float((x @ w).sum()), x.sum(0)), synk.flatten(np.ones(3)), optim.sgd(0.1)
+        )
+        assert step(np.ones((4, 3))) == pytest.approx(3.0)
+    finally:
+        ended.set()
+        loader.join()
 
 
 # ---- rows
