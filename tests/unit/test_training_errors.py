@@ -333,20 +333,6 @@ def test_parameters_are_read_only():
     np.testing.assert_array_equal(step.params.get_value(), np.zeros(2))
 
 
-@cuda.jit
-def looks_up(chosen, x, w, loss, slope):
-    i = cuda.grid(1)
-    if i < chosen.shape[0]:
-        cuda.atomic.add(loss, 0, x[chosen[i], 0])
-
-
-def test_warnings_of_a_step_name_the_line_of_the_script():
-    step = make(looks_up, np.zeros(2), SGD)
-    with pytest.warns(RuntimeWarning, match="looks_up looks up elements of x by values of another array") as told:
-        step(np.zeros(6, np.int64), X)
-    assert told[0].filename == __file__
-
-
 def test_params_stay_the_variable_that_they_are():
     step = make(gradient, np.zeros(2), SGD)
     with pytest.raises(AttributeError, match=r"step\.params\.set_value"):
