@@ -137,12 +137,19 @@ class KernelStore:
     def lock(self, key: str) -> Iterator[None]:
         """Waits up to `LOCK_SECONDS` until no other process compiles the kernel, then holds the lock.
 
-        Does not wait where file locks are unsupported. The operating system releases the lock of a process that ends.
+        Does not wait where file locks are unsupported, nor in a directory that other users can write to: nothing is read
+        from it, and its locks may be held for ever. The operating system releases the lock of a process that ends.
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self.path / f".lock-{key[:2]}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            if is_ours(self.path.stat()):
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                descriptor = os.open(self.path / f".lock-{key[:2]}", flags, 0o600)
+            else:
+                descriptor = -1
         except OSError:
+            descriptor = -1
+        if descriptor < 0:
             yield
             return
         try:
@@ -153,7 +160,11 @@ class KernelStore:
 
     def usage(self) -> Usage:
         """Returns the number of kernels and their total size."""
-        sizes = [status.st_size for name, status in self._files() if not name.startswith(".") and status.st_size > _HEADER]
+        sizes = [
+            status.st_size
+            for name, status in self._files()
+            if not name.startswith(".") and status.st_size > _HEADER and self._has_header(name)
+        ]
         return Usage(len(sizes), sum(sizes))
 
     def prune(self, largest_total: int) -> None:
@@ -161,14 +172,20 @@ class KernelStore:
         files = sorted(self._files(), key=lambda file: file[1].st_mtime)
         kernels = [(name, status) for name, status in files if not name.startswith(".")]
         excess = sum(status.st_size for _, status in kernels) - largest_total
-        old = time.time() - _USE_SECONDS
-        doomed = [name for name, status in files if name.startswith(".new-") and status.st_mtime < old]
+        doomed: list[tuple[str, int]] = []
         for name, status in kernels:
             if excess <= 0:
                 break
-            doomed.append(name)
-            excess -= status.st_size
-        for name in doomed:
+            excess -= status.st_size  # also of a file that is no kernel, which was counted
+            if self._has_header(name):
+                doomed.append((name, status.st_size))
+        while doomed and excess + doomed[-1][1] <= 0:
+            excess += doomed.pop()[1]
+        old = time.time() - _USE_SECONDS
+        for name, status in files:
+            if name.startswith(".new-") and status.st_mtime < old and self._has_header(name):
+                doomed.append((name, status.st_size))
+        for name, _ in doomed:
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
 
@@ -180,7 +197,10 @@ class KernelStore:
         return Usage(before.kernels - after.kernels, before.nbytes - after.nbytes)
 
     def _files(self) -> list[tuple[str, os.stat_result]]:
-        """Returns the files of the store, by name. The directory may have others, if the user has named one of theirs."""
+        """Returns the files that have names of the store.
+
+        The directory may have others, if the user has named one of theirs, also such: see `_has_header`.
+        """
         found: list[tuple[str, os.stat_result]] = []
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
@@ -190,10 +210,24 @@ class KernelStore:
                         found.append((entry.name, status))
         return found
 
+    def _has_header(self, name: str) -> bool:
+        """Returns whether a file begins as kernels do; a temporary file may have a part of the header only."""
+        try:
+            with open(self.path / name, "rb", opener=_opened_file) as file:
+                head = file.read(len(_MAGIC))
+        except OSError:
+            return False
+        return head == _MAGIC or (name.startswith(".new-") and _MAGIC.startswith(head))
+
 
 def is_ours(status: os.stat_result) -> bool:
     """Returns whether only this user can have written the file or directory."""
     return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
+
+
+def _opened_file(path: str, flags: int) -> int:
+    """Opens no link, and waits for no writer of a pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _wait_for(descriptor: int) -> None:

@@ -413,10 +413,24 @@ class TestStore:
         store.prune(2500)
         assert [key for key in KEYS if store.read(key)] == [KEYS[0], KEYS[3]]
 
+    def test_files_of_other_programs_do_not_count(self, cache_directory: Path) -> None:
+        """Others, too, name files by digests."""
+        store = KernelStore(cache_directory)
+        for age, key in enumerate(KEYS):
+            store.write(key, bytes(1000))
+            os.utime(cache_directory / key, (1000 - age,) * 2)
+        other = cache_directory / hashlib.sha256(b"another program's").hexdigest()
+        other.write_bytes(bytes(100_000))  # the youngest
+        store.prune(2500)
+        assert other.exists()
+        assert [key for key in KEYS if store.read(key)] == KEYS[:2]
+        assert store.usage().kernels == 2
+
     def test_other_files_stay(self, cache_directory: Path) -> None:
         """SYNKNUMBA_CACHE_DIR may be a directory with files of the user's."""
         cache_directory.mkdir(mode=0o700)
-        others = [cache_directory / name for name in ("thesis.tex", "abcd", ".profile", ".new-idea")]
+        digest = hashlib.sha256(b"another program's").hexdigest()
+        others = [cache_directory / name for name in ("thesis.tex", "abcd", ".profile", ".new-idea", ".new-1-2", digest)]
         for path in others:
             path.write_bytes(bytes(10_000))
             os.utime(path, (0, 0))
@@ -443,6 +457,14 @@ class TestStore:
                 pass
         fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(probe)
+
+    def test_locks_that_other_users_may_hold_are_not_waited_for(self, cache_directory: Path) -> None:
+        store = KernelStore(cache_directory)
+        with store.lock("ab"):
+            cache_directory.chmod(0o777)
+            began = time.monotonic()
+            with store.lock("ab"):
+                assert time.monotonic() - began < store_module.LOCK_SECONDS / 2
 
     def test_killed_holder_holds_nothing(self, cache_directory: Path) -> None:
         share_own_functions(cache_directory)
