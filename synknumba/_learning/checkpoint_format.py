@@ -225,12 +225,12 @@ def decode(text: str, tensors: Mapping[str, tuple[str, Iterable[int]]]) -> Any:
         content = json.loads(text)
         if content["version"] != VERSION:
             raise ValueError(f"its version is {content['version']!r}, and this synknumba reads version {VERSION}; update it")
-        return _decoded(content["tree"], tensors)
+        return _decoded(content["tree"], dict(tensors))
     except (LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"its metadata are damaged ({type(error).__name__}: {error})") from error
 
 
-def _decoded(node: Node, tensors: Mapping[str, tuple[str, Iterable[int]]]) -> Any:
+def _decoded(node: Node, tensors: dict[str, tuple[str, Iterable[int]]]) -> Any:
     match node:
         case {"dict": pairs}:
             return {_decoded_key(key): _decoded(child, tensors) for key, child in pairs}
@@ -241,7 +241,7 @@ def _decoded(node: Node, tensors: Mapping[str, tuple[str, Iterable[int]]]) -> An
         case {"namedtuple": [name, fields, children]}:
             return _named(name, tuple(fields))(*(_decoded(child, tensors) for child in children))
         case {"array": str(name)} | {"scalar": str(name)}:
-            return _stored(name, node, *tensors[name])
+            return _stored(name, node, *tensors.pop(name))  # one value each, as `encode` has it
         case _:
             return _decoded_plain(node)
 

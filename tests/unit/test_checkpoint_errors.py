@@ -273,6 +273,7 @@ def test_damaged_metadata(tmp_path):
         ('{"version":2,"tree":1}', "its version is 2, and this synknumba reads version 1; update it"),
         ('{"version":1}', r"its metadata are damaged \(KeyError: 'tree'\)"),
         ('{"version":1,"tree":{"array":"v"}}', r"damaged \(KeyError: 'v'\)"),
+        ('{"version":1,"tree":{"list":[{"array":"w"},{"array":"w"}]}}', r"damaged \(KeyError: 'w'\)"),  # would be read twice
         ('{"version":1,"tree":{"scalar":"w"}}', r"w should be a number, and has shape \(3, 1\)"),
         ('{"version":1,"tree":{"array":"w","dtype":"complex128"}}', "w should be complex128, and is F64"),
         ('{"version":1,"tree":{"dict":[[{"list":[]},1]]}}', "its metadata are damaged"),
