@@ -65,7 +65,7 @@ def _run(told: argparse.Namespace) -> int:
         check_writable(told.plot)
     if told.script.endswith(ENDINGS) and not told.is_module:
         _check_record(told)
-        _tell(read(Path(told.script)), told)
+        _tell(_read(told.script), told)
         return 0
     if launch.index() == 0:  # the first machine tells what is wrong
         _check_script(told)
@@ -92,6 +92,17 @@ def _check_record(told: argparse.Namespace) -> None:
         )
     if told.output is not None:
         raise CommandError(f"-o names the file that is written of a script, and {told.script} is a record; leave -o out")
+
+
+def _read(path: str) -> list[Record]:
+    """Returns the records of a file that can be summarised and drawn."""
+    records = read(Path(path))
+    try:
+        summarise(records)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise CommandError(f"{path} is damaged ({what}); record it again by synknumba trace") from error
+    return records
 
 
 def _check_script(told: argparse.Namespace) -> None:

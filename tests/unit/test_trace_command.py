@@ -1,5 +1,6 @@
 """`synknumba trace`: what is refused is refused before a script runs and before a former trace is written over."""
 
+import gzip
 import json
 import os
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 import synknumba as synk
 from synknumba._cli import main
+from synknumba._timeline import tracks
 from synknumba._timeline.trace import _of_variable
 
 mpl.use("agg")
@@ -37,6 +39,35 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     (tmp_path / "folder.json").mkdir()
     return tmp_path
+
+
+SPAN = MADE["traceEvents"][-1]
+DAMAGED = {
+    "nothing in it": {"ph": "X"},
+    "no number": {**SPAN, "dur": "long"},
+    "unknown process": {**SPAN, "cat": "round", "pid": 99},
+    "no counts": {**SPAN, "cat": "lost", "args": []},
+    "no name": {"ph": "M", "name": "process_name", "pid": 3, "args": {"name": 7}},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_records_are_told(folder, capsys, damage):
+    record = {**MADE, "traceEvents": [*MADE["traceEvents"], DAMAGED[damage]]}
+    (folder / "damaged.json").write_text(json.dumps(record))
+    assert main(["trace", "--summary", "damaged.json"]) == 2
+    assert capsys.readouterr().err.startswith("synknumba trace: damaged.json is damaged (")
+
+
+def test_packed_records_are_read_up_to_a_size(folder, capsys, monkeypatch):
+    text = json.dumps(MADE).encode()
+    (folder / "packed.json.gz").write_bytes(gzip.compress(text))
+    (folder / "cut.json.gz").write_bytes(gzip.compress(text)[:40] + bytes(40))
+    assert main(["trace", "--summary", "packed.json.gz"]) == 0
+    monkeypatch.setattr(tracks, "LARGEST", len(text) - 1)
+    for name in ("packed.json.gz", "cut.json.gz"):
+        assert main(["trace", "--summary", name]) == 2
+        assert f"{name} is no trace" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
