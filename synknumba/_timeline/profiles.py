@@ -150,8 +150,37 @@ class Profiles:
             start += seconds
 
 
+# Bytes after the code of an object that marshal writes (Python/marshal.c); those of cProfile have no others.
+_FIXED = {"0": 0, "N": 0, "T": 0, "F": 0, "{": 0, "i": 4, "g": 8, "r": 4}
+
+
+def _check_counts(content: bytes) -> None:
+    """Raises ValueError for a profile that declares more items than it has bytes: marshal allocates them first."""
+    position = items = 0
+    while position < len(content):
+        code = chr(content[position] & 0x7F)  # the other bit says that it is referred to later
+        position += 1
+        if code in _FIXED:
+            position += _FIXED[code]
+            continue
+        width = 1 if code in ")zZ" else 4
+        count = int.from_bytes(content[position : position + width], "little")
+        position += width
+        if code in ")(":
+            items += count
+        elif code in "zZaAut":
+            position += count
+        elif code == "l":  # digits of 15 bits; its sign is that of the count
+            position += 2 * min(count, (1 << 32) - count)
+        else:
+            raise ValueError(f"unknown code {code!r}")
+    if max(position, items) > len(content):
+        raise ValueError("more items than bytes")
+
+
 def _read(path: Path) -> _Stats:
     try:
+        _check_counts(path.read_bytes())
         # pstats prints an error, too.
         found: _Stats = pstats.Stats(str(path), stream=io.StringIO()).stats  # type: ignore[attr-defined]
     except OSError as error:

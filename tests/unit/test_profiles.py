@@ -200,7 +200,15 @@ def test_bad_files(files, tmp_path, capsys):
         Profiles([files[0], os.path.relpath(files[0])])
     with pytest.raises(ArgumentError, match="there are no profiles"):
         synk.plot.flame([])
-    for content in (b"not a profile", marshal.dumps({"a": 1}), marshal.dumps({("x.py", 1, "f"): 2}), marshal.dumps([1]), b""):
+    many = b"{(" + (2**31 - 1).to_bytes(4, "little")  # 16 GiB, if it were believed
+    for content in (
+        many,
+        b"not a profile",
+        marshal.dumps({"a": 1}),
+        marshal.dumps({("x.py", 1, "f"): 2}),
+        marshal.dumps([1]),
+        b"",
+    ):
         text.write_bytes(content)
         capsys.readouterr()
         assert main(["profile", str(text)]) == 2
