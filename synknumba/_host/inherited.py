@@ -224,19 +224,19 @@ def settle_trackers() -> None:
     tracker of the script is /dev/null here.
     """
     for name, module in list(sys.modules.items()):
-        tracker = getattr(module, "_resource_tracker", None)
+        tracker: Any = getattr(module, "_resource_tracker", None)
         if name.endswith(".resource_tracker") and hasattr(tracker, "_fd"):
             tracker._fd = tracker._pid = None  # noqa: SLF001  # no public way, as in _compilers_at_rest
     spawn = multiprocessing.util.spawnv_passfds
 
-    def spawn_apart(path: bytes | str, args: Sequence[str], descriptors: Sequence[int]) -> int:
+    def spawn_apart(path: Any, args: Sequence[Any], passfds: Sequence[int]) -> int:
         if "resource_tracker import main" not in args[-1]:
-            return spawn(path, args, descriptors)
+            return spawn(path, args, passfds)
         process = subprocess.Popen(  # noqa: S603  # what multiprocessing starts
             # What is left here is no mistake of the function's.
             [*args[:-2], "-Wignore:resource_tracker", *args[-2:]],
             executable=path,
-            pass_fds=descriptors,
+            pass_fds=passfds,
             restore_signals=False,
             start_new_session=True,
         )
