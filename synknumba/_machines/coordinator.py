@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, final
 
-from synknumba._device import usable_cores
+from synknumba._device import DeviceReport, usable_cores
 from synknumba._errors import WorldError
 from synknumba._host.children import lives
 from synknumba._machines.link import Link
@@ -103,7 +103,7 @@ class Coordinator:
         silent = [f"machine {one} ({self.hosts[one]})" for one in range(1, len(self.hosts)) if one not in found]
         if silent:
             raise WorldError(f"{', '.join(silent)} did not answer; see what the launcher says of it")
-        return [MachineDevices(usable_cores()), *(found[one] for one in range(1, len(self.hosts)))]
+        return [MachineDevices.of(usable_cores(), DeviceReport(0)), *(found[one] for one in range(1, len(self.hosts)))]
 
     def start(
         self,

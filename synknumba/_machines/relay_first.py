@@ -407,7 +407,7 @@ class _World:
             buffer, nbytes = self._answers[machine], (after - first) * used
             # That of a Python function, or in more than one message, is read in full each time.
             head = b"" if used < 0 or 8 * HEAD + nbytes > ROOM else struct.pack("4q", 0, after - first if used else 0, used, 0)
-            source = buffer[8 * HEAD : 8 * HEAD + nbytes].reshape(after - first, -1) if head and used else None
+            source = buffer[8 * HEAD : 8 * HEAD + nbytes].reshape(after - first, used) if head and used else None
             target = None if source is None else self._control.results[first:after, start : start + used]
             answers.append(Expected(self._receives[machine], buffer[:32].data, head, source, target))
         return _Quiet(self._job, answers, self._control, route.size, number)

@@ -23,7 +23,7 @@ from synknumba._types import CompilerName, DeviceKind, Transport, as_flag, known
 from synknumba._world import machines as machines_module
 from synknumba._world.engine import Engine, current_world, open_world, starting, world_to_start_again
 from synknumba._world.limits import as_timeout, check_room, check_system_calls
-from synknumba._world.machines import MachineDevices, OtherMachines, firsts_of, shared_out
+from synknumba._world.machines import MachineDevices, OtherMachines, cores_of, firsts_of, shared_out
 from synknumba._world.world import World, world_of
 from synknumba.simt.internals import jit_problem, stands_in
 
@@ -213,7 +213,10 @@ def _resolve_machines(
             where = f"machine {lacking[0]} ({machines.hosts[lacking[0]]})"
             problem = f'{where} has {len(first.gpus)} usable GPUs; use device="cpu" to run on cores. {first.problem}'
             raise DeviceError(problem.rstrip())
-    counts = [machines.ranks_each or (len(one.gpus) if kind == "cuda" else one.cores) for one in told]
+    if machines.ranks_each is not None:
+        counts = [machines.ranks_each] * count
+    else:
+        counts = [len(machine.gpus) for machine in told] if kind == "cuda" else cores_of(told, machines.hosts)
     if world_size is not None and world_size != sum(counts):
         _check_size(world_size)
         few = int(world_size) < count  # then the first machines have one each

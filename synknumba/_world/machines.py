@@ -1,11 +1,13 @@
 """What worlds of several machines are to the coordinator; `_machines` has the processes that serve them."""
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Protocol, Self
 
 from synknumba._device import DeviceReport, usable_cores
+from synknumba._host.log import log
 from synknumba._ops.rows import Partition
 from synknumba._types import CompilerName, DeviceKind
 from synknumba._wire.control import ControlBlock
@@ -29,11 +31,13 @@ class MachineDevices:
     gpus: tuple[int, ...] = ()  # the indices of its GPUs there
     ids: tuple[str, ...] = ()  # of these GPUs
     problem: str = ""  # why GPUs cannot be used
+    affinity: frozenset[int] = frozenset()  # the cores that its processes may use
 
     @classmethod
     def of(cls, cores: int, report: DeviceReport) -> Self:
         """Returns what a machine has whose GPUs were counted."""
-        return cls(cores, tuple(range(report.count)), report.ids, report.problem or "")
+        affinity = frozenset(os.sched_getaffinity(0))
+        return cls(cores, tuple(range(report.count)), report.ids, report.problem or "", affinity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,32 @@ ranks_alone: list[int] = []  # the number of ranks that the launcher asked for o
 def cores_each(hosts: Sequence[str], host: str) -> int:
     """Returns how many cores each of the machines of a job that are one host, as in tests, has for itself."""
     return usable_cores() // max(1, hosts.count(host))
+
+
+def cores_of(told: Sequence[MachineDevices], hosts: Sequence[str]) -> list[int]:
+    """Returns how many ranks each machine has cores for: those of one host that may use the same cores share them out.
+
+    >>> half, other = MachineDevices(2, affinity=frozenset({0, 1})), MachineDevices(2, affinity=frozenset({2, 3}))
+    >>> cores_of([half, half, half, other, half], ["a", "a", "a", "a", "b"])
+    [1, 1, 1, 2, 2]
+    """
+    sharers: dict[tuple[str, frozenset[int]], list[int]] = {}
+    for index, (machine, host) in enumerate(zip(told, hosts, strict=True)):
+        sharers.setdefault((host, machine.affinity), []).append(index)
+    cores = [machine.cores for machine in told]
+    for (host, _), indices in sharers.items():
+        if len(indices) > 1:
+            total = cores[indices[0]]
+            for index, count in zip(indices, Partition.even(len(indices)).counts(total), strict=True):
+                cores[index] = max(1, int(count))
+            log.info(
+                "%d processes of the job are on %s, and share out its %d cores; for one process a machine, start it by "
+                "mpiexec --map-by ppr:1:node (Open MPI), mpiexec -ppn 1 (MPICH, Intel MPI), or srun --ntasks-per-node=1",
+                len(indices),
+                host,
+                total,
+            )
+    return cores
 
 
 def shared_out(told: Sequence[MachineDevices]) -> list[MachineDevices]:

@@ -898,3 +898,73 @@ def test_the_program_of_time_limits(tmp_path):
     assert int(lines[1].removeprefix("steps ")) >= 20
     assert (tmp_path / "training.safetensors").exists()
     job.check_nothing_left()
+
+
+def test_fewer_ranks_than_machines(tmp_path):
+    """A machine without ranks takes part in every kind of call: it answers with no rows."""
+    job = start(
+        3,
+        1,
+        """
+        from numba import cuda
+
+        @synk.parallel(outputs={"found": synk.output("sum", shape=(), dtype="float64")})
+        @cuda.jit
+        def summed(x, factor, found):
+            i = cuda.grid(1)
+            if i < x.shape[0]:
+                cuda.atomic.add(found, 0, factor * x[i])
+
+        @synk.expectation
+        def square(x):
+            return x * x
+
+        @synk.vectorize
+        def doubled(x):
+            return 2 * x
+
+        @synk.function(outputs="gather")
+        def rows_of(x):
+            return x
+
+        @synk.function
+        def fill(u, rank):
+            u += rank + 1.0
+
+        @synk.sequence
+        def steps(x, w):
+            found = summed(x, 2.0)
+            synk.all_reduce(w, "sum")
+            return found
+
+        large = np.arange(200_000.0)
+        x = synk.data(ROWS)
+        for size in (1, 2):
+            with synk.fork(size, device="cpu") as world:
+                assert world.world_size == size
+                for _ in range(3):
+                    assert total(x) == ROWS.sum()
+                    assert summed(x, 2.0) == 2 * ROWS.sum()
+                    assert summed(x, 3.0, batch=[5, 7]) == 36.0
+                    assert np.isclose(square(x).mean, (ROWS**2).mean())
+                    assert np.array_equal(doubled(x), 2 * ROWS)
+                    assert np.array_equal(rows_of(x), ROWS)
+                    assert np.array_equal(rows_of(large), large)
+                w = synk.variable(np.ones(3))
+                big = synk.variable(np.ones(20_000))
+                fill(w, synk.RANK)
+                synk.all_reduce(w, "sum")
+                synk.all_reduce(big, "sum")
+                assert np.array_equal(big.get_value(), np.full(20_000, float(size)))
+                ranks = sum(range(2, 2 + size))
+                assert np.array_equal(w.get_value(), np.full(3, float(ranks)))
+                assert np.array_equal(steps(x, w, times=3), np.full(3, 2 * ROWS.sum()))
+                assert np.array_equal(w.get_value(), np.full(3, float(ranks * size**3)))
+                divided = synk.scatter(synk.variable(ROWS))
+                assert np.array_equal(synk.gather(divided, nd_up=0), ROWS)
+        say("done")
+        """,
+        tmp_path,
+    )
+    assert job.finish() == ["done"]
+    job.check_nothing_left()
