@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, final
 
 from synknumba._device import probed, usable_cores
-from synknumba._errors import SynkError
+from synknumba._errors import SynkError, WorldError
 from synknumba._host.signals import held_signals
 from synknumba._machines.messages import Answers, Ask, End, Finish, Forward, Quit, Scene, Told
 from synknumba._machines.relay import Ended, failure
@@ -166,7 +166,13 @@ class _World:
         self.first, self._after = scene.firsts[index : index + 2]
         count = self._after - self.first
         self._ended = False
-        os.chdir(scene.directory)
+        try:
+            os.chdir(scene.directory)
+        except OSError as error:
+            raise WorldError(
+                f"the script's working directory, {scene.directory!r}, in which all ranks start, cannot be entered here: "
+                f"{error.strerror}. Start the job in a folder that all machines have, or os.chdir() to one before fork()"
+            ) from None
         sys.path[:] = scene.path
         os.environ.clear()
         os.environ.update(agent.environment)  # as it was, without the changes of an earlier world

@@ -32,20 +32,34 @@ LIVES_SECONDS = 1.0  # after which the first relay, if it has sent no order, tel
 ORPHAN_SECONDS = 20.0  # after which a machine that has not heard of the first one counts itself as lost
 LONGEST_LOOK = 1.0  # of a process that was stopped: it has not looked meanwhile
 
+WHICH_MPI = "and set MPI4PY_MPIABI=openmpi or MPI4PY_MPIABI=mpich"  # for wheels of mpi4py, which take any
+
 # Words before an order: kind, number, bytes of values, bytes of a payload. Before an answer: 0, ranks, bytes of small results
 # of each, bytes of news.
 HEAD = 8
 ROOM = 32 << 10  # bytes of the first message of an order; larger payloads follow in another
 
 
+def import_mpi() -> str:
+    """Imports mpi4py, which initialises MPI; returns why that cannot be done, or ""."""
+    try:
+        import mpi4py
+    except ImportError:
+        return "mpi4py is missing: pip install 'synknumba[mpi]'"
+    mpi4py.rc.thread_level = "single"
+    try:
+        from mpi4py import MPI  # noqa: F401
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        return f"mpi4py finds no MPI ({reason}): `module load` the cluster's {WHICH_MPI}, or pip install mpich"
+    return ""
+
+
 @final
 class Between:
-    """The machines of a job, as a relay reaches them."""
+    """The machines of a job, as a relay reaches them, after `import_mpi`."""
 
     def __init__(self) -> None:
-        import mpi4py
-
-        mpi4py.rc.thread_level = "single"
         from mpi4py import MPI
 
         self.mpi = MPI

@@ -19,6 +19,7 @@ from synknumba._host import this_process
 from synknumba._host.segment import allow_descriptors
 from synknumba._host.signals import held_signals, leave_to_script
 from synknumba._machines.agent import Agent
+from synknumba._machines.between import WHICH_MPI, Between, import_mpi
 from synknumba._machines.coordinator import Coordinator
 from synknumba._machines.messages import Quit, Ready
 from synknumba._machines.relay import Ended
@@ -74,6 +75,7 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
     size, variable = launched()
     is_first = index() == 0
     if size == 1:
+        _warn_of_other_nodes()
         if ranks_per_node is not None:
             machines_module.ranks_alone[:] = [ranks_per_node]
         return _run_script(script, arguments, is_module=is_module)
@@ -88,11 +90,12 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
         ready, _ = channel.receive(sock, _nothing)
         assert isinstance(ready, Ready)
     except EOFError:
-        return _refused(f"MPI could not be initialised on {socket.gethostname()}; see above")
+        advice = f". {_for_srun('')}" if variable.startswith("SLURM") else ""
+        return _refused(f"MPI could not be initialised on {socket.gethostname()}; see above{advice}")
     if not ready.problem and len(ready.hosts) != size:
         return _refused(
-            f"the launcher has started {size} processes ({variable}={size}), but MPI knows {len(ready.hosts)}: mpi4py uses "
-            "another MPI than the launcher's. Start the script with the mpiexec of that MPI, or install an mpi4py for this one",
+            f"the launcher has started {size} processes ({variable}={size}), but MPI knows {len(ready.hosts)}: "
+            f"{_for_srun(ready.vendor) if variable.startswith('SLURM') else _for_mpiexec(ready.vendor)}",
             is_told=is_first,
         )
     if ready.problem:
@@ -108,6 +111,34 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
     atexit.register(_end_job, coordinator)
     coordinator.exit_code = _run_script(script, arguments, is_module=is_module)
     return coordinator.exit_code
+
+
+def _for_srun(vendor: str) -> str:
+    """Returns what to do where srun has not told MPI of its processes, as by default; a vendor is "" if it is not known."""
+    kinds = {"Open MPI": "--mpi=pmix", "MPICH": "--mpi=pmi2", "Intel MPI": "--mpi=pmi2"}
+    option = kinds.get(vendor, "--mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH, Intel MPI)")
+    which = f", which is {vendor}," if vendor else ""
+    return (
+        f"srun has to start them for the MPI of mpi4py{which} by `srun {option}`, or SLURM_MPI_TYPE in the environment; "
+        f"`srun --mpi=list` shows what there is. For another MPI, `module load` it {WHICH_MPI}"
+    )
+
+
+def _for_mpiexec(vendor: str) -> str:
+    return (
+        f"mpi4py uses another MPI than the launcher's, {vendor}. Start the script with the mpiexec of that MPI; or "
+        f"`module load` the launcher's {WHICH_MPI}; or install an mpi4py for it"
+    )
+
+
+def _warn_of_other_nodes() -> None:
+    """Says that the other nodes of a job are idle: in the job script, outside steps."""
+    nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")
+    if nodes.isdigit() and int(nodes) > 1 and "SLURM_STEP_NUM_NODES" not in os.environ:
+        sys.stderr.write(
+            f"synknumba run: this job has {nodes} nodes, and the script runs on one of them: start it by "
+            "`srun --ntasks-per-node=1 python -m synknumba run …` for all\n"
+        )
 
 
 def _forget_launcher() -> None:
@@ -237,13 +268,16 @@ def _relay_main(sock: socket.socket, parent: int) -> NoReturn:
 
 
 def _relay(sock: socket.socket, parent: int) -> None:
-    from synknumba._machines.between import Between
     from synknumba._machines.relay_first import FirstRelay
     from synknumba._machines.relay_other import OtherRelay
 
+    problem = import_mpi()
+    if problem:
+        channel.send(sock, channel.pack(Ready(0, (), problem)), (), _nothing)
+        return
     job = Between()
     leave_to_script()  # again: UCX takes SIGHUP for itself
-    channel.send(sock, channel.pack(Ready(job.index, job.hosts, job.problem)), (), _nothing)
+    channel.send(sock, channel.pack(Ready(job.index, job.hosts, job.problem, job.mpi.get_vendor()[0])), (), _nothing)
     try:
         if not job.problem:
             (FirstRelay if job.index == 0 else OtherRelay)(job, sock, parent).serve()

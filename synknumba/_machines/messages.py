@@ -17,6 +17,7 @@ class Ready:
     index: int  # of the machine
     hosts: tuple[str, ...]  # name of each machine
     problem: str = ""
+    vendor: str = ""  # of MPI
 
 
 @dataclass(frozen=True, slots=True)

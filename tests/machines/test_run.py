@@ -92,7 +92,44 @@ def test_another_mpi_than_the_launchers(tmp_path):
     (tmp_path / "script.py").write_text("print('ran')")
     code, out, errors = run("script.py", folder=tmp_path, SLURM_STEP_NUM_TASKS="4", SLURM_PROCID="0")
     assert (code, out) == (1, "")
-    assert "has started 4 processes (SLURM_STEP_NUM_TASKS=4), but MPI knows 1" in errors
+    assert "has started 4 processes (SLURM_STEP_NUM_TASKS=4), but MPI knows 1: srun has to start them" in errors
+    assert "which is MPICH, by `srun --mpi=pmi2`, or SLURM_MPI_TYPE" in errors
+    code, out, errors = run("script.py", folder=tmp_path, PMI_SIZE="4", PMI_RANK="0")
+    assert (code, out) == (1, "")
+    assert "mpi4py uses another MPI than the launcher's, MPICH" in errors
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("", "synknumba run: mpi4py is missing: pip install 'synknumba[mpi]'\n"),
+        (
+            "class rc: pass",
+            "mpi4py finds no MPI (cannot load MPI library): `module load` the cluster's and set MPI4PY_MPIABI=",
+        ),
+    ],
+)
+def test_no_mpi(module, told, tmp_path):
+    """One line, and no traceback."""
+    folder = tmp_path / "mpi4py"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(module or "raise ModuleNotFoundError")
+    (folder / "MPI.py").write_text("raise RuntimeError('cannot load MPI library\\nlibmpi.so: …')")
+    (tmp_path / "script.py").write_text("print('ran')")
+    variables = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    code, out, errors = run("script.py", folder=tmp_path, **variables)
+    assert (code, out) == (1, "")
+    assert told in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_nodes_without_srun(tmp_path):
+    (tmp_path / "script.py").write_text("print('ran')")
+    code, out, errors = run("script.py", folder=tmp_path, SLURM_JOB_NUM_NODES="4")
+    assert (code, out) == (0, "ran\n")
+    assert "this job has 4 nodes, and the script runs on one of them: start it by `srun --ntasks-per-node=1" in errors
+    for variables in ({"SLURM_JOB_NUM_NODES": "1"}, {"SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_NUM_NODES": "1"}):
+        assert run("script.py", folder=tmp_path, **variables)[2] == ""
 
 
 def test_what_cannot_run(tmp_path):
