@@ -133,7 +133,7 @@ def test_sigterm_handler_that_exits_during_a_call(start):
 WARNINGS = signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", *whole("after")])
 def test_a_job_that_is_warned_saves(start, when):
     """The script's handlers run, set before or after fork(), and nothing else ends: ranks, what they run, their output."""
     script = start(f"""
