@@ -230,7 +230,7 @@ class TrainFunction:
                 began = time.monotonic()
                 losses.append(self._steps(given, lines, num_slices, every, range(first, after), progress=False))
                 if time.monotonic() - began < SHORT_PART_SECONDS:
-                    self._part_steps = PART_GROWTH * max(self._part_steps, every)
+                    self._part_steps = max(self._part_steps, PART_GROWTH * (after - first))
                 first = after
                 bar.show(first)
         return np.concatenate(losses)
