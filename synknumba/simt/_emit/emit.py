@@ -28,7 +28,7 @@ from synknumba.simt._emit.exits import RUNNING, around, has_exit
 from synknumba.simt._emit.masks import Divergence, masked_if, masked_loop
 from synknumba.simt._emit.region import MASK, Active, Block, Regions, Style
 from synknumba.simt._emit.storage import escaping
-from synknumba.simt._frontend.sync import CollectiveStatement, barrier_kind, collective_of, synchronises
+from synknumba.simt._frontend.sync import CollectiveStatement, barrier_kind, collective_of, synchronises, waits_for
 from synknumba.simt._frontend.syntax import (
     assign,
     assigned_names,
@@ -194,7 +194,7 @@ class _Emitter:
         flat = self.style.flat
         whole = {axis: f"{BLOCK_SIZE[axis]} * {GRID_SIZE[axis]}" if axis in flat else BLOCK_SIZE[axis] for axis in AXES}
         self._whole = {axis: [text] for axis, text in whole.items()}
-        body = self.statements(self.known.body, Active(Bounds(high=self._whole)), top=True)
+        body = self.statements(self.known.body, Active(Bounds(high=self._whole), final=not self.regions.team.grid), top=True)
         if self.regions.uses_mask:
             body = statements(f"for _k_t in range({self.regions.team.size}):\n    {MASK}[_k_t] = {RUNNING}", at) + body
         if not self.regions.team.grid:
@@ -223,7 +223,8 @@ class _Emitter:
             if self._stands_alone(statement, active):
                 out += self.regions.region(pending, active)
                 pending, gone = [], False
-                out += self._alone(statement, active, trailing=top and all(map(_does_nothing, behind)))
+                final = active.final and (all(map(_does_nothing, behind)) or not waits_for(behind, "block"))
+                out += self._alone(statement, replace(active, final=final))
                 continue
             splits = self._synchronised and not top
             if (gone and (splits or synchronises(behind))) or (splits and self.regions.must_wait(statement, pending)):
@@ -265,7 +266,7 @@ class _Emitter:
             return None
         return self.updates.find(before, behind)
 
-    def _alone(self, statement: ast.stmt, active: Active, *, trailing: bool) -> list[ast.stmt]:
+    def _alone(self, statement: ast.stmt, active: Active) -> list[ast.stmt]:
         collective = collective_of(statement)
         if barrier_kind(statement) or collective is not None:
             checks = self.divergence.of_exits(statement, self.regions, active)
@@ -276,7 +277,7 @@ class _Emitter:
             case ast.Return():
                 return [self._leave(statement)]
             case ast.If():
-                return self._if(statement, active, trailing=trailing)
+                return self._if(statement, active)
             case ast.While():
                 return self._while(statement, active)
             case ast.For():
@@ -301,7 +302,7 @@ class _Emitter:
 
     # ---- conditions and loops around barriers
 
-    def _if(self, statement: ast.If, active: Active, *, trailing: bool) -> list[ast.stmt]:
+    def _if(self, statement: ast.If, active: Active) -> list[ast.stmt]:
         if self.known.is_uniform(statement.test):
             # All threads may return together as long as no loop is around; a condition does not count as depth for that.
             inner = active if _ends_in_return(statement) else active.inside()
@@ -309,13 +310,14 @@ class _Emitter:
             body, orelse = self._nested(statement.body, inner), self._nested(statement.orelse, inner)
             return [place(ast.If(test, body or [ast.Pass()], orelse), statement)]
         if not statement.orelse and not active.masked and not self.regions.left:
-            bounded = self._bounded_if(statement, active, trailing=trailing)
+            bounded = self._bounded_if(statement, active)
             if bounded is not None:
                 return bounded
-        checks = None if trailing and not statement.orelse else self.divergence
+        branches_wait = waits_for(statement.body, "block") and waits_for(statement.orelse, "block")
+        checks = None if active.final and not branches_wait else self.divergence
         return masked_if(statement, self.regions, active, checks, self._nested)
 
-    def _bounded_if(self, statement: ast.If, active: Active, *, trailing: bool) -> list[ast.stmt] | None:
+    def _bounded_if(self, statement: ast.If, active: Active) -> list[ast.stmt] | None:
         """Emits an `if` whose condition bounds the thread indices, so that no masks are needed; None for any other `if`."""
         bounds = Bounds()
         if self.guards.absorb(statement.test, bounds, set()) is not None:
@@ -323,7 +325,7 @@ class _Emitter:
         self._count += 1
         code, inner, empty = self._shrunk(bounds, active, statement, str(self._count))
         body = self._nested(statement.body, replace(active.inside(), bounds=inner))
-        if not trailing:
+        if not active.final:
             code += self.divergence.of_bounds(statement, active.bounds, inner)
         test = expression(f"not ({' or '.join(empty)})", statement)
         return [*code, place(ast.If(test, body or [ast.Pass()], []), statement)]
@@ -351,7 +353,7 @@ class _Emitter:
         return [place(ast.For(store(counter), span, [*first, *body], []), loop)]
 
     def _loop_body(self, loop: ast.For | ast.While, active: Active, target: str = "") -> list[ast.stmt]:
-        inner = replace(active.inside(), loop=None)
+        inner = replace(active.inside(), loop=None, final=False)
         if not has_return(loop.body):
             return self._nested(loop.body, inner, target=target)
         self.regions.left = True  # in the next iteration
@@ -382,7 +384,7 @@ class _Emitter:
         if self.planned.strided(statement):
             return self._strided(cast(StridedLoop, self.loops.strided(statement)), active)
         if isinstance(statement, ast.If):
-            return self._if(statement, active, trailing=False)
+            return self._if(statement, active)
         return self._uniform_loop(cast(ast.For, statement), active)
 
     def _strided(self, strided: StridedLoop, active: Active) -> list[ast.stmt]:

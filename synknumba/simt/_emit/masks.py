@@ -18,7 +18,7 @@ from synknumba.simt._emit.exits import RUNNING, around
 from synknumba.simt._emit.region import MASK, Active, Regions
 from synknumba.simt._frontend.source import Source
 from synknumba.simt._frontend.sync import waits_for
-from synknumba.simt._frontend.syntax import loop_variable, place, statements, store
+from synknumba.simt._frontend.syntax import loop_variable, own_exits, place, statements, store
 from synknumba.simt._library.operations import AXES
 
 BEFORE = "_k_before"
@@ -51,17 +51,20 @@ class Divergence:
         return self._check(statement, "an if", f"({some}) and ({fewer})")
 
     def of_exits(self, statement: ast.stmt, regions: Regions, active: Active) -> list[ast.stmt]:
-        """Returns a check that no thread has left the loop around a barrier, or ended the iteration, while others reach it."""
+        """Returns a check that no thread has left the loop around a barrier, or ended the iteration, while others reach it.
+
+        Threads that meet no further barrier after the loop may have left it, as they may have returned.
+        """
         check = self.of_counts(statement, "a break or continue")
-        if active.loop is None or not check:
+        if active.loop is None or not active.missed or not check:
             return []
-        left, ended = active.loop
         mask = f"{MASK}[{regions.team.index}]"
+        gone = " or ".join(f"{mask} == {level}" for level in active.missed)
         count = f"""
 if {mask} > {active.level}:
     {INSIDE} += 1
     {BEFORE} += 1
-elif {mask} == {left} or {mask} == {ended}:
+elif {gone}:
     {BEFORE} += 1
 """
         start = statements(f"{BEFORE} = 0\n{INSIDE} = 0", statement)
@@ -111,10 +114,12 @@ def masked_loop(
 ) -> list[ast.stmt]:
     """Returns the code of a loop that some of the active threads leave before others."""
     left, ended = active.level + 1, active.level + 2
-    inside = replace(active.inside(), level=left, masked=True, loop=(left, ended))
+    continues = any(isinstance(node, ast.Continue) for node in own_exits(loop.body))
+    missed = (*(() if active.final else (left,)), *((ended,) if continues else ()))
+    inside = replace(active.inside(), level=left, masked=True, loop=(left, ended), final=False, missed=missed)
     always: ast.expr = ast.Constant(value=True)
     head = _entered(loop, loop.test if isinstance(loop, ast.While) else always, regions, inside, left)
-    if isinstance(loop, ast.While):
+    if isinstance(loop, ast.While) and not active.final:
         head += divergence.of_counts(loop, "a loop condition")
     head += statements(f"if {INSIDE} == 0:\n    break", loop)
     made: ast.For | ast.While = ast.While(always, [], [])

@@ -51,6 +51,8 @@ class Active:
         loop: masks that `break` and `continue` of the enclosing loop set; None if all threads take them in step, or there is no
             loop.
         depth: number of enclosing block-level loops and conditions.
+        final: whether threads that skip a statement meet no further barrier of the block, so that they count as returned.
+        missed: masks of threads that have left the enclosing loop or the iteration, and that its barriers wait for.
     """
 
     bounds: Bounds
@@ -58,6 +60,8 @@ class Active:
     masked: bool = False
     loop: tuple[int, int] | None = None
     depth: int = 0
+    final: bool = False
+    missed: tuple[int, ...] = ()
 
     def inside(self) -> "Active":
         """Returns the same threads, one block-level loop or condition deeper."""

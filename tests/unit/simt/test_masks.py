@@ -40,32 +40,54 @@ def condition_line(text: str) -> str:
 
 # What differs between the threads of a block, and what the error calls it. The line behind `# here` is the one it names.
 DIVERGENT = {
-    "value": ("an if", "# here\nif x[t] > 3:\n    cuda.syncthreads()\nx[t] = 1"),
-    "first threads": ("an if", "# here\nif t < 3:\n    cuda.syncthreads()\nx[t] = 1"),
-    "last threads": ("an if", "# here\nif t >= n:\n    cuda.syncthreads()\nx[t] = 1"),
-    "one thread": ("an if", "# here\nif t == n:\n    cuda.syncthreads()\nx[t] = 1"),
-    "threads in the middle": ("an if", "# here\nif 2 < t < 5:\n    cuda.syncthreads()\nx[t] = 1"),
-    "place in the grid": ("an if", "# here\nif cuda.grid(1) < 11:\n    cuda.syncthreads()\nx[t] = 1"),
-    "else": ("an if", "# here\nif x[t] > 3:\n    x[t] = 0\nelse:\n    cuda.syncthreads()\nx[t] = 1"),
-    "trailing else": ("an if", "# here\nif t < 3:\n    x[t] = 0\nelse:\n    cuda.syncthreads()\n    x[t] = s[7 - t]"),
-    "vote": ("an if", "# here\nif x[t] > 3:\n    s[t] = cuda.syncthreads_count(t)\nx[t] = 1"),
-    "inside a uniform if": ("an if", "if n > 1:\n    # here\n    if t < 3:\n        cuda.syncthreads()\nx[t] = 1"),
-    "inside a loop": ("an if", "for k in range(n):\n    # here\n    if t < k:\n        cuda.syncthreads()\nx[t] = 1"),
-    "while": ("a loop condition", "k = t\n# here\nwhile k < 8:\n    k += 1\n    cuda.syncthreads()\nx[t] = 1"),
-    "for": ("a loop condition", "# here\nfor k in range(t, 8):\n    cuda.syncthreads()\nx[t] = 1"),
-    "step of a for": ("a loop condition", "# here\nfor k in range(0, 8, t + 1):\n    cuda.syncthreads()\nx[t] = 1"),
-    "backward": ("a loop condition", "# here\nfor k in range(8, t, -1):\n    cuda.syncthreads()\nx[t] = 1"),
+    "value": ("an if", "# here\nif x[t] > 3:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
+    "first threads": ("an if", "# here\nif t < 3:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
+    "last threads": ("an if", "# here\nif t >= n:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
+    "one thread": ("an if", "# here\nif t == n:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
+    "threads in the middle": ("an if", "# here\nif 2 < t < 5:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
+    "place in the grid": ("an if", "# here\nif cuda.grid(1) < 11:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
+    "else": ("an if", "# here\nif x[t] > 3:\n    x[t] = 0\nelse:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
+    "trailing else": (
+        "an if",
+        "# here\nif t < 3:\n    x[t] = 0\nelse:\n    cuda.syncthreads()\n    x[t] = s[7 - t]\ncuda.syncthreads()\nx[t] += 1",
+    ),
+    "both branches": ("an if", "# here\nif x[t] > 3:\n    cuda.syncthreads()\nelse:\n    cuda.syncthreads()"),
+    "a loop around": (
+        "a loop condition",
+        "for j in range(n):\n    k = 0\n    # here\n    while k < t:\n        k += 1\n        cuda.syncthreads()\nx[t] = 1",
+    ),
+    "vote": ("an if", "# here\nif x[t] > 3:\n    s[t] = cuda.syncthreads_count(t)\ncuda.syncthreads()\nx[t] = 1"),
+    "inside a uniform if": (
+        "an if",
+        "if n > 1:\n    # here\n    if t < 3:\n        cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+    ),
+    "inside a loop": (
+        "an if",
+        "for k in range(n):\n    # here\n    if t < k:\n        cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+    ),
+    "while": (
+        "a loop condition",
+        "k = t\n# here\nwhile k < 8:\n    k += 1\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+    ),
+    "for": ("a loop condition", "# here\nfor k in range(t, 8):\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
+    "step of a for": (
+        "a loop condition",
+        "# here\nfor k in range(0, 8, t + 1):\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+    ),
+    "backward": ("a loop condition", "# here\nfor k in range(8, t, -1):\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
     "after a break": (
         "a break or continue",
-        "k = 0\nwhile k < n:\n    k += 1\n    if x[t] > 3:\n        break\n    # here\n    cuda.syncthreads()\nx[t] = 1",
+        "k = 0\nwhile k < n:\n    k += 1\n    if x[t] > 3:\n        break\n    # here\n    cuda.syncthreads()\n"
+        "cuda.syncthreads()\nx[t] = 1",
     ),
     "after a continue": (
         "a break or continue",
-        "for k in range(n):\n    if t == k:\n        continue\n    # here\n    s[t] = cuda.syncthreads_or(t)\nx[t] = 1",
+        "for k in range(n):\n    if t == k:\n        continue\n    # here\n    s[t] = cuda.syncthreads_or(t)\n"
+        "cuda.syncthreads()\nx[t] = 1",
     ),
     "in the iteration after a break": (
         "a break or continue",
-        "for k in range(n):\n    # here\n    cuda.syncthreads()\n    if x[t] > 3:\n        break",
+        "for k in range(n):\n    # here\n    cuda.syncthreads()\n    if x[t] > 3:\n        break\ncuda.syncthreads()\nx[t] = 1",
     ),
 }
 
@@ -86,7 +108,7 @@ def test_none_or_all_of_the_threads_may_reach_it(n: int) -> None:
 
 
 def test_a_trailing_guard_is_not_divergence() -> None:
-    """Nobody waits behind it: threads that have ended count as arrived."""
+    """No barrier follows: threads that have ended count as arrived."""
     text = "if cuda.grid(1) < 13:\n    s[t] *= 2\n    cuda.syncthreads()\n    x[cuda.grid(1)] = s[t // 2]"
     i = np.arange(16)
     assert np.array_equal(run(text), np.where(i < 13, i % 8 // 2 * 2, i))
@@ -172,7 +194,6 @@ def test_a_masked_if() -> None:
         "_k_inside += 1",
         "else:",
         "_k_mask[_k_lin] = 1",
-        "if 0 < _k_inside < _k_before:",
         "if _k_inside > 0:",
         "for _k_tx in range(_k_Bx):",
         "if _k_mask[_k_lin] > 1:",
@@ -218,9 +239,28 @@ def test_a_masked_loop() -> None:
     assert lines[lines.index("if _k_inside == 0:") + 1] == "break"
 
 
-def test_the_trailing_guard_is_not_checked() -> None:
-    assert "DivergenceError" not in program_text(kernel("if x[t] > 3:\n    cuda.syncthreads()\n    x[t] = s[0]"))
-    assert "DivergenceError" in program_text(kernel("if x[t] > 3:\n    cuda.syncthreads()\n    x[t] = s[0]\nx[t] = 1"))
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if x[t] > 3:\n    cuda.syncthreads()\n    x[t] = s[0]",
+        "while s[t] > 3:\n    cuda.syncthreads()\n    s[t] -= 1",
+        "for k in range(n):\n    cuda.syncthreads()\n    if x[t] > 3:\n        break",
+    ],
+)
+def test_only_what_a_barrier_follows_is_checked(text: str) -> None:
+    assert "k_DivergenceError" not in program_text(kernel(text))
+    assert "k_DivergenceError" not in program_text(kernel(f"{text}\nx[t] = 1"))
+    assert "k_DivergenceError" in program_text(kernel(f"{text}\ncuda.syncthreads()\nx[t] = 1"))
+
+
+def test_threads_that_leave_a_condition_or_a_loop_for_good_are_not_waited_for() -> None:
+    t = np.arange(8)
+    text = "if x[t] > 2:\n    s[t] *= 2\n    cuda.syncthreads()\n    x[t] = s[7]\nx[t] += 1"
+    assert np.array_equal(run(text, grid=1), np.where(t > 2, 15, t + 1))
+    text = "if x[t] > 2:\n    s[t] *= 2\nelse:\n    cuda.syncthreads()\n    x[t] = s[2 - t]\nx[t] += 1"
+    assert np.array_equal(run(text, grid=1), np.where(t > 2, t + 1, 3 - t))
+    text = "for k in range(t):\n    s[t] = k\n    cuda.syncthreads()\n    x[t] += s[7] * 0 + s[t]\nx[t] += 1"
+    assert np.array_equal(run(text, grid=1), t + t * (t - 1) // 2 + 1)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +283,8 @@ def test_masks_are_only_made_where_they_are_needed(text: str, masked: bool) -> N
 
 
 def test_lines_of_the_error_are_those_of_the_file() -> None:
-    body = KernelProgram(kernel("if x[t] > 3:\n    cuda.syncthreads()\nx[t] = 1"), Options()).launch_body({})
+    body = KernelProgram(kernel("if x[t] > 3:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"), Options()).launch_body(
+        {}
+    )
     raised = [node for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.Raise)]
     assert [node.lineno for node in raised] == [5]
