@@ -53,7 +53,7 @@ _ARRAY: Final = re.compile(r"array\((?P<dtype>.+), (?P<ndim>\d+)d, \w\)")
 _NUMBER: Final = re.compile(r"(?:u?int|float|complex)\d+|bool")
 _NEEDS_NUMBER: Final = re.compile(r"\b(cuda\.[\w.]+) needs a number, not (.*)$", re.M)  # of `check_number`
 _RAISED: Final = re.compile(r"Error: ((?:[^\n]+\n)+?)\s*raised from (\S+)")  # by a candidate: an intrinsic, an overload
-_OF_SIMT: Final = f"{os.sep}synknumba{os.sep}simt{os.sep}"
+_OURS: Final = (f"{os.sep}synknumba{os.sep}simt{os.sep}", f"{os.sep}synknumba{os.sep}random.py")
 _NESTED: Final = ("Failed in ", "No implementation of ")  # a candidate that called what Numba did not compile
 _STAND_IN: Final = re.compile(r"^\s*Overload in function '_stand_in\.", re.M)  # of an overload for GPUs
 _LITERAL: Final = re.compile(r"Literal\[\w+\]\(([^()]*)\)")
@@ -410,8 +410,9 @@ def _reason(text: str) -> tuple[str, str, Any]:
         got = f"an array of {_dimensions(int(array['ndim']))}" if array else f"a {kind}"
         reason = f"{name} needs a number, and gets {got}"
         return reason, "Pass one of its elements.", lambda node: _is_call(node, name.rpartition(".")[2])
-    raised = {"\n    ".join(map(str.strip, told[1].splitlines())): told[2] for told in _RAISED.finditer(text)}
-    if own := next((told for told, file in raised.items() if _OF_SIMT in file), None):
+    innermost = [(told[1].rpartition("Error: ")[2], told[2]) for told in _RAISED.finditer(text)]
+    raised = {"\n    ".join(map(str.strip, message.splitlines())): file for message, file in innermost}
+    if own := next((told for told, file in raised.items() if any(map(file.__contains__, _OURS))), None):
         return own, "Pass arguments of other types.", lambda node: isinstance(node, ast.Call)
     if found and signature and lines[0].startswith("No implementation"):
         name, types = found[1], _LITERAL.sub(r"\1", signature[1])

@@ -6,6 +6,7 @@ functions, barriers and collectives are statements of their own. Unsupported con
 
 import ast
 import enum
+import inspect
 import random
 from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FunctionType
@@ -39,7 +40,7 @@ from synknumba.simt._frontend.sync import arguments_of, barrier, exchange
 from synknumba.simt._frontend.syntax import assign, expression, load, one_or_tuple, place, read_names, statements, walk
 from synknumba.simt._frontend.thread_code import NOTHING, DeviceFunction, ThreadCode
 from synknumba.simt._library import operations as ops
-from synknumba.simt._library.intrinsics import GRID_GROUP, must_be_group, stack_array
+from synknumba.simt._library.intrinsics import Group, must_be_group, stack_array
 from synknumba.simt._library.math import MATH
 from synknumba.simt._library.readonly_records import as_protected
 from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
@@ -51,6 +52,7 @@ class Devices:
     Attributes:
         is_for_gpus: whether the kernel is a user's, which GPUs run too. Those that synknumba makes of functions of rows may
             call what Numba compiles for cores alone.
+        refused: the latest error for a function that Numba compiles untranslated, and that must not run; None if there is none.
 
     Args:
         rewrite: changes the source of the kernel and of each device function before it is lowered.
@@ -59,6 +61,7 @@ class Devices:
     def __init__(self, rewrite: Callable[[Source], Source] = lambda source: source) -> None:
         self.rewrite = rewrite
         self.is_for_gpus = True
+        self.refused: KernelError | None = None
         self._known: dict[FunctionType, dict[Any, DeviceFunction | None]] = {}
         self._overloaded: dict[Any, OverloadedFunction] = {}
         self._under_way: list[DeviceFunction] = []  # being translated, each called by the one before
@@ -94,8 +97,8 @@ class Devices:
         self._under_way.append(device)
         try:
             device.code = translate_names(device.function, self, device)
-        except KernelError:
-            if not optional:
+        except KernelError as error:
+            if not optional or error is self.refused:
                 raise
             known[device.variant] = None
         finally:
@@ -153,15 +156,18 @@ def _is_plain_class(value: Any) -> bool:
     return isinstance(value, type) and not issubclass(value, enum.Enum | np.generic)
 
 
-def _remedy_on_gpus(value: Any) -> str | None:
+def _remedy_on_gpus(value: Any, *, of_rows: bool) -> str | None:
     """Returns what to write instead of a function that Numba compiles for cores alone; None for all others.
 
+    Functions of rows may call them, but for random numbers: these would ignore the seed of the call.
     `tests/unit/simt/test_refusals.py` asks numba.cuda. Allocation of arrays and reductions are not among them: numba-cuda
     compiles some, with NUMBA_CUDA_ENABLE_NRT.
     """
     home = str(getattr(value, "__module__", ""))
     if isinstance(getattr(value, "__self__", None), random.Random | np.random.RandomState) or home == "numpy.random":
-        return "use cuda.random, with states of simt.random_states(n, seed), or synk.random"
+        return "use synk.random" + ("" if of_rows else ", or cuda.random with states of simt.random_states(n, seed)")
+    if of_rows:
+        return None
     if value is np.dot or value is np.vdot or home == "numpy.linalg":
         return "write it as loops"
     return None
@@ -209,10 +215,10 @@ class _Translator(Hoister):
 
     def _grid_group(self, node: ast.expr) -> ast.expr:
         """Returns the group of the whole grid, as a value."""
-        return self._bind_at(node, "grid_group", GRID_GROUP)
+        return self._bind_at(node, "grid_group", Group.GRID)
 
     def _is_grid_group(self, node: ast.expr) -> bool:
-        return isinstance(node, ast.Name) and self.code.namespace.get(node.id) is GRID_GROUP
+        return isinstance(node, ast.Name) and self.code.namespace.get(node.id) is Group.GRID
 
     def _path(self, node: ast.expr) -> str | None:
         """Returns the path below `numba.cuda` that an expression resolves to, else None."""
@@ -346,14 +352,16 @@ class _Translator(Hoister):
         value = self.scope.resolve(node.func)
         if isinstance(value, CudaPath):
             return self._cuda_call(node, value.path)
-        if self.devices.is_for_gpus and (remedy := _remedy_on_gpus(value)) is not None:
-            raise self.source.refusal(node, f"{ast.unparse(node.func)}()", remedy, IN_KERNELS)
+        if (remedy := _remedy_on_gpus(value, of_rows=not self.devices.is_for_gpus)) is not None:
+            self.devices.refused = self.source.refusal(node, f"{ast.unparse(node.func)}()", remedy, IN_KERNELS)
+            raise self.devices.refused
         if overloaded_for_cuda(value) is not None:
             self.code.uses_state = True
             node.func = self._bind_at(node, value.__name__, self.devices.overloaded(value))
             made = cast(ast.Call, self._plain_call(node))
             made.args = [*(place(load(name), node) for name in ops.STATE), *made.args]
             return made
+        self._check_draw(node, value)
         function = called_function(value)
         fixed = self.devices.parameters.in_call(node, function, self.scope) if function else {}
         device = self._device(value, fixed)
@@ -379,6 +387,17 @@ class _Translator(Hoister):
             self.code.uses_state = True
             args = [load(name) for name in ops.STATE] + args
         return place(ast.Call(self._bind_at(node, device.name, device), args, []), node)
+
+    def _check_draw(self, node: ast.Call, value: Any) -> None:
+        """Raises KernelError for a call of a function of `synk.random` that lacks an argument, as the draw."""
+        if getattr(value, "__module__", "") != "synknumba.random" or any(isinstance(arg, ast.Starred) for arg in node.args):
+            return
+        try:
+            inspect.signature(value).bind(*node.args, **{str(keyword.arg): keyword.value for keyword in node.keywords})
+        except TypeError as error:
+            params = ", ".join(inspect.signature(value).parameters)
+            call = f"{ast.unparse(node.func)}({params})"
+            raise self.source.error(node, f"{error}; write {call}, where draw counts the numbers of one index from 0") from None
 
     def _plain_call(self, node: ast.Call) -> ast.expr:
         values = self.in_order([node.func, *node.args, *(keyword.value for keyword in node.keywords)])

@@ -3,12 +3,12 @@
 They are intrinsics rather than njit functions: they add no compile time, and LLVM sees their code in place.
 """
 
+import enum
 import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba.core import errors, types
 from numba.core.typing.npydecl import parse_dtype
@@ -23,8 +23,11 @@ STACK_ALIGNMENT = 64
 # Infinity for loop bounds: far from both ends of int64, so that adding an index cannot overflow.
 FAR = 1 << 62
 
-# The group of the whole grid, in a variable, an argument, a result or a tuple: a number, so that slots can hold it.
-GRID_GROUP = np.int64(1)
+
+class Group(enum.Enum):
+    """A group of threads, in a variable, an argument, a result or a tuple."""
+
+    GRID = 1
 
 
 def check_number(name: str, *values: types.Type) -> None:
@@ -37,7 +40,7 @@ def check_number(name: str, *values: types.Type) -> None:
 @intrinsic  # type: ignore[untyped-decorator]
 def must_be_group(_context: Any, group: types.Type) -> Any:
     """Does nothing; typing fails for a value that is no group of threads."""
-    if types.unliteral(group) != types.int64:
+    if getattr(types.unliteral(group), "instance_class", None) is not Group:
         raise errors.NumbaTypeError(f"sync() of {group}, which is no group of cuda.cg.this_grid()")
     return types.void(group), lambda context, _builder, _signature, _args: context.get_dummy_value()
 

@@ -19,6 +19,7 @@ from numba.core import errors, types
 from numba.core.typing import templates
 from numba.cuda import syncthreads as barrier
 
+import synknumba as synk
 from synknumba import simt
 from synknumba._errors import ArgumentError, KernelError, LaunchError
 from tests.environment import environment
@@ -195,16 +196,6 @@ def calls_njit_of_variable_size(x):
     x[0] = njit_of_variable_size(x.size)
 
 
-def grid_as_value(x):
-    x[0] = cuda.cg.this_grid()
-
-
-def grid_as_argument(x):
-    g = cuda.cg.this_grid()
-    h = g
-    x[0] = scaled(h, 1)
-
-
 def blocks_as_groups(x):
     cuda.cg.this_block().sync()
 
@@ -334,8 +325,6 @@ REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
     (barrier_in_a_loop_over_elements, 2, ("a barrier in a for", "may differ between threads", "a for over a range")),
     (barrier_in_a_loop_over_a_tuple, 1, ("a barrier in a for", "may differ between threads", "a for over a range")),
     (barrier_in_a_loop_over_pairs, 1, ("a barrier in a for", "may differ between threads", "a for over a range")),
-    (grid_as_value, 1, ("cuda.cg.this_grid()", "sync()")),
-    (grid_as_argument, 3, ("the grid group", "sync()")),
     (blocks_as_groups, 1, ("cuda.cg.this_block", "this_grid().sync()")),
     (shared_of_variable_size, 1, ("shape", "positive integer constants", "dynamic shared array")),
     (huge_local, 1, ("a local array of 524296 bytes", "524288", "one row per thread")),
@@ -1125,3 +1114,82 @@ def test_other_errors_of_types_stay_numbas() -> None:
 
     with pytest.raises(errors.TypingError, match="no_such_attribute"):
         simt.jit(unknown)[1, 1](np.ones(3))
+
+
+def group_as_a_number(x):
+    x[0] = cuda.cg.this_grid()
+
+
+def group_times_a_number(x):
+    group = cuda.cg.this_grid()
+    x[0] = scaled(group, 1)
+
+
+def sync_of_an_array(x):
+    x.sync()
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [(group_as_a_number, "Group"), (group_times_a_number, "Group"), (sync_of_an_array, "no group of cuda.cg.this_grid")],
+)
+def test_a_group_is_no_number(function: Any, words: str) -> None:
+    with pytest.raises(errors.TypingError, match=words):
+        simt.jit(function)[1, 1](np.zeros(1))
+
+
+@njit
+def numpys_random_number() -> float:
+    return np.random.random()  # noqa: NPY002
+
+
+def test_random_numbers_without_a_seed_in_functions_of_rows() -> None:
+    def noisy(x):
+        return x + np.random.normal()  # noqa: NPY002
+
+    def noisy_within(x):
+        return x + numpys_random_number()
+
+    def pythons(x):
+        return x + random.random()
+
+    with synk.fork(1, device="cpu"):
+        for function in (noisy, noisy_within, pythons):
+            for made in (synk.vectorize(function), synk.expectation(function)):
+                with pytest.raises(
+                    (ArgumentError, KernelError), match=r"random\.\w+\(\) is not supported in kernels; use synk.random"
+                ):
+                    made(synk.arange(4))
+
+
+def test_random_numbers_without_a_seed_in_a_function_of_a_kernel() -> None:
+    def kernel(x):
+        x[0] = numpys_random_number()
+
+    with pytest.raises(KernelError, match=r"np.random.random\(\) is not supported in kernels; use synk.random"):
+        simt.jit(kernel)[1, 1](np.zeros(1))
+
+
+def without_draw(x):
+    x[0] = synk.random.uniform(3, 5)
+
+
+def with_unknown_argument(x):
+    x[0] = synk.random.normal(3, 5, draws=1)
+
+
+def with_a_float_as_seed(x):
+    x[0] = synk.random.uniform(x[0], 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (without_draw, r"missing a required argument: 'draw'; write synk.random.uniform\(seed, index, draw\)"),
+        (with_unknown_argument, r"'draws?'.*; write synk.random.normal\(seed, index, draw\)"),
+        (with_a_float_as_seed, r"seed, index, draw and bounds must be integers, but one is float64. Convert it with int\(\)"),
+    ],
+)
+def test_arguments_of_random_numbers(function: Any, words: str) -> None:
+    with pytest.raises(KernelError, match=words):
+        simt.jit(function)[1, 1](np.zeros(1))
