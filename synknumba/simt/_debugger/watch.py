@@ -1,6 +1,8 @@
 """Watch of a checked launch: looks at accesses to arrays, and collects the findings."""
 
+import ast
 import functools
+import linecache
 import warnings
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
@@ -203,11 +205,41 @@ class CheckWatch(Watch):
     def race_finding(memory: TrackedMemory, index: tuple[int, ...], places: tuple[Access, Access], sides: Any) -> Finding:
         """Returns the finding for two accesses that race; `sides` have the attributes `thread`, `line` and `what`."""
         summary = f"race at index {list(index)} of {described(memory)}: these two accesses are not synchronised"
-        return Finding(RaceError, summary, places, _advice(*sides), memory.name, index)
+        return Finding(RaceError, summary, places, _atomic_advice(places) or _advice(*sides), memory.name, index)
 
 
 def _access_of(past: Past) -> Access:
     return access(past.what, past.thread, past.code, past.line)
+
+
+_ATOMICS: Final[dict[type[ast.operator], str]] = {
+    ast.Add: "add", ast.Sub: "sub", ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor"
+}  # fmt: skip
+
+
+def _atomic_advice(places: tuple[Access, Access]) -> str | None:
+    """Returns the advice for a race of `x[i] += v` with itself; None for any other race."""
+    first, second = ((place.filename, place.line) for place in places)
+    if first != second:
+        return None
+    try:
+        body = ast.parse(linecache.getline(*first).strip()).body
+    except SyntaxError:  # a part of a statement, or the head of one
+        return None
+    match body:
+        case [ast.AugAssign(ast.Subscript(array, index), op, value)] if type(op) in _ATOMICS:
+            pass
+        case [ast.Assign([ast.Subscript(array, index) as target], ast.BinOp(ast.Subscript() as left, op, value))] if type(
+            op
+        ) in _ATOMICS and ast.unparse(left) == ast.unparse(target):
+            pass
+        case _:
+            return None
+    name = ast.unparse(array)
+    if any(ast.unparse(node) == name for node in ast.walk(value) if isinstance(node, ast.Name)):
+        return None  # a thread may read what another one writes, which a barrier orders
+    call = f"cuda.atomic.{_ATOMICS[type(op)]}({name}, {ast.unparse(index)}, {ast.unparse(value)})"
+    return f"several threads change one element: write {call}"
 
 
 def _advice(before: Any, now: Any) -> str:

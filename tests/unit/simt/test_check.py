@@ -586,6 +586,39 @@ def test_what_was_found_before_an_end_is_told() -> None:
         simt.check(ends_badly)[1, 4](np.zeros(3), True)
 
 
+def adds_to_one_element(x, total):
+    total[0] += x[cuda.grid(1)]
+
+
+def adds_in_two_dimensions(x, total):
+    total[0, x.size - x.size] = total[0, x.size - x.size] + 2 * x[cuda.grid(1)]
+
+
+def subtracts_from_shared(x, total):
+    s = cuda.shared.array(1, float64)
+    if cuda.threadIdx.x == 0:
+        s[0] = 0
+    cuda.syncthreads()
+    s[0] -= x[cuda.grid(1)]
+    cuda.syncthreads()
+    total[0] = s[0]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "grid", "shape", "call"),
+    [
+        (adds_to_one_element, 1, 1, "cuda.atomic.add(total, 0, x[cuda.grid(1)])"),
+        (adds_to_one_element, 2, 1, "cuda.atomic.add(total, 0, x[cuda.grid(1)])"),
+        (adds_in_two_dimensions, 1, (1, 1), "cuda.atomic.add(total, (0, x.size - x.size), 2 * x[cuda.grid(1)])"),
+        (subtracts_from_shared, 1, 1, "cuda.atomic.sub(s, 0, x[cuda.grid(1)])"),
+    ],
+)
+def test_the_advice_for_sums_is_an_atomic_operation(kernel: Any, grid: int, shape: Any, call: str) -> None:
+    findings = findings_of(kernel, grid, 8, np.arange(8.0 * grid), np.zeros(shape))
+    assert findings
+    assert {finding.advice for finding in findings} == {f"several threads change one element: write {call}"}
+
+
 def test_memory_that_nothing_was_written_to() -> None:
     def reads(out, n):
         t = cuda.threadIdx.x
