@@ -187,8 +187,15 @@ class OutputBuilder:
         dtype = np.dtype(declared).newbyteorder("=")  # native, like `Data`, whatever the byte order of the argument
         reduction.check_dtype(output.op, dtype, name)
         if output.op in reduction.BY_ROWS and call.total is None:
+            divided = [name for name, variable in call.variables.items() if variable.sharded]
+            way_out = "use None"
+            if divided:
+                way_out = (
+                    f"name {divided[0]} in sliceable=, for its rows on each rank, or gather a function of it, as "
+                    f"def frame({divided[0]}, own): return {divided[0]}[own.start:own.stop] by frame({divided[0]}, synk.OWN)"
+                )
             raise ReductionError(
-                f"{name} of {self._name} has op {output.op!r}, which works on rows, but no argument is sharded; use None"
+                f"{name} of {self._name} has op {output.op!r}, which works on rows, but no argument is sharded; {way_out}"
             )
         if output.shape is not None:
             shape = output.shape
