@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from synknumba._device import DeviceKernel, LineRows, SliceSteps, Step
 from synknumba._host.lent_results import MOST_PLACES
 from synknumba._ops import reduction
 from synknumba._ops.launch import Extent, LaunchConfig
+from synknumba._rank import spans
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows, scalar_value
 from synknumba._rank.update_routine import variable_updates
@@ -228,7 +229,10 @@ class KernelRoutine(Routine):
 
     def _bind_launch(self, extent: Extent, arguments: list[Any]) -> Step:
         grid, block = self._launch.resolve(*extent)
-        return self._kernel.bind(grid, block, self._launch.smem_bytes, arguments, tuple(self._dynamic))
+        bind = partial(self._kernel.bind, grid, block, self._launch.smem_bytes, arguments, tuple(self._dynamic))
+        if spans.active is None:
+            return bind()
+        return cast("Step", spans.active.run_one(bind, spans.COMPILE))
 
     def _placed(self, result: Result, values: tuple[Any, ...]) -> Result:
         """Returns the result with its segment in this call, if it is lent."""

@@ -1,8 +1,9 @@
 """Where the time of a trace went: by function and rank."""
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -21,6 +22,7 @@ class FunctionTimes:
         waited: time of the script in rounds of it.
         ranks: time that each rank worked on it, by rank.
         nbytes: bytes passed to the ranks.
+        compiling: time of each rank in compilation, by rank, which `ranks` includes.
     """
 
     name: str
@@ -28,6 +30,7 @@ class FunctionTimes:
     waited: float
     ranks: dict[str, float]
     nbytes: int
+    compiling: dict[str, float] = field(default_factory=dict)
 
     @property
     def imbalance(self) -> float:
@@ -37,8 +40,9 @@ class FunctionTimes:
 
     @property
     def rate(self) -> float:
-        """Bytes a second, by the time of the busiest rank; NaN if none are known."""
-        most = max(self.ranks.values(), default=0.0)
+        """Bytes a second, by the time of the busiest rank without compilation; NaN if none are known."""
+        times = (seconds - self.compiling.get(rank, 0.0) for rank, seconds in self.ranks.items())
+        most = max(times, default=0.0)
         return self.nbytes / most if most and self.nbytes else float("nan")
 
 
@@ -149,14 +153,18 @@ def summarise(records: Sequence[Record]) -> Summary:
     worked: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for one in kinds["round"]:
         worked[one["name"]][names[one["pid"]]] += one["dur"] / 1e6
+    compiling = _compiling(kinds["step"], kinds["round"], names)
     functions = [
-        FunctionTimes(name, len(mine), _total(mine), dict(worked[name]), sum(map(_bytes, called[name])))
+        FunctionTimes(name, len(mine), _total(mine), dict(worked[name]), sum(map(_bytes, called[name])), compiling[name])
         for name, mine in waited.items()
     ]
     ends = [(one["ts"], one["ts"] + one["dur"]) for one in spans]
     whole = (max(after for _, after in ends) - min(first for first, _ in ends)) / 1e6 if ends else 0.0
+    compiled = sum(seconds for by_rank in compiling.values() for seconds in by_rank.values())
     steps = [
-        StepTimes(name, len(mine), _total(mine), sum(_bytes(one) for one in mine), kind == "device")
+        StepTimes(
+            name, len(mine), _total(mine) - compiled * (name == "bind"), sum(_bytes(one) for one in mine), kind == "device"
+        )
         for kind in ("step", "device")
         for name, mine in _by_name(kinds[kind]).items()
     ]
@@ -172,6 +180,20 @@ def summarise(records: Sequence[Record]) -> Summary:
         lost_steps=sum(one["args"]["steps"] for one in kinds["lost"]),
         ranks=tuple(sorted((name for name in names.values() if name != SCRIPT), key=_rank)),
     )
+
+
+def _compiling(steps: Sequence[Record], rounds: Sequence[Record], names: dict[int, str]) -> dict[str, dict[str, float]]:
+    """Returns the time of each rank in compilation, by the function in whose round it was."""
+    found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    by_rank: dict[int, list[Record]] = defaultdict(list)
+    for one in sorted(rounds, key=lambda one: one["ts"]):
+        by_rank[one["pid"]].append(one)
+    for step in steps:
+        mine = by_rank[step["pid"]]
+        at = bisect_right(mine, step["ts"], key=lambda one: one["ts"]) - 1
+        if step["name"] == "compile" and at >= 0:
+            found[mine[at]["name"]][names[step["pid"]]] += step["dur"] / 1e6
+    return found
 
 
 def _rank(name: str) -> int:
