@@ -6,6 +6,7 @@ later      the recording is launched: from Python, or by compiled code (`_wire/r
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import final
 
 from synknumba._device import Device, Replay, Step
@@ -51,7 +52,8 @@ class Repetition:
         """Runs the steps, and waits for their end."""
         if self._runs == 1:
             self._runs = 2
-            self._replay = self._device.record(self._steps, alone=self._alone)
+            record = partial(self._device.record, self._steps, alone=self._alone)
+            self._replay = record() if spans.active is None else spans.active.run_one(record, spans.RECORD)
             if self._replay is not None:
                 self._now = [*self._checks, self._replay]
         if spans.active is None:

@@ -19,6 +19,7 @@ from synknumba._wire.messages import Span, Traced
 from synknumba._wire.ring import Ring
 
 COMPILE = "compile"  # on cores, where kernels are compiled as they are bound to arguments
+RECORD = "record"  # a CUDA graph, on cores a compiled function
 BEGIN_WAIT, BEGIN, END = range(3)  # phases of a part in a table
 _PHASES = 4  # room for phases in a note
 _PER_STEP = 8  # spans that are kept for each round that is

@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from synknumba import _html
+from synknumba._rank.spans import COMPILE, RECORD
 from synknumba._timeline.tracks import SCRIPT, Record
 
 
@@ -22,7 +23,7 @@ class FunctionTimes:
         waited: time of the script in rounds of it.
         ranks: time that each rank worked on it, by rank.
         nbytes: bytes passed to the ranks.
-        compiling: time of each rank in compilation, by rank, which `ranks` includes.
+        compiling: time of each rank in compiling and recording kernels, by rank, which `ranks` includes.
     """
 
     name: str
@@ -160,10 +161,14 @@ def summarise(records: Sequence[Record]) -> Summary:
     ]
     ends = [(one["ts"], one["ts"] + one["dur"]) for one in spans]
     whole = (max(after for _, after in ends) - min(first for first, _ in ends)) / 1e6 if ends else 0.0
-    compiled = sum(seconds for by_rank in compiling.values() for seconds in by_rank.values())
+    compiled = _total([one for one in kinds["step"] if one["name"] == COMPILE])
     steps = [
         StepTimes(
-            name, len(mine), _total(mine) - compiled * (name == "bind"), sum(_bytes(one) for one in mine), kind == "device"
+            name,
+            len(mine),
+            _total(mine) - compiled * ((kind, name) == ("step", "bind")),
+            sum(_bytes(one) for one in mine),
+            kind == "device",
         )
         for kind in ("step", "device")
         for name, mine in _by_name(kinds[kind]).items()
@@ -191,7 +196,7 @@ def _compiling(steps: Sequence[Record], rounds: Sequence[Record], names: dict[in
     for step in steps:
         mine = by_rank[step["pid"]]
         at = bisect_right(mine, step["ts"], key=lambda one: one["ts"]) - 1
-        if step["name"] == "compile" and at >= 0:
+        if step["name"] in {COMPILE, RECORD} and at >= 0:
             found[mine[at]["name"]][names[step["pid"]]] += step["dur"] / 1e6
     return found
 

@@ -99,6 +99,25 @@ def test_calls_and_rounds(world):
     assert "energy" in str(made.summary())
 
 
+def test_compilation_is_no_part_of_what_it_takes_to_bind_or_to_read_bytes(world):
+    @synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")}, grid=1, block=1)
+    def cubes(x, total):
+        for i in range(x.shape[0]):
+            total[0] += x[i] ** 3
+
+    with synk.trace() as made:
+        for _ in range(3):
+            cubes(np.ones(1000))
+    told = next(one for one in made.summary().functions if one.name == "cubes")
+    steps = {one.name: one for one in made.summary().steps if not one.on_device}
+    assert steps["compile"].count == world.world_size
+    assert told.compiling.keys() == told.ranks.keys()
+    assert all(0 < told.compiling[rank] < told.ranks[rank] for rank in told.ranks)
+    assert told.rate > told.nbytes / max(told.ranks.values())
+    whole = sum(one["dur"] for one in spans(made, "step", "bind")) / 1e6
+    assert steps["bind"].seconds == pytest.approx(whole - steps["compile"].seconds, rel=1e-6)
+
+
 def test_steps_parts_and_imbalance(world):
     x, v = synk.data(np.arange(1000.0)), synk.variable(np.ones(3))
     loop(x, v, times=2)
