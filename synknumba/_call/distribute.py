@@ -179,6 +179,8 @@ class Distributed(ABC):
     def __init__(self) -> None:
         self._number = next_id()  # unique; increases with creation order
         self._reads = _NO_VALUES  # what it read when it was sent
+        self._places: set[tuple[weakref.ref[Engine], int]] = set()  # worlds that have it, and its numbers there
+        when_gone(self, partial(_forget, self._places))
         _made[self] = None
 
     @property
@@ -217,7 +219,7 @@ class Distributed(ABC):
         """Records that the ranks have the function; they drop it when it has died here."""
         world.shipped.add(self._number)
         world.texts.update(spec.sources)
-        when_gone(self, partial(_forget, weakref.ref(world), self._number))
+        self._places.add((weakref.ref(world), self._number))
 
 
 @final
@@ -321,8 +323,9 @@ def distribute() -> None:
         world.end()
 
 
-def _forget(world: "weakref.ref[Engine]", number: int) -> None:
+def _forget(places: "set[tuple[weakref.ref[Engine], int]]") -> None:
     """Makes the ranks drop a function."""
-    alive = world()
-    if alive is not None:
-        alive.forget("function", number)
+    for world, number in places:
+        alive = world()
+        if alive is not None:
+            alive.forget("function", number)

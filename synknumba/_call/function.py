@@ -97,7 +97,7 @@ class Prepared:
     written: frozenset[str]  # parameters with variables that a kernel may write
     selector: RowSelector  # owns the memory for row numbers
     uses: Uses  # functions that the ranks run, with their code
-    numbers: list[tuple[Distributed, int]]  # of the function, and of the one inside a generated kernel
+    numbers: dict[Distributed, int]  # of the function, and of the one inside a generated kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -613,7 +613,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         plan, used = self._make_plan(world, call, used, small, lends=False)
         uses = world.code.uses(self._roots(), self.name)
         inner = [] if self._inner is None else [self._inner]
-        numbers = [(one, one.number) for one in (self, *inner)]
+        numbers = {function: function.number for function in (self, *inner)}
         return Prepared(plan, call, used if small is None else sum(small), self._may_write(call), selector, uses, numbers)
 
     def _small_of_function(self, used: int, room: int) -> tuple[int, int]:

@@ -278,7 +278,7 @@ class SequencePlan:
     @property
     def is_current(self) -> bool:
         """Whether variables still have the memory, and functions the values, of the ranks' programs."""
-        for function, number in self.trace.numbers:
+        for function, number in self.trace.numbers.items():
             if function.number_now(self.world) != number:
                 return False
         for variable, layout, _ in self._layouts:

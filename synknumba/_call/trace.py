@@ -85,7 +85,7 @@ class Trace(Recording):
         # Swaps so far, while the body runs; with the first one's memory before.
         self._memory: list[tuple[VariableState, VariableState, Allocation]] = []
         self.uses: Uses = ()  # functions that the ranks run, with their code
-        self.numbers: list[tuple[Distributed, int]] = []  # as they were: others for other values
+        self.numbers: dict[Distributed, int] = {}  # of the functions called; others for other values from outside
 
     # ---- calls
 
@@ -98,7 +98,7 @@ class Trace(Recording):
         self.used = prepared.used
         self.kept.append(prepared.selector)
         self.uses += prepared.uses
-        self.numbers += prepared.numbers
+        self.numbers |= prepared.numbers
         values = (*call.values, *call.row_values)
         if isinstance(options.batch, Line):
             self.checks.append(Lines(options.batch, function.name, rows_of(call)))

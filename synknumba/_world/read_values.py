@@ -65,7 +65,7 @@ class ReadValues:
 
     def differing(self, before: "ReadValues") -> list[str]:
         """Returns the names whose values are not as they were before."""
-        old = dict(item for item in before.key if isinstance(item, tuple))
+        old: dict[str, Any] = dict(item for item in before.key if isinstance(item, tuple))
         return [item[0] for item in self.key if isinstance(item, tuple) and old.get(item[0], MISSING) != item[1]]
 
     def _read(self, function: FunctionType) -> None:
