@@ -9,6 +9,7 @@ from pathlib import Path
 
 from synknumba import simt
 from synknumba._call.checked_script import SLOW_SECONDS, Checks, checking
+from synknumba._commands import compare_ranks
 from synknumba._commands.run import add_script
 from synknumba._commands.terminal import (
     FOUND,
@@ -33,7 +34,10 @@ numba.cuda alone: device arrays, streams and the like have stand-ins.
 Checks of more than half a second are compiled, and make some ten million accesses to elements
 a second; what cannot be compiled is checked in Python, a hundred times slower. Use small
 data, or check the first rows and calls only. Findings go to standard error, at last with the
-source of the kernels."""
+source of the kernels.
+
+With several numbers of ranks, as --ranks 1,2,3, the script runs once on each, without the
+checker, and the first call whose results differ is named."""
 
 
 def add(commands: Subparsers) -> None:
@@ -44,11 +48,25 @@ def add(commands: Subparsers) -> None:
         _run,
         "run a script with every kernel under the checker of races and bounds",
         DESCRIPTION,
-        ("check script.py --its-option 3", "check --rows 1000 --calls 2 script.py", "check -m package.module"),
+        (
+            "check script.py --its-option 3",
+            "check --ranks 1,2,3 script.py",
+            "check --rows 1000 --calls 2 script.py",
+            "check -m package.module",
+        ),
     )
     parser.add_argument("--rows", type=positive, metavar="K", help="check the first K rows of each call; default: all")
     parser.add_argument("--calls", type=positive, metavar="N", help="check the first N calls of each kernel; default: all")
-    parser.add_argument("--ranks", type=positive, metavar="N", help="ranks of `synk.fork()` where the script names no number")
+    parser.add_argument(
+        "--ranks",
+        type=compare_ranks.sizes,
+        metavar="N",
+        help="ranks of `synk.fork()` where the script names no number; or several to compare its results on, as 1,2,3",
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="of the comparison; ranks share GPUs where there are too few"
+    )
+    parser.add_argument("--run-in", help=argparse.SUPPRESS)  # a run of the comparison, by this command
     completed(parser.add_argument("--html", metavar="FILE", help="write the kernels' source with the findings to a page"))
     add_script(parser)
 
@@ -61,6 +79,10 @@ def _run(told: argparse.Namespace) -> int:
                 pass
         except OSError as error:
             raise CommandError(f"cannot read {file}: {error.strerror}") from error
+    compare_ranks.check_options(told)
+    if told.run_in is not None or len(told.ranks or ()) > 1:
+        return compare_ranks.compare(told)
+    ranks = told.ranks[0] if told.ranks else None
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # `fork()` takes cores: the checker looks at kernels in this process
     found: list[Finding] = []
     errors = 0
@@ -78,7 +100,7 @@ def _run(told: argparse.Namespace) -> int:
         with suppress(DeviceError):  # of a simulator, or a broken numba.cuda, which the script may do without
             inside.enter_context(as_cuda_reported())
         inside.enter_context(checking(checks))
-        code = launch.run(told.script, told.arguments, told.ranks, is_module=told.is_module)
+        code = launch.run(told.script, told.arguments, ranks, is_module=told.is_module)
     seconds = time.perf_counter() - began
     _show(found, told.html)
     _conclude(checks, seconds)

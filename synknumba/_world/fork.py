@@ -104,6 +104,9 @@ def fork(
     ended = world_to_start_again()
     if ended is not None and hasattr(sys, "ps1") and ended.asked == repr(asked):
         return world_of(current_world())
+    if machines_module.ranks_compared:
+        world_size, device = machines_module.ranks_compared[0]
+        devices, weights, transport = None, None, "auto"
     timeout, shares = as_timeout(timeout), _as_weights(weights)
     profile, prefix_output = as_flag(profile, "profile"), as_flag(prefix_output, "prefix_output")
     if transport not in ("auto", *get_args(Transport)):
@@ -369,6 +372,8 @@ def _place_on_gpus(
 ) -> tuple[int, DeviceKind, tuple[int, ...]]:
     if devices is None:
         size = int(world_size or count)
+        if size > count and machines_module.ranks_compared:
+            return size, "cuda", tuple(rank % count for rank in range(size))
         if size > count:
             raise PartitionError(
                 f"world_size={size} is more than the {count} visible GPU{'s' if count > 1 else ''}; several ranks share "

@@ -1,0 +1,129 @@
+"""`synknumba check --ranks 1,2,3`: a script once on each number of ranks, with the results of its calls compared."""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from synknumba._call.compared_ranks import Comparison, Store, Summary, compared, counted
+from synknumba._call.function import Function
+from synknumba._call.sequence import Sequence
+from synknumba._commands.terminal import FAILED, FOUND, CommandError, coloured
+from synknumba._learning.training import TrainFunction
+from synknumba._machines import launch
+from synknumba._rowwise.expectation import Expectation
+from synknumba._rowwise.map import Vectorized
+from synknumba._world import machines
+
+# The calls that are compared; those that they make in turn are part of them.
+METHODS: list[tuple[type, str]] = [
+    *((Function, name) for name in ("__call__", "submit", "as_serial")),
+    *((Sequence, name) for name in ("__call__", "submit")),
+    *((Vectorized, name) for name in ("__call__", "submit", "as_serial", "reduce")),
+    *((Expectation, name) for name in ("__call__", "submit", "as_serial")),
+    *((TrainFunction, name) for name in ("__call__", "submit")),
+]
+
+
+def compare(told: argparse.Namespace) -> int:
+    """Runs a script once on each number of ranks; returns the exit status."""
+    if told.run_in is not None:
+        return _run_here(told)
+    first, *others = told.ranks
+    with tempfile.TemporaryDirectory(prefix="synknumba-check-") as folder:
+        store = Store(Path(folder))
+        code, _ = _run(told, folder, first, "first")
+        calls = store.read(f"summary {first}", Summary()).calls
+        summaries = []
+        for ranks in others:
+            status, errors = _run(told, folder, ranks, "compare")
+            summary = store.read(f"summary {ranks}", Summary())
+            if summary.finding and not store.read("unrepeatable"):
+                _run(told, folder, first, "mark")
+                if store.read("unrepeatable"):
+                    status, errors = _run(told, folder, ranks, "compare")
+                    summary = store.read(f"summary {ranks}", Summary())
+            if not summary.finding and status != code:
+                sys.stderr.write(errors)
+                summary.finding = f"the script ends with status {code} on {counted(first)}, and {status} on {counted(ranks)}"
+            elif not summary.finding and summary.calls != calls:
+                made = [sum(one.values()) for one in (calls, summary.calls)]
+                summary.finding = f"the script makes {made[0]} calls on {counted(first)}, and {made[1]} on {counted(ranks)}"
+            if summary.finding:
+                head = coloured(f"{counted(first)} and {counted(ranks)} differ", "problem", sys.stderr)
+                sys.stderr.write(f"synknumba check: {head}: {summary.finding}\n")
+                return FOUND
+            summaries.append(summary)
+    return _conclude(told.ranks, summaries, code)
+
+
+def _conclude(sizes: list[int], summaries: list[Summary], code: int) -> int:
+    agree = min(summary.counted for summary in summaries)
+    numbers = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]} ranks"
+    sys.stderr.write(f"synknumba check: {agree:,} call{'' if agree == 1 else 's'} agree on {numbers}\n")
+    most = max(summaries, key=lambda summary: summary.skipped)
+    if most.skipped:
+        sys.stderr.write(
+            f"synknumba check: {most.skipped:,} not compared, as their inputs differ between the runs, though no call before "
+            f"does: they depend on the number of ranks, or are random and need a seed. The first is {most.reason}\n"
+        )
+    return code or (FAILED if most.skipped and not agree else 0)
+
+
+def _run(told: argparse.Namespace, folder: str, ranks: int, mode: str) -> tuple[int, str]:
+    """Runs the script in a process of its own; returns the exit status, and standard error where that is not shown."""
+    options = ["--device", told.device, "--ranks", str(ranks), "--run-in", f"{mode}:{told.ranks[0]}:{folder}"]
+    script = [*(["-m"] if told.is_module else []), told.script, *told.arguments]
+    command = [sys.executable, *_interpreter_options(), "-m", "synknumba", "check", *options, *script]
+    # The order of sets of strings, and with it that of calls, must not differ between the runs.
+    environment = {"PYTHONHASHSEED": "0", **os.environ}
+    if environment["PYTHONHASHSEED"] == "random":
+        environment["PYTHONHASHSEED"] = "0"
+    if mode == "first":
+        return subprocess.run(command, env=environment, check=False).returncode, ""  # noqa: S603  # the user's own script
+    done = subprocess.run(  # noqa: S603  # as above
+        command, env=environment, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
+    return done.returncode, done.stderr
+
+
+def _interpreter_options() -> list[str]:
+    return [f"-W{option}" for option in sys.warnoptions]
+
+
+def _run_here(told: argparse.Namespace) -> int:
+    """Runs the script in this process, on one number of ranks."""
+    mode, first, folder = told.run_in.split(":", 2)
+    ranks = told.ranks[0]
+    if told.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    machines.ranks_compared[:] = [(ranks, told.device)]
+    comparison = Comparison(Store(Path(folder)), (int(first), ranks), is_first=mode == "first", marks=mode == "mark")
+    with compared(comparison, METHODS):
+        code = launch.run(told.script, told.arguments, None, is_module=told.is_module)
+    if not comparison.summary.finding:
+        comparison.finish()
+    return code
+
+
+def sizes(text: str) -> list[int]:
+    """Returns the numbers of ranks that an argument lists."""
+    try:
+        numbers = [int(number) for number in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1 or len(set(numbers)) < len(numbers):
+        raise argparse.ArgumentTypeError(f"must be a number of at least 1, or several to compare, as 1,2,3; got {text!r}")
+    return numbers
+
+
+def check_options(told: argparse.Namespace) -> None:
+    """Raises CommandError for options that go with the checker of races and bounds only, or with the comparison only."""
+    if len(told.ranks or ()) > 1:
+        named = [f"--{name}" for name in ("rows", "calls", "html") if getattr(told, name) is not None]
+        if named:
+            raise CommandError(f"{named[0]} is for the checker of races and bounds; leave it out, or name one number of ranks")
+    elif told.device != "cpu" and told.run_in is None:
+        raise CommandError("--device is for the comparison, with several numbers in --ranks, as --ranks 1,2,3; leave it out")

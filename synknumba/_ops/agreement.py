@@ -1,0 +1,207 @@
+"""Whether results on several numbers of ranks agree, and the usual cause where they do not.
+
+Another number of ranks sums in another order, so floats agree within a bound, and everything else by equality:
+
+    |a − b| ≤ min(64 ε √n t, 0.01) (max |a|, |b| of the array + s M) + 1000 d max |a|, |b|
+
+n is the number of elements that the call reads, t its iterations, ε that of the coarsest float among its arrays, and M the
+greatest magnitude that it reads. s is √n for results, in which sums over rows may cancel, and 1 for arrays that are written; d
+is the relative difference of the inputs. √n is how the error of a sum grows, unless all roundings point the same way: Higham,
+"Accuracy and Stability of Numerical Algorithms", 2nd edition, chapter 4.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synknumba._ops.rows import Partition
+from synknumba._types import Array
+
+MOST = 0.01  # relative: half precision and long sequences must not make the bound meaningless
+SAME = 1e-4  # relative difference of inputs which another order of sums explains
+MOST_OF = 0.9  # of the rows of all ranks but the first, where an index is wrong; some may be equal by chance
+BORDER = 2  # rows on each side of a border between ranks, as halos mostly have
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What another order of sums explains; exact for results that promise equal bits.
+
+    Attributes:
+        elements: number of elements that the call reads.
+        times: number of its iterations.
+        epsilon: machine epsilon of its coarsest float.
+        magnitude: greatest magnitude among the floats that it reads.
+        drift: relative difference of its inputs.
+        exact: whether the same bits are required; only where the inputs have the same bits.
+    """
+
+    elements: int = 1
+    times: int = 1
+    epsilon: float = 0.0
+    magnitude: float = 0.0
+    drift: float = 0.0
+    exact: bool = False
+
+    def of(self, first: Array, second: Array, *, is_result: bool) -> float:
+        """Returns the largest difference of two elements that counts as rounding."""
+        if self.exact and not self.drift:
+            return 0.0
+        root = max(self.elements, first.size, 1) ** 0.5
+        epsilon = max(self.epsilon, *(float(np.finfo(one.dtype).eps) for one in (first, second) if one.dtype.kind in "fc"))
+        scale = max(greatest(first), greatest(second))
+        terms = self.magnitude * (root if is_result else 1.0)
+        return min(64 * epsilon * root * self.times, MOST) * (scale + terms) + 1000 * self.drift * scale
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two arrays differ by more than rounding; without rows if their shapes or types differ.
+
+    Attributes:
+        what: what differs, in words, if that is not the elements.
+        index: of the first element that differs.
+        values: what the two arrays have there.
+        rows: those that differ, along axis 0; none of a number.
+        count: number of rows, 0 of a number.
+        ratio: second to first, if that is the same for all elements.
+    """
+
+    what: str = ""
+    index: tuple[int, ...] = ()
+    values: tuple[Any, Any] = (None, None)
+    rows: tuple[int, ...] = ()
+    count: int = 0
+    ratio: float | None = None
+
+
+def greatest(array: Array) -> float:
+    """Returns the greatest finite magnitude of floats or complex numbers; 0 of other arrays."""
+    if array.dtype.kind not in "fc" or not array.size:
+        return 0.0
+    magnitudes = np.abs(array)
+    return float(np.max(magnitudes, initial=0, where=np.isfinite(magnitudes)))
+
+
+def difference(first: Array, second: Array, bound: Bound, *, is_result: bool = False) -> Difference | None:
+    """Returns where two arrays differ beyond a bound; None if they agree.
+
+    NaN equals NaN, and infinities equal themselves.
+
+    >>> difference(np.array([1.0, 2.0]), np.array([1.0, 4.0]), Bound())
+    Difference(what='', index=(1,), values=(2.0, 4.0), rows=(1,), count=2, ratio=None)
+    """
+    if first.shape != second.shape:
+        return Difference(f"shape {first.shape}", values=(first.shape, second.shape))
+    if first.dtype != second.dtype:
+        return Difference(f"dtype {first.dtype}", values=(first.dtype, second.dtype))
+    differs = _unequal(first, second)
+    if first.dtype.kind in "fc" and differs.any():
+        both = np.isfinite(first) & np.isfinite(second)
+        limit = bound.of(first, second, is_result=is_result)
+        with np.errstate(invalid="ignore", over="ignore"):  # of infinities, which `both` leaves out
+            differs &= ~both | (np.abs(first - second) > limit)
+    if not differs.any():
+        return None
+    index = tuple(int(i) for i in np.argwhere(differs)[0])
+    rows = np.flatnonzero(differs.reshape(len(differs), -1).any(1)) if differs.ndim else ()
+    values = first[index].item(), second[index].item()
+    return Difference("", index, values, tuple(map(int, rows)), len(first) if first.ndim else 0, _ratio(first, second))
+
+
+def drift(first: Array, second: Array) -> float:
+    """Returns the relative difference of two inputs: infinite if they do not agree within `SAME`."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return np.inf
+    differs = _unequal(first, second)
+    if not differs.any():
+        return 0.0
+    scale = max(greatest(first), greatest(second))
+    if first.dtype.kind not in "fc" or not scale or not np.isfinite(first[differs]).all():
+        return np.inf
+    found = float(np.max(np.abs(first[differs] - second[differs]))) / scale
+    return found if found <= SAME else np.inf
+
+
+def is_by_rank(first: tuple[int, ...], second: tuple[int, ...], ranks: tuple[int, int]) -> bool:
+    """Returns whether two shapes differ in axes alone that have an entry for each rank, in both.
+
+    >>> is_by_rank((10, 2), (10, 3), (2, 3)), is_by_rank((10, 2), (12, 2), (2, 3))
+    (True, False)
+    """
+    pairs = [pair for pair in zip(first, second, strict=False) if pair[0] != pair[1]]
+    return len(first) == len(second) and bool(pairs) and all(pair == ranks for pair in pairs)
+
+
+def cause(found: Difference, ranks: tuple[int, int], *, draws: bool = False, has_grid: bool = False) -> str:
+    """Returns the usual cause of a difference, and the remedy.
+
+    Args:
+        found: the difference.
+        ranks: number of ranks of the two runs.
+        draws: whether the function calls `synk.random`.
+        has_grid: whether the launch has a number of blocks of its own.
+    """
+    factor = ranks[1] / ranks[0]
+    if found.ratio is not None and any(abs(found.ratio / one - 1) < 1e-3 for one in (factor, 1 / factor)):
+        return (
+            "a factor of the number of ranks: every rank adds what is there once, as of a replica or a broadcast argument; or "
+            'ranks\' sums are averaged, as atomics into an output of op "mean", which takes "sum" and a division by the rows'
+        )
+    if has_grid:
+        return (
+            "grid= launches as many blocks on each rank, for as many rows: go on by strides, for i in range(cuda.grid(1), "
+            "x.shape[0], cuda.gridsize(1)), or leave grid= out"
+        )
+    if draws:
+        return (
+            "random numbers with the rank's own row as the index, so that ranks draw the same: add the first row's number, "
+            "which synk.OFFSET passes"
+        )
+    borders = {edge for size in ranks for edge in Partition.even(size).edges(found.count)[1:-1]}
+    if found.rows and all(any(edge - BORDER <= row < edge + BORDER for edge in borders) for row in found.rows):
+        return (
+            "rows at the borders between ranks: a guard by a length that is not the rank's, which synk.ROWS passes (or "
+            "x.shape[0]); or neighbours that are other ranks' rows, which a variable with halo= has, and synk.exchange renews"
+        )
+    start = max(_first_share(size, found.count) for size in ranks)
+    if found.rows and found.rows[0] >= start and len(found.rows) > MOST_OF * (found.count - start):
+        return (
+            "rows of all ranks but the first: an index in the whole where arrays have the rank's rows, which begin at 0; or "
+            "the rank's row where that of the whole is meant, which is synk.OFFSET more"
+        )
+    return (
+        "rows that are counted twice, or left out, at the borders between ranks: a guard by a length that is not the rank's, "
+        "which synk.ROWS passes (or x.shape[0]); or a loop over halo rows, which are other ranks' (synk.OWN passes its own)"
+    )
+
+
+def _first_share(size: int, count: int) -> int:
+    """Returns the number of rows of the first of several ranks; 0 of one rank, which has all of them."""
+    return Partition.even(size).edges(count)[1] if size > 1 else 0
+
+
+def _unequal(first: Array, second: Array) -> Array:
+    if first.dtype.kind in "fc":
+        return ~((first == second) | (np.isnan(first) & np.isnan(second)))
+    unequal: Array = np.asarray(first != second)
+    return unequal
+
+
+def _ratio(first: Array, second: Array) -> float | None:
+    """Returns the ratio of all elements of two arrays of numbers; None if there is no such."""
+    if first.dtype.kind not in "iuf":
+        return None
+    a, b = (one[np.isfinite(one)].astype(float) for one in (first, second))
+    total = float(np.sum(np.abs(a)))
+    if a.shape != b.shape or not total:
+        return None
+    ratio = float(np.sum(np.abs(b))) / total
+    return ratio if np.allclose(b, ratio * a, rtol=1e-3, atol=0) else None
+
+
+def coarsest(arrays: Sequence[Array]) -> float:
+    """Returns the machine epsilon of the coarsest float among arrays; 0 without any."""
+    return max((float(np.finfo(one.dtype).eps) for one in arrays if one.dtype.kind in "fc"), default=0.0)

@@ -1,0 +1,295 @@
+"""`synknumba check --ranks 1,2,3`: wrong programs are found, with line and cause, and right ones are not accused."""
+
+import re
+import runpy
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from synknumba._call.compared_ranks import Comparison, Differs, Store, compared
+from synknumba._commands.compare_ranks import METHODS
+from synknumba._ops.agreement import Bound, difference, greatest
+from synknumba._world import machines
+from tests.environment import environment
+
+HEAD = """
+import numpy as np
+from numba import cuda
+import synknumba as synk
+
+"""
+
+# Programs that are right on one rank only, with a part of the cause that is named. Each finding is at the line marked "here".
+WRONG = {
+    "a length as an argument": (
+        """
+@synk.parallel(inout=("y",))
+@cuda.jit
+def saxpy(n, a, x, y):
+    i = cuda.grid(1)
+    if i < n:
+        y[i] += a * x[i]
+
+x, y = np.arange(1000.0), np.zeros(1000)
+with synk.fork(2, device="cpu"):
+    saxpy(1000, 2.0, x, y)  # here
+""",
+        "synk.ROWS",
+    ),
+    "a length by closure": (
+        """
+def make(n):
+    @synk.parallel(inout=("y",), block=32)
+    @cuda.jit
+    def increased(y):
+        i = cuda.grid(1)
+        if i < n:
+            y[i] += 1.0
+    return increased
+
+increased = make(100)
+y = synk.data(np.zeros(100))
+with synk.fork(2, device="cpu"):
+    for _ in range(2):
+        increased(y)  # here
+""",
+        "synk.ROWS",
+    ),
+    "a number of blocks": (
+        """
+@synk.parallel(inout=("y",), grid=4, block=32)
+@cuda.jit
+def increased(y):
+    i = cuda.grid(1)
+    if i < y.shape[0]:
+        y[i] += 1.0
+
+with synk.fork(device="cpu"):
+    y = synk.data(np.zeros(300))
+    increased(y)  # here
+""",
+        "cuda.gridsize(1)",
+    ),
+    "random numbers by the rank's row": (
+        """
+@synk.parallel(inout=("y",))
+@cuda.jit
+def drawn(y, seed):
+    i = cuda.grid(1)
+    if i < y.shape[0]:
+        y[i] = synk.random.uniform(seed, i, 0)
+
+with synk.fork():
+    y = np.zeros(100)
+    drawn(y, 7)  # here
+""",
+        "synk.OFFSET",
+    ),
+    "a sum over halo rows": (
+        """
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def summed(u, total):
+    i = cuda.grid(1)
+    if i < u.shape[0]:
+        cuda.atomic.add(total, 0, u[i])
+
+with synk.fork():
+    u = synk.variable(np.arange(60.0))
+    synk.scatter(u, halo=1)
+    summed[2, 64](u)  # here
+""",
+        "synk.OWN",
+    ),
+    "a forgotten exchange": (
+        """
+@synk.parallel
+@cuda.jit
+def smoothed(own, u, v):
+    i = cuda.grid(1)
+    if own.start <= i < own.stop and 0 < i < u.shape[0] - 1:
+        v[i] = (u[i - 1] + u[i] + u[i + 1]) / 3
+
+with synk.fork():
+    u, v = synk.variable(np.arange(60.0) ** 2), synk.variable(np.zeros(60))
+    synk.scatter([u, v], halo=1)
+    smoothed[2, 64](synk.OWN, u, v)
+    smoothed[2, 64](synk.OWN, v, u)  # here
+""",
+        "synk.exchange",
+    ),
+    "a gather at the global row": (
+        """
+@synk.parallel(outputs={"y": synk.output("gather", shape=(), dtype="float64")})
+@cuda.jit
+def doubled(x, first, y):
+    i = cuda.grid(1)
+    if i < x.shape[0] and first + i < y.shape[0]:
+        y[first + i] = 2 * x[i]
+
+with synk.fork():
+    doubled(np.arange(1.0, 101.0), synk.OFFSET)  # here
+""",
+        "an index in the whole",
+    ),
+    "a mean of atomics": (
+        """
+@synk.parallel(outputs={"m": synk.output("mean", shape=(), dtype="float64")})
+@cuda.jit
+def mean(x, n, m):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(m, 0, x[i] / n)
+
+with synk.fork():
+    mean.submit(np.ones(60), 60.0).result()  # here
+""",
+        'op "mean"',
+    ),
+    "a stencil over divided rows": (
+        """
+@synk.parallel(inout=("v",))
+@cuda.jit
+def smoothed(u, v):
+    i = cuda.grid(1)
+    if 0 < i < u.shape[0] - 1:
+        v[i] = (u[i - 1] + u[i] + u[i + 1]) / 3
+
+with synk.fork():
+    u, v = synk.data(np.arange(60.0) ** 2), synk.data(np.zeros(60))
+    smoothed(u, v)  # here
+""",
+        "halo=",
+    ),
+}
+
+
+RIGHT = """
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float32"), "y": synk.output("gather", shape=(), dtype="f4")})
+@cuda.jit
+def scaled(x, a, total, y):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        y[i] = a * x[i]
+        cuda.atomic.add(total, 0, y[i])
+
+@synk.function(outputs=None)
+def sizes(x):
+    return len(x)
+
+@synk.function(outputs="sum")
+def of_rank(x, rank):
+    return rank * x.sum()
+
+@synk.parallel
+@cuda.jit
+def smoothed(own, u, v):
+    i = cuda.grid(1)
+    if own.start <= i < own.stop and 0 < i < u.shape[0] - 1:
+        v[i] = (u[i - 1] + u[i] + u[i + 1]) / 3
+
+@synk.sequence
+def steps(u, v):
+    synk.exchange(u)
+    smoothed(synk.OWN, u, v)
+    synk.exchange(v)
+    smoothed(synk.OWN, v, u)
+
+@synk.vectorize
+def doubled(x):
+    return 2 * x
+
+with synk.fork() as world:
+    x = np.random.default_rng(0).normal(size=1001).astype("float32")
+    a = 1.0
+    while a < 10:
+        a += 1.0 + abs(scaled(x, a).total) / 1000
+    sizes(x), of_rank(x, synk.RANK), doubled(x), doubled.submit(x).result()
+    of_rank(x, world.world_size)
+    u, v = synk.variable(np.arange(60.0)), synk.variable(np.zeros(60))
+    synk.scatter([u, v], halo=1)
+    steps(u, v, times=3)
+"""
+
+
+def run(path, ranks):
+    """Runs a program in this process on each number of ranks, as the command does in processes; returns the last summary."""
+    store = Store(path.parent)
+    try:
+        for size in ranks:
+            machines.ranks_compared[:] = [(size, "cpu")]
+            comparison = Comparison(store, (ranks[0], size), is_first=size == ranks[0])
+            with compared(comparison, METHODS):
+                runpy.run_path(str(path), run_name="__main__")
+    except Differs:
+        pass
+    finally:
+        machines.ranks_compared.clear()
+    return comparison.summary
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_program_is_found(name, tmp_path):
+    text, cause = WRONG[name]
+    path = tmp_path / "script.py"
+    path.write_text(HEAD + text)
+    found = run(path, (1, 3)).finding
+    line = next(number for number, row in enumerate((HEAD + text).splitlines(), 1) if "# here" in row)
+    assert re.match(rf"\w+, called at {path}:{line}\n", found), found
+    assert cause in found.partition("usual cause: ")[2], found
+
+
+def test_a_right_program_is_not_accused(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(HEAD + RIGHT)
+    summary = run(path, (1, 3, 2))
+    assert not summary.finding
+    assert summary.skipped == 2  # of_rank
+    assert "of_rank" in summary.reason
+    assert summary.counted == sum(summary.calls.values()) - 2
+
+
+def test_the_command(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(HEAD + WRONG["a mean of atomics"][0])
+    command = [sys.executable, "-m", "synknumba", "check", "--ranks", "1,2", str(path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("synknumba check: 1 rank and 2 ranks differ: mean, called at ")
+    assert "the result: 1.0 on 1 rank, 0.5 on 2 ranks\n" in done.stderr
+
+
+floats = arrays(np.float64, st.integers(1, 50), elements=st.floats(-1e6, 1e6))
+
+
+@given(floats, st.randoms())
+def test_another_order_of_a_sum_agrees(values, random):
+    order = list(range(len(values)))
+    random.shuffle(order)
+    sums = [np.asarray(sum(map(float, one))) for one in (values, values[order])]
+    bound = Bound(elements=len(values), magnitude=greatest(values))
+    assert difference(*sums, bound, is_result=True) is None
+
+
+@given(floats, st.data())
+def test_a_row_that_is_counted_twice_differs(values, data):
+    row = data.draw(st.integers(0, len(values) - 1))
+    values[row] = max(1.0, greatest(values))
+    twice = values.copy()
+    twice[row] *= 2
+    found = difference(values, twice, Bound(elements=len(values), magnitude=greatest(values)))
+    assert found is not None
+    assert found.rows == (row,)
+
+
+def test_values_that_are_no_numbers():
+    special = np.array([np.nan, np.inf, -np.inf, 0.0])
+    assert difference(special, special.copy(), Bound()) is None
+    assert difference(special, np.array([np.nan, np.inf, np.inf, 0.0]), Bound()).rows == (2,)
+    assert difference(np.array([1, 2]), np.array([1, 3]), Bound(magnitude=1e9)).values == (2, 3)
+    assert difference(np.float64([1.0]), np.float64([1.0 + 2e-16 * 2]), Bound(exact=True)) is not None
