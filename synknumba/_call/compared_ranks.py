@@ -347,7 +347,7 @@ class Comparison:
         rows = ""
         if found.count:
             rows = f"{len(found.rows):,} of {found.count:,} rows differ; [{', '.join(map(str, found.index))}] is "
-        draws, has_grid = _draws(function), _has_grid(function)
+        draws, has_grid = _draws(function), _has_grid(function, bound.elements)
         why = agreement.cause(found, self._ranks, draws=draws, has_grid=has_grid)
         return f"{label}: {rows}{values}\n  usual cause: {why}"
 
@@ -503,10 +503,13 @@ def _draws(function: Any) -> bool:
     return False
 
 
-def _has_grid(function: Any) -> bool:
-    """Returns whether a kernel has a number of blocks of its own, and no loop by strides."""
+def _has_grid(function: Any, elements: int) -> bool:
+    """Returns whether a kernel is launched with a number of threads of its own, fewer than elements, and no loop by strides."""
     launch = getattr(getattr(function, "_options", None), "launch", None)
-    return launch is not None and not launch.is_derived and "gridsize" not in function.py_func.__code__.co_names
+    if launch is None or launch.is_derived or "gridsize" in function.py_func.__code__.co_names:
+        return False
+    grid, block = launch.resolve(elements)
+    return int(np.prod(grid) * np.prod(block)) < elements
 
 
 def _bound(inputs: Contents, args: tuple[Any, ...], kwargs: Mapping[str, Any], drift: float) -> Bound:

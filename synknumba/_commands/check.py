@@ -23,6 +23,7 @@ from synknumba._commands.terminal import (
 )
 from synknumba._errors import DeviceError, Finding
 from synknumba._machines import launch
+from synknumba._ops.agreement import rank_numbers
 from synknumba.simt.internals import as_cuda_reported
 
 DESCRIPTION = """\
@@ -59,7 +60,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--calls", type=positive, metavar="N", help="check the first N calls of each kernel; default: all")
     parser.add_argument(
         "--ranks",
-        type=compare_ranks.sizes,
+        type=rank_numbers,
         metavar="N",
         help="ranks of `synk.fork()` where the script names no number; or several to compare its results on, as 1,2,3",
     )

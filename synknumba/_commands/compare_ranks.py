@@ -108,17 +108,6 @@ def _run_here(told: argparse.Namespace) -> int:
     return code
 
 
-def sizes(text: str) -> list[int]:
-    """Returns the numbers of ranks that an argument lists."""
-    try:
-        numbers = [int(number) for number in text.split(",")]
-    except ValueError:
-        numbers = [0]
-    if min(numbers) < 1 or len(set(numbers)) < len(numbers):
-        raise argparse.ArgumentTypeError(f"must be a number of at least 1, or several to compare, as 1,2,3; got {text!r}")
-    return numbers
-
-
 def check_options(told: argparse.Namespace) -> None:
     """Raises CommandError for options that go with the checker of races and bounds only, or with the comparison only."""
     if len(told.ranks or ()) > 1:

@@ -10,6 +10,7 @@ is the relative difference of the inputs. √n is how the error of a sum grows, 
 "Accuracy and Stability of Numerical Algorithms", 2nd edition, chapter 4.
 """
 
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,21 @@ class Difference:
     rows: tuple[int, ...] = ()
     count: int = 0
     ratio: float | None = None
+
+
+def rank_numbers(text: str) -> list[int]:
+    """Returns the numbers of ranks that an option lists; raises ArgumentTypeError for anything else, or one given twice.
+
+    >>> rank_numbers("1,2,3")
+    [1, 2, 3]
+    """
+    try:
+        numbers = [int(number) for number in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1 or len(set(numbers)) < len(numbers):
+        raise ArgumentTypeError(f"must be at least 1, or a list of different numbers to compare, as 1,2,3; got {text!r}")
+    return numbers
 
 
 def greatest(array: Array) -> float:
@@ -169,8 +185,9 @@ def cause(found: Difference, ranks: tuple[int, int], *, draws: bool = False, has
     start = max(_first_share(size, found.count) for size in ranks)
     if found.rows and found.rows[0] >= start and len(found.rows) > MOST_OF * (found.count - start):
         return (
-            "rows of all ranks but the first: an index in the whole where arrays have the rank's rows, which begin at 0; or "
-            "the rank's row where that of the whole is meant, which is synk.OFFSET more"
+            "rows of all ranks but the first: an index in the whole where arrays have the rank's rows, which begin at 0; the "
+            "rank's row where that of the whole is meant, which is synk.OFFSET more; or a guard by a length that is not the "
+            "rank's, which synk.ROWS passes, so that rows are written twice"
         )
     return (
         "rows that are counted twice, or left out, at the borders between ranks: a guard by a length that is not the rank's, "

@@ -170,7 +170,7 @@ with synk.fork():
 
 
 RIGHT = """
-@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float32"), "y": synk.output("gather", shape=(), dtype="f4")})
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="f4"), "y": synk.output("gather", shape=(), dtype="f4")})
 @cuda.jit
 def scaled(x, a, total, y):
     i = cuda.grid(1)
@@ -262,6 +262,28 @@ def test_the_command(tmp_path):
     assert done.returncode == 1
     assert done.stderr.startswith("synknumba check: 1 rank and 2 ranks differ: mean, called at ")
     assert "the result: 1.0 on 1 rank, 0.5 on 2 ranks\n" in done.stderr
+
+
+TESTS = """
+import numpy as np
+import synknumba as synk
+
+def test_sizes(synk_ranks):
+    with synk.fork(device="cpu") as world:
+        assert world.world_size == synk_ranks
+
+def test_without():
+    pass
+"""
+
+
+def test_the_plugin(tmp_path):
+    path = tmp_path / "test_program.py"
+    path.write_text(TESTS)
+    options = ["-p", "synknumba.pytest", "--synknumba-ranks", "1,2", "-p", "no:cacheprovider", "-q"]
+    command = [sys.executable, "-m", "pytest", *options, str(path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
+    assert "3 passed" in done.stdout
 
 
 floats = arrays(np.float64, st.integers(1, 50), elements=st.floats(-1e6, 1e6))
