@@ -189,7 +189,7 @@ class Comparison:
         returned, error, text = None, None, ""
         try:
             returned = result = run()
-            if _is_future(returned):
+            if isinstance(returned, Future):
                 error = returned.exception()  # raised by the script's own `result()`
                 result = returned.result() if error is None else None
         except Exception as raised:  # noqa: BLE001  # raised below, when it is recorded
@@ -204,11 +204,9 @@ class Comparison:
         elif recorded is not None and drift < np.inf:
             self._compare(key, recorded, outcome, text, bound, function)
             result = self._as_in_first_run(recorded, result, outcome)
-        if isinstance(returned, Future):
-            returned._flight.result = result  # noqa: SLF001  # shared with this package
         if error is not None and returned is None:
             raise error
-        return returned if _is_future(returned) else result
+        return returned if isinstance(returned, Future) else result
 
     # ---- contents
 
@@ -525,10 +523,6 @@ def _bound(inputs: Contents, args: tuple[Any, ...], kwargs: Mapping[str, Any], d
         drift=drift,
         exact=kwargs.get("shards") is not None,
     )
-
-
-def _is_future(value: Any) -> bool:
-    return isinstance(value, Future) or hasattr(type(value), "exception")
 
 
 def _is_set(content: Content, array: Array) -> bool:
