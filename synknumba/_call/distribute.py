@@ -183,12 +183,7 @@ class Distributed(ABC):
         when_gone(self, partial(_forget, self._places))
         _made[self] = None
 
-    @property
-    def number(self) -> int:
-        """Number by which ranks know the function, as it was sent last."""
-        return self._number
-
-    def number_now(self, world: Engine) -> int:
+    def _number_now(self, world: Engine) -> int:
         """Returns the number of the function with the values that it reads now; between the world's `begin` and `end`."""
         for look, place, value in self._reads.looks:
             if look(place, MISSING) is not value:
@@ -231,6 +226,11 @@ class InnerFunction(Distributed):
         self.name = name
         self.py_func = py_func
         self.dependent: list[dict[Any, Any]] = []  # caches of what was made from the function, and the values that it reads
+
+    @property
+    def number(self) -> int:
+        """Number by which ranks know the function, as it was sent last."""
+        return self._number
 
     @property
     def device_function(self) -> Any:

@@ -246,7 +246,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             for one, code in self._uses:
                 if one.__code__ is not code:
                     refuse(one, self.name)
-            if looks := self._reads.looks:  # hot path: `number_now` without a call
+            if looks := self._reads.looks:  # hot path: `_number_now` without a call
                 for look, place, value in looks:
                     if look(place, MISSING) is not value:
                         self._read_again(world)
@@ -328,7 +328,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         world = current_world()
         world.begin()
         try:
-            self.number_now(world)
+            self._number_now(world)
             shards = options.shards
             if options.is_plain and not kwargs and world is self._world and (shards is None or type(shards) is int):
                 known, values = self._plans.known(args, shards)
@@ -469,7 +469,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             self._uses = world.code.uses(self._roots(), self.name)
             self._world = world
             world.at_close(self)
-        self.number_now(world)
+        self._number_now(world)
         for one, code in self._uses:
             if one.__code__ is not code:
                 refuse(one, self.name)
@@ -600,7 +600,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         The first `used` bytes of the ranks' small results belong to other calls of the sequence.
         """
         options.check(self.name)
-        self.number_now(world)
+        self._number_now(world)
         self._check_roles(args, kwargs)
         call = self._binder.bind(Call(options, world.partition, world), args, kwargs)
         selector = RowSelector(self.name, self._options.style)  # with memory of its own for row numbers
@@ -613,7 +613,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         plan, used = self._make_plan(world, call, used, small, lends=False)
         uses = world.code.uses(self._roots(), self.name)
         inner = [] if self._inner is None else [self._inner]
-        numbers = {function: function.number for function in (self, *inner)}
+        numbers = {function: function._number for function in (self, *inner)}  # noqa: SLF001  # of one class
         return Prepared(plan, call, used if small is None else sum(small), self._may_write(call), selector, uses, numbers)
 
     def _small_of_function(self, used: int, room: int) -> tuple[int, int]:

@@ -279,7 +279,7 @@ class SequencePlan:
     def is_current(self) -> bool:
         """Whether variables still have the memory, and functions the values, of the ranks' programs."""
         for function, number in self.trace.numbers.items():
-            if function.number_now(self.world) != number:
+            if function._number_now(self.world) != number:  # noqa: SLF001  # shared with this package
                 return False
         for variable, layout, _ in self._layouts:
             one = variable()

@@ -448,7 +448,7 @@ class Scaler:
         self.factor = factor
 
     def __call__(self, x):
-        return self.factor * x.sum()
+        return float(self.factor) * x.sum()  # a NumPy array on the ranks, also where x is CuPy's
 
     @synk.function(outputs="sum")
     def scaled(self, x, shift=0.0):

@@ -68,15 +68,14 @@ def test_distribute_before_the_first_call_and_after(fork_row):
 
 
 def scaled():
-    """A function of a number, and one that changes what it scales by."""
-    factor = 2.0
+    """A function of a number, and one that changes what it scales by: an array, which goes with the function once."""
+    factor = np.array([2.0])
 
     def by_factor(x):
-        return factor * x
+        return factor[0] * x
 
     def change(value):
-        nonlocal factor
-        factor = value
+        factor[0] = value
 
     return by_factor, change
 

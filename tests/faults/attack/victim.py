@@ -29,6 +29,7 @@ import numpy as np
 from numba import cuda
 
 import synknumba as synk
+from synknumba._host.deaths import settle
 from tests.faults.soak_model import Model, Pick, weighted_sum
 
 ROWS = np.arange(1001)
@@ -333,6 +334,7 @@ class Victim:
     def held(self) -> dict[str, list[str]]:
         """What the process has; not its standard streams: in place of closed ones `fork()` opens /dev/null."""
         gc.collect()
+        settle()  # what has died gives its memory back at the next call or segment
         paths = []
         for fd in (fd for fd in _descriptors() if fd > 2):
             with suppress(OSError):

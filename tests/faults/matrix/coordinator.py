@@ -23,6 +23,7 @@ from typing import NoReturn
 import numpy as np
 
 import synknumba as synk
+from synknumba._host.deaths import settle
 from synknumba._world import engine, rounds
 from tests.faults.matrix import acts, meddling, shortages  # noqa: F401  # for what they add to ACTS
 from tests.faults.matrix.acting import ACTS
@@ -93,6 +94,7 @@ def _check(case: Case, calls: Calls) -> None:
 def _held() -> dict[str, Counter[str]]:
     """What this process holds that could pile up: descriptors by what they are, mappings of segments, children."""
     gc.collect()
+    settle()  # what has died gives its memory back at the next call or segment
     descriptors: Counter[str] = Counter()
     for fd in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the one that listdir had open
