@@ -6,7 +6,9 @@
 import math
 import platform
 import re
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
@@ -90,6 +92,7 @@ def register() -> None:
     represent()
     register_types()
     _register_boxes()
+    _register_casts_for_gpus()
     _registries().install_code()
 
 
@@ -112,6 +115,12 @@ def _registries() -> Registries:
     for name in OF_MATH & MATH.keys() - {"ceil", "floor", "trunc"}:  # for which kernels have functions of their own
         both.add_unary(getattr(math, name), MATH[name])
     return both
+
+
+def _register_casts_for_gpus() -> None:
+    """Has numba.cuda register its conversions, which are for all targets, before ours: the last ones count."""
+    with suppress(Exception):  # where numba.cuda is missing or broken, nothing registers them
+        import_module("numba.cuda.cudaimpl")
 
 
 def _register_boxes() -> None:

@@ -6,6 +6,7 @@ No sum here has a product as an operand: some processors would fuse the two.
 import itertools
 import math
 import operator
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -597,6 +598,35 @@ def test_loaded_kernels_take_float16(tmp_path: Path, monkeypatch: pytest.MonkeyP
     told = [subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout.strip() for _ in "ab"]
     bits = (np.array([1, 2.5, np.inf], H) * H(0.1)).view(np.uint16).tolist()
     assert told == [f"{bits} 0 True", f"{bits} 1 False"]
+
+
+AFTER_NUMBA_CUDA = """
+import numpy as np
+from numba import cuda
+from synknumba import simt
+
+
+def scaled(x, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        out[i] = float(x[i]) * 2.0
+
+
+x, out = np.arange(3, dtype=np.float16), np.zeros(3)
+simt.jit(scaled)[1, 4](x, out)
+import numba.cuda.cudaimpl
+simt.jit("void(float16[:], float64[:])")(scaled)[1, 4](x, out)
+print(out.tolist())
+"""
+
+
+def test_numba_cuda_that_compiles_afterwards_changes_nothing(tmp_path: Path):
+    """Its conversions of float16 are registered for all targets, when it first compiles."""
+    path = tmp_path / "script.py"
+    path.write_text(AFTER_NUMBA_CUDA)
+    env = {**os.environ, "SYNKNUMBA_CACHE": "0"}
+    shown = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True, env=env).stdout
+    assert shown == "[0.0, 2.0, 4.0]\n"
 
 
 @pytest.mark.parametrize("make", [simt.debug, simt.check], ids=["debug", "check"])
