@@ -290,7 +290,7 @@ except synk.WorldError as error:
     )
     for _ in range(2):
         script.expect("ended: the ranks of this world have ended: .*SIGKILL.*Call again: the next call starts them again.")
-    script.expect("closed: this world is closed. Call fork.*")
+    script.expect("closed: this world is closed.*at the end of the with block.*Call fork.*")
     script.finish()
 
 
