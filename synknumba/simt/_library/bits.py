@@ -1,8 +1,10 @@
-"""`cuda.popc`, `brev`, `clz`, `ffs`, `fma`, `cbrt` and `selp`, typed as in CUDA."""
+"""Shifts, and `cuda.popc`, `brev`, `clz`, `ffs`, `fma`, `cbrt` and `selp`, typed as in CUDA."""
 
+import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
@@ -24,6 +26,44 @@ def lowest_bit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     place = builder.add(builder.cttz(args[0], ir.Constant(ir.IntType(1), 0)), one)
     place = builder.select(builder.icmp_unsigned("==", args[0], zero), zero, place)
     return context.cast(builder, place, signature.args[0], signature.return_type)
+
+
+def _shift_left(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """Emits `value << amount`: 0 where the amount is not less than the width, as on a GPU.
+
+    LLVM's result for such an amount is undefined. A negative amount counts as a large one.
+    """
+    value, amount, width = _operands(context, builder, signature, args)
+    is_less = builder.icmp_unsigned("<", amount, width)
+    return builder.select(is_less, builder.shl(value, amount), ir.Constant(value.type, 0))
+
+
+def _shift_right(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """Emits `value >> amount`: 0, or -1 of a negative value, where the amount is not less than the width."""
+    value, amount, width = _operands(context, builder, signature, args)
+    is_less = builder.icmp_unsigned("<", amount, width)
+    if signature.return_type.signed:
+        last = ir.Constant(value.type, value.type.width - 1)
+        return builder.ashr(value, builder.select(is_less, amount, last))
+    return builder.select(is_less, builder.lshr(value, amount), ir.Constant(value.type, 0))
+
+
+def _operands(context: Any, builder: Any, signature: Any, args: Any) -> tuple[Any, Any, Any]:
+    """Returns value and amount in the type of the result, and its width."""
+    result = signature.return_type
+    value, amount = (context.cast(builder, arg, kind, result) for arg, kind in zip(args, signature.args, strict=True))
+    return value, amount, ir.Constant(value.type, value.type.width)
+
+
+# Emitters by operator or function of NumPy.
+SHIFTS: Final[dict[Any, Code]] = {
+    operator.lshift: _shift_left,
+    operator.ilshift: _shift_left,
+    operator.rshift: _shift_right,
+    operator.irshift: _shift_right,
+    np.left_shift: _shift_left,
+    np.right_shift: _shift_right,
+}
 
 
 def _of_integer(name: str, signature: Callable[[Any], Any], code: Code) -> Any:

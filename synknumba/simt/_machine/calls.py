@@ -1,4 +1,4 @@
-"""Calls of functions that never raise, without checks of what they return.
+"""Numba's target for kernels: no checks of calls of functions that never raise, and CUDA's shifts.
 
 A function that Numba compiles returns a code, and its caller looks whether that tells of an exception: 20 instructions of LLVM
 and four blocks, for each product of complex numbers too. LLVM finds out that they are in vain when it inlines the function, at
@@ -9,12 +9,13 @@ nothing but 0, calls of it need no check.
 from typing import Any, final
 
 from llvmlite import ir
-from numba.core import callconv, cgutils
+from numba.core import callconv, cgutils, types
 from numba.core.compiler import Flags
 from numba.core.cpu import CPUContext
 from numba.core.targetconfig import ConfigStack
 
 from synknumba._types import WeakTable
+from synknumba.simt._library.bits import SHIFTS
 
 # Functions that never raise, by library and name.
 _found: WeakTable[Any, dict[str, bool]] = WeakTable()
@@ -80,11 +81,19 @@ class _Context(CPUContext):  # type: ignore[misc]
             flags.error_model = "python" if self.error_model.raise_on_fp_zero_division else "numpy"
         return super()._compile_subroutine_no_cache(*args, flags=flags, **options)
 
-    def get_function(self, *args: Any, **options: Any) -> Any:
+    def get_function(self, fn: Any, sig: Any, **options: Any) -> Any:
         """Returns what emits a call, and links to the libraries of the function, which Numba does after the call."""
-        emits = super().get_function(*args, **options)
+        shift = SHIFTS.get(fn.typing_key) if isinstance(fn, types.Function) else None
+        if shift is not None and all(isinstance(kind, types.Integer) for kind in sig.args):
+            return lambda builder, args, _loc=None: shift(self, builder, sig, args)
+        emits = super().get_function(fn, sig, **options)
         self.add_linking_libs(getattr(emits, "libs", ()))
         return emits
+
+    def get_ufunc_info(self, ufunc_key: Any) -> dict[str, Any]:
+        """Returns the emitters of a NumPy function by its types, with CUDA's shifts."""
+        emitters: dict[str, Any] = super().get_ufunc_info(ufunc_key)
+        return dict.fromkeys(emitters, SHIFTS[ufunc_key]) if ufunc_key in SHIFTS else emitters
 
 
 def with_few_checks(context: Any) -> Any:

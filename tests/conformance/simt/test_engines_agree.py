@@ -128,6 +128,41 @@ def test_operators(kinds):
     assert_agree(expressions, *pairs(left, right))
 
 
+# By amounts of the width and more, negative ones among them.
+SHIFTS = ("x << y", "x >> y", "np.left_shift(x, y)", "np.right_shift(x, y)")
+AMOUNTS = (0, 1, 7, 8, 31, 32, 33, 63, 64, 65, 72, 128, 255, -1, -8)
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_shifts(kind):
+    signed = np.dtype(kind).kind == "i"
+    numbers = [-5, 0, 3, np.iinfo(kind).max] if signed else [0, 3, np.iinfo(kind).max]
+    wide = "int64" if signed else "uint64"
+    amounts = [amount for amount in AMOUNTS if np.iinfo(kind).min <= amount <= np.iinfo(kind).max]
+    columns = zip(*itertools.product(numbers, amounts), strict=True)
+    a, b = (np.array(column, kind) for column in columns)
+    # NumPy's shifts are those measured on an H200 with numba-cuda; an operator computes in 64 bits.
+    results = {"out": np.zeros((4, a.size), wide)}
+    expected = np.array(
+        [
+            *(shift(a.astype(wide), b.astype(wide)) for shift in (np.left_shift, np.right_shift)),
+            *(shift(a, b).astype(wide) for shift in (np.left_shift, np.right_shift)),
+        ]
+    )
+    kernel = kernel_of(SHIFTS)
+    for engine, decorate in ENGINES.items():
+        results[engine] = np.zeros((len(SHIFTS), a.size), wide)
+        decorate(kernel)[a.size, 1](a, b, results[engine])
+        np.testing.assert_array_equal(results[engine], expected, engine)
+
+
+def test_shifts_by_constants():
+    amounts = (0, 1, 31, 33, 63, 64, 72, 255)
+    expressions = [f"{x} {sign} np.{y.dtype}({y})" for x in "xy" for sign in ("<<", ">>") for y in map(np.uint64, amounts)]
+    a, b = np.array([0, 1, 2**63 + 5], np.uint64), np.array([-5, 7, -(2**63)], np.int64)
+    assert_agree(expressions, a, b)
+
+
 @KINDS
 def test_divisions_and_powers(kinds):
     left, right = kinds
