@@ -24,7 +24,7 @@ import numpy as np
 from synknumba import simt
 from synknumba.simt._frontend.signatures import OfAGpu, Overload
 from synknumba.simt._kernel import Launcher
-from synknumba.simt._standins.device import CONTEXT, DEVICE, GPUS
+from synknumba.simt._standins.device import GPUS, current_context, current_device
 
 
 class GpuOnly(unittest.SkipTest):  # nothing went wrong
@@ -232,8 +232,8 @@ def _array_functions() -> dict[str, Any]:
 def _patch_device_arrays() -> None:
     from numba.cuda.cudadrv import devicearray, devices, driver
 
-    devices.get_context = lambda *_: CONTEXT
-    driver.driver.get_device = lambda *_: DEVICE
+    devices.get_context = lambda *_: current_context()
+    driver.driver.get_device = lambda *_: current_device()
     devicearray.DeviceNDArray = lambda shape, strides, dtype, stream=0, **_more: device_array(shape, dtype, strides, stream)
     devicearray.from_array_like = device_array_like
     devicearray.auto_device = lambda obj, stream=0, copy=True, **_more: (to_device(obj, stream, copy), True)
@@ -300,7 +300,7 @@ def install() -> ModuleType:
     _patch_the_compiler()
     _patch_errors()
     _patch_kernels()
-    cuda.get_current_device = lambda: DEVICE
+    cuda.get_current_device = current_device
     cuda.list_devices = lambda: GPUS
     cuda.gpus = GPUS
     cuda.is_available = lambda: True

@@ -47,8 +47,8 @@ def counterpart(value: Any) -> Any:
 
 
 def is_loaded() -> bool:
-    """Returns whether the program uses numba-cuda-mlir."""
-    return PACKAGE in sys.modules
+    """Returns whether the program uses numba-cuda-mlir; a package whose import has failed is only in part there."""
+    return all(name in sys.modules for name in _CUDA)
 
 
 def has(path: str) -> bool:

@@ -1,11 +1,12 @@
-"""Streams, events, contexts and the device of a machine whose kernels run on one core: whatever is asked for has happened."""
+"""Streams, events, contexts and devices of a machine whose kernels run on one core: whatever is asked for has happened."""
 
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, SupportsIndex, final, overload
 
 from synknumba._errors import DeviceError, DeviceMemberError
 from synknumba._types import MAX_GRID
@@ -103,9 +104,7 @@ class Device:
     as far as its compute capability tells them (CUDA C++ Programming Guide, technical specifications); there are no textures.
     """
 
-    id = 0
     name = b"simt: one CPU core"
-    uuid = "GPU-00000000-0000-0000-0000-000000000000"
     compute_capability = COMPUTE_CAPABILITY
     MAX_THREADS_PER_BLOCK = MAX_BLOCK
     MAX_BLOCK_DIM_X, MAX_BLOCK_DIM_Y, MAX_BLOCK_DIM_Z = 1024, 1024, 64
@@ -125,7 +124,7 @@ class Device:
     WARP_SIZE = 32
     COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = COMPUTE_CAPABILITY
     COMPUTE_MODE = 0
-    PCI_DOMAIN_ID = PCI_BUS_ID = PCI_DEVICE_ID = 0
+    PCI_DOMAIN_ID = PCI_DEVICE_ID = 0
     # What a core can do.
     CAN_MAP_HOST_MEMORY = CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = UNIFIED_ADDRESSING = MANAGED_MEMORY = 1
     PAGEABLE_MEMORY_ACCESS = CONCURRENT_MANAGED_ACCESS = HOST_NATIVE_ATOMIC_SUPPORTED = INTEGRATED = 1
@@ -135,26 +134,32 @@ class Device:
     ECC_ENABLED = KERNEL_EXEC_TIMEOUT = TCC_DRIVER = IS_MULTI_GPU_BOARD = MULTI_GPU_BOARD_GROUP_ID = 0
     supports_float16 = supports_bfloat16 = True
 
+    def __init__(self, number: int) -> None:
+        self.id = self.PCI_BUS_ID = number
+        self.uuid = f"GPU-00000000-0000-0000-0000-{number:012}"
+        self._context = Context(self)
+
     @property
     def _device(self) -> "Device":  # of the elements of `cuda.gpus`, which programs reach through
         return self
 
     def __enter__(self) -> "Device":
+        _thread.entered.append(self)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        pass
+        del _thread.entered[-1:]  # none after cuda.close()
 
     def __getattr__(self, name: str) -> Any:
         raise DeviceMemberError(f"the stand-in for a GPU has no {name}: kernels run on a CPU core")
 
     def get_device_identity(self) -> dict[str, int]:
         """Returns where a GPU would be plugged in."""
-        return {"pci_domain_id": 0, "pci_bus_id": 0, "pci_device_id": 0}
+        return {"pci_domain_id": 0, "pci_bus_id": self.id, "pci_device_id": 0}
 
     def get_primary_context(self) -> "Context":
         """Returns the context."""
-        return CONTEXT
+        return self._context
 
     def reset(self) -> None:
         """Does nothing."""
@@ -162,7 +167,7 @@ class Device:
 
 @final
 class Context:
-    """A context, of which there is one."""
+    """The context of a device."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -172,6 +177,14 @@ class Context:
         """Does nothing."""
 
     def reset(self) -> None:
+        """Does nothing."""
+
+    def can_access_peer(self, peer_device: Any) -> bool:
+        """Returns whether the memory of another device can be read, as all lies in the host's."""
+        del peer_device
+        return True
+
+    def enable_peer_access(self, peer_context: Any, flags: int = 0) -> None:
         """Does nothing."""
 
     def get_memory_info(self) -> MemoryInfo:
@@ -203,7 +216,18 @@ class Context:
 
 
 class Devices(list[Device]):
-    """The list of devices, with one in it."""
+    """The list of devices."""
+
+    @overload
+    def __getitem__(self, number: SupportsIndex, /) -> Device: ...
+    @overload
+    def __getitem__(self, numbers: slice, /) -> list[Device]: ...
+    def __getitem__(self, number: Any, /) -> Any:
+        """Returns a device; the error for a missing one is the list's, and names the setting."""
+        try:
+            return super().__getitem__(number)
+        except IndexError:
+            raise IndexError(_missing(number)) from None
 
     @property
     def lst(self) -> list[Device]:
@@ -212,8 +236,18 @@ class Devices(list[Device]):
 
     @property
     def current(self) -> Device:
-        """The device."""
-        return self[0]
+        """The calling thread's device."""
+        return current_device()
+
+
+class _Thread(threading.local):
+    """The devices whose contexts a thread has entered; the last one is current."""
+
+    def __init__(self) -> None:
+        self.entered: list[Device] = []
+
+
+_thread = _Thread()
 
 
 @final
@@ -234,28 +268,50 @@ class Runtime:
         return (RUNTIME_VERSION,)
 
 
-DEVICE = Device()
 RUNTIME = Runtime()
-CONTEXT = Context(DEVICE)
-GPUS = Devices([DEVICE])
+GPUS = Devices([Device(0)])
+
+
+def set_count(count: int) -> None:
+    """Sets the number of devices; those that stay are the same objects."""
+    GPUS[count:] = [Device(number) for number in range(len(GPUS), count)]
+
+
+def current_device() -> Device:
+    """Returns the calling thread's device: the last one entered or selected, at first device 0."""
+    return _thread.entered[-1] if _thread.entered else GPUS[0]
 
 
 def select_device(device_id: int) -> Device:
-    """Returns the device; raises DeviceError for a number other than 0."""
-    if device_id != 0:
-        raise DeviceError(f"there is no device {device_id}: kernels run on a CPU core, device 0")
-    return DEVICE
+    """Makes a device the thread's current one, and returns it; raises DeviceError if there is none of this number."""
+    if not 0 <= device_id < len(GPUS):
+        raise DeviceError(_missing(device_id))
+    _thread.entered[-1:] = [GPUS[device_id]]
+    return GPUS[device_id]
+
+
+def close() -> None:
+    """Makes device 0 the thread's current one."""
+    _thread.entered.clear()
 
 
 def current_context(devnum: int | None = None) -> Context:
-    """Returns the context."""
-    return select_device(devnum or 0).get_primary_context()
+    """Returns the context of the device, which becomes the thread's current one; without a number that of the current one."""
+    device = current_device() if devnum is None else select_device(devnum)
+    return device.get_primary_context()
 
 
 def detect() -> bool:
     """Prints what programs see, and returns whether they can run kernels, which they can."""
-    sys.stdout.write("Found 1 CUDA devices\nid 0    b'simt: one CPU core'    [SUPPORTED]\n")
+    lines = [f"id {device.id}    {device.name!r}    [SUPPORTED]\n" for device in GPUS]
+    sys.stdout.write(f"Found {len(lines)} CUDA devices\n{''.join(lines)}")
     return True
+
+
+def _missing(number: Any) -> str:
+    names = "device 0" if len(GPUS) == 1 else f"devices 0 to {len(GPUS) - 1}"
+    way = "simt.as_cuda(devices=...) stands in for several"
+    return f"there is no device {number}: kernels run on a CPU core, {names}; {way}"
 
 
 @contextlib.contextmanager

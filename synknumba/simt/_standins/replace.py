@@ -11,7 +11,6 @@ in place, and the last one puts the modules back. While one of the blocks asks f
 import contextlib
 import functools
 import importlib
-import importlib.util
 import os
 import sys
 import threading
@@ -68,13 +67,13 @@ _STAND_INS: dict[str, Any] = {
     "stream": device.Stream,
     "synchronize": lambda: None,
     # devices
-    "close": lambda: None,
+    "close": device.close,
     "cuda_error": lambda: None,
     "current_context": device.current_context,
     "defer_cleanup": device.nothing,
     "detect": device.detect,
     "get_context": device.current_context,
-    "get_current_device": lambda: device.DEVICE,
+    "get_current_device": device.current_device,
     "gpus": device.GPUS,
     "is_available": lambda: True,
     "is_bfloat16_supported": lambda: True,
@@ -173,14 +172,15 @@ class _Blocks:
         """Whether launches run under `simt.check`, and raise what it finds."""
         return self._checking > 0 and not self._reported
 
-    def enter(self, *, check: bool) -> None:
-        """Puts the stand-ins in place if no block is open."""
+    def enter(self, *, check: bool, devices: int = 1) -> None:
+        """Puts the stand-ins in place if no block is open, with at least this number of devices."""
         with self._lock:
             if not self._open:
                 with contextlib.ExitStack() as replaced:
                     for owner, name, value in _replacements():
                         replaced.enter_context(mock.patch.object(owner, name, value))
                     self._replaced = replaced.pop_all()
+            device.set_count(max(devices, len(device.GPUS)))
             self._open += 1
             self._checking += check
 
@@ -190,6 +190,8 @@ class _Blocks:
             self._open -= 1
             self._checking -= check
             if not self._open:
+                device.close()
+                device.set_count(1)
                 self._replaced.close()
 
     @contextlib.contextmanager
@@ -211,7 +213,7 @@ def stands_in() -> bool:
 
 
 @contextlib.contextmanager
-def as_cuda(check: bool = False) -> Iterator[None]:
+def as_cuda(check: bool = False, devices: int = 1) -> Iterator[None]:
     """Context in which programs written for `numba.cuda` run without a GPU.
 
     Within it, `cuda.jit` of Numba, numba-cuda and numba-cuda-mlir is `simt.jit`; `to_device`, `device_array` and the like make
@@ -223,14 +225,17 @@ def as_cuda(check: bool = False) -> Iterator[None]:
 
     Args:
         check: whether every launch runs under `simt.check`, which raises the errors that it finds, and is slow.
+        devices: number of devices in `cuda.gpus`, all of them the same core; of blocks that overlap the largest number.
 
     Raises:
-        ArgumentError: `check` is neither True nor False.
+        ArgumentError: `check` is neither True nor False, or `devices` is not a positive integer.
         DeviceError: `numba.cuda` cannot be imported, or is Numba's simulator.
     """
     if not isinstance(check, bool):
         raise ArgumentError(f"simt.as_cuda takes check=True or check=False, got {check!r}; check=True checks every launch")
-    _blocks.enter(check=check)
+    if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
+        raise ArgumentError(f"simt.as_cuda takes devices=1 or more, the length of cuda.gpus, got {devices!r}")
+    _blocks.enter(check=check, devices=devices)
     try:
         yield
     finally:
@@ -298,7 +303,7 @@ def _modules() -> list[ModuleType]:
     cuda_module()
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
         raise DeviceError("NUMBA_ENABLE_CUDASIM is set, which replaces numba.cuda by a simulator; unset it: simt is faster")
-    if importlib.util.find_spec(_MLIR) is not None:
+    with contextlib.suppress(Exception):  # absent, or broken: a program that needs it has the error of its own import
         importlib.import_module(f"{_MLIR}.cuda")
     names = (package + below for package in _PACKAGES for below in _MODULES)
     return [sys.modules[name] for name in names if name in sys.modules]

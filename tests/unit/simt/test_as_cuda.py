@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -244,6 +245,38 @@ class TestDevice:
             assert not hasattr(owner, name)
             with pytest.raises(DeviceError, match=f"has no {name}"):
                 getattr(owner, name)
+
+    def test_several_devices(self):
+        d = cuda.to_device(np.zeros(4))
+        with simt.as_cuda(devices=3), simt.as_cuda(devices=2):  # of blocks that overlap the largest number
+            assert [gpu.id for gpu in cuda.gpus] == [0, 1, 2]
+            assert len({gpu.uuid for gpu in cuda.list_devices()}) == 3
+            assert cuda.get_current_device().id == 0
+            with cuda.gpus[1]:
+                increment[1, 32](d)
+                with cuda.gpus[2]:
+                    assert cuda.gpus.current.id == cuda.current_context().device.id == 2
+                assert cuda.get_current_device() is cuda.gpus[1]
+                context = cuda.current_context()
+                assert context.can_access_peer(0)
+                context.enable_peer_access(cuda.gpus[0].get_primary_context())
+            assert cuda.get_current_device().id == 0
+            assert cuda.select_device(1) is cuda.gpus[1] is cuda.get_current_device()
+            with ThreadPoolExecutor(1) as thread:
+                assert thread.submit(lambda: cuda.get_current_device().id).result() == 0
+                assert thread.submit(lambda: cuda.select_device(2).id).result() == 2
+            assert cuda.current_context().device.id == 1
+            cuda.close()
+            assert cuda.get_current_device().id == 0
+            with pytest.raises(DeviceError, match="no device 3: .* devices 0 to 2; simt.as_cuda"):
+                cuda.select_device(3)
+        assert d.copy_to_host().all()
+        with pytest.raises(ArgumentError, match="devices=1 or more, .* got 0"), simt.as_cuda(devices=0):
+            pass
+
+    def test_a_missing_device_names_the_setting(self):
+        with simt.as_cuda(), pytest.raises(IndexError, match=r"no device 7: .*as_cuda\(devices="):
+            _ = cuda.gpus[7]
 
     def test_memory(self):
         d = cuda.to_device(np.arange(4.0))
@@ -568,3 +601,14 @@ def test_variable(tmp_path, value, said):
     code = "import synknumba, test_program\ntest_program.test_it()"
     ran = run(tmp_path, "-c", code, SYNKNUMBA_SIMT=value)
     assert said in ran.stderr if said else ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("broken", ["__init__.py", "cuda.py"])
+def test_a_package_that_cannot_be_imported(tmp_path, broken):
+    package = tmp_path / "numba_cuda_mlir"
+    package.mkdir()
+    for name in ("__init__.py", "cuda.py"):
+        (package / name).write_text("raise ImportError('libnvvm.so')" if name == broken else "")
+    code = "import synknumba, test_program\ntest_program.test_it()"
+    ran = run(tmp_path, "-c", code, SYNKNUMBA_SIMT="1")
+    assert ran.returncode == 0, ran.stderr
