@@ -92,7 +92,8 @@ class Binder:
     def match(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns argument values by name, in the order of the signature; each parameter that callers pass has one."""
         if len(args) > len(self.passed):
-            message = f"{self._name} takes {len(self.passed)} arguments ({', '.join(self.passed)}), got {len(args)}"
+            plural = "s" * (len(self.passed) != 1)
+            message = f"{self._name} takes {len(self.passed)} argument{plural} ({', '.join(self.passed)}), got {len(args)}"
             kinds = ("outputs", self._outputs), ("updates", self._options.updates)
             made = [f"{what} ({', '.join(names)})" for what, names in kinds if names]
             if made:

@@ -54,6 +54,7 @@ def _run(told: argparse.Namespace) -> int:
     if type(getattr(sys, "last_value", None)).__name__ == "CudaSupportError" and not os.environ.get("SYNKNUMBA_SIMT"):
         sys.stderr.write(
             "synknumba run: numba.cuda finds no GPU here; with SYNKNUMBA_SIMT=1 in the environment the kernels run on a core, "
-            "and `synknumba check` looks for errors in them\n"
+            "and `synknumba check` looks for errors in them. Without it, cuda.jit with a signature asks for a GPU at once: "
+            "leave the signature out\n"
         )
     return code

@@ -541,7 +541,7 @@ class Kernel(ShowsNoCode):
                 return self._build(argtypes, block, key)
         except errors.TypingError as error:
             if REFUSAL in str(error):  # other messages may name a readonly type, too
-                raise self._readonly(argtypes) from error
+                raise self._readonly(argtypes, str(error)) from error
             self._program.refuse_several_types(argtypes)
             self._refuse(error)
             raise
@@ -578,8 +578,11 @@ class Kernel(ShowsNoCode):
         if (short := explain(error, self.py_func, anywhere=True)) is not None:
             raise short from None
 
-    def _readonly(self, argtypes: Mapping[str, types.Type]) -> ArgumentError:
-        """Returns the error for a write to a read-only array, naming the parameter if the source shows it."""
+    def _readonly(self, argtypes: Mapping[str, types.Type], text: str) -> ArgumentError:
+        """Returns the error for a write to a read-only array, naming the parameter if the source or its type shows it.
+
+        `text` is Numba's message, which names the type that is written.
+        """
         fixed = {name.removesuffix("__arg"): name for name, kind in argtypes.items() if _is_readonly(kind)}
         source = self._program.code.source
         for node in walk(self._program.body):
@@ -590,6 +593,15 @@ class Kernel(ShowsNoCode):
         where = f"{source.name} ({source.filename}:{source.tree.lineno})"
         if not fixed:
             return ArgumentError(f"{where} writes to a global array or a constant, which are read-only; pass the array to it")
+        # A write to a field of an array's record names the type of the record.
+        fixed = {
+            param: name
+            for param, name in fixed.items()
+            if str(argtypes[name]) in text or f"record of type {getattr(argtypes[name], 'dtype', None)}" in text
+        } or fixed
+        if len(fixed) == 1:
+            (parameter,) = fixed
+            return ArgumentError(f"{where}: {parameter} is read-only; {_WRITABLE.format(name=repr(parameter))}")
         return ArgumentError(
             f"{where} writes to an array that is read-only, one of {', '.join(fixed)}; {_WRITABLE.format(name='...')}. A "
             "variable that is passed twice is read-only, too; pass a copy of it as another variable"

@@ -265,7 +265,8 @@ class Launch:
         """Reports a deadlock between two threads; with `other` None, between a thread and ended blocks."""
         others = "other blocks ended without reaching it" if other is None else "others that must reach it wait elsewhere"
         accesses = tuple(thread.waiting() for thread in (first, other) if thread is not None)
-        self._report(Finding(DivergenceError, f"threads wait at cuda.{_called(first)}, but {others}", accesses, _MEET))
+        advice = f"{_MEET}{_PARTS}" if _called(first).startswith("syncthreads") else _MEET
+        self._report(Finding(DivergenceError, f"threads wait at cuda.{_called(first)}, but {others}", accesses, advice))
 
     def not_in_mask(self, thread: Thread, mask: int) -> None:
         """Reports a warp operation whose mask lacks the calling lane."""
@@ -343,6 +344,7 @@ class DebugLaunch(Launch):
 
 
 _MEET: Final = "a barrier must be reached by all threads, the same one at the same time: move it out of the `if` or loop"
+_PARTS: Final = "; threads of one warp can meet at cuda.syncwarp(mask), and parts of a block can be blocks of their own"
 
 
 def _called(thread: Thread) -> str:

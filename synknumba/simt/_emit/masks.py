@@ -82,6 +82,8 @@ elif {gone}:
             f"{where}: a barrier under {what} that some threads of a block enter and others do not; on a GPU they wait "
             "for each other forever, or go on with wrong values. Move the barrier out, so that all threads reach it"
         )
+        if not self.grid:
+            message += "; threads of one warp can meet at cuda.syncwarp(mask), and parts of a block can be blocks of their own"
         return statements(f"if {condition}:\n    raise _k_DivergenceError({message!r})", statement)
 
 

@@ -55,6 +55,7 @@ _NEEDS_NUMBER: Final = re.compile(r"\b(cuda\.[\w.]+) needs a number, not (.*)$",
 _RAISED: Final = re.compile(r"Error: ((?:[^\n]+\n)+?)\s*raised from (\S+)")  # by a candidate: an intrinsic, an overload
 _OURS: Final = (f"{os.sep}synknumba{os.sep}simt{os.sep}", f"{os.sep}synknumba{os.sep}random.py")
 _NESTED: Final = ("Failed in ", "No implementation of ")  # a candidate that called what Numba did not compile
+_OTHER_TYPES: Final = "Pass arguments of other types."
 _STAND_IN: Final = re.compile(r"^\s*Overload in function '_stand_in\.", re.M)  # of an overload for GPUs
 _LITERAL: Final = re.compile(r"Literal\[\w+\]\(([^()]*)\)")
 _MANGLED: Final = re.compile(r"(\w)__(?:arg|t)\d*\b(?:\.\d+)?|'(\w+)\.\d+'")
@@ -166,9 +167,10 @@ def _explained(error: Exception, function: FunctionType, compiled: bool, anywher
     if place is None:
         return None
     node = _node(*place, matches)
-    return _error(
-        *place, node, reason, _another_name(reason, place[0], node) or _fewer_dimensions(text, place[0], node) or way_out
-    )
+    way_out = _another_name(reason, place[0], node) or way_out
+    if way_out != _OTHER_TYPES:  # an own error tells what it is about; the call may be one of generated code
+        way_out = _fewer_dimensions(text, place[0], node) or way_out
+    return _error(*place, node, reason, way_out)
 
 
 def _is_numbas(error: BaseException) -> bool:
@@ -413,21 +415,21 @@ def _reason(text: str) -> tuple[str, str, Any]:
     innermost = [(told[1].rpartition("Error: ")[2], told[2]) for told in _RAISED.finditer(text)]
     raised = {"\n    ".join(map(str.strip, message.splitlines())): file for message, file in innermost}
     if own := next((told for told, file in raised.items() if any(map(file.__contains__, _OURS))), None):
-        return own, "Pass arguments of other types.", lambda node: isinstance(node, ast.Call)
+        return own, _OTHER_TYPES, lambda node: isinstance(node, ast.Call)
     if found and signature and lines[0].startswith("No implementation"):
         name, types = found[1], _LITERAL.sub(r"\1", signature[1])
         if name in _OPERATORS or name.removeprefix("i") in _OPERATORS:
             kind, symbol = _OPERATORS.get(name) or _OPERATORS[name.removeprefix("i")]
             reason = f"Numba has no operator {symbol} for {' and '.join(_split(types))}"
-            way_out = "Convert an operand, for example with int(…) or float(…), or pass arrays of another dtype."
-            way_out += _overload_for_cuda(name)
+            way_out = _overload_for_cuda(name)
+            way_out += "Convert an operand, for example with int(…) or float(…), or pass arrays of another dtype."
             return reason, way_out, lambda node: _has_operator(node, kind)
         if name in {"getitem", "setitem"} and (refused := _indexing(*_split(types))):
             return refused
         if _STAND_IN.search(text):  # which takes the thread's place, too
             types = ", ".join(_split(types)[len(STATE) :])
-        way_out = "Pass arguments of other types, use another function, or write it out in the kernel."
-        way_out += _overload_for_cuda(name)
+        way_out = _overload_for_cuda(name)
+        way_out += "Pass arguments of other types, use another function, or write it out in the kernel."
         told = [one for one in raised if not one.startswith(_NESTED)]
         why = f": {told[0]}" if len(told) == 1 else ""  # several are guesses at what was meant
         return f"Numba has no {name}({types}){why}", way_out, lambda node: _is_call(node, name)
@@ -446,7 +448,8 @@ def _overload_for_cuda(name: str) -> str:
     if not is_overloaded_for_cuda(name):
         return ""
     return (
-        f" The overload of {name} for the target 'cuda' only is none of the CPU's: register it for every target if it is meant."
+        f"The program's {name} for the target 'cuda' is none of the CPU's: if it is meant, register it for every target, "
+        "as by numba.extending.overload without target=. "
     )
 
 

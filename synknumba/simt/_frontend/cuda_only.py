@@ -8,6 +8,7 @@ import ast
 import builtins
 import operator
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -93,11 +94,19 @@ def _is_typed_for_cuda(value: Any) -> bool:
 
 
 def is_overloaded_for_cuda(name: str) -> bool:
-    """Returns whether the program overloads an operator or built-in function of this name for CUDA only."""
+    """Returns whether the program has registered an operator or built-in function of this name for CUDA only."""
     function = getattr(operator, name, getattr(builtins, name, None))
     templates = [template for _, _, template in templates_of(function)]
-    made = [template for template in templates if getattr(template, "metadata", {}).get("target") == "cuda"]
-    return any(not template._overload_func.__module__.startswith("numba.") for template in made)  # noqa: SLF001
+    modules = [
+        template._overload_func.__module__  # noqa: SLF001
+        for template in templates
+        if getattr(template, "metadata", {}).get("target") == "cuda"
+    ]
+    registered = getattr(sys.modules.get("numba.cuda.cudadecl"), "registry", None)
+    for value, kind in getattr(registered, "globals", ()):
+        if value is function:  # a decorator has derived the template from the program's
+            modules += [base.__module__ for template in kind.templates for base in template.__mro__]
+    return any(module != "builtins" and not module.startswith("numba.") for module in modules)
 
 
 def _attributes_of_cuda() -> Iterator[str]:

@@ -235,7 +235,8 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
             ) from None
         raise KernelError(
             f"{name}: the Python source of the kernel cannot be found ({error}), and running it on the CPU needs it; "
-            "define the kernel in a file or a notebook cell, not through exec() or eval()"
+            "define the kernel in a file or a notebook cell; for one made by exec(compile(text, name, 'exec')), enter its text "
+            "first: linecache.cache[name] = (len(text), None, text.splitlines(True), name)"
         ) from error
     except SyntaxError as error:
         raise KernelError(

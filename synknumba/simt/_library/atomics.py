@@ -13,7 +13,7 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 from numba.np.arrayobj import basic_indexing, load_item, normalize_indices, store_item
 
-from synknumba.simt._library.intrinsics import check_number
+from synknumba.simt._library.intrinsics import check_number, check_real
 
 # (builder, element type, old, *values) -> new
 Change = Callable[..., Any]
@@ -126,6 +126,8 @@ def _make(name: str, change: Change, elements: tuple[type[types.Type], ...]) -> 
         check_number(f"cuda.atomic.{name}", value)
         if isinstance(array, types.Array) and not isinstance(array.dtype, elements):
             raise errors.NumbaTypeError(f"cuda.atomic.{name} does not work on arrays of {array.dtype}")
+        if isinstance(array, types.Array):
+            check_real(f"cuda.atomic.{name}", array.dtype, value)
         return _read_change_write(name, array, index, change)
 
     atomic.__name__ = atomic.__qualname__ = f"atomic_{name}"

@@ -37,6 +37,15 @@ def check_number(name: str, *values: types.Type) -> None:
             raise errors.NumbaTypeError(f"{name} needs a number, not {value}")
 
 
+def check_real(name: str, element: types.Type, *values: types.Type) -> None:
+    """Rejects complex values for an array of other numbers, to which Numba has no conversion."""
+    for value in values:
+        if isinstance(value, types.Complex):
+            raise errors.NumbaTypeError(
+                f"{name} gets a value of {value} for an array of {element}; pass its real or imaginary part"
+            )
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def must_be_group(_context: Any, group: types.Type) -> Any:
     """Does nothing; typing fails for a value that is no group of threads."""
@@ -229,6 +238,7 @@ def sum_any_order(_context: Any, total: types.Type, value: types.Type) -> Any:
     if not isinstance(total, (types.Integer, types.Float)):
         return None
     check_number("cuda.atomic.add", value)
+    check_real("cuda.atomic.add", total, value)
 
     def codegen(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if isinstance(signature.return_type, types.Float):

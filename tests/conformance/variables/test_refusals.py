@@ -118,7 +118,7 @@ def test_an_updated_parameter_that_the_caller_passes(s):
     accumulate = adds_rows(s, givens={"old": 0.0})
     with refused(synk.ArgumentError, "acc of accumulate is bound by updates=", "Leave it out"):
         accumulate(np.ones(3), acc=np.zeros(3))
-    with refused(synk.ArgumentError, "takes 1 arguments (x), got 2", "updates (acc)"):
+    with refused(synk.ArgumentError, "takes 1 argument (x), got 2", "updates (acc)"):
         accumulate(np.ones(3), np.zeros(3))
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import linecache
 import math
 import operator
 import pickle
@@ -18,6 +19,7 @@ from numba import cuda, extending, njit
 from numba.core import errors, types
 from numba.core.typing import templates
 from numba.cuda import syncthreads as barrier
+from numba.cuda.random import xoroshiro128p_uniform_float32
 
 import synknumba as synk
 from synknumba import simt
@@ -593,6 +595,63 @@ def test_no_source() -> None:
         simt.jit(scope["k"]).check()
 
 
+def test_source_made_by_exec_is_entered_as_the_error_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    scope, text, name = {"cuda": cuda}, "def k(x):\n    x[cuda.grid(1)] = 1\n", "<made of text>"
+    exec(compile(text, name, "exec"), scope)
+    with pytest.raises(KernelError, match=r"linecache.cache\[name\] = \(len\(text\), None, text.splitlines\(True\), name\)"):
+        simt.jit(scope["k"]).check()
+    monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(True), name))
+    x = np.zeros(2)
+    simt.jit(scope["k"])[1, 2](x)
+    assert x.all()
+
+
+def adds_to_total(total, x):
+    i = cuda.grid(1)
+    if i < x.size:
+        cuda.atomic.add(total, 0, x[i])
+
+
+def stores_old(total, x):
+    i = cuda.grid(1)
+    x[i] = cuda.atomic.max(total, i, x[i])
+
+
+@pytest.mark.parametrize(("function", "name"), [(adds_to_total, "add"), (stores_old, "max")])
+def test_a_complex_number_for_an_atomic(function: Any, name: str) -> None:
+    with pytest.raises(KernelError) as caught:
+        simt.jit(function, cache=False)[1, 4](np.zeros(4), np.zeros(4, complex))
+    message = str(caught.value)
+    assert f"cuda.atomic.{name} gets a value of complex128 for an array of float64; pass its real or imaginary" in message
+    assert "%" not in message
+    with pytest.raises(KernelError, match="array") as caught:
+        simt.jit(function, cache=False)[1, 4](np.zeros(4, complex), np.zeros(4, complex))
+    assert "dimension" not in str(caught.value)
+
+
+@cuda.jit(device=True)
+def store(array, i):
+    array[i] = 3
+
+
+def writes_elsewhere(first, second, states):
+    store(second, cuda.grid(1))
+
+
+def draws(first, second, states):
+    second[cuda.grid(1)] = xoroshiro128p_uniform_float32(states, cuda.grid(1))
+
+
+@pytest.mark.parametrize(("function", "written"), [(writes_elsewhere, "second"), (draws, "states")], ids=["array", "records"])
+def test_a_read_only_array_is_named_by_its_type(function: Any, written: str) -> None:
+    arrays = {"first": np.zeros(2, np.int32), "second": np.zeros(2), "states": simt.random_states(2, seed=1)}
+    for name, array in arrays.items():
+        array.flags.writeable = function is draws and name == "second"
+    with pytest.raises(ArgumentError, match=f": {written} is read-only; pass a copy") as caught:
+        simt.jit(function, cache=False)[1, 2](*arrays.values())
+    assert "{" not in str(caught.value)
+
+
 def test_a_lambda_returns_a_value() -> None:
     with pytest.raises(KernelError, match="a kernel that returns a value"):
         simt.jit(lambda x: math.sin(x[0])).check()
@@ -972,6 +1031,7 @@ def registered_for_cuda() -> None:
     extending.overload_method(types.Array, "first_twice", target="cuda")(lambda x: lambda x: 2 * x[0])
     extending.overload_attribute(types.Array, "first_one", target="cuda")(lambda x: lambda x: x[0])
     extending.overload(operator.add, target="cuda")(_adds_text)
+    registry.register_global(operator.matmul)(type("OfPairs", (templates.ConcreteTemplate,), {"cases": []}))
 
 
 def _adds_text(x, y):
@@ -1045,7 +1105,18 @@ def test_an_operator_that_is_overloaded_for_cuda_only_is_explained_as_others_are
         simt.jit(function, cache=False)[1, 1](np.ones(3))
     message = str(caught.value)
     assert f"Numba has no operator + for array(float64, 1d, C) and {other}\n" in message
-    assert "The overload of add for the target 'cuda' only is none of the CPU's: register it for every target" in message
+    assert "\nThe program's add for the target 'cuda' is none of the CPU's: if it is meant, register it for every" in message
+
+
+def multiplies_tuple(x):
+    pair = x[0], x[1]
+    x[0] = (pair @ pair)[0]
+
+
+@pytest.mark.usefixtures("registered_for_cuda")
+def test_an_operator_of_the_registry_of_cuda_is_named() -> None:
+    with pytest.raises(KernelError, match=r"has no operator @ .*\n.*\n.*\nThe program's matmul for the target 'cuda' is none"):
+        simt.jit(multiplies_tuple, cache=False)[1, 1](np.ones(3))
 
 
 @pytest.mark.usefixtures("registered_for_cuda")
