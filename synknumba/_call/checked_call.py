@@ -53,8 +53,11 @@ def check_call(
         source: the argument that gives launches their size, as for `Extent`.
         signatures: those with which the kernel is declared; None if it is with none.
     """
-    kernel, found = simt.check(simt.jit(signatures)(function)), list[tuple[int, Finding]]()
-    for rank, low, high in _parts(call):
+    compiled, found = simt.jit(signatures)(function), list[tuple[int, Finding]]()
+    kernel, parts = simt.check(compiled), list(_parts(call))
+    if call.count is not None and len(parts) > 1 and compiled.synchronises_grid:
+        found += [(rank, _GRID_OF_A_RANK) for rank, _, _ in parts]
+    for rank, low, high in parts:
         count = high - low
         made = {one: _output(builder, one, output, call, count) for one, output in outputs.items()}
         given = {one: _argument(one, param, call, rank, low, high) for one, param in call.parameters.items()}
@@ -80,6 +83,17 @@ def check_call(
             warnings.warn(KernelCheckWarning(name, findings), stacklevel=3)
         else:
             raise findings[0].error(name, findings)
+
+
+# A kernel whose ranks are independent, as solvers of one system each, is right.
+_GRID_OF_A_RANK = Finding(
+    KernelCheckError,
+    "the barrier of the grid waits for the threads of one rank, and the rows are divided among several ranks: a total that the "
+    "kernel reads after it is that of the rank's rows",
+    (),
+    "to use the total of all rows, return it as an output with the op sum, and pass it to a second kernel",
+    is_warning=True,
+)
 
 
 def _left_out(

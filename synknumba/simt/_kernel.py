@@ -374,6 +374,14 @@ class Kernel(ShowsNoCode):
         return list(self.declared or dict.fromkeys(kinds for kinds, _ in self._entries))
 
     @property
+    def synchronises_grid(self) -> bool:
+        """Whether the kernel has a barrier of the whole grid; False for one that a core refuses."""
+        try:
+            return self._program.is_cooperative
+        except KernelError:  # raised by the launch
+            return False
+
+    @property
     def overloads(self) -> Overloads:
         """Overloads by argument types; reading it compiles declared signatures that are not compiled yet."""
         return Overloads((kinds, self.compile(kinds)) for kinds in self.signatures)

@@ -42,6 +42,17 @@ def racing(x, total):
         total[0] += x[i]
 
 
+@synk.parallel(inout=("x",), block=4)
+@cuda.jit
+def normalised(x, total):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(total, 0, x[i])
+    cuda.cg.this_grid().sync()
+    if i < x.shape[0]:
+        x[i] /= total[0]
+
+
 def line_of(function, offset):
     return f"test_checked_calls.py:{function.py_func.__code__.co_firstlineno + offset}"
 
@@ -50,6 +61,14 @@ def test_a_kernel_without_errors():
     assert energy.check(X, 0.5) is None
     assert energy.check(X, beta=0.5, batch=[1, 5, 7]) is None
     assert energy[3, 2].check(synk.data(X), np.float32(0.5), world_size=3) is None
+
+
+def test_a_barrier_of_the_grid_on_several_ranks():
+    total = synk.variable(np.zeros(1))
+    with pytest.warns(simt.KernelCheckWarning, match="on rank 0, 1: the barrier of the grid waits for the threads of one rank"):
+        normalised.check(X.copy(), total)
+    normalised.check(X.copy(), total, world_size=1)
+    normalised(X.copy(), total)  # a kernel whose ranks are independent is right
 
 
 def test_an_index_past_a_ranks_rows():

@@ -10,6 +10,7 @@ breakpoints and local variables match the source. Only these nodes change:
 """
 
 import ast
+import functools
 import operator
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ _OPERATORS: Final[dict[type[ast.operator | ast.unaryop], Callable[..., Any]]] = 
 }  # fmt: skip
 # Nested scopes, where a `yield` would not suspend the thread.
 _INNER: Final = (ast.FunctionDef, ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.ClassDef)
+# Its functions are valid in Python, too; to compile one takes longer than most checks.
+_RANDOM: Final = "synknumba.random"
 # Plain functions of these modules are called unchanged: debuggers, built-ins and NumPy.
 _AS_THEY_ARE: Final = frozenset({"pdb", "bdb", "ipdb", "pudb", "debugpy", "IPython", "web_pdb", "builtins", "numpy"})
 
@@ -158,7 +161,7 @@ class Rewriter(ast.NodeTransformer):
         word = value.path.replace(".", "_")
         if value.path not in KNOWN_PATHS:
             if value.path in FUNCTIONS:
-                return self._bind(node, word, _compiled(FUNCTIONS[value.path]))
+                return self._bind(node, word, _of_library(FUNCTIONS[value.path]))
             try:
                 found = member(cuda_module(), value.path)
             except AttributeError:
@@ -265,8 +268,10 @@ class Rewriter(ast.NodeTransformer):
             kind = as_numpy(value).type
             return lambda number: arithmetic.convert(number, kind)
         if isinstance(value, _Intrinsic):
-            return _compiled(value)
-        if not isinstance(value, FunctionType) or (value.__module__ or "").split(".")[0] in _AS_THEY_ARE:
+            return _of_library(value)
+        module = getattr(value, "__module__", None) or ""
+        is_as_it_is = module == _RANDOM or module.split(".")[0] in _AS_THEY_ARE
+        if not isinstance(value, FunctionType) or is_as_it_is:
             return None
         if not _numba_knows(value):
             way = "decorate it with cuda.jit(device=True) or njit"
@@ -348,6 +353,10 @@ def _compiled(function: Any) -> Callable[..., Any]:
         return bfloat16.as_dtype(kind).type(result) if kind == bfloat16.kind() else result
 
     return call
+
+
+# Of functions that have no overloads, to which a program could add: compiled once for all kernels.
+_of_library: Final = functools.cache(_compiled)
 
 
 def _as_value(index: ast.expr) -> ast.expr:

@@ -229,6 +229,18 @@ def test_functions_that_only_numba_knows_are_compiled() -> None:
         simt.debug(with_array)[1, 1](out)
 
 
+def test_random_numbers_are_those_of_python_and_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draws(out):
+        i = cuda.grid(1)
+        out[i] = synk.random.uniform(7, index=i, draw=1) + synk.random.randint(7, i, 0, -5, 9)
+
+    compiled, python = np.zeros(4), np.zeros(4)
+    simt.jit(draws)[1, 4](compiled)
+    monkeypatch.setattr("numba.core.dispatcher.Dispatcher._compile_for_args", None)
+    simt.debug(draws)[1, 4](python)
+    np.testing.assert_array_equal(python, compiled)
+
+
 def test_what_is_registered_after_the_last_compilation() -> None:
     """As `synk.random` is in a script whose kernels the ranks alone compile."""
 
