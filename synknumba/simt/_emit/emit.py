@@ -223,7 +223,9 @@ class _Emitter:
             if self._stands_alone(statement, active):
                 out += self.regions.region(pending, active)
                 pending, gone = [], False
-                final = active.final and (all(map(_does_nothing, behind)) or not waits_for(behind, "block"))
+                # Behind a barrier at the end of the kernel, no thread does anything that others could see.
+                ends = top and all(map(_does_nothing, behind))
+                final = active.final and (ends or not synchronises(behind))
                 out += self._alone(statement, replace(active, final=final))
                 continue
             splits = self._synchronised and not top
@@ -313,8 +315,9 @@ class _Emitter:
             bounded = self._bounded_if(statement, active)
             if bounded is not None:
                 return bounded
-        branches_wait = waits_for(statement.body, "block") and waits_for(statement.orelse, "block")
-        checks = None if active.final and not branches_wait else self.divergence
+        branches = statement.body, statement.orelse
+        branches_meet = all(map(synchronises, branches)) and any(waits_for(branch, "block") for branch in branches)
+        checks = None if active.final and not branches_meet else self.divergence
         return masked_if(statement, self.regions, active, checks, self._nested)
 
     def _bounded_if(self, statement: ast.If, active: Active) -> list[ast.stmt] | None:

@@ -51,7 +51,7 @@ class Active:
         loop: masks that `break` and `continue` of the enclosing loop set; None if all threads take them in step, or there is no
             loop.
         depth: number of enclosing block-level loops and conditions.
-        final: whether threads that skip a statement meet no further barrier of the block, so that they count as returned.
+        final: whether threads that skip a statement meet no further barrier or warp operation, so that they count as returned.
         missed: masks of threads that have left the enclosing loop or the iteration, and that its barriers wait for.
     """
 
