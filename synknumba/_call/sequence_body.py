@@ -7,20 +7,16 @@ between calls. The first three are refused, the last makes another sequence.
 
 import ast
 import builtins
-import dis
 import hashlib
 import itertools
-import mmap
 import pickle
 import random
-import sys
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence, Set
-from contextvars import ContextVar
-from functools import lru_cache, partial
-from types import BuiltinMethodType, CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import BuiltinMethodType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, final
 
 import numpy as np
@@ -30,25 +26,13 @@ from synknumba._call.method import Method
 from synknumba._errors import ArgumentError
 from synknumba._tracing import Number
 from synknumba._world.code import file_of, is_the_scripts, names_in, reached
-from synknumba._world.read_values import key_of
+from synknumba._world.read_values import MISSING, Look, globals_of, key_of
 
 DIGEST_BYTES = 4096  # of an array, of which a longer one is kept as a digest
-MOST_CODES = 256  # functions of which it is known whether they look at all attributes
 VERSIONS_KEPT = 64  # sets of values from outside that are told apart
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _LIBRARIES = frozenset({"synknumba", "numba", "numpy", "cupy", "builtins", "weakref"})  # whose objects have no settings
-_MISSING = object()
 _NONE: dict[str, Any] = {}  # the attributes of an object that can have none of its own
-_ASKING = frozenset({"getattr", "hasattr", "globals", "__getattr__", "__getattribute__"})  # who does without what they ask for
-_READING = ("__getattr__", "__getattribute__", "__getitem__", "__iter__", "__len__", "__contains__", "__call__")
-_NOT_READING = frozenset(  # special methods of which a body has no result
-    {
-        *("__init__", "__new__", "__post_init__", "__setattr__", "__delattr__", "__setitem__", "__delitem__", "__exit__"),
-        *("__getstate__", "__setstate__", "__reduce__", "__copy__", "__deepcopy__", "__del__", "__repr__", "__str__"),
-    }
-)
-_VIEWS = {type(_NONE.keys()), type(_NONE.values()), type(_NONE.items())}
-_MATCH_CLASS = dis.opmap["MATCH_CLASS"]
 _GROWING = {"append", "appendleft", "extend", "insert", "setdefault"}  # methods of containers
 _GENERATORS = frozenset({"default_rng", "RandomState", "Random", "SystemRandom"})
 
@@ -249,7 +233,7 @@ class OuterValues:
         self.version()
         assert self._found is not None
         walk = self._found if argument is None else self._found.of(argument)
-        return [one() if type(one) is weakref.ref else one for one in walk.kept]
+        return [_alive(value) for value in walk.kept]
 
     def watch(self, arguments: Iterable[Any]) -> Callable[[], str | None]:
         """Returns what then finds the name of a value that has changed since, also one of arguments; None if none has."""
@@ -275,7 +259,7 @@ class OuterValues:
         """Returns the values by name."""
         self._renew()
         assert self._found is not None
-        return [(name, value() if type(value) is weakref.ref else value) for name, value in self._found.labels()]
+        return self._found.labels()
 
 
 @final
@@ -285,56 +269,42 @@ class _Walk:
     Args:
         root: the body of a sequence, or an argument.
         inside: as for `OuterValues`.
-        outer: what the function reaches of which the object is an argument; None for the function.
+        read: names that other code reads, as of objects that are arguments.
 
     Attributes:
-        read: names that the code which it reaches reads.
-        is_lenient: whether code does without what it does not find.
-        is_whole: whether a function, which is no method, looks at all attributes of an object.
+        read: these, and the names that the code reads which is reached.
         key: differs if a value does.
         kept: the values whose ids are in it, or weak references to them.
     """
 
-    def __init__(self, root: Any, inside: Callable[[Any], Any], outer: "_Walk | None" = None) -> None:
-        self._root, self._inside = root, inside
-        self.read: frozenset[str] = frozenset() if outer is None else outer.read
-        self.is_lenient: bool = outer is not None and outer.is_lenient
-        self.is_whole: bool = outer is not None and outer.is_whole
-        before: Any = None
-        while before != (now := (len(self.read), self.is_lenient, self.is_whole)):  # methods, which names lead to, read more
-            before = now
-            self._start()
+    def __init__(self, root: Any, inside: Callable[[Any], Any], read: Iterable[str] = ()) -> None:
+        self._inside = inside
+        self.read = set(read)
+        names_before = -1
+        while names_before != len(self.read):  # methods, which names lead to, read more
+            names_before = len(self.read)
+            self._start(root)
 
     def of(self, argument: Any) -> "_Walk":
         """Returns what an argument of the function reaches."""
-        return _Walk(argument, self._inside, self)
+        return _Walk(argument, self._inside, self.read)
 
     def is_current(self) -> bool:
         """Returns whether all values are as they were."""
-        for look_up, name, value in self._names:
-            now = look_up(name, _MISSING)
+        for look, place, value, _ in self._names:
+            now = look(place, MISSING)
             if now is not value and not (type(value) is weakref.ref and now is not None and value() is now):
                 return False
-        for keys, missing in self._absent.values():
-            if not keys.isdisjoint(missing):
-                return False
-        for holder, kind, values, names in self._objects:
-            one = holder() if type(holder) is weakref.ref else holder
-            own = _own(one)
-            if type(one) is not kind or not own.keys().isdisjoint(names):
-                return False
+        for holder, values in self._objects:
+            own = _own(holder() if type(holder) is weakref.ref else holder)
             for name, value in values:
-                now = own.get(name, _MISSING)
+                now = own.get(name, MISSING)
                 if now is not value and not (type(value) is weakref.ref and now is not None and value() is now):
                     return False
-        for function, code, defaults, by_keyword in self._codes:  # changed in place, as %autoreload does
+        for function, code, defaults, by_keyword in self._codes:  # as %autoreload changes them
             if function.__code__ is not code or function.__defaults__ is not defaults:
                 return False
             if function.__kwdefaults__ is not by_keyword:
-                return False
-        for cell, value in self._cells:
-            now = _cell_contents(cell)
-            if now is not value and not (type(value) is weakref.ref and now is not None and value() is now):
                 return False
         for holder, key in self._contents:
             now = holder() if type(holder) is weakref.ref else holder
@@ -345,44 +315,42 @@ class _Walk:
     @property
     def reads_something(self) -> bool:
         """Whether code reads something of what is reached."""
-        return bool(self._names or self._contents or self._codes or any(values for _, _, values, _ in self._objects))
+        return bool(self._names or self._contents or self._codes or self._objects)
 
     def changed(self) -> str | None:
         """Returns the name of a value that is not as it was; None if all are."""
-        closures = [zip(one.__code__.co_freevars, one.__closure__ or (), strict=True) for one, *_ in self._codes]
-        names = {id(cell): name for closure in closures for name, cell in closure}
-        named = [(look_up(name, _MISSING), name, value) for look_up, name, value in self._names]
-        named += [(_cell_contents(cell), names.get(id(cell), "a variable"), value) for cell, value in self._cells]
-        for holder, _, values, absent in self._objects:
-            own = _own(holder() if type(holder) is weakref.ref else holder)
-            named += [(own.get(name, _MISSING), name, value) for name, value in (*values, *((one, _MISSING) for one in absent))]
+        named = list(self._named())
         for now, name, value in named:
-            if now is not (value() if type(value) is weakref.ref else value):
+            if now is not _alive(value):
                 return name
         for holder, key in self._contents:
-            one = holder() if type(holder) is weakref.ref else holder
-            if _contents_key(one) != key:
-                return next((name for now, name, _ in named if now is one), f"a {type(one).__name__}")
+            container = _alive(holder)
+            if _contents_key(container) != key:
+                names = (name for now, name, _ in named if now is container)
+                return next(names, f"a {type(container).__name__}")
         return None
 
     def labels(self) -> list[tuple[str, Any]]:
-        cells = zip(self._root.__code__.co_freevars, self._cells, strict=False) if isinstance(self._root, FunctionType) else ()
-        of_objects = [pair for _, _, values, _ in self._objects for pair in values]
-        return [*((name, value) for _, name, value in self._names), *of_objects, *((name, value) for name, (_, value) in cells)]
+        """Returns the values by name."""
+        return [(name, _alive(value)) for _, name, value in self._named()]
 
-    def _start(self) -> None:
-        self._names: list[tuple[Callable[..., Any], str, Any]] = []  # how to look up a name; the value, or a weak reference
-        # The names of modules and classes, by their ids, and those that they lack.
-        self._absent: dict[int, tuple[KeysView[str], set[str]]] = {}
-        # Objects, with their classes, attributes by name, and names that they lack.
-        self._objects: list[tuple[Any, type, list[tuple[str, Any]], frozenset[str]]] = []
-        self._cells: list[tuple[Any, Any]] = []
+    def _named(self) -> Iterator[tuple[Any, str, Any]]:
+        """Yields values that have names: as they are now, the names, and as they were."""
+        for look, place, value, name in self._names:
+            yield look(place, MISSING), name, value
+        for holder, values in self._objects:
+            own = _own(_alive(holder))
+            yield from ((own.get(name, MISSING), name, value) for name, value in values)
+
+    def _start(self, root: Any) -> None:
+        self._names: list[tuple[Look, Any, Any, str]] = []  # how each is found, and what it was
+        self._objects: list[tuple[Any, list[tuple[str, Any]]]] = []  # with attributes
         self._codes: list[tuple[FunctionType, CodeType, Any, Any]] = []  # with the defaults
-        self._contents: list[tuple[Any, Any]] = []  # containers and arrays, with the keys of what they hold
+        self._contents: list[tuple[Any, Any]] = []  # containers and arrays, with their keys
         self.key: list[Any] = []
         self.kept: list[Any] = []
         self._passed: set[int] = set()  # arrays by id, of which no element is read
-        waiting, seen = [self._root], {id(self._root)}
+        waiting, seen = [root], {id(root)}
         while waiting:
             for value in self._next(waiting.pop()):
                 if isinstance(value, _PLAIN):
@@ -394,203 +362,94 @@ class _Walk:
                     seen.add(id(value))
                     waiting.append(value)
 
-    def _next(self, one: Any) -> list[Any]:
+    def _next(self, holder: Any) -> list[Any]:
         """Returns what an object leads to, and notes how to see whether it has changed."""
-        if (body := self._inside(one)) is not None:
+        if (body := self._inside(holder)) is not None:
             return [body]
-        if isinstance(one, Method):
-            return [one.func, *one.args]
-        if (plain := getattr(one, "py_func", None) if _is_of(one, "synknumba") else None) is not None:
-            for function in reached([plain]):  # they run on the ranks: of what they are passed they may read these
-                self.is_lenient |= _does_without(function.__code__) or not _ASKING.isdisjoint(self._read_by(function.__code__))
+        if isinstance(holder, Method):
+            return [holder.func, *holder.args]
+        if _is_of(holder, "synknumba") and (plain := getattr(holder, "py_func", None)) is not None:
+            for function in reached([plain]):  # what it reads on the ranks of objects passed to it
+                self.read.update(names_in(function.__code__))
             return []
-        match one:
+        match holder:
             case FunctionType():
-                return self._used_by(one) if is_the_scripts(one.__code__.co_filename) else [*_wrapped(one)]
-            case _ if type(one) in _VIEWS:
-                return [one.mapping]
-            case ContextVar():
-                found = _of_context(one)
-                self._names.append((partial(_of_context, one), "", _held(found)))
-                return [found]
-            case weakref.ref():
-                found = one()
-                self._names.append((lambda *_: one(), "", _held(found)))
-                return [found]
+                if is_the_scripts(holder.__code__.co_filename):
+                    return self._used_by(holder)
+                return [vars(holder).get("__wrapped__")]
             case MethodType():
-                return [one.__func__, one.__self__]
+                return [holder.__func__, holder.__self__]
             case staticmethod() | classmethod():
-                return [one.__func__]
+                return [holder.__func__]
             case property():
-                return [one.fget]
+                return [holder.fget]
             case partial():
-                return [one.func, *one.args, *one.keywords.values()]
-            case np.ndarray() if id(one) in self._passed:
+                return [holder.func, *holder.args, *holder.keywords.values()]
+            case type():
+                return self._members(holder)
+            case np.ndarray() if id(holder) in self._passed:
                 return []
-        found = []
-        contents = _contents_key(one)
-        if contents is not None:
-            self._contents.append((_held(one), contents))
-            self.key.append(contents)
-            found += [item for item in _items(one) if not isinstance(item, _PLAIN)]
-        return found + (self._members(one) if isinstance(one, type) else self._attributes(one))
+        contents = _contents_key(holder)
+        if contents is None:
+            return self._attributes(holder)
+        self._contents.append((_held(holder), contents))
+        self.key.append(contents)
+        items = [item for item in _items(holder) if not isinstance(item, _PLAIN)]
+        return [*items, *self._attributes(holder)]
 
     def _members(self, kind: type) -> list[Any]:
-        """Returns what attributes of a class hold that code may read, and special methods; notes how to look them up."""
-        found: list[Any] = []
-        read = set(self.read if self.is_lenient else ())
-        for owner in reversed(_of_the_script(type(kind)) if type(kind) is not type else []):
-            read |= self.read & vars(owner).keys()  # which the class may hide
-        for owner in reversed(_of_the_script(kind)):  # what one has, those before it may hide
-            members = vars(owner)
-            special = {name for name, value in members.items() if name[:2] == "__" and isinstance(value, FunctionType)}
-            names = sorted((self.read & members.keys()) | special)
-            self.is_lenient |= not _ASKING.isdisjoint(special)
-            self._note(members.get, {name: members[name] for name in names}, found)
-            self._note_absent(owner, members, read - members.keys())
-            read.update(names)
-        return found if type(kind) is type else [*found, type(kind)]
+        """Returns what classes of the script hold that code may read, and special methods."""
+        spaces = [vars(owner) for owner in _of_the_script(kind)]
+        names = {name for members in spaces for name in members if name in self.read}
+        for members in spaces:
+            names |= {name for name, value in members.items() if name[:2] == "__" and isinstance(value, FunctionType)}
+        return [self._note(space.get, name, name) for space in spaces for name in sorted(names)]
 
     def _attributes(self, holder: Any) -> list[Any]:
-        """Returns what attributes of an object or a module hold that code may read; notes how to look them up."""
-        own, found = _own(holder), list[Any]()
-        kinds = [vars(kind) for kind in _of_the_script(type(holder))]
-        of_class = {name: members[name] for members in reversed(kinds) for name in sorted(self.read & members.keys())}
-        if own is not _NONE and not isinstance(holder, ModuleType):
-            methods = (*of_class.values(), *(members[name] for members in kinds for name in _READING if name in members))
-            if self.is_whole or _is_read_by_a_library(holder) or any(map(_looks_at_all, methods)):
-                found.append(own)
+        """Returns what attributes of an object or a module hold that code may read."""
         if _is_of_a_library(holder):
-            return found
-        slots = [name for name, value in of_class.items() if isinstance(value, MemberDescriptorType)]
-        self._note(partial(_slot, holder), {name: _slot(holder, name, _MISSING) for name in slots}, found)
-        values = {name: own[name] for name in sorted(self.read & own.keys())}
-        names = frozenset((self.read if self.is_lenient else of_class.keys()) - own.keys())
-        if kinds or values or self.is_lenient:
-            self._objects.append((_held(holder), type(holder), [(name, _held(value)) for name, value in values.items()], names))
-            self.key.append(tuple(values))
-            found += values.values()
+            return []
+        own, found = _own(holder), list[Any]()
+        kinds = _of_the_script(type(holder))
+        names = self.read & own.keys()
+        for members in map(vars, kinds):
+            for name in sorted(self.read & members.keys()):
+                if isinstance(members[name], MemberDescriptorType):
+                    found.append(self._note(partial(_slot, holder), name, name))
+                else:
+                    names.add(name)  # which the object may hide
+        if names:
+            values = [(name, own.get(name, MISSING)) for name in sorted(names)]
+            self._objects.append((_held(holder), [(name, _held(value)) for name, value in values]))
+            found += [value for _, value in values]
         return [*found, type(holder)] if kinds else found
 
-    def _note(self, look_up: Callable[..., Any], values: Mapping[str, Any], found: list[Any]) -> None:
-        """Notes values, and the names by which they are looked up."""
-        self.key += [tuple(values)] if values else []
-        self._names += [(look_up, name, _held(value)) for name, value in values.items()]
-        found += values.values()
-
-    def _note_absent(self, owner: object, space: Mapping[str, Any], names: set[str]) -> None:
-        if names:
-            self._absent.setdefault(id(owner), (space.keys(), set()))[1].update(names)
-
-    def _read_by(self, code: CodeType) -> list[str]:
-        names = [*dict.fromkeys((*names_in(code), *_texts_in(code)))]
-        if not {"eval", "exec"}.isdisjoint(names):
-            names += [name for text in _constants(code) for name in _names_of(text)]
-        self.read |= {*names}
-        return names
+    def _note(self, look: Look, place: Any, name: str) -> Any:
+        """Returns a value, and notes how it is found again."""
+        value = look(place, MISSING)
+        self._names.append((look, place, _held(value), name))
+        return value
 
     def _used_by(self, function: FunctionType) -> list[Any]:
+        code, space = function.__code__, function.__globals__
         defaults, by_keyword = function.__defaults__, function.__kwdefaults__
-        self._codes.append((function, function.__code__, defaults, by_keyword))
-        self.key.append(function.__code__)
-        found: list[Any] = [*(defaults or ()), *_wrapped(function)]
-        found += [] if by_keyword is None else [by_keyword]
-        names, space = self._read_by(function.__code__), function.__globals__
-        if function.__name__ not in _NOT_READING:
-            self.is_lenient |= _does_without(function.__code__) or not _ASKING.isdisjoint(names)
-            self.is_whole |= _looks_at_all(function) and not _is_a_method(function)
-        modules = [*map(space.get, names), *_imported(space, names)]
-        spaces = [space]
-        spaces += [vars(module) for module in modules if isinstance(module, ModuleType) and _is_a_module_of_the_script(module)]
-        for one in spaces:
-            self._note(one.get, {name: one[name] for name in names if name in one}, found)
-        self._note_absent(
-            space, space, {one for one in names if one not in space and (self.is_lenient or hasattr(builtins, one))}
-        )
-        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-        for cell in cells.values():
-            found.append(_cell_contents(cell))
-            self._cells.append((cell, _held(found[-1])))
-        by_name = {**space, **{name: _cell_contents(cell) for name, cell in cells.items()}}
-        self._passed |= {id(by_name[name]) for name in _passed_whole(function, by_name) if name in by_name}
-        return [*found, *self._attributes(function)]
-
-
-def _constants(code: CodeType) -> Iterator[str]:
-    """Yields the texts among the constants of code, with the functions inside it."""
-    waiting = [*code.co_consts]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, CodeType | tuple):
-            waiting += one if isinstance(one, tuple) else one.co_consts
-        elif isinstance(one, str):
-            yield one
-
-
-def _texts_in(code: CodeType) -> Iterator[str]:
-    """Yields the constants that may be names, as in `getattr(settings, "rate")` and `attrgetter("settings.rate")`."""
-    for text in _constants(code):
-        names = text.split(".")
-        if all(map(str.isidentifier, names)):
-            yield from names
-
-
-def _names_of(text: str) -> Iterator[str]:
-    """Yields the names in a text that is code, as `eval` and `exec` take."""
-    try:
-        code = compile(text.strip(), "", "exec")
-    except (SyntaxError, ValueError):  # no code
-        return
-    yield from names_in(code)
-    yield from _texts_in(code)
-
-
-def _does_without(code: CodeType) -> bool:
-    """Returns whether code may go on where an attribute or a global is missing: in `except`, `with` or `case`."""
-    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    return bool(code.co_exceptiontable) or _MATCH_CLASS in code.co_code[::2] or any(map(_does_without, inner))
-
-
-def _is_a_method(function: FunctionType) -> bool:
-    """Returns whether a function was defined in the body of a class."""
-    return function.__qualname__.rpartition(".")[0].rpartition(".")[2] not in {"", "<locals>"}
-
-
-def _looks_at_all(value: Any) -> bool:
-    """Returns whether a function, method or property looks at all attributes of an object."""
-    function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-    return isinstance(function, FunctionType) and _loads_all(function.__code__)
-
-
-@lru_cache(MOST_CODES)
-def _loads_all(code: CodeType) -> bool:
-    names = {*names_in(code)}
-    if "__dict__" in names:
-        return True
-    if {"vars", "dir"}.isdisjoint(names):  # also attributes may have these names
-        return False
-    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    loads = (one.argval for one in dis.get_instructions(code) if one.opname in {"LOAD_GLOBAL", "LOAD_NAME"})
-    return not {"vars", "dir"}.isdisjoint(loads) or any(map(_loads_all, inner))
-
-
-def _imported(space: Mapping[str, Any], names: Iterable[str]) -> Iterator[Any]:
-    """Yields modules that a function may import by these names."""
-    package = space.get("__package__")
-    for name in names:
-        yield sys.modules.get(name)
-        if package:
-            yield sys.modules.get(f"{package}.{name}")
+        self._codes.append((function, code, defaults, by_keyword))
+        self.key.append(code)
+        self.read.update(names_in(code))
+        found: list[Any] = [*(defaults or ()), *([by_keyword] if by_keyword else [])]
+        by_name = dict(space)
+        names = [name for name in globals_of(code) if name in space or not hasattr(builtins, name)]
+        found += [self._note(space.get, name, name) for name in names]
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            by_name[name] = self._note(_cell_contents, cell, name)
+            found.append(by_name[name])
+        passed = _passed_whole(function, by_name)
+        self._passed |= {id(by_name[name]) for name in passed if name in by_name}
+        return found
 
 
 def _is_of(value: Any, package: str) -> bool:
     return str(type(value).__module__).partition(".")[0] == package
-
-
-def _wrapped(function: Any) -> Iterator[Any]:
-    """Yields the function that a decorator of a library has wrapped."""
-    if (wrapped := vars(function).get("__wrapped__")) is not None:
-        yield wrapped
 
 
 def _passed_whole(function: FunctionType, values: Mapping[str, Any]) -> set[str]:
@@ -619,28 +478,29 @@ def _held(value: Any) -> Any:
         return value
 
 
-def _cell_contents(cell: Any) -> Any:
+def _alive(held: Any) -> Any:
+    return held() if type(held) is weakref.ref else held
+
+
+def _cell_contents(cell: Any, default: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not yet assigned
-        return _MISSING
+        return default
 
 
 def _items(holder: Any) -> Iterable[Any]:
     """Returns what a container holds besides its keys, at one moment."""
     if isinstance(holder, np.ndarray):
         return holder.ravel().tolist() if holder.dtype.hasobject else ()
-    if isinstance(holder, dict | MappingProxyType):
-        return list(holder.values())
-    return list(holder) if isinstance(holder, list | tuple | set | frozenset | deque) else ()
+    if isinstance(holder, bytearray | array):
+        return ()
+    return list(holder.values() if isinstance(holder, dict) else holder)
 
 
 def contents(array: Any) -> bytes:
     """Returns what an array, or `Data`, holds: its bytes, or a digest of many."""
-    return _digest(np.asarray(array).tobytes())
-
-
-def _digest(data: bytes) -> bytes:
+    data = np.asarray(array).tobytes()
     return data if len(data) <= DIGEST_BYTES else hashlib.blake2b(data).digest()
 
 
@@ -650,22 +510,11 @@ def _contents_key(holder: Any) -> Any:
         return holder.dtype, holder.shape, contents(holder)
     if isinstance(holder, bytearray | array):
         return bytes(holder)
-    if not isinstance(holder, dict | MappingProxyType | list | tuple | set | frozenset | deque):
-        return _buffer_key(holder)
-    keys = tuple(map(_item_key, list(holder))) if isinstance(holder, dict | MappingProxyType) else ()
+    if not isinstance(holder, dict | list | tuple | set | frozenset | deque):
+        return None
+    keys = tuple(map(_item_key, list(holder))) if isinstance(holder, dict) else ()
     items = map(_item_key, _items(holder))
     return type(holder), keys, frozenset(items) if isinstance(holder, set | frozenset) else tuple(items)
-
-
-def _buffer_key(holder: Any) -> Any:
-    """Returns a key of the bytes that an object shows, as a `bytearray` or a number of ctypes does; None for anything else."""
-    if isinstance(holder, np.generic | type | mmap.mmap) or _is_of(holder, "synknumba"):  # a file is read once
-        return None
-    try:
-        with memoryview(holder) as memory:
-            return memory.format, memory.shape, _digest(memory.tobytes())
-    except (TypeError, ValueError, BufferError):  # it shows none, or none any more
-        return None
 
 
 def _item_key(item: Any) -> Any:
@@ -688,32 +537,16 @@ def _own(holder: Any) -> Mapping[str, Any]:
     return own
 
 
-def _is_read_by_a_library(holder: Any) -> bool:
-    """Returns whether methods of a library read all that attributes of an object hold: containers that it has in Python."""
-    kind = type(holder)
-    if issubclass(kind, np.poly1d) or str(kind.__module__).startswith(("numpy.ma", "numpy.polynomial")):
-        return True
-    return issubclass(kind, Mapping | Sequence | Set) and not _is_of(holder, "synknumba")
-
-
 def _is_of_a_library(holder: Any) -> bool:
     if isinstance(holder, ModuleType):
         return not _is_a_module_of_the_script(holder)
-    return str(type(holder).__module__).partition(".")[0] in _LIBRARIES and not isinstance(holder, FunctionType)
+    return str(type(holder).__module__).partition(".")[0] in _LIBRARIES
 
 
 def _is_a_module_of_the_script(module: ModuleType) -> bool:
     """Returns whether a module is the user's own, or was made without being imported."""
     file = getattr(module, "__file__", None)
     return is_the_scripts(file) or (file is None and getattr(module, "__spec__", None) is None)
-
-
-def _of_context(variable: ContextVar[Any], *_: object) -> Any:
-    """Returns what a context variable has in this context."""
-    try:
-        return variable.get()
-    except LookupError:
-        return _MISSING
 
 
 def _slot(holder: Any, name: str, default: Any) -> Any:

@@ -70,7 +70,7 @@ class ReadValues:
 
     def _read(self, function: FunctionType) -> None:
         space, by_reference = function.__globals__, _goes_by_reference(function)
-        for name in _globals_of(function.__code__):
+        for name in globals_of(function.__code__):
             value = space.get(name, MISSING)
             if isinstance(value, ModuleType):
                 self._read_module(value, function.__code__)
@@ -170,7 +170,7 @@ def _is_function(value: Any) -> bool:
 
 
 @lru_cache(MOST_CODES)
-def _globals_of(code: CodeType) -> tuple[str, ...]:
+def globals_of(code: CodeType) -> tuple[str, ...]:
     """Returns the names of globals that code reads, with the functions inside it."""
     return tuple(dict.fromkeys(_loaded(code)))
 

@@ -1,13 +1,8 @@
 """What the body of a sequence has from outside: changes between calls are seen, as by single calls."""
 
-import configparser
-import ctypes
 import functools
-import operator
 import random
-import weakref
-from collections import ChainMap, UserDict, UserList, deque
-from contextvars import ContextVar
+from collections import deque
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from unittest import mock
@@ -151,30 +146,6 @@ HOLDERS = {  # what holds a number, how the body gets it, how it is set
 }
 
 
-class Asked:
-    """It makes up attributes that it does not have."""
-
-    def __getattr__(self, name):
-        return 1.0 if name == "n" else super().__getattribute__(name)
-
-
-class Tenfold(Plain):
-    def half(self):
-        return 5 * self.n
-
-
-class Listed(list):
-    pass
-
-
-class Summed(SimpleNamespace):
-    def total(self):
-        return sum(vars(self).values())
-
-    def __getitem__(self, name):
-        return self.__dict__.get(name, 0.0)
-
-
 NUMBER = 1.0
 
 
@@ -192,20 +163,6 @@ def try_global():
         return 1.0
 
 
-def try_attribute(holder):
-    try:
-        return holder.n
-    except AttributeError:
-        return 1.0
-
-
-def matched(holder):
-    match holder:
-        case SimpleNamespace(n=n):
-            return n
-    return 1.0
-
-
 def of_an_argument(one):
     return one.late
 
@@ -213,12 +170,6 @@ def of_an_argument(one):
 @synk.function
 def add_by_helper(y, one):
     y += of_an_argument(one)
-
-
-def configured():
-    parser = configparser.ConfigParser()
-    parser["a"] = {"n": "1.0"}
-    return parser
 
 
 def derived():
@@ -234,104 +185,25 @@ def derived():
     return SimpleNamespace(parent=Parent, child=Child, one=Child())
 
 
-def of_kind():
-    class Kind(type):
-        k = 1.0
-
-        def __getattr__(cls, name):
-            return Kind.k if name == "q" else super().__getattribute__(name)
-
-    class OfKind(metaclass=Kind):
-        pass
-
-    return OfKind
-
-
-def function_with(**attributes):
-    def function():
-        return function.n
-
-    vars(function).update(attributes)
-    return function
-
-
 def module_with(**names):
     module = ModuleType("made")
     vars(module).update(names)
     return module
 
 
-def context_variable(value):
-    variable = ContextVar("variable")
-    variable.set(value)
-    return variable
-
-
 def put(name, value=10.0):
     return lambda holder: setattr(holder, name, value)
 
 
-def item(key, value=10.0):
-    return lambda holder: holder.__setitem__(key, value)
-
-
 CHANGES = {  # how the holder is made, how the body gets 1 from it, what makes it get 10
-    "a default of getattr": (SimpleNamespace, lambda h: getattr(h, "n", 1.0), put("n")),
-    "hasattr": (SimpleNamespace, lambda h: 10.0 if hasattr(h, "n") else 1.0, put("n")),
-    "a name of two that appears": (SimpleNamespace, lambda h: getattr(h, "m", 1.0) + 0 * getattr(h, "n", 1.0), put("m")),
-    "hasattr, of slots": (lambda: Slotted.__new__(Slotted), lambda h: 10.0 if hasattr(h, "n") else 1.0, put("n")),
-    "except AttributeError": (SimpleNamespace, try_attribute, put("n")),
-    "case": (SimpleNamespace, matched, put("n")),
     "except NameError": (dict, lambda _: try_global(), lambda _: globals().update(MAYBE=10.0)),
-    "a builtin": (dict, lambda _: 1.0 * abs(-1), lambda _: globals().update(abs=lambda x: 10.0)),
-    "globals().get": (dict, lambda _: globals().get("MAYBE", 1.0), lambda _: globals().update(MAYBE=10.0)),
     "an inherited attribute": (derived, lambda h: h.one.shared, lambda h: put("shared")(h.child)),
     "an inherited method": (derived, lambda h: 2 * h.one.half(), lambda h: put("half", lambda self: 5.0)(h.child)),
     "an inherited way to call": (derived, lambda h: h.one(), lambda h: put("__call__", lambda self: 10.0)(h.child)),
-    "a class that gets an attribute": (derived, lambda h: getattr(h.one, "late", 1.0), lambda h: put("late")(h.parent)),
-    "__getattr__": (Asked, lambda h: h.n, put("n")),
-    "__class__": (lambda: Plain(2.0), lambda h: h.half(), put("__class__", Tenfold)),
-    "an attribute of a metaclass": (of_kind, lambda h: h.k, lambda h: put("k")(type(h))),
-    "__getattr__ of a metaclass": (of_kind, lambda h: h.q, lambda h: put("k")(type(h))),
-    "a class that hides its metaclass": (of_kind, lambda h: h.k, put("k")),
-    "vars": (
-        lambda: SimpleNamespace(n=1.0),
-        lambda h: float(len(vars(h))),
-        lambda h: vars(h).update(dict.fromkeys("abcdefghi")),
-    ),
-    "__dict__": (lambda: SimpleNamespace(n=1.0), lambda h: sum(h.__dict__.values()), put("m", 9.0)),
-    "dir": (SimpleNamespace, lambda h: 10.0 if "m" in dir(h) else 1.0, put("m")),
-    "a function's attribute": (lambda: function_with(n=1.0), lambda h: h.n, put("n")),
-    "a function's own attribute": (lambda: function_with(n=1.0), lambda h: h(), put("n")),
     "defaults": (with_defaults, lambda h: h(), put("__defaults__", (10.0,))),
     "defaults by keyword": (with_defaults, lambda h: h(), put("__kwdefaults__", {"named": 10.0})),
     "a default by keyword": (with_defaults, lambda h: h(), lambda h: h.__kwdefaults__.update(named=10.0)),
     "a module made here": (lambda: module_with(n=1.0), lambda h: h.n, put("n")),
-    "eval": (lambda: [1.0], lambda h: eval("NUMBER + 0 * h[0]"), lambda _: globals().update(NUMBER=10.0)),
-    "attrgetter": (lambda: SimpleNamespace(a=Plain()), lambda h: float(operator.attrgetter("a.n")(h)), lambda h: put("n")(h.a)),
-    "all attributes, by a method": (lambda: Summed(n=1.0), lambda h: h.total(), put("m", 9.0)),
-    "all attributes, by a way to get items": (lambda: Summed(n=1.0), lambda h: h["m"] + h["n"], put("m", 9.0)),
-    "a list's attribute": (Listed, lambda h: getattr(h, "n", 1.0), put("n")),
-    "values of a dict": (lambda: [d := {"n": 1.0}, d.values()], lambda h: sum(h[1]), lambda h: h[0].update(n=10.0)),
-    "UserDict": (lambda: UserDict(n=1.0), lambda h: h["n"], item("n")),
-    "UserList": (lambda: UserList([1.0]), lambda h: h[0], item(0)),
-    "UserList in UserDict": (lambda: UserDict(n=UserList([1.0])), lambda h: h["n"][0], lambda h: item(0)(h["n"])),
-    "ChainMap": (lambda: ChainMap({}, {"n": 1.0}), lambda h: h["n"], item("n")),
-    "configparser": (configured, lambda h: h.getfloat("a", "n"), lambda h: item("n", "10")(h["a"])),
-    "a section of configparser": (lambda: configured()["a"], lambda h: float(h["n"]), item("n", "10")),
-    "a number of ctypes": (lambda: ctypes.c_double(1.0), lambda h: h.value, put("value")),
-    "an array of ctypes": (lambda: (ctypes.c_double * 2)(1.0), lambda h: h[0], item(0)),
-    "a memoryview": (lambda: memoryview(bytearray(b"\x01")), lambda h: float(h[0]), item(0, 10)),
-    "poly1d": (lambda: np.poly1d([1.0]), lambda h: float(h(0.0)), lambda h: item(0)(h.coeffs)),
-    "Polynomial": (lambda: np.polynomial.Polynomial([1.0]), lambda h: float(h(0.0)), lambda h: item(0)(h.coef)),
-    "a mask": (lambda: np.ma.array([1.0, 9.0], mask=[False, True]), lambda h: float(h.sum()), put("mask", [False, False])),
-    "a context variable": (lambda: context_variable(1.0), lambda h: h.get(), lambda h: h.set(10.0)),
-    "a weak reference": (lambda: [one := Plain(), weakref.ref(one)], lambda h: h[1]().n, lambda h: put("n")(h[0])),
-    "a dict of weak references": (
-        lambda: [one := Plain(), weakref.WeakValueDictionary(n=one)],
-        lambda h: h[1]["n"].n,
-        lambda h: put("n")(h[0]),
-    ),
 }
 
 
@@ -356,7 +228,7 @@ def test_a_number_in(world, case):
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_what_was_missing_or_is_a_librarys(world, case):
+def test_what_hides_another_value(world, case):
     make, get, change = CHANGES[case]
     holder = make()
     with mock.patch.dict(globals()):
@@ -569,6 +441,21 @@ def test_a_generator_with_a_seed_is_a_constant(world):
     body(y)
     assert_array_equal(y.get_value(0), np.full(4, np.random.default_rng(3).random()))
     del world
+
+
+def test_a_kernel_that_the_body_decorates(world):
+    def plain(y, n):
+        i = cuda.grid(1)
+        if i < y.size:
+            y[i] += n
+
+    @synk.sequence
+    def body(y):
+        synk.parallel(cuda.jit(plain), inout=("y",))(y, getattr(y, "missing", 2.0))
+
+    y = synk.variable(np.zeros(4))
+    body(y, times=3)
+    assert_array_equal(y.get_value(world.world_size - 1), np.full(4, 6.0))
 
 
 def test_what_is_not_read_makes_no_other_sequence(world):
