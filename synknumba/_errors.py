@@ -6,6 +6,7 @@ rank and re-raised in the coordinator.
 """
 
 import functools
+import importlib
 import linecache
 import os
 import sys
@@ -21,6 +22,7 @@ SANDBOX = "A sandbox refuses this system call: allow it in its profile, as by do
 FULL_TRACEBACK: Final = "SYNKNUMBA_FULL_TRACEBACK"  # environment variable
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_E = TypeVar("_E", bound=type[Exception])
 
 # Packages whose lines are no lines of a script; contextlib's ExitStack ends blocks.
 NOT_OF_SCRIPTS: Final = frozenset({__name__.partition(".")[0], "numpy", "contextlib"})
@@ -100,14 +102,32 @@ class SynkError(Exception):
     """Base class of all exceptions of synknumba."""
 
 
+def named_by_base(kind: _E) -> _E:
+    """Gives an exception class the name of its first base: the public class, which tracebacks then show.
+
+    For private classes, as those of two kinds: `hasattr` needs an AttributeError, and programs for
+    Numba catch its errors.
+    """
+    home, public = (kind.__module__, kind.__name__), kind.__bases__[0]
+    kind.__module__, kind.__name__, kind.__qualname__ = public.__module__, public.__name__, public.__qualname__
+
+    def reduced(self: Exception) -> tuple[Any, ...]:
+        return _unpickled, (home, self.args), self.__dict__ or None
+
+    kind.__reduce__ = reduced  # type: ignore[assignment]  # pickle would look the class up by its new name
+    return kind
+
+
+def _unpickled(home: tuple[str, str], args: tuple[Any, ...]) -> Exception:
+    error: Exception = getattr(importlib.import_module(home[0]), home[1])(*args)
+    return error
+
+
 class ArgumentError(SynkError, TypeError):
     """The arguments of a call do not match the function: missing, given twice, unknown, or of an unsupported type."""
 
 
-class DecoratedError(ArgumentError, AttributeError):
-    """Another decorator asks for the code of a function that synknumba has decorated."""
-
-
+@named_by_base
 class MemberError(ArgumentError, AttributeError):
     """A stand-in has no such member, as an array while a sequence is recorded; `hasattr` and NumPy's functions see that."""
 
@@ -140,6 +160,7 @@ class DeviceError(SynkError, RuntimeError):
     """The requested device is unavailable: no GPU, a broken CUDA installation, or CUDA initialised before the fork."""
 
 
+@named_by_base
 class DeviceMemberError(DeviceError, AttributeError):
     """A member that only a GPU, or a kernel on one, has; `hasattr` says that it is missing."""
 

@@ -42,8 +42,8 @@ from synknumba._call.unwritten_outputs import check_stores
 from synknumba._device import fold_kernel
 from synknumba._errors import (
     ArgumentError,
-    DecoratedError,
     LaunchError,
+    MemberError,
     PartitionError,
     ReductionError,
     SharedMemoryError,
@@ -414,7 +414,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         def __getattr__(self, name: str) -> Any:
             """Raises for what other decorators look for in a plain function, such as `cuda.jit` above `synk.parallel`."""
             if name in {"__code__", "__defaults__"}:
-                raise DecoratedError(
+                raise MemberError(
                     f"{self.__dict__.get('name', 'it')} is decorated by synknumba already, so another decorator cannot compile "
                     "it; write @synk.parallel above @cuda.jit, not below"
                 )

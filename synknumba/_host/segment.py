@@ -46,7 +46,7 @@ from typing import Self, TypeVar, final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from synknumba._errors import SharedMemoryError
+from synknumba._errors import SharedMemoryError, named_by_base
 from synknumba._host import memory
 from synknumba._host.deaths import noted, settle, when_gone
 from synknumba._host.inherited import replace_descriptors, take_standard_descriptors
@@ -470,6 +470,7 @@ def allow_descriptors() -> bool:
     return True
 
 
+@named_by_base
 class _NoDescriptorError(SharedMemoryError):
     """The process has reached its limit of open files."""
 

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from synknumba import _html
 from synknumba import _tracing as tracing
-from synknumba._errors import ArgumentError, DataError, MemberError, shortened
+from synknumba._errors import ArgumentError, DataError, MemberError, named_by_base, shortened
 from synknumba._host.casting import accept
 from synknumba._host.data import Data
 from synknumba._ops.tree import LEAF, Structure, child, count_leaves, describe, parts_like, shape_told, unflatten
@@ -218,6 +218,7 @@ def _refuse_assignment(self: Variable, *_: object) -> NoReturn:
     )
 
 
+@named_by_base
 class _NoBranchError(ArgumentError, IndexError):
     """Raised for a key that a tree does not have; ends an iteration over a list, too."""
 

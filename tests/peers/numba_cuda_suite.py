@@ -127,7 +127,7 @@ class Recorder(unittest.TestResult):
 
 def _verdict(error: BaseException | None) -> tuple[str, str]:
     """Not applicable for what only a GPU has, refused for a `KernelError` in the chain, else failed; with the first line."""
-    from synknumba import KernelError
+    from synknumba import DeviceError, KernelError
 
     if isinstance(error, unittest.SkipTest) or type(error).__name__ == "Skipped":  # the latter is pytest's
         return "not applicable", str(error)
@@ -135,7 +135,7 @@ def _verdict(error: BaseException | None) -> tuple[str, str]:
     cause = error
     while cause is not None and cause not in seen:
         seen.append(cause)
-        if type(cause).__name__ == "DeviceMemberError":
+        if isinstance(cause, DeviceError) and isinstance(cause, AttributeError):
             return "not applicable", str(cause).partition(",")[0]
         if isinstance(cause, KernelError):
             return "refused", re.sub(r"/\S*/site-packages/", "", str(cause).splitlines()[0])

@@ -1,6 +1,7 @@
 """Errors of Numba in users' functions: the line with a caret, the reason and the way out, in few lines."""
 
 import math
+import pickle
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import numba
 import numpy as np
 import pytest
 from numba import cuda
+from numba.core.errors import TypingError
 
 import synknumba as synk
 from synknumba import simt
@@ -499,3 +501,33 @@ def test_marks_are_below_all_that_an_error_may_be_about(kernel, marked):
     _, text, marks, *_ = str(caught.value).splitlines()
     spans = [match.span() for match in re.finditer(r"\^+", marks)]
     assert [text[slice(*span)] for span in spans] == ([] if marked is None else [marked])
+
+
+def subclasses(kind):
+    """Returns all classes below one, with itself."""
+    return {kind}.union(*(subclasses(below) for below in kind.__subclasses__()))
+
+
+def test_tracebacks_name_public_classes():
+    """Private classes are shown as the public one that they are, and pickle as what they are."""
+    public_names = {**vars(simt), **vars(synk)}
+    classes = subclasses(synk.SynkError)
+    private = [kind for kind in classes if public_names.get(kind.__name__) is not kind]
+    assert len(private) >= 6
+    for kind in private:
+        public = public_names[kind.__name__]
+        assert issubclass(kind, public)
+        assert (kind.__module__, kind.__qualname__) == (public.__module__, public.__qualname__)
+        error = kind("what is wrong")
+        error.add_note("where")
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is kind
+        assert again.args == error.args == ("what is wrong",)
+        assert again.__notes__ == ["where"]
+
+
+def test_a_kernel_whose_types_do_not_fit_is_shown_as_a_kernel_error():
+    with pytest.raises(TypingError) as raised:
+        simt.jit(wrong_dtype)[1, 16](X, X.copy())
+    shown = traceback.format_exception_only(raised.value)[0]
+    assert shown.startswith("synknumba._errors.KernelError: ")

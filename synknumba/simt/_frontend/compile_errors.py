@@ -22,7 +22,7 @@ import numpy as np
 from numba import typeof
 from numba.core.errors import LoweringError, NumbaError, TypingError, UnsupportedError
 
-from synknumba._errors import FULL_TRACEBACK, KernelError, SynkError, full_traceback
+from synknumba._errors import FULL_TRACEBACK, KernelError, SynkError, full_traceback, named_by_base
 from synknumba._types import RankConstant, with_article
 from synknumba.simt._frontend.cuda_only import is_overloaded_for_cuda
 from synknumba.simt._frontend.scope import called_functions
@@ -83,6 +83,7 @@ _OPERATORS: Final = {
 }
 
 
+@named_by_base
 class KernelNumbaError(KernelError, NumbaError):
     """A kernel that Numba does not compile: also Numba's error, which programs and tests for GPUs catch."""
 
@@ -91,14 +92,17 @@ class KernelNumbaError(KernelError, NumbaError):
         self.args = (message,)  # without colours, and what unpickling passes
 
 
+@named_by_base
 class KernelTypingError(KernelNumbaError, TypingError):
     """A kernel whose types do not fit."""
 
 
+@named_by_base
 class KernelLoweringError(KernelNumbaError, LoweringError):
     """A kernel whose types fit, and of which Numba makes no code."""
 
 
+@named_by_base
 class KernelUnsupportedError(KernelNumbaError, UnsupportedError):
     """A kernel with a form of Python that Numba does not know."""
 
