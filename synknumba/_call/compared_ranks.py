@@ -13,15 +13,16 @@ entry for each rank, and replicas that differ.
 """
 
 import hashlib
+import inspect
 import itertools
 import os
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Final, TypeAlias
@@ -45,6 +46,7 @@ from synknumba._variables.variable import Variable, state_of
 Key: TypeAlias = tuple[str, int]  # thread, and number of the call in it
 
 LARGE_BYTES = 4 << 20  # of an array that is compared in its file
+_GATHERS = ("gather", "all_gather")
 _NUMBERS = "biufcmMV"  # kinds of dtypes that are compared by elements
 
 
@@ -176,7 +178,7 @@ class Comparison:
     def _call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
         thread = threading.current_thread().name
         number = self.summary.calls[thread] = self.summary.calls.get(thread, 0) + 1
-        key, name, place = (thread, number), getattr(function, "name", type(function).__name__), where()
+        key, name, place = (thread, number), _name_of(function), where()
         recorded = None if self._is_first else self._store.read(_file_of(key))
         if not self._is_first and (recorded is None or (recorded.name, recorded.place) != (name, place)):
             self._part(recorded, name, place)
@@ -202,7 +204,7 @@ class Comparison:
         if self._is_first:
             self._store.write(_file_of(key), Recorded(name, place, kept, self._store.keep(outcome), text))
         elif recorded is not None and drift < np.inf:
-            self._compare(key, recorded, outcome, text, bound, function)
+            self._compare(key, recorded, outcome, error, bound, function)
             result = self._as_in_first_run(recorded, result, outcome)
         if error is not None and returned is None:
             raise error
@@ -284,7 +286,7 @@ class Comparison:
         """
         largest = 0.0
         for label, content in inputs.items():
-            first = recorded.inputs.get(label)
+            first: Any = recorded.inputs.get(label)
             if content.value is BY_RANK or first is BY_RANK:
                 return self._skip(recorded, f"{label} has a value for each rank")
             if not isinstance(content.value, np.ndarray):
@@ -308,11 +310,14 @@ class Comparison:
         self.summary.reason = self.summary.reason or f"{recorded.name}, called at {recorded.place}: {reason}"
         return np.inf
 
-    def _compare(self, key: Key, recorded: Recorded, outcome: Contents, error: str, bound: Bound, function: Any) -> None:
+    def _compare(
+        self, key: Key, recorded: Recorded, outcome: Contents, error: BaseException | None, bound: Bound, function: Any
+    ) -> None:
         self.summary.counted += 1
-        if error != recorded.error:
-            told = [f"raises {one}" if one else "returns" for one in (recorded.error, error)]
-            self._find(recorded.name, recorded.place, f"it {told[0]} on {self._on(0)}, and {told[1]} on {self._on(1)}")
+        if recorded.error != (type(error).__name__ if error is not None else ""):
+            first = f"raises {recorded.error}" if recorded.error else "returns"
+            second = "returns" if error is None else f"raises {type(error).__name__}: {error}"
+            self._find(recorded.name, recorded.place, f"it {first} on {self._on(0)}; on {self._on(1)} it {second}")
         for label in dict.fromkeys((*recorded.outcome, *outcome)):
             problem = self._problem(label, recorded.outcome, outcome, bound, function)
             if not problem or (key, label) in self._unrepeatable:
@@ -329,7 +334,8 @@ class Comparison:
             return ""
         if label not in recorded or label not in outcome:
             return f"{label} is there on {self._on(label in outcome)} only"
-        first, content = recorded[label], outcome[label]
+        first: Any = recorded[label]
+        content = outcome[label]
         if not isinstance(content.value, np.ndarray) or not _is_hash(first):
             same = content.value == first
             return "" if same else f"{label}: {_shown(first)} on {self._on(0)}, {_shown(content.value)} on {self._on(1)}"
@@ -352,7 +358,7 @@ class Comparison:
     def _as_in_first_run(self, recorded: Recorded, result: Any, outcome: Contents) -> Any:
         """Sets what a call has returned and written, and differs by rounding, to the first run's; returns the result."""
         for label, content in outcome.items():
-            first = recorded.outcome.get(label)
+            first: Any = recorded.outcome.get(label)
             if not isinstance(content.value, np.ndarray) or not _is_hash(first) or hash_of(content.value) == first:
                 continue
             array = self._store.array(first)
@@ -451,6 +457,8 @@ def _parameters(function: Any, count: int) -> Iterator[str]:
     """Yields the names of the arguments that a call passes by position."""
     binder = getattr(function, "_binder", None)
     signature = getattr(function, "_signature", None)
+    if isinstance(function, FunctionType):
+        signature = inspect.signature(function)
     names = binder.passed if binder is not None else list(signature.parameters) if signature is not None else []
     yield from names
     yield from (f"argument {index + 1}" for index in range(len(names), count))
@@ -540,17 +548,33 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
+def _name_of(function: Any) -> str:
+    if isinstance(function, FunctionType):
+        return function.__name__
+    return str(getattr(function, "name", type(function).__name__))
+
+
 @contextmanager
-def compared(comparison: Comparison, methods: list[tuple[type, str]]) -> Iterator[None]:
-    """Context in which calls by some methods of decorated functions are recorded or compared."""
-    replaced = [(owner, name, getattr(owner, name)) for owner, name in methods]
-    for owner, name, plain in replaced:
-        setattr(owner, name, shortened(_recorded(comparison, plain)))
+def compared(
+    comparison: Comparison, methods: Sequence[tuple[type, str]], functions: Sequence[tuple[Any, str]]
+) -> Iterator[None]:
+    """Context in which calls of the script are recorded or compared.
+
+    Args:
+        comparison: the run.
+        methods: methods of decorated functions.
+        functions: collectives, as functions of the package, and methods of variables.
+    """
+    hooks = [(owner, name, _recorded(comparison, getattr(owner, name))) for owner, name in methods]
+    hooks += [(owner, name, _recorded_collective(comparison, getattr(owner, name))) for owner, name in functions]
+    plain = [(owner, name, getattr(owner, name)) for owner, name, _ in hooks]
+    for owner, name, hook in hooks:
+        setattr(owner, name, shortened(hook))
     try:
         yield
     finally:
-        for owner, name, plain in replaced:
-            setattr(owner, name, plain)
+        for owner, name, function in plain:
+            setattr(owner, name, function)
 
 
 def _recorded(comparison: Comparison, plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -558,3 +582,21 @@ def _recorded(comparison: Comparison, plain: Callable[..., Any]) -> Callable[...
         return comparison.call(self, args, kwargs, lambda: plain(self, *args, **kwargs))
 
     return call
+
+
+def _recorded_collective(comparison: Comparison, plain: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        run = partial(plain, *args, **kwargs)
+        # The calls that `during` makes count each by itself.
+        if "during" in kwargs or (plain.__name__ in _GATHERS and not _is_divided(args[0] if args else None)):
+            return run()
+        return comparison.call(plain, args, kwargs, run)
+
+    return call
+
+
+def _is_divided(tree: Any) -> bool:
+    """Returns whether all of several variables have rows of their own on each rank; else all_gather joins replicas."""
+    leaves, _ = flatten_tree(tree)
+    return all(isinstance(leaf, Variable) and state_of(leaf)._sharded for leaf in leaves)  # noqa: SLF001  # this package's

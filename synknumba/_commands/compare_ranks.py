@@ -6,7 +6,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import synknumba
 from synknumba._call.compared_ranks import Comparison, Store, Summary, compared, counted
 from synknumba._call.function import Function
 from synknumba._call.sequence import Sequence
@@ -15,6 +17,7 @@ from synknumba._learning.training import TrainFunction
 from synknumba._machines import launch
 from synknumba._rowwise.expectation import Expectation
 from synknumba._rowwise.map import Vectorized
+from synknumba._variables.variable import Variable
 from synknumba._world import machines
 
 # The calls that are compared; those that they make in turn are part of them.
@@ -24,6 +27,11 @@ METHODS: list[tuple[type, str]] = [
     *((Vectorized, name) for name in ("__call__", "submit", "as_serial", "reduce")),
     *((Expectation, name) for name in ("__call__", "submit", "as_serial")),
     *((TrainFunction, name) for name in ("__call__", "submit")),
+]
+_COLLECTIVES = ("broadcast", "scatter", "gather", "all_gather", "reduce", "all_reduce", "reduce_scatter", "exchange")
+FUNCTIONS: list[tuple[Any, str]] = [
+    *((synknumba, name) for name in (*_COLLECTIVES, "set_value")),
+    (Variable, "set_value"),
 ]
 
 
@@ -101,7 +109,7 @@ def _run_here(told: argparse.Namespace) -> int:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     machines.ranks_compared[:] = [(ranks, told.device)]
     comparison = Comparison(Store(Path(folder)), (int(first), ranks), is_first=mode == "first", marks=mode == "mark")
-    with compared(comparison, METHODS):
+    with compared(comparison, METHODS, FUNCTIONS):
         code = launch.run(told.script, told.arguments, None, is_module=told.is_module)
     if not comparison.summary.finding:
         comparison.finish()

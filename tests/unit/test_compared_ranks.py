@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from synknumba._call.compared_ranks import Comparison, Differs, Store, compared
-from synknumba._commands.compare_ranks import METHODS
+from synknumba._commands.compare_ranks import FUNCTIONS, METHODS
 from synknumba._ops.agreement import Bound, difference, greatest
 from synknumba._world import machines
 from tests.environment import environment
+from tests.quick import whole
 
 HEAD = """
 import numpy as np
@@ -147,7 +148,7 @@ def mean(x, n, m):
         cuda.atomic.add(m, 0, x[i] / n)
 
 with synk.fork():
-    mean.submit(np.ones(60), 60.0).result()  # here
+    mean.submit(np.ones(64), 64.0).result()  # here
 """,
         'op "mean"',
     ),
@@ -166,8 +167,136 @@ with synk.fork():
 """,
         "halo=",
     ),
+    "a sum of replicas": (
+        """
+with synk.fork():
+    v = synk.variable(np.ones(5))
+    synk.broadcast(v)
+    synk.all_reduce(v, "sum")  # here
+""",
+        "a factor of the number of ranks",
+    ),
+    "a whole replica by the rank's row": (
+        """
+@synk.parallel
+@cuda.jit
+def increased(u, a):
+    i = cuda.grid(1)
+    if i < u.shape[0]:
+        u[i] += a[i]
+
+with synk.fork():
+    u, a = synk.variable(np.zeros(12)), synk.variable(np.arange(12.0))
+    synk.scatter(u)
+    increased[1, 32](u, a)  # here
+""",
+        "an index in the whole",
+    ),
+    "a list without rows": (
+        """
+with synk.fork():
+    synk.function(np.sum, outputs="sum")([1.0, 2.0])  # here
+""",
+        "a factor of the number of ranks",
+    ),
+    "halos from before an exchange": (
+        """
+@synk.parallel
+@cuda.jit
+def smoothed(own, u, v):
+    i = cuda.grid(1)
+    if own.start <= i < own.stop and 0 < i < u.shape[0] - 1:
+        v[i] = (u[i - 1] + u[i] + u[i + 1]) / 3
+
+with synk.fork():
+    u, v = synk.variable(np.arange(60.0) ** 2), synk.variable(np.zeros(60))
+    synk.scatter([u, v], halo=1)
+    smoothed[2, 64](synk.OWN, u, v)
+    synk.exchange(v, during=lambda: smoothed[2, 64](synk.OWN, v, u))  # here
+""",
+        "synk.exchange",
+    ),
+    "all pairs of divided rows": (
+        """
+@synk.parallel(outputs={"f": synk.output("gather", shape=(), dtype="float64")})
+@cuda.jit
+def forces(x, y, f):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        for j in range(y.shape[0]):
+            f[i] += x[i] - y[j]
+
+with synk.fork():
+    x = np.arange(60.0)
+    forces(x, x)  # here
+""",
+        "",
+    ),
+    "pairs of rows": (
+        """
+@synk.parallel(inout=("y",), block=32, grid=2)
+@cuda.jit
+def swapped(y):
+    p = 2 * cuda.grid(1)
+    if p + 1 < y.shape[0]:
+        y[p], y[p + 1] = y[p + 1], y[p]
+
+with synk.fork():
+    y = synk.data(np.arange(63.0))
+    swapped(y)  # here
+""",
+        "",
+    ),
+    "a length by a constant": (
+        """
+N = 100
+
+@synk.parallel(inout=("y",), block=32)
+@cuda.jit
+def increased(y):
+    i = cuda.grid(1)
+    if i < N:
+        y[i] += 1.0
+
+with synk.fork(device="cpu"):
+    y = synk.data(np.zeros(100))
+    increased(y)  # here
+""",
+        "synk.ROWS",
+    ),
+    "a table by the row of the whole": (
+        """
+@synk.parallel(outputs={"y": synk.output("gather", shape=(), dtype="float64")})
+@cuda.jit
+def looked_up(k, table, y):
+    i = cuda.grid(1)
+    if i < k.shape[0] and k[i] < table.shape[0]:
+        y[i] = table[k[i]]
+
+with synk.fork():
+    looked_up(np.arange(60)[::-1].copy(), np.arange(60.0))  # here
+""",
+        "",
+    ),
+    "halo rows beside divided rows": (
+        """
+@synk.parallel(inout=("y",))
+@cuda.jit
+def added(u, y):
+    i = cuda.grid(1)
+    if i < y.shape[0]:
+        y[i] += u[i]
+
+with synk.fork():
+    u, y = synk.variable(np.arange(60.0)), synk.data(np.zeros(60))
+    synk.scatter(u, halo=1)
+    added(u, y)  # here
+""",
+        "",
+    ),
 }
 
+QUICK = ["a length as an argument", "a forgotten exchange", "a mean of atomics", "a sum of replicas", "a list without rows"]
 
 RIGHT = """
 @synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="f4"), "y": synk.output("gather", shape=(), dtype="f4")})
@@ -200,6 +329,10 @@ def steps(u, v):
     synk.exchange(v)
     smoothed(synk.OWN, v, u)
 
+@synk.function(outputs=None)
+def set_on(rank, v):
+    v[...] = rank == 0
+
 @synk.vectorize
 def doubled(x):
     return 2 * x
@@ -214,6 +347,11 @@ with synk.fork() as world:
     u, v = synk.variable(np.arange(60.0)), synk.variable(np.zeros(60))
     synk.scatter([u, v], halo=1)
     steps(u, v, times=3)
+    partial, replica = synk.variable(0.0), synk.variable(np.arange(3.0))
+    set_on(synk.RANK, partial)
+    synk.all_reduce(partial, "sum")
+    synk.gather(replica), synk.gather(u), synk.all_reduce(replica, "max")
+    synk.broadcast(replica, np.ones(3)), replica.set_value(np.zeros(3))
 """
 
 
@@ -224,7 +362,7 @@ def run(path, ranks):
         for size in ranks:
             machines.ranks_compared[:] = [(size, "cpu")]
             comparison = Comparison(store, (ranks[0], size), is_first=size == ranks[0])
-            with compared(comparison, METHODS):
+            with compared(comparison, METHODS, FUNCTIONS):
                 runpy.run_path(str(path), run_name="__main__")
     except Differs:
         pass
@@ -233,7 +371,8 @@ def run(path, ranks):
     return comparison.summary
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.filterwarnings("ignore:.*pass synk.ROWS:RuntimeWarning")  # which names the same fault
+@pytest.mark.parametrize("name", [*QUICK, *whole(*(name for name in WRONG if name not in QUICK))])
 def test_a_wrong_program_is_found(name, tmp_path):
     text, cause = WRONG[name]
     path = tmp_path / "script.py"
@@ -249,11 +388,12 @@ def test_a_right_program_is_not_accused(tmp_path):
     path.write_text(HEAD + RIGHT)
     summary = run(path, (1, 3, 2))
     assert not summary.finding
-    assert summary.skipped == 2  # of_rank
+    assert summary.skipped == 4  # of_rank, twice, set_on, and the all_reduce of different replicas
     assert "of_rank" in summary.reason
-    assert summary.counted == sum(summary.calls.values()) - 2
+    assert summary.counted == sum(summary.calls.values()) - 4
 
 
+@pytest.mark.whole
 def test_the_command(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(HEAD + WRONG["a mean of atomics"][0])
