@@ -124,14 +124,14 @@ class Store:
                 recorded[label] = hashed = hash_of(content.value)
                 path = self._folder / f"{hashed}.npy"
                 if not path.exists():
-                    np.save(path, content.value, allow_pickle=False)
+                    np.save(path, content.value)
         return recorded
 
     def array(self, hashed: str) -> Array:
         """Returns an array of the first run; a large one stays in its file."""
         path = self._folder / f"{hashed}.npy"
         is_large = path.stat().st_size > LARGE_BYTES
-        array: Array = np.load(path, mmap_mode="r" if is_large else None, allow_pickle=False)
+        array: Array = np.load(path, mmap_mode="r" if is_large else None)
         return array
 
     def write(self, name: str, value: Any) -> None:
