@@ -14,7 +14,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from synknumba import __version__
-from synknumba._commands import bench, cache, check, completion, doctor, info, profile, run, trace
+from synknumba._commands import bench, cache, check, completion, doctor, info, run, trace
 from synknumba._commands.terminal import FAILED, INTERRUPTED, SUCCESS, CommandError, cannot_write_output, show_what_can_be_shown
 from synknumba._errors import SynkError
 from synknumba._machines import launch
@@ -27,7 +27,6 @@ _COMMANDS = {
     "cache": cache,
     "run": run,
     "trace": trace,
-    "profile": profile,
     "completion": completion,
 }
 _SCRIPTS = {"check", "run", "trace"}  # what is printed there is the script's

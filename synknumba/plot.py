@@ -4,7 +4,6 @@
     synk.plot.scaling(times)                   # time and efficiency against the number of ranks
     synk.plot.rows(f.plan(x))                  # how many rows each rank gets
     synk.plot.timeline(trace)                  # what the script and the ranks did, and when
-    synk.plot.flame(["synknumba-rank0.prof"])  # in which functions ranks spent their time
     synk.plot.convergence(estimates)           # means and their error bars against the number of rows
 
 With `ax=` they draw into the script's own axes, in its style. Otherwise they make a figure with a transparent background and
@@ -16,7 +15,6 @@ Needs matplotlib, which is imported at the first call: pip install 'synknumba[pl
 
 import operator
 import os
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -27,7 +25,6 @@ from synknumba._call.report import PlanReport
 from synknumba._call.sequence_report import SequenceReport
 from synknumba._errors import ArgumentError, shortened
 from synknumba._ops.estimate import Estimate, Measurement
-from synknumba._timeline.profiles import Profiles, name_of
 from synknumba._timeline.trace import Trace
 from synknumba._timeline.tracks import SCRIPT, Record, read
 from synknumba._types import Array, known_options
@@ -203,57 +200,6 @@ def timeline(trace: Trace | str | os.PathLike[str] | list[Record], *, ax: Axes =
     for name, color in colors.items():
         axes.broken_barh([], (0, 0), facecolors=color, label=_plain(name))
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, labelcolor=INK if ax is None else None)
-    return axes
-
-
-@known_options
-def flame(profiles: Sequence[str | os.PathLike[str]], *, ax: Axes = None) -> Axes:
-    """Draws in which functions the ranks spent their time, as a flame graph: above each function those that it has called.
-
-    The width of a bar is the time of all ranks in a function that the one below has called. Functions of the script that ranks
-    have called are at the bottom. Waits for calls and compiling are left out, and what took less than 0.2 %.
-
-    Args:
-        profiles: the files that `fork(profile=True)` has written, synknumba-rank0.prof and so on.
-        ax: axes to draw into. Default: those of a new figure.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ArgumentError: there are no files, a file is no profile, or no function of the script has run.
-        ModuleNotFoundError: matplotlib is not installed.
-
-    Example:
-        >>> import synknumba as synk
-        >>> import glob
-        >>> synk.plot.flame(sorted(glob.glob("synknumba-rank*.prof")))  # doctest: +SKIP
-    """
-    if isinstance(profiles, str | os.PathLike) or not isinstance(profiles, Sequence):
-        raise ArgumentError(
-            "flame takes a list of profiles, one for each rank, as in flame(sorted(glob.glob('synknumba-rank*.prof'))), got "
-            f"{_told(profiles)}"
-        )
-    frames = Profiles(profiles).frames()
-    if not frames:
-        raise ArgumentError(
-            "the ranks have run no functions of the script; kernels on cores and GPUs are not in profiles of Python"
-        )
-    whole = sum(one.seconds for one in frames if one.depth == 0)
-    deepest = max(one.depth for one in frames)
-    axes = _figure("flame", 1, 1, (9.0, 1.2 + 0.24 * (deepest + 1))) if ax is None else _checked(ax, "flame")
-    _matplotlib("flame")
-    for one in frames:
-        color = COLORS[zlib.crc32(one.place[2].encode()) % len(COLORS)]
-        axes.barh(one.depth, one.seconds, left=one.start, height=0.9, color=color, alpha=0.75, linewidth=0)
-        letters = int(100 * one.seconds / whole)  # that fit into a bar
-        name = name_of(one.place).partition(" (")[0]
-        if letters >= 4:
-            shown = name if len(name) <= letters else f"{name[: letters - 1]}…"
-            axes.text(one.start + 0.003 * whole, one.depth, _plain(shown), va="center", ha="left", fontsize=7, clip_on=True)
-    axes.set_yticks([])
-    axes.set_xlim(0.0, whole)
-    axes.set_xlabel(f"time of {len(profiles)} ranks (s)" if len(profiles) > 1 else "time (s)")
     return axes
 
 

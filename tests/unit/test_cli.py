@@ -20,7 +20,7 @@ from synknumba._errors import DeviceError
 from synknumba.simt.internals import KernelStore
 from tests.environment import ROOT
 
-COMMANDS = ("info", "doctor", "bench", "check", "cache", "run", "trace", "profile", "completion")
+COMMANDS = ("info", "doctor", "bench", "check", "cache", "run", "trace", "completion")
 KEY = "0123456789abcdef" * 4  # as a digest
 PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
 

@@ -1,6 +1,5 @@
 """Pictures: the data in the axes, against NumPy's quartiles and closed forms; labels, styles and refusals."""
 
-import cProfile
 import json
 import math
 import sys
@@ -355,21 +354,13 @@ def test_without_matplotlib(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["a$b_$", "a$b", r"\$x$"])
-def test_names_are_text(name, tmp_path, monkeypatch):
+def test_names_are_text(name, monkeypatch):
     """Not formulas, which are drawn in parts: the texts that are drawn are searched for the name as it is."""
     records = [{"ph": "M", "pid": 7, "name": "process_name", "args": {"name": f"rank {name}"}}]
     records += [{"ph": "X", "pid": 7, "tid": 0, "cat": "wait", "name": name, "ts": 0.0, "dur": 9.0}]
 
-    def called():
-        return sum(range(10**5))
-
-    called.__code__ = called.__code__.replace(co_name=name)
-    profile = cProfile.Profile()
-    profile.runcall(called)
-    profile.dump_stats(tmp_path / "a.prof")
     pictures = {
         "timeline": (synk.plot.timeline(records), [name, f"rank {name}"]),
-        "flame": (synk.plot.flame([tmp_path / "a.prof"]), [name]),
     }
     drawn = []
     draw_text = RendererAgg.draw_text
