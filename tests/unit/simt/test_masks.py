@@ -52,7 +52,10 @@ DIVERGENT = {
         "# here\nif t < 3:\n    x[t] = 0\nelse:\n    cuda.syncthreads()\n    x[t] = s[7 - t]\ncuda.syncthreads()\nx[t] += 1",
     ),
     "both branches": ("an if", "# here\nif x[t] > 3:\n    cuda.syncthreads()\nelse:\n    cuda.syncthreads()"),
-    "the last statement": ("an if", "if t < 5:\n    # here\n    if t < 3:\n        cuda.syncthreads()\n    cuda.syncthreads()"),
+    "the last statement of a condition": (
+        "an if",
+        "if t < 5:\n    # here\n    if t < 3:\n        cuda.syncthreads()\n    cuda.syncthreads()\nx[t] = 1",
+    ),
     "a shuffle that follows": (
         "an if",
         "# here\nif t < 3:\n    cuda.syncthreads()\nx[t] = cuda.shfl_xor_sync(0xFF, s[t], 1)",
