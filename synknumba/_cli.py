@@ -14,7 +14,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from synknumba import __version__
-from synknumba._commands import bench, cache, check, completion, doctor, info, run, trace
+from synknumba._commands import bench, cache, check, doctor, info, run, trace
 from synknumba._commands.terminal import FAILED, INTERRUPTED, SUCCESS, CommandError, cannot_write_output, show_what_can_be_shown
 from synknumba._errors import SynkError
 from synknumba._machines import launch
@@ -27,7 +27,6 @@ _COMMANDS = {
     "cache": cache,
     "run": run,
     "trace": trace,
-    "completion": completion,
 }
 _SCRIPTS = {"check", "run", "trace"}  # what is printed there is the script's
 
@@ -113,7 +112,6 @@ def make_parser(program: str | None = None) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"synknumba {__version__}")
-    parser.set_defaults(make_parser=make_parser)  # for `completion`
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in _COMMANDS.values():
         module.add(commands)

@@ -11,7 +11,6 @@ from synknumba._commands.terminal import (
     Subparsers,
     add_command,
     check_writable,
-    completed,
     positive,
     print_json,
 )
@@ -43,9 +42,9 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="of the ranks; default: auto")
     parser.add_argument("--ranks", type=positive, metavar="N", help="the largest number of ranks; default: one for each device")
     parser.add_argument("--seconds", type=float, metavar="S", help="time for all measurements, without starts and compilation")
-    completed(parser.add_argument("--json", metavar="FILE", help="write the results to FILE; - prints them in place of tables"))
-    completed(parser.add_argument("--plot", metavar="FILE", help="draw the results into a .png, .svg or .pdf, by matplotlib"))
-    completed(parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="compare two files; nothing is measured"))
+    parser.add_argument("--json", metavar="FILE", help="write the results to FILE; - prints them in place of tables")
+    parser.add_argument("--plot", metavar="FILE", help="draw the results into a .png, .svg or .pdf, by matplotlib")
+    parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="compare two files; nothing is measured")
 
 
 def _run(told: argparse.Namespace) -> int:

@@ -17,7 +17,6 @@ from synknumba._commands.terminal import (
     Subparsers,
     add_command,
     coloured,
-    completed,
     has_colours,
     positive,
 )
@@ -68,7 +67,7 @@ def add(commands: Subparsers) -> None:
         "--device", choices=("cpu", "cuda"), default="cpu", help="of the comparison; ranks share GPUs where there are too few"
     )
     parser.add_argument("--run-in", help=argparse.SUPPRESS)  # a run of the comparison, by this command
-    completed(parser.add_argument("--html", metavar="FILE", help="write the kernels' source with the findings to a page"))
+    parser.add_argument("--html", metavar="FILE", help="write the kernels' source with the findings to a page")
     add_script(parser)
 
 

@@ -5,7 +5,7 @@ import os
 import sys
 from typing import NoReturn
 
-from synknumba._commands.terminal import Subparsers, add_command, completed, positive
+from synknumba._commands.terminal import Subparsers, add_command, positive
 from synknumba._machines import launch
 
 DESCRIPTION = """\
@@ -43,7 +43,7 @@ class _Code(argparse.Action):
 def add_script(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of a command that runs a script: its path, or with -m its module, and its arguments."""
     parser.add_argument("-m", action="store_true", dest="is_module", help="take SCRIPT as the name of a module")
-    completed(parser.add_argument("script", metavar="SCRIPT", help="a Python file, or a folder or zip file with __main__.py"))
+    parser.add_argument("script", metavar="SCRIPT", help="a Python file, or a folder or zip file with __main__.py")
     rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="of the script")
     rest.required = False  # argparse before Python 3.12 asks for it where SCRIPT is missing
 

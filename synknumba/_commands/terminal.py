@@ -19,9 +19,6 @@ _PLAIN = str.maketrans({"µ": "u", "×": "x", "−": "-", "–": "-", "…": "..
 _CLOSED = "cannot write the output: standard output is closed"
 _HANDLER = "synknumba.plain"  # of characters that a locale cannot show
 
-# shtab's hints on what completes an argument, by shell; `shtab.FILE` is the same, and shtab need not be installed.
-FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
-
 
 class CommandError(Exception):
     """A command cannot do its work; the text says why, and what to do instead."""
@@ -56,11 +53,6 @@ def add_command(
     )
     parser.set_defaults(run=run)
     return parser
-
-
-def completed(action: argparse.Action, hints: dict[str, str] = FILES) -> None:
-    """Lets shells complete an argument, by default with the names of files."""
-    action.complete = hints  # type: ignore[attr-defined]  # shtab's protocol
 
 
 def positive(text: str) -> int:

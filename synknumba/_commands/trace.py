@@ -16,7 +16,6 @@ from synknumba._commands.terminal import (
     Subparsers,
     add_command,
     check_writable,
-    completed,
     positive,
     print_after_script,
     write,
@@ -50,9 +49,9 @@ def add(commands: Subparsers) -> None:
             "trace -o run.json.gz script.py",
         ),
     )
-    completed(parser.add_argument("-o", "--output", metavar="FILE", help=f"file to write of a script (default: {OUTPUT})"))
+    parser.add_argument("-o", "--output", metavar="FILE", help=f"file to write of a script (default: {OUTPUT})")
     parser.add_argument("--summary", action="store_true", help="print where the time went")
-    completed(parser.add_argument("--plot", metavar="FILE", help="draw the rounds over time, as .png, .svg or .pdf"))
+    parser.add_argument("--plot", metavar="FILE", help="draw the rounds over time, as .png, .svg or .pdf")
     parser.add_argument(
         "--records", type=positive, default=100_000, metavar="N", help="rounds that are kept (default: 100,000)"
     )

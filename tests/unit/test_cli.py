@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -15,12 +14,12 @@ import pytest
 
 from synknumba import _cli
 from synknumba._cli import main, make_parser
-from synknumba._commands import cache, completion, info, terminal
+from synknumba._commands import cache, info, terminal
 from synknumba._errors import DeviceError
 from synknumba.simt.internals import KernelStore
 from tests.environment import ROOT
 
-COMMANDS = ("info", "doctor", "bench", "check", "cache", "run", "trace", "completion")
+COMMANDS = ("info", "doctor", "bench", "check", "cache", "run", "trace")
 KEY = "0123456789abcdef" * 4  # as a digest
 PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
 
@@ -281,41 +280,6 @@ def test_files_that_cannot_be_written(tmp_path):
     with pytest.raises(terminal.CommandError, match="cannot write /proc/none: No such file"):
         terminal.write_json("/proc/none", {})
     terminal.check_writable(str(tmp_path / "file.json"))
-
-
-def test_completion_without_shtab(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    assert main(["completion", "bash"]) == 2
-    assert "pip install 'synknumba[completion]'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("shell", completion.SHELLS)
-def test_completion_is_made_for_each_shell(shell, capsys):
-    pytest.importorskip("shtab", reason="shtab is not installed; it is in the extra dev")
-    assert main(["completion", shell]) == 0
-    told = capsys.readouterr().out
-    for word in (*COMMANDS, "no-world", "compare", "ranks-per-node"):
-        assert word in told
-
-
-def test_bash_completes(tmp_path, capsys):
-    pytest.importorskip("shtab", reason="shtab is not installed; it is in the extra dev")
-    if shutil.which("bash") is None:
-        pytest.skip("there is no bash")
-    assert main(["completion", "bash"]) == 0
-    script = tmp_path / "completion.bash"
-    script.write_text(capsys.readouterr().out)
-
-    def complete(*words):
-        quoted = " ".join(f"'{word}'" for word in words)
-        ask = f"source {script}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _shtab_synknumba; echo ${{COMPREPLY[@]}}"
-        done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True, cwd=tmp_path)
-        return set(done.stdout.split())
-
-    assert complete("synknumba", "") >= set(COMMANDS)
-    assert complete("synknumba", "do") == {"doctor"}
-    assert complete("synknumba", "cache", "c") == {"clear"}
-    assert "--compare" in complete("synknumba", "bench", "--c")
 
 
 def test_a_home_directory_that_does_not_exist(monkeypatch, capsys):
