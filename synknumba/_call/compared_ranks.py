@@ -1,4 +1,4 @@
-"""The same calls on several numbers of ranks, compared; for `synknumba check --ranks 1,2,3` and `Function.check(ranks=...)`.
+"""The same calls on several numbers of ranks, compared, for `synknumba check --ranks 1,2,3`.
 
     first run      call k: inputs and results ──> a folder: a list for each call, and each array once, by its hash
     another run    call k: inputs  ── do they agree?  no: the call does not count
