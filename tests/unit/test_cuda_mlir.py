@@ -150,6 +150,8 @@ class TestChoice:
     def test_what_refers_to_the_package_is_its_own(self, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
         package, helpers = ModuleType("numba_cuda_mlir.cuda"), ModuleType("helpers")
         monkeypatch.setitem(sys.modules, "numba_cuda_mlir", ModuleType("numba_cuda_mlir"))
+        monkeypatch.setitem(sys.modules, "numba_cuda_mlir.cuda", package)
+        monkeypatch.setitem(sys.modules, "numba_cuda_mlir.numba_cuda", package)
         made: Any = Compilers(0, 77)
 
         def plain(x: Any) -> None:
