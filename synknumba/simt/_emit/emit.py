@@ -224,8 +224,8 @@ class _Emitter:
                 out += self.regions.region(pending, active)
                 pending, gone = [], False
                 # Behind a barrier at the end of the kernel, no thread does anything that others could see.
-                ends = top and all(map(_does_nothing, behind))
-                final = active.final and (ends or not synchronises(behind))
+                is_last = all(map(_does_nothing, behind)) and (top or not synchronises(behind))
+                final = active.final and is_last
                 out += self._alone(statement, replace(active, final=final))
                 continue
             splits = self._synchronised and not top

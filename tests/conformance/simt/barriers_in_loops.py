@@ -266,7 +266,7 @@ def varying_continue_inside(x, out):
     out[cuda.grid(1)] = v
 
 
-# ---- threads that leave the loop at different turns, and meet no barrier after it
+# ---- threads that leave the loop at different turns, and have nothing to do after it
 
 
 def _running_sums(x, length, out):
@@ -279,18 +279,6 @@ def _running_sums(x, length, out):
 
 
 LENGTHS = (2, B, lambda: (real(32), whole(32, low=0, high=7), np.zeros(32)))
-
-
-@case(*LENGTHS, _running_sums)
-def range_of_each_thread(x, length, out):
-    s = cuda.shared.array(B, float64)
-    t, i = cuda.threadIdx.x, cuda.grid(1)
-    total = 0.0
-    for k in range(length[i]):
-        s[t] = x[i] * (k + 1)
-        cuda.syncthreads()
-        total += s[t]
-    out[i] = total
 
 
 @case(*LENGTHS, _running_sums)
@@ -315,50 +303,3 @@ def break_of_each_thread(x, length, out):
         s[t] = x[i]
         cuda.syncthreads()
         out[i] += s[t] * (k + 1)
-
-
-@case(*LENGTHS, _running_sums)
-def loop_of_each_thread_under_a_guard(x, length, out):
-    s = cuda.shared.array(B, float64)
-    t, i = cuda.threadIdx.x, cuda.grid(1)
-    total = 0.0
-    if i < x.size:
-        for k in range(1, length[i] + 1):
-            s[t] = x[i] * k
-            cuda.syncthreads()
-            total = total + s[t]
-    if i < x.size:
-        out[i] = total
-
-
-@cuda.jit(device=True)
-def _turns(s, t, x, length):
-    total = 0.0
-    for k in range(length):
-        s[t] = x * (k + 1)
-        cuda.syncthreads()
-        total += s[t]
-    return total
-
-
-@case(*LENGTHS, _running_sums)
-def loop_of_each_thread_in_a_function(x, length, out):
-    s = cuda.shared.array(B, float64)
-    i = cuda.grid(1)
-    out[i] = _turns(s, cuda.threadIdx.x, x[i], length[i])
-
-
-@case(
-    2,
-    B,
-    lambda: (whole(32, low=0, high=7), np.zeros(32, np.int64)),
-    lambda length, out: {1: [sum((row > k).sum() for k in range(n)) for row in rows(length, B) for n in row]},
-    differs="its counts keep what ended threads said before",
-)
-def count_of_threads_in_the_loop(length, out):
-    """A vote of the threads that still run."""
-    i = cuda.grid(1)
-    total = 0
-    for _ in range(length[i]):
-        total += cuda.syncthreads_count(True)
-    out[i] = total

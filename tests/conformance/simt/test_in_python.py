@@ -29,12 +29,8 @@ EARLY = {
     "returns_between_barriers",
     "threads_leave_one_by_one",
     "count_of_threads_left",
-    "range_of_each_thread",
     "while_of_each_thread",
     "break_of_each_thread",
-    "loop_of_each_thread_under_a_guard",
-    "loop_of_each_thread_in_a_function",
-    "count_of_threads_in_the_loop",
 }
 # A thread reads what threads of its own block have added to, without a barrier between.
 RACES = {"last_block"}
