@@ -115,6 +115,7 @@ def test_children_end_by_signals_as_ever():
     """) == ["-15 True"]
 
 
+@pytest.mark.whole
 def test_epochs_end_between_steps(tmp_path):
     """They make the same steps in parts as at once, and none after a signal; errors count steps of the whole epoch."""
     script = tmp_path / "script.py"

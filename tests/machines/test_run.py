@@ -103,9 +103,10 @@ def test_another_mpi_than_the_launchers(tmp_path):
     ("module", "told"),
     [
         ("", "synknumba run: mpi4py is missing: pip install 'synknumba[mpi]'\n"),
-        (
+        pytest.param(
             "class rc: pass",
             "mpi4py finds no MPI (cannot load MPI library): `module load` the cluster's and set MPI4PY_MPIABI=",
+            marks=pytest.mark.whole,
         ),
     ],
 )
@@ -123,6 +124,7 @@ def test_no_mpi(module, told, tmp_path):
     assert len(errors.splitlines()) == 1
 
 
+@pytest.mark.whole
 def test_nodes_without_srun(tmp_path):
     (tmp_path / "script.py").write_text("print('ran')")
     code, out, errors = run("script.py", folder=tmp_path, SLURM_JOB_NUM_NODES="4")
@@ -132,6 +134,7 @@ def test_nodes_without_srun(tmp_path):
         assert run("script.py", folder=tmp_path, **variables)[2] == ""
 
 
+@pytest.mark.whole
 def test_what_cannot_run(tmp_path):
     (tmp_path / "script.py").write_text("print('ran')")
     code, out, errors = run("script.py", folder=tmp_path, TORCHELASTIC_RUN_ID="x")
@@ -175,6 +178,7 @@ def test_a_folder(tmp_path):
     assert out == f"{[str(tmp_path), '3']} 5 {tmp_path} {tmp_path / '__main__.py'}\n"
 
 
+@pytest.mark.whole
 def test_a_zip_file(tmp_path):
     """As those of zipapp: with modules beside it, and kernels whose source is in it."""
     app = tmp_path / "app.pyz"
