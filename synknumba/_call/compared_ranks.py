@@ -17,6 +17,7 @@ import inspect
 import itertools
 import os
 import pickle
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,7 +33,7 @@ import numpy as np
 from synknumba import _tracing as tracing
 from synknumba._call.arguments import IndexRange, PerRankValues
 from synknumba._call.future import Future
-from synknumba._errors import SynkError, shortened, where
+from synknumba._errors import RankDied, SynkError, shortened, where
 from synknumba._host import this_process
 from synknumba._host.data import Data
 from synknumba._ops import agreement
@@ -316,8 +317,12 @@ class Comparison:
         self.summary.counted += 1
         if recorded.error != (type(error).__name__ if error is not None else ""):
             first = f"raises {recorded.error}" if recorded.error else "returns"
-            second = "returns" if error is None else f"raises {type(error).__name__}: {error}"
-            self._find(recorded.name, recorded.place, f"it {first} on {self._on(0)}; on {self._on(1)} it {second}")
+            second, why = "returns", ""
+            if error is not None:
+                message, _, _ = str(error).partition("\n")
+                second = f"raises {type(error).__name__}: {message}"
+                why = f"\n  usual cause: {agreement.BEYOND}" if _is_of_indices(error) else ""
+            self._find(recorded.name, recorded.place, f"it {first} on {self._on(0)}; on {self._on(1)} it {second}{why}")
         for label in dict.fromkeys((*recorded.outcome, *outcome)):
             problem = self._problem(label, recorded.outcome, outcome, bound, function)
             if not problem or (key, label) in self._unrepeatable:
@@ -403,6 +408,13 @@ def hash_of(array: Array) -> str:
     hashed = hashlib.blake2b(f"{array.dtype.str}{array.dtype.descr}{array.shape}".encode(), digest_size=20)
     hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b"")
     return f"#{hashed.hexdigest()}"
+
+
+def _is_of_indices(error: BaseException) -> bool:
+    """Returns whether a call ended by an index out of bounds, or by an access to memory that is not mapped."""
+    if isinstance(error, RankDied):
+        return error.exitcode in {-signal.SIGSEGV, -signal.SIGBUS}
+    return isinstance(error, IndexError) or isinstance(error.__cause__, IndexError)
 
 
 def _is_hash(value: Any) -> bool:

@@ -23,6 +23,11 @@ from synknumba._types import Array
 MOST = 0.01  # relative: half precision and long sequences must not make the bound meaningless
 SAME = 1e-4  # relative difference of inputs which another order of sums explains
 MOST_OF = 0.9  # of the rows of all ranks but the first, where an index is wrong; some may be equal by chance
+# The usual cause of an index out of bounds on several ranks.
+BEYOND = (
+    "an index beyond the rank's rows: a guard by a length that is not the rank's, which synk.ROWS "
+    "passes (or x.shape[0]); or the index of a row in the whole, where arrays have the rank's rows"
+)
 BORDER = 2  # rows on each side of a border between ranks, as halos mostly have
 
 

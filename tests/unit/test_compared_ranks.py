@@ -42,6 +42,31 @@ with synk.fork(2, device="cpu"):
 """,
         "synk.ROWS",
     ),
+    "a write into memory that is not mapped": (
+        """
+@synk.parallel(inout=("y",))
+@cuda.jit
+def increased(n, y):
+    i = cuda.grid(1)
+    if i < n:
+        y[i + 10**9 * (n - y.shape[0])] += 1.0
+
+with synk.fork(device="cpu"):
+    increased(600, np.zeros(600))  # here
+""",
+        "synk.ROWS",
+    ),
+    "an index error": (
+        """
+@synk.function(outputs="sum")
+def last(x, n):
+    return x[n - 1]
+
+with synk.fork(device="cpu"):
+    last(np.zeros(100), 100)  # here
+""",
+        "synk.ROWS",
+    ),
     "a length by closure": (
         """
 def make(n):
@@ -296,7 +321,14 @@ with synk.fork():
     ),
 }
 
-QUICK = ["a length as an argument", "a forgotten exchange", "a mean of atomics", "a sum of replicas", "a list without rows"]
+QUICK = [
+    "a length as an argument",
+    "a write into memory that is not mapped",
+    "a forgotten exchange",
+    "a mean of atomics",
+    "a sum of replicas",
+    "a list without rows",
+]
 
 RIGHT = """
 @synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="f4"), "y": synk.output("gather", shape=(), dtype="f4")})
@@ -381,6 +413,8 @@ def test_a_wrong_program_is_found(name, tmp_path):
     line = next(number for number, row in enumerate((HEAD + text).splitlines(), 1) if "# here" in row)
     assert re.match(rf"\w+, called at {path}:{line}\n", found), found
     assert cause in found.partition("usual cause: ")[2], found
+    assert "Traceback" not in found
+    assert "crash" not in found
 
 
 def test_a_right_program_is_not_accused(tmp_path):
