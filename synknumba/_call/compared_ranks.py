@@ -1,90 +1,92 @@
-"""The same calls on several numbers of ranks, compared, for `synknumba check --ranks 1,2,3`.
+"""The same calls on several numbers of ranks, compared, for `synknumba check --ranks 1,2,3` and `f.check(…, ranks=(1, 2, 3))`.
 
-    first run      call k: inputs and results ──> a folder: a list for each call, and each array once, by its hash
-    another run    call k: inputs  ── do they agree?  no: the call does not count
+    first run      a call: inputs and results ──> a folder: a record of each call, and each array once, by its hash
+    another run    a call: inputs  ── do they agree?  no: the call does not count
                            results ── do they agree?  no: a finding, and the run ends
                            else the variables, and what the call returns, get the first run's values
 
 So each call is compared with the inputs of the first run: rounding does not add up, and the script takes the same branches. A
 call counts if its inputs are the same on any number of ranks. Inputs that a script computes from the number of ranks are not,
 nor are `synk.RANK`, `synk.WORLD_SIZE`, `synk.per_rank`, and replicas that differ between ranks; what such a call returns or
-writes makes calls that take it not count either. Of a call that counts, results by rank are left out: lists and arrays with an
-entry for each rank, and replicas that differ.
+writes makes calls that take it not count either. Nor does a sum of equal replicas, which their number changes, and a call that
+one of the runs does not make: calls are paired by thread, line, name, and how often that line has made them. Of a call that
+counts, results by rank are left out: lists and arrays with an entry for each rank, and replicas that differ.
 """
 
 import hashlib
-import inspect
-import itertools
 import os
 import pickle
+import signal
+import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial, wraps
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Final, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 from synknumba import _tracing as tracing
-from synknumba._call.arguments import IndexRange, PerRankValues
+from synknumba._call.arguments import IndexRange
+from synknumba._call.contents import (
+    BY_RANK,
+    Content,
+    Contents,
+    contents,
+    inputs,
+    outer_values,
+    results,
+)
 from synknumba._call.future import Future
-from synknumba._errors import SynkError, shortened, where
+from synknumba._errors import (
+    ArgumentError,
+    Finding,
+    KernelCheckError,
+    RankDied,
+    WorldError,
+    shortened,
+    where,
+)
 from synknumba._host import this_process
-from synknumba._host.data import Data
 from synknumba._ops import agreement
 from synknumba._ops.agreement import Bound
-from synknumba._ops.tree import flatten as flatten_tree
-from synknumba._ops.tree import paths
-from synknumba._types import Array, RankConstant
+from synknumba._ops.tree import flatten
+from synknumba._types import Array
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
+from synknumba._world.engine import open_world
+from synknumba._world.fork import fork
 
-Key: TypeAlias = tuple[str, int]  # thread, and number of the call in it
+T = TypeVar("T")
+Key: TypeAlias = tuple[str, str, str, int]  # thread, name, place, and how often that was called
+Mode: TypeAlias = Literal["first", "compare", "mark"]
+Run: TypeAlias = Callable[[int, Mode], T]
 
 LARGE_BYTES = 4 << 20  # of an array that is compared in its file
 _GATHERS = ("gather", "all_gather")
-_NUMBERS = "biufcmMV"  # kinds of dtypes that are compared by elements
-
-
-class _ByRank(Enum):
-    BY_RANK = "a value for each rank"
-
-
-BY_RANK: Final = _ByRank.BY_RANK
+_REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
+_GROWING = {"sum": "sum", "prod": "product"}  # ops by which equal replicas depend on their number
 
 
 class Differs(SystemExit):
     """Ends a script whose results differ."""
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What an argument, a result or a variable has.
+class Hash(str):
+    """The hash of an array, which a record has in its place."""
 
-    Attributes:
-        value: an array, BY_RANK, or of anything else a text.
-        is_result: whether the call returns it.
-        assign: sets the elements to those of an array; None if that is not possible.
-    """
-
-    value: Any
-    is_result: bool = False
-    assign: Callable[[Array], None] | None = None
-
-
-Contents: TypeAlias = dict[str, Content]
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Record:
     """A call of the first run: the hash of each array, or what else there is, by label."""
 
-    name: str
-    place: str
     inputs: Mapping[str, Any]
     outcome: Mapping[str, Any]
     error: str
@@ -92,21 +94,31 @@ class Recorded:
 
 @dataclass(slots=True)
 class Summary:
-    """What a run has found.
+    """Outcome of a run.
 
     Attributes:
-        finding: the first call that differs, as text; "" without.
+        call: name and place of the first call that differs; "" for the script itself.
+        problem: what differs; "" without.
+        cause: its usual cause; "" if it has none.
         counted: number of calls whose results were compared.
-        skipped: number of calls whose inputs differ, or are by rank.
+        skipped: number of calls whose inputs differ, or are by rank, or that one run does not make.
         reason: why the first of these does not count.
-        calls: number of calls, by thread.
+        calls: number of calls, by thread, name and place.
     """
 
-    finding: str = ""
+    call: str = ""
+    problem: str = ""
+    cause: str = ""
     counted: int = 0
     skipped: int = 0
     reason: str = ""
-    calls: dict[str, int] = field(default_factory=dict)
+    calls: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+    @property
+    def finding(self) -> str:
+        """All of the finding as text; "" without."""
+        cause = f"usual cause: {self.cause}" if self.cause else ""
+        return "\n  ".join(filter(None, (self.call, self.problem, cause)))
 
 
 class Store:
@@ -115,10 +127,10 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def keep(self, contents: Contents) -> dict[str, Any]:
+    def keep(self, values: Contents) -> dict[str, Any]:
         """Stores the arrays that are not there yet; returns what to record."""
         recorded = {}
-        for label, content in contents.items():
+        for label, content in values.items():
             recorded[label] = content.value
             if isinstance(content.value, np.ndarray):
                 recorded[label] = hashed = hash_of(content.value)
@@ -127,12 +139,19 @@ class Store:
                     np.save(path, content.value)
         return recorded
 
-    def array(self, hashed: str) -> Array:
-        """Returns an array of the first run; a large one stays in its file."""
-        path = self._folder / f"{hashed}.npy"
+    def pair(self, recorded: Any, content: Content) -> tuple[Any, Any] | None:
+        """Returns what the first run and this one have; None if they are equal.
+
+        A large array of the first run stays in its file.
+        """
+        value = content.value
+        if recorded == (hash_of(value) if isinstance(value, np.ndarray) else value):
+            return None
+        if not isinstance(recorded, Hash):
+            return recorded, value
+        path = self._folder / f"{recorded}.npy"
         is_large = path.stat().st_size > LARGE_BYTES
-        array: Array = np.load(path, mmap_mode="r" if is_large else None)
-        return array
+        return np.load(path, mmap_mode="r" if is_large else None), value
 
     def write(self, name: str, value: Any) -> None:
         """Stores a record."""
@@ -152,22 +171,22 @@ class Comparison:
     Args:
         store: calls of the first run.
         ranks: number of ranks of the first run and of this one.
-        is_first: whether this run is the first.
-        marks: whether this run, on as many ranks as the first, marks what differs without a finding: results that no two runs
-            have in common, such as times.
+        mode: whether this run is the first, is compared with it, or, on as many ranks as the first,
+            marks what differs without a finding: results that no two runs have in common, as times.
     """
 
-    def __init__(self, store: Store, ranks: tuple[int, int], *, is_first: bool, marks: bool = False) -> None:
+    def __init__(self, store: Store, ranks: tuple[int, int], mode: Mode) -> None:
         self.summary = Summary()
-        self._store, self._ranks, self._is_first, self._marks = store, ranks, is_first, marks
+        self._store, self._ranks, self._mode = store, ranks, mode
         self._unrepeatable: set[tuple[Key, str]] = store.read("unrepeatable", set())
         self._pid = os.getpid()
         self._inside = threading.local()
 
-    def call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
-        """Makes a call of the script, by `run`, and records or compares it; those inside of it belong to it."""
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], run: Callable[[], T]) -> T:
+        """Makes a call by `run`, and records or compares it; calls inside of it belong to it."""
         is_inside = getattr(self._inside, "flag", False) or tracing.current is not None
-        if is_inside or self.summary.finding or os.getpid() != self._pid or this_process.current_rank() is not None:
+        is_elsewhere = os.getpid() != self._pid or this_process.current_rank() is not None
+        if is_inside or is_elsewhere or self.summary.problem or not _counts(function, args, kwargs):
             return run()
         self._inside.flag = True
         try:
@@ -176,210 +195,137 @@ class Comparison:
             self._inside.flag = False
 
     def _call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
-        thread = threading.current_thread().name
-        number = self.summary.calls[thread] = self.summary.calls.get(thread, 0) + 1
-        key, name, place = (thread, number), _name_of(function), where()
-        recorded = None if self._is_first else self._store.read(_file_of(key))
-        if not self._is_first and (recorded is None or (recorded.name, recorded.place) != (name, place)):
-            self._part(recorded, name, place)
-            return run()
-        read = partial(self._read, function, args, kwargs)
-        inputs = read()
-        kept = self._store.keep(inputs) if self._is_first else {}
-        drift = 0.0 if recorded is None else self._drift(recorded, inputs)
-        bound = _bound(inputs, args, kwargs, drift)
-        returned, error, text = None, None, ""
+        site = (threading.current_thread().name, _name_of(function), where())
+        self.summary.calls[site] += 1
+        key = (*site, self.summary.calls[site])
+        record = None
+        if self._mode != "first":
+            record = self._store.read(_file_of(key))
+            if record is None:
+                self._skip(key, f"{counted(self._ranks[0])} made no such call")
+                return run()
+        before = contents(inputs(function, args, kwargs))
+        if record is None:
+            stored, drift = self._store.keep(before), 0.0
+        else:
+            drift = self._drift(key, record, before, _growing(function, args, kwargs))
+        bound = _bound(before, args, kwargs, drift)
+        returned, result, error = None, None, None
         try:
             returned = result = run()
             if isinstance(returned, Future):
                 error = returned.exception()  # raised by the script's own `result()`
                 result = returned.result() if error is None else None
         except Exception as raised:  # noqa: BLE001  # raised below, when it is recorded
-            error, result = raised, None
+            error = raised
         outcome: Contents = {}
         if error is None:
-            outcome = {**self._returned(result, kwargs), **read()}
-        else:
-            text = type(error).__name__
-        if self._is_first:
-            self._store.write(_file_of(key), Recorded(name, place, kept, self._store.keep(outcome), text))
-        elif recorded is not None and drift < np.inf:
-            self._compare(key, recorded, outcome, error, bound, function)
-            result = self._as_in_first_run(recorded, result, outcome)
+            by_shards = kwargs.get("shards") is not None
+            leaves = results(result, self._ranks[1], by_shards=by_shards)
+            outcome = contents(leaves, is_result=True)
+            outcome |= contents(inputs(function, args, kwargs))
+        if record is None:
+            name = "" if error is None else type(error).__name__
+            self._store.write(_file_of(key), Record(stored, self._store.keep(outcome), name))
+        elif drift < np.inf:
+            self._compare_errors(key, record, error)
+            result = self._compare(key, record, outcome, result, bound, function)
         if error is not None and returned is None:
             raise error
         return returned if isinstance(returned, Future) else result
 
-    # ---- contents
-
-    def _read(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Contents:
-        """Returns what the arguments have, and the variables that the call may use."""
-        contents: Contents = {}
-        states: dict[int, str] = {}
-        named = zip(_parameters(function, len(args)), args, strict=False)
-        for name, value in itertools.chain(named, kwargs.items()):
-            leaves, structure = flatten_tree(value)
-            for leaf, path in zip(leaves, paths(structure), strict=True):
-                self._add(contents, states, f"{name}{path}", leaf)
-        for name, value in _own_variables(function):
-            if id(value) not in states:
-                self._add_variable(contents, states, name, value)
-        return contents
-
-    def _add(self, contents: Contents, states: dict[int, str], label: str, value: Any) -> None:
-        if isinstance(value, Variable):
-            self._add_variable(contents, states, label, state_of(value))
-        elif isinstance(value, Data):
-            contents[label] = Content(np.asarray(value.data), assign=_into(np.asarray(value.data)))
-        elif isinstance(value, PerRankValues) or (
-            isinstance(value, RankConstant) and value in {RankConstant.RANK, RankConstant.WORLD_SIZE}
-        ):
-            contents[label] = Content(BY_RANK)
-        else:
-            contents[label] = _content(value)
-
-    def _add_variable(self, contents: Contents, states: dict[int, str], label: str, state: VariableState) -> None:
-        states[id(state)] = label
-        try:
-            kept = state._present()  # noqa: SLF001  # shared with this package
-            wholes = kept.whole(state.label)
-            if not kept.sharded:
-                kept.check_equal(state.label)
-        except SynkError:
-            contents[label] = Content(BY_RANK)
-            return
-        many = len(wholes) > 1
-        for leaf, (whole, path) in enumerate(zip(wholes, state.leaf_paths(), strict=True)):
-            assign = partial(_set_leaf, state, leaf)
-            contents[f"{label}{path}" if many else label] = Content(whole, assign=assign)
-
-    def _returned(self, result: Any, kwargs: Mapping[str, Any]) -> Contents:
-        """Returns what a call returns; lists with a value for each rank are one content."""
-        contents: Contents = {}
-        has_shards = kwargs.get("shards") is not None
-
-        def add(label: str, value: Any) -> None:
-            if isinstance(value, list) and len(value) == self._ranks[1] and not has_shards:
-                contents[label] = Content(BY_RANK, is_result=True)
-            elif isinstance(value, dict):
-                for key, child in value.items():
-                    add(f"{label}[{key!r}]", child)
-            elif isinstance(value, list | tuple):
-                names = getattr(value, "_fields", None)
-                for index, child in enumerate(value):
-                    add(f"{label}.{names[index]}" if names else f"{label}[{index}]", child)
-            elif hasattr(value, "stderr") and hasattr(value, "mean"):
-                for name in ("mean", "stderr"):
-                    contents[f"{label}.{name}"] = Content(np.asarray(getattr(value, name)), is_result=True)
-            elif not isinstance(value, Variable | Data):
-                contents[label] = _content(value, is_result=True)
-
-        add("the result", result)
-        return contents
-
-    # ---- comparison
-
-    def _drift(self, recorded: Recorded, inputs: Contents) -> float:
+    def _drift(self, key: Key, record: Record, before: Contents, growing: str) -> float:
         """Returns the relative difference of a call's inputs, infinite if it does not count.
 
         Inputs that agree are set to the first run's, where they can be written.
         """
         largest = 0.0
-        for label, content in inputs.items():
-            first: Any = recorded.inputs.get(label)
-            if content.value is BY_RANK or first is BY_RANK:
-                return self._skip(recorded, f"{label} has a value for each rank")
-            if not isinstance(content.value, np.ndarray):
-                if content.value != first:
-                    return self._skip(recorded, f"{label} is {_shown(first)} in the first run, and {_shown(content.value)}")
+        for label, content in before.items():
+            recorded = record.inputs.get(label)
+            if content.value is BY_RANK or recorded is BY_RANK:
+                return self._skip(key, f"{label} has a value for each rank")
+            if growing and content.is_replica:
+                return self._skip(key, f"{label} is the same on all ranks, so its {growing} depends on their number")
+            pair = self._store.pair(recorded, content)
+            if pair is None:
                 continue
-            if hash_of(content.value) == first:
-                continue
-            array = self._store.array(first) if _is_hash(first) else np.empty(0)
-            found = agreement.drift(array, content.value)
-            if found == np.inf:
-                different = agreement.difference(array, content.value, Bound())
-                values = different.values if different is not None else ("?", "?")
-                return self._skip(recorded, f"{label} has {_shown(values[0])} in the first run, and {_shown(values[1])}")
-            if not _is_set(content, array):
-                largest = max(largest, found)
+            drift = agreement.drift(*pair)
+            difference = agreement.difference(*pair, Bound())
+            if drift == np.inf and difference is not None:
+                first, second = map(_shown, difference.values)
+                return self._skip(key, f"{label} has {first} in the first run, and {second}")
+            if not content.set_to(pair[0]):
+                largest = max(largest, drift)
         return largest
 
-    def _skip(self, recorded: Recorded, reason: str) -> float:
+    def _skip(self, key: Key, reason: str) -> float:
+        _, name, place, _ = key
         self.summary.skipped += 1
-        self.summary.reason = self.summary.reason or f"{recorded.name}, called at {recorded.place}: {reason}"
+        self.summary.reason = self.summary.reason or f"{name}, called at {place}: {reason}"
         return np.inf
 
-    def _compare(
-        self, key: Key, recorded: Recorded, outcome: Contents, error: BaseException | None, bound: Bound, function: Any
-    ) -> None:
+    def _compare_errors(self, key: Key, record: Record, error: BaseException | None) -> None:
         self.summary.counted += 1
-        if recorded.error != (type(error).__name__ if error is not None else ""):
-            first = f"raises {recorded.error}" if recorded.error else "returns"
-            second = "returns" if error is None else f"raises {type(error).__name__}: {error}"
-            self._find(recorded.name, recorded.place, f"it {first} on {self._on(0)}; on {self._on(1)} it {second}")
-        for label in dict.fromkeys((*recorded.outcome, *outcome)):
-            problem = self._problem(label, recorded.outcome, outcome, bound, function)
-            if not problem or (key, label) in self._unrepeatable:
-                continue
-            if self._marks:
-                self._unrepeatable.add((key, label))
-            else:
-                self._find(recorded.name, recorded.place, problem)
+        if record.error == ("" if error is None else type(error).__name__):
+            return
+        first = f"raises {record.error}" if record.error else "returns"
+        second, cause = "returns", ""
+        if error is not None:
+            message, _, _ = str(error).partition("\n")
+            second = f"raises {type(error).__name__}: {message}"
+            cause = agreement.BEYOND if _is_of_indices(error) else ""
+        self._find(key, "", f"it {first} on {self._on(0)}; on {self._on(1)} it {second}", cause)
 
-    def _problem(self, label: str, recorded: Mapping[str, Any], outcome: Contents, bound: Bound, function: Any) -> str:
-        """Returns how what a call has returned or written differs from the first run; "" if it agrees, or is by rank."""
-        by_rank = [name for values in (recorded, outcome) for name, one in values.items() if _value(one) is BY_RANK]
-        if any(label.startswith(name) for name in by_rank):
-            return ""
-        if label not in recorded or label not in outcome:
-            return f"{label} is there on {self._on(label in outcome)} only"
-        first: Any = recorded[label]
-        content = outcome[label]
-        if not isinstance(content.value, np.ndarray) or not _is_hash(first):
-            same = content.value == first
-            return "" if same else f"{label}: {_shown(first)} on {self._on(0)}, {_shown(content.value)} on {self._on(1)}"
-        if hash_of(content.value) == first:
-            return ""
-        array = self._store.array(first)
-        found = agreement.difference(array, content.value, bound, is_result=content.is_result)
-        if found is None or agreement.is_by_rank(array.shape, content.value.shape, self._ranks):
-            return ""
-        values = f"{_shown(found.values[0])} on {self._on(0)}, {_shown(found.values[1])} on {self._on(1)}"
-        if found.what:
-            return f"{label}: {values}"
-        rows = ""
-        if found.count:
-            rows = f"{len(found.rows):,} of {found.count:,} rows differ; [{', '.join(map(str, found.index))}] is "
-        draws, has_grid = _draws(function), _has_grid(function, bound.elements)
-        why = agreement.cause(found, self._ranks, draws=draws, has_grid=has_grid)
-        return f"{label}: {rows}{values}\n  usual cause: {why}"
+    def _compare(self, key: Key, record: Record, outcome: Contents, result: Any, bound: Bound, function: Any) -> Any:
+        """Compares what a call has returned and written with the first run; returns its result.
 
-    def _as_in_first_run(self, recorded: Recorded, result: Any, outcome: Contents) -> Any:
-        """Sets what a call has returned and written, and differs by rounding, to the first run's; returns the result."""
-        for label, content in outcome.items():
-            first: Any = recorded.outcome.get(label)
-            if not isinstance(content.value, np.ndarray) or not _is_hash(first) or hash_of(content.value) == first:
+        What agrees, or differs between any two runs, is set to the first run's.
+        """
+        by_rank = [label for label, content in outcome.items() if content.value is BY_RANK]
+        by_rank += [label for label, recorded in record.outcome.items() if recorded is BY_RANK]
+        for label in dict.fromkeys((*record.outcome, *outcome)):
+            if any(_is_part(label, name) for name in by_rank):
                 continue
-            array = self._store.array(first)
-            if array.shape != content.value.shape or array.dtype != content.value.dtype:
+            if label not in record.outcome or label not in outcome:
+                self._find(key, label, f"{label} is there on {self._on(label in outcome)} only")
                 continue
+            content = outcome[label]
+            pair = self._store.pair(record.outcome[label], content)
+            if pair is None:
+                continue
+            difference = agreement.difference(*pair, bound, is_result=content.is_result)
+            if difference is not None:
+                if agreement.is_by_rank(difference, self._ranks):
+                    continue
+                draws, has_grid = _draws(function), _has_grid(function, bound.elements)
+                cause = agreement.cause(difference, self._ranks, draws=draws, has_grid=has_grid)
+                self._find(key, label, f"{label}: {self._values(difference)}", cause)
+                if difference.what:
+                    continue
             if label == "the result" and isinstance(result, np.generic | float | complex):
-                result = array[()] if isinstance(result, np.generic) else type(result)(array[()])
+                result = type(result)(pair[0][()])
             else:
-                _is_set(content, array)
+                content.set_to(pair[0])
         return result
 
-    def _part(self, recorded: Recorded | None, name: str, place: str) -> None:
-        if self._marks:
-            return
-        expected = "makes no further call" if recorded is None else f"calls {recorded.name} at {recorded.place}"
-        self._find(name, place, f"the script calls it on {self._on(1)}, where it {expected} on {self._on(0)}")
+    def _values(self, difference: agreement.Difference) -> str:
+        first, second = map(_shown, difference.values)
+        values = f"{first} on {self._on(0)}, {second} on {self._on(1)}"
+        if not difference.count:
+            return values
+        index = ", ".join(map(str, difference.index))
+        rows = f"{len(difference.rows):,} of {difference.count:,} rows differ"
+        return f"{rows}; [{index}] is {values}"
 
-    def _find(self, name: str, place: str, problem: str) -> None:
-        if self._marks:
+    def _find(self, key: Key, label: str, problem: str, cause: str = "") -> None:
+        """Ends the run with a finding, unless what differs is, or now becomes, unrepeatable."""
+        if self._mode == "mark":
+            self._unrepeatable.add((key, label))
+        if (key, label) in self._unrepeatable:
             return
-        self.summary.finding = f"{name}, called at {place}\n  {problem}"
+        _, name, place, _ = key
+        self.summary.call = f"{name}, called at {place}"
+        self.summary.problem, self.summary.cause = problem, cause
         self.finish()
         raise Differs(1)
 
@@ -389,8 +335,85 @@ class Comparison:
     def finish(self) -> None:
         """Stores the summary of the run."""
         self._store.write(f"summary {self._ranks[1]}", self.summary)
-        if self._marks:
+        if self._mode == "mark":
             self._store.write("unrepeatable", self._unrepeatable)
+
+
+def summaries(store: Store, sizes: Sequence[int], run: Run[T]) -> Iterator[tuple[Summary, T]]:
+    """Runs a program on each number of ranks; yields the outcome of each run but the first.
+
+    Args:
+        store: an empty one.
+        sizes: numbers of ranks.
+        run: runs the program on a number of ranks; what it returns is yielded, too.
+    """
+    first, *others = sizes
+    run(first, "first")
+    calls = store.read(f"summary {first}", Summary()).calls
+    for size in others:
+        value = run(size, "compare")
+        summary = store.read(f"summary {size}", Summary())
+        if summary.problem and not store.read("unrepeatable"):
+            run(first, "mark")
+            if store.read("unrepeatable"):
+                value = run(size, "compare")
+                summary = store.read(f"summary {size}", Summary())
+        missing = calls - summary.calls
+        if missing and not summary.problem:
+            _, name, place = next(iter(missing))
+            summary.skipped += missing.total()
+            reason = f"{name}, called at {place}: {counted(size)} made no such call"
+            summary.reason = summary.reason or reason
+        yield summary, value
+
+
+def check_ranks(function: Any, sizes: Iterable[int], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Makes a call in a world of each size, on cores; see `Function.check`."""
+    numbers, name = list(sizes), _name_of(function)
+    if len(numbers) < 2 or not agreement.are_sizes(numbers):
+        raise ArgumentError(
+            f"check of {name}: ranks must be two or more different numbers of ranks, as (1, 2, 3), "
+            f"got {sizes!r}; one number is world_size="
+        )
+    if open_world() is not None:
+        raise WorldError(
+            f"check of {name} with ranks= opens worlds of its own, and one is open; call it before "
+            "fork(), or after the `with` block of that world"
+        )
+    with tempfile.TemporaryDirectory(prefix="synknumba-check-") as folder:
+        store = Store(Path(folder))
+
+        def run(size: int, mode: Mode) -> None:
+            comparison = Comparison(store, (numbers[0], size), mode)
+            with _restored(inputs(function, args, kwargs)), suppress(Differs):
+                with fork(size, device="cpu"):
+                    comparison.call(function, args, kwargs, lambda: function(*args, **kwargs))
+                comparison.finish()
+
+        for (summary, _), size in zip(summaries(store, numbers, run), numbers[1:], strict=True):
+            if summary.problem:
+                label = f"{counted(numbers[0])} and {counted(size)} differ: {summary.problem}"
+                advice = f"usual cause: {summary.cause}" if summary.cause else ""
+                raise KernelCheckError(name, (Finding(KernelCheckError, label, (), advice),))
+            if not summary.counted:
+                raise ArgumentError(f"check with ranks= cannot compare {summary.reason}")
+
+
+@contextmanager
+def _restored(values: Iterable[tuple[str, Any]]) -> Iterator[None]:
+    """Context after which arrays and variables are what they were before."""
+    leaves = list(values)
+    states = [(leaf, copy(leaf)) for _, leaf in leaves if isinstance(leaf, VariableState)]
+    others = [(label, leaf) for label, leaf in leaves if not isinstance(leaf, VariableState)]
+    arrays = [content for content in contents(others).values() if content.assign is not None]
+    copies = [content.value.copy() for content in arrays]
+    try:
+        yield
+    finally:
+        for state, before in states:
+            state.trade(before)
+        for content, before in zip(arrays, copies, strict=True):
+            content.set_to(before)
 
 
 def counted(ranks: int) -> str:
@@ -398,99 +421,48 @@ def counted(ranks: int) -> str:
     return f"{ranks} rank{'' if ranks == 1 else 's'}"
 
 
-def hash_of(array: Array) -> str:
+def hash_of(array: Array) -> Hash:
     """Returns a hash of dtype, shape and bits."""
-    hashed = hashlib.blake2b(f"{array.dtype.str}{array.dtype.descr}{array.shape}".encode(), digest_size=20)
-    hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b"")
-    return f"#{hashed.hexdigest()}"
+    layout = f"{array.dtype.str}{array.dtype.descr}{array.shape}"
+    hashed = hashlib.blake2b(layout.encode(), digest_size=20)
+    if array.size:
+        hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return Hash(hashed.hexdigest())
 
 
-def _is_hash(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith("#")
+def _counts(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Returns whether a call is compared as a whole.
+
+    The calls that `during` makes count each by itself, and gather and all_gather join replicas.
+    """
+    if not isinstance(function, FunctionType):
+        return True
+    if function.__name__ not in _GATHERS:
+        return "during" not in kwargs
+    leaves, _ = flatten(args[0] if args else None)
+    return all(isinstance(leaf, Variable) and state_of(leaf).sharded for leaf in leaves)
 
 
-def _value(content: Any) -> Any:
-    return content.value if isinstance(content, Content) else content
+def _growing(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Returns what a collective makes of equal replicas that depends on their number; else ""."""
+    if not isinstance(function, FunctionType) or function.__name__ not in _REDUCTIONS:
+        return ""
+    return _GROWING.get(kwargs.get("op", args[1] if len(args) > 1 else None), "")
+
+
+def _is_of_indices(error: BaseException) -> bool:
+    """Returns whether a call ended by an index out of bounds, or by an access to memory that is not mapped."""
+    if isinstance(error, RankDied):
+        return error.exitcode in {-signal.SIGSEGV, -signal.SIGBUS}
+    return isinstance(error, IndexError) or isinstance(error.__cause__, IndexError)
+
+
+def _is_part(label: str, name: str) -> bool:
+    return label == name or label.startswith((f"{name}[", f"{name}."))
 
 
 def _file_of(key: Key) -> str:
-    return f"{hashlib.blake2b(key[0].encode(), digest_size=8).hexdigest()} {key[1]}"
-
-
-def _content(value: Any, *, is_result: bool = False) -> Content:
-    """Returns the content of anything but a variable or a `Data`."""
-    try:
-        array = np.asarray(value)
-    except Exception:  # noqa: BLE001  # of other libraries
-        array = np.empty(0, object)
-    if array.dtype.kind in _NUMBERS and not array.dtype.hasobject:
-        assign = _into(value) if isinstance(value, np.ndarray) else None
-        return Content(array, is_result, assign)
-    text = repr(value)
-    return Content(type(value).__name__ if " at 0x" in text or _is_hash(text) else text, is_result)
-
-
-def _into(array: Array) -> Callable[[Array], None]:
-    def assign(values: Array) -> None:
-        array[...] = values
-
-    return assign
-
-
-def _set_leaf(state: VariableState, leaf: int, whole: Array) -> None:
-    """Sets an array of a variable: a replica on all ranks, or each rank's own rows."""
-    kept = state._present()  # noqa: SLF001  # shared with this package
-    if not kept.sharded:
-        arrays = kept.whole(state.label)
-        arrays[leaf] = np.array(whole)
-        state.set_value(arrays, None)
-        return
-    start = 0
-    for rank, arrays in enumerate(kept.own()):
-        own = [np.array(one) for one in arrays]
-        own[leaf][...] = whole[start : start + len(own[leaf])]
-        start += len(own[leaf])
-        state.set_value(own, rank)
-
-
-def _parameters(function: Any, count: int) -> Iterator[str]:
-    """Yields the names of the arguments that a call passes by position."""
-    binder = getattr(function, "_binder", None)
-    signature = getattr(function, "_signature", None)
-    if isinstance(function, FunctionType):
-        signature = inspect.signature(function)
-    names = binder.passed if binder is not None else list(signature.parameters) if signature is not None else []
-    yield from names
-    yield from (f"argument {index + 1}" for index in range(len(names), count))
-
-
-def _own_variables(function: Any) -> Iterator[tuple[str, VariableState]]:
-    """Yields variables that a function has beside its arguments: in updates=, givens=, and those of a training step."""
-    options = getattr(function, "_options", None)
-    if options is not None:
-        for name, (state, _) in options.updates.items():
-            yield name, state
-        for name, value in options.givens.items():
-            if isinstance(value, Variable):
-                yield name, state_of(value)
-    params = getattr(function, "params", None)
-    if isinstance(params, Variable):
-        yield "params", state_of(params)
-    for name, value in _outer_values(getattr(function, "py_func", None)):
-        if isinstance(value, Variable):
-            yield name, state_of(value)
-
-
-def _outer_values(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yields globals and closure values of a plain function, by name."""
-    if not isinstance(function, FunctionType):
-        return
-    for name in function.__code__.co_names:
-        if name in function.__globals__:
-            yield name, function.__globals__[name]
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # empty
-            yield name, cell.cell_contents
+    return hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()
 
 
 def _draws(function: Any) -> bool:
@@ -501,7 +473,7 @@ def _draws(function: Any) -> bool:
         if not isinstance(plain, FunctionType) or plain in seen:
             continue
         seen.add(plain)
-        for _, value in _outer_values(plain):
+        for _, value in outer_values(plain):
             module = getattr(value, "__name__", "") if not callable(value) else getattr(value, "__module__", "")
             if module == "synknumba.random" or (module == "synknumba" and "random" in plain.__code__.co_names):
                 return True
@@ -518,9 +490,9 @@ def _has_grid(function: Any, elements: int) -> bool:
     return int(np.prod(grid) * np.prod(block)) < elements
 
 
-def _bound(inputs: Contents, args: tuple[Any, ...], kwargs: Mapping[str, Any], drift: float) -> Bound:
+def _bound(before: Contents, args: tuple[Any, ...], kwargs: Mapping[str, Any], drift: float) -> Bound:
     """Returns what another order of sums explains in a call."""
-    arrays = [content.value for content in inputs.values() if isinstance(content.value, np.ndarray)]
+    arrays = [content.value for content in before.values() if isinstance(content.value, np.ndarray)]
     lengths = [len(value) for value in (*args, *kwargs.values()) if isinstance(value, IndexRange)]
     times = kwargs.get("times", 1)
     return Bound(
@@ -531,17 +503,6 @@ def _bound(inputs: Contents, args: tuple[Any, ...], kwargs: Mapping[str, Any], d
         drift=drift,
         exact=kwargs.get("shards") is not None,
     )
-
-
-def _is_set(content: Content, array: Array) -> bool:
-    """Returns whether the elements could be set to those of an array."""
-    if content.assign is None:
-        return False
-    try:
-        content.assign(array)
-    except (SynkError, ValueError):  # read-only
-        return False
-    return True
 
 
 def _shown(value: Any) -> str:
@@ -555,21 +516,16 @@ def _name_of(function: Any) -> str:
 
 
 @contextmanager
-def compared(
-    comparison: Comparison, methods: Sequence[tuple[type, str]], functions: Sequence[tuple[Any, str]]
-) -> Iterator[None]:
+def compared(comparison: Comparison, calls: Sequence[tuple[Any, str]]) -> Iterator[None]:
     """Context in which calls of the script are recorded or compared.
 
     Args:
         comparison: the run.
-        methods: methods of decorated functions.
-        functions: collectives, as functions of the package, and methods of variables.
+        calls: methods of decorated functions, by class and name, and functions by module and name.
     """
-    hooks = [(owner, name, _recorded(comparison, getattr(owner, name))) for owner, name in methods]
-    hooks += [(owner, name, _recorded_collective(comparison, getattr(owner, name))) for owner, name in functions]
-    plain = [(owner, name, getattr(owner, name)) for owner, name, _ in hooks]
-    for owner, name, hook in hooks:
-        setattr(owner, name, shortened(hook))
+    plain = [(owner, name, getattr(owner, name)) for owner, name in calls]
+    for owner, name, function in plain:
+        setattr(owner, name, shortened(_recorded(comparison, owner, function)))
     try:
         yield
     finally:
@@ -577,26 +533,15 @@ def compared(
             setattr(owner, name, function)
 
 
-def _recorded(comparison: Comparison, plain: Callable[..., Any]) -> Callable[..., Any]:
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return comparison.call(self, args, kwargs, lambda: plain(self, *args, **kwargs))
+def _recorded(comparison: Comparison, owner: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
+    has_function = isinstance(owner, type) and owner is not Variable
 
-    return call
-
-
-def _recorded_collective(comparison: Comparison, plain: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:
         run = partial(plain, *args, **kwargs)
-        # The calls that `during` makes count each by itself.
-        if "during" in kwargs or (plain.__name__ in _GATHERS and not _is_divided(args[0] if args else None)):
-            return run()
+        if has_function:
+            function, *others = args
+            return comparison.call(function, tuple(others), kwargs, run)
         return comparison.call(plain, args, kwargs, run)
 
     return call
-
-
-def _is_divided(tree: Any) -> bool:
-    """Returns whether all of several variables have rows of their own on each rank; else all_gather joins replicas."""
-    leaves, _ = flatten_tree(tree)
-    return all(isinstance(leaf, Variable) and state_of(leaf)._sharded for leaf in leaves)  # noqa: SLF001  # this package's

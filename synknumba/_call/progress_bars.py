@@ -22,6 +22,8 @@ def slices_shown(world: Engine, program: Program, name: str, mode: Progress) -> 
 
     def look() -> None:
         at_work = world.at_work()
+        if not at_work:
+            return  # an error may have ended the call: its result says whether all is done
         for rank, shown in enumerate(words.tolist()):  # the rounds that complete a call show nothing, so none goes back
             done[rank] = max(done[rank], shown if rank in at_work else goals[rank])
         bar.show(sum(done), lag_told(done, goals))
@@ -57,7 +59,9 @@ def iterations_shown(
 
     def look() -> None:
         # Several machines do the parts of a sequence in rounds of their own, at whose ends the iteration goes on.
-        show(set(range(world.world_size)) if world.spans_machines else world.at_work())
+        at_work = set(range(world.world_size)) if world.spans_machines else world.at_work()
+        if at_work:
+            show(at_work)
 
     with Bar(mode, name, "it", times) as bar:
         with world.showing(look):

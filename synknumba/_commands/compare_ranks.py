@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import synknumba
-from synknumba._call.compared_ranks import Comparison, Store, Summary, compared, counted
+from synknumba._call.compared_ranks import Comparison, Store, Summary, compared, counted, summaries
 from synknumba._call.function import Function
 from synknumba._call.sequence import Sequence
 from synknumba._commands.terminal import FAILED, FOUND, CommandError, coloured
@@ -20,16 +20,14 @@ from synknumba._rowwise.map import Vectorized
 from synknumba._variables.variable import Variable
 from synknumba._world import machines
 
+_COLLECTIVES = ("broadcast", "scatter", "gather", "all_gather", "reduce", "all_reduce", "reduce_scatter", "exchange")
 # The calls that are compared; those that they make in turn are part of them.
-METHODS: list[tuple[type, str]] = [
+CALLS: list[tuple[Any, str]] = [
     *((Function, name) for name in ("__call__", "submit", "as_serial")),
     *((Sequence, name) for name in ("__call__", "submit")),
     *((Vectorized, name) for name in ("__call__", "submit", "as_serial", "reduce")),
     *((Expectation, name) for name in ("__call__", "submit", "as_serial")),
     *((TrainFunction, name) for name in ("__call__", "submit")),
-]
-_COLLECTIVES = ("broadcast", "scatter", "gather", "all_gather", "reduce", "all_reduce", "reduce_scatter", "exchange")
-FUNCTIONS: list[tuple[Any, str]] = [
     *((synknumba, name) for name in (*_COLLECTIVES, "set_value")),
     (Variable, "set_value"),
 ]
@@ -40,42 +38,39 @@ def compare(told: argparse.Namespace) -> int:
     if told.run_in is not None:
         return _run_here(told)
     first, *others = told.ranks
+    codes = {}
     with tempfile.TemporaryDirectory(prefix="synknumba-check-") as folder:
-        store = Store(Path(folder))
-        code, _ = _run(told, folder, first, "first")
-        calls = store.read(f"summary {first}", Summary()).calls
-        summaries = []
-        for ranks in others:
-            status, errors = _run(told, folder, ranks, "compare")
-            summary = store.read(f"summary {ranks}", Summary())
-            if summary.finding and not store.read("unrepeatable"):
-                _run(told, folder, first, "mark")
-                if store.read("unrepeatable"):
-                    status, errors = _run(told, folder, ranks, "compare")
-                    summary = store.read(f"summary {ranks}", Summary())
-            if not summary.finding and status != code:
+
+        def run(ranks: int, mode: str) -> str:
+            code, errors = _run(told, folder, ranks, mode)
+            if mode != "mark":
+                codes[ranks] = code
+            return errors
+
+        runs = []
+        for ranks, (summary, errors) in zip(others, summaries(Store(Path(folder)), told.ranks, run), strict=True):
+            if not summary.problem and codes[ranks] != codes[first]:
                 sys.stderr.write(errors)
-                summary.finding = f"the script ends with status {code} on {counted(first)}, and {status} on {counted(ranks)}"
-            elif not summary.finding and summary.calls != calls:
-                made = [sum(one.values()) for one in (calls, summary.calls)]
-                summary.finding = f"the script makes {made[0]} calls on {counted(first)}, and {made[1]} on {counted(ranks)}"
-            if summary.finding:
+                ends = [f"{codes[size]} on {counted(size)}" for size in (first, ranks)]
+                summary.problem = f"the script ends with status {ends[0]}, and {ends[1]}"
+            if summary.problem:
                 head = coloured(f"{counted(first)} and {counted(ranks)} differ", "problem", sys.stderr)
                 sys.stderr.write(f"synknumba check: {head}: {summary.finding}\n")
                 return FOUND
-            summaries.append(summary)
-    return _conclude(told.ranks, summaries, code)
+            runs.append(summary)
+    return _conclude(told.ranks, runs, codes[first])
 
 
-def _conclude(sizes: list[int], summaries: list[Summary], code: int) -> int:
-    agree = min(summary.counted for summary in summaries)
+def _conclude(sizes: list[int], runs: list[Summary], code: int) -> int:
+    agree = min(summary.counted for summary in runs)
     numbers = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]} ranks"
     sys.stderr.write(f"synknumba check: {agree:,} call{'' if agree == 1 else 's'} agree on {numbers}\n")
-    most = max(summaries, key=lambda summary: summary.skipped)
+    most = max(runs, key=lambda summary: summary.skipped)
     if most.skipped:
         sys.stderr.write(
-            f"synknumba check: {most.skipped:,} not compared, as their inputs differ between the runs, though no call before "
-            f"does: they depend on the number of ranks, or are random and need a seed. The first is {most.reason}\n"
+            f"synknumba check: {most.skipped:,} not compared, as they or their inputs differ between the runs, though no "
+            "call before does: they depend on the number of ranks, or are random and need a seed. The first is "
+            f"{most.reason}\n"
         )
     return code or (FAILED if most.skipped and not agree else 0)
 
@@ -108,10 +103,10 @@ def _run_here(told: argparse.Namespace) -> int:
     if told.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     machines.ranks_compared[:] = [(ranks, told.device)]
-    comparison = Comparison(Store(Path(folder)), (int(first), ranks), is_first=mode == "first", marks=mode == "mark")
-    with compared(comparison, METHODS, FUNCTIONS):
+    comparison = Comparison(Store(Path(folder)), (int(first), ranks), mode)
+    with compared(comparison, CALLS):
         code = launch.run(told.script, told.arguments, None, is_module=told.is_module)
-    if not comparison.summary.finding:
+    if not comparison.summary.problem:
         comparison.finish()
     return code
 

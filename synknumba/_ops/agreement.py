@@ -12,6 +12,7 @@ is the relative difference of the inputs. √n is how the error of a sum grows, 
 
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,11 @@ from synknumba._types import Array
 MOST = 0.01  # relative: half precision and long sequences must not make the bound meaningless
 SAME = 1e-4  # relative difference of inputs which another order of sums explains
 MOST_OF = 0.9  # of the rows of all ranks but the first, where an index is wrong; some may be equal by chance
+# The usual cause of an index out of bounds on several ranks.
+BEYOND = (
+    "an index beyond the rank's rows: a guard by a length that is not the rank's, which synk.ROWS "
+    "passes (or x.shape[0]); or the index of a row in the whole, where arrays have the rank's rows"
+)
 BORDER = 2  # rows on each side of a border between ranks, as halos mostly have
 
 
@@ -51,7 +57,7 @@ class Bound:
         if self.exact and not self.drift:
             return 0.0
         root = max(self.elements, first.size, 1) ** 0.5
-        epsilon = max(self.epsilon, *(float(np.finfo(one.dtype).eps) for one in (first, second) if one.dtype.kind in "fc"))
+        epsilon = max(self.epsilon, coarsest((first, second)))
         scale = max(greatest(first), greatest(second))
         terms = self.magnitude * (root if is_result else 1.0)
         return min(64 * epsilon * root * self.times, MOST) * (scale + terms) + 1000 * self.drift * scale
@@ -62,9 +68,9 @@ class Difference:
     """Where two arrays differ by more than rounding; without rows if their shapes or types differ.
 
     Attributes:
-        what: what differs, in words, if that is not the elements.
+        what: "shape" or "dtype", or "value" of anything but arrays, if that differs; "" for elements.
         index: of the first element that differs.
-        values: what the two arrays have there.
+        values: what the two have there, or their shapes or dtypes.
         rows: those that differ, along axis 0; none of a number.
         count: number of rows, 0 of a number.
         ratio: second to first, if that is the same for all elements.
@@ -79,18 +85,24 @@ class Difference:
 
 
 def rank_numbers(text: str) -> list[int]:
-    """Returns the numbers of ranks that an option lists; raises ArgumentTypeError for anything else, or one given twice.
+    """Returns the numbers of ranks that an option lists.
+
+    Raises ArgumentTypeError for anything else, or a number that is listed twice.
 
     >>> rank_numbers("1,2,3")
     [1, 2, 3]
     """
-    try:
+    with suppress(ValueError):
         numbers = [int(number) for number in text.split(",")]
-    except ValueError:
-        numbers = [0]
-    if min(numbers) < 1 or len(set(numbers)) < len(numbers):
-        raise ArgumentTypeError(f"must be at least 1, or a list of different numbers to compare, as 1,2,3; got {text!r}")
-    return numbers
+        if are_sizes(numbers):
+            return numbers
+    raise ArgumentTypeError(f"must be at least 1, or a list of different numbers to compare, as 1,2,3; got {text!r}")
+
+
+def are_sizes(numbers: Sequence[Any]) -> bool:
+    """Returns whether all of several are numbers of ranks, and different."""
+    are_whole = all(type(number) is int and number > 0 for number in numbers)
+    return are_whole and len(set(numbers)) == len(numbers)
 
 
 def greatest(array: Array) -> float:
@@ -101,67 +113,78 @@ def greatest(array: Array) -> float:
     return float(np.max(magnitudes, initial=0, where=np.isfinite(magnitudes)))
 
 
-def difference(first: Array, second: Array, bound: Bound, *, is_result: bool = False) -> Difference | None:
-    """Returns where two arrays differ beyond a bound; None if they agree.
+def difference(first: Any, second: Any, bound: Bound, *, is_result: bool = False) -> Difference | None:
+    """Returns where two arrays, or anything else, differ beyond a bound; None if they agree.
 
     NaN equals NaN, and infinities equal themselves.
 
     >>> difference(np.array([1.0, 2.0]), np.array([1.0, 4.0]), Bound())
     Difference(what='', index=(1,), values=(2.0, 4.0), rows=(1,), count=2, ratio=None)
     """
+    if not (isinstance(first, np.ndarray) and isinstance(second, np.ndarray)):
+        return None if first is second else Difference("value", values=(first, second))
     if first.shape != second.shape:
-        return Difference(f"shape {first.shape}", values=(first.shape, second.shape))
+        return Difference("shape", values=(first.shape, second.shape))
     if first.dtype != second.dtype:
-        return Difference(f"dtype {first.dtype}", values=(first.dtype, second.dtype))
+        return Difference("dtype", values=(first.dtype, second.dtype))
     differs = _unequal(first, second)
     if first.dtype.kind in "fc" and differs.any():
-        both = np.isfinite(first) & np.isfinite(second)
+        are_finite = np.isfinite(first) & np.isfinite(second)
         limit = bound.of(first, second, is_result=is_result)
-        with np.errstate(invalid="ignore", over="ignore"):  # of infinities, which `both` leaves out
-            differs &= ~both | (np.abs(first - second) > limit)
+        with np.errstate(invalid="ignore", over="ignore"):  # of infinities, which are left out
+            differs &= ~are_finite | (np.abs(first - second) > limit)
     if not differs.any():
         return None
     index = tuple(int(i) for i in np.argwhere(differs)[0])
-    rows = np.flatnonzero(differs.reshape(len(differs), -1).any(1)) if differs.ndim else ()
     values = first[index].item(), second[index].item()
-    return Difference("", index, values, tuple(map(int, rows)), len(first) if first.ndim else 0, _ratio(first, second))
+    rows, count = (), 0
+    if first.ndim:
+        rows, count = tuple(np.flatnonzero(differs.reshape(len(differs), -1).any(1)).tolist()), len(first)
+    return Difference("", index, values, rows, count, _ratio(first, second))
 
 
-def drift(first: Array, second: Array) -> float:
-    """Returns the relative difference of two inputs: infinite if they do not agree within `SAME`."""
-    if first.shape != second.shape or first.dtype != second.dtype:
-        return np.inf
-    differs = _unequal(first, second)
-    if not differs.any():
-        return 0.0
-    scale = max(greatest(first), greatest(second))
-    if first.dtype.kind not in "fc" or not scale or not np.isfinite(first[differs]).all():
-        return np.inf
-    found = float(np.max(np.abs(first[differs] - second[differs]))) / scale
-    return found if found <= SAME else np.inf
+def drift(first: Any, second: Any) -> float:
+    """Returns the relative difference of two inputs: infinite if they do not agree within `SAME`.
 
-
-def is_by_rank(first: tuple[int, ...], second: tuple[int, ...], ranks: tuple[int, int]) -> bool:
-    """Returns whether two shapes differ in axes alone that have an entry for each rank, in both.
-
-    >>> is_by_rank((10, 2), (10, 3), (2, 3)), is_by_rank((10, 2), (12, 2), (2, 3))
-    (True, False)
+    >>> drift(np.float32([1, 2]), np.float32([1, 2])), drift(np.ones(2), np.zeros(2))
+    (0.0, inf)
     """
-    pairs = [pair for pair in zip(first, second, strict=False) if pair[0] != pair[1]]
-    return len(first) == len(second) and bool(pairs) and all(pair == ranks for pair in pairs)
+    if difference(first, second, Bound()) is None:
+        return 0.0
+    if not isinstance(first, np.ndarray) or first.shape != np.shape(second) or first.dtype.kind not in "fc":
+        return np.inf
+    scale = np.float64(max(greatest(first), greatest(second)))
+    with np.errstate(all="ignore"):  # of infinities, and of zeros beside NaN
+        relative = np.max(np.abs(first - second), where=_unequal(first, second), initial=0) / scale
+    return float(relative) if relative <= SAME else np.inf
 
 
-def cause(found: Difference, ranks: tuple[int, int], *, draws: bool = False, has_grid: bool = False) -> str:
+def is_by_rank(difference: Difference, ranks: tuple[int, int]) -> bool:
+    """Returns whether shapes differ in axes alone that have an entry for each rank, in both.
+
+    >>> is_by_rank(Difference("shape", values=((10, 2), (10, 3))), (2, 3))
+    True
+    """
+    if difference.what != "shape":
+        return False
+    first, second = difference.values
+    lengths = {pair for pair in zip(first, second, strict=False) if pair[0] != pair[1]}
+    return len(first) == len(second) and lengths == {ranks}
+
+
+def cause(difference: Difference, ranks: tuple[int, int], *, draws: bool = False, has_grid: bool = False) -> str:
     """Returns the usual cause of a difference, and the remedy.
 
     Args:
-        found: the difference.
+        difference: where the two runs differ.
         ranks: number of ranks of the two runs.
         draws: whether the function calls `synk.random`.
         has_grid: whether the launch has a number of blocks of its own.
     """
-    factor = ranks[1] / ranks[0]
-    if found.ratio is not None and any(abs(found.ratio / one - 1) < 1e-3 for one in (factor, 1 / factor)):
+    if difference.what:
+        return ""
+    rows, count, factor = difference.rows, difference.count, ranks[1] / ranks[0]
+    if difference.ratio and np.isclose([factor, 1 / factor], difference.ratio, 1e-3).any():
         return (
             "a factor of the number of ranks: every rank adds what is there once, as of a replica or a broadcast argument; or "
             'ranks\' sums are averaged, as atomics into an output of op "mean", which takes "sum" and a division by the rows'
@@ -176,14 +199,14 @@ def cause(found: Difference, ranks: tuple[int, int], *, draws: bool = False, has
             "random numbers with the rank's own row as the index, so that ranks draw the same: add the first row's number, "
             "which synk.OFFSET passes"
         )
-    borders = {edge for size in ranks for edge in Partition.even(size).edges(found.count)[1:-1]}
-    if found.rows and all(any(edge - BORDER <= row < edge + BORDER for edge in borders) for row in found.rows):
+    borders = {edge for size in ranks for edge in Partition.even(size).edges(count)[1:-1]}
+    if rows and all(any(edge - BORDER <= row < edge + BORDER for edge in borders) for row in rows):
         return (
             "rows at the borders between ranks: a guard by a length that is not the rank's, which synk.ROWS passes (or "
             "x.shape[0]); or neighbours that are other ranks' rows, which a variable with halo= has, and synk.exchange renews"
         )
-    start = max(_first_share(size, found.count) for size in ranks)
-    if found.rows and found.rows[0] >= start and len(found.rows) > MOST_OF * (found.count - start):
+    start = max(_first_share(size, count) for size in ranks)
+    if rows and rows[0] >= start and len(rows) > MOST_OF * (count - start):
         return (
             "rows of all ranks but the first: an index in the whole where arrays have the rank's rows, which begin at 0; the "
             "rank's row where that of the whole is meant, which is synk.OFFSET more; or a guard by a length that is not the "
@@ -211,7 +234,7 @@ def _ratio(first: Array, second: Array) -> float | None:
     """Returns the ratio of all elements of two arrays of numbers; None if there is no such."""
     if first.dtype.kind not in "iuf":
         return None
-    a, b = (one[np.isfinite(one)].astype(float) for one in (first, second))
+    a, b = (array[np.isfinite(array)].astype(float) for array in (first, second))
     total = float(np.sum(np.abs(a)))
     if a.shape != b.shape or not total:
         return None
@@ -221,4 +244,4 @@ def _ratio(first: Array, second: Array) -> float | None:
 
 def coarsest(arrays: Sequence[Array]) -> float:
     """Returns the machine epsilon of the coarsest float among arrays; 0 without any."""
-    return max((float(np.finfo(one.dtype).eps) for one in arrays if one.dtype.kind in "fc"), default=0.0)
+    return max((float(np.finfo(array.dtype).eps) for array in arrays if array.dtype.kind in "fc"), default=0.0)

@@ -288,7 +288,7 @@ def test_an_epoch(two, tqdm):
 def test_an_error_closes_the_bar(two, tqdm):
     x = np.arange(40.0)
     with pytest.raises(synk.RankError, match="here"):
-        last_of(x, 35.0, num_slices=4, progress=True)
+        last_of(x, 19.0, num_slices=4, progress=True)  # rank 0 in its last slice, rank 1 in its first
     (bar,) = tqdm.made
     assert bar.closed == 1
     assert bar.n < bar.total

@@ -16,7 +16,7 @@ SHM_BYTES = 1 << 30
 ENTER = """#!/bin/bash
 index=$1; shift
 exec ip netns exec {name}-$index unshare --mount --uts --ipc -- bash -c '
-    mount -t tmpfs -o size={shm} tmpfs /dev/shm && hostname machine'$index' && exec "$@"' _ "$@"
+    mount -t tmpfs -o size={shm} tmpfs /dev/shm && {hide} hostname machine'$index' && exec "$@"' _ "$@"
 """
 
 # What launchers call instead of ssh: options, an address, and a command for the shell there.
@@ -37,12 +37,14 @@ class Network:
     Args:
         machines: how many.
         folder: for the wrapper.
+        hidden: a folder that is empty on all machines but the first.
     """
 
-    def __init__(self, machines: int, folder: Path) -> None:
+    def __init__(self, machines: int, folder: Path, hidden: Path | None = None) -> None:
         self._count, self._name = machines, f"synk{os.getpid()}"
         self._enter, self._remote = folder / "enter.sh", folder / "remote.sh"
-        self._enter.write_text(ENTER.format(name=self._name, shm=SHM_BYTES))
+        hide = "" if hidden is None else f"[[ '$index' = 0 ]] || mount -t tmpfs tmpfs {shlex.quote(str(hidden))} &&"
+        self._enter.write_text(ENTER.format(name=self._name, shm=SHM_BYTES, hide=hide))
         self._remote.write_text(REMOTE.format(enter=self._enter))
         for script in (self._enter, self._remote):
             script.chmod(0o755)

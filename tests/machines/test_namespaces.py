@@ -67,6 +67,37 @@ def test_what_scripts_do(tmp_path):
         job.check_nothing_left()
 
 
+def test_a_machine_lacks_the_working_directory(tmp_path):
+    """The script gets an error that names the folder and the machine, and the next world starts where there is one."""
+    home = tmp_path / "home"
+    (home / "only").mkdir(parents=True)
+    with Network(2, tmp_path, hidden=home) as network:
+        job = start(
+            2,
+            1,
+            f"""
+            os.chdir({str(home / "only")!r})
+            try:
+                synk.fork(device="cpu")
+            except synk.WorldError as error:
+                say(error, *error.__notes__)
+            os.chdir("/")
+            with synk.fork(device="cpu"):
+                say(total(ROWS))
+            """,
+            tmp_path,
+            network,
+        )
+        refusal, result = job.finish()
+        assert refusal == (
+            f"the script's working directory, {str(home / 'only')!r}, in which all ranks start, cannot be entered here: "
+            "No such file or directory. Start the job in a folder that all machines have, or os.chdir() to one before fork() "
+            "raised on machine 1 (machine1)"
+        )
+        assert result == "500500.0"
+        job.check_nothing_left()
+
+
 def test_the_network_is_cut(tmp_path):
     """In the middle of calls: the script is told which machine is silent, has its `Data`, and no rank is left anywhere.
 

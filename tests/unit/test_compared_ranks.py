@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from synknumba._call.compared_ranks import Comparison, Differs, Store, compared
-from synknumba._commands.compare_ranks import FUNCTIONS, METHODS
+from synknumba._commands.compare_ranks import CALLS
 from synknumba._ops.agreement import Bound, difference, greatest
 from synknumba._world import machines
 from tests.environment import environment
@@ -39,6 +39,31 @@ def saxpy(n, a, x, y):
 x, y = np.arange(1000.0), np.zeros(1000)
 with synk.fork(2, device="cpu"):
     saxpy(1000, 2.0, x, y)  # here
+""",
+        "synk.ROWS",
+    ),
+    "a write into memory that is not mapped": (
+        """
+@synk.parallel(inout=("y",))
+@cuda.jit
+def increased(n, y):
+    i = cuda.grid(1)
+    if i < n:
+        y[i + 10**9 * (n - y.shape[0])] += 1.0
+
+with synk.fork(device="cpu"):
+    increased(600, np.zeros(600))  # here
+""",
+        "synk.ROWS",
+    ),
+    "an index error": (
+        """
+@synk.function(outputs="sum")
+def last(x, n):
+    return x[n - 1]
+
+with synk.fork(device="cpu"):
+    last(np.zeros(100), 100)  # here
 """,
         "synk.ROWS",
     ),
@@ -167,15 +192,6 @@ with synk.fork():
 """,
         "halo=",
     ),
-    "a sum of replicas": (
-        """
-with synk.fork():
-    v = synk.variable(np.ones(5))
-    synk.broadcast(v)
-    synk.all_reduce(v, "sum")  # here
-""",
-        "a factor of the number of ranks",
-    ),
     "a whole replica by the rank's row": (
         """
 @synk.parallel
@@ -296,7 +312,13 @@ with synk.fork():
     ),
 }
 
-QUICK = ["a length as an argument", "a forgotten exchange", "a mean of atomics", "a sum of replicas", "a list without rows"]
+QUICK = [
+    "a length as an argument",
+    "a write into memory that is not mapped",
+    "a forgotten exchange",
+    "a mean of atomics",
+    "a list without rows",
+]
 
 RIGHT = """
 @synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="f4"), "y": synk.output("gather", shape=(), dtype="f4")})
@@ -352,6 +374,11 @@ with synk.fork() as world:
     synk.all_reduce(partial, "sum")
     synk.gather(replica), synk.gather(u), synk.all_reduce(replica, "max")
     synk.broadcast(replica, np.ones(3)), replica.set_value(np.zeros(3))
+    synk.all_reduce(replica, "mean"), synk.all_reduce(replica, op="sum")
+    if world.world_size == 1:
+        doubled(x)
+    for _ in range(world.world_size):
+        doubled(x)
 """
 
 
@@ -361,8 +388,8 @@ def run(path, ranks):
     try:
         for size in ranks:
             machines.ranks_compared[:] = [(size, "cpu")]
-            comparison = Comparison(store, (ranks[0], size), is_first=size == ranks[0])
-            with compared(comparison, METHODS, FUNCTIONS):
+            comparison = Comparison(store, (ranks[0], size), "first" if size == ranks[0] else "compare")
+            with compared(comparison, CALLS):
                 runpy.run_path(str(path), run_name="__main__")
     except Differs:
         pass
@@ -381,6 +408,8 @@ def test_a_wrong_program_is_found(name, tmp_path):
     line = next(number for number, row in enumerate((HEAD + text).splitlines(), 1) if "# here" in row)
     assert re.match(rf"\w+, called at {path}:{line}\n", found), found
     assert cause in found.partition("usual cause: ")[2], found
+    assert "Traceback" not in found
+    assert "crash" not in found
 
 
 def test_a_right_program_is_not_accused(tmp_path):
@@ -388,9 +417,19 @@ def test_a_right_program_is_not_accused(tmp_path):
     path.write_text(HEAD + RIGHT)
     summary = run(path, (1, 3, 2))
     assert not summary.finding
-    assert summary.skipped == 4  # of_rank, twice, set_on, and the all_reduce of different replicas
+    assert summary.skipped == 6  # of_rank, twice, set_on, the sum of different replicas, that of equal ones, and a last call
     assert "of_rank" in summary.reason
-    assert summary.counted == sum(summary.calls.values()) - 4
+    assert summary.counted == summary.calls.total() - 6
+
+
+@pytest.mark.parametrize("op", ["sum", "prod"])
+@pytest.mark.parametrize("name", ["reduce", "all_reduce", "reduce_scatter"])
+def test_a_sum_of_replicas_is_left_out(name, op, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(f"{HEAD}v = synk.variable(np.ones(6))\nwith synk.fork():\n    synk.{name}(v, {op!r})\n")
+    summary = run(path, (1, 3))
+    assert (summary.finding, summary.counted, summary.skipped) == ("", 0, 1)
+    assert f"the variable is the same on all ranks, so its {op}" in summary.reason
 
 
 @pytest.mark.whole

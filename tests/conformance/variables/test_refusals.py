@@ -361,6 +361,29 @@ def test_a_kernel_of_variables_alone_has_no_rows(s):
         gathers(s)
 
 
+def test_frames_of_a_variable_are_gathered_as_the_refusal_says(world):
+    """A kernel has no rows to gather; the function in the message gathers own rows, in a sequence for each kept iteration."""
+    whole = np.arange(4.0 * world.world_size)
+    u = synk.scatter(synk.variable(whole), halo=1, periodic=True)
+
+    @synk.parallel(outputs={"rows": synk.output("gather", like="u")}, grid=1)
+    def gathers(u, rows):
+        pass
+
+    with pytest.raises(synk.ReductionError, match=r"name u in sliceable=.* by frame\(u, synk\.OWN\)") as refusal:
+        gathers(u)
+    names = {}
+    exec(re.search("def frame.*(?= by )", str(refusal.value)).group(), names)
+    frame = synk.function(outputs="gather")(names["frame"])
+
+    @synk.sequence
+    def frames(u):
+        functions.add_1d(u, 1.0)
+        return frame(u, synk.OWN)
+
+    np.testing.assert_array_equal(frames(u, times=4, every=2), [whole + 2, whole + 4])
+
+
 def test_a_variable_in_a_closure(s):
     @synk.function(outputs="sum")
     def captures(x):

@@ -1,0 +1,199 @@
+"""Contents of a call as arrays, read and set: arguments, variables, and what the call returns."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from types import FunctionType
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from synknumba._call.arguments import PerRankValues
+from synknumba._errors import SynkError
+from synknumba._host.data import Data
+from synknumba._ops.tree import is_nested
+from synknumba._types import Array, RankConstant
+from synknumba._variables.state import VariableState
+from synknumba._variables.variable import Variable, state_of
+
+_NUMBERS = "biufcmMV"  # kinds of dtypes that are compared by elements
+
+
+class _ByRank(Enum):
+    BY_RANK = "a value for each rank"
+
+
+BY_RANK: Final = _ByRank.BY_RANK
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What an argument, a result or a variable has.
+
+    Attributes:
+        value: an array, BY_RANK, or of anything else a text.
+        is_result: whether the call returns it.
+        is_replica: whether it is a variable that all ranks have equal.
+        assign: sets the elements to those of an array; None if that is not possible.
+    """
+
+    value: Any
+    is_result: bool = False
+    is_replica: bool = False
+    assign: Callable[[Array], None] | None = None
+
+    def set_to(self, array: Array) -> bool:
+        """Returns whether the elements could be set to those of an array."""
+        if self.assign is None:
+            return False
+        try:
+            self.assign(array)
+        except (SynkError, ValueError):  # read-only
+            return False
+        return True
+
+
+Contents: TypeAlias = dict[str, Content]
+
+
+def inputs(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields what a call reads, by label: its arguments, and states of variables.
+
+    The latter are those among the arguments, and those that the function uses beside them.
+    """
+    names = [*_parameters(function), *(f"argument {index + 1}" for index in range(len(args)))]
+    yield from _leaves(zip(names, args, strict=False))
+    yield from _leaves(kwargs.items())
+    yield from _own_variables(function)
+
+
+def results(value: Any, ranks: int, *, label: str = "the result", by_shards: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yields what a call returns, by label; BY_RANK for a list with a value for each rank."""
+    if isinstance(value, list) and len(value) == ranks and not by_shards:
+        yield label, BY_RANK
+    elif hasattr(value, "stderr") and hasattr(value, "mean"):
+        yield from ((f"{label}.{name}", getattr(value, name)) for name in ("mean", "stderr"))
+    elif is_nested(value):
+        for path, child in _children(value):
+            yield from results(child, ranks, label=label + path, by_shards=by_shards)
+    elif not isinstance(value, Variable | Data):  # which are read as inputs
+        yield label, value
+
+
+def contents(values: Iterable[tuple[str, Any]], *, is_result: bool = False) -> Contents:
+    """Returns the content of each value; a variable that occurs twice has one."""
+    read: Contents = {}
+    states = set()
+    for label, value in values:
+        if not isinstance(value, VariableState):
+            read[label] = _content(value, is_result=is_result)
+        elif value not in states:
+            states.add(value)
+            read.update(_of_variable(label, value))
+    return read
+
+
+def outer_values(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yields globals and closure values of a plain function, by name."""
+    if not isinstance(function, FunctionType):
+        return
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # empty
+            yield name, cell.cell_contents
+
+
+def _leaves(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    for label, value in values:
+        if is_nested(value):
+            yield from _leaves((label + path, child) for path, child in _children(value))
+        else:
+            yield label, state_of(value) if isinstance(value, Variable) else value
+
+
+def _children(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the children of an inner node, by path."""
+    if isinstance(tree, dict):
+        yield from ((f"[{key!r}]", child) for key, child in tree.items())
+    elif hasattr(tree, "_fields"):
+        yield from ((f".{name}", child) for name, child in zip(tree._fields, tree, strict=True))
+    else:
+        yield from ((f"[{index}]", child) for index, child in enumerate(tree))
+
+
+def _content(value: Any, *, is_result: bool) -> Content:
+    """Returns the content of anything but a variable."""
+    by_rank = (BY_RANK, RankConstant.RANK, RankConstant.WORLD_SIZE)
+    if isinstance(value, PerRankValues) or any(value is constant for constant in by_rank):
+        return Content(BY_RANK, is_result)
+    if isinstance(value, Data):
+        value = np.asarray(value.data)
+    try:
+        array = np.asarray(value)
+    except Exception:  # noqa: BLE001  # of other libraries
+        array = np.empty(0, object)
+    if array.dtype.kind in _NUMBERS and not array.dtype.hasobject:
+        assign = partial(array.__setitem__, ...) if array is value else None
+        return Content(array, is_result, assign=assign)
+    text = repr(value)
+    return Content(type(value).__name__ if " at 0x" in text else text, is_result)
+
+
+def _of_variable(label: str, state: VariableState) -> Contents:
+    """Returns a content for each array of a variable."""
+    try:
+        wholes = state.whole_arrays()
+    except SynkError:
+        return {label: Content(BY_RANK)}
+    labels = [label + path for path in state.leaf_paths()] if state.is_tree else [label]
+    return {
+        label: Content(whole, is_replica=not state.sharded, assign=partial(_set_leaf, state, leaf))
+        for leaf, (label, whole) in enumerate(zip(labels, wholes, strict=True))
+    }
+
+
+def _set_leaf(state: VariableState, leaf: int, whole: Array) -> None:
+    """Sets an array of a variable: a replica on all ranks, or each rank's own rows."""
+    if not state.sharded:
+        wholes = state.whole_arrays()
+        wholes[leaf] = np.array(whole)
+        state.set_value(wholes, None)
+        return
+    start = 0
+    for rank in range(len(state.shapes()[leaf])):
+        (own,) = state.fetch([rank])
+        stop = start + len(own[leaf])
+        own[leaf] = np.array(whole[start:stop])
+        state.set_value(own, rank)
+        start = stop
+
+
+def _parameters(function: Any) -> list[str]:
+    """Returns the names of the parameters that a call passes by position, where they are known."""
+    binder = getattr(function, "_binder", None)
+    if binder is not None:
+        return list(binder.passed)
+    signature = getattr(function, "_signature", None)
+    if isinstance(function, FunctionType):
+        signature = inspect.signature(function)
+    names = list(signature.parameters) if signature is not None else []
+    return ["the variable" if name in {"vars", "self"} else name for name in names]
+
+
+def _own_variables(function: Any) -> Iterator[tuple[str, VariableState]]:
+    """Yields variables that a function has beside its arguments.
+
+    These are in updates=, in givens=, among globals and closure values, and those of training.
+    """
+    values = list(outer_values(getattr(function, "py_func", None)))
+    options = getattr(function, "_options", None)
+    if options is not None:
+        values += options.givens.items()
+        yield from ((name, state) for name, (state, _) in options.updates.items())
+    values.append(("params", getattr(function, "params", None)))
+    yield from ((name, state_of(value)) for name, value in values if isinstance(value, Variable))
