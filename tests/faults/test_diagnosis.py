@@ -388,11 +388,12 @@ def dumped(world):
 
 def test_dump_of_ranks_at_work_in_compiled_code_and_stopped(capsys):
     world = synk.fork(2, device="cpu")
-    burn(ROWS, 1)
+    for _ in range(3):  # by the last of which all code is compiled
+        burn(ROWS, 1)
     pids = world.pids
 
     def look() -> None:
-        poll(lambda: "--- rank 0, 1," in dumped(world), "both ranks are in the kernel")
+        poll(lambda: "in burn(" in (shown := dumped(world)) and "--- rank 0, 1," in shown, "both run the kernel")
         world.dump()
         os.kill(pids[1], signal.SIGSTOP)
         poll(lambda: ") T " in Path(f"/proc/{pids[1]}/stat").read_text(), "rank 1 has stopped")
