@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from numba import cuda
 
 import synknumba as synk
+from synknumba._world.engine import open_world
 from tests.faults.matrix.acting import act, here, mask
 from tests.faults.matrix.phases import BOARD, ROWS, total
 from tests.faults.scripts import scribes
@@ -128,6 +129,9 @@ def endless_kernel(x, on, rank, rounds, found):
 
 @act("a kernel without end")
 def _(calls, ranks):
-    endless_kernel(calls.numbers, 0, synk.RANK, 1)  # compiled
+    world = open_world()
+    seconds, world.timeout = world.timeout, None
+    endless_kernel(calls.numbers, 0, synk.RANK, 1)  # compiled, for longer than that on a busy machine
+    world.timeout = seconds
     BOARD.strike()
     endless_kernel(calls.numbers, mask(ranks), synk.RANK, 10**15)

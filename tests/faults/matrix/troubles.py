@@ -81,7 +81,7 @@ TROUBLES = {
         "CallTimeout", ("timeout=0.4", "rank {ranks}"), places=PLACES, stays_open=False, timeout=0.4, within=1.4
     ),
     "a kernel without end": Trouble(
-        "CallTimeout", ("timeout=1.5", "rank {ranks}"), places=FEW_PLACES, stays_open=False, timeout=1.5, within=2.5
+        "CallTimeout", ("timeout=0.4", "rank {ranks}"), places=FEW_PLACES, stays_open=False, timeout=0.4, within=1.4
     ),
     # memory, descriptors, processes
     "a rank has no memory": Trouble("RankError", ("MemoryError", "on rank {ranks}:"), places=PLACES),
