@@ -369,7 +369,7 @@ def summaries(store: Store, sizes: Sequence[int], run: Run[T]) -> Iterator[tuple
 
 def check_ranks(function: Any, sizes: Iterable[int], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Makes a call in a world of each size, on cores; see `Function.check`."""
-    numbers, name = list(sizes), _name_of(function)
+    numbers, name = list(sizes) if isinstance(sizes, Iterable) else [], _name_of(function)
     if len(numbers) < 2 or not agreement.are_sizes(numbers):
         raise ArgumentError(
             f"check of {name}: ranks must be two or more different numbers of ranks, as (1, 2, 3), "
