@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from itertools import chain
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -35,12 +36,13 @@ from synknumba import _tracing as tracing
 from synknumba._call.arguments import IndexRange
 from synknumba._call.contents import (
     BY_RANK,
+    RESULT,
     Content,
     Contents,
     contents,
     inputs,
+    leaves,
     outer_values,
-    results,
 )
 from synknumba._call.future import Future
 from synknumba._errors import (
@@ -55,10 +57,9 @@ from synknumba._errors import (
 from synknumba._host import this_process
 from synknumba._ops import agreement
 from synknumba._ops.agreement import Bound
-from synknumba._ops.tree import flatten
 from synknumba._types import Array
 from synknumba._variables.state import VariableState
-from synknumba._variables.variable import Variable, state_of
+from synknumba._variables.variable import Variable
 from synknumba._world.engine import open_world
 from synknumba._world.fork import fork
 
@@ -67,7 +68,6 @@ Key: TypeAlias = tuple[str, str, str, int]  # thread, name, place, and how often
 Mode: TypeAlias = Literal["first", "compare", "mark"]
 Run: TypeAlias = Callable[[int, Mode], T]
 
-LARGE_BYTES = 4 << 20  # of an array that is compared in its file
 _GATHERS = ("gather", "all_gather")
 _REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
 _GROWING = {"sum": "sum", "prod": "product"}  # ops by which equal replicas depend on their number
@@ -140,18 +140,13 @@ class Store:
         return recorded
 
     def pair(self, recorded: Any, content: Content) -> tuple[Any, Any] | None:
-        """Returns what the first run and this one have; None if they are equal.
-
-        A large array of the first run stays in its file.
-        """
+        """Returns what the first run and this one have; None if they are equal."""
         value = content.value
         if recorded == (hash_of(value) if isinstance(value, np.ndarray) else value):
             return None
         if not isinstance(recorded, Hash):
             return recorded, value
-        path = self._folder / f"{recorded}.npy"
-        is_large = path.stat().st_size > LARGE_BYTES
-        return np.load(path, mmap_mode="r" if is_large else None), value
+        return np.load(self._folder / f"{recorded}.npy"), value
 
     def write(self, name: str, value: Any) -> None:
         """Stores a record."""
@@ -220,10 +215,9 @@ class Comparison:
             error = raised
         outcome: Contents = {}
         if error is None:
-            by_shards = kwargs.get("shards") is not None
-            leaves = results(result, self._ranks[1], by_shards=by_shards)
-            outcome = contents(leaves, is_result=True)
-            outcome |= contents(inputs(function, args, kwargs))
+            ranks = self._ranks[1] if kwargs.get("shards") is None else None
+            after = inputs(function, args, kwargs)
+            outcome = contents(chain(after, leaves(RESULT, result, ranks)))
         if record is None:
             name = "" if error is None else type(error).__name__
             self._store.write(_file_of(key), Record(stored, self._store.keep(outcome), name))
@@ -302,7 +296,7 @@ class Comparison:
                 self._find(key, label, f"{label}: {self._values(difference)}", cause)
                 if difference.what:
                     continue
-            if label == "the result" and isinstance(result, np.generic | float | complex):
+            if label == RESULT and isinstance(result, np.generic | float | complex):
                 result = type(result)(pair[0][()])
             else:
                 content.set_to(pair[0])
@@ -402,9 +396,9 @@ def check_ranks(function: Any, sizes: Iterable[int], args: tuple[Any, ...], kwar
 @contextmanager
 def _restored(values: Iterable[tuple[str, Any]]) -> Iterator[None]:
     """Context after which arrays and variables are what they were before."""
-    leaves = list(values)
-    states = [(leaf, copy(leaf)) for _, leaf in leaves if isinstance(leaf, VariableState)]
-    others = [(label, leaf) for label, leaf in leaves if not isinstance(leaf, VariableState)]
+    by_label = list(values)
+    states = [(leaf, copy(leaf)) for _, leaf in by_label if isinstance(leaf, VariableState)]
+    others = [(label, leaf) for label, leaf in by_label if not isinstance(leaf, VariableState)]
     arrays = [content for content in contents(others).values() if content.assign is not None]
     copies = [content.value.copy() for content in arrays]
     try:
@@ -424,9 +418,7 @@ def counted(ranks: int) -> str:
 def hash_of(array: Array) -> Hash:
     """Returns a hash of dtype, shape and bits."""
     layout = f"{array.dtype.str}{array.dtype.descr}{array.shape}"
-    hashed = hashlib.blake2b(layout.encode(), digest_size=20)
-    if array.size:
-        hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    hashed = hashlib.blake2b(layout.encode() + array.tobytes(), digest_size=20)
     return Hash(hashed.hexdigest())
 
 
@@ -439,8 +431,8 @@ def _counts(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         return True
     if function.__name__ not in _GATHERS:
         return "during" not in kwargs
-    leaves, _ = flatten(args[0] if args else None)
-    return all(isinstance(leaf, Variable) and state_of(leaf).sharded for leaf in leaves)
+    variables = [leaf for _, leaf in leaves("", args)]
+    return all(isinstance(leaf, VariableState) and leaf.sharded for leaf in variables)
 
 
 def _growing(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -510,9 +502,7 @@ def _shown(value: Any) -> str:
 
 
 def _name_of(function: Any) -> str:
-    if isinstance(function, FunctionType):
-        return function.__name__
-    return str(getattr(function, "name", type(function).__name__))
+    return str(getattr(function, "name", getattr(function, "__name__", type(function).__name__)))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from synknumba._types import Array, RankConstant
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
 
+RESULT = "the result"  # label of what a call returns
 _NUMBERS = "biufcmMV"  # kinds of dtypes that are compared by elements
 
 
@@ -60,36 +61,38 @@ Contents: TypeAlias = dict[str, Content]
 
 
 def inputs(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields what a call reads, by label: its arguments, and states of variables.
+    """Yields what a call reads, by label: leaves of its arguments, and states of variables.
 
     The latter are those among the arguments, and those that the function uses beside them.
     """
     names = [*_parameters(function), *(f"argument {index + 1}" for index in range(len(args)))]
-    yield from _leaves(zip(names, args, strict=False))
-    yield from _leaves(kwargs.items())
+    for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+        yield from leaves(name, value)
     yield from _own_variables(function)
 
 
-def results(value: Any, ranks: int, *, label: str = "the result", by_shards: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yields what a call returns, by label; BY_RANK for a list with a value for each rank."""
-    if isinstance(value, list) and len(value) == ranks and not by_shards:
+def leaves(label: str, value: Any, ranks: int | None = None) -> Iterator[tuple[str, Any]]:
+    """Yields the leaves of a tree, by label; BY_RANK for a list with a value for each of several ranks."""
+    if isinstance(value, list) and len(value) == ranks:
         yield label, BY_RANK
-    elif hasattr(value, "stderr") and hasattr(value, "mean"):
-        yield from ((f"{label}.{name}", getattr(value, name)) for name in ("mean", "stderr"))
     elif is_nested(value):
         for path, child in _children(value):
-            yield from results(child, ranks, label=label + path, by_shards=by_shards)
-    elif not isinstance(value, Variable | Data):  # which are read as inputs
+            yield from leaves(label + path, child, ranks)
+    elif isinstance(value, Variable):
+        yield label, state_of(value)
+    elif hasattr(value, "stderr"):  # an estimate
+        yield from ((f"{label}.{name}", getattr(value, name)) for name in ("mean", "stderr"))
+    else:
         yield label, value
 
 
-def contents(values: Iterable[tuple[str, Any]], *, is_result: bool = False) -> Contents:
+def contents(values: Iterable[tuple[str, Any]]) -> Contents:
     """Returns the content of each value; a variable that occurs twice has one."""
     read: Contents = {}
     states = set()
     for label, value in values:
         if not isinstance(value, VariableState):
-            read[label] = _content(value, is_result=is_result)
+            read[label] = _content(label, value)
         elif value not in states:
             states.add(value)
             read.update(_of_variable(label, value))
@@ -108,14 +111,6 @@ def outer_values(function: Any) -> Iterator[tuple[str, Any]]:
             yield name, cell.cell_contents
 
 
-def _leaves(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    for label, value in values:
-        if is_nested(value):
-            yield from _leaves((label + path, child) for path, child in _children(value))
-        else:
-            yield label, state_of(value) if isinstance(value, Variable) else value
-
-
 def _children(tree: Any) -> Iterator[tuple[str, Any]]:
     """Yields the children of an inner node, by path."""
     if isinstance(tree, dict):
@@ -126,8 +121,9 @@ def _children(tree: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{index}]", child) for index, child in enumerate(tree))
 
 
-def _content(value: Any, *, is_result: bool) -> Content:
+def _content(label: str, value: Any) -> Content:
     """Returns the content of anything but a variable."""
+    is_result = label.startswith(RESULT)
     by_rank = (BY_RANK, RankConstant.RANK, RankConstant.WORLD_SIZE)
     if isinstance(value, PerRankValues) or any(value is constant for constant in by_rank):
         return Content(BY_RANK, is_result)
@@ -178,10 +174,8 @@ def _parameters(function: Any) -> list[str]:
     binder = getattr(function, "_binder", None)
     if binder is not None:
         return list(binder.passed)
-    signature = getattr(function, "_signature", None)
-    if isinstance(function, FunctionType):
-        signature = inspect.signature(function)
-    names = list(signature.parameters) if signature is not None else []
+    plain = getattr(function, "py_func", function)
+    names = inspect.signature(plain).parameters if isinstance(plain, FunctionType) else ()
     return ["the variable" if name in {"vars", "self"} else name for name in names]
 
 
