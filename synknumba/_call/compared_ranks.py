@@ -42,7 +42,6 @@ from synknumba._call.contents import (
     contents,
     inputs,
     leaves,
-    outer_values,
 )
 from synknumba._call.future import Future
 from synknumba._errors import (
@@ -291,8 +290,8 @@ class Comparison:
             if difference is not None:
                 if agreement.is_by_rank(difference, self._ranks):
                     continue
-                draws, has_grid = _draws(function), _has_grid(function, bound.elements)
-                cause = agreement.cause(difference, self._ranks, draws=draws, has_grid=has_grid)
+                has_grid = _has_grid(function, bound.elements)
+                cause = agreement.cause(difference, self._ranks, has_grid=has_grid)
                 self._find(key, label, f"{label}: {self._values(difference)}", cause)
                 if difference.what:
                     continue
@@ -455,22 +454,6 @@ def _is_part(label: str, name: str) -> bool:
 
 def _file_of(key: Key) -> str:
     return hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()
-
-
-def _draws(function: Any) -> bool:
-    """Returns whether a kernel, or the functions that it calls, draw random numbers by `synk.random`."""
-    functions, seen = [getattr(function, "py_func", None)], set()
-    while functions:
-        plain = functions.pop()
-        if not isinstance(plain, FunctionType) or plain in seen:
-            continue
-        seen.add(plain)
-        for _, value in outer_values(plain):
-            module = getattr(value, "__name__", "") if not callable(value) else getattr(value, "__module__", "")
-            if module == "synknumba.random" or (module == "synknumba" and "random" in plain.__code__.co_names):
-                return True
-            functions.append(getattr(value, "py_func", value))
-    return False
 
 
 def _has_grid(function: Any, elements: int) -> bool:

@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from types import FunctionType
 from typing import Any, Final, TypeAlias
@@ -19,15 +18,9 @@ from synknumba._types import Array, RankConstant
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
 
+BY_RANK: Final = RankConstant.RANK  # stands for all that has a value for each rank
 RESULT = "the result"  # label of what a call returns
 _NUMBERS = "biufcmMV"  # kinds of dtypes that are compared by elements
-
-
-class _ByRank(Enum):
-    BY_RANK = "a value for each rank"
-
-
-BY_RANK: Final = _ByRank.BY_RANK
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +92,7 @@ def contents(values: Iterable[tuple[str, Any]]) -> Contents:
     return read
 
 
-def outer_values(function: Any) -> Iterator[tuple[str, Any]]:
+def _outer_values(function: Any) -> Iterator[tuple[str, Any]]:
     """Yields globals and closure values of a plain function, by name."""
     if not isinstance(function, FunctionType):
         return
@@ -124,8 +117,7 @@ def _children(tree: Any) -> Iterator[tuple[str, Any]]:
 def _content(label: str, value: Any) -> Content:
     """Returns the content of anything but a variable."""
     is_result = label.startswith(RESULT)
-    by_rank = (BY_RANK, RankConstant.RANK, RankConstant.WORLD_SIZE)
-    if isinstance(value, PerRankValues) or any(value is constant for constant in by_rank):
+    if isinstance(value, PerRankValues) or value is BY_RANK or value is RankConstant.WORLD_SIZE:
         return Content(BY_RANK, is_result)
     if isinstance(value, Data):
         value = np.asarray(value.data)
@@ -184,7 +176,7 @@ def _own_variables(function: Any) -> Iterator[tuple[str, VariableState]]:
 
     These are in updates=, in givens=, among globals and closure values, and those of training.
     """
-    values = list(outer_values(getattr(function, "py_func", None)))
+    values = list(_outer_values(getattr(function, "py_func", None)))
     options = getattr(function, "_options", None)
     if options is not None:
         values += options.givens.items()

@@ -172,13 +172,12 @@ def is_by_rank(difference: Difference, ranks: tuple[int, int]) -> bool:
     return len(first) == len(second) and lengths == {ranks}
 
 
-def cause(difference: Difference, ranks: tuple[int, int], *, draws: bool = False, has_grid: bool = False) -> str:
+def cause(difference: Difference, ranks: tuple[int, int], *, has_grid: bool = False) -> str:
     """Returns the usual cause of a difference, and the remedy.
 
     Args:
         difference: where the two runs differ.
         ranks: number of ranks of the two runs.
-        draws: whether the function calls `synk.random`.
         has_grid: whether the launch has a number of blocks of its own.
     """
     if difference.what:
@@ -194,11 +193,6 @@ def cause(difference: Difference, ranks: tuple[int, int], *, draws: bool = False
             "grid= launches as many blocks on each rank, for as many rows: go on by strides, for i in range(cuda.grid(1), "
             "x.shape[0], cuda.gridsize(1)), or leave grid= out"
         )
-    if draws:
-        return (
-            "random numbers with the rank's own row as the index, so that ranks draw the same: add the first row's number, "
-            "which synk.OFFSET passes"
-        )
     borders = {edge for size in ranks for edge in Partition.even(size).edges(count)[1:-1]}
     if rows and all(any(edge - BORDER <= row < edge + BORDER for edge in borders) for row in rows):
         return (
@@ -209,8 +203,8 @@ def cause(difference: Difference, ranks: tuple[int, int], *, draws: bool = False
     if rows and rows[0] >= start and len(rows) > MOST_OF * (count - start):
         return (
             "rows of all ranks but the first: an index in the whole where arrays have the rank's rows, which begin at 0; the "
-            "rank's row where that of the whole is meant, which is synk.OFFSET more; or a guard by a length that is not the "
-            "rank's, which synk.ROWS passes, so that rows are written twice"
+            "rank's row where that of the whole is meant, as of random numbers, which is synk.OFFSET more; or a guard by a "
+            "length that is not the rank's, which synk.ROWS passes, so that rows are written twice"
         )
     return (
         "rows that are counted twice, or left out, at the borders between ranks: a guard by a length that is not the rank's, "
@@ -224,9 +218,9 @@ def _first_share(size: int, count: int) -> int:
 
 
 def _unequal(first: Array, second: Array) -> Array:
-    if first.dtype.kind in "fc":
-        return ~((first == second) | (np.isnan(first) & np.isnan(second)))
     unequal: Array = np.asarray(first != second)
+    if first.dtype.kind in "fc":
+        unequal &= ~(np.isnan(first) & np.isnan(second))
     return unequal
 
 
@@ -234,12 +228,10 @@ def _ratio(first: Array, second: Array) -> float | None:
     """Returns the ratio of all elements of two arrays of numbers; None if there is no such."""
     if first.dtype.kind not in "iuf":
         return None
-    a, b = (array[np.isfinite(array)].astype(float) for array in (first, second))
-    total = float(np.sum(np.abs(a)))
-    if a.shape != b.shape or not total:
-        return None
-    ratio = float(np.sum(np.abs(b))) / total
-    return ratio if np.allclose(b, ratio * a, rtol=1e-3, atol=0) else None
+    with np.errstate(all="ignore"):  # of infinities and zeros, of which there is none
+        ratio = np.nansum(np.abs(second), dtype=float) / np.nansum(np.abs(first), dtype=float)
+        is_common = np.allclose(second, ratio * first, rtol=1e-3, atol=0, equal_nan=True)
+    return float(ratio) if is_common else None
 
 
 def coarsest(arrays: Sequence[Array]) -> float:
