@@ -17,6 +17,7 @@ from synknumba._ops.tree import is_nested
 from synknumba._types import Array, RankConstant
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
+from synknumba._world.world import rank, world_size
 
 BY_RANK: Final = RankConstant.RANK  # stands for all that has a value for each rank
 RESULT = "the result"  # label of what a call returns
@@ -61,6 +62,8 @@ def inputs(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> I
     names = [*_parameters(function), *(f"argument {index + 1}" for index in range(len(args)))]
     for name, value in (*zip(names, args, strict=False), *kwargs.items()):
         yield from leaves(name, value)
+    if _asks_for_rank(getattr(function, "py_func", None)):
+        yield "synk.rank()", BY_RANK
     yield from _own_variables(function)
 
 
@@ -73,8 +76,11 @@ def leaves(label: str, value: Any, ranks: int | None = None) -> Iterator[tuple[s
             yield from leaves(label + path, child, ranks)
     elif isinstance(value, Variable):
         yield label, state_of(value)
-    elif hasattr(value, "stderr"):  # an estimate
-        yield from ((f"{label}.{name}", getattr(value, name)) for name in ("mean", "stderr"))
+    elif hasattr(value, "stderr") and hasattr(value, "mean"):
+        # An estimate. A variance is a difference of sums, so its error is at the scale of the mean.
+        mean, stderr = np.asarray(value.mean), np.asarray(value.stderr)
+        yield f"{label}.mean", mean
+        yield f"{label}.mean ± stderr", np.stack([mean - stderr, mean + stderr])
     else:
         yield label, value
 
@@ -153,11 +159,11 @@ def _set_leaf(state: VariableState, leaf: int, whole: Array) -> None:
         state.set_value(wholes, None)
         return
     start = 0
-    for rank in range(len(state.shapes()[leaf])):
-        (own,) = state.fetch([rank])
+    for index in range(len(state.shapes()[leaf])):
+        (own,) = state.fetch([index])
         stop = start + len(own[leaf])
         own[leaf] = np.array(whole[start:stop])
-        state.set_value(own, rank)
+        state.set_value(own, index)
         start = stop
 
 
@@ -169,6 +175,16 @@ def _parameters(function: Any) -> list[str]:
     plain = getattr(function, "py_func", function)
     names = inspect.signature(plain).parameters if isinstance(plain, FunctionType) else ()
     return ["the variable" if name in {"vars", "self"} else name for name in names]
+
+
+def _asks_for_rank(plain: Any) -> bool:
+    """Returns whether the source of a function names `synk.rank` or `synk.world_size`."""
+    for _, value in _outer_values(plain):
+        if value is rank or value is world_size:
+            return True
+        if getattr(value, "rank", None) is rank:  # the package
+            return not {"rank", "world_size"}.isdisjoint(plain.__code__.co_names)
+    return False
 
 
 def _own_variables(function: Any) -> Iterator[tuple[str, VariableState]]:

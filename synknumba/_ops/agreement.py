@@ -5,9 +5,10 @@ Another number of ranks sums in another order, so floats agree within a bound, a
     |a − b| ≤ min(64 ε √n t, 0.01) (max |a|, |b| of the array + s M) + 1000 d max |a|, |b|
 
 n is the number of elements that the call reads, t its iterations, ε that of the coarsest float among its arrays, and M the
-greatest magnitude that it reads. s is √n for results, in which sums over rows may cancel, and 1 for arrays that are written; d
-is the relative difference of the inputs. √n is how the error of a sum grows, unless all roundings point the same way: Higham,
-"Accuracy and Stability of Numerical Algorithms", 2nd edition, chapter 4.
+greatest magnitude that it reads, or, of a call that reads no floats, that of the array. s is √n for results, in which sums
+over rows may cancel, and 1 for arrays that are written; d is the relative difference of the inputs. √n is how the error of a
+sum grows, unless all roundings point the same way: Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition,
+chapter 4.
 """
 
 from argparse import ArgumentTypeError
@@ -40,7 +41,7 @@ class Bound:
         elements: number of elements that the call reads.
         times: number of its iterations.
         epsilon: machine epsilon of its coarsest float.
-        magnitude: greatest magnitude among the floats that it reads.
+        magnitude: greatest magnitude among the floats that it reads; 0 without any.
         drift: relative difference of its inputs.
         exact: whether the same bits are required; only where the inputs have the same bits.
     """
@@ -59,7 +60,7 @@ class Bound:
         root = max(self.elements, first.size, 1) ** 0.5
         epsilon = max(self.epsilon, coarsest((first, second)))
         scale = max(greatest(first), greatest(second))
-        terms = self.magnitude * (root if is_result else 1.0)
+        terms = (self.magnitude or scale) * (root if is_result else 1.0)
         return min(64 * epsilon * root * self.times, MOST) * (scale + terms) + 1000 * self.drift * scale
 
 
@@ -137,9 +138,10 @@ def difference(first: Any, second: Any, bound: Bound, *, is_result: bool = False
         return None
     index = tuple(int(i) for i in np.argwhere(differs)[0])
     values = first[index].item(), second[index].item()
-    rows, count = (), 0
+    rows: tuple[int, ...] = ()
     if first.ndim:
-        rows, count = tuple(np.flatnonzero(differs.reshape(len(differs), -1).any(1)).tolist()), len(first)
+        rows = tuple(np.flatnonzero(differs.reshape(len(first), -1).any(1)).tolist())
+    count = len(first) if first.ndim else 0
     return Difference("", index, values, rows, count, _ratio(first, second))
 
 
