@@ -436,7 +436,7 @@ def _counts(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         return True
     if function.__name__ not in _GATHERS:
         return "during" not in kwargs
-    variables = [leaf for _, leaf in leaves("", args)]
+    variables = [leaf for _, leaf in leaves("", args[:1])]
     return all(isinstance(leaf, VariableState) and leaf.sharded for leaf in variables)
 
 
@@ -444,7 +444,7 @@ def _growing(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     """Returns what a collective makes of equal replicas that depends on their number; else ""."""
     if not isinstance(function, FunctionType) or function.__name__ not in _REDUCTIONS:
         return ""
-    return _GROWING.get(kwargs.get("op", args[1] if len(args) > 1 else None), "")
+    return _GROWING.get(str(kwargs.get("op", args[1] if len(args) > 1 else None)), "")
 
 
 def _is_of_indices(error: BaseException) -> bool:
@@ -462,10 +462,16 @@ def _file_of(key: Key) -> str:
     return hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()
 
 
+def _names(function: Any) -> tuple[str, ...]:
+    """Returns names of globals and attributes in the source of a function."""
+    code = getattr(getattr(function, "py_func", None), "__code__", None)
+    return () if code is None else code.co_names
+
+
 def _has_grid(function: Any, elements: int) -> bool:
     """Returns whether a kernel is launched with a number of threads of its own, fewer than elements, and no loop by strides."""
     launch = getattr(getattr(function, "_options", None), "launch", None)
-    if launch is None or launch.is_derived or "gridsize" in function.py_func.__code__.co_names:
+    if launch is None or launch.is_derived or "gridsize" in _names(function):
         return False
     grid, block = launch.resolve(elements)
     return int(np.prod(grid) * np.prod(block)) < elements
@@ -477,7 +483,7 @@ def _fold_of_blocks(function: Any, label: str) -> Callable[..., Any] | None:
     None if the kernel does not ask for its block, or its output is not combined by a named op.
     """
     ops = getattr(function, "output_modes", None)
-    if not isinstance(ops, dict) or "blockIdx" not in function.py_func.__code__.co_names:
+    if not isinstance(ops, dict) or "blockIdx" not in _names(function):
         return None
     _, _, name = label.partition(f"{RESULT}.")
     op = ops.get(name) if name or label != RESULT else next(iter(ops.values()), None)

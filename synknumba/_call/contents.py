@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -182,7 +182,7 @@ def _asks_for_rank(plain: Any) -> bool:
     for _, value in _outer_values(plain):
         if value is rank or value is world_size:
             return True
-        if getattr(value, "rank", None) is rank:  # the package
+        if isinstance(value, ModuleType) and getattr(value, "rank", None) is rank:
             return not {"rank", "world_size"}.isdisjoint(plain.__code__.co_names)
     return False
 
