@@ -333,13 +333,15 @@ class Finding:
         """Returns the finding as several lines of text."""
         more = f" ({self.times} times)" if self.times > 1 else ""
         kind = "warning: " if self.is_warning else ""
-        return "\n".join([kind + self.summary + more, *(f"    {access}" for access in self.accesses), f"    {self.advice}"])
+        details = [f"    {detail}" for detail in (*self.accesses, self.advice) if detail]
+        return "\n".join([kind + self.summary + more, *details])
 
 
 class KernelCheckError(SynkError, RuntimeError):
-    """`simt.debug` or `simt.check` found errors in a kernel. The class raised is that of the first finding.
+    """`simt.debug`, `simt.check` or `f.check` found errors. The class raised is that of the first finding.
 
-    A finding of this class itself is an exception that Python raised in a thread.
+    A finding of this class itself is an exception that Python raised in a thread, or a call that differs between numbers of
+    ranks.
 
     Attributes:
         kernel: the kernel's name.

@@ -138,6 +138,20 @@ def test_every_example_is_run():
     assert there == {name for name, _, _ in RUNS}
 
 
+SIZES = {name: args for name, args, _ in reversed(RUNS) if name != "resnet.py"}  # the first of each example's runs
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(400)  # a run on each number of ranks
+@pytest.mark.parametrize("name", SIZES)
+def test_no_example_is_accused_of_depending_on_ranks(name):
+    command = [sys.executable, "-m", "synknumba", "check", "--ranks", "1,2,3", str(EXAMPLES / name), *SIZES[name].split()]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=390, check=False)
+    depends = name == "synkhronos/local_batches.py"  # as many rows a rank as on one, so no call counts
+    assert done.returncode == (2 if depends else 0), done.stderr
+    assert re.search(r"synknumba check: [\d,]+ calls? agrees? on 1, 2 and 3 ranks\n", done.stderr)
+
+
 @pytest.mark.whole
 def test_helium_is_the_same_on_any_number_of_ranks():
     runs = [

@@ -128,7 +128,8 @@ class Checks:
         def check() -> None:
             for option in _ROWS if self.rows is not None and not kwargs.keys() & {*_ROWS} else ():
                 with suppress(_NotByRowsError), _not_by_rows():
-                    function.check(*args, **kwargs, **{option: slice(0, self.rows)}, world_size=ranks)
+                    rows: dict[str, Any] = {option: slice(0, self.rows)}
+                    function.check(*args, **kwargs, **rows, world_size=ranks)
                     return
             function.check(*args, **kwargs, world_size=ranks)
 

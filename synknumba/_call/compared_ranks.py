@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from itertools import chain
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -35,12 +36,12 @@ from synknumba import _tracing as tracing
 from synknumba._call.arguments import IndexRange
 from synknumba._call.contents import (
     BY_RANK,
+    RESULT,
     Content,
     Contents,
     contents,
     inputs,
-    outer_values,
-    results,
+    leaves,
 )
 from synknumba._call.future import Future
 from synknumba._errors import (
@@ -55,10 +56,9 @@ from synknumba._errors import (
 from synknumba._host import this_process
 from synknumba._ops import agreement
 from synknumba._ops.agreement import Bound
-from synknumba._ops.tree import flatten
 from synknumba._types import Array
 from synknumba._variables.state import VariableState
-from synknumba._variables.variable import Variable, state_of
+from synknumba._variables.variable import Variable
 from synknumba._world.engine import open_world
 from synknumba._world.fork import fork
 
@@ -67,9 +67,9 @@ Key: TypeAlias = tuple[str, str, str, int]  # thread, name, place, and how often
 Mode: TypeAlias = Literal["first", "compare", "mark"]
 Run: TypeAlias = Callable[[int, Mode], T]
 
-LARGE_BYTES = 4 << 20  # of an array that is compared in its file
 _GATHERS = ("gather", "all_gather")
 _REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
+_FOLDS: dict[str, Callable[..., Any]] = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
 _GROWING = {"sum": "sum", "prod": "product"}  # ops by which equal replicas depend on their number
 
 
@@ -140,18 +140,13 @@ class Store:
         return recorded
 
     def pair(self, recorded: Any, content: Content) -> tuple[Any, Any] | None:
-        """Returns what the first run and this one have; None if they are equal.
-
-        A large array of the first run stays in its file.
-        """
+        """Returns what the first run and this one have; None if they are equal."""
         value = content.value
         if recorded == (hash_of(value) if isinstance(value, np.ndarray) else value):
             return None
         if not isinstance(recorded, Hash):
             return recorded, value
-        path = self._folder / f"{recorded}.npy"
-        is_large = path.stat().st_size > LARGE_BYTES
-        return np.load(path, mmap_mode="r" if is_large else None), value
+        return np.load(self._folder / f"{recorded}.npy"), value
 
     def write(self, name: str, value: Any) -> None:
         """Stores a record."""
@@ -220,10 +215,9 @@ class Comparison:
             error = raised
         outcome: Contents = {}
         if error is None:
-            by_shards = kwargs.get("shards") is not None
-            leaves = results(result, self._ranks[1], by_shards=by_shards)
-            outcome = contents(leaves, is_result=True)
-            outcome |= contents(inputs(function, args, kwargs))
+            ranks = self._ranks[1] if kwargs.get("shards") is None else None
+            after = inputs(function, args, kwargs)
+            outcome = contents(chain(after, leaves(RESULT, result, ranks)))
         if record is None:
             name = "" if error is None else type(error).__name__
             self._store.write(_file_of(key), Record(stored, self._store.keep(outcome), name))
@@ -294,15 +288,20 @@ class Comparison:
             if pair is None:
                 continue
             difference = agreement.difference(*pair, bound, is_result=content.is_result)
+            fold = _fold_of_blocks(function, label)
+            if difference is not None and fold is not None and not difference.what:
+                first, second = (np.asarray(fold(array, axis=0)) for array in pair)
+                if agreement.difference(first, second, bound, is_result=True) is None:
+                    difference = None
             if difference is not None:
                 if agreement.is_by_rank(difference, self._ranks):
                     continue
-                draws, has_grid = _draws(function), _has_grid(function, bound.elements)
-                cause = agreement.cause(difference, self._ranks, draws=draws, has_grid=has_grid)
+                has_grid = _has_grid(function, bound.elements)
+                cause = agreement.cause(difference, self._ranks, has_grid=has_grid)
                 self._find(key, label, f"{label}: {self._values(difference)}", cause)
                 if difference.what:
                     continue
-            if label == "the result" and isinstance(result, np.generic | float | complex):
+            if label == RESULT and isinstance(result, np.generic | float | complex):
                 result = type(result)(pair[0][()])
             else:
                 content.set_to(pair[0])
@@ -369,7 +368,7 @@ def summaries(store: Store, sizes: Sequence[int], run: Run[T]) -> Iterator[tuple
 
 def check_ranks(function: Any, sizes: Iterable[int], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Makes a call in a world of each size, on cores; see `Function.check`."""
-    numbers, name = list(sizes), _name_of(function)
+    numbers, name = list(sizes) if isinstance(sizes, Iterable) else [], _name_of(function)
     if len(numbers) < 2 or not agreement.are_sizes(numbers):
         raise ArgumentError(
             f"check of {name}: ranks must be two or more different numbers of ranks, as (1, 2, 3), "
@@ -402,9 +401,9 @@ def check_ranks(function: Any, sizes: Iterable[int], args: tuple[Any, ...], kwar
 @contextmanager
 def _restored(values: Iterable[tuple[str, Any]]) -> Iterator[None]:
     """Context after which arrays and variables are what they were before."""
-    leaves = list(values)
-    states = [(leaf, copy(leaf)) for _, leaf in leaves if isinstance(leaf, VariableState)]
-    others = [(label, leaf) for label, leaf in leaves if not isinstance(leaf, VariableState)]
+    by_label = list(values)
+    states = [(leaf, copy(leaf)) for _, leaf in by_label if isinstance(leaf, VariableState)]
+    others = [(label, leaf) for label, leaf in by_label if not isinstance(leaf, VariableState)]
     arrays = [content for content in contents(others).values() if content.assign is not None]
     copies = [content.value.copy() for content in arrays]
     try:
@@ -424,9 +423,7 @@ def counted(ranks: int) -> str:
 def hash_of(array: Array) -> Hash:
     """Returns a hash of dtype, shape and bits."""
     layout = f"{array.dtype.str}{array.dtype.descr}{array.shape}"
-    hashed = hashlib.blake2b(layout.encode(), digest_size=20)
-    if array.size:
-        hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    hashed = hashlib.blake2b(layout.encode() + array.tobytes(), digest_size=20)
     return Hash(hashed.hexdigest())
 
 
@@ -439,15 +436,15 @@ def _counts(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         return True
     if function.__name__ not in _GATHERS:
         return "during" not in kwargs
-    leaves, _ = flatten(args[0] if args else None)
-    return all(isinstance(leaf, Variable) and state_of(leaf).sharded for leaf in leaves)
+    variables = [leaf for _, leaf in leaves("", args[:1])]
+    return all(isinstance(leaf, VariableState) and leaf.sharded for leaf in variables)
 
 
 def _growing(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Returns what a collective makes of equal replicas that depends on their number; else ""."""
     if not isinstance(function, FunctionType) or function.__name__ not in _REDUCTIONS:
         return ""
-    return _GROWING.get(kwargs.get("op", args[1] if len(args) > 1 else None), "")
+    return _GROWING.get(str(kwargs.get("op", args[1] if len(args) > 1 else None)), "")
 
 
 def _is_of_indices(error: BaseException) -> bool:
@@ -465,29 +462,32 @@ def _file_of(key: Key) -> str:
     return hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()
 
 
-def _draws(function: Any) -> bool:
-    """Returns whether a kernel, or the functions that it calls, draw random numbers by `synk.random`."""
-    functions, seen = [getattr(function, "py_func", None)], set()
-    while functions:
-        plain = functions.pop()
-        if not isinstance(plain, FunctionType) or plain in seen:
-            continue
-        seen.add(plain)
-        for _, value in outer_values(plain):
-            module = getattr(value, "__name__", "") if not callable(value) else getattr(value, "__module__", "")
-            if module == "synknumba.random" or (module == "synknumba" and "random" in plain.__code__.co_names):
-                return True
-            functions.append(getattr(value, "py_func", value))
-    return False
+def _names(function: Any) -> tuple[str, ...]:
+    """Returns names of globals and attributes in the source of a function."""
+    code = getattr(getattr(function, "py_func", None), "__code__", None)
+    return () if code is None else code.co_names
 
 
 def _has_grid(function: Any, elements: int) -> bool:
     """Returns whether a kernel is launched with a number of threads of its own, fewer than elements, and no loop by strides."""
     launch = getattr(getattr(function, "_options", None), "launch", None)
-    if launch is None or launch.is_derived or "gridsize" in function.py_func.__code__.co_names:
+    if launch is None or launch.is_derived or "gridsize" in _names(function):
         return False
     grid, block = launch.resolve(elements)
     return int(np.prod(grid) * np.prod(block)) < elements
+
+
+def _fold_of_blocks(function: Any, label: str) -> Callable[..., Any] | None:
+    """Returns what combines entries of an output that may have one for each block of a rank.
+
+    None if the kernel does not ask for its block, or its output is not combined by a named op.
+    """
+    ops = getattr(function, "output_modes", None)
+    if not isinstance(ops, dict) or "blockIdx" not in _names(function):
+        return None
+    _, _, name = label.partition(f"{RESULT}.")
+    op = ops.get(name) if name or label != RESULT else next(iter(ops.values()), None)
+    return _FOLDS.get(op) if isinstance(op, str) else None
 
 
 def _bound(before: Contents, args: tuple[Any, ...], kwargs: Mapping[str, Any], drift: float) -> Bound:
@@ -510,9 +510,7 @@ def _shown(value: Any) -> str:
 
 
 def _name_of(function: Any) -> str:
-    if isinstance(function, FunctionType):
-        return function.__name__
-    return str(getattr(function, "name", type(function).__name__))
+    return str(getattr(function, "name", getattr(function, "__name__", type(function).__name__)))
 
 
 @contextmanager

@@ -4,9 +4,8 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -18,15 +17,11 @@ from synknumba._ops.tree import is_nested
 from synknumba._types import Array, RankConstant
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
+from synknumba._world.world import rank, world_size
 
+BY_RANK: Final = RankConstant.RANK  # stands for all that has a value for each rank
+RESULT = "the result"  # label of what a call returns
 _NUMBERS = "biufcmMV"  # kinds of dtypes that are compared by elements
-
-
-class _ByRank(Enum):
-    BY_RANK = "a value for each rank"
-
-
-BY_RANK: Final = _ByRank.BY_RANK
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,43 +55,50 @@ Contents: TypeAlias = dict[str, Content]
 
 
 def inputs(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields what a call reads, by label: its arguments, and states of variables.
+    """Yields what a call reads, by label: leaves of its arguments, and states of variables.
 
     The latter are those among the arguments, and those that the function uses beside them.
     """
     names = [*_parameters(function), *(f"argument {index + 1}" for index in range(len(args)))]
-    yield from _leaves(zip(names, args, strict=False))
-    yield from _leaves(kwargs.items())
+    for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+        yield from leaves(name, value)
+    if _asks_for_rank(getattr(function, "py_func", None)):
+        yield "synk.rank()", BY_RANK
     yield from _own_variables(function)
 
 
-def results(value: Any, ranks: int, *, label: str = "the result", by_shards: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yields what a call returns, by label; BY_RANK for a list with a value for each rank."""
-    if isinstance(value, list) and len(value) == ranks and not by_shards:
+def leaves(label: str, value: Any, ranks: int | None = None) -> Iterator[tuple[str, Any]]:
+    """Yields the leaves of a tree, by label; BY_RANK for a list with a value for each of several ranks."""
+    if isinstance(value, list) and len(value) == ranks:
         yield label, BY_RANK
-    elif hasattr(value, "stderr") and hasattr(value, "mean"):
-        yield from ((f"{label}.{name}", getattr(value, name)) for name in ("mean", "stderr"))
     elif is_nested(value):
         for path, child in _children(value):
-            yield from results(child, ranks, label=label + path, by_shards=by_shards)
-    elif not isinstance(value, Variable | Data):  # which are read as inputs
+            yield from leaves(label + path, child, ranks)
+    elif isinstance(value, Variable):
+        yield label, state_of(value)
+    elif hasattr(value, "stderr") and hasattr(value, "mean"):
+        # An estimate. A variance is a difference of sums, so its error is at the scale of the mean.
+        mean, stderr = np.asarray(value.mean), np.asarray(value.stderr)
+        yield f"{label}.mean", mean
+        yield f"{label}.mean ± stderr", np.stack([mean - stderr, mean + stderr])
+    else:
         yield label, value
 
 
-def contents(values: Iterable[tuple[str, Any]], *, is_result: bool = False) -> Contents:
+def contents(values: Iterable[tuple[str, Any]]) -> Contents:
     """Returns the content of each value; a variable that occurs twice has one."""
     read: Contents = {}
     states = set()
     for label, value in values:
         if not isinstance(value, VariableState):
-            read[label] = _content(value, is_result=is_result)
+            read[label] = _content(label, value)
         elif value not in states:
             states.add(value)
             read.update(_of_variable(label, value))
     return read
 
 
-def outer_values(function: Any) -> Iterator[tuple[str, Any]]:
+def _outer_values(function: Any) -> Iterator[tuple[str, Any]]:
     """Yields globals and closure values of a plain function, by name."""
     if not isinstance(function, FunctionType):
         return
@@ -106,14 +108,6 @@ def outer_values(function: Any) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # empty
             yield name, cell.cell_contents
-
-
-def _leaves(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    for label, value in values:
-        if is_nested(value):
-            yield from _leaves((label + path, child) for path, child in _children(value))
-        else:
-            yield label, state_of(value) if isinstance(value, Variable) else value
 
 
 def _children(tree: Any) -> Iterator[tuple[str, Any]]:
@@ -126,10 +120,10 @@ def _children(tree: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{index}]", child) for index, child in enumerate(tree))
 
 
-def _content(value: Any, *, is_result: bool) -> Content:
+def _content(label: str, value: Any) -> Content:
     """Returns the content of anything but a variable."""
-    by_rank = (BY_RANK, RankConstant.RANK, RankConstant.WORLD_SIZE)
-    if isinstance(value, PerRankValues) or any(value is constant for constant in by_rank):
+    is_result = label.startswith(RESULT)
+    if isinstance(value, PerRankValues) or value is BY_RANK or value is RankConstant.WORLD_SIZE:
         return Content(BY_RANK, is_result)
     if isinstance(value, Data):
         value = np.asarray(value.data)
@@ -165,11 +159,11 @@ def _set_leaf(state: VariableState, leaf: int, whole: Array) -> None:
         state.set_value(wholes, None)
         return
     start = 0
-    for rank in range(len(state.shapes()[leaf])):
-        (own,) = state.fetch([rank])
+    for index in range(len(state.shapes()[leaf])):
+        (own,) = state.fetch([index])
         stop = start + len(own[leaf])
         own[leaf] = np.array(whole[start:stop])
-        state.set_value(own, rank)
+        state.set_value(own, index)
         start = stop
 
 
@@ -178,11 +172,19 @@ def _parameters(function: Any) -> list[str]:
     binder = getattr(function, "_binder", None)
     if binder is not None:
         return list(binder.passed)
-    signature = getattr(function, "_signature", None)
-    if isinstance(function, FunctionType):
-        signature = inspect.signature(function)
-    names = list(signature.parameters) if signature is not None else []
+    plain = getattr(function, "py_func", function)
+    names = inspect.signature(plain).parameters if isinstance(plain, FunctionType) else ()
     return ["the variable" if name in {"vars", "self"} else name for name in names]
+
+
+def _asks_for_rank(plain: Any) -> bool:
+    """Returns whether the source of a function names `synk.rank` or `synk.world_size`."""
+    for _, value in _outer_values(plain):
+        if value is rank or value is world_size:
+            return True
+        if isinstance(value, ModuleType) and getattr(value, "rank", None) is rank:
+            return not {"rank", "world_size"}.isdisjoint(plain.__code__.co_names)
+    return False
 
 
 def _own_variables(function: Any) -> Iterator[tuple[str, VariableState]]:
@@ -190,7 +192,7 @@ def _own_variables(function: Any) -> Iterator[tuple[str, VariableState]]:
 
     These are in updates=, in givens=, among globals and closure values, and those of training.
     """
-    values = list(outer_values(getattr(function, "py_func", None)))
+    values = list(_outer_values(getattr(function, "py_func", None)))
     options = getattr(function, "_options", None)
     if options is not None:
         values += options.givens.items()

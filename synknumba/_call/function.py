@@ -6,7 +6,7 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +21,7 @@ from synknumba._call.bind import Binder, same_variable, signature_names
 from synknumba._call.call import Call
 from synknumba._call.checked_call import check_call
 from synknumba._call.collect import Count
+from synknumba._call.compared_ranks import check_ranks
 from synknumba._call.distribute import Decorated, Distributed, InnerFunction, make_spec, next_id
 from synknumba._call.future import Future
 from synknumba._call.grid_limits import Limits, grid_limits
@@ -871,7 +872,13 @@ class Function(Decorated, Distributed, Generic[P, R]):
 
     @shortened
     def check(
-        self, *args: Any, batch: Batch = None, local_batch: Any = None, world_size: int | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        batch: Batch = None,
+        local_batch: Any = None,
+        world_size: int | None = None,
+        ranks: Iterable[int] | None = None,
+        **kwargs: Any,
     ) -> None:
         """Runs a call of a kernel under `simt.check`: the rows of each rank in turn, in Python, in this process.
 
@@ -879,22 +886,37 @@ class Function(Decorated, Distributed, Generic[P, R]):
         that reach the rows of the next. Arguments are those of a call and are not changed; nothing is returned. As the checker
         makes some 100,000 accesses a second, select few rows, as in `energy.check(x, 0.5, batch=1000)`.
 
+        With several numbers in `ranks`, makes the call of a kernel or a function once on each number of ranks instead, as it
+        is, on cores and in worlds of its own, and compares what it returns and writes. Arguments, and variables that the
+        function uses, are afterwards what they were before.
+
         Args:
             *args: arguments by position.
             batch: rows to select, as for a call.
             local_batch: rows of sliceable variables to select, as for a call.
             world_size: number of ranks among which the rows are divided; default: that of the open world.
+            ranks: numbers of ranks to compare, as (1, 2, 3); all options of a call may be passed with them.
             **kwargs: arguments by name.
 
         Raises:
             KernelCheckError: the findings, each with the ranks that have it. The class is that of the first finding:
-                BoundsError, RaceError, DivergenceError or UninitializedError.
-            WorldError: no world is open, and `world_size` is not given.
-            ArgumentError: this is no kernel; or as for a call.
+                BoundsError, RaceError, DivergenceError or UninitializedError. With `ranks`, what differs, and its usual cause.
+            WorldError: no world is open, and `world_size` is not given; with `ranks`, one is open.
+            ArgumentError: this is no kernel; with `ranks`, an argument depends on their number; or as for a call.
         """
+        if ranks is not None:
+            if world_size is not None:
+                raise ArgumentError(f"check of {self.name}: pass world_size= for one number of ranks, or ranks= for several")
+            rows = {"batch": batch, "local_batch": local_batch}
+            kwargs |= {name: value for name, value in rows.items() if value is not None}
+            check_ranks(self, ranks, args, kwargs)
+            return
         launch = self._options.launch
         if launch is None or not self._is_checkable:
-            raise ArgumentError(f"check() is for kernels, and {self.name} is none; call it, or test it as a plain function")
+            raise ArgumentError(
+                f"check() is for kernels, and {self.name} is none; call it, test it as a plain function, "
+                "or compare its results on several numbers of ranks, as by ranks=(1, 2, 3)"
+            )
         call = self._planned("check", CallOptions(batch, local_batch=local_batch), world_size, args, kwargs)
         self._check_shared_memory(launch)
         source = self._sized_by(call)

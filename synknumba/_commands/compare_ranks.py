@@ -64,7 +64,7 @@ def compare(told: argparse.Namespace) -> int:
 def _conclude(sizes: list[int], runs: list[Summary], code: int) -> int:
     agree = min(summary.counted for summary in runs)
     numbers = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]} ranks"
-    sys.stderr.write(f"synknumba check: {agree:,} call{'' if agree == 1 else 's'} agree on {numbers}\n")
+    sys.stderr.write(f"synknumba check: {agree:,} {'call agrees' if agree == 1 else 'calls agree'} on {numbers}\n")
     most = max(runs, key=lambda summary: summary.skipped)
     if most.skipped:
         sys.stderr.write(
@@ -79,7 +79,8 @@ def _run(told: argparse.Namespace, folder: str, ranks: int, mode: str) -> tuple[
     """Runs the script in a process of its own; returns the exit status, and standard error where that is not shown."""
     options = ["--device", told.device, "--ranks", str(ranks), "--run-in", f"{mode}:{told.ranks[0]}:{folder}"]
     script = [*(["-m"] if told.is_module else []), told.script, *told.arguments]
-    command = [sys.executable, *_interpreter_options(), "-m", "synknumba", "check", *options, *script]
+    warnings = [f"-W{option}" for option in sys.warnoptions]
+    command = [sys.executable, *warnings, "-m", "synknumba", "check", *options, *script]
     # The order of sets of strings, and with it that of calls, must not differ between the runs.
     environment = {"PYTHONHASHSEED": "0", **os.environ}
     if environment["PYTHONHASHSEED"] == "random":
@@ -90,10 +91,6 @@ def _run(told: argparse.Namespace, folder: str, ranks: int, mode: str) -> tuple[
         command, env=environment, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
     )
     return done.returncode, done.stderr
-
-
-def _interpreter_options() -> list[str]:
-    return [f"-W{option}" for option in sys.warnoptions]
 
 
 def _run_here(told: argparse.Namespace) -> int:

@@ -5,9 +5,10 @@ Another number of ranks sums in another order, so floats agree within a bound, a
     |a − b| ≤ min(64 ε √n t, 0.01) (max |a|, |b| of the array + s M) + 1000 d max |a|, |b|
 
 n is the number of elements that the call reads, t its iterations, ε that of the coarsest float among its arrays, and M the
-greatest magnitude that it reads. s is √n for results, in which sums over rows may cancel, and 1 for arrays that are written; d
-is the relative difference of the inputs. √n is how the error of a sum grows, unless all roundings point the same way: Higham,
-"Accuracy and Stability of Numerical Algorithms", 2nd edition, chapter 4.
+greatest magnitude that it reads, or, of a call that reads no floats, that of the array. s is √n for results, in which sums
+over rows may cancel, and 1 for arrays that are written; d is the relative difference of the inputs. √n is how the error of a
+sum grows, unless all roundings point the same way: Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition,
+chapter 4.
 """
 
 from argparse import ArgumentTypeError
@@ -40,7 +41,7 @@ class Bound:
         elements: number of elements that the call reads.
         times: number of its iterations.
         epsilon: machine epsilon of its coarsest float.
-        magnitude: greatest magnitude among the floats that it reads.
+        magnitude: greatest magnitude among the floats that it reads; 0 without any.
         drift: relative difference of its inputs.
         exact: whether the same bits are required; only where the inputs have the same bits.
     """
@@ -59,7 +60,7 @@ class Bound:
         root = max(self.elements, first.size, 1) ** 0.5
         epsilon = max(self.epsilon, coarsest((first, second)))
         scale = max(greatest(first), greatest(second))
-        terms = self.magnitude * (root if is_result else 1.0)
+        terms = (self.magnitude or scale) * (root if is_result else 1.0)
         return min(64 * epsilon * root * self.times, MOST) * (scale + terms) + 1000 * self.drift * scale
 
 
@@ -137,9 +138,10 @@ def difference(first: Any, second: Any, bound: Bound, *, is_result: bool = False
         return None
     index = tuple(int(i) for i in np.argwhere(differs)[0])
     values = first[index].item(), second[index].item()
-    rows, count = (), 0
+    rows: tuple[int, ...] = ()
     if first.ndim:
-        rows, count = tuple(np.flatnonzero(differs.reshape(len(differs), -1).any(1)).tolist()), len(first)
+        rows = tuple(np.flatnonzero(differs.reshape(len(first), -1).any(1)).tolist())
+    count = len(first) if first.ndim else 0
     return Difference("", index, values, rows, count, _ratio(first, second))
 
 
@@ -172,13 +174,12 @@ def is_by_rank(difference: Difference, ranks: tuple[int, int]) -> bool:
     return len(first) == len(second) and lengths == {ranks}
 
 
-def cause(difference: Difference, ranks: tuple[int, int], *, draws: bool = False, has_grid: bool = False) -> str:
+def cause(difference: Difference, ranks: tuple[int, int], *, has_grid: bool = False) -> str:
     """Returns the usual cause of a difference, and the remedy.
 
     Args:
         difference: where the two runs differ.
         ranks: number of ranks of the two runs.
-        draws: whether the function calls `synk.random`.
         has_grid: whether the launch has a number of blocks of its own.
     """
     if difference.what:
@@ -194,11 +195,6 @@ def cause(difference: Difference, ranks: tuple[int, int], *, draws: bool = False
             "grid= launches as many blocks on each rank, for as many rows: go on by strides, for i in range(cuda.grid(1), "
             "x.shape[0], cuda.gridsize(1)), or leave grid= out"
         )
-    if draws:
-        return (
-            "random numbers with the rank's own row as the index, so that ranks draw the same: add the first row's number, "
-            "which synk.OFFSET passes"
-        )
     borders = {edge for size in ranks for edge in Partition.even(size).edges(count)[1:-1]}
     if rows and all(any(edge - BORDER <= row < edge + BORDER for edge in borders) for row in rows):
         return (
@@ -209,8 +205,8 @@ def cause(difference: Difference, ranks: tuple[int, int], *, draws: bool = False
     if rows and rows[0] >= start and len(rows) > MOST_OF * (count - start):
         return (
             "rows of all ranks but the first: an index in the whole where arrays have the rank's rows, which begin at 0; the "
-            "rank's row where that of the whole is meant, which is synk.OFFSET more; or a guard by a length that is not the "
-            "rank's, which synk.ROWS passes, so that rows are written twice"
+            "rank's row where that of the whole is meant, as of random numbers, which is synk.OFFSET more; or a guard by a "
+            "length that is not the rank's, which synk.ROWS passes, so that rows are written twice"
         )
     return (
         "rows that are counted twice, or left out, at the borders between ranks: a guard by a length that is not the rank's, "
@@ -224,9 +220,9 @@ def _first_share(size: int, count: int) -> int:
 
 
 def _unequal(first: Array, second: Array) -> Array:
-    if first.dtype.kind in "fc":
-        return ~((first == second) | (np.isnan(first) & np.isnan(second)))
     unequal: Array = np.asarray(first != second)
+    if first.dtype.kind in "fc":
+        unequal &= ~(np.isnan(first) & np.isnan(second))
     return unequal
 
 
@@ -234,12 +230,10 @@ def _ratio(first: Array, second: Array) -> float | None:
     """Returns the ratio of all elements of two arrays of numbers; None if there is no such."""
     if first.dtype.kind not in "iuf":
         return None
-    a, b = (array[np.isfinite(array)].astype(float) for array in (first, second))
-    total = float(np.sum(np.abs(a)))
-    if a.shape != b.shape or not total:
-        return None
-    ratio = float(np.sum(np.abs(b))) / total
-    return ratio if np.allclose(b, ratio * a, rtol=1e-3, atol=0) else None
+    with np.errstate(all="ignore"):  # of infinities and zeros, of which there is none
+        ratio = np.nansum(np.abs(second), dtype=float) / np.nansum(np.abs(first), dtype=float)
+        is_common = np.allclose(second, ratio * first, rtol=1e-3, atol=0, equal_nan=True)
+    return float(ratio) if is_common else None
 
 
 def coarsest(arrays: Sequence[Array]) -> float:
