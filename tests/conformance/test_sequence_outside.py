@@ -511,6 +511,18 @@ def test_what_other_methods_look_at_makes_no_other_sequence(world):
     del world
 
 
+def test_another_object_is_not_taken_for_the_first(world):
+    @synk.sequence
+    def body(y, one):
+        add(y, getattr(one, "n") + one.shift)  # noqa: B009  # what is tested
+
+    y = synk.variable(np.zeros(4))
+    for n in (1.0, 5.0):
+        body(y, Kept(n=n, shift=0.0))
+    assert_array_equal(y.get_value(0), np.full(4, 6.0))
+    del world
+
+
 class Logged:
     def __init__(self, y):
         self.y, self.history = y, []
