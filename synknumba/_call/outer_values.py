@@ -182,7 +182,7 @@ class Values:
                 yield read.value
 
 
-def _attributes_of(holder: Any, names: Collection[str]) -> Iterator[Read]:
+def _attributes_of(holder: Any, names: set[str]) -> Iterator[Read]:
     """Yields the attributes of an object, a class or a module that code reads by these names, and special methods."""
     attributes = own(holder)
     if isinstance(holder, FunctionType) or _package(holder) in _LIBRARIES:
@@ -195,7 +195,7 @@ def _attributes_of(holder: Any, names: Collection[str]) -> Iterator[Read]:
     if attributes is not None:
         spaces.insert(0, (holder, attributes))  # which may hide those of classes
     members = [item for _, space in spaces for item in list(space.items())]
-    read = {name for name, value in members if name in names or _is_special(name, value)}
+    read = {name for name, value in members if name in names or (name[:2] == "__" and isinstance(value, FunctionType))}
     if holder is not kind:
         read -= {"__init__"} - names  # which has run, and names attributes that the body may not look at
     for name, (space, values) in itertools.product(sorted(read), spaces):
@@ -204,10 +204,6 @@ def _attributes_of(holder: Any, names: Collection[str]) -> Iterator[Read]:
             yield Read(holder, name, partial(getattr, holder), name, getattr(holder, name, MISSING))
         else:
             yield Read(space, name, values.get, name, value)
-
-
-def _is_special(name: str, value: Any) -> bool:
-    return name.startswith("__") and isinstance(value, FunctionType)
 
 
 def _passed_whole(function: FunctionType, values: Mapping[str, Any]) -> set[str]:

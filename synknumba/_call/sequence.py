@@ -1035,14 +1035,14 @@ class Sequence(Generic[P, R]):
         trace = Trace(world, self.name, told.letters)
         self._traced += 1
         values = self._values(told)
-        drew = watch_draws([*told.leaves, *(value for group in values for value in group.alive())])
+        drew = watch_draws([*told.leaves, *itertools.chain.from_iterable(map(Values.alive, values))])
         tracing.current = trace
         try:
             results = self._run_turns(trace, structure, told.leaves)
             passed, trace.passed = trace.passed if drew() else [], []
             trace.undo()
             self._check_outside(trace, told)
-            if passed or _changed(values) is not None:
+            if passed or any(map(Values.changed, values)):
                 self._check_again(Rehearsal(self.name, world.partition, {}), passed, structure, told)
             return SequencePlan(world, self.name, trace, results)
         except BaseException:
@@ -1076,7 +1076,7 @@ class Sequence(Generic[P, R]):
             self._run_turns(rehearsal, structure, told.leaves)
         except Exception:  # noqa: BLE001  # the first run was good
             return
-        name, code = _changed(values), self.py_func.__code__
+        name, code = next(filter(None, map(Values.changed, values)), None), self.py_func.__code__
         place = f"{code.co_filename}:{code.co_firstlineno}"
         if passed and differ(passed, rehearsal.passed):
             raise ArgumentError(
@@ -1292,10 +1292,6 @@ def _memory_of(value: Variable | Data) -> int:
 def _body_of(value: Any) -> Any:
     """Returns the body of a sequence; None for any other object."""
     return value.py_func if isinstance(value, Sequence) else None
-
-
-def _changed(values: Iterable[Values]) -> str | None:
-    return next((name for group in values if (name := group.changed()) is not None), None)
 
 
 def _argument_name(path: str) -> str:

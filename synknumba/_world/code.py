@@ -27,13 +27,14 @@ class RankCode:
             if name != "__main__" and is_the_scripts(getattr(module, "__file__", None)):
                 for value in list(vars(module).values()):
                     if getattr(value, "__module__", None) == name:
-                        self._note(value)
+                        self._note(value, 2)
 
-    def _note(self, value: object) -> None:
-        for part in (value, *functions_in(value)):
-            for function in (part, *functions_in(part)):  # also those within methods
-                if isinstance(function, FunctionType):
-                    self._known[function] = function.__code__
+    def _note(self, value: object, depth: int) -> None:
+        if isinstance(value, FunctionType):
+            self._known[value] = value.__code__
+        elif depth:  # a class, and a method in it
+            for part in functions_in(value):
+                self._note(part, depth - 1)
 
     def uses(self, roots: Iterable[object], name: str) -> Uses:
         """Returns the functions that these objects reach; raises `WorldError` if the ranks have other code of one."""

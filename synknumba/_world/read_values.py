@@ -2,7 +2,7 @@
 
     function ── reads_of ──> the values of globals, cells, defaults, and names of the script's modules
         ▲                        │
-        └─────── parts ──────────┘  functions within methods, partial functions, classes, …
+        └───── functions_in ─────┘  functions within methods, partial functions, classes, …
 
 `walk` follows both. What it looks at in classes, containers and objects is its client's: ranks have them as they were pickled,
 and the body of a sequence (`_call/outer_values.py`) is recorded anew when one of them has changed.
@@ -223,17 +223,13 @@ def walk(roots: Iterable[object], parts: Callable[[Any], Iterable[Any]]) -> Iter
 
 def reached(roots: Iterable[object]) -> Iterator[FunctionType]:
     """Yields the functions of the script that objects use: by names, closures, defaults, methods and containers."""
-    return filter(is_a_function_of_the_script, walk(roots, _parts))
-
-
-def _parts(holder: Any) -> Iterable[Any]:
-    if is_a_function_of_the_script(holder):
-        return [read.value for read in reads_of(holder)]
-    return functions_in(holder)
+    return filter(is_a_function_of_the_script, walk(roots, functions_in))
 
 
 def functions_in(holder: Any) -> list[Any]:
-    """Returns the objects within an object that may be functions or have some."""
+    """Returns the objects that an object uses, or within it, that may be functions or have some."""
+    if is_a_function_of_the_script(holder):
+        return [read.value for read in reads_of(holder)]
     if isinstance(holder, type):
         of_the_script = is_the_scripts(file_of(holder.__module__))
         return [*vars(holder).values(), *holder.__bases__] if of_the_script else []
