@@ -113,36 +113,33 @@ class Values:
         while before != len(self.names):  # methods, which names lead to, read more
             before = len(self.names)
             self._reads: dict[tuple[int, str], Read] = {}
-            self._containers: list[tuple[Any, list[Any], str]] = []
-            self._arrays: list[tuple[Any, Any, str]] = []
+            self._contents: list[tuple[Any, Any, str]] = []
             self._labels: dict[int, str] = {}
             values = list(walk(self.roots, self._parts))
-        self._looks = list(self._reads.values())
+        self._looks = [(*read[2:], read.name) for read in self._reads.values()]
         self.objects = [_held(value) for value in values if not is_plain(value)]
         self.key = (
             *map(_key, self.roots),
-            *((read.name, _key(_alive(read.value))) for read in self._looks),
-            *((type(holder), *map(_key, items)) for holder, items, _ in self._containers),
-            *(key for _, key, _ in self._arrays),
+            *((name, _key(_alive(value))) for _, _, value, name in self._looks),
+            *((type(holder), *map(_key, before)) for holder, before, _ in self._contents),
         )
 
     def changed(self) -> str | None:
         """Returns the name of a value that is not as it was; None if all are."""
-        for _, name, look, place, value in self._looks:
+        for look, place, value, name in self._looks:
             now = look(place, MISSING)
             if now is not value and (now is None or type(value) is not ref or value() is not now):
                 return name
-        for holder, items, name in self._containers:
-            if not _are_same(_items(holder), items):
-                return name
-        for holder, key, name in self._arrays:
-            if _array_key(holder) != key:
+        for holder, before, name in self._contents:
+            is_array = type(before) is tuple
+            is_same = _array_key(holder) == before if is_array else _are_same(_items(holder), before)
+            if not is_same:
                 return name
         return None
 
     def labels(self) -> list[tuple[str, Any]]:
         """Returns the values by name."""
-        return [(read.name, _alive(read.value)) for read in self._looks]
+        return [(name, _alive(value)) for _, _, value, name in self._looks]
 
     def alive(self) -> list[Any]:
         """Returns the values that there still are."""
@@ -160,10 +157,8 @@ class Values:
             return []
         name = self._labels.get(id(holder), "an argument")
         items = _items(holder)
-        if items is not None:
-            self._containers.append((holder, items, name))
-        elif isinstance(holder, _ARRAYS):
-            self._arrays.append((holder, _array_key(holder), name))
+        if items is not None or isinstance(holder, _ARRAYS):
+            self._contents.append((holder, _array_key(holder) if items is None else items, name))
         parts = [*(items or ()), *inside(holder)]
         self._labels.update((id(part), name) for part in parts)
         return [*parts, *self._read(holder)]
@@ -258,7 +253,7 @@ def contents(array: Any) -> bytes:
     return data if len(data) <= DIGEST_BYTES else hashlib.blake2b(data).digest()
 
 
-def _array_key(holder: Any) -> Any:
+def _array_key(holder: Any) -> tuple[Any, ...]:
     view = np.asarray(holder)
     return view.dtype, view.shape, contents(view)
 
