@@ -16,9 +16,8 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cache, cached_property, partial
-from types import CellType, FunctionType, MappingProxyType
+from types import MappingProxyType
 from typing import Any, NoReturn, Self, final
 
 from synknumba._call.options import FunctionOptions
@@ -31,7 +30,7 @@ from synknumba._wire.messages import Install
 from synknumba._wire.program import FunctionSpec
 from synknumba._world.engine import Engine, current_world
 from synknumba._world.failure import CallInfo
-from synknumba._world.read_values import MISSING, ReadValues
+from synknumba._world.read_values import MISSING, ReadValues, with_values
 from synknumba.simt.internals import declared_signatures, with_function
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
@@ -246,8 +245,8 @@ class InnerFunction(Distributed):
     def _compiled(self) -> tuple[Any, Any]:
         from numba import cuda  # deferred until needed
 
-        compiled = cuda.jit(device=True)
-        return compiled(self.py_func), compiled(_with_values_of_now(self.py_func, {}))
+        compiled, copies = cuda.jit(device=True), dict[Any, Any]()
+        return compiled(self.py_func), compiled(with_values(self.py_func, lambda value: _value_of_now(value, copies)))
 
     def renew(self) -> None:
         """Drops all that was made from the function, as the values that it reads may be others when it is sent again."""
@@ -271,23 +270,6 @@ class InnerFunction(Distributed):
             self._note_sent(world, spec)
 
 
-def _with_values_of_now(function: Any, copies: dict[Any, Any]) -> FunctionType:
-    """Returns a copy of a function whose global and closure names keep their values, those of device functions included."""
-    names, cells = {**function.__globals__}, tuple(CellType() for _ in function.__closure__ or ())
-    copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
-    for name in {*function.__code__.co_names} & {*names}:
-        names[name] = _value_of_now(names[name], copies)
-    for cell, old in zip(cells, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # not yet assigned
-            cell.cell_contents = _value_of_now(old.cell_contents, copies)
-    copied.__kwdefaults__, copied.__module__, copied.__qualname__ = (
-        function.__kwdefaults__,
-        function.__module__,
-        function.__qualname__,
-    )
-    return copied
-
-
 def _value_of_now(value: Any, copies: dict[Any, Any]) -> Any:
     """Returns a device function that is not compiled yet, so that it gets the types of the values that it reads now."""
     if type(value).__name__ != "CUDADispatcher" or declared_signatures(value):
@@ -297,7 +279,7 @@ def _value_of_now(value: Any, copies: dict[Any, Any]) -> Any:
         return value
     if function not in copies:
         copies[function] = value  # for a function that calls itself
-        copies[function] = with_function(value, _with_values_of_now(function, copies))
+        copies[function] = with_function(value, with_values(function, lambda value: _value_of_now(value, copies)))
     return copies[function]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from synknumba import _tracing as tracing
 from synknumba._call.call import Call, leaves_of
 from synknumba._call.options import CallOptions
-from synknumba._call.sequence_body import contents
+from synknumba._call.outer_values import contents
 from synknumba._errors import ArgumentError, BatchError
 from synknumba._host.data import Data
 from synknumba._host.file_data import over_file

@@ -30,11 +30,12 @@ from synknumba._call.function import planned_partition
 from synknumba._call.future import Future
 from synknumba._call.method import Method
 from synknumba._call.options import CallOptions
+from synknumba._call.outer_values import OuterValues, Values, contents
 from synknumba._call.plan import FunctionPlan, KernelPlan
 from synknumba._call.progress_bars import iterations_shown
 from synknumba._call.recording import InnerTimes, Outcome, Recording, Seen, free_of_recorded, ordered, told_dtype
 from synknumba._call.rehearsal import Rehearsal
-from synknumba._call.sequence_body import OuterValues, check_body, contents, differ, watch_draws
+from synknumba._call.sequence_body import check_body, differ, watch_draws
 from synknumba._call.sequence_by_rounds import PartByPart
 from synknumba._call.sequence_report import LAST_ONLY, Schedule, SequenceReport, schedule
 from synknumba._call.trace import Trace, Unseen
@@ -80,6 +81,7 @@ from synknumba._world.call_in_flight import GOES_ON, Flight
 from synknumba._world.code import refuse
 from synknumba._world.engine import Engine, current_world, open_world
 from synknumba._world.failure import CallInfo
+from synknumba._world.read_values import is_plain, key_of
 from synknumba._world.rounds import RankNews
 
 OPTIONS = ("times", "every", "until", "progress")
@@ -582,7 +584,7 @@ class _Arguments:
         self.leaves: list[Any] = []  # for the body
         self.write_back: list[_Copied] = []  # arguments
         self.data: list[tuple[str, Data]] = []
-        self.kept: list[Any] = []  # whose ids are in the key
+        self.objects: list[Any] = []  # which are part of the sequence, with what the body reads of them
 
 
 @final
@@ -607,7 +609,7 @@ class Sequence(Generic[P, R]):
         check_body(self.name, function)
         self._signature = inspect.signature(function)
         self._outer = OuterValues(function, _body_of)
-        self._plans: dict[Any, tuple[SequencePlan, list[Any]]] = {}
+        self._plans: dict[Any, SequencePlan] = {}
         self._known: dict[tuple[Any, ...], SequencePlan] = {}  # of calls that `_find` finds
         self._staging: dict[Any, Data] = {}
         self._world: Engine | None = None
@@ -816,9 +818,12 @@ class Sequence(Generic[P, R]):
             ):
                 self._number(told, name, leaf)
             else:
-                told.key.append(self._outer.key_of(leaf, told.kept))
-                told.kept.append(leaf)
+                told.key.append(key_of(leaf) if is_plain(leaf) else type(leaf))
                 told.leaves.append(leaf)
+                if not is_plain(leaf):
+                    told.objects.append(leaf)
+        if told.objects:
+            told.key.append(self._outer.of(told.objects).version)
         return told
 
     def _number(self, told: _Arguments, name: str, value: Any) -> None:
@@ -852,7 +857,7 @@ class Sequence(Generic[P, R]):
 
     def _find(self, args: tuple[Any, ...]) -> tuple[SequencePlan | None, list[Any]]:
         """Returns the plan of a call with nothing but `Data`, variables and numbers, if it is known, and the numbers."""
-        key: list[Any] = [self._outer.version()]
+        key: list[Any] = [self._outer.now().version]
         scalars: list[Any] = []
         for arg in args:
             kind = arg.__class__
@@ -881,7 +886,7 @@ class Sequence(Generic[P, R]):
             if len(self._known) >= KNOWN_KEPT:
                 self._known.clear()
             key = (layout_of(arg) if isinstance(arg, Variable | Data) else type(arg) for arg in args)
-            self._known[self._outer.version(), *key] = plan
+            self._known[self._outer.now().version, *key] = plan
 
     def _prepared(
         self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int
@@ -1007,36 +1012,37 @@ class Sequence(Generic[P, R]):
         return plan.unflatten(plan.empty())
 
     def _plan(self, world: Engine, structure: Structure, told: _Arguments) -> SequencePlan:
-        key = (self._outer.version(), structure, *told.key)
-        found = self._plans.get(key)
-        if found is not None:
-            if found[0].is_current:
-                return found[0]
-            self._plans.pop(key)[0].forget()
-        for one in [known for known, (plan, _) in self._plans.items() if plan.is_lost]:
-            self._plans.pop(one)[0].forget()
+        key = (self._outer.now().version, structure, *told.key)
+        known = self._plans.get(key)
+        if known is not None:
+            if known.is_current:
+                return known
+            self._plans.pop(key).forget()
+        for lost in [key for key, plan in self._plans.items() if plan.is_lost]:
+            self._plans.pop(lost).forget()
         plan = self._trace(world, structure, told)
         log.debug(
             "the body of %s was run to record its calls: %s", self.name, "the first time" if self._traced == 1 else "again"
         )
-        self._plans[key] = plan, told.kept
+        self._plans[key] = plan
         while len(self._plans) > PLANS_KEPT:
-            oldest = min((one for one in self._plans if one is not key), key=lambda one: self._plans[one][0].used)
-            self._plans.pop(oldest)[0].forget()
+            oldest = min((known for known in self._plans if known is not key), key=lambda known: self._plans[known].used)
+            self._plans.pop(oldest).forget()
         return plan
 
     def _trace(self, world: Engine, structure: Structure, told: _Arguments) -> SequencePlan:
         """Runs the body to record its calls, and sends them to the ranks."""
         trace = Trace(world, self.name, told.letters)
         self._traced += 1
-        changed, drew = self._outer.watch(told.kept), watch_draws(self._generators(told))
+        values = self._values(told)
+        drew = watch_draws([*told.leaves, *itertools.chain.from_iterable(map(Values.alive, values))])
         tracing.current = trace
         try:
             results = self._run_turns(trace, structure, told.leaves)
             passed, trace.passed = trace.passed if drew() else [], []
             trace.undo()
             self._check_outside(trace, told)
-            if passed or changed() is not None:
+            if passed or any(map(Values.changed, values)):
                 self._check_again(Rehearsal(self.name, world.partition, {}), passed, structure, told)
             return SequencePlan(world, self.name, trace, results)
         except BaseException:
@@ -1064,13 +1070,13 @@ class Sequence(Generic[P, R]):
         Raises:
             ArgumentError: a value has changed in the second run, or its calls get other numbers.
         """
-        changed = self._outer.watch(told.kept)
+        values = self._values(told)
         tracing.current = rehearsal
         try:
             self._run_turns(rehearsal, structure, told.leaves)
         except Exception:  # noqa: BLE001  # the first run was good
             return
-        name, code = changed(), self.py_func.__code__
+        name, code = next(filter(None, map(Values.changed, values)), None), self.py_func.__code__
         place = f"{code.co_filename}:{code.co_firstlineno}"
         if passed and differ(passed, rehearsal.passed):
             raise ArgumentError(
@@ -1085,12 +1091,9 @@ class Sequence(Generic[P, R]):
                 "return results, which every=1 gives of each iteration, and change other things after the call"
             )
 
-    def _generators(self, told: _Arguments) -> Iterator[Any]:
-        """Yields values that the body may use, among which are random number generators."""
-        yield from self._outer.objects()
-        yield from told.leaves
-        for leaf in told.kept:
-            yield from self._outer.objects(leaf)
+    def _values(self, told: _Arguments) -> list[Values]:
+        """Returns what the body reads from outside and of its arguments, as it is now."""
+        return [self._outer.now(), self._outer.of(told.objects)]
 
     def _check_outside(self, trace: Trace, told: _Arguments) -> None:
         """Refuses NumPy arrays from outside that calls cannot write to, or over the same memory as others."""
@@ -1098,7 +1101,7 @@ class Sequence(Generic[P, R]):
         for name, array, copy in arrays:
             if not array.flags.writeable and copy._segment.id in trace.written:  # noqa: SLF001  # shared with this package
                 raise ArgumentError(f"{name} is read-only, and calls write to it. Pass a copy.")
-        labels = [(name, value) for name, value in self._outer.labels() if isinstance(value, Data)]
+        labels = [(name, value) for name, value in self._outer.now().labels() if isinstance(value, Data)]
         shared = {id(data): (name, data.data, data) for name, data in (*labels, *told.data)}
         self._refuse_shared(trace, [*arrays, *told.write_back], [*arrays, *shared.values()])
 
@@ -1203,7 +1206,7 @@ class Sequence(Generic[P, R]):
             told = self._told_apart(leaves, structure)
             names = [_argument_name(path) for path in paths(structure)]
             arguments = [(name, leaf) for name, leaf in zip(names, told.leaves, strict=True)]
-            named = [*self._outer.labels(), *arguments]
+            named = [*self._outer.now().labels(), *arguments]
             labels = {_memory_of(one): name for name, one in named if isinstance(one, Variable | Data)}
             rehearsal = Rehearsal(self.name, partition, labels)
             tracing.current = rehearsal
@@ -1247,7 +1250,7 @@ class Sequence(Generic[P, R]):
         return self._told_apart(*self._bound(args, kwargs)).scalars
 
     def _drop(self, plan: SequencePlan) -> None:
-        for key in [key for key, (one, _) in self._plans.items() if one is plan]:
+        for key in [key for key, known in self._plans.items() if known is plan]:
             del self._plans[key]
         if not plan.world.closed:
             plan.forget()

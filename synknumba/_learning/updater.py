@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from types import CellType, FunctionType
+from types import FunctionType
 from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
@@ -30,6 +30,8 @@ from synknumba._variables.create import flatten, variable
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of, vector_of
 from synknumba._world.engine import current_world
+from synknumba._world.read_values import walk, with_values
+from synknumba.simt.internals import values_read
 
 OnNonfinite: TypeAlias = Literal["raise", "skip"] | None
 
@@ -465,7 +467,7 @@ def end_of_table(numbers: Numbers) -> int | None:
 
     Python raises `IndexError` there, and a kernel does not. Looked for is up to 2¹⁶ times as many steps as a table has entries.
     """
-    length = _longest_table(numbers, set())
+    length = _longest_table(numbers)
     if not length:
         return None
 
@@ -481,14 +483,14 @@ def end_of_table(numbers: Numbers) -> int | None:
         return None if found is None else bisect_left(range(found), True, key=is_behind)
 
 
-def _longest_table(function: Any, seen: set[Any]) -> int:
+def _longest_table(function: Any) -> int:
     """Returns the length of the longest sequence that a function, and those that it calls, read from outside; 0 without any."""
-    if not isinstance(function, FunctionType) or function in seen:
-        return len(function) if isinstance(function, np.ndarray | tuple | list) and np.ndim(function) else 0
-    seen.add(function)
-    read = [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
-    read += [cell.cell_contents for cell in function.__closure__ or ()]
-    return max((_longest_table(one, seen) for one in (*read, *(function.__defaults__ or ()))), default=0)
+
+    def parts(value: Any) -> list[Any]:
+        return [*values_read(value), *(value.__defaults__ or ())] if isinstance(value, FunctionType) else []
+
+    values = walk([function], parts)
+    return max((len(value) for value in values if isinstance(value, np.ndarray | tuple | list) and np.ndim(value)), default=0)
 
 
 def device_function(function: Callable[..., Any], real: Any) -> Any:
@@ -508,12 +510,7 @@ def _device_function(function: Any, scalar: Mapping[Any, Any], made: dict[Any, A
     if not isinstance(function, FunctionType):
         return function
     if function not in made:
-        code = function.__code__
-        used = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
-        scope = {name: _in_kernel(value, scalar, made) for name, value in used.items()}
-        cells = tuple(CellType(_in_kernel(cell.cell_contents, scalar, made)) for cell in function.__closure__ or ())
-        copied = FunctionType(code, {"__name__": function.__module__, **scope}, function.__name__, function.__defaults__, cells)
-        copied.__kwdefaults__, copied.__module__ = function.__kwdefaults__, function.__module__
+        copied = with_values(function, lambda value: _in_kernel(value, scalar, made))
         made[function] = cuda.jit(device=True)(copied)
     return made[function]
 

@@ -1,4 +1,11 @@
-"""The values from outside that functions of the script read: those that ranks have, and whether a name has another by now.
+"""What functions of the script read from outside: those values that ranks have, and whether a name has another by now.
+
+    function ── reads_of ──> the values of globals, cells, defaults, and names of the script's modules
+        ▲                        │
+        └───── functions_in ─────┘  functions within methods, partial functions, classes, …
+
+`walk` follows both. What it looks at in classes, containers and objects is its client's: ranks have them as they were pickled,
+and the body of a sequence (`_call/outer_values.py`) is recorded anew when one of them has changed.
 
     the function is sent ──> ReadValues: where each value is found, and what it was
     each call            ──> look(place, MISSING) is value, for each; some 40 ns
@@ -13,26 +20,55 @@ so do the modules. So what is read from a module is assigned there on the ranks.
 
 import builtins
 import dis
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import sysconfig
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from enum import Enum
-from functools import lru_cache
-from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any, Final, TypeAlias, final
+from functools import cache, lru_cache, partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from synknumba._world.code import is_the_scripts, names_in, reached
+from synknumba.simt.internals import names_in
 
 MISSING: Final = object()
 MOST_CODES = 1024  # functions whose global names are kept
+_MOST_ITEMS = 100  # of a list or a dict, in which functions are looked for
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype, Enum)
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_SHARED = [path for path in sys.path if os.path.basename(path) in {"site-packages", "dist-packages"}]  # with other environments
+_INSTALLED = tuple(
+    {os.path.join(path, "") for path in (*sysconfig.get_paths().values(), *_SHARED, _PACKAGE) if path != sys.prefix}
+)
 
 Look: TypeAlias = Callable[[Any, Any], Any]
 """Finds a value by the place that it is in; called with `MISSING` as the default."""
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype, Enum)
 _of_cell: Look = vars(CellType)["cell_contents"].__get__
+_of_code: Look = vars(FunctionType)["__code__"].__get__
 _of_defaults: Look = vars(FunctionType)["__defaults__"].__get__
+_of_keyword_defaults: Look = vars(FunctionType)["__kwdefaults__"].__get__
+
+
+class Read(NamedTuple):
+    """A value that code reads by a name.
+
+    Attributes:
+        space: what has the name: globals, a module, a cell, an object.
+        name: the name.
+        look: finds the value again: `look(place, MISSING)`.
+        place: where it looks.
+        value: the value, or `MISSING`.
+    """
+
+    space: object
+    name: str
+    look: Look
+    place: Any
+    value: Any
 
 
 @final
@@ -41,75 +77,36 @@ class ReadValues:
 
     Args:
         roots: functions, or objects that lead to them.
-        revision: has another value under "now" when a value in a module has changed on the ranks.
 
     Attributes:
         looks: how each value is found again, and the value.
-        names: names of the values.
-        key: equal for equal values of one revision.
+        key: names and keys of the values: equal for equal values of one revision.
         of_modules: values that are read from modules of the script, by module and name.
     """
 
-    __slots__ = ("_seen", "key", "looks", "names", "of_modules")
+    __slots__ = ("key", "looks", "of_modules")
 
     def __init__(self, roots: Iterable[object]) -> None:
-        self.looks: list[tuple[Look, Any, Any]] = []
-        self.names: list[str] = []
-        self.of_modules: dict[tuple[str, str], Any] = {}
-        self._seen: set[tuple[int, Any]] = set()
-        for function in reached(roots):
-            self._read(function)
-        self.key: tuple[Any, ...] = tuple(
-            (name, key_of(value)) for name, (_, _, value) in zip(self.names, self.looks, strict=True)
-        )
+        functions = list(reached(roots))
+        reads = {
+            (id(read.space), read.name): read
+            for function in functions
+            for read in reads_of(function)
+            if read.value is MISSING or is_plain(read.value) or _is_function(read.value)
+        }
+        self.looks: list[tuple[Look, Any, Any]] = [read[2:] for read in reads.values()]
+        self.key: tuple[Any, ...] = tuple((read.name, key_of(read.value)) for read in reads.values())
+        by_reference = {id(function.__globals__) for function in functions if _goes_by_reference(function)}
+        self.of_modules: dict[tuple[str, str], Any] = {
+            (module, read.name): read.value
+            for read in reads.values()
+            if is_plain(read.value) and (module := _module_of(read.space, by_reference)) is not None
+        }
 
     def differing(self, before: "ReadValues") -> list[str]:
         """Returns the names whose values are not as they were before."""
         old: dict[str, Any] = dict(item for item in before.key if isinstance(item, tuple))
         return [item[0] for item in self.key if isinstance(item, tuple) and old.get(item[0], MISSING) != item[1]]
-
-    def _read(self, function: FunctionType) -> None:
-        space, by_reference = function.__globals__, _goes_by_reference(function)
-        for name in globals_of(function.__code__):
-            value = space.get(name, MISSING)
-            if isinstance(value, ModuleType):
-                self._read_module(value, function.__code__)
-            elif value is not MISSING or not hasattr(builtins, name):
-                self._note(space, space.get, name, name, value)
-                if by_reference:
-                    self._note_module(space, name, value)
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                self._note(cell, _of_cell, cell, name, cell.cell_contents)
-            except ValueError:  # not yet assigned
-                continue
-        if function.__defaults__:
-            name = f"the defaults of {function.__name__}"
-            self._note(function, _of_defaults, function, name, function.__defaults__)
-        by_keyword = function.__kwdefaults__ or {}
-        for name, value in by_keyword.items():
-            self._note(by_keyword, by_keyword.get, name, name, value)
-
-    def _read_module(self, module: ModuleType, code: CodeType) -> None:
-        if not is_the_scripts(getattr(module, "__file__", None)):
-            return
-        space = vars(module)
-        for name in names_in(code):
-            if name in space:
-                self._note(space, space.get, name, f"{module.__name__}.{name}", space[name])
-                self._note_module(space, name, space[name])
-
-    def _note(self, holder: object, look: Look, place: Any, name: str, value: Any) -> None:
-        where = id(holder), name
-        if where not in self._seen and (value is MISSING or is_plain(value) or _is_function(value)):
-            self._seen.add(where)
-            self.looks.append((look, place, value))
-            self.names.append(name)
-
-    def _note_module(self, space: dict[str, Any], name: str, value: Any) -> None:
-        module = space.get("__name__")
-        if module != "__main__" and is_plain(value) and getattr(sys.modules.get(str(module)), "__dict__", None) is space:
-            self.of_modules[str(module), name] = value
 
 
 @final
@@ -153,6 +150,21 @@ def key_of(value: Any) -> Any:
     return type(value), value
 
 
+def _module_of(space: Any, by_reference: Collection[int]) -> str | None:
+    """Returns the module that ranks have imported and to which a space of names belongs; None for any other space.
+
+    Args:
+        space: a module, or globals.
+        by_reference: ids of the globals of functions that go by reference.
+    """
+    names = vars(space) if isinstance(space, ModuleType) else space
+    if names is space and id(space) not in by_reference:
+        return None
+    module = str(names.get("__name__"))
+    is_imported = module != "__main__" and own(sys.modules.get(module)) is names
+    return module if is_imported else None
+
+
 def _goes_by_reference(function: FunctionType) -> bool:
     """Returns whether pickles have the name of a function only, as it is found in a module."""
     found: Any = sys.modules.get(function.__module__)
@@ -163,10 +175,108 @@ def _goes_by_reference(function: FunctionType) -> bool:
 
 def _is_function(value: Any) -> bool:
     """Returns whether a value is a function of the script, or one that Numba compiles."""
-    attributes = getattr(value, "__dict__", None)  # not `getattr`, which for some objects opens a driver
-    compiled = attributes.get("py_func") if isinstance(attributes, dict) else None
-    function = value if isinstance(value, FunctionType) else compiled
-    return isinstance(function, FunctionType) and is_the_scripts(function.__code__.co_filename)
+    return is_a_function_of_the_script(value) or is_a_function_of_the_script((own(value) or {}).get("py_func"))
+
+
+def reads_of(function: FunctionType) -> Iterator[Read]:
+    """Yields what a function reads from outside, its own code and defaults among it."""
+    code, space = function.__code__, function.__globals__
+    yield Read(function, f"the code of {function.__name__}", _of_code, function, code)
+    if function.__defaults__:
+        name = f"the defaults of {function.__name__}"
+        yield Read(function, name, _of_defaults, function, function.__defaults__)
+    if by_keyword := function.__kwdefaults__:
+        name = f"the keyword defaults of {function.__name__}"
+        yield Read(function, name, _of_keyword_defaults, function, by_keyword)
+        for name, value in by_keyword.items():
+            yield Read(by_keyword, name, by_keyword.get, name, value)
+    reads = [
+        Read(space, name, space.get, name, space.get(name, MISSING))
+        for name in globals_of(code)
+        if name in space or not hasattr(builtins, name)
+    ]
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            reads.append(Read(cell, name, _of_cell, cell, cell.cell_contents))
+        except ValueError:  # not yet assigned
+            continue
+    modules = list[ModuleType]()
+    for read in reads:
+        yield read
+        module = read.value
+        if isinstance(module, ModuleType) and is_a_module_of_the_script(module) and module not in modules:
+            modules.append(module)
+            inner = vars(module)
+            reads += [Read(module, name, inner.get, name, inner[name]) for name in sorted(inner.keys() & {*names_in(code)})]
+
+
+def walk(roots: Iterable[object], parts: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
+    """Yields these objects and, once each, what they lead to."""
+    waiting, seen = list(roots), dict[int, Any]()
+    while waiting:
+        holder = waiting.pop()
+        if id(holder) not in seen:
+            seen[id(holder)] = holder  # which keeps its id from being used again
+            yield holder
+            waiting += parts(holder)
+
+
+def reached(roots: Iterable[object]) -> Iterator[FunctionType]:
+    """Yields the functions of the script that objects use: by names, closures, defaults, methods and containers."""
+    return filter(is_a_function_of_the_script, walk(roots, functions_in))
+
+
+def functions_in(holder: Any) -> list[Any]:
+    """Returns the objects that an object uses, or within it, that may be functions or have some."""
+    if is_a_function_of_the_script(holder):
+        return [read.value for read in reads_of(holder)]
+    if isinstance(holder, type):
+        of_the_script = is_the_scripts(file_of(holder.__module__))
+        return [*vars(holder).values(), *holder.__bases__] if of_the_script else []
+    if isinstance(holder, list | tuple | dict) and len(holder) <= _MOST_ITEMS:
+        return list(holder.values() if isinstance(holder, dict) else holder)
+    if isinstance(holder, ModuleType):
+        return []
+    return inside(holder) or [(own(holder) or {}).get("py_func"), type(holder)]  # compiled by Numba, or an instance
+
+
+def inside(holder: Any) -> list[Any]:
+    """Returns what a method, a property or a partial function is made of; nothing for other objects."""
+    match holder:
+        case staticmethod() | classmethod():
+            return [holder.__func__]
+        case property():
+            return [holder.fget, holder.fset, holder.fdel]
+        case MethodType():
+            return [holder.__func__, holder.__self__]
+        case partial():
+            return [holder.func, *holder.args, *holder.keywords.values()]
+        case FunctionType():
+            return [vars(holder).get("__wrapped__")]
+    return []
+
+
+def with_values(function: Any, change: Callable[[Any], Any]) -> FunctionType:
+    """Returns a copy of a function whose globals and closure variables keep their values of now, each changed."""
+    names, cells = {**function.__globals__}, tuple(CellType() for _ in function.__closure__ or ())
+    copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
+    for name in {*function.__code__.co_names} & {*names}:
+        names[name] = change(names[name])
+    for cell, old in zip(cells, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # not yet assigned
+            cell.cell_contents = change(old.cell_contents)
+    for attribute in ("__kwdefaults__", "__module__", "__qualname__"):
+        setattr(copied, attribute, getattr(function, attribute))
+    return copied
+
+
+def own(holder: Any) -> dict[str, Any] | None:
+    """Returns the attributes of an object itself, and no others that it makes up; None if it can have none."""
+    try:
+        attributes = object.__getattribute__(holder, "__dict__")
+    except Exception:  # noqa: BLE001  # also of an object that answers for another one
+        return None
+    return attributes if isinstance(attributes, dict) else None
 
 
 @lru_cache(MOST_CODES)
@@ -182,3 +292,22 @@ def _loaded(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _loaded(constant)
+
+
+def is_a_function_of_the_script(value: Any) -> bool:
+    return isinstance(value, FunctionType) and is_the_scripts(value.__code__.co_filename)
+
+
+def is_a_module_of_the_script(module: ModuleType) -> bool:
+    return is_the_scripts(getattr(module, "__file__", None))
+
+
+def file_of(module: str) -> str | None:
+    """Returns the file of a module that is loaded; "__main__" for that one."""
+    return "__main__" if module == "__main__" else getattr(sys.modules.get(module), "__file__", None)
+
+
+@cache
+def is_the_scripts(file: str | None) -> bool:
+    """Returns whether a file is the user's own: neither the standard library's nor an installed package's."""
+    return file is not None and not file.startswith((*_INSTALLED, "<frozen"))

@@ -233,8 +233,14 @@ def by_helper(x):
 @synk.function(outputs="sum")
 def by_module(x):
     return settings.RATE * x.sum() + settings.more(x)
+
+@synk.function(outputs="sum")
+def by_two_modules(x):
+    return settings.constants.RATE * x.sum()
 """
+CONSTANTS = "RATE = 1.0"
 SETTINGS = """
+import synknumba_test_constants as constants
 RATE, MORE = 1.0, 0.0
 def more(x):
     return MORE
@@ -245,9 +251,10 @@ def more(x):
 def module(tmp_path, monkeypatch):
     (tmp_path / "synknumba_test_settings.py").write_text(SETTINGS)
     (tmp_path / "synknumba_test_functions.py").write_text(MODULE)
+    (tmp_path / "synknumba_test_constants.py").write_text(CONSTANTS)
     monkeypatch.syspath_prepend(tmp_path)
     yield importlib.import_module("synknumba_test_functions")
-    for name in ("synknumba_test_settings", "synknumba_test_functions"):
+    for name in ("synknumba_test_settings", "synknumba_test_functions", "synknumba_test_constants"):
         del sys.modules[name]
 
 
@@ -256,9 +263,10 @@ def test_values_in_modules(module):
     synk.fork(2, device="cpu")  # as functions of modules go by reference
     settings = module.settings
     for rate in (2.0, 3.0, 2.0, 2.0):
-        module.RATE = settings.RATE = rate
+        module.RATE = settings.RATE = settings.constants.RATE = rate
         assert module.by_name(X) == rate * X.sum()
         assert module.by_helper(X) == rate * X.sum()
+        assert module.by_two_modules(X) == rate * X.sum()
         assert module.by_module(X) == rate * X.sum() + 2 * settings.MORE
     settings.MORE = 10.0
     assert module.by_module(X) == 2.0 * X.sum() + 20.0

@@ -2,9 +2,10 @@
 
 import functools
 import random
+import weakref
 from collections import deque
 from functools import partial
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -185,12 +186,6 @@ def derived():
     return SimpleNamespace(parent=Parent, child=Child, one=Child())
 
 
-def module_with(**names):
-    module = ModuleType("made")
-    vars(module).update(names)
-    return module
-
-
 def put(name, value=10.0):
     return lambda holder: setattr(holder, name, value)
 
@@ -203,7 +198,6 @@ CHANGES = {  # how the holder is made, how the body gets 1 from it, what makes i
     "defaults": (with_defaults, lambda h: h(), put("__defaults__", (10.0,))),
     "defaults by keyword": (with_defaults, lambda h: h(), put("__kwdefaults__", {"named": 10.0})),
     "a default by keyword": (with_defaults, lambda h: h(), lambda h: h.__kwdefaults__.update(named=10.0)),
-    "a module made here": (lambda: module_with(n=1.0), lambda h: h.n, put("n")),
 }
 
 
@@ -277,6 +271,21 @@ def test_an_array_that_changes_in_place(world, view):
     found, traced = sums(world, body, lambda: whole.fill(10.0))
     assert traced == 1
     assert_array_equal(found, np.tile(12.0 + 3 * np.arange(1.0, 5), (world.world_size, 1)))
+
+
+def test_an_array_that_one_function_passes_and_another_reads(world):
+    outside = np.ones(4)
+
+    def first():
+        return outside[0]
+
+    @synk.sequence
+    def body(y):
+        add_array(y, outside)
+        add(y, first())
+
+    found, _ = sums(world, body, lambda: outside.fill(10.0))
+    assert_array_equal(found, np.full((world.world_size, 4), 24.0))
 
 
 def test_an_array_that_is_written(world):
@@ -502,6 +511,38 @@ def test_what_other_methods_look_at_makes_no_other_sequence(world):
     del world
 
 
+def test_another_object_is_not_taken_for_the_first(world):
+    @synk.sequence
+    def body(y, one):
+        add(y, getattr(one, "n") + one.shift)  # noqa: B009  # what is tested
+
+    y = synk.variable(np.zeros(4))
+    for n in (1.0, 5.0):
+        body(y, Kept(n=n, shift=0.0))
+    assert_array_equal(y.get_value(0), np.full(4, 6.0))
+    del world
+
+
+class Logged:
+    def __init__(self, y):
+        self.y, self.history = y, []
+
+    @synk.sequence
+    def step(self):
+        add(self.y, 1.0)
+
+
+def test_what_only_init_names_makes_no_other_sequence(world):
+    one = Logged(synk.variable(np.zeros(4)))
+    traced = Logged.step._traced
+    for call in range(3):
+        one.step()
+        one.history.append(call)
+    assert Logged.step._traced == traced + 1
+    assert_array_equal(one.y.get_value(0), np.full(4, 3.0))
+    del world
+
+
 def total_of(function, *args, times=1):
     y = synk.variable(np.zeros(4))
     for arg in args:
@@ -708,6 +749,23 @@ def test_an_exception_of_an_object_is_not_the_end(world):
     holder.extra, holder.n = Bad(), 5.0
     body(y)
     assert_array_equal(y.get_value(0), np.full(4, 7.0))
+    del world
+
+
+def test_objects_of_calls_are_freed(world):
+    one = Plain()
+
+    @synk.sequence
+    def body(y, one):
+        add(y, one.n)
+
+    y = synk.variable(np.zeros(4))
+    for _ in range(2):
+        body(y, one)
+        body(y, Plain(5.0))
+    reference, one = weakref.ref(one), None
+    assert reference() is None
+    assert_array_equal(y.get_value(0), np.full(4, 12.0))
     del world
 
 

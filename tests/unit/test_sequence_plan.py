@@ -282,7 +282,7 @@ def test_a_kernel_may_write_in_functions_that_it_calls():
             assert first.waits_for == "neighbours"
             assert second.waits_for is None
             body(u, v, kernel)
-            (waits, other) = [part.wait is not None for plan, _ in body._plans.values() for part in plan.program.parts[1:]][-2:]
+            (waits, other) = [part.wait is not None for plan in body._plans.values() for part in plan.program.parts[1:]][-2:]
             assert (waits, other) == (True, False)
 
 
@@ -445,7 +445,7 @@ def test_waits_are_those_of_the_ranks():
 
             told = body.plan(several, synk.static(tuple(ops)), synk.static(tuple(map(tuple, pairs))), times=2)
             body(several, synk.static(tuple(ops)), synk.static(tuple(map(tuple, pairs))), times=0)
-            ((plan, _),) = body._plans.values()
+            (plan,) = body._plans.values()
             assert waits_of_report(told.parts) == waits_of_parts(plan.program.parts), (ops, pairs)
 
 

@@ -712,7 +712,7 @@ def test_what_a_step_of_another_shape_has_kept_is_freed_at_once(monkeypatch):
     monkeypatch.setattr("synknumba._call.sequence.PLANS_KEPT", 1)
     step = make(gradient, np.zeros(2), SGD)
     step(X, Y)
-    ((plans,),) = ([weakref.ref(plan) for plan, _ in one._plans.values()] for one in step._sequences.values())
+    ((plans,),) = ([weakref.ref(plan) for plan in one._plans.values()] for one in step._sequences.values())
     gc.disable()  # each holds shared memory and descriptors, of which the collector knows nothing
     try:
         step(X[:3], Y[:3])

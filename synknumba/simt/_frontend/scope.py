@@ -24,7 +24,8 @@ from synknumba.simt._frontend.numba_cuda import MISSING as MISSING
 from synknumba.simt._frontend.numba_cuda import CudaPath as CudaPath
 from synknumba.simt._frontend.numba_cuda import cuda_module as cuda_module
 from synknumba.simt._frontend.pickling import is_foreign
-from synknumba.simt._frontend.source import Source, closure_values
+from synknumba.simt._frontend.source import Source
+from synknumba.simt._frontend.source_text import names_in, values_read
 from synknumba.simt._frontend.syntax import assigned_names, count_stores, read_names, walk
 from synknumba.simt._library.operations import FUNCTIONS, HEADS, INDICES, MODULES
 from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
@@ -140,7 +141,7 @@ class Scope:
         return any(
             isinstance(self._known(value), CudaPath) or is_device_function(value) or is_foreign(value)
             for called in called_functions(function)
-            for value in _values_named(called)
+            for value in _values_of(called)
         )
 
 
@@ -201,7 +202,7 @@ def splits_block(function: FunctionType) -> bool:
     cuda = cuda_module()
     words = {id(getattr(cuda, word)) for word in _BLOCK_WORDS if hasattr(cuda, word)}
     return any(
-        not _BLOCK_WORDS.isdisjoint(_names_in(called)) or any(id(value) in words for value in _values_named(called))
+        not _BLOCK_WORDS.isdisjoint(names_in(called.__code__)) or any(id(value) in words for value in _values_of(called))
         for called in called_functions(function)
     )
 
@@ -213,23 +214,11 @@ def called_functions(function: FunctionType) -> Iterator[FunctionType]:
         if (called := waiting.pop()) not in seen:
             seen.add(called)
             yield called
-            values = _values_named(called)
-            waiting += [value.py_func for value in values if is_device_function(value) or is_njit_function(value)]
+            waiting += [value.py_func for value in _values_of(called) if is_device_function(value) or is_njit_function(value)]
 
 
-def _names_in(function: FunctionType) -> tuple[str, ...]:
-    """Returns the names in a function's code other than local variables: globals, attributes, closure variables."""
-    return (*function.__code__.co_names, *function.__code__.co_freevars)
-
-
-def _values_named(function: FunctionType) -> list[Any]:
-    """Returns the values of these names, and all members of modules among them that have one of these names."""
-    names = _names_in(function)
-    values = [function.__globals__[name] for name in names if name in function.__globals__]
-    values += closure_values(function).values()
-    for module in [value for value in values if isinstance(value, ModuleType)]:
-        values += [vars(module)[name] for name in names if name in vars(module)]
-    return [mlir.counterpart(value) for value in values]
+def _values_of(function: FunctionType) -> Iterator[Any]:
+    return map(mlir.counterpart, values_read(function))
 
 
 def _names_of_functions(tree: ast.FunctionDef) -> set[str]:

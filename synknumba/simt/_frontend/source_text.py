@@ -71,9 +71,7 @@ def _lines(function: FunctionType) -> list[str]:
 
 def _called(function: FunctionType) -> Iterator[FunctionType]:
     """Yields the plain functions of the device and njit functions that a function names, also as attributes of modules."""
-    names, values = {*names_in(function.__code__)}, [*values_read(function)]
-    values += [vars(value).get(name) for value in values if isinstance(value, ModuleType) for name in names]
-    for value in values:
+    for value in values_read(function):
         plain: Any = getattr(value, "py_func", None) if not isinstance(value, ModuleType) else None
         if isinstance(plain, FunctionType):
             yield plain
@@ -87,13 +85,16 @@ def names_in(code: CodeType) -> Iterator[str]:
             yield from names_in(constant)
 
 
-def values_read(function: FunctionType) -> Iterator[Any]:
-    """Yields the values of the global and closure names that a function reads."""
-    space = function.__globals__
-    yield from [space[name] for name in {*names_in(function.__code__)} if name in space]
+def values_read(function: FunctionType) -> list[Any]:
+    """Returns the values of the global and closure names that a function reads, and of its names in modules among them."""
+    names, space = dict.fromkeys(names_in(function.__code__)), function.__globals__
+    values = [space[name] for name in names if name in space]
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # not assigned yet
-            yield cell.cell_contents
+            values.append(cell.cell_contents)
+    for members in [vars(value) for value in values if isinstance(value, ModuleType)]:
+        values += [members[name] for name in names if name in members]
+    return values
 
 
 def check_text(function: FunctionType) -> None:

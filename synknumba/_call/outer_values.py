@@ -1,0 +1,262 @@
+"""The values from outside that the body of a sequence uses: if one has changed at a call, the body is recorded anew.
+
+    body ── reads_of ──> values ──> containers: their items; arrays: their contents
+      ▲                    └──────> objects: attributes with names that code reads, methods and properties, which are code again
+      └─────────────────────────────┘
+
+Everything else is read once, when the body is recorded.
+"""
+
+import ast
+import hashlib
+import itertools
+from array import array
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from operator import is_
+from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
+from typing import Any, final
+from weakref import ref
+
+import numpy as np
+
+from synknumba._call.definition import read_function
+from synknumba._world.read_values import (
+    MISSING,
+    Read,
+    file_of,
+    inside,
+    is_a_function_of_the_script,
+    is_a_module_of_the_script,
+    is_plain,
+    is_the_scripts,
+    key_of,
+    own,
+    reached,
+    reads_of,
+    walk,
+)
+from synknumba.simt.internals import names_in
+
+DIGEST_BYTES = 4096  # of an array, of which a longer one is kept as a digest
+VERSIONS_KEPT = 64  # sets of values from outside that are told apart
+_ARRAYS = (np.ndarray, bytearray, array)
+_LASTING = FunctionType | CodeType | ModuleType | type  # hold no memory of ranks, and need none of the time of references
+_LIBRARIES = frozenset({"synknumba", "numba"})  # whose objects have no settings
+
+
+@final
+class OuterValues:
+    """The values from outside that a body and the functions that it calls use, told apart like arguments.
+
+    Args:
+        body: the function.
+        body_of: returns the body of a sequence; None for any other object.
+    """
+
+    def __init__(self, body: Callable[..., Any], body_of: Callable[[Any], Any]) -> None:
+        self._body, self._body_of = body, body_of
+        self._now: Values | None = None
+        self._of_arguments: Values | None = None  # of the last call
+        self._versions: dict[Any, tuple[int, list[Any]]] = {}  # with values whose ids are in the key
+        self._numbers = itertools.count()
+
+    def now(self) -> "Values":
+        """Returns what the body reads, as it is now."""
+        values = self._now
+        if values is None or values.changed() is not None:
+            values = self._now = self._numbered(Values([self._body], self._body_of))
+        return values
+
+    def of(self, arguments: Sequence[Any]) -> "Values":
+        """Returns what code reads of arguments of the sequence that are objects."""
+        names, values = self.now().names, self._of_arguments
+        is_known = values is not None and values.names_before is names and _are_same(arguments, values.roots)
+        if values is None or not is_known or values.changed() is not None:
+            values = self._of_arguments = self._numbered(Values(arguments, self._body_of, names))
+        return values
+
+    def _numbered(self, values: "Values") -> "Values":
+        version, objects = self._versions.get(values.key, (-1, []))
+        if version < 0 or any(type(item) is ref and item() is None for item in objects):  # ids may be used again
+            if len(self._versions) > VERSIONS_KEPT:
+                self._versions.clear()
+            version = next(self._numbers)
+            self._versions[values.key] = version, values.objects
+        values.version = version
+        return values
+
+
+@final
+class Values:
+    """What code reads of some objects, and of what they lead to.
+
+    Args:
+        roots: the body of a sequence, or arguments of it.
+        body_of: as for `OuterValues`.
+        names: names that other code reads, which the roots are arguments of.
+
+    Attributes:
+        roots: these objects.
+        names_before: the names that other code reads.
+        names: these, and the names that the code reads which is reached.
+        key: differs if a value does.
+        version: number that is the same for the same values; it may be new for old ones.
+        objects: the values whose ids are in it, or weak references to them.
+    """
+
+    def __init__(self, roots: Sequence[Any], body_of: Callable[[Any], Any], names: Collection[str] = ()) -> None:
+        self.roots, self._body_of = list(roots), body_of
+        self.names_before, self.names, self.version = names, set(names), -1
+        before = -1
+        while before != len(self.names):  # methods, which names lead to, read more
+            before = len(self.names)
+            self._reads: dict[tuple[int, str], Read] = {}
+            self._contents: list[tuple[Any, Any, str]] = []
+            self._labels: dict[int, str] = {}
+            values = list(walk(self.roots, self._parts))
+        self._looks = [(*read[2:], read.name) for read in self._reads.values()]
+        self.objects = [_held(value) for value in values if not is_plain(value)]
+        self.key = (
+            *map(_key, self.roots),
+            *((name, _key(_alive(value))) for _, _, value, name in self._looks),
+            *((type(holder), *map(_key, before)) for holder, before, _ in self._contents),
+        )
+
+    def changed(self) -> str | None:
+        """Returns the name of a value that is not as it was; None if all are."""
+        for look, place, value, name in self._looks:
+            now = look(place, MISSING)
+            if now is not value and (now is None or type(value) is not ref or value() is not now):
+                return name
+        for holder, before, name in self._contents:
+            is_array = type(before) is tuple
+            is_same = _array_key(holder) == before if is_array else _are_same(_items(holder), before)
+            if not is_same:
+                return name
+        return None
+
+    def labels(self) -> list[tuple[str, Any]]:
+        """Returns the values by name."""
+        return [(name, _alive(value)) for _, _, value, name in self._looks]
+
+    def alive(self) -> list[Any]:
+        """Returns the values that there still are."""
+        return list(map(_alive, self.objects))
+
+    def _parts(self, holder: Any) -> list[Any]:
+        """Returns what an object leads to, and notes how to see whether it has changed."""
+        if is_plain(holder):
+            return []
+        if (body := self._body_of(holder)) is not None:
+            return [body]
+        if _package(holder) == "synknumba" and not isinstance(holder, partial):
+            for function in reached([getattr(holder, "py_func", None)]):
+                self.names.update(names_in(function.__code__))  # of objects that are passed to it
+            return []
+        name = self._labels.get(id(holder), "an argument")
+        items = _items(holder)
+        if items is not None or isinstance(holder, _ARRAYS):
+            self._contents.append((holder, _array_key(holder) if items is None else items, name))
+        parts = [*(items or ()), *inside(holder)]
+        self._labels.update((id(part), name) for part in parts)
+        return [*parts, *self._read(holder)]
+
+    def _read(self, holder: Any) -> Iterator[Any]:
+        """Yields the values of the names that an object has and code reads; notes them."""
+        is_code = is_a_function_of_the_script(holder)
+        if is_code:
+            self.names.update(names_in(holder.__code__))
+        reads = list(reads_of(holder) if is_code else _attributes_of(holder, self.names))
+        passed = _passed_whole(holder, {read.name: read.value for read in reads}) if is_code else ()
+        for read in reads:
+            self._reads[id(read.space), read.name] = read._replace(space=None, value=_held(read.value))
+            self._labels[id(read.value)] = read.name
+            if read.name not in passed or not isinstance(read.value, np.ndarray):
+                yield read.value
+
+
+def _attributes_of(holder: Any, names: set[str]) -> Iterator[Read]:
+    """Yields the attributes of an object, a class or a module that code reads by these names, and special methods."""
+    attributes = own(holder)
+    if isinstance(holder, FunctionType) or _package(holder) in _LIBRARIES:
+        return
+    if isinstance(holder, ModuleType) and not is_a_module_of_the_script(holder):
+        return
+    kind = holder if isinstance(holder, type) else type(holder)
+    kinds = [parent for parent in kind.__mro__ if is_the_scripts(file_of(str(parent.__module__)))]
+    spaces: list[tuple[object, Mapping[str, Any]]] = [(parent, vars(parent)) for parent in kinds]
+    if attributes is not None:
+        spaces.insert(0, (holder, attributes))  # which may hide those of classes
+    members = [item for _, space in spaces for item in list(space.items())]
+    read = {name for name, value in members if name in names or (name[:2] == "__" and isinstance(value, FunctionType))}
+    if holder is not kind:
+        read -= {"__init__"} - names  # which has run, and names attributes that the body may not look at
+    for name, (space, values) in itertools.product(sorted(read), spaces):
+        value = values.get(name, MISSING)
+        if isinstance(value, MemberDescriptorType) and holder is not kind:  # a slot
+            yield Read(holder, name, partial(getattr, holder), name, getattr(holder, name, MISSING))
+        else:
+            yield Read(space, name, values.get, name, value)
+
+
+def _passed_whole(function: FunctionType, values: Mapping[str, Any]) -> set[str]:
+    """Returns names that a function passes to decorated functions, as they are, and uses in no other way."""
+    definition = read_function(function)
+    if definition is None:
+        return set()
+    passed = set[int]()
+    for node in definition.nodes:
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if _package(values.get(name)) == "synknumba":
+                passed.update(map(id, (*node.args, *(keyword.value for keyword in node.keywords))))
+    uses = definition.names
+    return {use.id for use in uses} - {use.id for use in uses if id(use) not in passed}
+
+
+def _package(value: Any) -> str:
+    return str(type(value).__module__).partition(".")[0]
+
+
+def _held(value: Any) -> Any:
+    """Returns a weak reference to a value, so that it is freed with its last name; itself if there are none to its type."""
+    try:
+        return value if isinstance(value, _LASTING) else ref(value)
+    except TypeError:
+        return value
+
+
+def _alive(held: Any) -> Any:
+    return held() if type(held) is ref else held
+
+
+def _are_same(items: Sequence[Any] | None, before: Sequence[Any]) -> bool:
+    return items is not None and len(items) == len(before) and all(map(is_, items, before))
+
+
+def _items(holder: Any) -> list[Any] | None:
+    """Returns what a container holds, at one moment; None for anything else."""
+    if isinstance(holder, dict):
+        return [*holder, *holder.values()]
+    if isinstance(holder, list | tuple | set | frozenset | deque):
+        return list(holder)
+    if isinstance(holder, np.ndarray) and holder.dtype.hasobject:
+        items: list[Any] = holder.ravel().tolist()
+        return items
+    return None
+
+
+def contents(array: Any) -> bytes:
+    """Returns what an array, or `Data`, holds: its bytes, or a digest of many."""
+    data = np.asarray(array).tobytes()
+    return data if len(data) <= DIGEST_BYTES else hashlib.blake2b(data).digest()
+
+
+def _array_key(holder: Any) -> tuple[Any, ...]:
+    view = np.asarray(holder)
+    return view.dtype, view.shape, contents(view)
+
+
+def _key(value: Any) -> Any:
+    return key_of(value) if is_plain(value) else id(value)
