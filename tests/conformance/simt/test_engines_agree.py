@@ -167,7 +167,10 @@ def test_shifts_by_constants():
 def test_divisions_and_powers(kinds):
     left, right = kinds
     a, b = pairs(left, right, without_zero=right not in FLOATS)
-    assert_agree([*DIVISIONS, *POWERS, *ROUNDED, *MATHS], a, b)
+    expressions = [*DIVISIONS, *POWERS, *ROUNDED, *MATHS]
+    if kinds == ("bool", "int32"):
+        expressions.remove("x ** int(y)")  # Numba computes it in float32, that of all other integers in int64
+    assert_agree(expressions, a, b)
 
 
 @pytest.mark.parametrize("kind", ["bool", *whole(*INTEGERS, *FLOATS)])
