@@ -142,7 +142,7 @@ class Bar:
     """One bar: a context manager, at whose end it is closed.
 
     Args:
-        mode: True to draw it at once, "auto" to draw it if it is still needed after AUTO_SECONDS.
+        mode: True to draw it at once, "auto" to draw it if it is still needed after AUTO_SECONDS, False for no bar.
         name: what is done.
         unit: what is counted.
         total: of these; None if that is not known.
@@ -152,7 +152,7 @@ class Bar:
         self._told = {"desc": name, "unit": unit, "total": total}
         self._began = time.monotonic()
         self._bar: Any = None
-        self._is_off = sys.stderr is None
+        self._is_off = sys.stderr is None or mode is False
         if mode is True and not self._is_off:
             self._draw()
 

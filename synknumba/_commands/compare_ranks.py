@@ -2,11 +2,12 @@
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import synknumba
 from synknumba._call.compared_ranks import Comparison, Store, Summary, compared, counted, summaries
@@ -39,6 +40,7 @@ def compare(told: argparse.Namespace) -> int:
         return _run_here(told)
     first, *others = told.ranks
     codes = {}
+    signal.signal(signal.SIGTERM, _end)  # else the script would run on, and the folder stay
     with tempfile.TemporaryDirectory(prefix="synknumba-check-") as folder:
 
         def run(ranks: int, mode: str) -> str:
@@ -59,6 +61,10 @@ def compare(told: argparse.Namespace) -> int:
                 return FOUND
             runs.append(summary)
     return _conclude(told.ranks, runs, codes[first])
+
+
+def _end(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _conclude(sizes: list[int], runs: list[Summary], code: int) -> int:
