@@ -120,12 +120,6 @@ class Route:
         )
 
     @property
-    def is_fixed(self) -> bool:
-        """Whether all calls move the same bytes."""
-        own_kind = "all" if self.own is None else self.own.kind
-        return self.rows.kind in {"none", "all"} and own_kind == "all" and not self.lent
-
-    @property
     def size(self) -> int:
         """Bytes of the values of a call."""
         return struct.calcsize("<" + self.values)
