@@ -1,7 +1,7 @@
 """What a call, an all_reduce and a minibatch would cost on 1 to 1,000 machines of 8 GPUs: formulas, and a simulation.
 
     python benchmarks/scaling.py
-    python benchmarks/scaling.py --check benchmarks/results/cores2-machines.json
+    python benchmarks/scaling.py --check benchmarks/results/cores2-machines-many.json
 
 Nothing is measured here. What is assumed of networks, and what was measured of one machine, are the constants below. What is
 simulated is the tree of `_machines`: orders down a binomial tree, answers straight to the first machine, which reads them one

@@ -4,7 +4,6 @@ Waiting relays must leave the cores to the ranks: blocking receives spin in all 
 giving way to others for a while and then with naps in between.
 """
 
-import ctypes
 import os
 import pickle
 import signal
@@ -63,7 +62,6 @@ class Between:
         from mpi4py import MPI
 
         self.mpi = MPI
-        self.functions = addresses(MPI.__file__)
         self.serial = 0  # of the last question
         self.is_lost = False  # whether a machine is
         self.spoke = 0.0  # when the first relay has sent an order, or that it lives
@@ -76,10 +74,7 @@ class Between:
         steps = [1 << k for k in range(self.count.bit_length())]
         self.parent = self.index & (self.index - 1)
         self.children = [self.index + step for step in reversed(steps) if step < low and self.index + step < self.count]
-        places = self.jobs.allgather((socket.gethostname(), os.sched_getaffinity(0)))
-        self.hosts: tuple[str, ...] = tuple(host for host, _ in places)
-        host, cores = places.pop(self.index)
-        self.has_own_cores = not any(other == host and theirs & cores for other, theirs in places)  # which no machine shares
+        self.hosts: tuple[str, ...] = tuple(self.jobs.allgather(socket.gethostname()))
         told = self.jobs.allgather(versions())
         others = [f"machine {i} ({self.hosts[i]}) has {one}" for i, one in enumerate(told) if one != told[0]]
         self.problem = ""  # why the job cannot be served
@@ -160,15 +155,6 @@ class Between:
         """Waits for several requests."""
         for request in requests:
             self.wait(request, watch)
-
-
-def addresses(library: str) -> tuple[int, ...]:
-    """Returns the addresses of MPI_Start and MPI_Test in a library or those that it needs; nothing if it hides them."""
-    loaded = ctypes.CDLL(library)
-    try:
-        return tuple(ctypes.cast(one, ctypes.c_void_p).value or 0 for one in (loaded.MPI_Start, loaded.MPI_Test))
-    except AttributeError:
-        return ()
 
 
 def versions() -> str:

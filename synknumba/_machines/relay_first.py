@@ -4,11 +4,9 @@ import os
 import pickle
 import select
 import socket
-import struct
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
@@ -18,10 +16,9 @@ from synknumba._host import this_process
 from synknumba._host.segment import Segment
 from synknumba._machines import between, relay
 from synknumba._machines.between import HEAD, ROOM, Between, pickled
-from synknumba._machines.compiled_rounds import Exchange, Expected
 from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Scene, Told
 from synknumba._machines.relay import Ended, Relay
-from synknumba._machines.routes import Move, Present, Route
+from synknumba._machines.routes import Move, Present
 from synknumba._types import Array
 from synknumba._wire import channel, doorbell
 from synknumba._wire.control import MESSAGE, ControlBlock, Patience
@@ -223,9 +220,6 @@ class _World:
         self._last_heard = dict.fromkeys(self._others, 0.0)  # when machines were heard of last
         self._waits_since = self._watched = 0.0
         self.requests: list[Any] = []  # under way
-        self._quiet: dict[int, _Quiet] = {}  # programs that send nothing but values, by number
-        self._last: _Quiet | None = None  # that of the last round, if it was of one of them
-        self._is_ordered = False  # whether the order of this round has been sent by compiled code
         # A command that has come before its round was seen, or why it could not be received.
         self._came: tuple[Forward, list[int]] | OSError | None = None
 
@@ -267,15 +261,8 @@ class _World:
             if told is not None and (told.lost is not None or any(item.lost for _, item in told.news)):
                 control.note_loss(sequence, line)
             news = 1 if told is not None and not is_stop else 0
-            last = self._last if told is None else None
-            if last is None or last.exchange is None:
-                spins = (0, 0) if news or is_stop else (pauses, yields)
-                number = doorbell.arrive(base, lines, line, sequence, news, *spins)
-            else:
-                number = last.exchange.serve(line, sequence)
-                sequence += last.exchange.served
-                if number == doorbell.UNDER_WAY:
-                    number, self._is_ordered = last.number, True
+            spins = (0, 0) if news or is_stop else (pauses, yields)
+            number = doorbell.arrive(base, lines, line, sequence, news, *spins)
             if number == doorbell.MUST_POST:
                 control.done.post()
                 number = doorbell.NO_COMMAND
@@ -337,7 +324,6 @@ class _World:
                 raise _Silent(Lost(reason, Death(first, 0, None, host, with_machine=True)))
 
     def _command(self) -> Told | None:
-        self._last = None  # it may be dropped
         while self._came is None:
             channel.wait_for(self._socket, self._first._watch_parent)  # noqa: SLF001
             self._look()
@@ -354,8 +340,6 @@ class _World:
         if message.dropped_segments:
             for present in self._present.values():
                 present.drop(message.dropped_segments)
-        for number in message.dropped_programs:
-            self._quiet.pop(number, None)
         self._start_receives()
         try:
             self._first.order(relay.COMMAND, payload=pickled(message), watch=self._watch)
@@ -369,52 +353,24 @@ class _World:
         return told if told.news or told.warned or told.lost is not None else None
 
     def _run(self, number: int) -> tuple[Told | None, list[int]]:
-        quiet = self._last = self._quiet.get(number)
-        is_ordered, self._is_ordered = self._is_ordered, False
-        if quiet is not None:
-            self._waits_since = self._job.spoke = time.monotonic()
-            if not is_ordered:
-                quiet.order()
-            if quiet.hear(self._watch):
-                return None, []
-            return self._heard(number, self._hear_all(number, started=True))
         route = self._relay.routes[number]
         packed = bytes(self._control.values[: route.size])
         self._start_receives()
         self._first.order(relay.RUN, number, packed, watch=self._watch)
         backs: dict[int, tuple[Move, ...]] = {}
-        moves_rows = False
         for machine, (first, after) in self._ranks.items():
             ins, backs[machine] = route.at(packed, first, after)
             present = self._present[machine]
             for move in present.unsent(ins):
-                moves_rows = True
                 self.requests += self._relay.sent(move, machine, between.ROWS, present)
         for one in route.reduced:
             self._relay.reduce(one, self._scene.firsts, self._watch)
-        is_quiet = route.is_fixed and not route.reduced and not moves_rows and not any(backs.values())
         told = self._hear_all(number, started=True)
         self._job.wait_all(self.requests, self._watch)
         self.requests.clear()
-        if is_quiet:
-            self._quiet[number] = self._quiet_program(number, route)
         return self._heard(number, told, backs)
 
-    def _quiet_program(self, number: int, route: Route) -> "_Quiet":
-        used, start = route.small_bytes, route.small_start
-        answers = []
-        for machine, (first, after) in self._ranks.items():
-            buffer, nbytes = self._answers[machine], (after - first) * used
-            # That of a Python function, or in more than one message, is read in full each time.
-            head = b"" if used < 0 or 8 * HEAD + nbytes > ROOM else struct.pack("4q", 0, after - first if used else 0, used, 0)
-            source = buffer[8 * HEAD : 8 * HEAD + nbytes].reshape(after - first, used) if head and used else None
-            target = None if source is None else self._control.results[first:after, start : start + used]
-            answers.append(Expected(self._receives[machine], buffer[:32].data, head, source, target))
-        return _Quiet(self._job, answers, self._control, route.size, number)
-
-    def _heard(
-        self, number: int, told: Told, backs: Mapping[int, Sequence[Move]] = MappingProxyType({})
-    ) -> tuple[Told | None, list[int]]:
+    def _heard(self, number: int, told: Told, backs: Mapping[int, Sequence[Move]]) -> tuple[Told | None, list[int]]:
         """Receives the rows that a round has written, and large results; returns what ranks tell, with descriptors."""
         if told.lost is not None:
             return told, []
@@ -492,57 +448,6 @@ class _World:
             start = 0 if number is None else max(self._relay.routes[number].small_start, 0)
             self._control.results[first:after, start : start + used] = body[: ranks * used].reshape(ranks, used)
         return pickle.loads(body[ranks * used : total].tobytes()) if size else None  # noqa: S301  # of a relay of this job
-
-
-@final
-class _Quiet:
-    """A program whose calls send nothing but values, and get nothing but small results.
-
-    Args:
-        job: the machines.
-        answers: theirs.
-        control: the control block.
-        size: bytes of the values of a call.
-        number: of the program.
-
-    Attributes:
-        number: of the program.
-        exchange: its compiled rounds; None if each answer is read in full, or MPI's functions are not known by address.
-    """
-
-    def __init__(self, job: Between, answers: Sequence[Expected], control: ControlBlock, size: int, number: int) -> None:
-        self.number = number
-        self._job, self._answers = job, answers
-        order = np.zeros(8 * HEAD + size, np.uint8)
-        order[: 8 * HEAD].view(np.int64)[:3] = relay.RUN, number, size
-        self._source, self._target = control.values[:size], order[8 * HEAD :]
-        self._sends = [job.jobs.Send_init(order, child, between.ORDER) for child in job.children]
-        self.exchange: Exchange | None = None
-        if job.functions and all(answer.expected for answer in answers):
-            self.exchange = Exchange(job, control, number, self._source, self._target, self._sends, answers)
-
-    def order(self) -> None:
-        """Orders to run it."""
-        self._target[:] = self._source
-        for request in self._sends:
-            request.Start()
-        for answer in self._answers:
-            answer.request.Start()
-
-    def hear(self, watch: Callable[[], None]) -> bool:
-        """Waits for the answers; returns whether there is nothing in them but small results.
-
-        Others have been received, and are to be read.
-        """
-        self._job.wait_all(self._sends, watch)
-        for request, head, expected, _, _ in self._answers:
-            self._job.wait(request, watch)
-            if head != expected:
-                return False
-        for _, _, _, source, target in self._answers:
-            if target is not None:
-                target[...] = source
-        return True
 
 
 class _Silent(Exception):  # noqa: N818

@@ -8,7 +8,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
@@ -16,12 +15,11 @@ from typing import Any, final
 import numpy as np
 
 from synknumba._host.segment import Segment
-from synknumba._machines import between, compiled_rounds, relay
+from synknumba._machines import between, relay
 from synknumba._machines.between import HEAD, ROOM, Between, pickled
-from synknumba._machines.compiled_rounds import Exchange, Expected
 from synknumba._machines.messages import Answers, End, Finish, Forward, Scene, Told
 from synknumba._machines.relay import Ended, Relay
-from synknumba._machines.routes import Move, Present
+from synknumba._machines.routes import Present
 from synknumba._types import Array
 from synknumba._wire import channel, doorbell
 from synknumba._wire.control import ControlBlock, Patience
@@ -67,33 +65,24 @@ class OtherRelay:
                     return
 
     def _next(self) -> tuple[int, int, bytes, bytes]:
-        """Receives the next order, and passes it on down the tree; returns its kind, number, values and payload.
-
-        Orders that only have their numbers and values for ranks are carried out here.
-        """
+        """Receives the next order, and passes it on down the tree; returns its kind, number, values and payload."""
         job = self._job
-        while True:
-            self._receive.Start()
-            if self._world is None or not self._world.obey():
-                job.wait(self._receive, self._look)
-            job.silence = 0.0
-            kind, number, values, size = self._unpack(self._order.data)
-            end = 8 * HEAD + values
-            if size:
-                break
-            self._pass_on(self._order[:end], between.ORDER)
-            packed = self._order[8 * HEAD : end]
-            if kind != relay.RUN or self._world is None or not self._world.run_quiet(number, packed):
-                return kind, number, packed.tobytes(), b""
+        self._receive.Start()
+        job.wait(self._receive, self._look)
+        job.silence = 0.0
+        kind, number, nbytes, size = self._unpack(self._order.data)
+        end = 8 * HEAD + nbytes
+        values = self._order[8 * HEAD : end].tobytes()
         if end + size <= ROOM:
-            payload = self._order[end : end + size]
+            payload = self._order[end : end + size].tobytes()
             self._pass_on(self._order[: end + size], between.ORDER)
         else:
-            payload = np.empty(size, np.uint8)
-            job.wait(job.jobs.Irecv(payload, job.parent, between.BIG), self._watch_order)
+            received = np.empty(size, np.uint8)
+            job.wait(job.jobs.Irecv(received, job.parent, between.BIG), self._watch_order)
             self._pass_on(self._order[:end], between.ORDER)
-            self._pass_on(payload, between.BIG)
-        return kind, number, self._order[8 * HEAD : 8 * HEAD + values].tobytes(), payload.tobytes()
+            self._pass_on(received, between.BIG)
+            payload = received.tobytes()
+        return kind, number, values, payload
 
     def _pass_on(self, message: Array, tag: int) -> None:
         """Sends a part of an order down the tree."""
@@ -166,7 +155,7 @@ class OtherRelay:
     def _start(self, scene: Scene) -> None:
         self._drop_world()
         rounds = self._job.jobs.Dup()
-        world = self._world = _World(self, self._job, rounds, scene, self._receive, self._order)
+        world = self._world = _World(self, self._job, rounds, scene)
         self.tell(scene)
         told, descriptors = channel.receive(self._socket, world.pulse)
         assert isinstance(told, Told)
@@ -192,16 +181,13 @@ class OtherRelay:
 class _World:
     """One world on this machine."""
 
-    def __init__(self, other: OtherRelay, job: Between, rounds: Any, scene: Scene, receive_order: Any, order: Array) -> None:
+    def __init__(self, other: OtherRelay, job: Between, rounds: Any, scene: Scene) -> None:
         self._other, self._job, self._scene = other, job, scene
-        self._receive_order, self._order = receive_order, order
         self._relay = Relay(job, rounds)
         self._first, self._after = scene.firsts[job.index : job.index + 2]
         self._control: ControlBlock | None = None
         self._sequence = 0
         self._present = Present()
-        self._quiet: dict[int, _Quiet] = {}  # programs that get nothing but values, and send nothing but small results
-        self._last: _Quiet | None = None  # that of the last round, if it was of one of them
         self._pulsed = 0.0
         self._pulse = np.zeros(1, np.uint8)
         self._answer = np.zeros(ROOM, np.uint8)
@@ -254,71 +240,30 @@ class _World:
             relay_.received(move, 0, between.ROWS, self._watch, self._present)
         for one in route.reduced:
             relay_.reduce(one, self._scene.firsts, self._watch)
-        is_quiet = route.is_fixed and route.small_bytes >= 0 and not left and not outs and not route.reduced
-        if is_quiet and self._job.functions:
-            mine, end = control.results[self._first : self._after, : route.small_bytes], 8 * HEAD + len(values)
-            self._quiet[number] = _Quiet(
-                self._job, relay_.rounds, control, mine, number, self._receive_order, self._order[:end]
-            )
-        self._finish_run(number, self._rung(control, number), outs)
-
-    def obey(self) -> bool:
-        """Carries out orders to run again what the last one has run; returns whether another one has come."""
-        while (quiet := self._last) is not None and self._control is not None:
-            code = quiet.exchange.obey(self._sequence)
-            self._sequence += quiet.exchange.served
-            if code in {compiled_rounds.NO_ORDER, compiled_rounds.ORDER}:
-                return code == compiled_rounds.ORDER
-            self._job.wait_all(quiet.sends, self._other._watch_order)  # noqa: SLF001  # same module
-            if code != compiled_rounds.UNSENT:
-                self._end_quiet(quiet, self._waited(self._control, code))
-            self._receive_order.Start()
-        return False
-
-    def run_quiet(self, number: int, values: Array) -> bool:
-        """Runs a program that moves no rows; returns whether it is one."""
-        quiet, control = self._quiet.get(number), self._control
-        self._last = quiet
-        if quiet is None or control is None:
-            return False
-        if len(values):
-            control.values[: len(values)] = values
-        self._end_quiet(quiet, self._rung(control, number))
-        return True
-
-    def _end_quiet(self, quiet: "_Quiet", code: int) -> None:
-        if code == doorbell.ALL_DONE:
-            quiet.send()
-        else:
-            with suppress(Ended):  # the order that ends the world is read next
-                self._finish_run(quiet.number, code, ())
-
-    def _finish_run(self, number: int, code: int, outs: Sequence[Move]) -> None:
-        """Answers a round that has been rung, and sends the rows that its ranks have written."""
-        relay_, route = self._relay, self._relay.routes[number]
+        code = self._ring(control, number)
         told, descriptors = (None, []) if code == doorbell.ALL_DONE else self._finished(code)
         if told is not None:
             self._learn(number, told, descriptors)
         failed = told is not None and (told.lost is not None or any(item.failed for _, item in told.news))
-        specs = self._specs(route.small_start) if route.small_bytes < 0 and not failed else {}
-        used = 0 if failed else route.small_bytes if route.small_bytes >= 0 else relay_.small_bytes(number, specs)
-        self.answer(told, used, route.small_start)
         if failed:
+            self.answer(told)
             return
+        if route.small_bytes >= 0:
+            specs, used = {}, route.small_bytes
+        else:  # a Python function, whose ranks have left the numbers of their results' types
+            specs = self._specs(route.small_start)
+            used = relay_.small_bytes(number, specs)
+        self.answer(told, used, route.small_start)
         requests = [request for move in outs for request in relay_.sent(move, 0, between.BACK, Present())]
         for rank, nbytes in relay_.large_results(number, specs):
             requests.append(relay_.rounds.Isend(relay_.large_bytes(number, rank, nbytes), 0, between.BACK))
         self._job.wait_all(requests, self._watch)
 
-    def _rung(self, control: ControlBlock, number: int) -> int:
+    def _ring(self, control: ControlBlock, number: int) -> int:
         """Rings the ranks, and waits for a while; returns the code of the wait."""
         self._sequence += 1
         base, lines, spins = control.base, control.lines, (control.patience.pauses, control.patience.coordinator)
-        return self._waited(control, doorbell.call(base, lines, self._sequence, number, *spins))
-
-    def _waited(self, control: ControlBlock, code: int) -> int:
-        """Waits further for the ranks after a compiled call has returned a code; returns the code of the wait."""
-        base, lines, spins = control.base, control.lines, (control.patience.pauses, control.patience.coordinator)
+        code: int = doorbell.call(base, lines, self._sequence, number, *spins)
         if code == -1:
             control.wake_ranks()
             code = doorbell.await_all(base, lines, *spins)
@@ -343,15 +288,12 @@ class _World:
         fds = [self._relay.memory.mirror(segment, nbytes) for segment, nbytes in forward.attached]
         if forward.route is not None:
             self._relay.routes[forward.route.number] = forward.route
-        self._last = None  # it may be dropped
         self._sequence += 1
         self._other.tell(replace(forward, sequence=self._sequence), fds)
         told, _ = self._told()
         self._relay.memory.drop(forward.dropped_segments)
         if forward.dropped_segments:
             self._present.drop(forward.dropped_segments)
-        for number in forward.dropped_programs:
-            self._quiet.pop(number, None)
         self._relay.forget(forward.dropped_programs)
         self.answer(told if told.news or told.warned or told.lost is not None else None)
 
@@ -389,46 +331,3 @@ class _World:
         rounds.Send(self._answer[: 8 * HEAD + (0 if big else block + size)], 0, between.ANSWER)
         if big:
             self._job.wait(rounds.Isend(body, 0, between.BIG), self._watch)
-
-
-@final
-class _Quiet:
-    """A program whose calls get nothing but values, and send nothing but small results.
-
-    Args:
-        job: the machines.
-        rounds: communicator of the rounds.
-        control: the control block.
-        results: small results of the ranks of this machine: uint8, shape (ranks, bytes).
-        number: of the program.
-        receive: request that receives orders.
-        order: where orders to run the program come: uint8.
-
-    Attributes:
-        number: of the program.
-        sends: requests that pass on the order, and that of the answer.
-        exchange: its compiled rounds.
-    """
-
-    def __init__(
-        self, job: Between, rounds: Any, control: ControlBlock, results: Array, number: int, receive: Any, order: Array
-    ) -> None:
-        self.number = number
-        ranks, used = results.shape
-        answer = np.zeros(8 * HEAD + ranks * used, np.uint8)
-        answer[:32].view(np.int64)[:] = 0, ranks if used else 0, used, 0
-        self._source, self._target = results, answer[8 * HEAD :].reshape(ranks, used) if used else None
-        self._request = rounds.Send_init(answer, 0, between.ANSWER)
-        self.sends = [*(job.jobs.Send_init(order, child, between.ORDER) for child in job.children), self._request]
-        values = order[8 * HEAD :]
-        head = struct.pack("4q", relay.RUN, number, len(values), 0)
-        message = Expected(receive, order[:32].data, head, results if used else None, self._target)
-        target = control.values[: len(values)]
-        self.exchange = Exchange(job, control, number, values, target, self.sends, [message])
-
-    def send(self) -> None:
-        """Sends the results of a round in which no rank has news."""
-        if self._target is not None:
-            self._target[:] = self._source
-        self._request.Start()
-        self._request.Wait()

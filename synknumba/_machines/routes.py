@@ -18,7 +18,7 @@ from synknumba._types import Array
 from synknumba._wire import program as wire
 from synknumba._wire.program import HostArray
 
-CALLS_KEPT = 64  # moves of calls that a route remembers, by their values
+CALLS_KEPT = 64  # moves of calls that a route remembers, by the values that select rows
 
 SPEC_BYTES = 8  # of the number before the results of a Python function
 
@@ -72,6 +72,7 @@ class Route:
         small_bytes: bytes of a rank's small results that a round may write, from the first; −1 for a Python function, whose
             results say how many they are.
         small_start: first byte of a Python function's small results.
+        scalar_bytes: bytes of the scalars, the first of the values, which select nothing.
         reduced: arrays that the machines combine.
     """
 
@@ -88,6 +89,7 @@ class Route:
     up: bool = False
     small_bytes: int = 0
     small_start: int = 0
+    scalar_bytes: int = 0
     reduced: tuple[wire.Reduced, ...] = ()
     _known: dict[bytes, dict[tuple[int, int], Moves]] = field(default_factory=dict, repr=False)
 
@@ -117,13 +119,8 @@ class Route:
             arrays=tuple(leaf for leaf in leaves if leaf is not None),
             small_bytes=_small_bytes(program) if is_kernel else -1,
             small_start=first,
+            scalar_bytes=struct.calcsize("<" + program.scalars),
         )
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether all calls move the same bytes."""
-        own_kind = "all" if self.own is None else self.own.kind
-        return self.rows.kind in {"none", "all"} and own_kind == "all" and not self.lent
 
     @property
     def size(self) -> int:
@@ -132,11 +129,12 @@ class Route:
 
     def at(self, packed: bytes, first: int, after: int) -> Moves:
         """Returns the moves of the ranks first … after − 1 in a call with these values."""
-        by_ranks = self._known.get(packed)
+        selecting = packed[self.scalar_bytes :]
+        by_ranks = self._known.get(selecting)
         if by_ranks is None:
             if len(self._known) >= CALLS_KEPT:
                 self._known.clear()
-            by_ranks = self._known[packed] = {}
+            by_ranks = self._known[selecting] = {}
         known = by_ranks.get((first, after))
         if known is None:
             known = by_ranks[first, after] = self._worked_out(struct.unpack("<" + self.values, packed), first, after)

@@ -98,12 +98,6 @@ def _calling(arguments: int) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def call_with_one(typingctx: Any, function: Any, first: Any) -> Any:
-    """Calls the C function at address `function` with one pointer."""
-    return _calling(1)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
 def call_with_two(typingctx: Any, function: Any, first: Any, second: Any) -> Any:
     """Calls the C function at address `function` with two pointers."""
     return _calling(2)

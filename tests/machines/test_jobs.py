@@ -7,11 +7,9 @@ import sys
 import textwrap
 import time
 
-import posix_ipc
 import pytest
 
-from synknumba._machines import between
-from tests.environment import environment, run_program
+from tests.environment import environment
 from tests.faults.test_stopping import ENDLESS
 from tests.machines.jobs import HEADER, Job, start
 from tests.quick import whole
@@ -321,21 +319,9 @@ def test_a_machine_that_falls_silent(tmp_path):
     job.check_nothing_left()
 
 
-@pytest.mark.parametrize(
-    ("machines", "is_hidden"),
-    [(2, False), *(pytest.param(*case, marks=pytest.mark.whole) for case in ((3, False), (4, False), (2, True)))],
-)
-def test_small_calls_over_and_over(machines, is_hidden, tmp_path):
-    """Repeated calls that move no rows, of one and of two programs, with ranks that work long or fail, and other rounds.
-
-    Where a library hides MPI's functions, Python calls them.
-    """
-    variables = {}
-    if is_hidden:
-        (tmp_path / "sitecustomize.py").write_text(
-            "from synknumba._machines import between\nbetween.addresses = lambda library: ()\n"
-        )
-        variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+@pytest.mark.parametrize("machines", [2, *whole(3, 4)])
+def test_small_calls_over_and_over(machines, tmp_path):
+    """Repeated calls that move no rows, of one and of two programs, with ranks that work long or fail, and other rounds."""
     job = start(
         machines,
         1,
@@ -399,16 +385,9 @@ def test_small_calls_over_and_over(machines, is_hidden, tmp_path):
         say("done")
         """,
         tmp_path,
-        **variables,
     )
     assert job.finish() == ["done"]
     job.check_nothing_left()
-
-
-def test_functions_of_a_library_by_address(tmp_path):
-    text = "from mpi4py import MPI\nfrom synknumba._machines.between import addresses\nassert all(addresses(MPI.__file__))"
-    assert run_program(text, tmp_path / "program.py").returncode == 0
-    assert between.addresses(posix_ipc.__file__) == ()
 
 
 def test_results_of_many_sizes_and_failures_beside_them(tmp_path):

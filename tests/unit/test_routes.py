@@ -121,6 +121,15 @@ def test_alone():
     assert route.at(packed, 2, 4)[1] == ()
 
 
+def test_calls_that_differ_in_scalars_share_their_moves():
+    """Moves are worked out once for all scalars, and anew for other rows."""
+    route = Route.of(program(RowSource("range", ROWS), 2), is_kernel=True)
+    moves = [route.at(struct.pack("<dqqq", scalar, *rows), 0, 1) for scalar in (0.5, 2.5) for rows in ((0, 1, 13), (3, 1, 7))]
+    assert moves[0] is moves[2]
+    assert moves[1] is moves[3]
+    assert moves[0] != moves[1]
+
+
 def test_own_rows():
     """Lists of a variable's own rows are those of the machine's ranks; gathered results lie behind those of lower ranks."""
     own = OwnSource("list", (6, 6, 6), HostArray(9, np.dtype("i8"), (18,)))
