@@ -9,7 +9,7 @@ import ast
 import itertools
 import pickle
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import BuiltinMethodType, MethodType
 from typing import Any
 
@@ -41,7 +41,7 @@ def check_body(name: str, function: Callable[..., Any]) -> None:
 
 def _check_assignments(definition: Definition, place: Callable[[ast.AST], str]) -> None:
     """Refuses an assignment to parameters that nothing reads: the next iteration has the arguments again."""
-    for statement in definition.tree.body:  # those of the outermost level, which run once an iteration
+    for statement, skipped in _once(definition.tree.body):
         match statement:
             case ast.Assign(targets=[target], value=value) | ast.Expr(value=ast.NamedExpr(target=target, value=value)):
                 text = f"{_unparsed(target)} = {_unparsed(value)}"
@@ -54,12 +54,29 @@ def _check_assignments(definition: Definition, place: Callable[[ast.AST], str]) 
         stores = [node for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
         bound = {node.id for node in stores}
         calls = any(isinstance(node, ast.Call) for node in ast.walk(value))  # as in v = synk.all_reduce(v, "sum")
-        if not bound or not bound <= {*definition.parameters} or calls or clears or _are_read(bound, definition, statement):
+        if (
+            not bound
+            or not bound <= {*definition.parameters}
+            or calls
+            or clears
+            or _are_read(bound, definition, statement, skipped)
+        ):
             continue
         raise ArgumentError(
             f"{place(statement)}: {text} has no effect: it changes names until the end of the body, and each iteration begins "
             f"with the arguments again. {_way_out(_elements(target), _elements(value))}"
         )
+
+
+def _once(
+    statements: Iterable[ast.stmt], skipped: tuple[ast.stmt, ...] = ()
+) -> Iterator[tuple[ast.stmt, tuple[ast.stmt, ...]]]:
+    """Yields the statements that run at most once an iteration, outside of loops, and those that do not run then."""
+    for statement in statements:
+        yield statement, skipped
+        if isinstance(statement, ast.If):
+            yield from _once(statement.body, (*skipped, *statement.orelse))
+            yield from _once(statement.orelse, skipped)
 
 
 def _check_stores(definition: Definition, place: Callable[[ast.AST], str]) -> None:
@@ -103,12 +120,13 @@ def _check_generators(definition: Definition, place: Callable[[ast.AST], str]) -
                 )
 
 
-def _are_read(bound: set[str], definition: Definition, statement: ast.stmt) -> bool:
-    """Returns whether something may read one of these names after a statement."""
+def _are_read(bound: set[str], definition: Definition, statement: ast.stmt, skipped: Iterable[ast.stmt]) -> bool:
+    """Returns whether something may read one of these names after a statement, other than what is skipped."""
     end = statement.end_lineno or statement.lineno, statement.end_col_offset or 0
     own = {id(node) for node in definition.own}
+    unused = {id(node) for branch in skipped for node in ast.walk(branch)}
     used = [node for node in definition.names if node.id in bound and not isinstance(node.ctx, ast.Store)]
-    return any((node.lineno, node.col_offset) >= end or id(node) not in own for node in used)
+    return any(id(node) not in unused and ((node.lineno, node.col_offset) >= end or id(node) not in own) for node in used)
 
 
 def _unparsed(node: ast.expr) -> str:

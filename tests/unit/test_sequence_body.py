@@ -44,7 +44,15 @@ def trailing_sum(v, beta):
     return v
 
 
+def swap_in_a_branch(u, v):
+    if add:
+        u, v = v, u
+    else:
+        synk.swap(u, v)
+
+
 WRONG = {
+    swap_in_a_branch: (r"u, v = v, u has no effect", "write synk.swap(u, v)"),
     trailing_swap: (r"u, v = v, u has no effect", "write synk.swap(u, v)"),
     trailing_cycle: (r"u, v, w = w, u, v has no effect", "write synk.swap(u, v); synk.swap(v, w)"),
     trailing_name: (r"u = v has no effect", "write synk.swap(u, v); to copy, write a kernel"),
@@ -68,6 +76,19 @@ def two_steps(u, v):
     u, v = v, u
     add(u, 2.0)
     return v
+
+
+def before_a_branch_ends(u, v):
+    if add:
+        u, v = v, u
+    add(u, 1.0)
+
+
+def in_a_branch_of_a_loop(u, v):
+    for step in range(2):
+        add(u, 1.0)
+        if step:
+            u, v = v, u
 
 
 def in_a_loop(u, v):
@@ -101,7 +122,19 @@ def own_names(v, beta):
     half = 2 * half  # no parameter
 
 
-@pytest.mark.parametrize("body", [two_steps, in_a_loop, results_of_collectives, cleared, read_by_an_inner_function, own_names])
+RIGHT = [
+    two_steps,
+    before_a_branch_ends,
+    in_a_branch_of_a_loop,
+    in_a_loop,
+    results_of_collectives,
+    cleared,
+    read_by_an_inner_function,
+    own_names,
+]
+
+
+@pytest.mark.parametrize("body", RIGHT, ids=lambda body: body.__name__)
 def test_assignments_that_are_right(body):
     assert synk.sequence(body).name == body.__name__
 
