@@ -209,8 +209,9 @@ def cause(difference: Difference, ranks: tuple[int, int], *, has_grid: bool = Fa
             "length that is not the rank's, which synk.ROWS passes, so that rows are written twice"
         )
     return (
-        "rows that are counted twice, or left out, at the borders between ranks: a guard by a length that is not the rank's, "
-        "which synk.ROWS passes (or x.shape[0]); or a loop over halo rows, which are other ranks' (synk.OWN passes its own)"
+        "rows that are counted twice, left out, or another rank's: a guard by a length that is not the rank's, which "
+        "synk.ROWS passes (or x.shape[0]); a loop over halo rows, which are other ranks' (synk.OWN passes its own); or "
+        "reads of rows beside its own, which take a variable with halo= and synk.exchange, or broadcast= for all rows"
     )
 
 

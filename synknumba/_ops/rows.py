@@ -240,9 +240,9 @@ def common_length(lengths: Mapping[str, int], written: Collection[str] = ()) -> 
     first, length = next(iter(lengths.items()))
     for name, other in lengths.items():
         if other != length:
-            whole = name.partition("[")[0]  # for an array inside a nested argument
             message = f"{name} has {other} rows but {first} has {length}; sharded arguments must agree along axis 0."
-            if name not in written:
+            if readable := [label for label in (name, first) if label not in written]:
+                whole, _, _ = readable[0].partition("[")  # for an array inside a nested argument
                 message += f' Pass {whole} in broadcast=("{whole}",) if every rank needs all of it.'
             raise PartitionError(message)
     return length

@@ -237,3 +237,10 @@ def test_lengths_that_disagree_are_refused_with_the_way_out() -> None:
         "y has 100 rows but x has 96; sharded arguments must agree along axis 0. "
         'Pass y in broadcast=("y",) if every rank needs all of it.'
     )
+
+
+def test_of_lengths_that_disagree_the_one_that_may_be_broadcast_is_named() -> None:
+    with pytest.raises(PartitionError, match=r'broadcast=\("starts",\)'):
+        common_length({"starts": 101, "y": 100}, written={"y"})
+    with pytest.raises(PartitionError, match=r"axis 0\.$"):
+        common_length({"x": 101, "y": 100}, written={"x", "y"})
