@@ -396,6 +396,11 @@ def check_ranks(function: Any, sizes: Iterable[int], args: tuple[Any, ...], kwar
                 raise KernelCheckError(name, (Finding(KernelCheckError, label, (), advice),))
             if not summary.counted:
                 raise ArgumentError(f"check with ranks= cannot compare {summary.reason}")
+        if RESULT in {label for _, label in store.read("unrepeatable", set())}:
+            raise ArgumentError(
+                f"check with ranks= cannot compare {RESULT} of {name}, which differs between two runs on "
+                f"{counted(numbers[0])}: seed its random numbers, or leave out what is no result of the arguments"
+            )
 
 
 @contextmanager

@@ -532,6 +532,9 @@ def test_refusals_of_a_comparison():
         saxpy.check(synk.ROWS, synk.RANK, y, y.copy(), ranks=(1, 2))
     with pytest.raises(ArgumentError, match="world_size= for one number of ranks"):
         saxpy.check(synk.ROWS, 2.0, y, y.copy(), ranks=(1, 2), world_size=2)
+    drawn = synk.function(lambda x: x.sum() * np.random.default_rng().random(), outputs="sum")
+    with pytest.raises(ArgumentError, match="cannot compare the result of .*: seed its random numbers"):
+        drawn.check(y + 1, ranks=(1, 2))
     with synk.fork(1, device="cpu"), pytest.raises(WorldError, match="call it before fork"):
         saxpy.check(synk.ROWS, 2.0, y, y.copy(), ranks=(1, 2))
 
