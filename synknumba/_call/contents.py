@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, ModuleType
@@ -17,7 +16,9 @@ from synknumba._ops.tree import is_nested
 from synknumba._types import Array, RankConstant
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
+from synknumba._world.read_values import reads_of
 from synknumba._world.world import rank, world_size
+from synknumba.simt.internals import names_in
 
 BY_RANK: Final = RankConstant.RANK  # stands for all that has a value for each rank
 RESULT = "the result"  # label of what a call returns
@@ -98,18 +99,6 @@ def contents(values: Iterable[tuple[str, Any]]) -> Contents:
     return read
 
 
-def _outer_values(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yields globals and closure values of a plain function, by name."""
-    if not isinstance(function, FunctionType):
-        return
-    for name in function.__code__.co_names:
-        if name in function.__globals__:
-            yield name, function.__globals__[name]
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # empty
-            yield name, cell.cell_contents
-
-
 def _children(tree: Any) -> Iterator[tuple[str, Any]]:
     """Yields the children of an inner node, by path."""
     if isinstance(tree, dict):
@@ -179,11 +168,11 @@ def _parameters(function: Any) -> list[str]:
 
 def _asks_for_rank(plain: Any) -> bool:
     """Returns whether the source of a function names `synk.rank` or `synk.world_size`."""
-    for _, value in _outer_values(plain):
-        if value is rank or value is world_size:
+    for read in reads_of(plain) if isinstance(plain, FunctionType) else ():
+        if read.value is rank or read.value is world_size:
             return True
-        if isinstance(value, ModuleType) and getattr(value, "rank", None) is rank:
-            return not {"rank", "world_size"}.isdisjoint(plain.__code__.co_names)
+        if isinstance(read.value, ModuleType) and getattr(read.value, "rank", None) is rank:
+            return not {"rank", "world_size"}.isdisjoint(names_in(plain.__code__))
     return False
 
 
@@ -192,7 +181,8 @@ def _own_variables(function: Any) -> Iterator[tuple[str, VariableState]]:
 
     These are in updates=, in givens=, among globals and closure values, and those of training.
     """
-    values = list(_outer_values(getattr(function, "py_func", None)))
+    plain = getattr(function, "py_func", None)
+    values = [(read.name, read.value) for read in reads_of(plain)] if isinstance(plain, FunctionType) else []
     options = getattr(function, "_options", None)
     if options is not None:
         values += options.givens.items()

@@ -21,7 +21,6 @@ from synknumba._call.bind import Binder, same_variable, signature_names
 from synknumba._call.call import Call
 from synknumba._call.checked_call import check_call
 from synknumba._call.collect import Count
-from synknumba._call.compared_ranks import check_ranks
 from synknumba._call.distribute import Decorated, Distributed, InnerFunction, make_spec, next_id
 from synknumba._call.future import Future
 from synknumba._call.grid_limits import Limits, grid_limits
@@ -905,6 +904,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             ArgumentError: this is no kernel; with `ranks`, an argument depends on their number; or as for a call.
         """
         if ranks is not None:
+            from synknumba._call.compared_ranks import check_ranks  # deferred: no other call needs it
+
             if world_size is not None:
                 raise ArgumentError(f"check of {self.name}: pass world_size= for one number of ranks, or ranks= for several")
             rows = {"batch": batch, "local_batch": local_batch}

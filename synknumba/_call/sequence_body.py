@@ -1,8 +1,8 @@
-"""The body of a sequence as its source shows it, and the values from outside that it uses.
+"""The body of a sequence as its source shows it, and the random numbers that it draws.
 
-A body runs once, so four mistakes would stay silent: an assignment to a parameter at its end, which was meant for the next
-iteration; random numbers; values from outside that it changes, itself or in a function that it calls; and such that change
-between calls. The first three are refused, the last makes another sequence.
+A body runs once, so these mistakes would stay silent, and are refused: an assignment to a parameter at its end, which was
+meant for the next iteration; an assignment to what outlives the body; and random numbers. Values from outside that change
+between calls make another sequence: `outer_values.py`.
 """
 
 import ast
