@@ -58,7 +58,8 @@ def make_spec(
             f"{one.name} cannot be sent to the ranks: {error}. Pass what it needs as arguments, or make it picklable."
         ) from error
     style = "function" if options is None else options.style
-    return FunctionSpec(one._number, one.name, style, pickled, _texts_for(world), one._reads.of_modules)  # noqa: SLF001
+    reads, texts = one._reads, _texts_for(world)  # noqa: SLF001
+    return FunctionSpec(one._number, one.name, style, pickled, texts, reads.of_modules, reads.revision)  # noqa: SLF001
 
 
 def _texts_for(world: Engine) -> dict[str, Any]:

@@ -100,15 +100,6 @@ class Prepared:
     numbers: dict[Distributed, int]  # of the function, and of the one inside a generated kernel
 
 
-@dataclass(frozen=True, slots=True)
-class _Edition:
-    """What a function has on the ranks with some values from outside."""
-
-    number: int
-    plans: KeptPlans
-    reads: ReadValues
-
-
 class Function(Decorated, Distributed, Generic[P, R]):
     """A function that runs on all ranks when it is called. Created by the decorators.
 
@@ -158,7 +149,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._builder = OutputBuilder(self.name, options.outputs)
         self._world: Engine | None = None
         self._plans = KeptPlans(self._binder)
-        self._others: OrderedDict[Any, _Edition] = OrderedDict()  # those of other values, by the key of these
+        self._others = OrderedDict[Any, tuple[int, KeptPlans]]()  # its number and plans with other values
         self._of_ops: ReadValues | None = None
         self._sent_anew = 0  # how often in this world
         self._uses: Uses = ()  # functions that the ranks of this world have, with their code
@@ -555,16 +546,16 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._check_ops()
         self._uses = world.code.uses(self._roots(), self.name)
         names, before = ", ".join(reads.differing(self._reads)), self._reads.key
-        self._others[before] = _Edition(self._number, self._plans, self._reads)
+        self._others[before] = self._number, self._plans
         known = self._others.pop(reads.key, None)
         if known is not None:
-            self._number, self._plans = known.number, known.plans
+            self._number, self._plans = known
             return
         self._number, self._plans = next_id(), KeptPlans(self._binder)
         while len(self._others) > EDITIONS_KEPT:
-            _, oldest = self._others.popitem(last=False)
-            oldest.plans.clear()
-            world.forget("function", oldest.number)
+            _, (number, plans) = self._others.popitem(last=False)
+            plans.clear()
+            world.forget("function", number)
         self._sent_anew += 1
         if self._sent_anew == MANY_EDITIONS:
             warnings.warn(

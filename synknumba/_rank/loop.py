@@ -86,6 +86,7 @@ class Rank:
         self._transports: dict[Transport, Communicator] = {}
         self._reserve = _reserve()
         self._sequence = 0  # number of the round
+        self._revision = 0  # of the values in modules of the script
         device.when_moved = self._forget_buffers
         device.others_failed = lambda: config.control.has_failed(self._sequence)
 
@@ -338,10 +339,13 @@ class Rank:
 
     def _load(self, spec: FunctionSpec) -> Loaded:
         linecache.cache.update(spec.sources)
-        function, launch, options = pickling.load(spec.payload, lambda number: self.functions[number].function)
         for (module, name), value in spec.of_modules.items():
             if module in sys.modules:
                 setattr(sys.modules[module], name, value)
+        if spec.revision != self._revision:
+            self._revision = spec.revision
+            pickling.renew_device_functions()
+        function, launch, options = pickling.load(spec.payload, lambda number: self.functions[number].function)
         kernel = self.device.kernel(function, options) if spec.style == "kernel" else None
         return Loaded(function, kernel, launch)
 

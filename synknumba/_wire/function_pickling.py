@@ -12,10 +12,19 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
-from types import FunctionType, MappingProxyType
+from types import CellType, FunctionType, MappingProxyType
 from typing import Any
 
-from synknumba.simt.internals import Pickler, by_one_pickler, is_foreign, overloads_of, reduce_foreign, reduce_overloaded
+from synknumba.simt.internals import (
+    Pickler,
+    by_one_pickler,
+    declared_signatures,
+    is_foreign,
+    overloads_of,
+    reduce_foreign,
+    reduce_overloaded,
+    with_function,
+)
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 _NUMBAS = "numba.", "numba_cuda_mlir."  # modules of Numba and numba-cuda, and of numba-cuda-mlir
@@ -44,6 +53,29 @@ def load(payload: bytes, sent: Callable[[int], Any]) -> Any:
         sent: returns the object with a number.
     """
     return _Unpickler(io.BytesIO(payload), sent).load()
+
+
+def renew_device_functions() -> None:
+    """Makes device functions in modules anew: those of now may be compiled with values that the modules had before."""
+    copies = dict[int, Any]()
+    for module in list(sys.modules.values()):
+        if str(getattr(module, "__name__", "")).startswith((*_NUMBAS, "synknumba.")):
+            continue
+        for name, value in list(getattr(module, "__dict__", _NOTHING).items()):
+            if type(value).__name__ == "CUDADispatcher" and not declared_signatures(value):
+                if id(value) not in copies:
+                    function = value.py_func
+                    copied = copy_of(function, function.__globals__, function.__closure__)
+                    copies[id(value)] = with_function(value, copied)
+                setattr(module, name, copies[id(value)])
+
+
+def copy_of(function: FunctionType, names: dict[str, Any], cells: tuple[CellType, ...] | None) -> FunctionType:
+    """Returns a function of the same code, with these globals and closure variables."""
+    copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
+    for attribute in ("__kwdefaults__", "__module__", "__qualname__"):
+        setattr(copied, attribute, getattr(function, attribute))
+    return copied
 
 
 def _is_intrinsic_of_numba(obj: Any) -> bool:

@@ -46,6 +46,7 @@ class FunctionSpec:
     sources: Mapping[str, Any] = field(default_factory=dict)  # `linecache` entries that the ranks lack
     # Values to assign in modules, by module and name: what is pickled by reference reads them there.
     of_modules: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)

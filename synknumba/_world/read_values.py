@@ -11,11 +11,12 @@ and the body of a sequence (`_call/outer_values.py`) is recorded anew when one o
     each call            ──> look(place, MISSING) is value, for each; some 40 ns
                                └── another object ──> ReadValues anew: another key? the function is sent again
 
-Looked at are the names of globals, variables of closures and defaults that have numbers, texts, None, enums, dtypes, tuples of
-these, or functions of the script. What arrays and other objects hold is not.
+Looked at are names of globals, variables of closures and defaults: numbers, texts and other plain values by what they are, any
+other object by its identity. What an array or an object holds is not looked at, and of a module only the names read from it.
 
 Functions are pickled by value, with the values of their globals. Those of modules that ranks have imported go by reference, and
-so do the modules. So what is read from a module is assigned there on the ranks.
+so do the modules. So what is read from a module is assigned there on the ranks: plain values always, other objects once the
+script has replaced them.
 """
 
 import builtins
@@ -23,6 +24,7 @@ import dis
 import os
 import sys
 import sysconfig
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
@@ -32,6 +34,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from synknumba._wire.function_pickling import copy_of
 from synknumba.simt.internals import names_in
 
 MISSING: Final = object()
@@ -82,9 +85,10 @@ class ReadValues:
         looks: how each value is found again, and the value.
         key: names and keys of the values: equal for equal values of one revision.
         of_modules: values that are read from modules of the script, by module and name.
+        revision: how often one of these has changed in the world; 0 for what reads none.
     """
 
-    __slots__ = ("key", "looks", "of_modules")
+    __slots__ = ("key", "looks", "of_modules", "revision")
 
     def __init__(self, roots: Iterable[object]) -> None:
         functions = list(reached(roots))
@@ -92,15 +96,16 @@ class ReadValues:
             (id(read.space), read.name): read
             for function in functions
             for read in reads_of(function)
-            if read.value is MISSING or is_plain(read.value) or _is_function(read.value)
+            if not isinstance(read.value, ModuleType)
         }
-        self.looks: list[tuple[Look, Any, Any]] = [read[2:] for read in reads.values()]
-        self.key: tuple[Any, ...] = tuple((read.name, key_of(read.value)) for read in reads.values())
+        self.looks: list[tuple[Look, Any, Any]] = [_kept_look(read) for read in reads.values()]
+        self.key: tuple[Any, ...] = tuple((read.name, _key_of_any(read.value)) for read in reads.values())
+        self.revision = 0
         by_reference = {id(function.__globals__) for function in functions if _goes_by_reference(function)}
         self.of_modules: dict[tuple[str, str], Any] = {
             (module, read.name): read.value
             for read in reads.values()
-            if is_plain(read.value) and (module := _module_of(read.space, by_reference)) is not None
+            if read.value is not MISSING and (module := _module_of(read.space, by_reference)) is not None
         }
 
     def differing(self, before: "ReadValues") -> list[str]:
@@ -114,8 +119,15 @@ class RankValues:
     """The values in modules of the script that were assigned on the ranks of one world."""
 
     def __init__(self) -> None:
-        self._assigned: dict[tuple[str, str], Any] = {}
-        self._revision: dict[str, object] = {"now": object()}
+        """Notes the values in modules of the script, right before the fork."""
+        self._assigned: dict[tuple[str, str], Any] = {
+            (name, attribute): _key_of_any(value)
+            for name, module in list(sys.modules.items())
+            if name != "__main__" and is_the_scripts(getattr(module, "__file__", None))
+            for attribute, value in list(vars(module).items())
+        }
+        self._replaced = set[tuple[str, str]]()  # names that have had another value since
+        self._revision = {"now": 0}
 
     def read(self, roots: Iterable[object]) -> ReadValues:
         """Returns what functions read now, which the ranks get if they lack it.
@@ -123,20 +135,67 @@ class RankValues:
         Where a value in a module changes on the ranks, other functions that read from modules are sent again.
         """
         values = ReadValues(roots)
-        new = {name: key_of(value) for name, value in values.of_modules.items()}
-        if any(self._assigned.get(name, key) != key for name, key in new.items()):
-            self._revision["now"] = object()
+        new = {name: _key_of_any(value) for name, value in values.of_modules.items()}
+        replaced = {name for name, key in new.items() if self._assigned.get(name, key) != key}
+        if replaced:
+            self._revision["now"] += 1
         self._assigned.update(new)
+        self._replaced |= replaced
+        values.of_modules = {
+            name: value for name, value in values.of_modules.items() if name in self._replaced or is_plain(value)
+        }
         if new:
             revision = self._revision["now"]
             values.looks.append((self._revision.get, "now", revision))
             values.key = (*values.key, revision)
+            values.revision = revision
         return values
 
 
 def is_plain(value: Any) -> bool:
     """Returns whether a value cannot change, and is equal to others in a plain way."""
     return isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(map(is_plain, value)))
+
+
+@final
+class _Identity:
+    """A key for an object: equal to that of no other object, and for none that has died."""
+
+    __slots__ = ("_hash", "_object")
+
+    def __init__(self, value: Any) -> None:
+        self._hash = hash(id(value))
+        self._object = _weakly(value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Identity):
+            return False
+        mine = self._object()
+        return mine is not None and mine is other._object()
+
+
+def _weakly(value: Any) -> Callable[[], Any]:
+    """Returns a reference to an object that does not keep it alive, where it can have one."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
+
+
+def _kept_look(read: Read) -> tuple[Look, Any, Any]:
+    """Returns how to see whether a name still has its value, without keeping an array or another object alive."""
+    _, _, look, place, value = read
+    if callable(value) or value is MISSING or is_plain(value):
+        return look, place, value
+    weak = _weakly(value)
+    return lambda place, missing: look(place, missing) is weak(), place, True
+
+
+def _key_of_any(value: Any) -> Any:
+    return key_of(value) if value is MISSING or is_plain(value) else _Identity(value)
 
 
 def key_of(value: Any) -> Any:
@@ -170,12 +229,8 @@ def _goes_by_reference(function: FunctionType) -> bool:
     found: Any = sys.modules.get(function.__module__)
     for name in function.__qualname__.split("."):
         found = getattr(found, name, None)
-    return found is function
-
-
-def _is_function(value: Any) -> bool:
-    """Returns whether a value is a function of the script, or one that Numba compiles."""
-    return is_a_function_of_the_script(value) or is_a_function_of_the_script((own(value) or {}).get("py_func"))
+    is_device_function = type(found).__name__ == "CUDADispatcher" and found.py_func is function
+    return found is function or is_device_function
 
 
 def reads_of(function: FunctionType) -> Iterator[Read]:
@@ -259,14 +314,12 @@ def inside(holder: Any) -> list[Any]:
 def with_values(function: Any, change: Callable[[Any], Any]) -> FunctionType:
     """Returns a copy of a function whose globals and closure variables keep their values of now, each changed."""
     names, cells = {**function.__globals__}, tuple(CellType() for _ in function.__closure__ or ())
-    copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
+    copied = copy_of(function, names, cells or None)
     for name in {*function.__code__.co_names} & {*names}:
         names[name] = change(names[name])
     for cell, old in zip(cells, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # not yet assigned
             cell.cell_contents = change(old.cell_contents)
-    for attribute in ("__kwdefaults__", "__module__", "__qualname__"):
-        setattr(copied, attribute, getattr(function, attribute))
     return copied
 
 

@@ -1,9 +1,12 @@
 """Values from outside that change between calls: numbers, texts, tuples and functions, wherever a function reads them."""
 
 import enum
+import gc
 import importlib
 import sys
 import warnings
+import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,6 +160,88 @@ def test_kinds_of_values_in_closures_and_defaults(values):
         assert [str(told) for told in function(X)] == ["; ".join([repr(value)] * 4)] * 2
 
 
+WEIGHTS = np.ones(8)
+
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def weighted_kernel(first, x, total):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(total, 0, WEIGHTS[first + i] * x[i])
+
+
+@synk.function(outputs="sum")
+def weighted(first, x):
+    return (WEIGHTS[first : first + len(x)] * x).sum()
+
+
+@synk.sequence
+def weighted_sequence(x):
+    return weighted_kernel(synk.OFFSET, x)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: weighted_kernel(synk.OFFSET, x),
+        lambda x: weighted(synk.OFFSET, x),
+        weighted_sequence,
+    ],
+    ids=["kernel", "function", "sequence"],
+)
+def test_another_array(monkeypatch, call):
+    for weights in (WEIGHTS, np.arange(8.0), WEIGHTS, np.full(8, 3.0)):
+        monkeypatch.setitem(globals(), "WEIGHTS", weights)
+        assert call(X) == pytest.approx((weights * X).sum())
+        assert call(X) == pytest.approx((weights * X).sum())
+
+
+def test_an_array_in_place_of_a_number_and_back(monkeypatch):
+    for scale in (2.0, np.full(4, 3.0), 2.0, np.full(4, 5.0)):
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        assert function(X) == pytest.approx((scale * X.reshape(2, 4)).sum())
+
+
+def test_a_function_of_a_library(monkeypatch):
+    monkeypatch.setitem(globals(), "transform", np.sin)
+
+    @synk.function(outputs="sum")
+    def transformed(x):
+        return transform(x).sum()  # noqa: F821  # set in the globals
+
+    for of_library in (np.sin, np.cos, np.sin, np.sqrt):
+        monkeypatch.setitem(globals(), "transform", of_library)
+        assert transformed(X) == pytest.approx(of_library(X).sum())
+
+
+def test_another_object(monkeypatch):
+    model = SimpleNamespace(scale=1.0)
+
+    @synk.function(outputs="sum")
+    def scaled_by_model(x):
+        return model.scale * x.sum()
+
+    for scale in (1.0, 2.0, 3.0):
+        model = SimpleNamespace(scale=scale)
+        assert scaled_by_model(X) == scale * X.sum()
+
+
+def test_a_function_keeps_no_array_alive():
+    weights = np.full(8, 2.0)
+
+    @synk.function(outputs="sum")
+    def weighted_here(first, x):
+        return (weights[first : first + len(x)] * x).sum()
+
+    assert weighted_here(synk.OFFSET, X) == 2 * X.sum()
+    reference = weakref.ref(weights)
+    weights = np.ones(8)
+    gc.collect()
+    assert reference() is None
+    assert weighted_here(synk.OFFSET, X) == X.sum()
+
+
 def test_a_helper_that_is_defined_anew(monkeypatch):
     assert function_by_helper(X) == SCALE * X.sum()
     monkeypatch.setitem(globals(), "scaled", lambda x: 7 * x)
@@ -218,6 +303,7 @@ MODULE = """
 from synknumba_test_settings import RATE
 import synknumba_test_settings as settings
 import synknumba as synk
+from numba import cuda
 
 def helper(x):
     return RATE * x
@@ -237,13 +323,34 @@ def by_module(x):
 @synk.function(outputs="sum")
 def by_two_modules(x):
     return settings.constants.RATE * x.sum()
+
+@cuda.jit(device=True)
+def device_helper(x):
+    return RATE * x
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def by_device_function(x, total):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(total, 0, device_helper(x[i]) + settings.on_device(x[i]))
+
+@synk.function(outputs="sum")
+def by_table(x):
+    return settings.TABLE[0] * x.sum()
 """
 CONSTANTS = "RATE = 1.0"
 SETTINGS = """
+import numpy as np
 import synknumba_test_constants as constants
+from numba import cuda
 RATE, MORE = 1.0, 0.0
+TABLE = np.ones(1)
 def more(x):
     return MORE
+@cuda.jit(device=True)
+def on_device(x):
+    return MORE * x
 """
 
 
@@ -275,3 +382,28 @@ def test_values_in_modules(module):
     module.RATE = 2.0
     assert module.by_name(X) == 2 * X.sum()
     assert module.by_helper(X) == 2 * X.sum()
+
+
+def test_functions_and_objects_that_are_replaced_in_modules(module):
+    synk.close()
+    synk.fork(2, device="cpu")
+    settings, helper, total = module.settings, module.helper, X.sum()
+    assert module.by_helper(X) == total
+    assert module.by_table(X) == total
+    for factor in (2.0, 3.0):
+        module.helper = lambda x, factor=factor: factor * x
+        settings.TABLE = np.full(1, factor)
+        settings.more = lambda x, factor=factor: factor
+        assert module.by_helper(X) == factor * total
+        assert module.by_table(X) == factor * total
+        assert module.by_module(X) == total + 2 * factor
+    module.helper = helper
+    assert module.by_helper(X) == total
+
+
+def test_what_device_functions_of_modules_read(module):
+    synk.close()
+    synk.fork(2, device="cpu")
+    for rate in (1.0, 2.0, 3.0, 1.0):
+        module.RATE, module.settings.MORE = rate, 10 * rate
+        assert module.by_device_function(X) == pytest.approx(11 * rate * X.sum())
