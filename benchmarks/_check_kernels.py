@@ -1,8 +1,10 @@
-"""Kernels that `benchmarks/check.py` checks: a tiled product, and suppression of rotated boxes that overlap.
+"""Kernels that `benchmarks/check.py` checks: a tiled product, and suppression of rotated boxes that
+overlap.
 
-The suppression has the shape of those in libraries for detection: blocks of 64 boxes against 64, boxes of the columns in shared
-memory, a bit for each pair in a mask of 64 bits, and the overlap of two rotated rectangles by device functions that clip a
-polygon in local arrays (Sutherland and Hodgman, 1974).
+The suppression has the shape of those in libraries for detection: blocks of 64 boxes against 64,
+boxes of the columns in shared memory, a bit for each pair in a mask of 64 bits, and the overlap of
+two rotated rectangles by device functions that clip a polygon in local arrays (Sutherland and
+Hodgman, 1974).
 """
 
 import math
@@ -84,12 +86,25 @@ def overlap(first, second):
     count = 4
     for k in range(4):
         m = (k + 1) % 4
-        count = clipped(here, count, of_second[2 * k], of_second[2 * k + 1], of_second[2 * m], of_second[2 * m + 1], there)
+        count = clipped(
+            here,
+            count,
+            of_second[2 * k],
+            of_second[2 * k + 1],
+            of_second[2 * m],
+            of_second[2 * m + 1],
+            there,
+        )
         for n in range(2 * count):
             here[n] = there[n]
     area = float32(0)
     for k in range(1, count - 1):
-        area += side_of(here[0], here[1], here[2 * k], here[2 * k + 1], here[2 * k + 2], here[2 * k + 3]) / 2
+        area += (
+            side_of(
+                here[0], here[1], here[2 * k], here[2 * k + 1], here[2 * k + 2], here[2 * k + 3]
+            )
+            / 2
+        )
     return area / (first[2] * first[3] + second[2] * second[3] - area)
 
 
@@ -130,12 +145,17 @@ def _product(small: bool) -> tuple[Any, Any, tuple[Any, ...]]:
 def _boxes(small: bool) -> tuple[Any, Any, tuple[Any, ...]]:
     n = 20 if small else 90
     rng = np.random.default_rng(0)
-    boxes = np.column_stack([rng.uniform(0, 20, (n, 2)), rng.uniform(2, 6, (n, 2)), rng.uniform(0, 3, n)]).astype(np.float32)
+    boxes = np.column_stack(
+        [rng.uniform(0, 20, (n, 2)), rng.uniform(2, 6, (n, 2)), rng.uniform(0, 3, n)]
+    ).astype(np.float32)
     blocks = -(-n // BOXES)
     return (blocks, blocks), BOXES, (boxes, 0.3, np.zeros((n, blocks), np.uint64))
 
 
 CASES = {
     case.name: case
-    for case in (Case("tiled product, n = 96", multiply, _product), Case("rotated NMS, 90 boxes", suppress, _boxes))
+    for case in (
+        Case("tiled product, n = 96", multiply, _product),
+        Case("rotated NMS, 90 boxes", suppress, _boxes),
+    )
 }

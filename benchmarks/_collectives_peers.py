@@ -1,11 +1,13 @@
-"""What collectives.py measures in processes of their own: one loop over collectives and sizes, and who carries them.
+"""What collectives.py measures in processes of their own: one loop over collectives and sizes, and
+who carries them.
 
     python _collectives_peers.py mpi SETTINGS        one of the processes of mpiexec
     python _collectives_peers.py gloo SETTINGS       one of torch's, which find each other by RANK, WORLD_SIZE and MEETING_FILE
     python _collectives_peers.py nccl SETTINGS       the same, each on a GPU of its own
 
-SETTINGS are JSON; the root prints rows of JSON. Neither synknumba nor Numba is imported: torch may be in another environment.
-"""
+SETTINGS are JSON; the root prints rows of JSON. Neither synknumba nor Numba is imported: torch may
+be in another environment.
+"""  # noqa: E501
 
 import gc
 import json
@@ -39,7 +41,9 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How long one collective took; "queued": one of many that were put on a stream before the wait."""
+    """How long one collective took; "queued": one of many that were put on a stream before the
+    wait.
+    """
 
     collective: Collective
     size: int
@@ -48,7 +52,9 @@ class Row:
 
 
 class Prepared(NamedTuple):
-    """A collective on this rank: the call, what it gives and what it gets, which may be the same memory."""
+    """A collective on this rank: the call, what it gives and what it gets, which may be the same
+    memory.
+    """
 
     call: Call
     source: Any
@@ -74,7 +80,9 @@ class Group(ABC):
         """Until what was called has happened on this rank."""
 
     def meet(self) -> None:
-        """Until everybody is here; where a broadcast may be over on the root before the others have it."""
+        """Until everybody is here; where a broadcast may be over on the root before the others
+        have it.
+        """
 
     def to_host(self, array: Any) -> Any:
         return np.asarray(array)
@@ -87,7 +95,9 @@ def measure(group: Group, settings: Settings) -> Iterator[Row]:
             prepared = group.prepare(collective, elements(size, group.ranks))
             check(group, collective, prepared)
 
-            def waited(call: Call = prepared.call, everywhere: bool = collective == "broadcast") -> None:
+            def waited(
+                call: Call = prepared.call, everywhere: bool = collective == "broadcast"
+            ) -> None:
                 call()
                 group.wait()
                 if everywhere:
@@ -102,7 +112,12 @@ def measure(group: Group, settings: Settings) -> Iterator[Row]:
                     group.wait()
 
                 timing = time_rounds(group, queued, settings.seconds)
-                one = Timing(timing.median / QUEUE, timing.p99 / QUEUE, timing.minimum / QUEUE, timing.calls * QUEUE)
+                one = Timing(
+                    timing.median / QUEUE,
+                    timing.p99 / QUEUE,
+                    timing.minimum / QUEUE,
+                    timing.calls * QUEUE,
+                )
                 yield Row(collective, size, "queued", one)
             del prepared
             gc.collect()
@@ -114,13 +129,17 @@ def elements(size: int, ranks: int) -> int:
 
 
 def check(group: Group, collective: Collective, prepared: Prepared) -> None:
-    """One round, whose result is known. Leaves zeros, which stay what they are however often they are added up."""
+    """One round, whose result is known. Leaves zeros, which stay what they are however often
+    they are added up.
+    """
     prepared.source[...] = group.rank + 1
     group.wait()
     group.agree(0)
     prepared.call()
     group.wait()
-    assert (group.to_host(prepared.target) == expected(collective, group.ranks, len(prepared.target))).all()
+    assert (
+        group.to_host(prepared.target) == expected(collective, group.ranks, len(prepared.target))
+    ).all()
     group.agree(0)
     prepared.target[...] = 0
     prepared.source[...] = 0
@@ -207,10 +226,14 @@ class TorchGroup(Group):
             options["device_id"] = self._device
         else:
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // self.ranks))
-        self._places = np.memmap(os.environ["MEETING_PAGE"], np.int64, "r+", shape=(self.ranks, 8))  # a cache line each
+        self._places = np.memmap(
+            os.environ["MEETING_PAGE"], np.int64, "r+", shape=(self.ranks, 8)
+        )  # a cache line each
         self._met = 0
         meeting = "file://" + os.environ["MEETING_FILE"]
-        torch.distributed.init_process_group(backend, meeting, rank=self.rank, world_size=self.ranks, **options)
+        torch.distributed.init_process_group(
+            backend, meeting, rank=self.rank, world_size=self.ranks, **options
+        )
 
     def prepare(self, collective: Collective, count: int) -> Prepared:
         array = self._torch.ones(count, dtype=self._torch.float32, device=self._device)
@@ -220,7 +243,9 @@ class TorchGroup(Group):
             case "all_gather":
                 own = part(array, self.rank, self.ranks).clone()
                 if self.queues:
-                    return Prepared(lambda: self._distributed.all_gather_into_tensor(array, own), own, array)
+                    return Prepared(
+                        lambda: self._distributed.all_gather_into_tensor(array, own), own, array
+                    )
                 parts = list(array.chunk(self.ranks))
                 return Prepared(lambda: self._distributed.all_gather(parts, own), own, array)
             case "broadcast":

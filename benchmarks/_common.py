@@ -47,11 +47,17 @@ class Timing:
 def summarise(nanoseconds: Sequence[int]) -> Timing:
     """Median, 99th percentile, minimum."""
     times = np.array(nanoseconds, np.float64) / 1e3
-    return Timing(float(np.median(times)), float(np.percentile(times, 99)), float(times.min()), len(times))
+    return Timing(
+        float(np.median(times)), float(np.percentile(times, 99)), float(times.min()), len(times)
+    )
 
 
-def time_calls(call: Callable[[], object], seconds: float, *, at_least: int = 20, pause: float = 0.0) -> Timing:
-    """Times single calls for that many seconds, after a tenth of it that does not count. `pause`: sleep before each, in s."""
+def time_calls(
+    call: Callable[[], object], seconds: float, *, at_least: int = 20, pause: float = 0.0
+) -> Timing:
+    """Times single calls for that many seconds, after a tenth of it that does not count.
+    `pause`: sleep before each, in s.
+    """
     clock = time.perf_counter_ns
     call()
     warm = time.monotonic() + seconds / 10
@@ -71,7 +77,9 @@ def time_calls(call: Callable[[], object], seconds: float, *, at_least: int = 20
 def time_in_turns(
     calls: Sequence[Callable[[], object]], seconds: float, *, at_least: int = 7, at_most: int = 2000
 ) -> list[Timing]:
-    """Times calls alternately for about that many seconds in all, so that whatever else the machine does is in all of them."""
+    """Times calls alternately for about that many seconds in all, so that whatever else the
+    machine does is in all of them.
+    """
     clock = time.perf_counter_ns
     times: list[list[int]] = [[] for _ in calls]
     for call in calls:
@@ -91,8 +99,15 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--ranks", type=int, nargs="+", help="world sizes")
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long each row is measured (default: 1)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, with the machine and the versions")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="how long each row is measured (default: 1)"
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the results there, with the machine and the versions",
+    )
     return parser
 
 
@@ -101,12 +116,15 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     for row in (head, *rows):
         cells = [
-            cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())
 
 
-def save(path: Path | None, benchmark: str, results: Sequence[Any], settings: dict[str, Any]) -> None:
+def save(
+    path: Path | None, benchmark: str, results: Sequence[Any], settings: dict[str, Any]
+) -> None:
     """Writes the results as JSON, if a file was named."""
     if path is None:
         return
@@ -124,8 +142,14 @@ def save(path: Path | None, benchmark: str, results: Sequence[Any], settings: di
 
 def machine() -> dict[str, Any]:
     """The hardware, and how busy it was."""
-    models = {line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")}
-    memory = next((line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), "0")
+    models = {
+        line.partition(":")[2].strip()
+        for line in _lines("/proc/cpuinfo")
+        if line.startswith("model name")
+    }
+    memory = next(
+        (line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), "0"
+    )
     return {
         "cpu": ", ".join(sorted(models)) or platform.processor(),
         "usable_cores": len(os.sched_getaffinity(0)),
@@ -153,7 +177,10 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
     if (ROOT / ".git").exists() and shutil.which("git"):
         done = subprocess.run(
-            ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+            ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         found["commit"] = done.stdout.strip()
     return found

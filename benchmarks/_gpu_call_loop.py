@@ -1,10 +1,11 @@
-"""A hand-made loop, the floor: W forked workers that spin on shared memory, replay a CUDA graph, and answer.
+"""A hand-made loop, the floor: W forked workers that spin on shared memory, replay a CUDA graph,
+and answer.
 
     script   puts a round's number ──> … adds up the answers
     worker       sees it, replays memset + kernel + 8-byte copy into shared memory, waits, answers with the number
 
 Started by `_gpu_call_peers`. On a CPU, NumPy's sum takes the place of the graph.
-"""
+"""  # noqa: E501
 
 import mmap
 import multiprocessing
@@ -14,7 +15,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from _gpu_call_peers import PAGE_BYTES, Page, Row, Settings, Step, check, print_rows, rows_of, time_steps
+from _gpu_call_peers import (
+    PAGE_BYTES,
+    Page,
+    Row,
+    Settings,
+    Step,
+    check,
+    print_rows,
+    rows_of,
+    time_steps,
+)
 
 SUM = r"""
 extern "C" __global__ void add_up(const double* x, long long rows, double* total) {
@@ -22,10 +33,13 @@ extern "C" __global__ void add_up(const double* x, long long rows, double* total
     for (long long i = blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += gridDim.x * blockDim.x) own += x[i];
     atomicAdd(total, own);
 }
-"""
+"""  # noqa: E501
 LOOP_STEPS = {
     "cpu": ("NumPy's sum into shared memory",),
-    "cuda": ("graph of memset, kernel, 8-byte copy; stream waited for", "graph of memset, kernel, 8-byte copy; number watched"),
+    "cuda": (
+        "graph of memset, kernel, 8-byte copy; stream waited for",
+        "graph of memset, kernel, 8-byte copy; number watched",
+    ),
 }
 STOP = -1
 
@@ -37,7 +51,10 @@ def loop_rows(settings: Settings) -> Iterator[Row]:
             memory = mmap.mmap(-1, PAGE_BYTES)
             page = Page(memory, 0, ranks)
             work = partial(serve, memory, ranks, rows, settings.device)
-            processes = [multiprocessing.get_context("fork").Process(target=work, args=(rank,)) for rank in range(ranks)]
+            processes = [
+                multiprocessing.get_context("fork").Process(target=work, args=(rank,))
+                for rank in range(ranks)
+            ]
             for process in processes:
                 process.start()
             yield from measure_loop(page, processes, rows, settings)
@@ -49,7 +66,9 @@ def measure_loop(page: Page, processes: list[Any], rows: int, settings: Settings
     """The script's side: it puts a number, and takes every worker's answer to it."""
     number = 1
     while not all(page.is_done(rank, number) for rank in range(page.ranks)):  # until all are ready
-        assert all(process.exitcode is None for process in processes), "a worker of the hand-made loop has failed"
+        assert all(process.exitcode is None for process in processes), (
+            "a worker of the hand-made loop has failed"
+        )
         time.sleep(1e-3)
 
     def step() -> float:
@@ -71,7 +90,11 @@ def serve(memory: mmap.mmap, ranks: int, rows: int, device: str, rank: int) -> N
     page = Page(memory, rank, ranks)
     x = np.arange(float(rows))[rows_of(rank, ranks, rows)]
     place = page.word(rank) + 1
-    steps = cpu_steps(x, page.values, place) if device == "cpu" else cuda_steps(x, page.values, place, rank)
+    steps = (
+        cpu_steps(x, page.values, place)
+        if device == "cpu"
+        else cuda_steps(x, page.values, place, rank)
+    )
     number = 1
     while True:
         page.put(rank, number)

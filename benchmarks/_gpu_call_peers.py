@@ -2,13 +2,14 @@
 
     script ──start, SETTINGS──> _gpu_call_torch.py × W, _gpu_call_jax.py, _montecarlo_jax.py, … ──rows of JSON──> script
 
-Rows are printed as soon as they are measured, so that a process that has to be killed has not run for nothing. synknumba is not
-imported, nor is Numba but by its own peer: torch and JAX may be in another environment.
+Rows are printed as soon as they are measured, so that a process that has to be killed has not run
+for nothing. synknumba is not imported, nor is Numba but by its own peer: torch and JAX may be in
+another environment.
 
-Works. "sum": the sum of a few float64 numbers that lie on the devices. "pairs": the mean of y·exp(−x²) over float32 arrays
-that lie on the devices. "pi" and "option": see `_montecarlo`; the others: see `_vectorize`. What is made is there at the end of
-each step, and right.
-"""
+Works. "sum": the sum of a few float64 numbers that lie on the devices. "pairs": the mean of
+y·exp(−x²) over float32 arrays that lie on the devices. "pi" and "option": see `_montecarlo`; the
+others: see `_vectorize`. What is made is there at the end of each step, and right.
+"""  # noqa: E501
 
 import contextlib
 import json
@@ -48,12 +49,16 @@ FAMILIES = {  # of scripts, but for "sum" and "pairs"
     "sum of rows": "_vectorize",
 }
 TOLERANCE = {"sum": 1e-12, "pairs": 1e-3}  # float32 sums of many terms differ in the fourth digit
-BLOCK = 1 << 20  # random pairs, which are repeated to make more: random numbers take longer than copies
+BLOCK = (
+    1 << 20
+)  # random pairs, which are repeated to make more: random numbers take longer than copies
 LINE = 8  # words of a cache line
 PAGE_BYTES = 1 << 16
 LOOKS = 10  # at a word before the core is offered to others: a microsecond
 LEFT_OUT = "left out: "  # begins a line in which a peer says what it could not do
-START_SECONDS = 90.0  # that processes may take beside what they measure: imports, contexts, NCCL, compiling
+START_SECONDS = (
+    90.0  # that processes may take beside what they measure: imports, contexts, NCCL, compiling
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +83,13 @@ class Row:
     timing: Timing
 
 
-# ---- on the side of the script -------------------------------------------------------------------------------------------
+# ---- on the side of the script -------------------------------------------------------------------
 
 
 def peer_rows(peer: Peer, settings: Settings, python: str = sys.executable) -> list[Row]:
-    """Starts a peer, waits for it, and ends it if it takes too long; what it could not measure is named."""
+    """Starts a peer, waits for it, and ends it if it takes too long; what it could not measure
+    is named.
+    """
     # A few variants each; of the numbers of rows, only the largest take all of their time.
     limit = START_SECONDS + 4 * settings.seconds * (len(settings.ranks) + len(settings.rows))
     with tempfile.TemporaryDirectory() as folder:
@@ -97,12 +104,16 @@ def peer_rows(peer: Peer, settings: Settings, python: str = sys.executable) -> l
         for line in dict.fromkeys(line for line in said if line.startswith(LEFT_OUT)):
             print(f"{peer}: {line}", file=sys.stderr)
         if problem is not None:
-            print(f"{peer} left out after {len(output.splitlines())} rows: {problem}", file=sys.stderr)
+            print(
+                f"{peer} left out after {len(output.splitlines())} rows: {problem}", file=sys.stderr
+            )
     rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return [Row(**{**fields, "timing": Timing(**fields["timing"])}) for fields in rows]
 
 
-def _start(peer: Peer, settings: Settings, python: str, folder: Path) -> list[subprocess.Popen[bytes]]:
+def _start(
+    peer: Peer, settings: Settings, python: str, folder: Path
+) -> list[subprocess.Popen[bytes]]:
     most = max(settings.ranks)
     environment = {
         **os.environ,
@@ -112,22 +123,33 @@ def _start(peer: Peer, settings: Settings, python: str, folder: Path) -> list[su
         "MEETING_PAGE": str(folder / "page"),
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # two small kernels are compiled before other processes have started
+        # two small kernels are compiled before other processes have started
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
     environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     environment.setdefault("NCCL_SOCKET_IFNAME", "lo")
     if settings.device == "cpu":
         environment["JAX_PLATFORMS"] = "cpu"
-        environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={most}"
+        environment["XLA_FLAGS"] = (
+            f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={most}"
+        )
     (folder / "page").write_bytes(bytes(PAGE_BYTES))
     family = FAMILIES.get(settings.work, "_gpu_call")
-    command = [python, str(Path(__file__).with_name(f"{family}_{peer}.py")), json.dumps(asdict(settings))]
+    command = [
+        python,
+        str(Path(__file__).with_name(f"{family}_{peer}.py")),
+        json.dumps(asdict(settings)),
+    ]
     processes = []
     for rank in range(most if peer == "torch" else 1):
         with (folder / f"{rank}.out").open("w") as out, (folder / f"{rank}.err").open("w") as err:
             environment["RANK"] = str(rank)
             # A session of its own, so that what it starts can be ended with it.
-            processes.append(subprocess.Popen(command, env=environment, stdout=out, stderr=err, start_new_session=True))
+            processes.append(
+                subprocess.Popen(
+                    command, env=environment, stdout=out, stderr=err, start_new_session=True
+                )
+            )
     return processes
 
 
@@ -153,7 +175,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-# ---- on the side of the peers --------------------------------------------------------------------------------------------
+# ---- on the side of the peers --------------------------------------------------------------------
 
 
 def print_rows(measure: Callable[[Settings], Iterator[Row]]) -> None:
@@ -162,7 +184,9 @@ def print_rows(measure: Callable[[Settings], Iterator[Row]]) -> None:
         print(json.dumps(asdict(row)), flush=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # taking NCCL and CUDA graphs down can wait for ever, and there is nothing left to do
+    os._exit(
+        0
+    )  # taking NCCL and CUDA graphs down can wait for ever, and there is nothing left to do
 
 
 def pairs() -> tuple[Any, Any]:
@@ -186,7 +210,9 @@ def rows_of(rank: int, ranks: int, rows: int) -> slice:
 
 def check(what: str, got: float, expected: float, settings: Settings) -> None:
     """Ends the peer where a result is wrong."""
-    assert np.isclose(got, expected, rtol=TOLERANCE[settings.work]), f"{what}: {got} instead of {expected}"
+    assert np.isclose(got, expected, rtol=TOLERANCE[settings.work]), (
+        f"{what}: {got} instead of {expected}"
+    )
 
 
 def time_steps(step: Step, settings: Settings) -> Timing:
@@ -219,7 +245,9 @@ class Page:
         self._met = 0
 
     def word(self, line: int) -> int:
-        """Where a line starts. Its words: the number of a round, the round's value, meetings, and what is said."""
+        """Where a line starts. Its words: the number of a round, the round's value, meetings,
+        and what is said.
+        """
         return (self._first + line) * LINE
 
     def put(self, line: int, number: int, value: float | None = None) -> None:

@@ -1,6 +1,8 @@
-"""torch in lockstep: W processes, each with its rows on a device of its own, which put their numbers together in every step.
+"""torch in lockstep: W processes, each with its rows on a device of its own, which put their
+numbers together in every step.
 
-Started by `_gpu_call_peers`; they find each other by RANK, WORLD_SIZE, MEETING_FILE and MEETING_PAGE.
+Started by `_gpu_call_peers`; they find each other by RANK, WORLD_SIZE, MEETING_FILE and
+MEETING_PAGE.
 """
 
 import contextlib
@@ -48,7 +50,9 @@ class Torch:
     def measure(self) -> Iterator[Row]:
         """Everybody runs this at the same time; rows are the first's."""
         for rows in self._settings.rows:
-            steps, expected = self._sums(rows) if self._settings.work == "sum" else self._means(rows)
+            steps, expected = (
+                self._sums(rows) if self._settings.work == "sum" else self._means(rows)
+            )
             for what, step in steps:
                 self._check(what, step, expected)
                 yield Row("torch", what, self._page.ranks, rows, self._time(step))
@@ -62,7 +66,10 @@ class Torch:
             try:
                 step = self._graph(x)
             except Exception as error:  # noqa: BLE001  # of many kinds, in NCCL, torch or the driver
-                problem = f"{LEFT_OUT}{what}: {type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+                problem = (
+                    f"{LEFT_OUT}{what}: {type(error).__name__}: "
+                    f"{str(error).strip().splitlines()[:1]}"
+                )
                 print(problem, file=sys.stderr)
             if self._page.agree(problem is None):
                 self._check(what, step, expected)
@@ -130,9 +137,14 @@ class Torch:
         return step
 
     def _means(self, rows: int) -> tuple[Iterator[tuple[str, Step]], float]:
-        counts = [len(range(rows)[rows_of(rank, self._page.ranks, rows)]) for rank in range(self._page.ranks)]
+        counts = [
+            len(range(rows)[rows_of(rank, self._page.ranks, rows)])
+            for rank in range(self._page.ranks)
+        ]
         own = counts[self._page.rank]
-        x, y = (torch.from_numpy(b).to(self._device).repeat(-(-own // BLOCK))[:own] for b in pairs())
+        x, y = (
+            torch.from_numpy(b).to(self._device).repeat(-(-own // BLOCK))[:own] for b in pairs()
+        )
         return self._mean_steps(x, y, rows), sum(sum_of_pairs(count) for count in counts) / rows
 
     def _mean_steps(self, x: Any, y: Any, rows: int) -> Iterator[tuple[str, Step]]:
@@ -150,7 +162,9 @@ class Torch:
             yield "torch.compile, all_reduce, item", partial(step, compiled)
 
     def _compiled(self, function: Callable[..., Any], x: Any, y: Any) -> Callable[..., Any] | None:
-        """For these shapes, which is faster than one for all; None where it does not work for everybody in time."""
+        """For these shapes, which is faster than one for all; None where it does not work for
+        everybody in time.
+        """
         if not self._compiles:
             return None
         problem = None
@@ -160,7 +174,10 @@ class Torch:
                 compiled = torch.compile(function, dynamic=False, fullgraph=True)
                 compiled(x, y)
         except Exception as error:  # noqa: BLE001  # of many kinds: no compiler, no Triton, too slow
-            problem = f"{LEFT_OUT}torch.compile: {type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+            problem = (
+                f"{LEFT_OUT}torch.compile: {type(error).__name__}: "
+                f"{str(error).strip().splitlines()[:1]}"
+            )
         self._compiles = bool(self._page.agree(problem is None))
         if problem is not None:
             print(problem, file=sys.stderr)
@@ -175,7 +192,10 @@ class Torch:
     def _time(self, step: Step) -> Timing:
         """As `time_calls`, but everybody makes the same number of steps."""
         probe = self._time_fixed(step, AT_LEAST)
-        wanted = min(max(AT_LEAST, int(self._settings.seconds * 1e6 / probe.median)), AT_MOST[self._settings.work])
+        wanted = min(
+            max(AT_LEAST, int(self._settings.seconds * 1e6 / probe.median)),
+            AT_MOST[self._settings.work],
+        )
         self._time_fixed(step, self._page.agree(max(AT_LEAST, wanted // 10)))
         return self._time_fixed(step, self._page.agree(wanted))
 
@@ -228,14 +248,18 @@ def torch_rows(settings: Settings) -> Iterator[Row]:
     groups = [torch.distributed.new_group(list(range(ranks))) for ranks in settings.ranks]
     everybody = Page(memory, rank, most)
     worlds = [
-        Torch(settings, Page(memory, rank, ranks, place * (most + 1)), group, device) if rank < ranks else None
+        Torch(settings, Page(memory, rank, ranks, place * (most + 1)), group, device)
+        if rank < ranks
+        else None
         for place, (ranks, group) in enumerate(zip(settings.ranks, groups, strict=True), 1)
     ]
     for world in worlds:
         everybody.meet()
         if world is not None:
             yield from world.measure()
-    if device.type == "cuda" and settings.work == "sum":  # last, since a capture that fails may leave NCCL unusable
+    if (
+        device.type == "cuda" and settings.work == "sum"
+    ):  # last, since a capture that fails may leave NCCL unusable
         for world in worlds:
             everybody.meet()
             if world is not None:

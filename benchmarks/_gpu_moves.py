@@ -1,6 +1,8 @@
-"""What scatter.py, minibatch.py and stream.py share with their peers: rows, the host's array, timing, how to ask a peer.
+"""What scatter.py, minibatch.py and stream.py share with their peers: rows, the host's array,
+timing, how to ask a peer.
 
-The host's array is memory that the script fills once and passes on as a descriptor, so that no peer has to fill its own.
+The host's array is memory that the script fills once and passes on as a descriptor, so that no peer
+has to fill its own.
 """
 
 import json
@@ -28,7 +30,8 @@ AT_LEAST = 3  # rounds that count, unless they take longer than PATIENCE togethe
 PATIENCE = 3.0  # seconds
 LISTS = 16  # of random rows, drawn beforehand and used in turns
 PATTERN = 1_000_003  # values that repeat: no part begins where another does
-HIGHEST = 15  # the values are whole numbers up to this, so that float32 and float64 sums are exact in any order
+# the values are whole numbers up to this, so that float32 and float64 sums are exact in any order
+HIGHEST = 15
 THREADS = 8  # that fill memory: its first touch takes longer than the copy
 
 
@@ -73,7 +76,9 @@ class Row:
     timing: Timing
 
 
-def time_rounds(call: Callable[[], object], seconds: float, go_on: Callable[[bool], bool] = bool) -> Timing:
+def time_rounds(
+    call: Callable[[], object], seconds: float, go_on: Callable[[bool], bool] = bool
+) -> Timing:
     """Times single calls for about that many seconds, after one that does not count.
 
     Args:
@@ -102,7 +107,9 @@ def part(n: int, ranks: int, rank: int) -> slice:
 
 
 def make_memory(items: int) -> int:
-    """Memory for so many float32, filled with whole numbers from 0 to HIGHEST; the descriptor can be passed on."""
+    """Memory for so many float32, filled with whole numbers from 0 to HIGHEST; the descriptor
+    can be passed on.
+    """
     descriptor = os.memfd_create("rows")
     os.ftruncate(descriptor, 4 * items)
     values = mapped(descriptor, items)
@@ -146,7 +153,10 @@ def ask(what: What, who: str, settings: Settings, python: str, timeout: float) -
     command = [python, str(PEERS), what, who, json.dumps(asdict(settings))]
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     if settings.device == "cpu":
-        environment |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={settings.ranks}"}
+        environment |= {
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={settings.ranks}",
+        }
     process = subprocess.Popen(
         command,
         env=environment,

@@ -1,4 +1,5 @@
-"""What scatter.py, minibatch.py and stream.py measure in processes of their own: other ways to bring a host's rows to devices.
+"""What scatter.py, minibatch.py and stream.py measure in processes of their own: other ways to
+bring a host's rows to devices.
 
     python _gpu_moves_peers.py scatter copies SETTINGS      CuPy: a process per GPU copies its page-locked part, all at once
     python _gpu_moves_peers.py scatter torch SETTINGS       one process: copies from pinned memory, and from pageable
@@ -7,8 +8,9 @@
     python _gpu_moves_peers.py minibatch torch SETTINGS     index_select into pinned memory, .to(device): a process per GPU
     python _gpu_moves_peers.py minibatch jax SETTINGS       one process: device_put of x[indices]
 
-SETTINGS are JSON; rows are printed as JSON. Neither synknumba nor Numba is imported: the packages may be elsewhere.
-"""
+SETTINGS are JSON; rows are printed as JSON. Neither synknumba nor Numba is imported: the packages
+may be elsewhere.
+"""  # noqa: E501
 
 import json
 import mmap
@@ -30,7 +32,7 @@ from numpy.typing import NDArray
 CHECKED = 1 << 24  # bytes at each end of a part that are compared
 
 
-# ---- processes that work in rounds ---------------------------------------------------------------------------------------
+# ---- processes that work in rounds ---------------------------------------------------------------
 
 
 @final
@@ -45,10 +47,14 @@ class Team:
 
     def __init__(self, rank: int, settings: Settings, memory: mmap.mmap) -> None:
         self.rank, self.ranks, self.seconds = rank, settings.ranks, settings.seconds
-        words = np.frombuffer(memory, np.int64, 8 * (self.ranks + 1)).reshape(-1, 8)  # a cache line each
+        words = np.frombuffer(memory, np.int64, 8 * (self.ranks + 1)).reshape(
+            -1, 8
+        )  # a cache line each
         self._places, self._told = words[:-1, 0], words[-1]
         self._met = 0
-        self.sums = np.frombuffer(memory, np.float64, offset=mmap.PAGESIZE).reshape(self.ranks, settings.columns)
+        self.sums = np.frombuffer(memory, np.float64, offset=mmap.PAGESIZE).reshape(
+            self.ranks, settings.columns
+        )
 
     @staticmethod
     def memory(settings: Settings) -> mmap.mmap:
@@ -72,7 +78,9 @@ class Team:
         return agreed
 
     def time(self, work: Callable[[], object], after: Callable[[], object] | None = None) -> Timing:
-        """Times rounds that all begin and end together; `after`: what the root does when all have worked."""
+        """Times rounds that all begin and end together; `after`: what the root does when all
+        have worked.
+        """
 
         def call() -> None:
             self.meet()
@@ -88,7 +96,9 @@ Member: TypeAlias = Callable[[Team, Settings], Iterator[Row]]
 
 
 def together(member: Member, settings: Settings) -> list[Row]:
-    """Runs a member in a process for each rank; rows are the root's. No CUDA here: the processes are forked."""
+    """Runs a member in a process for each rank; rows are the root's. No CUDA here: the processes
+    are forked.
+    """
     context = multiprocessing.get_context("fork")
     memory = Team.memory(settings)
     receiver, sender = context.Pipe(duplex=False)
@@ -98,7 +108,9 @@ def together(member: Member, settings: Settings) -> list[Row]:
         if rank == 0:
             sender.send(rows)
 
-    processes = [context.Process(target=work, args=(rank,), daemon=True) for rank in range(settings.ranks)]
+    processes = [
+        context.Process(target=work, args=(rank,), daemon=True) for rank in range(settings.ranks)
+    ]
     for process in processes:
         process.start()
     while not receiver.poll(0.05):
@@ -110,7 +122,7 @@ def together(member: Member, settings: Settings) -> list[Row]:
     return rows
 
 
-# ---- scatter -------------------------------------------------------------------------------------------------------------
+# ---- scatter -------------------------------------------------------------------------------------
 
 
 def scatter_copies(team: Team, settings: Settings) -> Iterator[Row]:
@@ -126,9 +138,27 @@ def scatter_copies(team: Team, settings: Settings) -> Iterator[Row]:
         address, skipped = own.ctypes.data, own.ctypes.data % mmap.PAGESIZE
         runtime.hostRegister(address - skipped, own.nbytes + skipped, 0)
         target = cupy.empty(len(own), np.float32)
-        up = partial(runtime.memcpyAsync, target.data.ptr, address, own.nbytes, runtime.memcpyHostToDevice, stream.ptr)
-        down = partial(runtime.memcpyAsync, address, target.data.ptr, own.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
-        plan: dict[Kind, tuple[Callable[[], object], ...]] = {"up": (up,), "down": (down,), "both": (up, down)}
+        up = partial(
+            runtime.memcpyAsync,
+            target.data.ptr,
+            address,
+            own.nbytes,
+            runtime.memcpyHostToDevice,
+            stream.ptr,
+        )
+        down = partial(
+            runtime.memcpyAsync,
+            address,
+            target.data.ptr,
+            own.nbytes,
+            runtime.memcpyDeviceToHost,
+            stream.ptr,
+        )
+        plan: dict[Kind, tuple[Callable[[], object], ...]] = {
+            "up": (up,),
+            "down": (down,),
+            "both": (up, down),
+        }
         for kind, steps in plan.items():
 
             def work(steps: tuple[Callable[[], object], ...] = steps) -> None:
@@ -158,25 +188,35 @@ def scatter_torch(settings: Settings) -> Iterator[Row]:
         pageable = torch.from_numpy(own_memory(settings.values()[: size // 4]))
         pinned = pageable.pin_memory() if cuda else pageable
         places = [part(size // 4, ranks, rank) for rank in range(ranks)]
-        targets = [torch.empty(place.stop - place.start, device=device) for place, device in zip(places, devices, strict=True)]
+        targets = [
+            torch.empty(place.stop - place.start, device=device)
+            for place, device in zip(places, devices, strict=True)
+        ]
 
         def wait() -> None:
             for device in devices:
                 if cuda:
                     torch.cuda.synchronize(device)
 
-        def from_pinned(pinned: Any = pinned, places: Any = places, targets: Any = targets) -> list[Any]:
+        def from_pinned(
+            pinned: Any = pinned, places: Any = places, targets: Any = targets
+        ) -> list[Any]:
             for place, target in zip(places, targets, strict=True):
                 target.copy_(pinned[place], non_blocking=True)
             wait()
             return targets
 
         def from_pageable(pageable: Any = pageable, places: Any = places) -> list[Any]:
-            arrived = [pageable[place].to(device) for place, device in zip(places, devices, strict=True)]
+            arrived = [
+                pageable[place].to(device) for place, device in zip(places, devices, strict=True)
+            ]
             wait()
             return arrived
 
-        for what, call in (("copy_, pinned, non_blocking", from_pinned), (".to(device), pageable", from_pageable)):
+        for what, call in (
+            ("copy_, pinned, non_blocking", from_pinned),
+            (".to(device), pageable", from_pageable),
+        ):
             for place, target in zip(places, call(), strict=True):
                 for end in ends(len(target)):
                     assert torch.equal(target[end].cpu(), pageable[place][end])
@@ -205,7 +245,9 @@ def scatter_jax(settings: Settings) -> Iterator[Row]:
             for end in ends(len(shard.data)):
                 arrived = jax.lax.slice_in_dim(shard.data, end.start, end.stop)
                 np.testing.assert_array_equal(np.asarray(arrived), values[shard.index][end])
-        yield Row("jax", "device_put, NamedSharding", "up", size, time_rounds(call, settings.seconds))
+        yield Row(
+            "jax", "device_put, NamedSharding", "up", size, time_rounds(call, settings.seconds)
+        )
 
 
 def row_sharding(settings: Settings) -> Any:
@@ -220,12 +262,16 @@ def row_sharding(settings: Settings) -> Any:
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
 
 
-# ---- minibatches ---------------------------------------------------------------------------------------------------------
+# ---- minibatches ---------------------------------------------------------------------------------
 
-Sums: TypeAlias = Callable[[NDArray[np.int64]], Any]  # of the columns, of the rows with these numbers
+Sums: TypeAlias = Callable[
+    [NDArray[np.int64]], Any
+]  # of the columns, of the rows with these numbers
 
 
-def steps(team: Team, settings: Settings, row: tuple[str, str], prepare: Callable[[int], Sums]) -> Iterator[Row]:
+def steps(
+    team: Team, settings: Settings, row: tuple[str, str], prepare: Callable[[int], Sums]
+) -> Iterator[Row]:
     """Checks and times a way to work on random rows; `prepare` makes it for a number of rows."""
     table = settings.table()
     for size in settings.sizes:
@@ -238,10 +284,14 @@ def steps(team: Team, settings: Settings, row: tuple[str, str], prepare: Callabl
         for indices in lists[:2]:
             step(work, indices[own])
             team.meet()
-            np.testing.assert_array_equal(team.sums.sum(axis=0), table[indices].sum(axis=0, dtype=np.float64))
+            np.testing.assert_array_equal(
+                team.sums.sum(axis=0), table[indices].sum(axis=0, dtype=np.float64)
+            )
             team.meet()
         mine = cycle([indices[own].copy() for indices in lists])
-        timing = team.time(lambda work=work, mine=mine: step(work, next(mine)), lambda: team.sums.sum(axis=0))
+        timing = team.time(
+            lambda work=work, mine=mine: step(work, next(mine)), lambda: team.sums.sum(axis=0)
+        )
         yield Row(*row, "sum", size, timing)
 
 
@@ -260,10 +310,14 @@ def minibatch_take(team: Team, settings: Settings) -> Iterator[Row]:
         staging = np.frombuffer(pinned, np.float32, target.size).reshape(target.shape)
 
         def work(indices: NDArray[np.int64]) -> Any:
-            np.take(table, indices, axis=0, out=staging, mode="clip")  # the default mode copies once more
+            np.take(
+                table, indices, axis=0, out=staging, mode="clip"
+            )  # the default mode copies once more
             with stream:
                 direction = runtime.memcpyHostToDevice
-                runtime.memcpyAsync(target.data.ptr, staging.ctypes.data, target.nbytes, direction, stream.ptr)
+                runtime.memcpyAsync(
+                    target.data.ptr, staging.ctypes.data, target.nbytes, direction, stream.ptr
+                )
                 return target.sum(axis=0).get()
 
         return work
@@ -291,7 +345,11 @@ def minibatch_torch(team: Team, settings: Settings) -> Iterator[Row]:
 
         return work
 
-    what = "index_select into pinned memory, .to(device)" if cuda else "index_select, a process per rank"
+    what = (
+        "index_select into pinned memory, .to(device)"
+        if cuda
+        else "index_select, a process per rank"
+    )
     yield from steps(team, settings, ("torch", what), prepare)
 
 
@@ -308,13 +366,15 @@ def minibatch_jax(settings: Settings) -> Iterator[Row]:
             return np.asarray(sums(jax.device_put(table[indices], sharding)))
 
         for indices in lists[:2]:
-            np.testing.assert_array_equal(step(indices), table[indices].sum(axis=0, dtype=np.float64))
+            np.testing.assert_array_equal(
+                step(indices), table[indices].sum(axis=0, dtype=np.float64)
+            )
         turns = cycle(lists)
         timing = time_rounds(lambda step=step, turns=turns: step(next(turns)), settings.seconds)
         yield Row("jax", "device_put(x[indices]), NamedSharding", "sum", size, timing)
 
 
-# ---- all of it -----------------------------------------------------------------------------------------------------------
+# ---- all of it -----------------------------------------------------------------------------------
 
 PEERS: dict[tuple[str, str], tuple[str, Callable[[Settings], Iterable[Row]]]] = {
     ("scatter", "copies"): ("cupy", partial(together, scatter_copies)),

@@ -1,9 +1,10 @@
-"""The softmax regression of gpu_sequences.py, and what its peers run in processes of their own. Prints JSON.
+"""The softmax regression of gpu_sequences.py, and what its peers run in processes of their own.
+Prints JSON.
 
 python benchmarks/_gpu_regression.py RANKS SECONDS torch|graph|jax
 
-"torch" launches step by step, "graph" a CUDA graph of a step with NCCL inside; "jax" is jit with psum. The loss of each step
-goes to the script.
+"torch" launches step by step, "graph" a CUDA graph of a step with NCCL inside; "jax" is jit with
+psum. The loss of each step goes to the script.
 """
 
 import dataclasses
@@ -100,7 +101,9 @@ def by_torch(ranks: int, seconds: float, how: str) -> None:
     from torch import multiprocessing
 
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(torch_rank, (ranks, seconds, how, os.path.join(folder, "meeting")), ranks)
+        multiprocessing.spawn(
+            torch_rank, (ranks, seconds, how, os.path.join(folder, "meeting")), ranks
+        )
 
 
 def by_jax(ranks: int, seconds: float) -> None:
@@ -109,8 +112,12 @@ def by_jax(ranks: int, seconds: float) -> None:
     from jax.sharding import NamedSharding, PartitionSpec
 
     mesh = jax.make_mesh((ranks,), ("ranks",))
-    x, onehot = (jax.device_put(one, NamedSharding(mesh, PartitionSpec("ranks"))) for one in problem())
-    w = jax.device_put(np.zeros((FEATURES, CLASSES), np.float32), NamedSharding(mesh, PartitionSpec()))
+    x, onehot = (
+        jax.device_put(one, NamedSharding(mesh, PartitionSpec("ranks"))) for one in problem()
+    )
+    w = jax.device_put(
+        np.zeros((FEATURES, CLASSES), np.float32), NamedSharding(mesh, PartitionSpec())
+    )
 
     def on_device(x: jax.Array, onehot: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
         p = jax.nn.log_softmax(jnp.matmul(x, w, precision="highest"))
@@ -119,7 +126,13 @@ def by_jax(ranks: int, seconds: float) -> None:
         return w - RATE * slope, loss
 
     rows, whole = PartitionSpec("ranks"), PartitionSpec()
-    mapped = jax.shard_map(on_device, mesh=mesh, in_specs=(rows, rows, whole), out_specs=(whole, whole), check_vma=False)
+    mapped = jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(rows, rows, whole),
+        out_specs=(whole, whole),
+        check_vma=False,
+    )
     compiled = jax.jit(mapped, donate_argnums=2)
 
     def step() -> float:

@@ -1,6 +1,8 @@
-"""What gpu_sequences.py runs in processes of their own: Jacobi steps by CuPy, 100 in a CUDA graph. Prints JSON.
+"""What gpu_sequences.py runs in processes of their own: Jacobi steps by CuPy, 100 in a CUDA graph.
+Prints JSON.
 
-On several GPUs each process has its rows and those next to them, which it exchanges by NCCL in the same graph.
+On several GPUs each process has its rows and those next to them, which it exchanges by NCCL in the
+same graph.
 """
 
 import dataclasses
@@ -47,10 +49,17 @@ class Rows:
 
     def exchange(self, u: cupy.ndarray, stream: cupy.cuda.Stream) -> None:
         nccl.groupStart()
-        for there, peer, sent, got in ((self.below, self.rank - 1, 1, 0), (self.above, self.rank + 1, -2, -1)):
+        for there, peer, sent, got in (
+            (self.below, self.rank - 1, 1, 0),
+            (self.above, self.rank + 1, -2, -1),
+        ):
             if there:
-                self.communicator.send(u[sent].data.ptr, self.side, nccl.NCCL_FLOAT32, peer, stream.ptr)
-                self.communicator.recv(u[got].data.ptr, self.side, nccl.NCCL_FLOAT32, peer, stream.ptr)
+                self.communicator.send(
+                    u[sent].data.ptr, self.side, nccl.NCCL_FLOAT32, peer, stream.ptr
+                )
+                self.communicator.recv(
+                    u[got].data.ptr, self.side, nccl.NCCL_FLOAT32, peer, stream.ptr
+                )
         nccl.groupEnd()
 
     def steps(self, count: int, stream: cupy.cuda.Stream) -> None:
@@ -58,7 +67,11 @@ class Rows:
         for _ in range(count):
             if self.communicator is not None:
                 self.exchange(u, stream)
-            KERNEL((-(-self.side // 32), -(-rows // 64)), (32, 8), (u, v, np.int32(rows), np.int32(self.side)))
+            KERNEL(
+                (-(-self.side // 32), -(-rows // 64)),
+                (32, 8),
+                (u, v, np.int32(rows), np.int32(self.side)),
+            )
             u, v = v, u
 
 
@@ -70,7 +83,9 @@ def measure(side: int, rank: int, ranks: int, seconds: float, communicator: obje
         part.steps(10, stream)
         if side <= 1024:
             own = part.u.get()[part.below : part.below + part.high - part.low]
-            assert np.allclose(own, relaxed(start_of(side).astype(np.float32), 10)[part.low : part.high], rtol=1e-5)
+            assert np.allclose(
+                own, relaxed(start_of(side).astype(np.float32), 10)[part.low : part.high], rtol=1e-5
+            )
         stream.begin_capture()
         part.steps(STEPS, stream)
         graph = stream.end_capture()
@@ -87,7 +102,9 @@ def measure(side: int, rank: int, ranks: int, seconds: float, communicator: obje
     if communicator is not None:
         with stream:
             agreed = cupy.asarray(wanted)
-            communicator.allReduce(agreed.data.ptr, agreed.data.ptr, 1, nccl.NCCL_INT64, nccl.NCCL_MIN, stream.ptr)
+            communicator.allReduce(
+                agreed.data.ptr, agreed.data.ptr, 1, nccl.NCCL_INT64, nccl.NCCL_MIN, stream.ptr
+            )
             wanted = agreed.get()
     return per_iteration(summarise([run() for _ in range(int(wanted[0]))]), 10 * STEPS)
 
@@ -107,7 +124,10 @@ def main() -> None:
     ranks, seconds, sides = int(sys.argv[1]), float(sys.argv[2]), [int(one) for one in sys.argv[3:]]
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(ranks)]
-    processes = [context.Process(target=rank_main, args=(rank, ranks, seconds, sides, pipes[rank][1])) for rank in range(ranks)]
+    processes = [
+        context.Process(target=rank_main, args=(rank, ranks, seconds, sides, pipes[rank][1]))
+        for rank in range(ranks)
+    ]
     for process in processes:
         process.start()
     if ranks > 1:

@@ -1,4 +1,6 @@
-"""What machines.py runs on all machines of a job, by `synknumba run`: calls and their parts. Prints JSON."""
+"""What machines.py runs on all machines of a job, by `synknumba run`: calls and their parts.
+Prints JSON.
+"""
 
 import dataclasses
 import json
@@ -33,7 +35,9 @@ def touch(x):
 
 
 def main() -> None:
-    """Measures; the arguments are the number of ranks, the seconds for each row, and the bytes of large arrays."""
+    """Measures; the arguments are the number of ranks, the seconds for each row, and the bytes
+    of large arrays.
+    """
     ranks, seconds, nbytes = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     few = synk.data(np.arange(1000.0))
     frozen = synk.data(np.arange(1000.0))
@@ -48,7 +52,9 @@ def main() -> None:
         found["large rows"] = time_calls(lambda: touch(many), seconds, at_least=5)
         for name, count in (("all_reduce of 10^5", 10**5), ("large all_reduce", nbytes // 4)):
             variable = synk.variable(np.zeros(count, np.float32))
-            found[name] = time_calls(lambda one=variable: synk.all_reduce(one, "sum"), seconds, at_least=5)
+            found[name] = time_calls(
+                lambda one=variable: synk.all_reduce(one, "sum"), seconds, at_least=5
+            )
     print(json.dumps({name: dataclasses.asdict(timing) for name, timing in found.items()}))
 
 

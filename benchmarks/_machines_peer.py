@@ -1,4 +1,6 @@
-"""What machines.py runs under mpiexec: messages of mpi4py that correspond to a call and its parts. Prints JSON on the root."""
+"""What machines.py runs under mpiexec: messages of mpi4py that correspond to a call and its
+parts. Prints JSON on the root.
+"""
 
 import dataclasses
 import json
@@ -27,11 +29,15 @@ def timed(call: Callable[[], object], seconds: float, at_least: int = 5) -> dict
         return times
 
     estimate = sorted(some(at_least))[at_least // 2]
-    return dataclasses.asdict(summarise(some(int(WORLD.bcast(max(at_least, min(20_000, seconds * 1e9 / estimate)), 0)))))
+    return dataclasses.asdict(
+        summarise(some(int(WORLD.bcast(max(at_least, min(20_000, seconds * 1e9 / estimate)), 0))))
+    )
 
 
 def shared(count: int, dtype: type) -> np.ndarray:
-    """An array of ones in memory that processes could share, as `Data` is: its pages are small, unlike those of NumPy's."""
+    """An array of ones in memory that processes could share, as `Data` is: its pages are small,
+    unlike those of NumPy's.
+    """
     nbytes = count * np.dtype(dtype).itemsize
     fd = os.memfd_create("rows")
     os.ftruncate(fd, nbytes)
@@ -66,7 +72,11 @@ def main() -> None:
         "bcast and gather": timed(bcast_gather, seconds),
     }
     for suffix, made in (("", shared), (", not shared", np.ones)):
-        rows, small, large = made(count, np.float64), made(10**5, np.float32), made(nbytes // 4, np.float32)
+        rows, small, large = (
+            made(count, np.float64),
+            made(10**5, np.float32),
+            made(nbytes // 4, np.float32),
+        )
         found["large rows" + suffix] = timed(lambda rows=rows: scatter(rows), seconds)
         found["all_reduce of 10^5" + suffix] = timed(lambda small=small: all_reduce(small), seconds)
         found["large all_reduce" + suffix] = timed(lambda large=large: all_reduce(large), seconds)

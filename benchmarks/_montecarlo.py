@@ -1,9 +1,11 @@
-"""What montecarlo.py and its peers compute, and what must come out. Imports nothing but NumPy and the standard library.
+"""What montecarlo.py and its peers compute, and what must come out. Imports nothing but NumPy and
+the standard library.
 
 pi: a point of the unit square lies in the unit circle with probability π/4; a sample is 4 or 0.
 
-option: a sample is what a European call pays, max(S − K, 0), discounted, where log S is normal. Its mean is in F. Black and
-M. Scholes, "The pricing of options and corporate liabilities" (1973); the mean of its square follows in the same way, from
+option: a sample is what a European call pays, max(S − K, 0), discounted, where log S is normal. Its
+mean is in F. Black and M. Scholes, "The pricing of options and corporate liabilities" (1973); the
+mean of its square follows in the same way, from
 
     E[S² 1(S > K)] = S₀² exp((2r + σ²) T) N(d₁ + σ√T)
 """
@@ -49,11 +51,14 @@ def check(work: Work, mean: float, samples: int) -> None:
     """Ends the run where the mean of so many samples cannot be right."""
     exact, deviation = EXACT[work]
     error = deviation / math.sqrt(samples)
-    assert abs(mean - exact) < ERRORS * error, f"{work}: {mean} from {samples} samples instead of {exact} ± {error}"
+    assert abs(mean - exact) < ERRORS * error, (
+        f"{work}: {mean} from {samples} samples instead of {exact} ± {error}"
+    )
 
 
 def affordable(mean: Callable[[int], object], least: int, most: int, seconds: float) -> int:
-    """How many samples a peer takes in a call: `least` times a power of two, as many as it can in a part of its time.
+    """How many samples a peer takes in a call: `least` times a power of two, as many as it can in a
+    part of its time.
 
     Args:
         mean: works on that many samples.

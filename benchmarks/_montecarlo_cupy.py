@@ -1,4 +1,6 @@
-"""CuPy: arrays of random numbers, each of which one reduction kernel reads. Started by `_gpu_call_peers`."""
+"""CuPy: arrays of random numbers, each of which one reduction kernel reads. Started by
+`_gpu_call_peers`.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,9 +10,14 @@ import cupy
 from _gpu_call_peers import Row, Settings, print_rows, time_steps
 from _montecarlo import DISCOUNT, DRIFT, SPOT, SPREAD, STRIKE, affordable, check
 
-CHUNKS = (1 << 22, 1 << 26)  # samples in an array: of those that fit the cache, and of many; the faster one counts
+CHUNKS = (
+    1 << 22,
+    1 << 26,
+)  # samples in an array: of those that fit the cache, and of many; the faster one counts
 
-INSIDE = cupy.ReductionKernel("T x, T y", "float64 sum", "x * x + y * y < 1 ? 4.0 : 0.0", "a + b", "sum = a", "0", "inside")
+INSIDE = cupy.ReductionKernel(
+    "T x, T y", "float64 sum", "x * x + y * y < 1 ? 4.0 : 0.0", "a + b", "sum = a", "0", "inside"
+)
 PAYOFFS = cupy.ReductionKernel(
     "T z",
     "float64 sum",
@@ -53,7 +60,13 @@ def cupy_rows(settings: Settings) -> Iterator[Row]:
             def step(mean: Callable[[int], float] = mean, samples: int = samples) -> None:
                 check(settings.work, mean(samples), samples)
 
-            row = Row("CuPy", f"random arrays in chunks, ReductionKernel, {dtype}", 1, samples, time_steps(step, settings))
+            row = Row(
+                "CuPy",
+                f"random arrays in chunks, ReductionKernel, {dtype}",
+                1,
+                samples,
+                time_steps(step, settings),
+            )
             found.append(row)
         yield min(found, key=lambda row: row.timing.median / row.rows)
 

@@ -1,4 +1,6 @@
-"""JAX: one process with as many devices as there are ranks, chunks in a loop on each. Started by `_gpu_call_peers`."""
+"""JAX: one process with as many devices as there are ranks, chunks in a loop on each. Started by
+`_gpu_call_peers`.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -12,7 +14,10 @@ from _montecarlo import DISCOUNT, DRIFT, SPOT, SPREAD, STRIKE, affordable, check
 from jax.sharding import PartitionSpec
 
 CHUNKS = (1 << 20, 1 << 24)  # samples of a device in a turn of its loop; the faster one counts
-GENERATORS = ("threefry2x32", "rbg")  # JAX's own, which fuses with what follows, and XLA's, which fills arrays
+GENERATORS = (
+    "threefry2x32",
+    "rbg",
+)  # JAX's own, which fuses with what follows, and XLA's, which fills arrays
 
 
 def sum_of_chunk(work: str, key: Any, size: int, dtype: Any) -> Any:
@@ -22,7 +27,9 @@ def sum_of_chunk(work: str, key: Any, size: int, dtype: Any) -> Any:
         samples = jnp.where(x * x + y * y < 1, dtype(4), dtype(0))
     else:
         z = jax.random.normal(key, (size,), dtype)
-        samples = dtype(DISCOUNT) * jnp.maximum(dtype(SPOT) * jnp.exp(dtype(DRIFT) + dtype(SPREAD) * z) - dtype(STRIKE), 0)
+        samples = dtype(DISCOUNT) * jnp.maximum(
+            dtype(SPOT) * jnp.exp(dtype(DRIFT) + dtype(SPREAD) * z) - dtype(STRIKE), 0
+        )
     return samples.sum(dtype=jnp.float64)
 
 
@@ -38,7 +45,11 @@ def total_on(mesh: Any, work: str, chunk: int, dtype: Any) -> Any:
         return jax.lax.psum(jax.lax.fori_loop(0, chunks, add, jnp.float64(0)), "ranks")
 
     whole = PartitionSpec()
-    return jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=(whole, whole), out_specs=whole, check_vma=False))
+    return jax.jit(
+        jax.shard_map(
+            on_device, mesh=mesh, in_specs=(whole, whole), out_specs=whole, check_vma=False
+        )
+    )
 
 
 def measure(mesh: Any, settings: Settings, generator: str, dtype: Any, chunk: int) -> Row:
@@ -56,10 +67,14 @@ def measure(mesh: Any, settings: Settings, generator: str, dtype: Any, chunk: in
 
 
 def jax_rows(settings: Settings) -> Iterator[Row]:
-    """Both generators and both types, on every number of devices. The first one tells which chunks are faster."""
+    """Both generators and both types, on every number of devices. The first one tells which
+    chunks are faster.
+    """
     jax.config.update("jax_enable_x64", True)  # float32 is asked for by name
     platform = jax.devices()[0].platform
-    assert platform == ("gpu" if settings.device == "cuda" else "cpu"), f"JAX computes on a {platform}"
+    assert platform == ("gpu" if settings.device == "cuda" else "cpu"), (
+        f"JAX computes on a {platform}"
+    )
     for generator in GENERATORS:
         for dtype in (np.float64, np.float32):
             chunks: Sequence[int] = CHUNKS
@@ -67,8 +82,13 @@ def jax_rows(settings: Settings) -> Iterator[Row]:
                 mesh = jax.sharding.Mesh(np.array(jax.devices()[:ranks]), ("ranks",))
                 assert mesh.size == ranks, f"{mesh.size} devices for {ranks} ranks"
                 most = max(1, max(settings.rows) // ranks)
-                found = {chunk: measure(mesh, settings, generator, dtype, min(chunk, most)) for chunk in chunks}
-                chunks = [min(found, key=lambda chunk: found[chunk].timing.median / found[chunk].rows)]
+                found = {
+                    chunk: measure(mesh, settings, generator, dtype, min(chunk, most))
+                    for chunk in chunks
+                }
+                chunks = [
+                    min(found, key=lambda chunk: found[chunk].timing.median / found[chunk].rows)
+                ]
                 yield found[chunks[0]]
 
 

@@ -1,7 +1,9 @@
-"""Numba's own way on one GPU: a hand-written kernel with the generator of numba.cuda.random. Started by `_gpu_call_peers`.
+"""Numba's own way on one GPU: a hand-written kernel with the generator of numba.cuda.random.
+Started by `_gpu_call_peers`.
 
-Every thread has a state of xoroshiro128+, walks over the samples in strides of the grid, and the sums of a block's threads are
-added in smem. The states stay on the GPU, so that calls go on where the last one has ended.
+Every thread has a state of xoroshiro128+, walks over the samples in strides of the grid, and the
+sums of a block's threads are added in smem. The states stay on the GPU, so that calls go on where
+the last one has ended.
 """
 
 import math
@@ -32,14 +34,18 @@ def sample_of(work: str, dtype: str) -> Any:
     """A device function that draws one sample from the state with that number."""
     real, uniform, normal = DRAWS[dtype]
     one, four, zero = real(1), real(4), real(0)
-    spot, strike, drift, spread, discount = (real(number) for number in (SPOT, STRIKE, DRIFT, SPREAD, DISCOUNT))
+    spot, strike, drift, spread, discount = (
+        real(number) for number in (SPOT, STRIKE, DRIFT, SPREAD, DISCOUNT)
+    )
 
     def inside(states, thread):
         x, y = uniform(states, thread), uniform(states, thread)
         return four if x * x + y * y < one else zero
 
     def payoff(states, thread):
-        return discount * max(spot * math.exp(drift + spread * normal(states, thread)) - strike, zero)
+        return discount * max(
+            spot * math.exp(drift + spread * normal(states, thread)) - strike, zero
+        )
 
     return cuda.jit(device=True)(inside if work == "pi" else payoff)
 
@@ -76,7 +82,9 @@ def numba_rows(settings: Settings) -> Iterator[Row]:
         states = create_xoroshiro128p_states(blocks * THREADS, seed=1)
         sums = cuda.device_array(blocks, np.float64)
 
-        def mean(samples: int, kernel: Any = kernel, states: Any = states, sums: Any = sums) -> float:
+        def mean(
+            samples: int, kernel: Any = kernel, states: Any = states, sums: Any = sums
+        ) -> float:
             kernel[blocks, THREADS](states, samples, sums)
             return float(sums.copy_to_host().sum()) / samples
 
@@ -85,7 +93,9 @@ def numba_rows(settings: Settings) -> Iterator[Row]:
         def step(mean: Callable[[int], float] = mean, samples: int = samples) -> None:
             check(settings.work, mean(samples), samples)
 
-        yield Row("numba-cuda", f"kernel, xoroshiro128p, {dtype}", 1, samples, time_steps(step, settings))
+        yield Row(
+            "numba-cuda", f"kernel, xoroshiro128p, {dtype}", 1, samples, time_steps(step, settings)
+        )
 
 
 if __name__ == "__main__":

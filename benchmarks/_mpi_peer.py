@@ -1,4 +1,5 @@
-"""What call_overhead.py runs under mpiexec: the rounds of mpi4py that correspond to a call. Prints JSON on the root.
+"""What call_overhead.py runs under mpiexec: the rounds of mpi4py that correspond to a call. Prints
+JSON on the root.
 
 The root takes part in every round, as a worker or in place of the script.
 """
@@ -50,7 +51,9 @@ def time_calls_fixed(call: Callable[[], None], rounds: int) -> Timing:
 
 def main() -> None:
     seconds = float(sys.argv[1])
-    results = {call.__name__: time_rounds(call, seconds) for call in (barrier, bcast_gather, bcast_reduce)}
+    results = {
+        call.__name__: time_rounds(call, seconds) for call in (barrier, bcast_gather, bcast_reduce)
+    }
     if WORLD.rank == 0:
         print(json.dumps({name: dataclasses.asdict(timing) for name, timing in results.items()}))
 

@@ -1,8 +1,9 @@
-"""The part of expectation.py for arrays that stay on the ranks: the mean of y·exp(−x²) over float32 pairs.
+"""The part of expectation.py for arrays that stay on the ranks: the mean of y·exp(−x²) over float32
+pairs.
 
-Two loads and a dozen operations a pair: what limits it on a GPU is how fast it reads its memory. That is measured beside it, as
-the bandwidth of a copy on every device at once, bytes read and written. The kernel is written for GPUs; on CPUs it only shows
-that all of this works.
+Two loads and a dozen operations a pair: what limits it on a GPU is how fast it reads its memory.
+That is measured beside it, as the bandwidth of a copy on every device at once, bytes read and
+written. The kernel is written for GPUs; on CPUs it only shows that all of this works.
 """
 
 import math
@@ -21,12 +22,18 @@ ROWS = {"cuda": tuple(2**k for k in range(12, 31, 3)), "cpu": tuple(2**k for k i
 PAIR_BYTES = 8
 COPY_BYTES = {"cuda": 2 << 30, "cpu": 64 << 20}  # many times the caches
 COPIES = 30
-MOST_SCATTERED = 1 << 24  # rows; larger variables take seconds to scatter, and their calls are those of frozen Data
+MOST_SCATTERED = (
+    1 << 24
+)  # rows; larger variables take seconds to scatter, and their calls are those of frozen Data
 
 THREADS = 256
 APART = np.uint64(THREADS)
 TILE = np.uint64(4 * THREADS)  # pairs that a block reads at once
-FULL = 8 * 132  # blocks that an H200 runs at once; 4 pairs of each thread make 64 KiB under way in each of its multiprocessors
+FULL = (
+    8 * 132
+    # blocks that an H200 runs at once; 4 pairs of each thread make 64 KiB under way in each of its
+    # multiprocessors
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +53,19 @@ class Result:
 
 
 def blocks(rows):
-    """A wave of blocks, or as many as have 4 tiles to read: a GPU reads faster where blocks come and go."""
+    """A wave of blocks, or as many as have 4 tiles to read: a GPU reads faster where blocks come
+    and go.
+    """
     tiles = -(-rows // int(TILE))
     return min(tiles, max(FULL, tiles // 4))
 
 
 def weighted_sum(x, y, total):
-    """Adds up y·exp(−x²); x, y: float32, shape (n,). Loads eight numbers before it uses them; sums of four in float32.
+    """Adds up y·exp(−x²); x, y: float32, shape (n,). Loads eight numbers before it uses them; sums
+    of four in float32.
 
-    Indices are unsigned, which spares every load the question whether its index counts from the end.
+    Indices are unsigned, which spares every load the question whether its index counts from the
+    end.
     """
     sums = cuda.shared.array(THREADS, float64)
     rows = np.uint64(x.shape[0])
@@ -66,7 +77,12 @@ def weighted_sum(x, y, total):
         fourth = third + APART
         x0, x1, x2, x3 = x[first], x[second], x[third], x[fourth]
         y0, y1, y2, y3 = y[first], y[second], y[third], y[fourth]
-        own += y0 * math.exp(-x0 * x0) + y1 * math.exp(-x1 * x1) + y2 * math.exp(-x2 * x2) + y3 * math.exp(-x3 * x3)
+        own += (
+            y0 * math.exp(-x0 * x0)
+            + y1 * math.exp(-x1 * x1)
+            + y2 * math.exp(-x2 * x2)
+            + y3 * math.exp(-x3 * x3)
+        )
         first += np.uint64(cuda.gridDim.x) * TILE
     while first < rows:  # the tile that is not full
         own += y[first] * math.exp(-x[first] * x[first])
@@ -84,7 +100,9 @@ def weighted_sum(x, y, total):
 
 _OUTPUTS = {"total": synk.output("sum", shape=(), dtype="float64")}
 of_data = synk.parallel(grid=blocks, block=THREADS, outputs=_OUTPUTS)(weighted_sum)
-of_variables = synk.parallel(grid=blocks, block=THREADS, outputs=_OUTPUTS, sliceable=("x", "y"))(weighted_sum)
+of_variables = synk.parallel(grid=blocks, block=THREADS, outputs=_OUTPUTS, sliceable=("x", "y"))(
+    weighted_sum
+)
 
 
 @synk.function(outputs=None)
@@ -121,7 +139,9 @@ def time_copies(device, nbytes, copies):
     return np.array(times)
 
 
-def measure(device: str, worlds: Sequence[int], all_rows: Sequence[int], seconds: float) -> Iterator[Result]:
+def measure(
+    device: str, worlds: Sequence[int], all_rows: Sequence[int], seconds: float
+) -> Iterator[Result]:
     """This library's: frozen Data that all worlds use, and scattered variables."""
     inputs = make_inputs(all_rows)
     for ranks in worlds:
@@ -133,11 +153,15 @@ def measure(device: str, worlds: Sequence[int], all_rows: Sequence[int], seconds
                 if rows <= MOST_SCATTERED:
                     held = [synk.variable(np.empty(0, np.float32)) for _ in "xy"]
                     synk.scatter(held, [x, y])
-                    yield measure_call("scattered variables", partial(of_variables, *held), settings)
+                    yield measure_call(
+                        "scattered variables", partial(of_variables, *held), settings
+                    )
 
 
 def make_inputs(all_rows: Sequence[int]) -> dict[int, list[synk.Data]]:
-    """Both arrays of every length, the same numbers again and again, that may be kept by whoever has been sent them."""
+    """Both arrays of every length, the same numbers again and again, that may be kept by whoever
+    has been sent them.
+    """
     inputs = {}
     for rows in sorted(all_rows):
         try:
@@ -165,7 +189,15 @@ def measure_copies(device: str, ranks: int) -> Result:
     nbytes = COPY_BYTES[device]
     times = time_copies(device, nbytes, COPIES)
     bandwidth = float(np.mean([2 * nbytes / np.median(own) for own in times]))
-    return Result("device memory", "copy", nbytes // PAIR_BYTES, ranks, device, summarise(np.concatenate(times)), bandwidth)
+    return Result(
+        "device memory",
+        "copy",
+        nbytes // PAIR_BYTES,
+        ranks,
+        device,
+        summarise(np.concatenate(times)),
+        bandwidth,
+    )
 
 
 def of_row(row: Row, device: str) -> Result:
@@ -178,7 +210,11 @@ def compared(results: Sequence[Result]) -> list[Result]:
     """Every row beside the copy, beside itself on the smallest world, and beside this library's."""
     smallest = min(result.ranks for result in results)
     copies = {result.ranks: result.gb_per_s for result in results if result.what == "copy"}
-    own = {(r.rows, r.ranks): r.timing.median for r in results if (r.library, r.what) == ("synknumba", "frozen Data")}
+    own = {
+        (r.rows, r.ranks): r.timing.median
+        for r in results
+        if (r.library, r.what) == ("synknumba", "frozen Data")
+    }
     alone = {(r.library, r.what, r.rows): r.timing.median for r in results if r.ranks == smallest}
 
     def compare(result: Result) -> Result:
@@ -190,7 +226,9 @@ def compared(results: Sequence[Result]) -> list[Result]:
             result,
             of_copy=result.gb_per_s / copies[result.ranks],
             scaling=None if base is None else base / median,
-            ratio=median / own[result.rows, result.ranks] if (result.rows, result.ranks) in own else None,
+            ratio=median / own[result.rows, result.ranks]
+            if (result.rows, result.ranks) in own
+            else None,
         )
 
     return [compare(result) for result in results]

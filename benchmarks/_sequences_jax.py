@@ -1,4 +1,6 @@
-"""What sequences.py runs in a process of its own: the same iterations by JAX, in fori_loop under jit. Prints JSON."""
+"""What sequences.py runs in a process of its own: the same iterations by JAX, in fori_loop under
+jit. Prints JSON.
+"""
 
 import dataclasses
 import json
@@ -25,11 +27,15 @@ def looped(mesh: Any, body: Callable[[Any], Any], times: int, out: Any) -> Calla
     def on_device(x: Any) -> Any:
         return jax.lax.fori_loop(0, times, lambda _, state: body(state), x)
 
-    return jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=(out,), out_specs=out, check_vma=False))
+    return jax.jit(
+        jax.shard_map(on_device, mesh=mesh, in_specs=(out,), out_specs=out, check_vma=False)
+    )
 
 
 def timed(call: Callable[[Any], Any], x: Any, times: int, seconds: float) -> Timing:
-    return per_iteration(time_calls(lambda: jax.block_until_ready(call(x)), seconds, at_least=4), times)
+    return per_iteration(
+        time_calls(lambda: jax.block_until_ready(call(x)), seconds, at_least=4), times
+    )
 
 
 def step(state: Any) -> Any:
@@ -60,14 +66,20 @@ def main() -> None:
     mesh = jax.make_mesh((size,), (AXIS,))
     x = jax.device_put(np.zeros((size, COUNT), dtype), NamedSharding(mesh, ROWS))
     loop = looped(mesh, step, TIMES, (ROWS, WHOLE))
-    found = {"kernel, all_reduce, kernel, sum": timed(lambda one: loop((one, dtype.type(0))), x, TIMES, seconds)}
+    found = {
+        "kernel, all_reduce, kernel, sum": timed(
+            lambda one: loop((one, dtype.type(0))), x, TIMES, seconds
+        )
+    }
     for side in sides:
         start = start_of(side).astype(dtype)
         padded = np.pad(start, ((0, -side % size), (0, 0)))  # JAX divides into equal parts
         u = jax.device_put(padded, NamedSharding(mesh, ROWS))
         body = partial(relax, size=size, edge=side - 1)
         assert np.allclose(
-            np.asarray(looped(mesh, body, 10, ROWS)(u))[:side], relaxed(start, 10), rtol=1e-12 if dtype == np.float64 else 1e-5
+            np.asarray(looped(mesh, body, 10, ROWS)(u))[:side],
+            relaxed(start, 10),
+            rtol=1e-12 if dtype == np.float64 else 1e-5,
         )
         times = steps_of(side)
         found[f"Jacobi {side}²"] = timed(looped(mesh, body, times, ROWS), u, times, seconds)

@@ -1,4 +1,6 @@
-"""What sequences.py runs under mpiexec: the same iterations by compiled functions and mpi4py. Prints JSON on the root."""
+"""What sequences.py runs under mpiexec: the same iterations by compiled functions and mpi4py.
+Prints JSON on the root.
+"""
 
 import dataclasses
 import json
@@ -61,7 +63,8 @@ class Jacobi:
         self.begin, self.end = edges[WORLD.rank], edges[WORLD.rank + 1]
         self.above = WORLD.rank - 1 if WORLD.rank > 0 else MPI.PROC_NULL
         self.below = WORLD.rank + 1 if WORLD.rank < WORLD.size - 1 else MPI.PROC_NULL
-        # Rows that no neighbour has are not there, so that the first and the last row of the whole are edges.
+        # Rows that no neighbour has are not there, so that the first and the last row of the whole
+        # are edges.
         first = self.begin - (self.above != MPI.PROC_NULL)
         last = self.end + (self.below != MPI.PROC_NULL)
         self.u = start_of(side)[first:last].copy()
@@ -69,8 +72,18 @@ class Jacobi:
 
     def step(self) -> None:
         u = self.u
-        WORLD.Sendrecv(u[1], self.above, recvbuf=u[-1] if self.below != MPI.PROC_NULL else None, source=self.below)
-        WORLD.Sendrecv(u[-2], self.below, recvbuf=u[0] if self.above != MPI.PROC_NULL else None, source=self.above)
+        WORLD.Sendrecv(
+            u[1],
+            self.above,
+            recvbuf=u[-1] if self.below != MPI.PROC_NULL else None,
+            source=self.below,
+        )
+        WORLD.Sendrecv(
+            u[-2],
+            self.below,
+            recvbuf=u[0] if self.above != MPI.PROC_NULL else None,
+            source=self.above,
+        )
         relax(u, self.v)
         self.u, self.v = self.v, u
 
@@ -85,7 +98,9 @@ def lattices(seconds: float, sides: list[int]) -> Iterator[tuple[str, Timing]]:
         problem = Jacobi(side)
         for _ in range(10):
             problem.step()
-        assert np.allclose(problem.own(), relaxed(start_of(side), 10)[problem.begin : problem.end], rtol=1e-12)
+        assert np.allclose(
+            problem.own(), relaxed(start_of(side), 10)[problem.begin : problem.end], rtol=1e-12
+        )
         yield f"Jacobi {side}²", time_iterations(problem.step, steps_of(side), seconds)
 
 

@@ -1,6 +1,8 @@
-"""Kernels as one writes them for a GPU, and the same work as one writes it in a serial `@njit` loop.
+"""Kernels as one writes them for a GPU, and the same work as one writes it in a serial `@njit`
+loop.
 
-The loops get `error_model="numpy"`, as the kernels do: without the check for a division by zero LLVM makes faster code of them.
+The loops get `error_model="numpy"`, as the kernels do: without the check for a division by zero
+LLVM makes faster code of them.
 """
 
 import math
@@ -51,7 +53,9 @@ def sum_loop(x, out):
 
 def _cnd(d):
     k = 1.0 / (1.0 + 0.2316419 * math.fabs(d))
-    poly = k * (0.31938153 + k * (-0.356563782 + k * (1.781477937 + k * (-1.821255978 + k * 1.330274429))))
+    poly = k * (
+        0.31938153 + k * (-0.356563782 + k * (1.781477937 + k * (-1.821255978 + k * 1.330274429)))
+    )
     tail = 0.39894228040143267793994605993438 * math.exp(-0.5 * d * d) * poly
     if d > 0:
         tail = 1.0 - tail
@@ -67,7 +71,9 @@ def black_scholes(call, put, price, strike, years, rate, volatility):
     if i >= price.shape[0]:
         return
     root = math.sqrt(years[i])
-    d1 = (math.log(price[i] / strike[i]) + (rate + 0.5 * volatility * volatility) * years[i]) / (volatility * root)
+    d1 = (math.log(price[i] / strike[i]) + (rate + 0.5 * volatility * volatility) * years[i]) / (
+        volatility * root
+    )
     d2 = d1 - volatility * root
     n1 = device_cnd(d1)
     n2 = device_cnd(d2)
@@ -80,7 +86,9 @@ def black_scholes(call, put, price, strike, years, rate, volatility):
 def black_scholes_loop(call, put, price, strike, years, rate, volatility):
     for i in range(price.shape[0]):
         root = math.sqrt(years[i])
-        d1 = (math.log(price[i] / strike[i]) + (rate + 0.5 * volatility * volatility) * years[i]) / (volatility * root)
+        d1 = (
+            math.log(price[i] / strike[i]) + (rate + 0.5 * volatility * volatility) * years[i]
+        ) / (volatility * root)
         d2 = d1 - volatility * root
         n1 = loop_cnd(d1)
         n2 = loop_cnd(d2)
@@ -366,7 +374,8 @@ class Case:
     """A kernel, its rival, and what both are given.
 
     Attributes:
-        make: from whether the case is small, the grid, the block and the arguments. Small cases are those of the simulator.
+        make: from whether the case is small, the grid, the block and the arguments. Small cases are
+            those of the simulator.
         tolerance: the relative difference that sums in another order make.
         target: the most that the kernel may take, in times of the loop.
     """
@@ -387,7 +396,9 @@ def random_states(n: int) -> np.ndarray:
     return states
 
 
-def _of_rows(*arrays: Callable[[int], Any], n: int = 1 << 20, small: int = 1000) -> Callable[[bool], Any]:
+def _of_rows(
+    *arrays: Callable[[int], Any], n: int = 1 << 20, small: int = 1000
+) -> Callable[[bool], Any]:
     """One thread a row."""
 
     def make(is_small: bool) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -425,7 +436,11 @@ def _make_matmul(small: bool) -> Any:
 
 
 def _make_histogram(small: bool) -> Any:
-    return (2 if small else 64), BLOCK, (_random("f8")(1000 if small else 1 << 20), 0.0, 1.0, np.zeros(BINS, np.int32))
+    return (
+        (2 if small else 64),
+        BLOCK,
+        (_random("f8")(1000 if small else 1 << 20), 0.0, 1.0, np.zeros(BINS, np.int32)),
+    )
 
 
 def _make_bodies(small: bool) -> Any:
@@ -441,11 +456,19 @@ def _make_transpose(small: bool) -> Any:
 
 
 F8, F4 = _random("f8"), _random("f4")
-OPTIONS = (_zeros("f8"), _zeros("f8"), _random("f8", 5, 30), _random("f8", 1, 100), _random("f8", 0.25, 10))
+OPTIONS = (
+    _zeros("f8"),
+    _zeros("f8"),
+    _random("f8", 5, 30),
+    _random("f8", 1, 100),
+    _random("f8", 0.25, 10),
+)
 SCAN_TARGET, WARP_TARGET = 2.0, 3.0
 
 CASES = (
-    Case("saxpy", saxpy, saxpy_loop, _of_rows(lambda _: np.float32(2.5), F4, F4, _zeros("f4")), 1e-6),
+    Case(
+        "saxpy", saxpy, saxpy_loop, _of_rows(lambda _: np.float32(2.5), F4, F4, _zeros("f4")), 1e-6
+    ),
     Case("grid-stride sum, one atomic", grid_sum, sum_loop, _make_grid_sum, 1e-12),
     Case(
         "Black-Scholes",
@@ -455,15 +478,33 @@ CASES = (
         1e-9,
     ),
     Case("Monte-Carlo pi, xoroshiro128p", monte_carlo_pi, monte_carlo_pi_loop, _make_monte_carlo),
-    Case("block reduction", block_reduce, block_reduce_loop, _of_rows(F8, lambda n: np.zeros(blocks(n))), 1e-12),
     Case(
-        "block scan", block_scan, block_scan_loop, _of_rows(F8, _zeros("f8"), lambda n: np.zeros(blocks(n))), 1e-12, SCAN_TARGET
+        "block reduction",
+        block_reduce,
+        block_reduce_loop,
+        _of_rows(F8, lambda n: np.zeros(blocks(n))),
+        1e-12,
+    ),
+    Case(
+        "block scan",
+        block_scan,
+        block_scan_loop,
+        _of_rows(F8, _zeros("f8"), lambda n: np.zeros(blocks(n))),
+        1e-12,
+        SCAN_TARGET,
     ),
     Case("matmul, tiles of 16x16", matmul, matmul_loop, _make_matmul, 1e-4),
     Case("3-point stencil", stencil, stencil_loop, _of_rows(F8, _zeros("f8")), 1e-12),
     Case("shared-memory histogram", histogram, histogram_loop, _make_histogram),
     Case("n-body", n_body, n_body_loop, _make_bodies, 2e-3),
     Case("transposition through tiles", transpose, transpose_loop, _make_transpose),
-    Case("warp-shuffle sum", warp_sum, sum_loop, _of_rows(F8, lambda _: np.zeros(1)), 1e-12, WARP_TARGET),
+    Case(
+        "warp-shuffle sum",
+        warp_sum,
+        sum_loop,
+        _of_rows(F8, lambda _: np.zeros(1)),
+        1e-12,
+        WARP_TARGET,
+    ),
     Case("local array", local_terms, local_terms_loop, _of_rows(F8, _zeros("f8")), 1e-12),
 )

@@ -2,9 +2,9 @@
 
 python benchmarks/_training_model.py RANKS SECONDS ddp|graph|jax
 
-A perceptron with two hidden layers of 512, 784 inputs and 10 classes, on 4,096 rows, with adam; the loss of each step goes to
-the script. "ddp" is torch's DistributedDataParallel, "graph" a CUDA graph of a step with NCCL inside, "jax" jit with psum and
-optax.
+A perceptron with two hidden layers of 512, 784 inputs and 10 classes, on 4,096 rows, with adam; the
+loss of each step goes to the script. "ddp" is torch's DistributedDataParallel, "graph" a CUDA graph
+of a step with NCCL inside, "jax" jit with psum and optax.
 """
 
 import dataclasses
@@ -35,7 +35,10 @@ def start() -> list[np.ndarray]:
     """Weights and biases of the layers, in turns."""
     rng = np.random.default_rng(1)
     pairs = [
-        (rng.normal(0, (2 / rows) ** 0.5, (rows, columns)).astype(np.float32), np.zeros(columns, np.float32))
+        (
+            rng.normal(0, (2 / rows) ** 0.5, (rows, columns)).astype(np.float32),
+            np.zeros(columns, np.float32),
+        )
         for rows, columns in itertools.pairwise(LAYERS)
     ]
     return [one for pair in pairs for one in pair]
@@ -65,7 +68,9 @@ def losses_by_numpy(count: int) -> list[float]:
         for k, g in enumerate(slopes):
             m[k] = 0.9 * m[k] + 0.1 * g
             v[k] = 0.999 * v[k] + 0.001 * g * g
-            params[k] = params[k] - RATE * (m[k] / (1 - 0.9**step)) / (np.sqrt(v[k] / (1 - 0.999**step)) + 1e-8)
+            params[k] = params[k] - RATE * (m[k] / (1 - 0.9**step)) / (
+                np.sqrt(v[k] / (1 - 0.999**step)) + 1e-8
+            )
     return found
 
 
@@ -88,7 +93,11 @@ def torch_rank(rank: int, ranks: int, seconds: float, how: str, meeting: str) ->
 
     torch.cuda.set_device(rank)
     distributed.init_process_group(
-        "nccl", f"file://{meeting}", rank=rank, world_size=ranks, device_id=torch.device("cuda", rank)
+        "nccl",
+        f"file://{meeting}",
+        rank=rank,
+        world_size=ranks,
+        device_id=torch.device("cuda", rank),
     )
     mine = slice(ROWS * rank // ranks, ROWS * (rank + 1) // ranks)
     x, labels = (torch.from_numpy(one[mine].copy()).cuda() for one in problem())
@@ -146,7 +155,9 @@ def by_torch(ranks: int, seconds: float, how: str) -> None:
     from torch import multiprocessing
 
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(torch_rank, (ranks, seconds, how, os.path.join(folder, "meeting")), ranks)
+        multiprocessing.spawn(
+            torch_rank, (ranks, seconds, how, os.path.join(folder, "meeting")), ranks
+        )
 
 
 def by_jax(ranks: int, seconds: float) -> None:
@@ -158,7 +169,11 @@ def by_jax(ranks: int, seconds: float) -> None:
     rows, whole = PartitionSpec("ranks"), PartitionSpec()
     x, labels = (jax.device_put(one, NamedSharding(mesh, rows)) for one in problem())
     params = jax.device_put(start(), NamedSharding(mesh, whole))
-    state = (params, *(jax.tree.map(jnp.zeros_like, params) for _ in range(2)), jnp.zeros((), jnp.float32))
+    state = (
+        params,
+        *(jax.tree.map(jnp.zeros_like, params) for _ in range(2)),
+        jnp.zeros((), jnp.float32),
+    )
 
     def mean_loss(params: list[jax.Array], x: jax.Array, labels: jax.Array) -> jax.Array:
         for w, b in zip(params[:-2:2], params[1:-2:2], strict=True):
@@ -174,10 +189,18 @@ def by_jax(ranks: int, seconds: float) -> None:
         m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, slopes)
         v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, v, slopes)
         one, two = 1 - 0.9**count, 1 - 0.999**count
-        params = jax.tree.map(lambda p, m, v: p - RATE * (m / one) / (jnp.sqrt(v / two) + 1e-8), params, m, v)
+        params = jax.tree.map(
+            lambda p, m, v: p - RATE * (m / one) / (jnp.sqrt(v / two) + 1e-8), params, m, v
+        )
         return (params, m, v, count), loss
 
-    mapped = jax.shard_map(on_device, mesh=mesh, in_specs=(whole, rows, rows), out_specs=(whole, whole), check_vma=False)
+    mapped = jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(whole, rows, rows),
+        out_specs=(whole, whole),
+        check_vma=False,
+    )
     compiled = jax.jit(mapped, donate_argnums=0)
 
     def step() -> float:

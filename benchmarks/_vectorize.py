@@ -1,4 +1,6 @@
-"""What benchmarks/vectorize.py applies to numbers, and what must come out; without synknumba and Numba."""
+"""What benchmarks/vectorize.py applies to numbers, and what must come out; without synknumba and
+Numba.
+"""
 
 from typing import Any, Literal, TypeAlias
 

@@ -1,4 +1,6 @@
-"""CuPy on one GPU: kernels of one element, `cupy.fuse`, and its sum. Started by `_gpu_call_peers`."""
+"""CuPy on one GPU: kernels of one element, `cupy.fuse`, and its sum. Started by
+`_gpu_call_peers`.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +12,9 @@ from _vectorize import FACTOR, check, exact, rows_of
 
 KERNELS = {
     "linear": cupy.ElementwiseKernel("T x, T y", "T out", f"out = {FACTOR} * x + y", "linear"),
-    "wave": cupy.ElementwiseKernel("T x, T y", "T out", "out = exp(-0.5 * x * x) * cos(3.0 * x)", "wave"),
+    "wave": cupy.ElementwiseKernel(
+        "T x, T y", "T out", "out = exp(-0.5 * x * x) * cos(3.0 * x)", "wave"
+    ),
 }
 
 
@@ -44,7 +48,11 @@ def ways(work: str, hosts: tuple[Any, Any]) -> Iterator[tuple[str, str, Callable
         yield "CuPy: sum", "on devices, reduce", lambda: float(x.sum())
         return
     out = cupy.empty_like(x)
-    yield "CuPy: ElementwiseKernel", "on devices, out=", lambda: on_devices(lambda a, b: KERNELS[work](a, b, out))
+    yield (
+        "CuPy: ElementwiseKernel",
+        "on devices, out=",
+        lambda: on_devices(lambda a, b: KERNELS[work](a, b, out)),
+    )
     yield "CuPy: fuse", "on devices, out=", lambda: on_devices(FUSED[work])
     yield "CuPy: ElementwiseKernel", "gathered", lambda: there_and_back(KERNELS[work])
 
@@ -56,7 +64,9 @@ def cupy_rows(settings: Settings) -> Iterator[Row]:
         wanted = exact(settings.work, *hosts)
         for library, how, call in ways(settings.work, hosts):
             got = call()
-            check(library, got if isinstance(got, float | np.ndarray) else cupy.asnumpy(got), wanted)
+            check(
+                library, got if isinstance(got, float | np.ndarray) else cupy.asnumpy(got), wanted
+            )
             yield Row(library, how, 1, count, time_steps(call, settings))
 
 

@@ -21,7 +21,9 @@ def numba_rows(settings: Settings) -> Iterator[Row]:
     """Arrays on the GPU, and arrays of the host, which Numba copies there and back."""
     if settings.work == "sum of rows":
         return
-    ufunc = numba.vectorize(["float64(float64, float64)"], target="cuda")(linear if settings.work == "linear" else wave)
+    ufunc = numba.vectorize(["float64(float64, float64)"], target="cuda")(
+        linear if settings.work == "linear" else wave
+    )
     for count in settings.rows:
         hosts = rows_of(count)
         x, y = map(cuda.to_device, hosts)
@@ -33,8 +35,16 @@ def numba_rows(settings: Settings) -> Iterator[Row]:
 
         on_devices()
         check("numba-cuda", out.copy_to_host(), exact(settings.work, *hosts))
-        yield Row("numba-cuda: vectorize", "on devices, out=", 1, count, time_steps(on_devices, settings))
-        yield Row("numba-cuda: vectorize", "gathered", 1, count, time_steps(lambda: ufunc(*hosts), settings))  # noqa: B023
+        yield Row(
+            "numba-cuda: vectorize", "on devices, out=", 1, count, time_steps(on_devices, settings)
+        )
+        yield Row(
+            "numba-cuda: vectorize",
+            "gathered",
+            1,
+            count,
+            time_steps(lambda: ufunc(*hosts), settings),  # noqa: B023
+        )
 
 
 if __name__ == "__main__":

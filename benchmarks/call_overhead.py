@@ -1,15 +1,19 @@
-"""What one call costs beside its work: an empty call, and one that brings back a sum, beside those of other libraries.
+"""What one call costs beside its work: an empty call, and one that brings back a sum, beside those
+of other libraries.
 
     python benchmarks/call_overhead.py
     python benchmarks/call_overhead.py --device cuda --ranks 1 2 4
-    python benchmarks/call_overhead.py --peer-python ~/torch/bin/python --json benchmarks/results/cpu-2core-call_overhead.json
+    python benchmarks/call_overhead.py --peer-python ~/torch/bin/python --json
+    benchmarks/results/cpu-2core-call_overhead.json
 
-"empty": every worker is told to do nothing, and all have answered. "sum": every worker adds up its half of 100 numbers that it
-has already, and the sum of the sums is back in the script.
+"empty": every worker is told to do nothing, and all have answered. "sum": every worker adds up its
+half of 100 numbers that it has already, and the sum of the sums is back in the script.
 
-Peers are measured in the same run; those that are not installed are left out and named. For every number of ranks, on either
-device: torch in lockstep, JAX, and a hand-made loop, which is the floor. On CPUs also, for the first number of ranks,
-multiprocessing, joblib, mpi4py and Numba's threads, which have nothing on GPUs.
+Peers are measured in the same run; those that are not installed are left out and named. For every
+number of ranks, on either
+device: torch in lockstep, JAX, and a hand-made loop, which is the floor. On CPUs also, for the
+first number of ranks, multiprocessing, joblib, mpi4py and Numba's threads, which have nothing on
+GPUs.
 """
 
 import json
@@ -96,7 +100,11 @@ def measure_here(ranks: int, device: str, seconds: float) -> Iterator[Result]:
 
         yield result("kernel without arguments", "empty", nothing)
         yield result("kernel, sum", "sum", partial(kernel_sum, x))
-        yield result("kernel, sum, another factor each call", "sum", lambda: kernel_scaled_sum(x, float(next(factors))))
+        yield result(
+            "kernel, sum, another factor each call",
+            "sum",
+            lambda: kernel_scaled_sum(x, float(next(factors))),
+        )
         yield result("two kernels in turn, sum", "sum", in_turn)
         yield result("Python function, sum", "sum", partial(array_sum, x))
         sent = synk.data(values)
@@ -105,7 +113,7 @@ def measure_here(ranks: int, device: str, seconds: float) -> Iterator[Result]:
         yield result("kernel without arguments, ranks asleep", "asleep", nothing, PAUSE)
 
 
-# ---- peers ---------------------------------------------------------------------------------------------------------------
+# ---- peers ---------------------------------------------------------------------------------------
 
 
 def do_nothing(_: int) -> None:
@@ -127,7 +135,9 @@ def measure_barrier(workers: int, seconds: float) -> Iterator[Result]:
     """multiprocessing: the two barriers of a round, the script among those who meet."""
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(workers + 1)
-    processes = [context.Process(target=_meet, args=(barrier,), daemon=True) for _ in range(workers)]
+    processes = [
+        context.Process(target=_meet, args=(barrier,), daemon=True) for _ in range(workers)
+    ]
     for process in processes:
         process.start()
 
@@ -135,7 +145,9 @@ def measure_barrier(workers: int, seconds: float) -> Iterator[Result]:
         barrier.wait()
         barrier.wait()
 
-    yield Result("multiprocessing", "Barrier, two waits", "empty", workers, time_calls(meet_twice, seconds))
+    yield Result(
+        "multiprocessing", "Barrier, two waits", "empty", workers, time_calls(meet_twice, seconds)
+    )
     for process in processes:
         process.kill()
         process.join()
@@ -163,7 +175,9 @@ def measure_joblib(workers: int, seconds: float) -> Iterator[Result]:
     get_reusable_executor().shutdown(wait=True)
 
 
-def _joblib_call(task: Callable[[int], object], parallel: Callable[..., list[object]], workers: int) -> list[object]:
+def _joblib_call(
+    task: Callable[[int], object], parallel: Callable[..., list[object]], workers: int
+) -> list[object]:
     return parallel(task(worker) for worker in range(workers))
 
 
@@ -179,7 +193,13 @@ def measure_prange(workers: int, seconds: float) -> Iterator[Result]:
     """Numba's threads: no other process, no Python on the workers, a kernel of its own dialect."""
     numba.set_num_threads(min(workers, numba.config.NUMBA_NUM_THREADS))
     values = np.arange(float(ROWS))
-    yield Result("numba", "prange, threads", "sum", workers, time_calls(lambda: _threads_sum(values), seconds))
+    yield Result(
+        "numba",
+        "prange, threads",
+        "sum",
+        workers,
+        time_calls(lambda: _threads_sum(values), seconds),
+    )
 
 
 MPI_ROUNDS = {
@@ -190,7 +210,9 @@ MPI_ROUNDS = {
 
 
 def measure_mpi(workers: int, seconds: float) -> Iterator[Result]:
-    """mpi4py, in processes of its own: the root as one of the workers, and beside them as the script is here."""
+    """mpi4py, in processes of its own: the root as one of the workers, and beside them as the
+    script is here.
+    """
     for processes, who in ((workers, "root works too"), (workers + 1, "root beside")):
         script = str(Path(__file__).with_name("_mpi_peer.py"))
         command = [str(mpiexec()), "-n", str(processes), sys.executable, script, str(seconds)]
@@ -211,7 +233,9 @@ def mpiexec() -> Path | None:
 
 
 def peers() -> Iterator[Callable[[int, float], Iterator[Result]]]:
-    """Those that are installed. Forked ones first: numba's threads and loky's would be in the way of a fork."""
+    """Those that are installed. Forked ones first: numba's threads and loky's would be in the
+    way of a fork.
+    """
     yield measure_barrier
     yield measure_pool
     if find_spec("mpi4py") and mpiexec():
@@ -225,15 +249,21 @@ def peers() -> Iterator[Callable[[int, float], Iterator[Result]]]:
     yield measure_prange
 
 
-def measure_lockstep(device: str, ranks: list[int], seconds: float, python: str) -> Iterator[Result]:
-    """Those in processes of their own, which compute the same sum for every number of ranks. The loop needs what this needs."""
+def measure_lockstep(
+    device: str, ranks: list[int], seconds: float, python: str
+) -> Iterator[Result]:
+    """Those in processes of their own, which compute the same sum for every number of ranks. The
+    loop needs what this needs.
+    """
     peers: dict[Peer, str] = {"loop": sys.executable, "torch": python, "jax": python}
     for peer, interpreter in peers.items():
-        for row in peer_rows(peer, Settings("sum", device, tuple(ranks), (ROWS,), seconds), interpreter):
+        for row in peer_rows(
+            peer, Settings("sum", device, tuple(ranks), (ROWS,), seconds), interpreter
+        ):
             yield Result(row.library, row.what, "sum", row.ranks, row.timing)
 
 
-# ---- all of it -----------------------------------------------------------------------------------------------------------
+# ---- all of it -----------------------------------------------------------------------------------
 
 
 def with_ratios(results: list[Result]) -> list[Result]:
@@ -246,7 +276,9 @@ def with_ratios(results: list[Result]) -> list[Result]:
     for result in results:
         base = own.get((result.kind, result.workers))
         ratio = None if base is None else result.timing.median / base
-        out.append(Result(result.library, result.what, result.kind, result.workers, result.timing, ratio))
+        out.append(
+            Result(result.library, result.what, result.kind, result.workers, result.timing, ratio)
+        )
     return out
 
 
@@ -254,7 +286,12 @@ def main() -> None:
     """Measures, prints, and saves where asked to."""
     parser = arguments(__doc__)
     parser.add_argument("--no-peers", action="store_true", help="measure this library only")
-    parser.add_argument("--peer-python", metavar="PATH", default=sys.executable, help="a Python that has torch and JAX")
+    parser.add_argument(
+        "--peer-python",
+        metavar="PATH",
+        default=sys.executable,
+        help="a Python that has torch and JAX",
+    )
     args = parser.parse_args()
     ranks = args.ranks or ([2] if args.device == "cpu" else [1])
 
@@ -268,11 +305,25 @@ def main() -> None:
     def cells(result: Result) -> list[str]:
         timing = result.timing
         numbers = [f"{timing.median:.1f}", f"{timing.p99:.1f}", f"{timing.minimum:.1f}"]
-        return [f"{result.library}: {result.what}", result.kind, str(result.workers), *numbers, f"{result.ratio or 0:.2f}"]
+        return [
+            f"{result.library}: {result.what}",
+            result.kind,
+            str(result.workers),
+            *numbers,
+            f"{result.ratio or 0:.2f}",
+        ]
 
     print(f"one call, {args.device}, microseconds; ratio: to the first row of the same kind")
-    print_table(["", "kind", "workers", "median", "p99", "minimum", "ratio"], [cells(result) for result in results])
-    save(args.json, "call_overhead", results, {"device": args.device, "seconds": args.seconds, "rows": ROWS})
+    print_table(
+        ["", "kind", "workers", "median", "p99", "minimum", "ratio"],
+        [cells(result) for result in results],
+    )
+    save(
+        args.json,
+        "call_overhead",
+        results,
+        {"device": args.device, "seconds": args.seconds, "rows": ROWS},
+    )
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python benchmarks/call_profile.py
     python benchmarks/call_profile.py --device cuda --ranks 1 2 4
 
-A call of a kernel with a scalar sum, rows resident, is timed at eight points by the system's clock, which all processes share.
-Of several ranks the slowest counts at each point. The ranks' points are those of the compiled loop that serves repeated calls,
-25 ns each.
+A call of a kernel with a scalar sum, rows resident, is timed at eight points by the system's clock,
+which all processes share. Of several ranks the slowest counts at each point. The ranks' points are
+those of the compiled loop that serves repeated calls, 25 ns each.
 """
 
 import mmap
@@ -146,14 +146,23 @@ def measure(ranks: int, device: str) -> list[Step]:
             kernel_sum(x)
             end = clock()
             call[:] = start, points[-1, 0], *points[:-1].max(axis=0), points[-1, 1], end
-    follow = np.diff(taken, axis=1) >= 0  # now and then a rank goes back to Python, and its points are those of an earlier call
+    follow = (
+        np.diff(taken, axis=1) >= 0
+    )  # now and then a rank goes back to Python, and its points are those of an earlier call
     taken = taken[follow.all(axis=1)]
     assert len(taken) > 0.95 * CALLS
     parts = np.diff(taken, axis=1).T / 1e3
     whole = (taken[:, -1] - taken[:, 0]) / 1e3
     median = np.median(whole)
     return [
-        Step(device, ranks, step, float(np.median(part)), float(np.percentile(part, 99)), float(np.median(part) / median))
+        Step(
+            device,
+            ranks,
+            step,
+            float(np.median(part)),
+            float(np.percentile(part, 99)),
+            float(np.median(part) / median),
+        )
         for step, part in (*zip(STEPS[device], parts, strict=True), ("all", whole))
     ]
 
@@ -163,7 +172,9 @@ def main() -> None:
     args = arguments(__doc__).parse_args()
     results = [step for ranks in args.ranks or [1] for step in measure(ranks, args.device)]
     print(f"one call with a sum, {args.device}, microseconds")
-    cells = [[r.step, str(r.ranks), f"{r.median:.2f}", f"{r.p99:.2f}", f"{r.ratio:.2f}"] for r in results]
+    cells = [
+        [r.step, str(r.ranks), f"{r.median:.2f}", f"{r.p99:.2f}", f"{r.ratio:.2f}"] for r in results
+    ]
     print_table(["", "ranks", "median", "p99", "ratio"], cells)
     save(args.json, "call_profile", results, {"device": args.device, "calls": CALLS})
 

@@ -1,12 +1,13 @@
-"""`simt.check` of kernels that take Python seconds: the first check in a new process, and checks after it.
+"""`simt.check` of kernels that take Python seconds: the first check in a new process, and checks
+after it.
 
     python benchmarks/check.py
     python benchmarks/check.py --json benchmarks/results/cpu-2core-check.json
 
-"first" is the check of a new process with nothing on disk, after a small njit function has been compiled, which loads the
-compiler; "cached" that of a process which finds what the first left; "again" the least of five more checks in it; "Python" a
-check with `compiled=False`, and "ratio" that over the first. In processor seconds of the process, which leave out what other
-programs use.
+"first" is the check of a new process with nothing on disk, after a small njit function has been
+compiled, which loads the compiler; "cached" that of a process which finds what the first left;
+"again" the least of five more checks in it; "Python" a check with `compiled=False`, and "ratio"
+that over the first. In processor seconds of the process, which leave out what other programs use.
 """
 
 import argparse
@@ -75,7 +76,12 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--kernels", nargs="+", choices=[*CASES], default=[*CASES])
     parser.add_argument("--small", action="store_true", help="small cases, which Python checks")
-    parser.add_argument("--no-python", dest="python", action="store_false", help="leave out the check in Python, of a minute")
+    parser.add_argument(
+        "--no-python",
+        dest="python",
+        action="store_false",
+        help="leave out the check in Python, of a minute",
+    )
     parser.add_argument("--part", choices=[*CASES], help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
@@ -83,7 +89,14 @@ def main() -> None:
         return
     results = [measure(CASES[name], args) for name in args.kernels]
     shown = [
-        [r.kernel, *("" if s is None else f"{s:.3f}" for s in (r.first, r.cached, r.again, r.python, r.ratio))] for r in results
+        [
+            r.kernel,
+            *(
+                "" if s is None else f"{s:.3f}"
+                for s in (r.first, r.cached, r.again, r.python, r.ratio)
+            ),
+        ]
+        for r in results
     ]
     print_table(["check, s", "first", "cached", "again", "Python", "ratio"], shown)
     save(args.json, "check", results, {"kernels": args.kernels, "small": args.small})

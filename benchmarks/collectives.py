@@ -1,16 +1,19 @@
-"""Collectives from 1 KiB to 1 GiB, beside mpi4py and torch.distributed: how long one takes, and what it moves in a second.
+"""Collectives from 1 KiB to 1 GiB, beside mpi4py and torch.distributed: how long one takes, and
+what it moves in a second.
 
 python benchmarks/collectives.py
-python benchmarks/collectives.py --torch-python ~/torch/bin/python --json benchmarks/results/cpu-2core-collectives.json
-python benchmarks/collectives.py --device cuda --ranks 4
+python benchmarks/collectives.py --torch-python ~/torch/bin/python --json
+benchmarks/results/cpu-2core-collectives.json python benchmarks/collectives.py --device cuda --ranks
+4
 
-float32, sum, in place where the library can. A size is that of the array which every rank has in the end. "synknumba": a call
-from the script, until all ranks have said that they are done. "transport alone": the ranks call the transport themselves, on
-the host between two spinning barriers. Peers have no script beside their ranks either. "queued": many are put on a stream and
+float32, sum, in place where the library can. A size is that of the array which every rank has in
+the end. "synknumba": a call from the script, until all ranks have said that they are done.
+"transport alone": the ranks call the transport themselves, on the host between two spinning
+barriers. Peers have no script beside their ranks either. "queued": many are put on a stream and
 waited for together.
 
-Bus bandwidth as NVIDIA's nccl-tests define it: bytes / time, times 2(W − 1)/W for all_reduce, (W − 1)/W for all_gather, 1 for
-broadcast.
+Bus bandwidth as NVIDIA's nccl-tests define it: bytes / time, times 2(W − 1)/W for all_reduce, (W −
+1)/W for all_gather, 1 for broadcast.
 """
 
 import json
@@ -31,7 +34,19 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from _collectives_peers import AT_LEAST, Collective, Group, How, Prepared, Row, Settings, elements, expected, measure, part
+from _collectives_peers import (
+    AT_LEAST,
+    Collective,
+    Group,
+    How,
+    Prepared,
+    Row,
+    Settings,
+    elements,
+    expected,
+    measure,
+    part,
+)
 from _common import Timing, arguments, print_table, save, time_calls
 
 import synknumba as synk
@@ -39,7 +54,12 @@ from synknumba._comm import DRIVERS, Communicator, Exchange, host_communicator
 from synknumba._wire import doorbell
 
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "broadcast")
-SIZES = (*(2**10 * 4**k for k in range(11)), 4_000, 400_000, 40_000_000)  # 1 KiB to 1 GiB, and 10³, 10⁵, 10⁷ elements
+SIZES = (
+    *(2**10 * 4**k for k in range(11)),
+    4_000,
+    400_000,
+    40_000_000,
+)  # 1 KiB to 1 GiB, and 10³, 10⁵, 10⁷ elements
 ID_BYTES = 128  # of NCCL
 LOOKS = 1000  # at a barrier before a core is offered to others: some microseconds
 PEERS = Path(__file__).with_name("_collectives_peers.py")
@@ -60,7 +80,11 @@ class Result:
 
 
 def result(library: str, ranks: int, row: Row) -> Result:
-    factor = {"all_reduce": 2 * (ranks - 1) / ranks, "all_gather": (ranks - 1) / ranks, "broadcast": 1.0}[row.collective]
+    factor = {
+        "all_reduce": 2 * (ranks - 1) / ranks,
+        "all_gather": (ranks - 1) / ranks,
+        "broadcast": 1.0,
+    }[row.collective]
     bandwidth = factor * row.size / (row.timing.median * 1e3)
     return Result(library, row.collective, row.size, ranks, row.how, row.timing, bandwidth)
 
@@ -71,15 +95,23 @@ def measure_here(device: str, ranks: int, settings: Settings) -> Iterator[Result
         for collective in settings.collectives:
             for size in settings.sizes:
                 count = elements(size, ranks)
-                own = synk.variable(np.zeros(count // ranks if collective == "all_gather" else count, np.float32))
-                whole = synk.variable(np.zeros(count, np.float32)) if collective == "all_gather" else own
+                own = synk.variable(
+                    np.zeros(count // ranks if collective == "all_gather" else count, np.float32)
+                )
+                whole = (
+                    synk.variable(np.zeros(count, np.float32))
+                    if collective == "all_gather"
+                    else own
+                )
                 call = call_of(collective, own, whole)
                 check_call(collective, own, whole, call)
                 timing = time_calls(call, settings.seconds, at_least=AT_LEAST)
                 yield result("synknumba", ranks, Row(collective, size, "waited", timing))
 
 
-def call_of(collective: Collective, own: synk.Variable, whole: synk.Variable) -> Callable[[], object]:
+def call_of(
+    collective: Collective, own: synk.Variable, whole: synk.Variable
+) -> Callable[[], object]:
     match collective:
         case "all_reduce":
             return partial(synk.all_reduce, own, "sum")
@@ -89,7 +121,9 @@ def call_of(collective: Collective, own: synk.Variable, whole: synk.Variable) ->
             return partial(synk.broadcast, own)
 
 
-def check_call(collective: Collective, own: synk.Variable, whole: synk.Variable, call: Callable[[], object]) -> None:
+def check_call(
+    collective: Collective, own: synk.Variable, whole: synk.Variable, call: Callable[[], object]
+) -> None:
     """As `_collectives_peers.check`."""
     (count,), (total,) = own.shape, whole.shape
     lengths = synk.get_lengths(own)
@@ -101,7 +135,7 @@ def check_call(collective: Collective, own: synk.Variable, whole: synk.Variable,
     synk.broadcast(own, np.zeros(count, np.float32))
 
 
-# ---- the transports alone ------------------------------------------------------------------------------------------------
+# ---- the transports alone ------------------------------------------------------------------------
 
 
 @doorbell.compiled("void(int64, int64)")
@@ -153,8 +187,13 @@ class Forked(Group):
             case "broadcast":
                 step = self.communicator.broadcast([exchange], 0)
             case "all_gather":
-                sources = tuple(None if a is None else part(a, rank, self.ranks) for rank, a in enumerate(targets))
-                exchange = replace(exchange, sources=sources, source_counts=(count // self.ranks,) * self.ranks)
+                sources = tuple(
+                    None if a is None else part(a, rank, self.ranks)
+                    for rank, a in enumerate(targets)
+                )
+                exchange = replace(
+                    exchange, sources=sources, source_counts=(count // self.ranks,) * self.ranks
+                )
                 step = self.communicator.all_gather([exchange])
                 source = sources[self.rank]
         return Prepared(self.round(step), source, target)
@@ -206,8 +245,9 @@ class NcclAlone(Forked):
         self._cupy = cupy
         cupy.cuda.Device(rank).use()
         self._stream = cupy.cuda.Stream(non_blocking=True)
-        # Not `use()`: the transport enters and leaves this stream, and after that CuPy goes back to what was entered before.
-        # The arrays were then filled on another stream than `wait` waits for.
+        # Not `use()`: the transport enters and leaves this stream, and after that CuPy goes back to
+        # what was entered before. The arrays were then filled on another stream than `wait` waits
+        # for.
         self._stream.__enter__()
         shared_id = self._words[64:].view(np.uint8)[:ID_BYTES]
         if rank == 0:
@@ -248,7 +288,10 @@ def measure_alone(device: str, ranks: int, settings: Settings) -> Iterator[Resul
         if any(process.exitcode for process in processes):
             for process in processes:
                 process.kill()
-            raise RuntimeError(f"{target.__name__}: a process ended with {[process.exitcode for process in processes]}")
+            raise RuntimeError(
+                f"{target.__name__}: a process ended with "
+                f"{[process.exitcode for process in processes]}"
+            )
     rows = receiver.recv()
     for process in processes:
         process.join()
@@ -256,12 +299,20 @@ def measure_alone(device: str, ranks: int, settings: Settings) -> Iterator[Resul
     yield from (result(f"synknumba: {kind} transport alone", ranks, row) for row in rows)
 
 
-# ---- peers ---------------------------------------------------------------------------------------------------------------
+# ---- peers ---------------------------------------------------------------------------------------
 
 
 def measure_mpi(ranks: int, settings: Settings) -> Iterator[Result]:
     """mpi4py, with the MPI that is installed with it."""
-    command = [str(mpiexec()), "-n", str(ranks), sys.executable, str(PEERS), "mpi", json.dumps(asdict(settings))]
+    command = [
+        str(mpiexec()),
+        "-n",
+        str(ranks),
+        sys.executable,
+        str(PEERS),
+        "mpi",
+        json.dumps(asdict(settings)),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         print(f"mpi4py left out: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
@@ -277,19 +328,30 @@ def mpiexec() -> Path | None:
 
 
 def measure_torch(python: str, backend: str, ranks: int, settings: Settings) -> Iterator[Result]:
-    """torch.distributed, in processes of the Python that has it; they talk over the loopback interface."""
+    """torch.distributed, in processes of the Python that has it; they talk over the loopback
+    interface.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "WORLD_SIZE": str(ranks)}
+        environment = {
+            **os.environ,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "NCCL_SOCKET_IFNAME": "lo",
+            "WORLD_SIZE": str(ranks),
+        }
         environment["MEETING_FILE"] = str(Path(folder) / "meeting")
         environment["MEETING_PAGE"] = str(Path(folder) / "page")
         (Path(folder) / "page").write_bytes(bytes(64 * ranks))
         command = [python, str(PEERS), backend, json.dumps(asdict(settings))]
-        files = [(Path(folder) / f"{rank}.out", Path(folder) / f"{rank}.err") for rank in range(ranks)]
+        files = [
+            (Path(folder) / f"{rank}.out", Path(folder) / f"{rank}.err") for rank in range(ranks)
+        ]
         processes = []
         for rank, (out, err) in enumerate(files):
             with out.open("w") as stdout, err.open("w") as stderr:
                 environment["RANK"] = str(rank)
-                processes.append(subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr))
+                processes.append(
+                    subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
+                )
         if not all_succeed(processes):
             errors = [err.read_text().strip().splitlines()[-1:] for _, err in files]
             print(f"torch {backend} left out: {errors}", file=sys.stderr)
@@ -315,7 +377,9 @@ def rows_of(library: str, ranks: int, output: str) -> Iterator[Result]:
         yield result(library, ranks, Row(**fields, timing=timing))
 
 
-def measure_peers(device: str, torch_python: str | None, ranks: int, settings: Settings) -> Iterator[Result]:
+def measure_peers(
+    device: str, torch_python: str | None, ranks: int, settings: Settings
+) -> Iterator[Result]:
     """Those that are installed."""
     if device == "cpu":
         if find_spec("mpi4py") and mpiexec():
@@ -329,7 +393,7 @@ def measure_peers(device: str, torch_python: str | None, ranks: int, settings: S
         print("torch is not installed, and no --torch-python given: left out", file=sys.stderr)
 
 
-# ---- all of it -----------------------------------------------------------------------------------------------------------
+# ---- all of it -----------------------------------------------------------------------------------
 
 
 def affordable(sizes: Iterable[int], ranks: int, device: str) -> tuple[int, ...]:
@@ -342,28 +406,48 @@ def affordable(sizes: Iterable[int], ranks: int, device: str) -> tuple[int, ...]
 
 
 def with_ratios(results: list[Result]) -> list[Result]:
-    """Every row beside the first row here of the same collective, size, ranks and way of waiting."""
+    """Every row beside the first row here of the same collective, size, ranks and way of
+    waiting.
+    """
     own: dict[tuple[object, ...], float] = {}
     for row in results:
         if row.library.startswith("synknumba"):
             own.setdefault((row.collective, row.size, row.ranks, row.how), row.timing.median)
     ratios = [(row, own.get((row.collective, row.size, row.ranks, row.how))) for row in results]
-    return [replace(row, ratio=None if base is None else row.timing.median / base) for row, base in ratios]
+    return [
+        replace(row, ratio=None if base is None else row.timing.median / base)
+        for row, base in ratios
+    ]
 
 
 def cells(row: Result) -> list[str]:
     timing = row.timing
-    numbers = [f"{timing.median:.1f}", f"{timing.p99:.1f}", f"{timing.minimum:.1f}", f"{row.bus_gb_per_s:.2f}"]
+    numbers = [
+        f"{timing.median:.1f}",
+        f"{timing.p99:.1f}",
+        f"{timing.minimum:.1f}",
+        f"{row.bus_gb_per_s:.2f}",
+    ]
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-    return [f"{row.collective} {row.size}", f"{row.library}, {row.how}", str(row.ranks), *numbers, ratio]
+    return [
+        f"{row.collective} {row.size}",
+        f"{row.library}, {row.how}",
+        str(row.ranks),
+        *numbers,
+        ratio,
+    ]
 
 
 def main() -> None:
     """Measures, prints, and saves where asked to."""
     parser = arguments(__doc__)
-    parser.add_argument("--bytes", type=int, nargs="+", default=list(SIZES), help="sizes (default: 1 KiB to 1 GiB)")
+    parser.add_argument(
+        "--bytes", type=int, nargs="+", default=list(SIZES), help="sizes (default: 1 KiB to 1 GiB)"
+    )
     parser.add_argument("--collectives", nargs="+", choices=COLLECTIVES, default=list(COLLECTIVES))
-    parser.add_argument("--torch-python", metavar="PATH", help="a Python that has torch, where this one has not")
+    parser.add_argument(
+        "--torch-python", metavar="PATH", help="a Python that has torch, where this one has not"
+    )
     parser.add_argument("--no-peers", action="store_true", help="measure this library only")
     args = parser.parse_args()
 
@@ -376,12 +460,22 @@ def main() -> None:
         if not args.no_peers:
             results += measure_peers(args.device, args.torch_python, ranks, settings)
     order = {name: place for place, name in enumerate(COLLECTIVES)}
-    results = sorted(with_ratios(results), key=lambda row: (row.ranks, order[row.collective], row.size))
+    results = sorted(
+        with_ratios(results), key=lambda row: (row.ranks, order[row.collective], row.size)
+    )
 
-    print(f"one collective, {args.device}, microseconds; bus: GB/s; ratio: to the first row of the same collective and size")
+    print(
+        f"one collective, {args.device}, microseconds; bus: GB/s; ratio: to the first row of the "
+        f"same collective and size"
+    )
     head = ["collective, bytes", "library", "ranks", "median", "p99", "minimum", "bus", "ratio"]
     print_table(head, [cells(row) for row in results])
-    save(args.json, "collectives", results, {"device": args.device, "seconds": args.seconds, "dtype": "float32", "op": "sum"})
+    save(
+        args.json,
+        "collectives",
+        results,
+        {"device": args.device, "seconds": args.seconds, "dtype": "float32", "op": "sum"},
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""The mean of exp(−x²)·cos(3x) on one core: a simt kernel, beside NumPy, a plain @njit loop and torch's eager operators.
+"""The mean of exp(−x²)·cos(3x) on one core: a simt kernel, beside NumPy, a plain @njit loop and
+torch's eager operators.
 
     python benchmarks/expcos.py
     python benchmarks/expcos.py --json benchmarks/results/cpu-2core-expcos.json
 
-What vector math is worth: the kernel's exp and cos take many elements at once, those of the njit loop one. torch and NumPy have
-vector versions too, but write every intermediate array to memory. Everything is timed in turns on one thread, so that whatever
-else the machine does is in all of them. "ratio" is that row's median over the kernel's. torch is left out where it is not
-installed.
+What vector math is worth: the kernel's exp and cos take many elements at once, those of the njit
+loop one. torch and NumPy have vector versions too, but write every intermediate array to memory.
+Everything is timed in turns on one thread, so that whatever else the machine does is in all of
+them. "ratio" is that row's median over the kernel's. torch is left out where it is not installed.
 """
 
 import argparse
@@ -84,7 +85,10 @@ def candidates(x) -> Iterator[tuple[str, Callable[[], Any]]]:
 
         torch.set_num_threads(1)
         tensor = torch.from_numpy(x)
-        yield "torch, eager", lambda: (torch.exp(-tensor * tensor) * torch.cos(3 * tensor)).mean().item()
+        yield (
+            "torch, eager",
+            lambda: (torch.exp(-tensor * tensor) * torch.cos(3 * tensor)).mean().item(),
+        )
 
 
 def measure(dtype: str, rows: int, seconds: float) -> list[Result]:
@@ -94,17 +98,22 @@ def measure(dtype: str, rows: int, seconds: float) -> list[Result]:
     calls = dict(candidates(x))
     times: dict[str, list[int]] = {name: [] for name in calls}
     for name, call in calls.items():
-        # A float32 sum of n terms, one after the other, errs by up to n units in the last place of the sum.
+        # A float32 sum of n terms, one after the other, errs by up to n units in the last place of
+        # the sum.
         assert abs(call() - exact) < np.finfo(dtype).eps * max(64, rows / 64), name
     end = time.monotonic() + seconds * len(calls)
-    while len(times["numpy"]) < CALLS[0] or (time.monotonic() < end and len(times["numpy"]) < CALLS[1]):
+    while len(times["numpy"]) < CALLS[0] or (
+        time.monotonic() < end and len(times["numpy"]) < CALLS[1]
+    ):
         for name, call in calls.items():
             start = time.perf_counter_ns()
             call()
             times[name].append(time.perf_counter_ns() - start)
     timings = {name: summarise(taken) for name, taken in times.items()}
     own = next(iter(timings.values())).median
-    return [Result(name, dtype, rows, timing, timing.median / own) for name, timing in timings.items()]
+    return [
+        Result(name, dtype, rows, timing, timing.median / own) for name, timing in timings.items()
+    ]
 
 
 def parsed() -> argparse.Namespace:
@@ -117,7 +126,12 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     """Measures, prints, and saves where asked to."""
     args = parsed()
-    results = [result for dtype in DTYPES for rows in args.rows for result in measure(dtype, rows, args.seconds)]
+    results = [
+        result
+        for dtype in DTYPES
+        for rows in args.rows
+        for result in measure(dtype, rows, args.seconds)
+    ]
 
     def cells(result: Result) -> list[str]:
         ns = result.timing.median * 1e3 / result.rows
@@ -131,8 +145,16 @@ def main() -> None:
         ]
 
     print(f"mean of exp(-x²)·cos(3x) on one core; vector math: {', '.join(describe()) or 'none'}")
-    print_table(["", "dtype", "rows", "median, µs", "ns a row", "ratio"], [cells(result) for result in results])
-    save(args.json, "expcos", results, {"seconds": args.seconds, "grid": GRID, "block": BLOCK, "vector_math": describe()})
+    print_table(
+        ["", "dtype", "rows", "median, µs", "ns a row", "ratio"],
+        [cells(result) for result in results],
+    )
+    save(
+        args.json,
+        "expcos",
+        results,
+        {"seconds": args.seconds, "grid": GRID, "block": BLOCK, "vector_math": describe()},
+    )
 
 
 if __name__ == "__main__":

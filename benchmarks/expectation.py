@@ -2,17 +2,19 @@
 
     python benchmarks/expectation.py
     python benchmarks/expectation.py --ranks 1 2 4 8 --rows 1000000 100000000
-    python benchmarks/expectation.py --device cuda --ranks 1 2 4 --json benchmarks/results/h200x4-expectation.json
-    python benchmarks/expectation.py --pairs --peer-python ~/torch/bin/python
+    python benchmarks/expectation.py --device cuda --ranks 1 2 4 --json
+    benchmarks/results/h200x4-expectation.json python benchmarks/expectation.py --pairs
+    --peer-python ~/torch/bin/python
 
-On CPUs: the mean of exp(−0.5·x²) over float64 rows that are read where they lie in memory, beside a plain @njit loop. The call
-and the loop are timed in turns, so that whatever else the machine does is in both. "ratio" is the median of the loop over that
-of the call.
+On CPUs: the mean of exp(−0.5·x²) over float64 rows that are read where they lie in memory, beside a
+plain @njit loop. The call and the loop are timed in turns, so that whatever else the machine does
+is in both. "ratio" is the median of the loop over that of the call.
 
-On GPUs, and with --pairs: the mean of y·exp(−x²) over float32 pairs that lie on the ranks already, as frozen Data or scattered
-variables, beside JAX and torch in processes of their own. "GB/s each": what each rank reads; "of copy": over the bandwidth of
-copies on as many devices at once, read and written; "scaling": the time on the smallest world over this one; "ratio": the
-median over that of the call with frozen Data, for as many rows and ranks.
+On GPUs, and with --pairs: the mean of y·exp(−x²) over float32 pairs that lie on the ranks already,
+as frozen Data or scattered variables, beside JAX and torch in processes of their own. "GB/s each":
+what each rank reads; "of copy": over the bandwidth of copies on as many devices at once, read and
+written; "scaling": the time on the smallest world over this one; "ratio": the median over that of
+the call with frozen Data, for as many rows and ranks.
 """
 
 import argparse
@@ -46,7 +48,9 @@ class Result:
 
 
 def blocks(rows):
-    """Blocks of 256 threads: one thread a row as long as there are few, then strides, to spare a GPU atomic additions."""
+    """Blocks of 256 threads: one thread a row as long as there are few, then strides, to spare a
+    GPU atomic additions.
+    """
     return min(1024, -(-rows // 256))
 
 
@@ -88,23 +92,44 @@ def measure_pairs(args: argparse.Namespace) -> list[_pairs.Result]:
     if not args.no_peers:
         settings = Settings("pairs", args.device, tuple(worlds), tuple(rows), args.seconds)
         for peer in ("torch", "jax"):
-            results += [_pairs.of_row(row, args.device) for row in peer_rows(peer, settings, args.peer_python)]
-    return sorted(_pairs.compared(results), key=lambda result: (result.what != "copy", result.rows, result.ranks))
+            results += [
+                _pairs.of_row(row, args.device)
+                for row in peer_rows(peer, settings, args.peer_python)
+            ]
+    return sorted(
+        _pairs.compared(results),
+        key=lambda result: (result.what != "copy", result.rows, result.ranks),
+    )
 
 
 def main() -> None:
     """Measures, prints, and saves where asked to."""
     parser = arguments(__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", help="default: 10⁴ … 5·10⁷; pairs: 2¹² … 2³⁰ on GPUs, 2²¹ on CPUs")
+    parser.add_argument(
+        "--rows",
+        type=int,
+        nargs="+",
+        help="default: 10⁴ … 5·10⁷; pairs: 2¹² … 2³⁰ on GPUs, 2²¹ on CPUs",
+    )
     parser.add_argument("--pairs", action="store_true", help="float32 pairs on CPUs too")
     parser.add_argument("--no-peers", action="store_true", help="measure this library only")
-    parser.add_argument("--peer-python", metavar="PATH", default=sys.executable, help="a Python that has torch and JAX")
+    parser.add_argument(
+        "--peer-python",
+        metavar="PATH",
+        default=sys.executable,
+        help="a Python that has torch and JAX",
+    )
     args = parser.parse_args()
     if args.pairs or args.device == "cuda":
         pairs = measure_pairs(args)
         print(f"mean of y·exp(-x²) over float32 pairs on the ranks, {args.device}")
         print_table(_pairs.HEAD, [_pairs.cells(result) for result in pairs])
-        save(args.json, "expectation", pairs, {"device": args.device, "seconds": args.seconds, "dtype": "float32"})
+        save(
+            args.json,
+            "expectation",
+            pairs,
+            {"device": args.device, "seconds": args.seconds, "dtype": "float32"},
+        )
         return
     args.rows = args.rows or ROWS
     results = list(measure(args))
@@ -114,8 +139,15 @@ def main() -> None:
         return [f"{result.rows:,}", str(result.ranks), *times, f"{result.ratio:.2f}"]
 
     print(f"mean of exp(-{BETA} x²), {args.device}, milliseconds, medians; ratio: njit loop / call")
-    print_table(["rows", "ranks", "call", "njit loop", "ratio"], [cells(result) for result in results])
-    save(args.json, "expectation", results, {"device": args.device, "seconds": args.seconds, "beta": BETA})
+    print_table(
+        ["rows", "ranks", "call", "njit loop", "ratio"], [cells(result) for result in results]
+    )
+    save(
+        args.json,
+        "expectation",
+        results,
+        {"device": args.device, "seconds": args.seconds, "beta": BETA},
+    )
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 python benchmarks/gpu_sequences.py
 python benchmarks/gpu_sequences.py --ranks 1 2 --json benchmarks/results/h100-gpu_sequences.json
 
-Rows: an empty kernel, without and with the iteration's number as an argument; a kernel, an all_reduce of 100 float32, a kernel
-and the sum of its results; steps of Jacobi's method on n × n points, float32, whose ranks exchange rows and swap two arrays;
-sweeps of an Ising model on 512 × 512 sites; and steps of softmax regression, by functions with record=True in the sequence,
-and without in single calls. CuPy's peer has 100 steps in a graph, with NCCL between GPUs; JAX's is fori_loop under jit, with
-ppermute; of the regression, a step under jit, with its loss. Microseconds an iteration.
+Rows: an empty kernel, without and with the iteration's number as an argument; a kernel, an
+all_reduce of 100 float32, a kernel and the sum of its results; steps of Jacobi's method on n × n
+points, float32, whose ranks exchange rows and swap two arrays; sweeps of an Ising model on 512 ×
+512 sites; and steps of softmax regression, by functions with record=True in the sequence, and
+without in single calls. CuPy's peer has 100 steps in a graph, with NCCL between GPUs; JAX's is
+fori_loop under jit, with ppermute; of the regression, a step under jit, with its loss. Microseconds
+an iteration.
 """
 
 import sys
@@ -40,7 +42,9 @@ import synknumba as synk
 SIDES = (1024, 4096, 16384)
 LATTICE = 512
 ROWS_OF_BLOCK = 64  # of Jacobi's method: 8 for each thread
-CUPY_PEER, REGRESSION = (Path(__file__).with_name(name) for name in ("_gpu_sequences_cupy.py", "_gpu_regression.py"))
+CUPY_PEER, REGRESSION = (
+    Path(__file__).with_name(name) for name in ("_gpu_sequences_cupy.py", "_gpu_regression.py")
+)
 
 
 @synk.parallel(grid=1, block=1)
@@ -80,7 +84,10 @@ def numbers(x):
     numbered(x, synk.STEP)
 
 
-@synk.parallel(block=(32, 8), grid=lambda shapes: (-(-shapes["u"][1] // 32), -(-shapes["u"][0] // ROWS_OF_BLOCK)))
+@synk.parallel(
+    block=(32, 8),
+    grid=lambda shapes: (-(-shapes["u"][1] // 32), -(-shapes["u"][0] // ROWS_OF_BLOCK)),
+)
 @cuda.jit
 def relax(u, v):
     j = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
@@ -168,7 +175,12 @@ def measure(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result
         rows: list[tuple[str, Callable[[], object], int, Callable[[], object]]] = [
             ("empty kernel", lambda: empties(x, times=TIMES), TIMES, lambda: empty(x)),
             ("empty kernel, STEP", lambda: numbers(x, times=TIMES), TIMES, lambda: numbered(x, 3)),
-            ("kernel, all_reduce, kernel, sum", lambda: steps(x, times=TIMES), TIMES, lambda: step(x)),
+            (
+                "kernel, all_reduce, kernel, sum",
+                lambda: steps(x, times=TIMES),
+                TIMES,
+                lambda: step(x),
+            ),
             ("the same, every=1", lambda: steps(x, times=TIMES, every=1), TIMES, lambda: step(x)),
             ("one round", repeated(lambda: empties(x)), CALLS, lambda: empty(x)),
         ]
@@ -179,7 +191,14 @@ def measure(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result
             yield from measure_jacobi(ranks, seconds, side)
         s = synk.scatter(synk.variable(np.ones((LATTICE, LATTICE), np.int8)), halo=1, periodic=True)
         yield from measure_regression(ranks, seconds)
-        yield from both(f"Ising {LATTICE}²", ranks, lambda: sweeps(s, 0.5, times=500), 500, lambda: sweep(s, 0.5, 7), seconds)
+        yield from both(
+            f"Ising {LATTICE}²",
+            ranks,
+            lambda: sweeps(s, 0.5, times=500),
+            500,
+            lambda: sweep(s, 0.5, 7),
+            seconds,
+        )
         assert set(np.unique(synk.gather(s, nd_up=0))) <= {-1, 1}
 
 
@@ -190,7 +209,14 @@ def measure_jacobi(ranks: int, seconds: float, side: int) -> Iterator[Result]:
     jacobi(u, v, times=10)
     if side <= SIDES[0]:
         assert np.allclose(synk.gather(u, nd_up=0), relaxed(start, 10), rtol=1e-5)
-    yield from both(f"Jacobi {side}²", ranks, lambda: jacobi(u, v, times=times), times, lambda: jacobi_once(u, v), seconds)
+    yield from both(
+        f"Jacobi {side}²",
+        ranks,
+        lambda: jacobi(u, v, times=times),
+        times,
+        lambda: jacobi_once(u, v),
+        seconds,
+    )
 
 
 def measure_regression(ranks: int, seconds: float) -> Iterator[Result]:
@@ -199,16 +225,35 @@ def measure_regression(ranks: int, seconds: float) -> Iterator[Result]:
     w, new = (synk.variable(np.zeros((FEATURES, CLASSES), np.float32)) for _ in range(2))
     assert np.allclose(learn(x, y, w, new, times=20, every=1), losses_by_numpy(20), rtol=1e-4)
     given = x, y, w, new
-    yield from both(WHAT, ranks, lambda: learn(*given, times=100, every=1), 100, lambda: learn_once(*given), seconds)
+    yield from both(
+        WHAT,
+        ranks,
+        lambda: learn(*given, times=100, every=1),
+        100,
+        lambda: learn_once(*given),
+        seconds,
+    )
     if find_spec("torch"):
         w.set_value(np.zeros((FEATURES, CLASSES), np.float32))
-        assert np.allclose(learn_by_torch(*given, times=20, every=1), losses_by_numpy(20), rtol=1e-4)
+        assert np.allclose(
+            learn_by_torch(*given, times=20, every=1), losses_by_numpy(20), rtol=1e-4
+        )
         (ours,) = time_in_turns([lambda: learn_by_torch(*given, times=100, every=1)], seconds)
-        yield Result("synknumba: sequence, torch in a recorded function", WHAT, ranks, per_iteration(ours, 100))
+        yield Result(
+            "synknumba: sequence, torch in a recorded function",
+            WHAT,
+            ranks,
+            per_iteration(ours, 100),
+        )
 
 
 def both(
-    what: str, ranks: int, sequence: Callable[[], object], iterations: int, single: Callable[[], object], seconds: float
+    what: str,
+    ranks: int,
+    sequence: Callable[[], object],
+    iterations: int,
+    single: Callable[[], object],
+    seconds: float,
 ) -> Iterator[Result]:
     """The sequence and single calls, in turns."""
     ours, calls = time_in_turns([sequence, repeated(single)], seconds)
@@ -225,7 +270,9 @@ def peers(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result]:
             name = {"graph": "torch, CUDA graph", "jax": "JAX"}.get(how, how)
             yield from sequences.results_of(name, [], REGRESSION, ranks, seconds, [how], "cuda")
     if find_spec("jax"):
-        yield from sequences.results_of("JAX", [], sequences.JAX_PEER, ranks, seconds, ["float32", *sides], "cuda")
+        yield from sequences.results_of(
+            "JAX", [], sequences.JAX_PEER, ranks, seconds, ["float32", *sides], "cuda"
+        )
     else:
         print("JAX is not installed: left out", file=sys.stderr)
 
@@ -233,7 +280,13 @@ def peers(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result]:
 def main() -> None:
     given = arguments(__doc__)
     given.add_argument("--no-peers", action="store_true")
-    given.add_argument("--sides", type=int, nargs="+", default=list(SIDES), help="points along a side, for Jacobi's method")
+    given.add_argument(
+        "--sides",
+        type=int,
+        nargs="+",
+        default=list(SIDES),
+        help="points along a side, for Jacobi's method",
+    )
     options = given.parse_args()
     results: list[Result] = []
     for ranks in options.ranks or [1]:

@@ -1,13 +1,17 @@
-"""Random rows of a large table at every step: how long a step takes that gathers them, sends them, and brings sums back.
+"""Random rows of a large table at every step: how long a step takes that gathers them, sends them,
+and brings sums back.
 
     python benchmarks/minibatch.py --rows 20000
-    python benchmarks/minibatch.py --device cuda --ranks 4 --json benchmarks/results/h200x4-minibatch.json
-    python benchmarks/minibatch.py --rows 20000 --peer-python ~/torch/bin/python
+    python benchmarks/minibatch.py --device cuda --ranks 4 --json
+    benchmarks/results/h200x4-minibatch.json python benchmarks/minibatch.py --rows 20000
+    --peer-python ~/torch/bin/python
 
-The table is float32 in the host's memory. Every step has another list of row numbers, drawn beforehand; its rows are divided
-among the ranks, which add up the columns; the sums of all ranks are added in the script. Peers do the same: NumPy gathers into
-pinned memory that CuPy copies, torch likewise, each in a process per GPU, and JAX in one process. On a CPU there is NumPy's
-x[indices].sum(axis=0) as well. "GB/s" is of the gathered rows, "ratio" the step's median over that of the first row here.
+The table is float32 in the host's memory. Every step has another list of row numbers, drawn
+beforehand; its rows are divided among the ranks, which add up the columns; the sums of all ranks
+are added in the script. Peers do the same: NumPy gathers into pinned memory that CuPy copies, torch
+likewise, each in a process per GPU, and JAX in one process. On a CPU there is NumPy's
+x[indices].sum(axis=0) as well. "GB/s" is of the gathered rows, "ratio" the step's median over that
+of the first row here.
 """
 
 import sys
@@ -24,7 +28,9 @@ from numpy.typing import NDArray
 import synknumba as synk
 
 BATCHES = (4096, 65_536)
-BLOCKS = 264  # two for each multiprocessor of an H200: the rows are few, and each block adds its sums to the others'
+# two for each multiprocessor of an H200: the rows are few, and each block adds its sums to the
+# others'
+BLOCKS = 264
 LONGEST = 60.0  # seconds that a call may take before the ranks are ended
 PEERS = {"cuda": ("take", "torch", "jax"), "cpu": ("torch", "jax")}
 
@@ -45,7 +51,9 @@ class Result:
 def column_sums(columns):
     """A kernel for so many columns: the shape of a result is part of its declaration."""
 
-    @synk.parallel(grid=BLOCKS, outputs={"total": synk.output("sum", shape=(columns,), dtype="float64")})
+    @synk.parallel(
+        grid=BLOCKS, outputs={"total": synk.output("sum", shape=(columns,), dtype="float64")}
+    )
     def add_columns(x, total):
         """Adds up the columns; x: float32, shape (n, columns)."""
         for column in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
@@ -83,13 +91,17 @@ def measure_numpy(settings: Settings) -> Iterator[Result]:
     for batch in settings.sizes:
         turns = cycle(index_lists(len(table), batch))
         timing = time_rounds(lambda turns=turns: expected(table, next(turns)), settings.seconds)
-        yield replace(result(Row("numpy", "x[indices].sum(axis=0)", "sum", batch, timing), settings), ranks=1)
+        yield replace(
+            result(Row("numpy", "x[indices].sum(axis=0)", "sum", batch, timing), settings), ranks=1
+        )
 
 
 def measure_peers(settings: Settings, python: str, timeout: float) -> Iterator[Result]:
     """Those of the device; what is missing is left out."""
     for who in PEERS[settings.device]:
-        yield from (result(row, settings) for row in ask("minibatch", who, settings, python, timeout))
+        yield from (
+            result(row, settings) for row in ask("minibatch", who, settings, python, timeout)
+        )
 
 
 def result(row: Row, settings: Settings) -> Result:
@@ -98,22 +110,43 @@ def result(row: Row, settings: Settings) -> Result:
 
 
 def with_ratios(results: list[Result], worlds: list[int]) -> list[Result]:
-    """Every row beside the one here of the same batch and ranks; NumPy's, on one core, beside the first world's."""
-    own = {(row.batch, row.ranks): row.timing.median for row in results if row.library == "synknumba"}
-    found = [(row, own.get((row.batch, worlds[0] if row.library == "numpy" else row.ranks))) for row in results]
-    return [replace(row, ratio=None if base is None else row.timing.median / base) for row, base in found]
+    """Every row beside the one here of the same batch and ranks; NumPy's, on one core, beside
+    the first world's.
+    """
+    own = {
+        (row.batch, row.ranks): row.timing.median for row in results if row.library == "synknumba"
+    }
+    found = [
+        (row, own.get((row.batch, worlds[0] if row.library == "numpy" else row.ranks)))
+        for row in results
+    ]
+    return [
+        replace(row, ratio=None if base is None else row.timing.median / base)
+        for row, base in found
+    ]
 
 
 def report(results: list[Result], settings: Settings) -> None:
     def cells(row: Result) -> list[str]:
         timing = row.timing
-        numbers = [f"{timing.median:.1f}", f"{timing.p99:.1f}", f"{timing.minimum:.1f}", f"{row.gb_per_s:.2f}"]
+        numbers = [
+            f"{timing.median:.1f}",
+            f"{timing.p99:.1f}",
+            f"{timing.minimum:.1f}",
+            f"{row.gb_per_s:.2f}",
+        ]
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         return [f"{row.library}: {row.what}", f"{row.batch:,}", str(row.ranks), *numbers, ratio]
 
     shape = f"{settings.items // settings.columns:,} × {settings.columns}"
-    print(f"random rows of {shape} float32, {settings.device}, microseconds a step; ratio: to the same batch here")
-    print_table(["", "rows", "ranks", "median", "p99", "minimum", "GB/s", "ratio"], [cells(row) for row in results])
+    print(
+        f"random rows of {shape} float32, {settings.device}, microseconds a step; "
+        f"ratio: to the same batch here"
+    )
+    print_table(
+        ["", "rows", "ranks", "median", "p99", "minimum", "GB/s", "ratio"],
+        [cells(row) for row in results],
+    )
 
 
 def main() -> None:
@@ -121,16 +154,34 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, default=600_000, help="of the table (default: 600,000)")
     parser.add_argument("--columns", type=int, default=784, help="of the table (default: 784)")
-    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, help="rows of a step (default: 4,096 and 65,536)")
-    parser.add_argument("--peer-python", default=sys.executable, metavar="PATH", help="a Python that has the peers' packages")
-    parser.add_argument("--peer-timeout", type=float, default=60.0, help="seconds until a peer is ended (default: 60)")
+    parser.add_argument(
+        "--batches",
+        type=int,
+        nargs="+",
+        default=BATCHES,
+        help="rows of a step (default: 4,096 and 65,536)",
+    )
+    parser.add_argument(
+        "--peer-python",
+        default=sys.executable,
+        metavar="PATH",
+        help="a Python that has the peers' packages",
+    )
+    parser.add_argument(
+        "--peer-timeout",
+        type=float,
+        default=60.0,
+        help="seconds until a peer is ended (default: 60)",
+    )
     parser.add_argument("--no-peers", action="store_true", help="measure this library only")
     args = parser.parse_args()
     worlds = args.ranks or [2 if args.device == "cpu" else max(1, len(gpus()))]
 
     items = args.rows * args.columns
     memory = make_memory(items)
-    settings = Settings(args.device, worlds[0], args.seconds, memory, items, tuple(args.batches), args.columns)
+    settings = Settings(
+        args.device, worlds[0], args.seconds, memory, items, tuple(args.batches), args.columns
+    )
     results: list[Result] = []
     try:
         for ranks in worlds:
@@ -145,7 +196,12 @@ def main() -> None:
         results = with_ratios(results, worlds)
         report(results, settings)
         table = {"rows": args.rows, "columns": args.columns, "lists": LISTS}
-        save(args.json, "minibatch", results, {"device": args.device, "seconds": args.seconds, **table})
+        save(
+            args.json,
+            "minibatch",
+            results,
+            {"device": args.device, "seconds": args.seconds, **table},
+        )
 
 
 if __name__ == "__main__":

@@ -1,25 +1,31 @@
-"""Samples a second of two simulations, π and the price of an option: on 1, 2, … ranks, and beside what else draws them.
+"""Samples a second of two simulations, π and the price of an option: on 1, 2, … ranks, and beside
+what else draws them.
 
     python benchmarks/montecarlo.py --json benchmarks/results/cpu-2core-montecarlo.json
-    python benchmarks/montecarlo.py --device cuda --ranks 1 2 4 --json benchmarks/results/h200x4-montecarlo.json
+    python benchmarks/montecarlo.py --device cuda --ranks 1 2 4 --json
+    benchmarks/results/h200x4-montecarlo.json
     python benchmarks/montecarlo.py --device cuda --ranks 1 2 4 --samples 1e11 --no-peers        # scaling
     python benchmarks/montecarlo.py --device cuda --peer-python ~/jax/bin/python
 
-pi: two uniform numbers a sample. option: a European call by Black and Scholes, one normal number a sample. What is measured of
-this library are `synk.expectation` of a function of the index, which also finds the standard error, and the hand-written
-kernels of synknumba/kernels/montecarlo.py. Everything is in float64 but where a row says float32. Every call has random numbers
-of its own, and its mean must be within five standard errors of the closed form.
+pi: two uniform numbers a sample. option: a European call by Black and Scholes, one normal number a
+sample. What is measured of this library are `synk.expectation` of a function of the index, which
+also finds the standard error, and the hand-written kernels of synknumba/kernels/montecarlo.py.
+Everything is in float64 but where a row says float32. Every call has random numbers of its own, and
+its mean must be within five standard errors of the closed form.
 
-On CPUs: beside loops that one would write with @njit and the same generator, for one core and with prange for threads, and
-NumPy with its own Philox, in arrays that fit the cache. All are timed in turns.
+On CPUs: beside loops that one would write with @njit and the same generator, for one core and with
+prange for threads, and NumPy with its own Philox, in arrays that fit the cache. All are timed in
+turns.
 
-On GPUs: beside CuPy, JAX, and numba-cuda with its own generator, in processes of their own. They take as many samples in a call
-as they can in about a tenth of a second, but no more than asked for here; their rates no longer depend on it.
+On GPUs: beside CuPy, JAX, and numba-cuda with its own generator, in processes of their own. They
+take as many samples in a call as they can in about a tenth of a second, but no more than asked for
+here; their rates no longer depend on it.
 
-"each": samples a second of a rank, device or thread. "scaling": that over the same on the smallest world. "ratio": the time
-that a row takes for a sample on each of its workers, over that of the expectation on the ranks beside it, for as many samples
-where it has them; above 1, the expectation is faster. An njit loop at 0.91 is 10 % faster on its core.
-"""
+"each": samples a second of a rank, device or thread. "scaling": that over the same on the smallest
+world. "ratio": the time that a row takes for a sample on each of its workers, over that of the
+expectation on the ranks beside it, for as many samples where it has them; above 1, the expectation
+is faster. An njit loop at 0.91 is 10 % faster on its core.
+"""  # noqa: E501
 
 import argparse
 import math
@@ -33,7 +39,19 @@ import numba
 import numpy as np
 from _common import Timing, arguments, gpus, print_table, save, time_calls, time_in_turns
 from _gpu_call_peers import Peer, Settings, peer_rows
-from _montecarlo import DISCOUNT, DRIFT, EXACT, RATE, SPOT, SPREAD, STRIKE, VOLATILITY, YEARS, Work, check
+from _montecarlo import (
+    DISCOUNT,
+    DRIFT,
+    EXACT,
+    RATE,
+    SPOT,
+    SPREAD,
+    STRIKE,
+    VOLATILITY,
+    YEARS,
+    Work,
+    check,
+)
 from numba import njit, prange
 
 import synknumba as synk
@@ -76,7 +94,7 @@ class Candidate:
     mean: Callable[[int], float]
 
 
-# ---- this library ----------------------------------------------------------------------------------------------------------
+# ---- this library --------------------------------------------------------------------------------
 
 
 @synk.expectation()
@@ -106,11 +124,12 @@ def own(work: Work, samples: int, ranks: int) -> list[Candidate]:
             lambda seed: montecarlo.european_payoffs(rows, seed, *OPTION)[0] / samples,
         ]
     return [
-        Candidate("synknumba", what, samples, ranks, call) for what, call in zip(("expectation", "kernel"), calls, strict=True)
+        Candidate("synknumba", what, samples, ranks, call)
+        for what, call in zip(("expectation", "kernel"), calls, strict=True)
     ]
 
 
-# ---- peers on CPUs ---------------------------------------------------------------------------------------------------------
+# ---- peers on CPUs -------------------------------------------------------------------------------
 
 
 @njit
@@ -198,11 +217,19 @@ def on_cores(work: Work, samples: int, threads: int) -> list[Candidate]:
     ]
     if threads > 1:
         numba.set_num_threads(threads)
-        found.append(Candidate("numba", "prange, threads", samples, threads, lambda seed: with_threads(samples, seed)))
+        found.append(
+            Candidate(
+                "numba",
+                "prange, threads",
+                samples,
+                threads,
+                lambda seed: with_threads(samples, seed),
+            )
+        )
     return found
 
 
-# ---- measuring -------------------------------------------------------------------------------------------------------------
+# ---- measuring -----------------------------------------------------------------------------------
 
 
 def checked(candidate: Candidate, work: Work) -> Callable[[], None]:
@@ -215,8 +242,12 @@ def checked(candidate: Candidate, work: Work) -> Callable[[], None]:
     return call
 
 
-def measure_cpu(worlds: Sequence[int], sizes: Sequence[int], seconds: float, *, peers: bool) -> Iterator[Result]:
-    """Every world beside the loops, in turns. Threads come in the last one: they would be in the way of a fork."""
+def measure_cpu(
+    worlds: Sequence[int], sizes: Sequence[int], seconds: float, *, peers: bool
+) -> Iterator[Result]:
+    """Every world beside the loops, in turns. Threads come in the last one: they would be in the
+    way of a fork.
+    """
     threads = min(worlds[-1], numba.config.NUMBA_NUM_THREADS)
     for ranks in worlds:
         with synk.fork(ranks, device="cpu"):
@@ -244,20 +275,28 @@ def measure_gpu(worlds: Sequence[int], sizes: Sequence[int], seconds: float) -> 
                         yield _result(candidate, work, "cuda", ranks, timing)
 
 
-def measure_peers(worlds: Sequence[int], sizes: Sequence[int], seconds: float, python: str) -> Iterator[Result]:
+def measure_peers(
+    worlds: Sequence[int], sizes: Sequence[int], seconds: float, python: str
+) -> Iterator[Result]:
     """Those on GPUs; what is missing is left out."""
     interpreters: dict[Peer, str] = {"cupy": sys.executable, "numba": sys.executable, "jax": python}
     for peer, interpreter in interpreters.items():
         for work in EXACT:
-            for row in peer_rows(peer, Settings(work, "cuda", tuple(worlds), tuple(sizes), seconds), interpreter):
-                candidate = Candidate(row.library, row.what, row.rows, row.ranks, lambda _: math.nan)
+            for row in peer_rows(
+                peer, Settings(work, "cuda", tuple(worlds), tuple(sizes), seconds), interpreter
+            ):
+                candidate = Candidate(
+                    row.library, row.what, row.rows, row.ranks, lambda _: math.nan
+                )
                 yield _result(candidate, work, "cuda", row.ranks, row.timing)
 
 
 def _result(candidate: Candidate, work: Work, device: str, ranks: int, timing: Timing) -> Result:
     samples, workers = candidate.samples, candidate.workers
     each = samples / workers / (timing.median * 1e-6)
-    return Result(candidate.library, candidate.what, work, device, samples, ranks, workers, timing, each)
+    return Result(
+        candidate.library, candidate.what, work, device, samples, ranks, workers, timing, each
+    )
 
 
 def compared(results: Sequence[Result]) -> list[Result]:
@@ -267,23 +306,37 @@ def compared(results: Sequence[Result]) -> list[Result]:
 
     def compare(row: Result) -> Result:
         base = alone.get(_same(row)) if row.workers == row.ranks else None
-        return replace(row, scaling=None if base is None else row.each / base, ratio=_beside(row, results) / row.each)
+        return replace(
+            row,
+            scaling=None if base is None else row.each / base,
+            ratio=_beside(row, results) / row.each,
+        )
 
     return [compare(row) for row in results]
 
 
 def _same(row: Result) -> tuple[str, str, str, int | None]:
     """What does not change with the ranks. Peers on GPUs take as many samples as they can."""
-    return row.library, row.what, row.work, row.samples if row.library == "synknumba" or row.device == "cpu" else None
+    return (
+        row.library,
+        row.what,
+        row.work,
+        row.samples if row.library == "synknumba" or row.device == "cpu" else None,
+    )
 
 
 def _beside(row: Result, results: Sequence[Result]) -> float:
-    """The rate of the expectation that is most like this row: in its ranks, then in its samples, else with the most."""
+    """The rate of the expectation that is most like this row: in its ranks, then in its samples,
+    else with the most.
+    """
     expectations = [own for own in results if own.what == "expectation" and own.work == row.work]
-    return max(expectations, key=lambda own: (own.ranks == row.ranks, own.samples == row.samples, own.samples)).each
+    return max(
+        expectations,
+        key=lambda own: (own.ranks == row.ranks, own.samples == row.samples, own.samples),
+    ).each
 
 
-# ---- all of it -------------------------------------------------------------------------------------------------------------
+# ---- all of it -----------------------------------------------------------------------------------
 
 
 def size(text: str) -> int:
@@ -299,9 +352,21 @@ def report(results: Sequence[Result], device: str) -> None:
         ratios = ["" if number is None else f"{number:.3f}" for number in (row.scaling, row.ratio)]
         times = [f"{number / 1e3:,.2f}" for number in (row.timing.median, row.timing.minimum)]
         name = f"{row.library}: {row.what}"
-        return [name, row.work, f"{row.samples:,}", str(row.ranks), str(row.workers), *times, f"{row.each:.3e}", *ratios]
+        return [
+            name,
+            row.work,
+            f"{row.samples:,}",
+            str(row.ranks),
+            str(row.workers),
+            *times,
+            f"{row.each:.3e}",
+            *ratios,
+        ]
 
-    print(f"simulations, {device}; median and minimum of a call in milliseconds, samples a second of each worker")
+    print(
+        f"simulations, {device}; median and minimum of a call in milliseconds, "
+        f"samples a second of each worker"
+    )
     head = ["", "", "samples", "ranks", "workers", "median", "minimum", "each", "scaling", "ratio"]
     print_table(head, [cells(row) for row in results])
 
@@ -309,9 +374,16 @@ def report(results: Sequence[Result], device: str) -> None:
 def main() -> None:
     """Measures, prints, and saves where asked to."""
     parser = arguments(__doc__)
-    parser.add_argument("--samples", type=size, nargs="+", help="such as 1e9 (default: 1e7 on CPUs, 1e9 and 1e10 on GPUs)")
+    parser.add_argument(
+        "--samples",
+        type=size,
+        nargs="+",
+        help="such as 1e9 (default: 1e7 on CPUs, 1e9 and 1e10 on GPUs)",
+    )
     parser.add_argument("--no-peers", action="store_true", help="measure this library only")
-    parser.add_argument("--peer-python", metavar="PATH", default=sys.executable, help="a Python that has JAX")
+    parser.add_argument(
+        "--peer-python", metavar="PATH", default=sys.executable, help="a Python that has JAX"
+    )
     args = parser.parse_args()
     worlds = sorted(args.ranks or ([1, 2] if args.device == "cpu" else [max(1, len(gpus()))]))
     sizes = args.samples or SAMPLES[args.device]
@@ -324,7 +396,12 @@ def main() -> None:
             results += measure_peers(worlds, sizes, args.seconds, args.peer_python)
     results = sorted(compared(results), key=lambda row: (row.work != "pi", row.ranks))
     report(results, args.device)
-    save(args.json, "montecarlo", results, {"device": args.device, "seconds": args.seconds, "samples": list(sizes)})
+    save(
+        args.json,
+        "montecarlo",
+        results,
+        {"device": args.device, "seconds": args.seconds, "samples": list(sizes)},
+    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""A kernel of a real program on all ranks: the quenching of ionisation in liquid argon, on records of tracks.
+"""A kernel of a real program on all ranks: the quenching of ionisation in liquid argon, on records
+of tracks.
 
     python benchmarks/ports.py
     python benchmarks/ports.py --ranks 1 2 4 --rows 1e7 --json benchmarks/results/h200x2-ports.json
 
-Detector simulations of liquid-argon chambers, such as larnd-sim, compute for each segment of a track how many electrons do not
-recombine, from the energy that it has lost (Birks' law as measured by Amoruso et al. 2004, the box model modified by Acciarri
-et al. 2013). A thread takes one record, as there. The records are in the script's memory, which GPUs read and write through
-their bus, or stay on the ranks, as a variable. Results are compared with NumPy's; its time, and that of a loop compiled by
-Numba for all cores, are beside ours.
+Detector simulations of liquid-argon chambers, such as larnd-sim, compute for each segment of a
+track how many electrons do not recombine, from the energy that it has lost (Birks' law as measured
+by Amoruso et al. 2004, the box model modified by Acciarri et al. 2013). A thread takes one record,
+as there. The records are in the script's memory, which GPUs read and write through their bus, or
+stay on the ranks, as a variable. Results are compared with NumPy's; its time, and that of a loop
+compiled by Numba for all cores, are beside ours.
 
 "ratio": to one rank.
 """
@@ -25,7 +27,21 @@ from numba import cuda
 import synknumba as synk
 
 TRACK = np.dtype(
-    [(name, "f4") for name in ("x_start", "y_start", "z_start", "x_end", "y_end", "z_end", "dx", "dE", "dEdx", "n_electrons")]
+    [
+        (name, "f4")
+        for name in (
+            "x_start",
+            "y_start",
+            "z_start",
+            "x_end",
+            "y_end",
+            "z_end",
+            "dx",
+            "dE",
+            "dEdx",
+            "n_electrons",
+        )
+    ]
 )
 FIELD, DENSITY = 0.50, 1.38  # kV/cm, g/cm³
 BIRKS_A, BIRKS_K = 0.800, 0.0486  # k in (kV/cm) (g/cm²) / MeV
@@ -121,7 +137,10 @@ def timed(ranks: int, given: Any, tracks: synk.Data, model: int) -> list[tuple[s
         quench_held(held, model)
         check(synk.gather(held, nd_up=0), tracks.data, model)
         here = time_calls(lambda: quench_held(held, model), given.seconds, at_least=5).median / 1e3
-        return [(f"{world.device}, the script's records", there), (f"{world.device}, records on the ranks", here)]
+        return [
+            (f"{world.device}, the script's records", there),
+            (f"{world.device}, records on the ranks", here),
+        ]
 
 
 def main() -> None:
@@ -137,12 +156,21 @@ def main() -> None:
         for ranks in given.ranks or [1, 2]:
             for what, median in timed(ranks, given, tracks, model):
                 first.setdefault(what, median)
-                results.append(Result("synknumba", f"{name}, {what}", ranks, median, median / first[what]))
+                results.append(
+                    Result("synknumba", f"{name}, {what}", ranks, median, median / first[what])
+                )
         mine = source.copy()
-        peers = {"numba: njit, all cores": partial(by_numba, mine, model), "numpy": partial(by_numpy, source, model)}
+        peers = {
+            "numba: njit, all cores": partial(by_numba, mine, model),
+            "numpy": partial(by_numpy, source, model),
+        }
         for library, call in peers.items():
             median = time_calls(call, given.seconds, at_least=3).median / 1e3
-            results.append(Result(library, f"{name}, {library}", 1, median, median / next(iter(first.values()))))
+            results.append(
+                Result(
+                    library, f"{name}, {library}", 1, median, median / next(iter(first.values()))
+                )
+            )
         check(mine, source, model)
     rows = [(one.what, str(one.ranks), f"{one.median:,.3f}", f"{one.ratio:.2f}") for one in results]
     print_table(("", "ranks", "ms", "ratio"), rows)

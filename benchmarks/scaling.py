@@ -1,12 +1,14 @@
-"""What a call, an all_reduce and a minibatch would cost on 1 to 1,000 machines of 8 GPUs: formulas, and a simulation.
+"""What a call, an all_reduce and a minibatch would cost on 1 to 1,000 machines of 8 GPUs: formulas,
+and a simulation.
 
     python benchmarks/scaling.py
     python benchmarks/scaling.py --check benchmarks/results/cores2-machines-many.json
 
-Nothing is measured here. What is assumed of networks, and what was measured of one machine, are the constants below. What is
-simulated is the tree of `_machines`: orders down a binomial tree, answers straight to the first machine, which reads them one
-by one. --check compares simulated calls with those that machines.py has measured. Its machines share the cores of one host,
-so a call takes at least the processor time of all machines, divided by the cores.
+Nothing is measured here. What is assumed of networks, and what was measured of one machine, are the
+constants below. What is simulated is the tree of `_machines`: orders down a binomial tree, answers
+straight to the first machine, which reads them one by one. --check compares simulated calls with
+those that machines.py has measured. Its machines share the cores of one host, so a call takes at
+least the processor time of all machines, divided by the cores.
 
 "ratio": the simulated call, to one on a single machine.
 """
@@ -61,7 +63,9 @@ def depth(machines: int) -> int:
 
 
 def call(net: Network, machines: int, local: float = LOCAL) -> float:
-    """Seconds of a call without rows: the longest path down, or the answers that the first relay reads one by one."""
+    """Seconds of a call without rows: the longest path down, or the answers that the first relay
+    reads one by one.
+    """
     if machines == 1:
         return local
     levels = depth(machines)
@@ -72,14 +76,20 @@ def call(net: Network, machines: int, local: float = LOCAL) -> float:
 
 
 def children(machine: int, machines: int) -> list[int]:
-    """The machines that get their orders from one, in the order of sending (`_machines/between.py`)."""
+    """The machines that get their orders from one, in the order of sending
+    (`_machines/between.py`).
+    """
     low = machine & -machine or 1 << 62
     steps = [1 << k for k in range(machines.bit_length())]
     return [machine + step for step in reversed(steps) if step < low and machine + step < machines]
 
 
-def simulate(net: Network, machines: int, local: float = LOCAL, jitter: float = 0.2, trials: int = 41) -> float:
-    """The median of simulated calls, in which each step takes longer by an exponential share of it."""
+def simulate(
+    net: Network, machines: int, local: float = LOCAL, jitter: float = 0.2, trials: int = 41
+) -> float:
+    """The median of simulated calls, in which each step takes longer by an exponential share of
+    it.
+    """
     rng, found = random.Random(0), []
     for _ in range(trials):
 
@@ -100,12 +110,16 @@ def simulate(net: Network, machines: int, local: float = LOCAL, jitter: float = 
         while answers:
             now = max(now, heapq.heappop(answers)) + some(ANSWER)
         moved = 8 * GPUS * machines / net.adapter if machines > 1 else 0.0
-        found.append(max(now, own) + (some(HOP) if machines > 1 else 0.0) + moved + COMBINE * GPUS * machines)
+        found.append(
+            max(now, own) + (some(HOP) if machines > 1 else 0.0) + moved + COMBINE * GPUS * machines
+        )
     return statistics.median(found) if machines > 1 else local
 
 
 def all_reduce(net: Network, machines: int, nbytes: float = REDUCED) -> float:
-    """Seconds of an all_reduce by NCCL: inside machines over NVLink, between them by the faster of a ring and a double tree."""
+    """Seconds of an all_reduce by NCCL: inside machines over NVLink, between them by the faster
+    of a ring and a double tree.
+    """
     inside = 2 * nbytes * (GPUS - 1) / GPUS / NVLINK
     if machines == 1:
         return LOCAL + inside
@@ -115,10 +129,16 @@ def all_reduce(net: Network, machines: int, nbytes: float = REDUCED) -> float:
 
 
 def minibatch(net: Network, machines: int, *, frozen: bool) -> float:
-    """Seconds of a step on random rows: gathered and sent by the script's machine, or, frozen, fetched from mirrors."""
+    """Seconds of a step on random rows: gathered and sent by the script's machine, or, frozen,
+    fetched from mirrors.
+    """
     nbytes = ROWS * WIDTH
     if frozen or machines == 1:
-        return nbytes / machines / PAGE_LOCKED + 8 * ROWS * (machines - 1) / machines / net.machine + call(net, machines)
+        return (
+            nbytes / machines / PAGE_LOCKED
+            + 8 * ROWS * (machines - 1) / machines / net.machine
+            + call(net, machines)
+        )
     sent = nbytes * (machines - 1) / machines / min(TAKE, net.machine)
     return sent + nbytes / machines / (GPUS * HOST_TO_GPU) + call(net, machines)
 
@@ -131,9 +151,22 @@ def check(path: Path) -> None:
     rows = []
     for machines, one in sorted(measured.items()):
         path_seconds = simulate(here, machines, local=4e-6)
-        work = machines * (4e-6 + ORDER + ANSWER + 2 * here.send) + 4 * HOP  # processor time of all processes
-        told, found = max(path_seconds, work / report["machine"]["usable_cores"]) * 1e6, one["several"]
-        rows.append((str(machines), f"{path_seconds * 1e6:.1f}", f"{told:.1f}", f"{found:.1f}", f"{found / told:.2f}"))
+        work = (
+            machines * (4e-6 + ORDER + ANSWER + 2 * here.send) + 4 * HOP
+        )  # processor time of all processes
+        told, found = (
+            max(path_seconds, work / report["machine"]["usable_cores"]) * 1e6,
+            one["several"],
+        )
+        rows.append(
+            (
+                str(machines),
+                f"{path_seconds * 1e6:.1f}",
+                f"{told:.1f}",
+                f"{found:.1f}",
+                f"{found / told:.2f}",
+            )
+        )
     print_table(("machines", "path µs", "with cores", "measured", "ratio"), rows)
 
 
@@ -157,13 +190,25 @@ def result(net: Network, machines: int) -> Result:
     simulated = simulate(net, machines)
     sent, there = (minibatch(net, machines, frozen=frozen) for frozen in (False, True))
     reduced = all_reduce(net, machines)
-    return Result("model", net.name, machines, call(net, machines), simulated, reduced, sent, there, simulated / LOCAL)
+    return Result(
+        "model",
+        net.name,
+        machines,
+        call(net, machines),
+        simulated,
+        reduced,
+        sent,
+        there,
+        simulated / LOCAL,
+    )
 
 
 def main() -> None:
     """Prints the tables."""
     parser = arguments(__doc__)
-    parser.add_argument("--check", type=Path, metavar="FILE", help="results of machines.py to compare with")
+    parser.add_argument(
+        "--check", type=Path, metavar="FILE", help="results of machines.py to compare with"
+    )
     given = parser.parse_args()
     if given.check is not None:
         check(given.check)
@@ -175,13 +220,27 @@ def main() -> None:
             (
                 f"{one.machines:,}",
                 *(f"{seconds * 1e6:,.0f}" for seconds in (one.call, one.simulated)),
-                *(f"{seconds * 1e3:,.2f}" for seconds in (one.all_reduce, one.rows_sent, one.rows_there)),
+                *(
+                    f"{seconds * 1e3:,.2f}"
+                    for seconds in (one.all_reduce, one.rows_sent, one.rows_there)
+                ),
                 f"{one.ratio:.1f}",
             )
             for one in results
             if one.network == net.name
         ]
-        print_table(("machines", "call µs", "simulated", "all_reduce ms", "rows sent ms", "rows there ms", "ratio"), rows)
+        print_table(
+            (
+                "machines",
+                "call µs",
+                "simulated",
+                "all_reduce ms",
+                "rows sent ms",
+                "rows there ms",
+                "ratio",
+            ),
+            rows,
+        )
     save(given.json, "scaling", results, {})
 
 

@@ -1,13 +1,17 @@
-"""What an iteration of a sequence costs, beside single calls of the same functions, mpi4py with njit, and JAX.
+"""What an iteration of a sequence costs, beside single calls of the same functions, mpi4py with
+njit, and JAX.
 
 python benchmarks/sequences.py
-python benchmarks/sequences.py --ranks 2 4 --sides 67 256 --json benchmarks/results/cpu-2core-sequences.json
+python benchmarks/sequences.py --ranks 2 4 --sides 67 256 --json
+benchmarks/results/cpu-2core-sequences.json
 
-Rows, on 100 float64 for each rank: an empty kernel; a Python function that does nothing; a kernel, an all_reduce, a kernel and
-the sum of its results; the same with every iteration judged by until=; and one round of a sequence with an empty kernel, beside
-one call of that kernel. Then steps of Jacobi's method for the Laplace equation on n × n points, float64, rows divided among the
-ranks, which exchange a row with each neighbour and swap two arrays; and sweeps of an Ising model on 64 × 64 sites, two kernels
-with an exchange after each. Microseconds an iteration; the minimum counts where other programs share the cores.
+Rows, on 100 float64 for each rank: an empty kernel; a Python function that does nothing; a kernel,
+an all_reduce, a kernel and the sum of its results; the same with every iteration judged by until=;
+and one round of a sequence with an empty kernel, beside one call of that kernel. Then steps of
+Jacobi's method for the Laplace equation on n × n points, float64, rows divided among the ranks,
+which exchange a row with each neighbour and swap two arrays; and sweeps of an Ising model on 64 ×
+64 sites, two kernels with an exchange after each. Microseconds an iteration; the minimum counts
+where other programs share the cores.
 """
 
 import json
@@ -138,7 +142,12 @@ def sweeps(s, beta):
 
 def per_iteration(timing: Timing, iterations: int) -> Timing:
     """The times of one iteration."""
-    return Timing(timing.median / iterations, timing.p99 / iterations, timing.minimum / iterations, timing.calls)
+    return Timing(
+        timing.median / iterations,
+        timing.p99 / iterations,
+        timing.minimum / iterations,
+        timing.calls,
+    )
 
 
 def repeated(call: Callable[[], object]) -> Callable[[], None]:
@@ -158,8 +167,18 @@ def measure(ranks: int, seconds: float) -> Iterator[Result]:
         rows: list[tuple[str, Callable[[], object], int, Callable[[], object]]] = [
             ("empty kernel", lambda: empties(x, times=TIMES), TIMES, lambda: empty(x)),
             ("Python function", lambda: functions(x, times=TIMES), TIMES, lambda: nothing(x)),
-            ("kernel, all_reduce, kernel, sum", lambda: steps(x, times=TIMES), TIMES, lambda: step(x)),
-            ("the same, until=", lambda: steps(x, times=CALLS, until=lambda t: t < 0), CALLS, lambda: step(x)),
+            (
+                "kernel, all_reduce, kernel, sum",
+                lambda: steps(x, times=TIMES),
+                TIMES,
+                lambda: step(x),
+            ),
+            (
+                "the same, until=",
+                lambda: steps(x, times=CALLS, until=lambda t: t < 0),
+                CALLS,
+                lambda: step(x),
+            ),
             ("one round", repeated(lambda: empties(x)), CALLS, lambda: empty(x)),
         ]
         for what, sequence, iterations, single in rows:
@@ -197,22 +216,37 @@ def measure_lattices(ranks: int, seconds: float, sides: Sequence[int]) -> Iterat
             jacobi(u, v, times=10)
             assert np.allclose(synk.gather(u, nd_up=0), relaxed(start, 10), rtol=1e-12)
             times = steps_of(side)
-            whole, one = time_in_turns([lambda: jacobi(u, v, times=times), repeated(lambda: jacobi_once(u, v))], seconds)  # noqa: B023
-            yield Result("synknumba: sequence", f"Jacobi {side}²", ranks, per_iteration(whole, times))
-            yield Result("synknumba: single calls", f"Jacobi {side}²", ranks, per_iteration(one, CALLS))
+            whole, one = time_in_turns(
+                [lambda: jacobi(u, v, times=times), repeated(lambda: jacobi_once(u, v))],  # noqa: B023
+                seconds,
+            )
+            yield Result(
+                "synknumba: sequence", f"Jacobi {side}²", ranks, per_iteration(whole, times)
+            )
+            yield Result(
+                "synknumba: single calls", f"Jacobi {side}²", ranks, per_iteration(one, CALLS)
+            )
         s = synk.scatter(synk.variable(np.ones((LATTICE, LATTICE), np.int8)), halo=1, periodic=True)
-        whole, one = time_in_turns([lambda: sweeps(s, 0.5, times=100), repeated(lambda: sweep(s, 0.5, 7))], seconds)
+        whole, one = time_in_turns(
+            [lambda: sweeps(s, 0.5, times=100), repeated(lambda: sweep(s, 0.5, 7))], seconds
+        )
         assert set(np.unique(synk.gather(s, nd_up=0))) <= {-1, 1}
         yield Result("synknumba: sequence", f"Ising {LATTICE}²", ranks, per_iteration(whole, 100))
-        yield Result("synknumba: single calls", f"Ising {LATTICE}²", ranks, per_iteration(one, CALLS))
+        yield Result(
+            "synknumba: single calls", f"Ising {LATTICE}²", ranks, per_iteration(one, CALLS)
+        )
 
 
 def measure_mpi(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result]:
-    """mpi4py, whose ranks run compiled loops and its collectives by themselves, without a script."""
+    """mpi4py, whose ranks run compiled loops and its collectives by themselves, without a
+    script.
+    """
     if not (find_spec("mpi4py") and mpiexec()):
         print("mpi4py is not installed, or has no mpiexec: left out", file=sys.stderr)
         return
-    yield from results_of("mpi4py + njit", [str(mpiexec()), "-n", str(ranks)], MPI_PEER, ranks, seconds, sides)
+    yield from results_of(
+        "mpi4py + njit", [str(mpiexec()), "-n", str(ranks)], MPI_PEER, ranks, seconds, sides
+    )
 
 
 def measure_jax(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result]:
@@ -224,7 +258,13 @@ def measure_jax(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Re
 
 
 def results_of(
-    library: str, starter: list[str], script: Path, ranks: int, seconds: float, rest: Sequence[object], platform: str = "cpu"
+    library: str,
+    starter: list[str],
+    script: Path,
+    ranks: int,
+    seconds: float,
+    rest: Sequence[object],
+    platform: str = "cpu",
 ) -> Iterator[Result]:
     """What a peer's script prints: the times of an iteration, by what it does."""
     command = [*starter, sys.executable, str(script), str(ranks), str(seconds), *map(str, rest)]
@@ -239,7 +279,9 @@ def results_of(
         yield Result(library, what, ranks, Timing(**timing))
 
 
-def show(results: Sequence[Result], compared: str, *, digits: int, base: str = "synknumba: sequence") -> None:
+def show(
+    results: Sequence[Result], compared: str, *, digits: int, base: str = "synknumba: sequence"
+) -> None:
     """Prints a table, with ratios of medians, or minima, to those of one library."""
     least = {(one.what, one.ranks): one.timing for one in results if one.library == base}
     rows = [
@@ -259,7 +301,13 @@ def show(results: Sequence[Result], compared: str, *, digits: int, base: str = "
 def main() -> None:
     given = arguments(__doc__)
     given.add_argument("--no-peers", action="store_true")
-    given.add_argument("--sides", type=int, nargs="+", default=list(SIDES), help="points along a side, for Jacobi's method")
+    given.add_argument(
+        "--sides",
+        type=int,
+        nargs="+",
+        default=list(SIDES),
+        help="points along a side, for Jacobi's method",
+    )
     options = given.parse_args()
     if options.device != "cpu":
         given.error("that is what gpu_sequences.py measures")
@@ -272,7 +320,10 @@ def main() -> None:
             results += measure_jax(ranks, options.seconds, options.sides)
     show(results, "minimum", digits=3)
     save(
-        options.json, "sequences", results, {"count": COUNT, "times": TIMES, "sides": options.sides, "seconds": options.seconds}
+        options.json,
+        "sequences",
+        results,
+        {"count": COUNT, "times": TIMES, "sides": options.sides, "seconds": options.seconds},
     )
 
 

@@ -3,9 +3,10 @@
     python benchmarks/shards.py
     python benchmarks/shards.py --device cuda --ranks 1 2 4 --rows 1000 100000000
 
-One kernel, the sum of exp(−x²/2) over float64 rows: with one result a rank, in K shards whatever the number of ranks, and
-with a Python function as the op. Then the same values by "argmin", which writes each and finds the least, and by "gather" with
-NumPy's argmin after it. The calls of all kinds take turns, so that what else the machine does falls on all of them.
+One kernel, the sum of exp(−x²/2) over float64 rows: with one result a rank, in K shards whatever
+the number of ranks, and with a Python function as the op. Then the same values by "argmin", which
+writes each and finds the least, and by "gather" with NumPy's argmin after it. The calls of all
+kinds take turns, so that what else the machine does falls on all of them.
 """
 
 import math
@@ -54,9 +55,15 @@ def each_of(x, value):
 def functions() -> dict[str, Callable[..., object]]:
     """The calls that are timed, the usual one first."""
     own = synk.output(lambda a, b: a + b, identity=0, shape=(), dtype="float64")
-    usual = synk.parallel(total_of, outputs={"total": synk.output("sum", shape=(), dtype="float64")})
-    located = synk.parallel(each_of, outputs={"value": synk.output("argmin", shape=(), dtype="float64")})
-    gathered = synk.parallel(each_of, outputs={"value": synk.output("gather", shape=(), dtype="float64")})
+    usual = synk.parallel(
+        total_of, outputs={"total": synk.output("sum", shape=(), dtype="float64")}
+    )
+    located = synk.parallel(
+        each_of, outputs={"value": synk.output("argmin", shape=(), dtype="float64")}
+    )
+    gathered = synk.parallel(
+        each_of, outputs={"value": synk.output("gather", shape=(), dtype="float64")}
+    )
     return {
         "usual": usual,
         **{f"{k} shards": lambda x, k=k: usual(x, shards=k) for k in SHARDS},
@@ -95,10 +102,21 @@ def main() -> None:
                 x.freeze()
                 times = in_turn({name: partial(f, x) for name, f in calls.items()}, given.seconds)
                 results += [
-                    Result("synknumba", name, rows, ranks, given.device, one, one.median / times["usual"].median)
+                    Result(
+                        "synknumba",
+                        name,
+                        rows,
+                        ranks,
+                        given.device,
+                        one,
+                        one.median / times["usual"].median,
+                    )
                     for name, one in times.items()
                 ]
-    table = [(str(one.ranks), f"{one.rows:,}", one.what, f"{one.timing.median:,.1f}", f"{one.ratio:.2f}") for one in results]
+    table = [
+        (str(one.ranks), f"{one.rows:,}", one.what, f"{one.timing.median:,.1f}", f"{one.ratio:.2f}")
+        for one in results
+    ]
     print_table(("ranks", "rows", "call", "µs", "ratio"), table)
     save(given.json, "shards", results, {"device": given.device})
 

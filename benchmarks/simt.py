@@ -1,15 +1,17 @@
-"""Kernels of every kind, run by simt on one core, beside the serial `@njit` loop that one would write instead.
+"""Kernels of every kind, run by simt on one core, beside the serial `@njit` loop that one would
+write instead.
 
     python benchmarks/simt.py
     python benchmarks/simt.py --kernels saxpy "n-body" --seconds 3
     python benchmarks/simt.py --cpu avx2 --json benchmarks/results/cpu-2core-simt-avx2.json
 
-Kernel and loop are called in turns, so that whatever else the machine does is in both, and their answers are compared before.
-Both run on one core, and all times are processor times, which leave out what other programs use.
-"ratio" is the kernel's least time over the loop's least: below 1 the kernel is faster. The CUDA simulator runs a small case (40
-to 1,000 elements) in a process of its own; "sim" is its time over the kernel's for that case. "first" and "cached" are the
-seconds of the first launch in a new process, the second time with what the first left on disk, after a small njit function has
-been compiled, which loads the compiler; "njit first" is the first call of the loop.
+Kernel and loop are called in turns, so that whatever else the machine does is in both, and their
+answers are compared before. Both run on one core, and all times are processor times, which leave
+out what other programs use. "ratio" is the kernel's least time over the loop's least: below 1 the
+kernel is faster. The CUDA simulator runs a small case (40 to 1,000 elements) in a process of its
+own; "sim" is its time over the kernel's for that case. "first" and "cached" are the seconds of the
+first launch in a new process, the second time with what the first left on disk, after a small njit
+function has been compiled, which loads the compiler; "njit first" is the first call of the loop.
 """
 
 import argparse
@@ -34,13 +36,21 @@ from synknumba import KernelError, simt
 
 CALLS = (21, 5000)  # at least and at most of each kernel
 
-# What Numba is told about the processor; both variables are needed, as one alone leaves the other as it is.
-PROCESSORS = {"avx2": {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+popcnt"}}
+# What Numba is told about the processor; both variables are needed, as one alone leaves the other
+# as it is.
+PROCESSORS = {
+    "avx2": {
+        "NUMBA_CPU_NAME": "haswell",
+        "NUMBA_CPU_FEATURES": "+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+popcnt",
+    }
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One row of the table; `refused` says why there are no times. Starts in seconds, the simulator's times in milliseconds."""
+    """One row of the table; `refused` says why there are no times. Starts in seconds, the
+    simulator's times in milliseconds.
+    """
 
     kernel: str
     refused: str = ""
@@ -73,11 +83,17 @@ def check_equal(case: Case, kernel: simt.Kernel) -> None:
             if got.dtype.names or got.dtype.kind in "iu":
                 np.testing.assert_array_equal(got, expected, err_msg=case.name)
             else:
-                np.testing.assert_allclose(got, expected, rtol=case.tolerance, atol=case.tolerance, err_msg=case.name)
+                np.testing.assert_allclose(
+                    got, expected, rtol=case.tolerance, atol=case.tolerance, err_msg=case.name
+                )
 
 
-def time_in_turns(first: Callable[[], object], second: Callable[[], object], seconds: float) -> tuple[Timing, Timing]:
-    """Times two calls alternately for about that many seconds, in processor time: others use the machine too."""
+def time_in_turns(
+    first: Callable[[], object], second: Callable[[], object], seconds: float
+) -> tuple[Timing, Timing]:
+    """Times two calls alternately for about that many seconds, in processor time: others use the
+    machine too.
+    """
     clock = time.thread_time_ns
     times: tuple[list[int], list[int]] = ([], [])
     end = time.monotonic() + seconds
@@ -97,7 +113,9 @@ def measure(case: Case, args: argparse.Namespace) -> Result:
         return Result(case.name, refused=str(error).splitlines()[0])
     grid, block, given = case.make(False)
     ours, theirs, launch = copies(given), copies(given), kernel[grid, block]
-    kernel_times, loop_times = time_in_turns(lambda: launch(*ours), lambda: case.loop(*theirs), args.seconds)
+    kernel_times, loop_times = time_in_turns(
+        lambda: launch(*ours), lambda: case.loop(*theirs), args.seconds
+    )
     starts = first_launches(case) if args.starts else {}
     simulated = simulator_time(case) if args.simulator else None
     return Result(
@@ -125,14 +143,20 @@ def small_time(case: Case, kernel: simt.Kernel) -> float:
 
 
 def in_a_process(part: str, case: Case, environment: dict[str, str]) -> Any:
-    """What this script, told to do one part for one kernel, prints as JSON; None if it says that it cannot."""
+    """What this script, told to do one part for one kernel, prints as JSON; None if it says that
+    it cannot.
+    """
     command = [sys.executable, "-W", "ignore", __file__, "--part", part, "--kernels", case.name]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def first_launches(case: Case) -> dict[str, float]:
-    """Of the kernel, without and with what an earlier process left on disk, and of the loop; in seconds."""
+    """Of the kernel, without and with what an earlier process left on disk, and of the loop; in
+    seconds.
+    """
     with tempfile.TemporaryDirectory() as folder:
         cache = {"NUMBA_CACHE_DIR": folder, "XDG_CACHE_HOME": folder}
         return {
@@ -195,25 +219,43 @@ def main() -> None:
     """Measures, prints, and saves where asked to."""
     parser = arguments(__doc__)
     names = [case.name for case in CASES]
-    parser.add_argument("--kernels", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
     parser.add_argument(
-        "--cpu", choices=PROCESSORS, help="have Numba make code for this processor instead of the machine's own"
+        "--kernels", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names)
     )
-    parser.add_argument("--no-simulator", dest="simulator", action="store_false", help="leave the simulator out")
-    parser.add_argument("--no-starts", dest="starts", action="store_false", help="leave the first launches out")
+    parser.add_argument(
+        "--cpu",
+        choices=PROCESSORS,
+        help="have Numba make code for this processor instead of the machine's own",
+    )
+    parser.add_argument(
+        "--no-simulator", dest="simulator", action="store_false", help="leave the simulator out"
+    )
+    parser.add_argument(
+        "--no-starts", dest="starts", action="store_false", help="leave the first launches out"
+    )
     parser.add_argument("--part", help=argparse.SUPPRESS)
     args = parser.parse_args()
     cases = [case for case in CASES if case.name in args.kernels]
     if args.part:
         return print(json.dumps(run_part(args.part, cases[0])))
-    if args.cpu and any(os.environ.get(name) != value for name, value in PROCESSORS[args.cpu].items()):
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **PROCESSORS[args.cpu]})
+    if args.cpu and any(
+        os.environ.get(name) != value for name, value in PROCESSORS[args.cpu].items()
+    ):
+        os.execve(
+            sys.executable, [sys.executable, *sys.argv], {**os.environ, **PROCESSORS[args.cpu]}
+        )
     results = []
     for case in cases:
         results.append(measure(case, args))
         print(*next(rows(results[-1:])), sep="  ", flush=True)
-    print("\nmilliseconds, minimum; ratio: simt / njit, '!' above target; starts in seconds; sim: simulator / simt, small case")
-    print_table(["kernel", "simt", "njit", "ratio", "of medians", "first", "cached", "njit first", "sim"], list(rows(results)))
+    print(
+        "\nmilliseconds, minimum; ratio: simt / njit, '!' above target; starts in seconds; sim: "
+        "simulator / simt, small case"
+    )
+    print_table(
+        ["kernel", "simt", "njit", "ratio", "of medians", "first", "cached", "njit first", "sim"],
+        list(rows(results)),
+    )
     ratios = [result.ratio for result in results if result.ratio is not None]
     if ratios:
         print(f"geometric mean of {len(ratios)} ratios: {statistics.geometric_mean(ratios):.2f}")

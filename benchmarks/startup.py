@@ -1,12 +1,16 @@
-"""From fork() to the first results: how long it takes on 1, 2, … ranks, with and without kernels that were compiled before.
+"""From fork() to the first results: how long it takes on 1, 2, … ranks, with and without kernels
+that were compiled before.
 
     python benchmarks/startup.py
-    python benchmarks/startup.py --device cuda --ranks 1 2 4 --json benchmarks/results/h200x4-startup.json
+    python benchmarks/startup.py --device cuda --ranks 1 2 4 --json
+    benchmarks/results/h200x4-startup.json
 
-Every measurement has a process of its own. "fork": synk.fork(W); "call": the first call of a kernel after it, whose rows are in
-Data already; "collective": a variable and its all_reduce after that, which on GPUs are NCCL's first. "cold": the folders where
-synknumba, CuPy and the driver keep what they have compiled are empty; "warm": as the cold run has left them. "ratio": fork and
-call together, over those on the smallest world; in brackets with the collective. --repeats says how often; --seconds nothing.
+Every measurement has a process of its own. "fork": synk.fork(W); "call": the first call of a kernel
+after it, whose rows are in Data already; "collective": a variable and its all_reduce after that,
+which on GPUs are NCCL's first. "cold": the folders where synknumba, CuPy and the driver keep what
+they have compiled are empty; "warm": as the cold run has left them. "ratio": fork and call
+together, over those on the smallest world; in brackets with the collective. --repeats says how
+often; --seconds nothing.
 """
 
 import argparse
@@ -39,7 +43,9 @@ LONGEST = 120.0  # seconds that one process may take
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One process, in seconds; `process`: all of it, with the interpreter's start, the imports and the end."""
+    """One process, in seconds; `process`: all of it, with the interpreter's start, the imports
+    and the end.
+    """
 
     fork: float
     call: float
@@ -96,10 +102,14 @@ def measure_process(device: str, ranks: int, cache: str) -> Run:
     environment = {**os.environ, **{name: str(Path(cache) / name) for name in FOLDERS}}
     command = [sys.executable, __file__, "--device", device, "--one", str(ranks)]
     start = time.perf_counter()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=LONGEST, check=False
+    )
     process = time.perf_counter() - start
     if done.returncode != 0:
-        raise RuntimeError(f"a process with {ranks} ranks ended with {done.returncode}: {done.stderr}")
+        raise RuntimeError(
+            f"a process with {ranks} ranks ended with {done.returncode}: {done.stderr}"
+        )
     return Run(**json.loads(done.stdout.splitlines()[-1]), process=process)
 
 
@@ -107,7 +117,9 @@ def measure(device: str, worlds: Sequence[int], repeats: int) -> Iterator[Result
     """All worlds in turns, so that whatever else the machine does is in all of them."""
     with tempfile.TemporaryDirectory() as folder:
         measure_process(device, max(worlds), folder)  # reads libraries from disk for the first time
-    runs: dict[tuple[int, Cache], list[Run]] = {(ranks, cache): [] for cache in ("cold", "warm") for ranks in worlds}
+    runs: dict[tuple[int, Cache], list[Run]] = {
+        (ranks, cache): [] for cache in ("cold", "warm") for ranks in worlds
+    }
     for _ in range(repeats):
         for ranks in worlds:
             with tempfile.TemporaryDirectory() as folder:
@@ -143,8 +155,12 @@ def with_collective(runs: Sequence[Run]) -> float:
 def parsed() -> argparse.Namespace:
     """The command line."""
     parser = arguments(__doc__)
-    parser.add_argument("--repeats", type=int, default=2, help="processes for each row of the table (default: 2)")
-    parser.add_argument("--one", type=int, metavar="RANKS", help=argparse.SUPPRESS)  # this is one of the processes
+    parser.add_argument(
+        "--repeats", type=int, default=2, help="processes for each row of the table (default: 2)"
+    )
+    parser.add_argument(
+        "--one", type=int, metavar="RANKS", help=argparse.SUPPRESS
+    )  # this is one of the processes
     return parser.parse_args()
 
 
@@ -157,15 +173,32 @@ def main() -> None:
     results = list(measure(args.device, args.ranks or [1, 2], args.repeats))
 
     def cells(result: Result) -> list[str]:
-        times = (result.fork, result.call, result.fork_and_call, result.with_collective, result.process)
+        times = (
+            result.fork,
+            result.call,
+            result.fork_and_call,
+            result.with_collective,
+            result.process,
+        )
         ratios = f"{result.ratio:.2f} ({result.ratio_with_collective:.2f})"
-        return [result.cache, str(result.ranks), *(f"{seconds * 1e3:,.0f}" for seconds in times), ratios]
+        return [
+            result.cache,
+            str(result.ranks),
+            *(f"{seconds * 1e3:,.0f}" for seconds in times),
+            ratios,
+        ]
 
     print(f"from fork() to the first results, {args.device}, milliseconds, medians")
     print_table(
-        ["cache", "ranks", "fork", "call", "both", "and collective", "process", "ratio"], [cells(row) for row in results]
+        ["cache", "ranks", "fork", "call", "both", "and collective", "process", "ratio"],
+        [cells(row) for row in results],
     )
-    save(args.json, "startup", results, {"device": args.device, "repeats": args.repeats, "rows": ROWS})
+    save(
+        args.json,
+        "startup",
+        results,
+        {"device": args.device, "repeats": args.repeats, "rows": ROWS},
+    )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
-"""What a training step costs, beside torch and JAX, and an optimiser's step beside the memory's limit.
+"""What a training step costs, beside torch and JAX, and an optimiser's step beside the memory's
+limit.
 
 python benchmarks/training.py
-python benchmarks/training.py --device cuda --ranks 1 2 --json benchmarks/results/h100x2-training.json
+python benchmarks/training.py --device cuda --ranks 1 2 --json
+benchmarks/results/h100x2-training.json
 
-Rows: a step of a perceptron of 784-512-512-10 on 4,096 rows that lie on the ranks, with adam, its loss to the script: the
-gradient by torch in a recorded function on GPUs, by NumPy on cores; peers are torch's DistributedDataParallel, torch in a CUDA
-graph with NCCL inside, and JAX. Then a step of adam alone over many parameters, beside seven times the time in which as many
-are read or written by a copy, which is what it reads and writes: gradient, parameters and two states, of which three are
+Rows: a step of a perceptron of 784-512-512-10 on 4,096 rows that lie on the ranks, with adam, its
+loss to the script: the gradient by torch in a recorded function on GPUs, by NumPy on cores; peers
+are torch's DistributedDataParallel, torch in a CUDA graph with NCCL inside, and JAX. Then a step of
+adam alone over many parameters, beside seven times the time in which as many are read or written by
+a copy, which is what it reads and writes: gradient, parameters and two states, of which three are
 written. On cores, a step of a smaller network on 1 and more ranks, rows by row numbers.
 
-On GPUs also the same network, which takes its rows by random row numbers from a table in the script's memory, 12.8 MB a step:
-the bus takes 134 µs for half of them.
+On GPUs also the same network, which takes its rows by random row numbers from a table in the
+script's memory, 12.8 MB a step: the bus takes 134 µs for half of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -99,14 +102,18 @@ def measure_optimiser(ranks: int, device: Any, seconds: float) -> Iterator[Resul
         def copies(a, b):
             copy(a, b)
 
-        ours, limit = time_in_turns([lambda: updates(w, g, times=TIMES), lambda: copies(g, other, times=TIMES)], seconds)
+        ours, limit = time_in_turns(
+            [lambda: updates(w, g, times=TIMES), lambda: copies(g, other, times=TIMES)], seconds
+        )
         what = f"adam, {count:,} parameters"
         yield Result("synknumba", what, ranks, per_iteration(ours, TIMES))
         yield Result("3.5 copies of as many", what, ranks, per_iteration(limit, TIMES / 3.5))
 
 
 def measure_host_rows(ranks: int, seconds: float) -> Iterator[Result]:
-    """The perceptron, with minibatches of 4,096 rows of a table in the script's memory, by row numbers."""
+    """The perceptron, with minibatches of 4,096 rows of a table in the script's memory, by row
+    numbers.
+    """
     x, labels = problem()
     table = synk.data(np.concatenate([x] * 12)), synk.data(np.concatenate([labels] * 12))
     rng = np.random.default_rng(2)
@@ -114,9 +121,13 @@ def measure_host_rows(ranks: int, seconds: float) -> Iterator[Result]:
     with synk.fork(ranks, device="cuda"):
         step = synk.train.make_train_function(by_torch, start(), synk.optim.adam(RATE))
         few = len(order)
-        first, *rest = (step.epoch(*table, order=order, every=every)[-1] for every in (1, 1, few, few))
+        first, *rest = (
+            step.epoch(*table, order=order, every=every)[-1] for every in (1, 1, few, few)
+        )
         assert rest[-1] < first < np.log(10.5)
-        timings = time_in_turns([lambda k=k: step.epoch(*table, order=order, every=k) for k in (1, few)], seconds)
+        timings = time_in_turns(
+            [lambda k=k: step.epoch(*table, order=order, every=k) for k in (1, few)], seconds
+        )
         for timing, which in zip(timings, ("each loss", f"one of {few} losses"), strict=True):
             what = f"the same, random rows of the script's arrays, {which}"
             yield Result("synknumba", what, ranks, per_iteration(timing, len(order)))
@@ -131,12 +142,18 @@ def measure_batches(ranks: int, seconds: float) -> Iterator[Result]:
         rows = synk.data(np.ascontiguousarray(x[:, :64])), synk.data(labels)
         order = np.random.default_rng(2).permutation(len(x))[:4000].reshape(20, 200)
         (timing,) = time_in_turns([lambda: step.epoch(*rows, order=order)], seconds)
-        yield Result("synknumba", "MLP 64-512-512-10, 200 rows", ranks, per_iteration(timing, len(order)))
+        yield Result(
+            "synknumba", "MLP 64-512-512-10, 200 rows", ranks, per_iteration(timing, len(order))
+        )
 
 
 def peers(ranks: int, device: str, seconds: float) -> Iterator[Result]:
     """Those that are installed."""
-    known = [("torch", "ddp", "torch DDP"), ("torch", "graph", "torch, CUDA graph"), ("jax", "jax", "JAX")]
+    known = [
+        ("torch", "ddp", "torch DDP"),
+        ("torch", "graph", "torch, CUDA graph"),
+        ("jax", "jax", "JAX"),
+    ]
     for module, how, name in known if device == "cuda" else known[2:]:
         if find_spec(module):
             yield from sequences.results_of(name, [], PEER, ranks, seconds, [how], device)

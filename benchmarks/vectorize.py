@@ -1,18 +1,24 @@
-"""Functions of numbers, element by element: `synk.vectorize` beside Numba's ufuncs and NumPy, and on GPUs beside CuPy.
+"""Functions of numbers, element by element: `synk.vectorize` beside Numba's ufuncs and NumPy, and
+on GPUs beside CuPy.
 
     python benchmarks/vectorize.py --json benchmarks/results/cpu-2core-vectorize.json
-    python benchmarks/vectorize.py --device cuda --ranks 1 2 4 --json benchmarks/results/h200x4-vectorize.json
+    python benchmarks/vectorize.py --device cuda --ranks 1 2 4 --json
+    benchmarks/results/h200x4-vectorize.json
 
-a x + y is bound by memory, exp(−x²/2)·cos(3x) computes, and x + y is what rows are reduced with. All in float64.
+a x + y is bound by memory, exp(−x²/2)·cos(3x) computes, and x + y is what rows are reduced with.
+All in float64.
 
-"out=": into `Data`, or an array, that is there already. "gathered": into a new array. "on devices": of variables, which lie on
-the GPUs, beside arrays of CuPy's and Numba's that lie on one. Otherwise rows are `Data`, and on GPUs are copied there and back.
+"out=": into `Data`, or an array, that is there already. "gathered": into a new array. "on devices":
+of variables, which lie on the GPUs, beside arrays of CuPy's and Numba's that lie on one. Otherwise
+rows are `Data`, and on GPUs are copied there and back.
 
-On CPUs all of one kind are timed in turns: NumPy, `numba.vectorize` for one core, and for `target="parallel"` with as many
-threads as there are ranks, beside the largest world. On GPUs peers run in a process of their own, on one GPU.
+On CPUs all of one kind are timed in turns: NumPy, `numba.vectorize` for one core, and for
+`target="parallel"` with as many threads as there are ranks, beside the largest world. On GPUs peers
+run in a process of their own, on one GPU.
 
-"GB/s": bytes that the function reads and writes, by the median. "ratio": that row's median over that of synknumba of the same
-kind, on as many ranks where it was measured there; above 1, synknumba is faster.
+"GB/s": bytes that the function reads and writes, by the median. "ratio": that row's median over
+that of synknumba of the same kind, on as many ranks where it was measured there; above 1, synknumba
+is faster.
 """
 
 import math
@@ -60,7 +66,7 @@ class Candidate:
     result: Callable[[Any], Any] = np.asarray
 
 
-# ---- the functions ---------------------------------------------------------------------------------------------------------
+# ---- the functions -------------------------------------------------------------------------------
 
 
 def linear(x, y):
@@ -96,7 +102,7 @@ def gathered(variable: Any) -> Any:
     return synk.gather(variable, nd_up=0)
 
 
-# ---- candidates ------------------------------------------------------------------------------------------------------------
+# ---- candidates ----------------------------------------------------------------------------------
 
 
 def own(work: Work, hosts: Sequence[Any], ranks: int, device: str) -> Iterator[Candidate]:
@@ -115,7 +121,9 @@ def own(work: Work, hosts: Sequence[Any], ranks: int, device: str) -> Iterator[C
     if work == "sum of rows":
         yield Candidate(OWN, "on devices, reduce", ranks, lambda: function.reduce(held[0]))
     else:
-        yield Candidate(OWN, "on devices, out=", ranks, lambda: function(*held[:2], out=held[2]), gathered)
+        yield Candidate(
+            OWN, "on devices, out=", ranks, lambda: function(*held[:2], out=held[2]), gathered
+        )
 
 
 def on_cores(work: Work, hosts: Sequence[Any], threads: int) -> Iterator[Candidate]:
@@ -134,14 +142,18 @@ def on_cores(work: Work, hosts: Sequence[Any], threads: int) -> Iterator[Candida
     if threads > 1:
         numba.set_num_threads(threads)
         parallel = numba.vectorize(SIGNATURE, target="parallel")(FUNCTIONS[work])
-        yield Candidate("numba: vectorize, parallel", "out=", threads, lambda: parallel(x, y, out=out))
+        yield Candidate(
+            "numba: vectorize, parallel", "out=", threads, lambda: parallel(x, y, out=out)
+        )
         yield Candidate("numba: vectorize, parallel", "gathered", threads, lambda: parallel(x, y))
 
 
-# ---- measuring -------------------------------------------------------------------------------------------------------------
+# ---- measuring -----------------------------------------------------------------------------------
 
 
-def measure(device: str, worlds: Sequence[int], sizes: Sequence[int], seconds: float, *, peers: bool) -> Iterator[Result]:
+def measure(
+    device: str, worlds: Sequence[int], sizes: Sequence[int], seconds: float, *, peers: bool
+) -> Iterator[Result]:
     """Every world. Threads come in the last one: they would be in the way of a fork."""
     threads = min(worlds[-1], numba.config.NUMBA_NUM_THREADS)
     for ranks in worlds:
@@ -158,7 +170,15 @@ def measure(device: str, worlds: Sequence[int], sizes: Sequence[int], seconds: f
                             check(candidate.library, candidate.result(candidate.call()), wanted)
                     timings = timed(candidates, device, seconds)
                     for candidate, timing in zip(candidates, timings, strict=True):
-                        yield result(candidate.library, candidate.how, work, device, rows, (ranks, candidate.workers), timing)
+                        yield result(
+                            candidate.library,
+                            candidate.how,
+                            work,
+                            device,
+                            rows,
+                            (ranks, candidate.workers),
+                            timing,
+                        )
 
 
 def timed(candidates: Sequence[Candidate], device: str, seconds: float) -> list[Timing]:
@@ -168,7 +188,11 @@ def timed(candidates: Sequence[Candidate], device: str, seconds: float) -> list[
     timings: dict[int, Timing] = {}
     for how in dict.fromkeys(one.how for one in candidates):
         chosen = [k for k, one in enumerate(candidates) if one.how == how]
-        timings |= zip(chosen, time_in_turns([candidates[k].call for k in chosen], seconds * len(chosen)), strict=True)
+        timings |= zip(
+            chosen,
+            time_in_turns([candidates[k].call for k in chosen], seconds * len(chosen)),
+            strict=True,
+        )
     return [timings[k] for k in range(len(candidates))]
 
 
@@ -181,8 +205,18 @@ def measure_peers(sizes: Sequence[int], seconds: float) -> Iterator[Result]:
                 yield result(row.library, row.what, work, "cuda", row.rows, (1, 1), row.timing)
 
 
-def result(library: str, how: Any, work: Work, device: str, rows: int, workers: tuple[int, int], timing: Timing) -> Result:
-    return Result(library, how, work, device, rows, *workers, timing, BYTES[work] * rows / timing.median / 1e3)
+def result(
+    library: str,
+    how: Any,
+    work: Work,
+    device: str,
+    rows: int,
+    workers: tuple[int, int],
+    timing: Timing,
+) -> Result:
+    return Result(
+        library, how, work, device, rows, *workers, timing, BYTES[work] * rows / timing.median / 1e3
+    )
 
 
 def compared(results: Sequence[Result]) -> list[Result]:
@@ -190,7 +224,9 @@ def compared(results: Sequence[Result]) -> list[Result]:
     ours = [row for row in results if row.library == OWN]
 
     def ratio(row: Result) -> float | None:
-        alike = [one for one in ours if (one.how, one.work, one.rows) == (row.how, row.work, row.rows)]
+        alike = [
+            one for one in ours if (one.how, one.work, one.rows) == (row.how, row.work, row.rows)
+        ]
         if not alike:
             return None
         return row.timing.median / max(alike, key=lambda one: one.ranks == row.ranks).timing.median
@@ -203,16 +239,29 @@ def report(results: Sequence[Result], device: str) -> None:
         times = [f"{number:,.1f}" for number in (row.timing.median, row.timing.minimum)]
         last = "" if row.ratio is None else f"{row.ratio:.2f}"
         who = [row.library, str(row.ranks), str(row.workers)]
-        return [FORMULAS[row.work], row.how, f"{row.rows:,}", *who, *times, f"{row.gb_per_s:.1f}", last]
+        return [
+            FORMULAS[row.work],
+            row.how,
+            f"{row.rows:,}",
+            *who,
+            *times,
+            f"{row.gb_per_s:.1f}",
+            last,
+        ]
 
     print(f"functions of numbers, float64, {device}; median and minimum of a call in microseconds")
-    print_table(["", "", "rows", "", "ranks", "workers", "median", "minimum", "GB/s", "ratio"], [cells(row) for row in results])
+    print_table(
+        ["", "", "rows", "", "ranks", "workers", "median", "minimum", "GB/s", "ratio"],
+        [cells(row) for row in results],
+    )
 
 
 def main() -> None:
     """Measures, prints, and saves where asked to."""
     parser = arguments(__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", help="default: 1e4, 1e6 and 1e7 on CPUs, 1e6 and 1e8 on GPUs")
+    parser.add_argument(
+        "--rows", type=int, nargs="+", help="default: 1e4, 1e6 and 1e7 on CPUs, 1e6 and 1e8 on GPUs"
+    )
     parser.add_argument("--no-peers", action="store_true", help="measure this library only")
     args = parser.parse_args()
     worlds = sorted(args.ranks or ([1, 2] if args.device == "cpu" else [max(1, len(gpus()))]))
@@ -222,9 +271,16 @@ def main() -> None:
     if args.device == "cuda" and not args.no_peers:
         results += measure_peers(sizes, args.seconds)
     order = list(FUNCTIONS)
-    results = sorted(compared(results), key=lambda row: (order.index(row.work), row.rows, row.how, row.ranks))
+    results = sorted(
+        compared(results), key=lambda row: (order.index(row.work), row.rows, row.how, row.ranks)
+    )
     report(results, args.device)
-    save(args.json, "vectorize", results, {"device": args.device, "seconds": args.seconds, "rows": list(sizes)})
+    save(
+        args.json,
+        "vectorize",
+        results,
+        {"device": args.device, "seconds": args.seconds, "rows": list(sizes)},
+    )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ extensions = [
 ]
 exclude_patterns = ["_site", "_static"]
 nitpicky = True
-# Names in single backticks are links where they are public names, and code elsewhere: no error if there is none.
+# Names in single backticks are links where they are public names, and code elsewhere: no error if
+# there is none.
 default_role = "py:obj"
 nitpick_ignore_regex = [("py:obj", r"(?s).*"), ("py:class", r"(?s).*"), ("py:data", r"(?s).*")]
 

@@ -1,11 +1,13 @@
-"""Poisson's equation by conjugate gradients: the iterations, with their scalar products, run on the ranks.
+"""Poisson's equation by conjugate gradients: the iterations, with their scalar products, run on the
+ranks.
 
     python examples/conjugate_gradients.py
     python examples/conjugate_gradients.py --cells 1024 --picture poisson.png
 
-−∂²u/∂x² − ∂²u/∂y² = f on the unit square, u = 0 on its boundary, with f such that u = (x − x³)(y − y²). With n cells along
-each side, the five-point scheme 4 u_ij − u_{i−1,j} − u_{i+1,j} − u_{i,j−1} − u_{i,j+1} = f_ij/n², in short A u = b, has this
-solution, too: fourth derivatives of u are 0. From x = 0 and p = r = b, an iteration is
+−∂²u/∂x² − ∂²u/∂y² = f on the unit square, u = 0 on its boundary, with f such that u = (x − x³)(y −
+y²). With n cells along each side, the five-point scheme 4 u_ij − u_{i−1,j} − u_{i+1,j} − u_{i,j−1}
+− u_{i,j+1} = f_ij/n², in short A u = b, has this solution, too: fourth derivatives of u are 0. From
+x = 0 and p = r = b, an iteration is
 
     s = r·r / p·Ap,  x += s p,  r' = r − s A p,  t = r'·r' / r·r,  p = r' + t p
 
@@ -13,12 +15,12 @@ and the error e_k = u − x after k of them is, in the norm ‖e‖² = e·Ae = 
 
     ‖e_k‖ ≤ 2 q^k ‖e_0‖,  q = (√κ − 1)/(√κ + 1),  κ = cot²(π/2n)
 
-where κ is the ratio of A's largest to its smallest eigenvalue. Sources: M. Hestenes and E. Stiefel, Journal of Research of the
-National Bureau of Standards 49 (1952), the method; Y. Saad, "Iterative Methods for Sparse Linear Systems" (SIAM, 2003), section
-6.11.3, the bound.
+where κ is the ratio of A's largest to its smallest eigenvalue. Sources: M. Hestenes and E. Stiefel,
+Journal of Research of the National Bureau of Standards 49 (1952), the method; Y. Saad, "Iterative
+Methods for Sparse Linear Systems" (SIAM, 2003), section 6.11.3, the bound.
 
-Each rank has its own rows, and a halo. The scalar products, s and t stay on the ranks; every few iterations r·r and e·r come to
-the script, where `until=` judges them.
+Each rank has its own rows, and a halo. The scalar products, s and t stay on the ranks; every few
+iterations r·r and e·r come to the script, where `until=` judges them.
 
 The picture needs matplotlib: pip install 'synknumba[examples]'.
 """
@@ -42,7 +44,9 @@ def on_points(function):
 
 
 def product(function):
-    """Makes a kernel with one result, a float64 number that is summed, and a thread per column and ROWS rows of array `a`."""
+    """Makes a kernel with one result, a float64 number that is summed, and a thread per column
+    and ROWS rows of array `a`.
+    """
     return synk.parallel(
         block=128,
         grid=lambda rows, shapes: (-(-shapes["a"][1] // 128), -(-rows // ROWS)),
@@ -50,7 +54,8 @@ def product(function):
     )(cuda.jit(function))
 
 
-# Arrays are float64, shape (rows, n + 1). The first and last row are halos, or the boundary, where all of them are 0.
+# Arrays are float64, shape (rows, n + 1). The first and last row are halos, or the boundary, where
+# all of them are 0.
 
 
 @on_points
@@ -125,7 +130,8 @@ def problem(cells: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def solve(cells: int, every: int, tolerance: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """Returns the solution found, the norms of residual and error at the start and after every few iterations, and seconds.
+    """Returns the solution found, the norms of residual and error at the start and after every few
+    iterations, and seconds.
 
     Args:
         cells: n.
@@ -133,7 +139,9 @@ def solve(cells: int, every: int, tolerance: float) -> tuple[np.ndarray, np.ndar
         tolerance: norm of the residual, relative to that of b, at which to stop.
     """
     exact, b = problem(cells)
-    x, r, p, q, solution = (synk.scatter(synk.variable(one), halo=1) for one in (0 * b, b, b, 0 * b, exact))
+    x, r, p, q, solution = (
+        synk.scatter(synk.variable(one), halo=1) for one in (0 * b, b, b, 0 * b, exact)
+    )
     start = (b**2).sum(), (exact * b).sum()
     goal = tolerance**2 * start[0]
     began = time.perf_counter()
@@ -141,10 +149,16 @@ def solve(cells: int, every: int, tolerance: float) -> tuple[np.ndarray, np.ndar
     residuals, errors = iterate(x, r, p, q, solution, dot(r, r), **options)
     seconds = time.perf_counter() - began
     squares = np.array([np.append(*pair) for pair in zip(start, (residuals, errors), strict=True)])
-    return synk.gather(x), np.sqrt(squares.clip(0)), seconds  # rounding may leave −10⁻³⁰ of an error
+    return (
+        synk.gather(x),
+        np.sqrt(squares.clip(0)),
+        seconds,
+    )  # rounding may leave −10⁻³⁰ of an error
 
 
-def draw(found: np.ndarray, iterations: np.ndarray, norms: np.ndarray, bound: np.ndarray, file: str) -> None:
+def draw(
+    found: np.ndarray, iterations: np.ndarray, norms: np.ndarray, bound: np.ndarray, file: str
+) -> None:
     """Draws the solution, and the norms of residual and error with the bound."""
     import matplotlib as mpl
 
@@ -158,7 +172,11 @@ def draw(found: np.ndarray, iterations: np.ndarray, norms: np.ndarray, bound: np
     right.semilogy(iterations, norms[0] / norms[0, 0], label="residual ‖b − Ax‖₂")
     right.semilogy(iterations, norms[1] / norms[1, 0], label="error ‖u − x‖")
     right.semilogy(iterations, bound, "k--", label="bound of the error")
-    right.set(xlabel="iterations", title="relative to the start", ylim=(norms[0, -1] / norms[0, 0] / 10, 10))
+    right.set(
+        xlabel="iterations",
+        title="relative to the start",
+        ylim=(norms[0, -1] / norms[0, 0] / 10, 10),
+    )
     right.legend()
     figure.savefig(file, dpi=150)
     plt.close(figure)
@@ -166,16 +184,30 @@ def draw(found: np.ndarray, iterations: np.ndarray, norms: np.ndarray, bound: np
 
 def main() -> None:
     """Solves, and compares with the closed form and the bound."""
-    parser = argparse.ArgumentParser(description="Poisson's equation by conjugate gradients, run on the ranks.")
-    parser.add_argument("--cells", type=int, default=128, help="cells along each side (default: 128)")
-    parser.add_argument("--tolerance", type=float, default=1e-10, help="of the residual, relative (default: 1e-10)")
-    parser.add_argument("--every", type=int, default=10, help="iterations between two judgements (default: 10)")
-    parser.add_argument("--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)")
+    parser = argparse.ArgumentParser(
+        description="Poisson's equation by conjugate gradients, run on the ranks."
+    )
+    parser.add_argument(
+        "--cells", type=int, default=128, help="cells along each side (default: 128)"
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=1e-10, help="of the residual, relative (default: 1e-10)"
+    )
+    parser.add_argument(
+        "--every", type=int, default=10, help="iterations between two judgements (default: 10)"
+    )
+    parser.add_argument(
+        "--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)"
+    )
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
-    parser.add_argument("--picture", metavar="FILE", help="where to save a picture, such as poisson.png")
+    parser.add_argument(
+        "--picture", metavar="FILE", help="where to save a picture, such as poisson.png"
+    )
     args = parser.parse_args()
     if args.cells < 8 or args.every < 1 or not 1e-13 <= args.tolerance < 1:
-        parser.error("--cells must be at least 8, --every at least 1, and --tolerance between 1e-13 and 1")
+        parser.error(
+            "--cells must be at least 8, --every at least 1, and --tolerance between 1e-13 and 1"
+        )
 
     with synk.fork(args.ranks, device=args.device) as world:
         solve(8, 1, 0.1)  # compiles
@@ -188,12 +220,18 @@ def main() -> None:
     bound = 2 * factor**iterations
     residual, error = norms[:, -1] / norms[:, 0]
     most = math.ceil(math.log(2 / error) / -math.log(factor))
-    print(f"{args.cells} × {args.cells} cells on {where}: {iterations[-1]} iterations in {seconds:.3f} s, ", end="")
+    print(
+        f"{args.cells} × {args.cells} cells on {where}: {iterations[-1]} "
+        f"iterations in {seconds:.3f} s, ",
+        end="",
+    )
     print(f"{seconds / iterations[-1] * 1e6:.1f} µs each")
     print(f"relative norm of the residual {residual:.1e}, of the error {error:.1e}")
     print(f"the bound allows {most} iterations for this error")
     assert residual < args.tolerance, "the iterations do not converge"
-    assert (norms[1] <= norms[1, 0] * np.maximum(MARGIN * bound, 1e-13)).all(), "the error is above its bound"
+    assert (norms[1] <= norms[1, 0] * np.maximum(MARGIN * bound, 1e-13)).all(), (
+        "the error is above its bound"
+    )
     assert iterations[-1] < most + args.every, "more iterations than the bound allows"
     difference = abs(found - problem(args.cells)[0]).max()
     print(f"largest difference from the closed form {difference:.1e}, of at most {found.max():.3f}")

@@ -1,25 +1,29 @@
-"""Handwritten digits, recognised by a perceptron or a convolutional network, with the data in one of three places.
+"""Handwritten digits, recognised by a perceptron or a convolutional network, with the data in one
+of three places.
 
     python examples/digits.py
     python examples/digits.py --model cnn --where ranks --picture digits.png
     python examples/digits.py --data FOLDER_OF_MNIST --epochs 5
 
-The digits are scikit-learn's, 1,797 images of 8 × 8 pixels (E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten
-Digits", UCI Machine Learning Repository, 1998), a fifth of them for validation; or MNIST's, from a folder with its four files.
-Synkhronos had three demos on MNIST, which differed in where the data were; here it is an option:
+The digits are scikit-learn's, 1,797 images of 8 × 8 pixels (E. Alpaydin and C. Kaynak, "Optical
+Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998), a fifth of them for
+validation; or MNIST's, from a folder with its four files. Synkhronos had three demos on MNIST,
+which differed in where the data were; here it is an option:
 
 --where host     in shared memory of the host; each rank reads its rows of a minibatch, on GPUs by a copy
 --where ranks    divided over the ranks, in the memory of the GPUs where there are some. Each rank gets the numbers of those of
-                 its rows that are in a minibatch; nothing else is sent. Which rows come together depends on the number of ranks
+                 its rows that are in a minibatch; nothing else is sent. Which rows come together
+                 depends on the number of ranks
 --where serial   in this process, without ranks: the same gradient, and the same optimiser as pure functions
 
-The gradient is written once, for the rows that a rank has, with NumPy's functions, which are CuPy's for arrays of CuPy.
-`make_train_function` adds up the gradients of all ranks and makes the optimiser's step. An epoch is one round, for which
-`step.epoch` gets the row numbers of all minibatches. The first losses are compared with serial ones, of the same minibatches.
+The gradient is written once, for the rows that a rank has, with NumPy's functions, which are CuPy's
+for arrays of CuPy. `make_train_function` adds up the gradients of all ranks and makes the
+optimiser's step. An epoch is one round, for which `step.epoch` gets the row numbers of all
+minibatches. The first losses are compared with serial ones, of the same minibatches.
 
-Needs scikit-learn for its digits, safetensors for --save and --resume, and matplotlib for the picture: pip install
-'synknumba[examples,train]'.
-"""
+Needs scikit-learn for its digits, safetensors for --save and --resume, and matplotlib for the
+picture: pip install 'synknumba[examples,train]'.
+"""  # noqa: E501
 
 import argparse
 import gzip
@@ -71,7 +75,8 @@ IDX_BYTES = 4  # of the beginning (0, 0, dtype, number of axes), and of the leng
 def read_idx(path: Path) -> np.ndarray:
     """Returns the array of an IDX file, packed by gzip or not.
 
-    Source of the format: Y. LeCun, C. Cortes and C. Burges, "The MNIST database of handwritten digits".
+    Source of the format: Y. LeCun, C. Cortes and C. Burges, "The MNIST database of handwritten
+    digits".
     """
     content = path.read_bytes()
     if content[:2] == b"\x1f\x8b":
@@ -81,7 +86,8 @@ def read_idx(path: Path) -> np.ndarray:
             raise ValueError(f"{path} is a damaged gzip file: {error}") from None
     if len(content) < IDX_BYTES or content[:2] != b"\0\0" or content[2] not in IDX_DTYPES:
         raise ValueError(
-            f"{path} is no IDX file: it begins with the bytes {content[:4].hex(' ')}, MNIST's images with 00 00 08 03"
+            f"{path} is no IDX file: it begins with the bytes {content[:4].hex(' ')}, "
+            f"MNIST's images with 00 00 08 03"
         )
     dtype, axes = np.dtype(IDX_DTYPES[content[2]]), content[3]
     first = IDX_BYTES * (1 + axes)
@@ -90,28 +96,45 @@ def read_idx(path: Path) -> np.ndarray:
     shape = tuple(np.frombuffer(content, ">u4", axes, IDX_BYTES).tolist())
     nbytes = first + math.prod(shape) * dtype.itemsize
     if len(content) != nbytes:
-        raise ValueError(f"{path} has {len(content):,} bytes, and its array of shape {shape} needs {nbytes:,}")
-    return np.frombuffer(content, dtype, offset=first).reshape(shape).astype(dtype.newbyteorder("="))
+        raise ValueError(
+            f"{path} has {len(content):,} bytes, and its array of shape {shape} needs {nbytes:,}"
+        )
+    return (
+        np.frombuffer(content, dtype, offset=first).reshape(shape).astype(dtype.newbyteorder("="))
+    )
 
 
 def read_mnist(folder: Path, name: str) -> Digits:
     """Returns the images and classes of the files "train-…" or "t10k-…" in a folder."""
     arrays = []
     for what in ("images{}idx3", "labels{}idx1"):
-        paths = [folder / f"{name}-{what.format(mark)}-ubyte{end}" for mark in "-." for end in ("", ".gz")]
+        paths = [
+            folder / f"{name}-{what.format(mark)}-ubyte{end}"
+            for mark in "-."
+            for end in ("", ".gz")
+        ]
         there = [path for path in paths if path.is_file()]
         if not there:
             raise FileNotFoundError(
-                f"{folder} has no file named {', '.join(path.name for path in paths[:-1])} or {paths[-1].name}"
+                f"{folder} has no file named "
+                f"{', '.join(path.name for path in paths[:-1])} or {paths[-1].name}"
             )
         arrays.append(read_idx(there[0]))
     images, labels = arrays
     if images.ndim != 3 or images.dtype != np.uint8 or not images.size:
-        raise ValueError(f"{folder}: the images of {name} are {images.dtype} {images.shape}, not uint8 (n, height, width)")
+        raise ValueError(
+            f"{folder}: the images of {name} are {images.dtype} {images.shape}, not "
+            f"uint8 (n, height, width)"
+        )
     if labels.shape != images.shape[:1]:
-        raise ValueError(f"{folder}: {name} has {len(images)} images, and labels of shape {labels.shape}")
+        raise ValueError(
+            f"{folder}: {name} has {len(images)} images, and labels of shape {labels.shape}"
+        )
     if labels.min() < 0 or labels.max() >= CLASSES:
-        raise ValueError(f"{folder}: {name} has labels from {labels.min()} to {labels.max()}, not from 0 to {CLASSES - 1}")
+        raise ValueError(
+            f"{folder}: {name} has labels from {labels.min()} to {labels.max()}, "
+            f"not from 0 to {CLASSES - 1}"
+        )
     return Digits((images / 255).astype(np.float32), labels.astype(np.int64))
 
 
@@ -152,7 +175,9 @@ def layer(inputs: int, outputs: int, rng: np.random.Generator) -> tuple[np.ndarr
 
     Source: K. He et al., "Delving Deep into Rectifiers", arXiv:1502.01852, equation 10.
     """
-    return rng.normal(0, (2 / inputs) ** 0.5, (inputs, outputs)).astype(np.float32), np.zeros(outputs, np.float32)
+    return rng.normal(0, (2 / inputs) ** 0.5, (inputs, outputs)).astype(np.float32), np.zeros(
+        outputs, np.float32
+    )
 
 
 def mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> tuple[Any, Any, Any]:
@@ -197,13 +222,19 @@ def each_pixel(x: Any, stride: int) -> list[tuple[int, int, Any]]:
     """
     down, across = (windows(length, stride) for length in x.shape[1:3])
     ends = stride * (down - 1) + 1, stride * (across - 1) + 1
-    return [(i, j, x[:, i : i + ends[0] : stride, j : j + ends[1] : stride]) for i in range(SIDE) for j in range(SIDE)]
+    return [
+        (i, j, x[:, i : i + ends[0] : stride, j : j + ends[1] : stride])
+        for i in range(SIDE)
+        for j in range(SIDE)
+    ]
 
 
 def patches(x: Any, stride: int) -> Any:
-    """Returns the windows of images as rows of a matrix ("im2col"), so that a convolution is a product of matrices.
+    """Returns the windows of images as rows of a matrix ("im2col"), so that a convolution is a
+    product of matrices.
 
-    Source: K. Chellapilla et al., "High Performance Convolutional Neural Networks for Document Processing" (2006).
+    Source: K. Chellapilla et al., "High Performance Convolutional Neural Networks for Document
+        Processing" (2006).
 
     Args:
         x: shape (rows, height, width, channels).
@@ -221,7 +252,9 @@ def patches(x: Any, stride: int) -> Any:
 
 
 def add_patches(slopes: Any, shape: tuple[int, ...], stride: int) -> Any:
-    """Returns the slope of images of this shape from that of their windows: the transpose of `patches`."""
+    """Returns the slope of images of this shape from that of their windows: the transpose of
+    `patches`.
+    """
     out = np.zeros_like(slopes, shape=shape)
     views = each_pixel(out, stride)
     slopes = slopes.reshape(*views[0][2].shape[:3], SIDE, SIDE, shape[3])
@@ -244,14 +277,21 @@ def cnn(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, w3: Any, b3: Any) -> tuple[A
     return cut1, y1, cut2, y2, synk.matmul(y2.reshape(len(x), -1), w3) + b3
 
 
-def cnn_gradient(x: Any, onehot: Any, w1: Any, b1: Any, w2: Any, b2: Any, w3: Any, b3: Any) -> tuple[Any, list[Any]]:
+def cnn_gradient(
+    x: Any, onehot: Any, w1: Any, b1: Any, w2: Any, b2: Any, w3: Any, b3: Any
+) -> tuple[Any, list[Any]]:
     """Returns loss and slopes of the convolutional network, summed over rows."""
     cut1, y1, cut2, y2, z = cnn(x, w1, b1, w2, b2, w3, b3)
     loss, error = cross_entropy(z, onehot)
     inner2 = synk.matmul(error, w3.T).reshape(-1, FILTERS[1]) * (y2.reshape(-1, FILTERS[1]) > 0)
     inner1 = add_patches(synk.matmul(inner2, w2.T), y1.shape, STRIDES[1]).reshape(-1, FILTERS[0])
     inner1 *= y1.reshape(-1, FILTERS[0]) > 0
-    slopes = [synk.matmul(cut1.T, inner1), inner1.sum(0), synk.matmul(cut2.T, inner2), inner2.sum(0)]
+    slopes = [
+        synk.matmul(cut1.T, inner1),
+        inner1.sum(0),
+        synk.matmul(cut2.T, inner2),
+        inner2.sum(0),
+    ]
     return loss, [*slopes, synk.matmul(y2.reshape(len(x), -1).T, error), error.sum(0)]
 
 
@@ -269,7 +309,10 @@ class Network(NamedTuple):
     forward: Callable[..., tuple[Any, ...]]
 
 
-NETWORKS = {"mlp": Network(start_mlp, mlp_gradient, mlp), "cnn": Network(start_cnn, cnn_gradient, cnn)}
+NETWORKS = {
+    "mlp": Network(start_mlp, mlp_gradient, mlp),
+    "cnn": Network(start_cnn, cnn_gradient, cnn),
+}
 
 
 # ---- training
@@ -324,7 +367,8 @@ class Place(NamedTuple):
         gradient: of the inputs and the parameters, for the rows of a rank.
         inputs: arguments of a training step.
         order: from an epoch to `order=` of `step.epoch`.
-        rows: from an epoch to the rows of its minibatches, numbered in the whole, shape (steps, rows).
+        rows: from an epoch to the rows of its minibatches, numbered in the whole, shape (steps,
+            rows).
     """
 
     gradient: Callable[..., tuple[Any, list[Any]]]
@@ -341,10 +385,14 @@ def on_host(network: Network, digits: Digits, args: argparse.Namespace) -> Place
 
 
 def on_ranks(network: Network, digits: Digits, args: argparse.Namespace) -> Place:
-    """Divides the data over the ranks. A minibatch has a part on each rank: numbers of rows that the rank has."""
+    """Divides the data over the ranks. A minibatch has a part on each rank: numbers of rows that
+    the rank has.
+    """
     data = [synk.scatter(synk.variable(one)) for one in (digits.x, digits.onehot)]
     lengths = synk.get_lengths(data[0])
-    sizes = np.diff(args.batch * np.arange(len(lengths) + 1) // len(lengths))  # rows of an array of args.batch on each rank
+    sizes = np.diff(
+        args.batch * np.arange(len(lengths) + 1) // len(lengths)
+    )  # rows of an array of args.batch on each rank
     parts = [
         synk.batches(length, int(size), seed=args.seed + rank, drop_last=True)
         for rank, (length, size) in enumerate(zip(lengths, sizes, strict=True))
@@ -352,7 +400,9 @@ def on_ranks(network: Network, digits: Digits, args: argparse.Namespace) -> Plac
     steps = min(part.steps_per_epoch for part in parts)
     numbers = synk.data(np.zeros(steps * args.batch, np.int64))
     lines = np.arange(numbers.size).reshape(steps, args.batch)
-    begins = np.repeat(np.cumsum([0, *lengths[:-1]]), sizes)  # the first row of the rank, in the whole
+    begins = np.repeat(
+        np.cumsum([0, *lengths[:-1]]), sizes
+    )  # the first row of the rank, in the whole
 
     def gradient(numbers: Any, x: Any, onehot: Any, *params: Any) -> tuple[Any, list[Any]]:
         return network.gradient(x[numbers], onehot[numbers], *params)
@@ -373,8 +423,12 @@ class OnRanks:
     def __init__(self, network: Network, digits: Digits, args: argparse.Namespace) -> None:
         self.place = {"host": on_host, "ranks": on_ranks}[args.where](network, digits, args)
         start = network.start(*digits.x.shape[1:], np.random.default_rng(args.seed))
-        self.step = synk.train.make_train_function(self.place.gradient, start, synk.optim.adam(args.rate))
-        self.classes = synk.function(lambda x, params: network.forward(x, *params)[-1].argmax(1), outputs="gather")
+        self.step = synk.train.make_train_function(
+            self.place.gradient, start, synk.optim.adam(args.rate)
+        )
+        self.classes = synk.function(
+            lambda x, params: network.forward(x, *params)[-1].argmax(1), outputs="gather"
+        )
         self.rows = self.place.rows
 
     def train(self, epoch: int) -> np.ndarray:
@@ -408,7 +462,9 @@ class History(NamedTuple):
     seconds: list[float]
 
 
-def learn(trainer: Serial | OnRanks, first: int, validation: Digits, args: argparse.Namespace) -> History:
+def learn(
+    trainer: Serial | OnRanks, first: int, validation: Digits, args: argparse.Namespace
+) -> History:
     """Trains from an epoch on, and prints and saves what comes of it after each."""
     history = History([], [], [])
     for epoch in range(first, args.epochs):
@@ -416,8 +472,13 @@ def learn(trainer: Serial | OnRanks, first: int, validation: Digits, args: argpa
         losses = trainer.train(epoch)
         history.seconds.append((time.perf_counter() - began) / len(losses))
         history.losses.extend(losses)
-        history.accuracies.append(float((trainer.predict(validation.x) == validation.labels).mean()))
-        print(f"{epoch + 1:5} {losses.mean():11.6f} {history.accuracies[-1]:9.4f} {history.seconds[-1] * 1e6:12.0f}")
+        history.accuracies.append(
+            float((trainer.predict(validation.x) == validation.labels).mean())
+        )
+        print(
+            f"{epoch + 1:5} {losses.mean():11.6f} {history.accuracies[-1]:9.4f} "
+            f"{history.seconds[-1] * 1e6:12.0f}"
+        )
         if args.save:
             synk.save(args.save, {"training": trainer.state, "epochs": epoch + 1})
     return history
@@ -436,7 +497,10 @@ def compare(trainer: OnRanks, losses: list[float], twin: Serial) -> None:
     """Compares the first losses with those of serial training with the same minibatches."""
     wanted = [twin.step(rows) for rows in trainer.rows(0)[:COMPARED]]
     error = np.abs(losses[: len(wanted)] / np.array(wanted) - 1).max()
-    print(f"largest relative difference of the first {len(wanted)} losses from the serial ones: {error:.1e}")
+    print(
+        f"largest relative difference of the first {len(wanted)} losses from the "
+        f"serial ones: {error:.1e}"
+    )
     assert error < TOLERANCE, "the losses are not those of serial training"
 
 
@@ -489,23 +553,47 @@ def draw(history: History, first: int, validation: Digits, found: np.ndarray, fi
 
 def main() -> None:
     """Trains, compares with serial training, and asks for an accuracy."""
-    parser = argparse.ArgumentParser(description="Handwritten digits, by two networks, with the data in three places.")
+    parser = argparse.ArgumentParser(
+        description="Handwritten digits, by two networks, with the data in three places."
+    )
     parser.add_argument("--model", choices=NETWORKS, default="mlp")
     parser.add_argument(
-        "--where", choices=("host", "ranks", "serial"), default="host", help="where the data are (default: host)"
+        "--where",
+        choices=("host", "ranks", "serial"),
+        default="host",
+        help="where the data are (default: host)",
     )
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="of MNIST's four files (default: scikit-learn's digits)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="of MNIST's four files (default: scikit-learn's digits)",
+    )
     parser.add_argument("--epochs", type=int, default=12, help="in all (default: 12)")
     parser.add_argument("--batch", type=int, default=64, help="rows of a minibatch (default: 64)")
-    parser.add_argument("--rate", type=float, default=3e-3, help="learning rate of adam (default: 0.003)")
-    parser.add_argument("--accuracy", type=float, default=0.95, help="asked for in the end (default: 0.95)")
+    parser.add_argument(
+        "--rate", type=float, default=3e-3, help="learning rate of adam (default: 0.003)"
+    )
+    parser.add_argument(
+        "--accuracy", type=float, default=0.95, help="asked for in the end (default: 0.95)"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", metavar="FILE", help="where to keep the training after each epoch")
-    parser.add_argument("--resume", metavar="FILE", help="go on from this file; give the other options as before")
-    parser.add_argument("--scaling", action="store_true", help="compare the time of a step on one rank and on all")
-    parser.add_argument("--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)")
+    parser.add_argument(
+        "--save", metavar="FILE", help="where to keep the training after each epoch"
+    )
+    parser.add_argument(
+        "--resume", metavar="FILE", help="go on from this file; give the other options as before"
+    )
+    parser.add_argument(
+        "--scaling", action="store_true", help="compare the time of a step on one rank and on all"
+    )
+    parser.add_argument(
+        "--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)"
+    )
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
-    parser.add_argument("--picture", metavar="FILE", help="where to save a picture, such as digits.png")
+    parser.add_argument(
+        "--picture", metavar="FILE", help="where to save a picture, such as digits.png"
+    )
     args = parser.parse_args()
     try:
         if args.data is None:
@@ -515,18 +603,32 @@ def main() -> None:
     except (OSError, ValueError) as error:
         parser.error(str(error))
     if not 1 <= args.batch <= len(training.x) or args.epochs < 1:
-        parser.error(f"--epochs must be at least 1, and --batch from 1 to {len(training.x)}, the rows for training")
+        parser.error(
+            f"--epochs must be at least 1, and --batch from 1 to "
+            f"{len(training.x)}, the rows for training"
+        )
 
     network = NETWORKS[args.model]
-    with nullcontext() if args.where == "serial" else synk.fork(args.ranks, device=args.device) as world:
+    with (
+        nullcontext()
+        if args.where == "serial"
+        else synk.fork(args.ranks, device=args.device) as world
+    ):
         ranks = 0 if world is None else world.world_size
-        where = "no ranks" if world is None else f"{ranks} {world.device} rank{'' if ranks == 1 else 's'}"
+        where = (
+            "no ranks"
+            if world is None
+            else f"{ranks} {world.device} rank{'' if ranks == 1 else 's'}"
+        )
         trainer = (OnRanks if ranks else Serial)(network, training, args)
         first = resume(trainer, args.resume)
         if first >= args.epochs:
             parser.error(f"{args.resume} has {first} epochs already; ask for more --epochs")
         height, width = training.x.shape[1:]
-        print(f"{len(training.x):,} digits of {height} × {width} pixels, {args.model}, data: {args.where}, {where}")
+        print(
+            f"{len(training.x):,} digits of {height} × {width} pixels, {args.model}, "
+            f"data: {args.where}, {where}"
+        )
         print("epoch   mean loss  accuracy   µs a step (the first epoch compiles)")
         history = learn(trainer, first, validation, args)
         found = trainer.predict(validation.x)

@@ -4,12 +4,13 @@
     python examples/energy.py --rows 50000000 --ranks 4
     python examples/energy.py samples.npy          your own numbers, read from the file straight into shared memory
 
-The script stays serial. `energy` is an ordinary Numba CUDA kernel. `energy(x, beta)` gives every rank its rows of `x`, launches
-the kernel on all ranks at once, and sums their results. The same kernel runs on GPUs and, compiled, on CPU cores.
+The script stays serial. `energy` is an ordinary Numba CUDA kernel. `energy(x, beta)` gives every
+rank its rows of `x`, launches the kernel on all ranks at once, and sums their results. The same
+kernel runs on GPUs and, compiled, on CPU cores.
 
-For each method the script prints the result and the median wall time of several calls. A first call, which compiles the kernel
-and touches the memory for the first time, is not timed.
-"""
+For each method the script prints the result and the median wall time of several calls. A first
+call, which compiles the kernel and touches the memory for the first time, is not timed.
+"""  # noqa: E501
 
 import argparse
 import math
@@ -44,7 +45,9 @@ def load(path: Path | None, rows: int) -> tuple[synk.Data, str]:
     """Returns the rows in shared memory and a description of their origin."""
     if path is None:
         return synk.data(np.random.default_rng(0).random(rows)), "random numbers in [0, 1)"
-    mapped = np.load(path, mmap_mode="r")  # maps without reading: the only copy is into shared memory
+    mapped = np.load(
+        path, mmap_mode="r"
+    )  # maps without reading: the only copy is into shared memory
     return synk.data(mapped.reshape(-1)), str(path)
 
 
@@ -62,10 +65,16 @@ def timed(compute: Callable[[], float], repeats: int) -> tuple[float, float]:
 def main() -> None:
     """Runs all three methods and compares their results."""
     parser = argparse.ArgumentParser(description="An expectation value, serial and on all ranks.")
-    parser.add_argument("file", nargs="?", type=Path, help="a .npy file of numbers; default: random rows")
-    parser.add_argument("--rows", type=int, default=10_000_000, help="random rows (default: 10,000,000)")
+    parser.add_argument(
+        "file", nargs="?", type=Path, help="a .npy file of numbers; default: random rows"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=10_000_000, help="random rows (default: 10,000,000)"
+    )
     parser.add_argument("--beta", type=float, default=0.5, help="the constant β (default: 0.5)")
-    parser.add_argument("--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)")
+    parser.add_argument(
+        "--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)"
+    )
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     parser.add_argument("--repeats", type=int, default=7, help="calls that are timed (default: 7)")
     args = parser.parse_args()
@@ -76,7 +85,10 @@ def main() -> None:
     print(f"{'':16}{'result':>22}{'time per call':>17}{'rows per second':>18}")
 
     def show(name: str, value: float, seconds: float, note: str = "") -> None:
-        print(f"{name:16}{value:22.16f}{seconds * 1e3:14.2f} ms{len(x) / seconds:18.2e}   {note}".rstrip())
+        print(
+            f"{name:16}{value:22.16f}{seconds * 1e3:14.2f} ms{len(x) / seconds:18.2e}   "
+            f"{note}".rstrip()
+        )
 
     expected, numpy_seconds = timed(lambda: serial(x.data, beta), args.repeats)
     show("NumPy, serial", expected, numpy_seconds)
@@ -89,7 +101,9 @@ def main() -> None:
             value, seconds = timed(lambda: energy(x, beta) / len(x), args.repeats)
             plural = "" if world.world_size == 1 else "s"
             name = f"{world.world_size} {world.device} rank{plural}"
-            np.testing.assert_allclose(value, expected, rtol=1e-10)  # float64 sums in a different order
+            np.testing.assert_allclose(
+                value, expected, rtol=1e-10
+            )  # float64 sums in a different order
             note = f"{numpy_seconds / seconds:.2f} x NumPy"
             if one_seconds is None:
                 one_seconds = seconds

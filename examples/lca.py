@@ -1,16 +1,18 @@
-"""Sparse coding by locally competitive algorithms (LCA), after PetaVision: a dictionary of features is learned from images.
+"""Sparse coding by locally competitive algorithms (LCA), after PetaVision: a dictionary of features
+is learned from images.
 
     python examples/lca.py
     python examples/lca.py --batch 1024 --scaling
     python examples/lca.py --threshold hard --delayed --picture lca.png
     python examples/lca.py --tutorial --picture tutorial.png
 
-An image x is approximated by few features φ_k, each at one of many places: x ≈ Φa, with activities a for which the energy
+An image x is approximated by few features φ_k, each at one of many places: x ≈ Φa, with activities
+a for which the energy
 
     E = ½ |x − Φa|² + Σ C(a)
 
-is low. Each feature at each place is a leaky integrator with a membrane potential V. What the others leave unexplained drives
-it, so that features compete, and above a threshold it is active:
+is low. Each feature at each place is a leaky integrator with a membrane potential V. What the
+others leave unexplained drives it, so that features compete, and above a threshold it is active:
 
     G = Φᵀ (x − Φa)
     V ← e V + (1 − e) (G + s a),  e = exp(−dt/τ),  with self-interaction s = 1
@@ -18,25 +20,31 @@ it, so that features compete, and above a threshold it is active:
                a line from AMin to VThresh + VWidth − AShift   up to V = VThresh + VWidth
                V − AShift                                      above; and AMax at most
 
-With AShift = VThresh, the soft threshold, C(a) = VThresh·a; with AShift = 0, the hard one, each activity costs VThresh²/2.
+With AShift = VThresh, the soft threshold, C(a) = VThresh·a; with AShift = 0, the hard one, each
+activity costs VThresh²/2.
 Source: C. Rozell, D. Johnson, R. Baraniuk and B. Olshausen, Neural Computation 20 (2008).
 
-The elements of a batch are networks of their own, each with its input, its potentials, which are kept from image to image, and
-its time step, which grows while the energy falls (`next_scale`). Only the features are shared. After some steps they learn:
+The elements of a batch are networks of their own, each with its input, its potentials, which are
+kept from image to image, and its time step, which grows while the energy falls (`next_scale`). Only
+the features are shared. After some steps they learn:
 
-    ΔΦ_k = mean of a_k (x − Φa) over elements and places where a_k ≠ 0,  Φ_k ← Φ_k + rate ΔΦ_k, normalised
+    ΔΦ_k = mean of a_k (x − Φa) over elements and places where a_k ≠ 0,  Φ_k ← Φ_k + rate ΔΦ_k,
+    normalised
 
-Source of these rules, and of names and numbers: OpenPV, PetaVision's open source (https://petavision.github.io), in its classes
-HyPerLCALayer, ANNActivityBuffer, KneeTimeScaleController, HebbianUpdater and BatchIndexer, and its tutorial LCA-CIFAR.
+Source of these rules, and of names and numbers: OpenPV, PetaVision's open source
+(https://petavision.github.io), in its classes HyPerLCALayer, ANNActivityBuffer,
+KneeTimeScaleController, HebbianUpdater and BatchIndexer, and its tutorial LCA-CIFAR.
 
-Elements are divided over any number of ranks; features are a replica on every rank. Each rank sums a_k (x − Φa) over its
-elements, in multiples of 2⁻³², and an `all_reduce` adds these integers: exactly, so that features have the same bits on any
-number of ranks. With --delayed a sum is reduced between the steps for the next images, and applied after them, one period late:
-no rank waits for others at the end of its steps. Steps, sums and updates are one sequence.
+Elements are divided over any number of ranks; features are a replica on every rank. Each rank sums
+a_k (x − Φa) over its elements, in multiples of 2⁻³², and an `all_reduce` adds these integers:
+exactly, so that features have the same bits on any number of ranks. With --delayed a sum is reduced
+between the steps for the next images, and applied after them, one period late: no rank waits for
+others at the end of its steps. Steps, sums and updates are one sequence.
 
-The images are dead leaves, discs and rectangles that hide each other, which have edges and sizes like photographs, whitened.
-Sources: A. Lee, D. Mumford and J. Huang, International Journal of Computer Vision 41 (2001); B. Olshausen and D. Field, Vision
-Research 37 (1997). Features become small edges.
+The images are dead leaves, discs and rectangles that hide each other, which have edges and sizes
+like photographs, whitened.
+Sources: A. Lee, D. Mumford and J. Huang, International Journal of Computer Vision 41 (2001); B.
+Olshausen and D. Field, Vision Research 37 (1997). Features become small edges.
 
 The picture needs matplotlib: pip install 'synknumba[examples]'.
 """
@@ -54,7 +62,9 @@ import synknumba as synk
 
 THREADS = 64  # of a block: the pixels of a patch of 8 × 8
 SITES = 4  # an element and a place each; a thread of `integrate` reads a weight once for so many
-SCALE = 2.0**32  # of the integers that are summed, which stay below 2⁶³: products of some 10 at up to 10⁸ places
+SCALE = (
+    2.0**32
+)  # of the integers that are summed, which stay below 2⁶³: products of some 10 at up to 10⁸ places
 CONVERGED = 0.2  # greatest mean distance of an energy from the lower bound, relative to the energy
 
 
@@ -71,7 +81,8 @@ class Settings:
         v_thresh, a_shift, a_min, a_max, v_width: of the transfer function.
         self_interaction: s.
         tau: τ, in units of a time step of 1.
-        base_max, base_min, tau_factor, growth, knee, knee_slope: of the time steps, as in `next_scale`.
+        base_max, base_min, tau_factor, growth, knee, knee_slope: of the time steps, as in
+            `next_scale`.
         rate: learning rate, dWMax in PetaVision.
     """
 
@@ -100,7 +111,14 @@ class Settings:
     @property
     def neuron(self) -> np.ndarray:
         """Parameters of V and T for kernels: float32, shape (6,)."""
-        values = self.v_thresh, self.a_shift, self.a_min, self.a_max, self.v_width, self.self_interaction
+        values = (
+            self.v_thresh,
+            self.a_shift,
+            self.a_min,
+            self.a_max,
+            self.v_width,
+            self.self_interaction,
+        )
         return np.array(values, np.float32)
 
     @property
@@ -117,35 +135,51 @@ TUTORIAL = Settings(
 
 
 class Geometry:
-    """Where patches lie in images, which are flattened, and have a margin: patches at the edge stick out, and are blind there.
+    """Where patches lie in images, which are flattened, and have a margin: patches at the edge
+    stick out, and are blind there.
 
     Attributes:
         width: side of an image with its margin, in pixels.
-        places: (across, right, down): number of places in a row of them, and the distances in a flattened image from a place to
-            the next one in its row, and in its column. Place p begins at p // across · down + p % across · right.
+        places: (across, right, down): number of places in a row of them, and the distances in a
+            flattened image from a place to the next one in its row, and in its column. Place p
+            begins at p // across · down + p % across · right.
         start: int64, shape (places,), the same for NumPy.
-        offset: int64, shape (D,), distance of each number of a patch from its first, in a flattened image.
+        offset: int64, shape (D,), distance of each number of a patch from its first, in a flattened
+            image.
         visible: float32, shape (size,), 1 in the image and 0 in the margin.
     """
 
     def __init__(self, s: Settings) -> None:
-        if s.side % s.stride or s.patch < s.stride or (s.patch - s.stride) % 2 or s.patch * s.channels % 4:
+        if (
+            s.side % s.stride
+            or s.patch < s.stride
+            or (s.patch - s.stride) % 2
+            or s.patch * s.channels % 4
+        ):
             raise ValueError(
-                f"side must be a multiple of stride, patch − stride an even number of at least 0, and patch · channels a "
-                f"multiple of 4; got side {s.side}, stride {s.stride}, patch {s.patch}, channels {s.channels}"
+                f"side must be a multiple of stride, patch − stride an even number of at least "
+                f"0, and patch · channels a "
+                f"multiple of 4; got side {s.side}, stride {s.stride}, patch "
+                f"{s.patch}, channels {s.channels}"
             )
         across = s.side // s.stride
         self.width = (across - 1) * s.stride + s.patch
         self.places = across, s.stride * s.channels, s.stride * self.width * s.channels
         index = np.arange(self.width**2 * s.channels).reshape(self.width, self.width, s.channels)
-        self.start = index[: across * s.stride : s.stride, : across * s.stride : s.stride, 0].ravel()
+        self.start = index[
+            : across * s.stride : s.stride, : across * s.stride : s.stride, 0
+        ].ravel()
         self.offset = index[: s.patch, : s.patch].ravel()
         self.visible = self.with_margin(np.ones((1, s.side, s.side, s.channels)))[0]
 
     def with_margin(self, images: np.ndarray) -> np.ndarray:
         """Returns images, shape (n, side, side, channels), as float32 of shape (n, size)."""
         margin = (self.width - images.shape[1]) // 2
-        return np.pad(images, [(0, 0), (margin, margin), (margin, margin), (0, 0)]).reshape(len(images), -1).astype(np.float32)
+        return (
+            np.pad(images, [(0, 0), (margin, margin), (margin, margin), (0, 0)])
+            .reshape(len(images), -1)
+            .astype(np.float32)
+        )
 
     def without_margin(self, images: np.ndarray, s: Settings) -> np.ndarray:
         """Undoes `with_margin`."""
@@ -172,7 +206,9 @@ def transfer(v, neuron):
 
 @cuda.jit(device=True)
 def cost(a, neuron):
-    """Returns C(a), the integral of V − a from AMin to a, with V the potential of that activity: see Rozell et al."""
+    """Returns C(a), the integral of V − a from AMin to a, with V the potential of that activity:
+    see Rozell et al.
+    """
     v_thresh, a_shift, a_min, v_width = neuron[0], neuron[1], neuron[2], neuron[4]
     corner = v_thresh + v_width - a_shift  # activity at the end of the line
     low = min(a, corner)
@@ -184,12 +220,21 @@ def cost(a, neuron):
 
 @cuda.jit(device=True)
 def next_scale(energy, before, scale, top, rule):
-    """Returns the time scale of an element and its upper limit, from its energy now and before the last step.
+    """Returns the time scale of an element and its upper limit, from its energy now and before the
+    last step.
 
-    The scale is a part of the time in which the energy would reach 0 at its present rate. An upper limit grows whenever it is
-    reached, more slowly beyond a knee. Where the energy has risen, or is below 0 for a new image, all begins anew.
+    The scale is a part of the time in which the energy would reach 0 at its present rate. An upper
+    limit grows whenever it is reached, more slowly beyond a knee. Where the energy has risen, or is
+    below 0 for a new image, all begins anew.
     """
-    base_max, base_min, tau_factor, growth, knee, slope = rule[0], rule[1], rule[2], rule[3], rule[4], rule[5]
+    base_max, base_min, tau_factor, growth, knee, slope = (
+        rule[0],
+        rule[1],
+        rule[2],
+        rule[3],
+        rule[4],
+        rule[5],
+    )
     if energy == before:
         return scale, top
     if energy > before or energy <= 0 or before <= 0:
@@ -220,7 +265,8 @@ def present(x, images, index, first, period):
     Args:
         x: float32, shape (B, size), the images of this rank's B elements; written.
         images: float32, shape (files, size); broadcast.
-        index: int64, shape (periods, batch), number of the image that each element shows in each period; broadcast.
+        index: int64, shape (periods, batch), number of the image that each element shows in each
+            period; broadcast.
         first: `synk.OFFSET`, the number of this rank's first element.
         period: int.
     """
@@ -246,11 +292,14 @@ def block_sum(shared, t, value):
 
 @synk.parallel(block=THREADS, grid=lambda rows: rows)
 @cuda.jit
-def reconstruct(x, residual, a, decay, clock, trace, w, offset, visible, neuron, rule, across, right, down, step):
+def reconstruct(
+    x, residual, a, decay, clock, trace, w, offset, visible, neuron, rule, across, right, down, step
+):
     """Computes residuals, energies, and the time steps that follow. One block per element.
 
-    Few activities are not 0, and all threads of a block skip the same ones. Indices are written out as `j + t`, where the
-    compiler for cores sees that neighbouring threads read neighbouring weights: it then runs the loop over k outside.
+    Few activities are not 0, and all threads of a block skip the same ones. Indices are written out
+    as `j + t`, where the compiler for cores sees that neighbouring threads read neighbouring
+    weights: it then runs the loop over k outside.
 
     Args:
         x: float32, shape (B, size), images.
@@ -307,7 +356,12 @@ def reconstruct(x, residual, a, decay, clock, trace, w, offset, visible, neuron,
 @cuda.jit(device=True)
 def product(residual, b, i, w0, w1, w2, w3):
     """Returns the product of four weights and four pixels next to each other."""
-    return w0 * residual[b, i] + w1 * residual[b, i + 1] + w2 * residual[b, i + 2] + w3 * residual[b, i + 3]
+    return (
+        w0 * residual[b, i]
+        + w1 * residual[b, i + 1]
+        + w2 * residual[b, i + 2]
+        + w3 * residual[b, i + 3]
+    )
 
 
 @cuda.jit(device=True)
@@ -318,14 +372,18 @@ def advanced(v, a, drive, e, neuron):
 
 @synk.parallel(
     block=2 * THREADS,
-    grid=lambda rows, shapes: (-(-rows * shapes["v"][1] // SITES), -(-shapes["v"][2] // (2 * THREADS))),
+    grid=lambda rows, shapes: (
+        -(-rows * shapes["v"][1] // SITES),
+        -(-shapes["v"][2] // (2 * THREADS)),
+    ),
 )
 @cuda.jit
 def integrate(v, a, residual, decay, wt, offset, neuron, across, right, down):
     """Advances potentials and activities by a time step. One thread per feature and SITES sites.
 
-    For 16 multiplications a thread reads 4 weights; on cores, neighbouring threads are the lanes of vectors, and 4 sums are
-    loaded and stored too. The last threads of a launch may have the same site several times, and compute the same for it.
+    For 16 multiplications a thread reads 4 weights; on cores, neighbouring threads are the lanes of
+    vectors, and 4 sums are loaded and stored too. The last threads of a launch may have the same
+    site several times, and compute the same for it.
 
     Args:
         v: float32, shape (B, places, features), potentials; written.
@@ -370,11 +428,16 @@ def integrate(v, a, residual, decay, wt, offset, neuron, across, right, down):
 
 
 @synk.parallel(
-    outputs={"fell": synk.output("sum", shape=(), dtype="int64"), "energy": synk.output("sum", shape=(), dtype="float64")}
+    outputs={
+        "fell": synk.output("sum", shape=(), dtype="int64"),
+        "energy": synk.output("sum", shape=(), dtype="float64"),
+    }
 )
 @cuda.jit
 def judge(trace, steps, fell, energy):
-    """Counts elements whose energy fell from the first step with an image to the last; adds up the energies of the last."""
+    """Counts elements whose energy fell from the first step with an image to the last; adds up
+    the energies of the last.
+    """
     b = cuda.grid(1)
     if b < trace.shape[0]:
         cuda.atomic.add(fell, 0, int64(trace[b, steps, 0] < trace[b, 0, 0]))
@@ -390,15 +453,19 @@ def clear(sums):
         sums[which, k, j] = 0
 
 
-@synk.parallel(block=THREADS, grid=lambda shapes: (shapes["sums"][1], -(-shapes["sums"][2] // THREADS)))
+@synk.parallel(
+    block=THREADS, grid=lambda shapes: (shapes["sums"][1], -(-shapes["sums"][2] // THREADS))
+)
 @cuda.jit
 def correlate(a, residual, sums, offset, visible, across, right, down):
-    """Sums activity · residual over this rank's elements and places, and counts what is added. One thread per weight.
+    """Sums activity · residual over this rank's elements and places, and counts what is added. One
+    thread per weight.
 
     Args:
         a: as for `reconstruct`.
         residual: as for `reconstruct`.
-        sums: int64, shape (2, features, D), sums in units of 1/SCALE, and counts of pixels that are not in the margin; written.
+        sums: int64, shape (2, features, D), sums in units of 1/SCALE, and counts of pixels that are
+            not in the margin; written.
         offset: as in `Geometry`.
         visible: as in `Geometry`.
         across: as in `Geometry`.
@@ -416,7 +483,9 @@ def correlate(a, residual, sums, offset, visible, across, right, down):
             strength = a[b, place, k]
             if strength != 0:
                 i = place // across * down + place % across * right + offset[j]
-                total += int64(float64(strength) * residual[b, i] * SCALE)  # the product of two float32 is exact in float64
+                total += int64(
+                    float64(strength) * residual[b, i] * SCALE
+                )  # the product of two float32 is exact in float64
                 count += int64(visible[i])
         sums[0, k, j] = total
         sums[1, k, j] = count
@@ -471,12 +540,18 @@ def step(net, model, made):
 def measure(net, model, number):
     """Computes residuals and energies after so many steps."""
     state = (net[name] for name in ("x", "residual", "a", "decay", "clock", "trace"))
-    reconstruct(*state, *(model[name] for name in ("w", "offset", "visible", "neuron", "rule")), *model["places"], number)
+    reconstruct(
+        *state,
+        *(model[name] for name in ("w", "offset", "visible", "neuron", "rule")),
+        *model["places"],
+        number,
+    )
 
 
 @synk.sequence
 def train(net, model, images, index, made, steps, rate, delayed):
-    """Shows an image to each element, makes steps with it, and learns; `made` periods were made before the first.
+    """Shows an image to each element, makes steps with it, and learns; `made` periods were made
+    before the first.
 
     Returns how many energies fell, and the sum of the energies at the end.
     """
@@ -490,7 +565,14 @@ def train(net, model, images, index, made, steps, rate, delayed):
     else:
         step(net, model, 0, times=steps)
     clear(model["sums"])
-    correlate(net["a"], net["residual"], model["sums"], model["offset"], model["visible"], *model["places"])
+    correlate(
+        net["a"],
+        net["residual"],
+        model["sums"],
+        model["offset"],
+        model["visible"],
+        *model["places"],
+    )
     if not delayed:
         synk.all_reduce(model["sums"], "sum")
         learn(model["w"], model["wt"], model["sums"], rate)
@@ -512,12 +594,14 @@ def image_numbers(
 ) -> np.ndarray:
     """Returns which image each batch element shows in each period: int64, shape (periods, batch).
 
-    PetaVision's batch methods. Elements are numbered over all ranks, so nothing depends on how they are divided.
+    PetaVision's batch methods. Elements are numbered over all ranks, so nothing depends on how they
+    are divided.
 
     Args:
-        method: "file": elements take turns, element g begins with image start + g and skips `batch` images. "list": each has a
-            part of the list of its own, from start + g · (files // batch) on, image after image. "given": it begins at its
-            `start` and goes on by its `skip`. "random": as "file", in an order that is shuffled anew for each pass.
+        method: "file": elements take turns, element g begins with image start + g and skips `batch`
+            images. "list": each has a part of the list of its own, from start + g · (files //
+            batch) on, image after image. "given": it begins at its `start` and goes on by its
+            `skip`. "random": as "file", in an order that is shuffled anew for each pass.
         files: number of images; behind the last one comes the first.
         batch: number of batch elements.
         periods: number of images that each element shows.
@@ -541,31 +625,44 @@ def image_numbers(
         return turn % files
     if method != "random":
         raise ValueError(f'method must be "file", "list", "given" or "random", got {method!r}')
-    shuffles = [np.random.default_rng([seed, one]).permutation(files) for one in range(turn.max() // files + 1)]
+    shuffles = [
+        np.random.default_rng([seed, one]).permutation(files)
+        for one in range(turn.max() // files + 1)
+    ]
     return np.stack(shuffles)[turn // files, turn % files]
 
 
 def dead_leaves(side: int, channels: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns an image, shape (side, side, channels), of shapes on top of each other, from the topmost on; whitened."""
+    """Returns an image, shape (side, side, channels), of shapes on top of each other, from the
+    topmost on; whitened.
+    """
     y, x = np.mgrid[:side, :side]
     image, free = np.zeros((side, side, channels)), np.ones((side, side), bool)
     while free.mean() > 0.01:
-        radius = rng.uniform((side / 2) ** -2, 2.0**-2) ** -0.5  # 2 to side / 2, with density ∝ radius⁻³: alike at all scales
+        radius = (
+            rng.uniform((side / 2) ** -2, 2.0**-2) ** -0.5
+        )  # 2 to side / 2, with density ∝ radius⁻³: alike at all scales
         row, column = rng.uniform(0, side, 2)
         angle, flat = rng.uniform(0, np.pi), rng.uniform(0.3, 1)
         along = (x - column) * np.cos(angle) + (y - row) * np.sin(angle)
         across = ((y - row) * np.cos(angle) - (x - column) * np.sin(angle)) / flat
-        distance = np.hypot(along, across) if rng.random() < 0.5 else np.maximum(abs(along), abs(across))
+        distance = (
+            np.hypot(along, across) if rng.random() < 0.5 else np.maximum(abs(along), abs(across))
+        )
         shape = free & (distance < radius)
         image[shape] = rng.normal(size=channels)
         free &= ~shape
     frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.fftfreq(side))
-    weight = frequency * np.exp(-((frequency / 0.4) ** 4))  # flattens 1/f, and cuts off what only the grid shows
+    weight = frequency * np.exp(
+        -((frequency / 0.4) ** 4)
+    )  # flattens 1/f, and cuts off what only the grid shows
     return np.fft.ifft2(np.fft.fft2(image, axes=(0, 1)) * weight[..., None], axes=(0, 1)).real
 
 
 def make_images(count: int, s: Settings, seed: int) -> np.ndarray:
-    """Returns images of mean 0 and variance 1, cut from larger ones: float64, shape (count, side, side, channels)."""
+    """Returns images of mean 0 and variance 1, cut from larger ones: float64, shape (count,
+    side, side, channels).
+    """
     rng = np.random.default_rng(seed)
     large = max(64, 2 * s.side)
     from_each = 2 * (large // s.side) ** 2
@@ -589,7 +686,8 @@ def first_features(s: Settings, seed: int) -> np.ndarray:
 
 
 class Network:
-    """Batch elements, divided over the ranks of the world that is open, and features, the same on all.
+    """Batch elements, divided over the ranks of the world that is open, and features, the same on
+    all.
 
     Args:
         s: its settings.
@@ -610,16 +708,26 @@ class Network:
             "w": padded, "wt": padded.T.copy(), "sums": np.zeros((2, *w.shape), np.int64),
             "offset": g.offset, "visible": g.visible, "neuron": s.neuron, "rule": s.rule,
         }  # fmt: skip
-        image, sites = np.zeros((s.batch, g.visible.size), np.float32), (s.batch, g.start.size, s.features)
+        image, sites = (
+            np.zeros((s.batch, g.visible.size), np.float32),
+            (s.batch, g.start.size, s.features),
+        )
         own = {
             "x": image, "residual": image, "decay": image[:, 0],
             "v": np.full(sites, s.v_thresh, np.float32), "a": np.zeros(sites, np.float32),
-            "clock": np.tile([-1.0, s.base_min, s.base_max], (s.batch, 1)), "trace": np.zeros((s.batch, s.steps + 1, 2)),
+            "clock": np.tile([-1.0, s.base_min, s.base_max], (s.batch, 1)),
+            "trace": np.zeros((s.batch, s.steps + 1, 2)),
         }  # fmt: skip
-        self.model = {name: synk.variable(value, name=name) for name, value in shared.items()} | {"places": g.places}
-        self.net = {name: synk.scatter(synk.variable(value, name=name)) for name, value in own.items()}
+        self.model = {name: synk.variable(value, name=name) for name, value in shared.items()} | {
+            "places": g.places
+        }
+        self.net = {
+            name: synk.scatter(synk.variable(value, name=name)) for name, value in own.items()
+        }
 
-    def train(self, periods: int, *, rate: float | None = None, delayed: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def train(
+        self, periods: int, *, rate: float | None = None, delayed: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Shows images, from where it was last on, and learns.
 
         Args:
@@ -634,11 +742,15 @@ class Network:
         self.made += periods
         rate = s.rate if rate is None else rate
         options = {"times": periods, "every": 1}
-        fell, energy = train(self.net, self.model, self.images, self.numbers, made, s.steps, rate, delayed, **options)
+        fell, energy = train(
+            self.net, self.model, self.images, self.numbers, made, s.steps, rate, delayed, **options
+        )
         return fell, energy / s.batch
 
     def state(self, name: str) -> np.ndarray:
-        """Returns what all elements have of a variable; or the features, shape (features, D), by the name "w"."""
+        """Returns what all elements have of a variable; or the features, shape (features, D), by
+        the name "w".
+        """
         if name == "w":
             return self.model["w"].get_value()[:, : self.geometry.offset.size]
         return synk.gather(self.net[name])
@@ -651,7 +763,9 @@ def transfer_reference(v: np.ndarray, s: Settings) -> np.ndarray:
     """Returns T(V)."""
     corner = s.v_thresh + s.v_width
     line = s.a_min + (corner - s.a_shift - s.a_min) * (v - s.v_thresh) / (s.v_width or 1)
-    return np.minimum(np.where(v < s.v_thresh, s.a_min, np.where(v < corner, line, v - s.a_shift)), s.a_max)
+    return np.minimum(
+        np.where(v < s.v_thresh, s.a_min, np.where(v < corner, line, v - s.a_shift)), s.a_max
+    )
 
 
 def cost_reference(a: np.ndarray, s: Settings) -> np.ndarray:
@@ -662,12 +776,20 @@ def cost_reference(a: np.ndarray, s: Settings) -> np.ndarray:
     return s.v_thresh * (low - low**2 / 2 / (s.v_thresh + s.v_width))
 
 
-def simulate_reference(s: Settings, g: Geometry, x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns energies and time scales, shape (batch, steps + 1), of a network that is shown its first images, in float64."""
+def simulate_reference(
+    s: Settings, g: Geometry, x: np.ndarray, w: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns energies and time scales, shape (batch, steps + 1), of a network that is shown its
+    first images, in float64.
+    """
     at = g.start[:, None] + g.offset  # of each number of each patch
     v, e = np.full((s.batch, g.start.size, s.features), s.v_thresh), 1.0
     a, residual, trace = np.zeros_like(v), np.zeros(x.shape), np.zeros((s.steps + 1, 2, s.batch))
-    before, scale, top = np.full(s.batch, -1.0), np.full(s.batch, s.base_min), np.full(s.batch, s.base_max)
+    before, scale, top = (
+        np.full(s.batch, -1.0),
+        np.full(s.batch, s.base_min),
+        np.full(s.batch, s.base_max),
+    )
     for number in range(s.steps + 1):
         if number:
             v = e * v + (1 - e) * (residual[:, at] @ w.T + s.self_interaction * a)
@@ -685,18 +807,26 @@ def simulate_reference(s: Settings, g: Geometry, x: np.ndarray, w: np.ndarray) -
     return trace[:, 0].T, trace[:, 1].T
 
 
-def learn_reference(s: Settings, g: Geometry, a: np.ndarray, residual: np.ndarray, w: np.ndarray) -> np.ndarray:
+def learn_reference(
+    s: Settings, g: Geometry, a: np.ndarray, residual: np.ndarray, w: np.ndarray
+) -> np.ndarray:
     """Returns the features after an update: the sum over all elements and places, in float64."""
     at = g.start[:, None] + g.offset
     count = np.einsum("bpk,pj->kj", (a != 0).astype(float), g.visible[at])
-    new = w + s.rate * np.einsum("bpk,bpj->kj", a.astype(float), residual.astype(float)[:, at]) / np.maximum(count, 1)
+    new = w + s.rate * np.einsum(
+        "bpk,bpj->kj", a.astype(float), residual.astype(float)[:, at]
+    ) / np.maximum(count, 1)
     return new / np.linalg.norm(new, axis=1, keepdims=True)
 
 
-def least_energy(s: Settings, g: Geometry, x: np.ndarray, residual: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Returns a lower bound of each element's energy, for the soft threshold: no activities have less.
+def least_energy(
+    s: Settings, g: Geometry, x: np.ndarray, residual: np.ndarray, w: np.ndarray
+) -> np.ndarray:
+    """Returns a lower bound of each element's energy, for the soft threshold: no activities have
+    less.
 
-    For every u with Φᵀu ≤ VThresh it is |x|²/2 − |x − u|²/2, the dual problem; here u is the residual, made smaller.
+    For every u with Φᵀu ≤ VThresh it is |x|²/2 − |x − u|²/2, the dual problem; here u is the
+    residual, made smaller.
     """
     drive = residual.astype(float)[:, g.start[:, None] + g.offset] @ w.T.astype(float)
     u = residual * np.minimum(1, s.v_thresh / np.maximum(drive.max((1, 2)), 1e-9))[:, None]
@@ -707,8 +837,14 @@ def least_energy(s: Settings, g: Geometry, x: np.ndarray, residual: np.ndarray, 
 
 
 def with_threshold(s: Settings, kind: str) -> Settings:
-    """Returns settings with a soft, hard or firm threshold; firm is a line up to twice the threshold, and no shift."""
-    return replace(s, a_shift=s.v_thresh if kind == "soft" else 0.0, v_width=s.v_thresh if kind == "firm" else 0.0)
+    """Returns settings with a soft, hard or firm threshold; firm is a line up to twice the
+    threshold, and no shift.
+    """
+    return replace(
+        s,
+        a_shift=s.v_thresh if kind == "soft" else 0.0,
+        v_width=s.v_thresh if kind == "firm" else 0.0,
+    )
 
 
 def world_of(ranks: int, device: str) -> synk.World:
@@ -720,11 +856,14 @@ def world_of(ranks: int, device: str) -> synk.World:
 
 
 def check(device: str, threshold: str) -> None:
-    """Compares a small network with NumPy; and those of 1, 2 and 3 ranks, and of delayed updates, with each other.
+    """Compares a small network with NumPy; and those of 1, 2 and 3 ranks, and of delayed updates,
+    with each other.
 
     There are 5 elements, whose images have patches that stick out over the edge.
     """
-    s = Settings(side=12, channels=2, stride=4, features=72, batch=5, steps=40, v_thresh=0.8, knee=4.0)
+    s = Settings(
+        side=12, channels=2, stride=4, features=72, batch=5, steps=40, v_thresh=0.8, knee=4.0
+    )
     s = with_threshold(s, threshold)
     numbers = image_numbers("random", 7, s.batch, 2)
     start = make_images(7, s, 1), numbers, first_features(s, 2)
@@ -740,7 +879,9 @@ def check(device: str, threshold: str) -> None:
     for one in found:
         for mine, first in zip(one, found[0], strict=True):
             np.testing.assert_array_equal(mine, first)  # bit by bit
-        np.testing.assert_array_equal(one[1], one[0])  # the first period's update, which the second one applies
+        np.testing.assert_array_equal(
+            one[1], one[0]
+        )  # the first period's update, which the second one applies
     g, w = network.geometry, start[-1]
     np.testing.assert_allclose(once, learn_reference(s, g, a, residual, w), rtol=0, atol=1e-6)
     energies, scales = simulate_reference(s, g, x, w)
@@ -749,33 +890,53 @@ def check(device: str, threshold: str) -> None:
 
 
 def tiled(tiles: np.ndarray, columns: int) -> np.ndarray:
-    """Returns tiles, shape (n, side, side, channels), side by side in colour, each with its own contrast."""
+    """Returns tiles, shape (n, side, side, channels), side by side in colour, each with its own
+    contrast.
+    """
     most = abs(tiles).max((1, 2, 3), keepdims=True)
-    tiles = np.pad(0.5 + 0.5 * tiles / np.where(most > 0, most, 1), [(0, 0), (0, 1), (0, 1), (0, 0)], constant_values=1)
+    tiles = np.pad(
+        0.5 + 0.5 * tiles / np.where(most > 0, most, 1),
+        [(0, 0), (0, 1), (0, 1), (0, 0)],
+        constant_values=1,
+    )
     n, side, _, channels = tiles.shape
     rows = -(-n // columns)
     tiles = np.concatenate([tiles, np.ones((rows * columns - n, side, side, channels))])
-    whole = tiles.reshape(rows, columns, side, side, channels).swapaxes(1, 2).reshape(rows * side, columns * side, channels)
+    whole = (
+        tiles.reshape(rows, columns, side, side, channels)
+        .swapaxes(1, 2)
+        .reshape(rows * side, columns * side, channels)
+    )
     return np.broadcast_to(whole, (*whole.shape[:2], 3)) if channels == 1 else whole
 
 
-def draw(s: Settings, g: Geometry, shown: dict[str, np.ndarray], energies: np.ndarray, file: str) -> None:
+def draw(
+    s: Settings, g: Geometry, shown: dict[str, np.ndarray], energies: np.ndarray, file: str
+) -> None:
     """Draws features, some images with their reconstructions, and energies against time."""
     import matplotlib as mpl
 
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    figure, ((left, middle), (right, last)) = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained")
-    left.imshow(tiled(shown["w"].reshape(-1, s.patch, s.patch, s.channels), 16), interpolation="nearest")
+    figure, ((left, middle), (right, last)) = plt.subplots(
+        2, 2, figsize=(11, 7.5), layout="constrained"
+    )
+    left.imshow(
+        tiled(shown["w"].reshape(-1, s.patch, s.patch, s.channels), 16), interpolation="nearest"
+    )
     left.set(title=f"{s.features} features")
-    pairs = np.concatenate([g.without_margin(one[:12], s) for one in (shown["x"], shown["x"] - shown["residual"])])
+    pairs = np.concatenate(
+        [g.without_margin(one[:12], s) for one in (shown["x"], shown["x"] - shown["residual"])]
+    )
     middle.imshow(tiled(pairs, len(pairs) // 2), interpolation="nearest")
     middle.set(title="images, and below them their reconstructions")
     for axes in (left, middle):
         axes.set(xticks=[], yticks=[])
     right.plot(shown["trace"][:12, :, 0].T)
-    right.set(xlabel="time step", ylabel="energy", title="energies of some elements for their last images")
+    right.set(
+        xlabel="time step", ylabel="energy", title="energies of some elements for their last images"
+    )
     scales = right.twinx()
     scales.plot(shown["trace"][:12, :, 1].T, ":", linewidth=1)
     scales.set(ylabel="time scale, dotted", yscale="log")
@@ -788,35 +949,68 @@ def draw(s: Settings, g: Geometry, shown: dict[str, np.ndarray], energies: np.nd
 def main() -> None:
     """Checks a small network, and lets a larger one learn."""
     parser = argparse.ArgumentParser(description="Sparse coding by locally competitive algorithms.")
-    parser.add_argument("--tutorial", action="store_true", help="PetaVision's tutorial: colour images of 32 × 32, stride 2")
+    parser.add_argument(
+        "--tutorial",
+        action="store_true",
+        help="PetaVision's tutorial: colour images of 32 × 32, stride 2",
+    )
     parser.add_argument("--batch", type=int, help="batch elements (default: 256; tutorial: 16)")
     parser.add_argument("--features", type=int, default=128, help="default: 128")
-    parser.add_argument("--steps", type=int, help="time steps for each image (default: 100; tutorial: 400)")
-    parser.add_argument("--periods", type=int, help="images that each element sees (default: 120; tutorial: 5)")
+    parser.add_argument(
+        "--steps", type=int, help="time steps for each image (default: 100; tutorial: 400)"
+    )
+    parser.add_argument(
+        "--periods", type=int, help="images that each element sees (default: 120; tutorial: 5)"
+    )
     parser.add_argument("--files", type=int, help="number of images (default: 2048; tutorial: 64)")
-    parser.add_argument("--order", choices=("file", "list", "random"), default="random", help="of the images; default: random")
+    parser.add_argument(
+        "--order",
+        choices=("file", "list", "random"),
+        default="random",
+        help="of the images; default: random",
+    )
     parser.add_argument("--threshold", choices=("soft", "hard", "firm"), default="soft")
     parser.add_argument("--delayed", action="store_true", help="apply updates one period late")
-    parser.add_argument("--scaling", action="store_true", help="measure one rank, too, and print the ratio")
+    parser.add_argument(
+        "--scaling", action="store_true", help="measure one rank, too, and print the ratio"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)")
+    parser.add_argument(
+        "--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)"
+    )
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
-    parser.add_argument("--picture", metavar="FILE", help="where to save a picture, such as lca.png")
+    parser.add_argument(
+        "--picture", metavar="FILE", help="where to save a picture, such as lca.png"
+    )
     args = parser.parse_args()
     base, files, periods = (TUTORIAL, 64, 5) if args.tutorial else (Settings(), 2048, 120)
     files, periods = args.files or files, args.periods or periods
-    s = replace(base, batch=args.batch or base.batch, steps=args.steps or base.steps, features=args.features)
+    s = replace(
+        base, batch=args.batch or base.batch, steps=args.steps or base.steps, features=args.features
+    )
     s = with_threshold(s, args.threshold)
     if min(s.batch, s.features, files) < 1 or min(s.steps, periods) < 2:
-        parser.error("--batch, --features and --files must be at least 1, and --steps and --periods at least 2")
+        parser.error(
+            "--batch, --features and --files must be at least 1, and --steps "
+            "and --periods at least 2"
+        )
 
     check(args.device, args.threshold)
     w, g = first_features(s, args.seed), Geometry(s)
-    start = make_images(files, s, args.seed), image_numbers(args.order, files, s.batch, periods + 1, seed=args.seed), w
-    print(
-        f"{files} images of {s.side} × {s.side} × {s.channels}, {s.batch} batch elements, {args.threshold} threshold ", end=""
+    start = (
+        make_images(files, s, args.seed),
+        image_numbers(args.order, files, s.batch, periods + 1, seed=args.seed),
+        w,
     )
-    print(f"{s.v_thresh}; {s.features} features of {s.patch} × {s.patch} pixels, at {g.places[0]} × {g.places[0]} places")
+    print(
+        f"{files} images of {s.side} × {s.side} × {s.channels}, {s.batch} batch elements, "
+        f"{args.threshold} threshold ",
+        end="",
+    )
+    print(
+        f"{s.v_thresh}; {s.features} features of {s.patch} × {s.patch} pixels, at "
+        f"{g.places[0]} × {g.places[0]} places"
+    )
     times = []
     for ranks in (1, args.ranks) if args.scaling else (args.ranks,):
         with synk.fork(ranks, device=args.device) as world:
@@ -830,7 +1024,10 @@ def main() -> None:
             where = f"{world.world_size} {world.device} rank{'' if world.world_size == 1 else 's'}"
         times.append(seconds / (periods - 1) / s.steps)
         rate = 2e-9 * s.batch * g.start.size * w.size / times[-1]
-        print(f"{periods} × {s.steps} steps on {where}: {times[-1] * 1e6:.1f} µs a step; G alone takes {rate:.1f} GFLOP/s")
+        print(
+            f"{periods} × {s.steps} steps on {where}: {times[-1] * 1e6:.1f} µs a step; G alone "
+            f"takes {rate:.1f} GFLOP/s"
+        )
     if args.scaling:
         print(f"{where}: {times[0] / times[1]:.2f} x one rank")
 
@@ -838,13 +1035,24 @@ def main() -> None:
     assert (fell == s.batch).all(), "an energy has not fallen; make more --steps"
     active = (shown["a"] != 0).sum() / s.batch
     left = (shown["residual"] ** 2).sum() / (shown["x"] ** 2).sum()
-    print(f"mean energy after the steps: {energies[0]:.2f} for the first images, {energies[-1]:.2f} for the last, ", end="")
-    print(f"in which {active:.1f} activities are not 0, and leave {100 * left:.0f} % of the squares")
+    print(
+        f"mean energy after the steps: {energies[0]:.2f} for the first images, "
+        f"{energies[-1]:.2f} for the last, ",
+        end="",
+    )
+    print(
+        f"in which {active:.1f} activities are not 0, and leave {100 * left:.0f} % of the squares"
+    )
     if args.threshold == "soft":
         energy = shown["trace"][:, -1, 0]
         above = 1 - least_energy(s, g, *(shown[name] for name in ("x", "residual", "w"))) / energy
-        print(f"no activities have a mean energy that is lower by more than {100 * above.mean():.1f} %")
-        assert above.mean() < CONVERGED or s.steps < base.steps, "the activities are not those of the least energy"
+        print(
+            f"no activities have a mean energy that is lower by more than "
+            f"{100 * above.mean():.1f} %"
+        )
+        assert above.mean() < CONVERGED or s.steps < base.steps, (
+            "the activities are not those of the least energy"
+        )
     print("energies fall; features agree with NumPy's, and have the same bits on 1, 2 and 3 ranks")
     if args.picture:
         draw(s, g, shown, energies, args.picture)

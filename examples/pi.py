@@ -3,9 +3,10 @@
     python examples/pi.py
     python examples/pi.py --points 1000000000 --seed 7
 
-No array is passed: `synk.arange(n)` gives every rank its part of the indices 0 … n − 1 and uses no memory. Point i consists of
-numbers 2i and 2i + 1 of the SplitMix64 sequence, which supports random access. Any number of ranks, on GPUs or CPU cores, thus
-draws the same points and gets exactly the same count.
+No array is passed: `synk.arange(n)` gives every rank its part of the indices 0 … n − 1 and uses no
+memory. Point i consists of numbers 2i and 2i + 1 of the SplitMix64 sequence, which supports random
+access. Any number of ranks, on GPUs or CPU cores, thus draws the same points and gets exactly the
+same count.
 
 SplitMix64: Steele, Lea and Flood, Fast splittable pseudorandom number generators, OOPSLA 2014.
 """
@@ -68,7 +69,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="π from random points.")
     parser.add_argument("--points", type=int, default=100_000_000, help="default: 100,000,000")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)")
+    parser.add_argument(
+        "--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)"
+    )
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     args = parser.parse_args()
     n, seed = args.points, np.uint64(args.seed)
@@ -82,11 +85,16 @@ def main() -> None:
         estimate = 4.0 * count_inside(synk.arange(n), seed) / n
         seconds = time.perf_counter() - start
 
-        sigma = math.sqrt(math.pi * (4.0 - math.pi) / n)  # standard deviation of 4 × a binomial proportion, p = π/4
+        sigma = math.sqrt(
+            math.pi * (4.0 - math.pi) / n
+        )  # standard deviation of 4 × a binomial proportion, p = π/4
         deviation = (estimate - math.pi) / sigma
         plural = "" if world.world_size == 1 else "s"
         print(f"{n:,} points on {world.world_size} {world.device} rank{plural} in {seconds:.3f} s")
-        print(f"  pi = {estimate:.8f} ± {sigma:.8f}, which is {deviation:+.2f} standard deviations from {math.pi:.8f}")
+        print(
+            f"  pi = {estimate:.8f} ± {sigma:.8f}, which is {deviation:+.2f} standard "
+            f"deviations from {math.pi:.8f}"
+        )
         print(f"  of the first {checked:,} points {found:,} lie within the circle, as with NumPy")
         assert abs(deviation) < 5.0, "the estimate is more than five standard deviations off"
 

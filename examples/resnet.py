@@ -1,16 +1,18 @@
-"""ResNet-50 by torch in a training step on all ranks; images per second, beside torch's own DistributedDataParallel.
+"""ResNet-50 by torch in a training step on all ranks; images per second, beside torch's own
+DistributedDataParallel.
 
     python examples/resnet.py                              # on GPUs, random images of 224 × 224
     python examples/resnet.py --compare                    # and DistributedDataParallel in the same run
     python examples/resnet.py --device cpu --depth 14 --size 32 --batch 8 --steps 4
     python examples/resnet.py --images FILE.npz            # with arrays x, uint8 (n, size, size, 3), and y, int64 (n,)
 
-torch computes loss and gradient of each rank's images, in bfloat16 on GPUs; synknumba adds up the gradients of all ranks and
-makes the steps of Nesterov's momentum. It adds next to nothing to what torch takes. The network is that of He et al.,
-arXiv:1512.03385, with the stride in the 3 × 3 convolutions.
+torch computes loss and gradient of each rank's images, in bfloat16 on GPUs; synknumba adds up the
+gradients of all ranks and makes the steps of Nesterov's momentum. It adds next to nothing to what
+torch takes. The network is that of He et al., arXiv:1512.03385, with the stride in the 3 × 3
+convolutions.
 
 The losses must fall: the images are few, and the network learns them by heart.
-"""
+"""  # noqa: E501
 
 import argparse
 import os
@@ -34,8 +36,16 @@ def build(depth, classes):
         def __init__(self, inputs, width, stride):
             super().__init__()
             self.inner = nn.Sequential(
-                *(nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)),
-                *(nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)),
+                *(
+                    nn.Conv2d(inputs, width, 1, bias=False),
+                    nn.BatchNorm2d(width),
+                    nn.ReLU(inplace=True),
+                ),
+                *(
+                    nn.Conv2d(width, width, 3, stride, 1, bias=False),
+                    nn.BatchNorm2d(width),
+                    nn.ReLU(inplace=True),
+                ),
                 *(nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)),
             )
             straight = stride == 1 and inputs == 4 * width
@@ -46,7 +56,10 @@ def build(depth, classes):
         def forward(self, x):
             return self.last(self.inner(x) + self.around(x))
 
-    layers, inputs = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)], 64
+    layers, inputs = (
+        [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)],
+        64,
+    )
     layers.append(nn.MaxPool2d(3, 2, 1))
     for stage, count in enumerate(BLOCKS[depth]):
         for number in range(count):
@@ -56,7 +69,9 @@ def build(depth, classes):
 
 
 def start(depth, classes):
-    """Returns names and first values of the parameters: He's, without computing with torch in the script."""
+    """Returns names and first values of the parameters: He's, without computing with torch in
+    the script.
+    """
     import torch
 
     with torch.device("meta"):
@@ -94,7 +109,9 @@ def gradient(x, y, params):
 
 
 def tensor(array):
-    """Returns a tensor of the same memory on GPUs; on cores, where inputs and parameters cannot be written, a copy."""
+    """Returns a tensor of the same memory on GPUs; on cores, where inputs and parameters cannot
+    be written, a copy.
+    """
     import torch
 
     return torch.tensor(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
@@ -107,7 +124,9 @@ def images(count, size, file):
             x, y = given["x"][:count], given["y"][:count].astype(np.int64)
         return np.ascontiguousarray(np.moveaxis(x, 3, 1), np.float32) / 127.5 - 1, y
     rng = np.random.default_rng(1)
-    return rng.normal(size=(count, 3, size, size)).astype(np.float32), rng.integers(0, CLASSES, count)
+    return rng.normal(size=(count, 3, size, size)).astype(np.float32), rng.integers(
+        0, CLASSES, count
+    )
 
 
 def ddp(rank, ranks, args, meeting):
@@ -117,13 +136,17 @@ def ddp(rank, ranks, args, meeting):
 
     torch.cuda.set_device(rank)
     device = torch.device("cuda", rank)
-    distributed.init_process_group("nccl", f"file://{meeting}", rank=rank, world_size=ranks, device_id=device)
+    distributed.init_process_group(
+        "nccl", f"file://{meeting}", rank=rank, world_size=ranks, device_id=device
+    )
     x, y = images(ranks * args.batch, args.size, args.images)
     mine = slice(rank * args.batch, (rank + 1) * args.batch)
     x, y = torch.from_numpy(x[mine]).cuda(), torch.from_numpy(y[mine]).cuda()
     model = build(args.depth, CLASSES)
     with torch.no_grad():
-        for (_, one), value in zip(model.named_parameters(), start(args.depth, CLASSES).values(), strict=True):
+        for (_, one), value in zip(
+            model.named_parameters(), start(args.depth, CLASSES).values(), strict=True
+        ):
             one.copy_(torch.from_numpy(value))
     model = torch.nn.parallel.DistributedDataParallel(model.cuda(), device_ids=[rank])
     optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9, nesterov=True, fused=True)
@@ -164,7 +187,10 @@ def timed(step, steps):
 
 def told(what, seconds, count):
     """Prints what a step took."""
-    print(f"{what}: {1e3 * seconds:.1f} ms a step of {count} images, {count / seconds:,.0f} images per second")
+    print(
+        f"{what}: {1e3 * seconds:.1f} ms a step of {count} images, "
+        f"{count / seconds:,.0f} images per second"
+    )
     return count / seconds
 
 
@@ -173,7 +199,9 @@ def train(ranks, args):
     with synk.fork(ranks, device=args.device) as world:
         count = world.world_size * args.batch
         x, y = images(count, args.size, args.images)
-        step = synk.train.make_train_function(gradient, start(args.depth, CLASSES), synk.optim.nesterov_momentum(RATE))
+        step = synk.train.make_train_function(
+            gradient, start(args.depth, CLASSES), synk.optim.nesterov_momentum(RATE)
+        )
         there = [synk.scatter(synk.variable(one)) for one in (x, y)]
         losses = []
         seconds = timed(lambda: losses.append(step(*there)), args.steps)
@@ -196,9 +224,15 @@ def main():
     parser.add_argument("--size", type=int, default=224, help="pixels along a side")
     parser.add_argument("--batch", type=int, default=128, help="images of a rank in a step")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--images", metavar="FILE", help="npz file with images and classes; default: random ones")
-    parser.add_argument("--scaling", action="store_true", help="one rank, too, and the efficiency of all")
-    parser.add_argument("--compare", action="store_true", help="torch's DistributedDataParallel, too")
+    parser.add_argument(
+        "--images", metavar="FILE", help="npz file with images and classes; default: random ones"
+    )
+    parser.add_argument(
+        "--scaling", action="store_true", help="one rank, too, and the efficiency of all"
+    )
+    parser.add_argument(
+        "--compare", action="store_true", help="torch's DistributedDataParallel, too"
+    )
     args = parser.parse_args()
     DEPTH = args.depth
     single = train(1, args) if args.scaling else None

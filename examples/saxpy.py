@@ -2,8 +2,8 @@
 
     python examples/saxpy.py --rows 20000000
 
-Every rank gets its rows of x and y. An output with the op "gather" is returned as one array, in row order. The ranks write an
-argument named in `inout=` in place, and nothing is returned.
+Every rank gets its rows of x and y. An output with the op "gather" is returned as one array, in row
+order. The ranks write an argument named in `inout=` in place, and nothing is returned.
 """
 
 import argparse
@@ -37,7 +37,9 @@ def main() -> None:
     """Runs both versions and compares them with NumPy."""
     parser = argparse.ArgumentParser(description="a·x + y, gathered and in place.")
     parser.add_argument("--rows", type=int, default=5_000_000, help="default: 5,000,000")
-    parser.add_argument("--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)")
+    parser.add_argument(
+        "--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)"
+    )
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     args = parser.parse_args()
 
@@ -47,7 +49,10 @@ def main() -> None:
     y = rng.random(args.rows, dtype=np.float32)
     start = time.perf_counter()
     expected = a * x + y
-    print(f"NumPy, serial:          {(time.perf_counter() - start) * 1e3:8.2f} ms for {args.rows:,} rows")
+    print(
+        f"NumPy, serial:          {(time.perf_counter() - start) * 1e3:8.2f} "
+        f"ms for {args.rows:,} rows"
+    )
 
     with synk.fork(args.ranks, device=args.device) as world:
         shared_x, shared_y = synk.data(x), synk.data(y)

@@ -3,10 +3,11 @@
     python examples/variables.py
     python examples/variables.py --ranks 3
 
-Two ranks have a variable s = [1, 1], and the rows of x = [[1, 1], [2, 2], [3, 3], [4, 4]] are scattered. The call replaces s on
-each rank by the sum of x·s over that rank's rows: [3, 3] and [7, 7]. The values stay on their ranks until a collective is
-called: reduce leaves their sum on the root, all_reduce on all ranks. Serially, with all rows on one rank, the result is
-[10, 10].
+Two ranks have a variable s = [1, 1], and the rows of x = [[1, 1], [2, 2], [3, 3], [4, 4]] are
+scattered. The call replaces s on each rank by the sum of x·s over that rank's rows: [3, 3] and [7,
+7]. The values stay on their ranks until a collective is
+called: reduce leaves their sum on the root, all_reduce on all ranks. Serially, with all rows on one
+rank, the result is [10, 10].
 """
 
 import argparse
@@ -28,7 +29,9 @@ s = synk.variable(np.ones(2), name="s")  # before or after fork()
 
 @synk.function(updates={"new": (s, "sum")}, givens={"s": s})
 def weigh(x, s, new):
-    """Sums x·s over rows. s is the old value; new starts at zero and replaces s when the call ends."""
+    """Sums x·s over rows. s is the old value; new starts at zero and replaces s when the call
+    ends.
+    """
     new += (x * s).sum(axis=0)
 
 
@@ -59,7 +62,9 @@ def show(what: str, world: synk.World) -> None:
 def main() -> None:
     """Runs the chapter's steps with a Python function, then with a kernel."""
     parser = argparse.ArgumentParser(description="Variables, updates and collectives.")
-    parser.add_argument("--ranks", type=int, default=2, help="number of ranks (default: 2, as in the manual)")
+    parser.add_argument(
+        "--ranks", type=int, default=2, help="number of ranks (default: 2, as in the manual)"
+    )
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     args = parser.parse_args()
 
@@ -86,12 +91,19 @@ def main() -> None:
 
         print("rows of a variable")
         rows = synk.scatter(synk.variable(np.zeros(1)), np.arange(6.0 * world.world_size))
-        print(f"  scattered   {[synk.get_value(rank, rows).tolist() for rank in range(world.world_size)]}")
+        print(
+            f"  scattered   "
+            f"{[synk.get_value(rank, rows).tolist() for rank in range(world.world_size)]}"
+        )
         chosen = pick(rows, local_batch=[0, -1])  # the first and last row of each rank
         print(f"  local_batch {chosen.tolist()}")
         firsts = 6.0 * np.arange(world.world_size)
         np.testing.assert_array_equal(chosen, np.stack([firsts, firsts + 5], axis=1).ravel())
-    print("all results are the manual's" if args.ranks == 2 else "all results agree with the serial ones")
+    print(
+        "all results are the manual's"
+        if args.ranks == 2
+        else "all results agree with the serial ones"
+    )
 
 
 if __name__ == "__main__":

@@ -1,27 +1,32 @@
-"""The wave equation on a square membrane: a standing mode, its energy, and the order of convergence.
+"""The wave equation on a square membrane: a standing mode, its energy, and the order of
+convergence.
 
     python examples/wave.py
     python examples/wave.py --cells 256 --picture wave.png
 
-∂²u/∂t² = c² (∂²u/∂x² + ∂²u/∂y²) on the unit square with u = 0 on its boundary, here with c = 1. The membrane is released at
-rest in the mode sin(kπx) sin(lπy), which stands, and swings as cos(ωt) with ω = cπ √(k² + l²). Leapfrog with n cells along each
-side, of length h = 1/n, and time steps Δt = rh/c:
+∂²u/∂t² = c² (∂²u/∂x² + ∂²u/∂y²) on the unit square with u = 0 on its boundary, here with c = 1. The
+membrane is released at rest in the mode sin(kπx) sin(lπy), which stands, and swings as cos(ωt) with
+ω = cπ √(k² + l²). Leapfrog with n cells along each side, of length h = 1/n, and time steps Δt =
+rh/c:
 
     u'_ij = 2 u_ij − u_ij(t − Δt) + r² (Δu)_ij,    (Δu)_ij = u_{i−1,j} + u_{i+1,j} + u_{i,j−1} + u_{i,j+1} − 4 u_ij
 
-keeps the mode too, but with the frequency Ω of sin²(ΩΔt/2) = r² (sin²(kπ/2n) + sin²(lπ/2n)), which differs from ω by O(h²): the
-error at a time falls to a quarter when n doubles. It is stable for r ≤ 1/√2, and conserves
+keeps the mode too, but with the frequency Ω of sin²(ΩΔt/2) = r² (sin²(kπ/2n) + sin²(lπ/2n)), which
+differs from ω by O(h²): the error at a time falls to a quarter when n doubles. It is stable for r ≤
+1/√2, and conserves
 
     E = h²/2 Σ_ij [ (u_ij − u_ij(t − Δt))² / Δt² − c² u_ij(t − Δt) (Δu)_ij / h² ]
 
-but for rounding, the sum of kinetic and potential energy between two steps. Sources: R. Courant, K. Friedrichs and H. Lewy,
-Mathematische Annalen 100 (1928); E. Hairer, C. Lubich and G. Wanner, Acta Numerica 12 (2003).
+but for rounding, the sum of kinetic and potential energy between two steps. Sources: R. Courant, K.
+Friedrichs and H. Lewy, Mathematische Annalen 100 (1928); E. Hairer, C. Lubich and G. Wanner, Acta
+Numerica 12 (2003).
 
-Each rank has its own rows of the membrane, and a halo. The ranks repeat the time steps by themselves, and return the energy of
-every few; two steps, which overwrite the older of u and w in turns, are an inner sequence.
+Each rank has its own rows of the membrane, and a halo. The ranks repeat the time steps by
+themselves, and return the energy of every few; two steps, which overwrite the older of u and w in
+turns, are an inner sequence.
 
 The picture needs matplotlib: pip install 'synknumba[examples]'.
-"""
+"""  # noqa: E501
 
 import argparse
 import math
@@ -46,7 +51,8 @@ def leap(u, w, square):
 
     Args:
         u: float64, shape (rows, n + 1), displacement on this rank's rows and its halos.
-        w: same shape; that of one time step before, which the next one replaces in the rank's own rows.
+        w: same shape; that of one time step before, which the next one replaces in the rank's own
+            rows.
         square: r²; float, dimensionless, in (0, 1/2].
     """
     j, i = cuda.grid(2)
@@ -113,14 +119,17 @@ def angles(cells: int) -> tuple[float, float]:
 
 
 def simulate(cells: int, pairs: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Returns the displacement at the end, the energies in units of h²/2Δt², and the seconds that it took.
+    """Returns the displacement at the end, the energies in units of h²/2Δt², and the seconds that
+    it took.
 
     Args:
         cells: n.
         pairs: pairs of time steps before each energy.
     """
     start, square = mode(cells), COURANT**2
-    before = start * math.cos(angles(cells)[1])  # one time step before the start: that of a membrane at rest at 0
+    before = start * math.cos(
+        angles(cells)[1]
+    )  # one time step before the start: that of a membrane at rest at 0
     u, w = (synk.scatter(synk.variable(one), halo=1) for one in (start, before))
     began = time.perf_counter()
     energies = swing(u, w, square, pairs, times=ENERGIES, every=1)
@@ -128,7 +137,9 @@ def simulate(cells: int, pairs: int) -> tuple[np.ndarray, np.ndarray, float]:
     return synk.gather(u), energies, seconds
 
 
-def draw(found: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]], periods: float, file: str) -> None:
+def draw(
+    found: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]], periods: float, file: str
+) -> None:
     """Draws the membrane, the change of its energy, and the errors by number of cells."""
     import matplotlib as mpl
 
@@ -156,17 +167,29 @@ def draw(found: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]], periods: f
 
 def main() -> None:
     """Simulates on three grids, and compares with the closed forms."""
-    parser = argparse.ArgumentParser(description="The wave equation by leapfrog, with halo exchange.")
-    parser.add_argument("--cells", type=int, default=64, help="cells along each side of the finest grid (default: 64)")
-    parser.add_argument("--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)")
+    parser = argparse.ArgumentParser(
+        description="The wave equation by leapfrog, with halo exchange."
+    )
+    parser.add_argument(
+        "--cells",
+        type=int,
+        default=64,
+        help="cells along each side of the finest grid (default: 64)",
+    )
+    parser.add_argument(
+        "--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)"
+    )
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
-    parser.add_argument("--picture", metavar="FILE", help="where to save a picture, such as wave.png")
+    parser.add_argument(
+        "--picture", metavar="FILE", help="where to save a picture, such as wave.png"
+    )
     args = parser.parse_args()
     if args.cells < 32 or args.cells % 4:
         parser.error("--cells must be a multiple of 4, and at least 32")
     sizes = [args.cells // 4, args.cells // 2, args.cells]
 
-    # As many pairs of steps on the coarsest grid as are nearest to the periods, and on the finer ones as reach the same time.
+    # As many pairs of steps on the coarsest grid as are nearest to the periods, and on the finer
+    # ones as reach the same time.
     coarse = max(1, round(PERIODS * math.pi / angles(sizes[0])[0] / ENERGIES))
     periods = coarse * ENERGIES * angles(sizes[0])[0] / math.pi
     found, errors = {}, []
@@ -184,12 +207,18 @@ def main() -> None:
             drift = abs(energies / energies[0] - 1).max()
             found[cells] = displacement, error, energies
             errors.append(abs(error).max())
-            print(f"{cells:5} × {cells} cells, {steps} steps in {seconds:.3f} s: {seconds / steps * 1e6:.1f} µs a step")
             print(
-                f"      largest difference from the scheme's closed form {rounding:.1e}, from the equation's {errors[-1]:.2e}"
+                f"{cells:5} × {cells} cells, {steps} steps in {seconds:.3f} s: "
+                f"{seconds / steps * 1e6:.1f} µs a step"
+            )
+            print(
+                f"      largest difference from the scheme's closed form {rounding:.1e}, from the "
+                f"equation's {errors[-1]:.2e}"
             )
             print(f"      the energy changes by {drift:.1e}")
-            exact = (cells / 2) ** 2 * math.sin(kept) ** 2  # 2EΔt²/h² of the mode, whose squares add up to (n/2)²
+            exact = (cells / 2) ** 2 * math.sin(
+                kept
+            ) ** 2  # 2EΔt²/h² of the mode, whose squares add up to (n/2)²
             assert rounding < 1e-15 * (steps + 10), "the result is not that of the scheme"
             assert drift < 1e-15 * (steps + 10), "the energy is not conserved"
             np.testing.assert_allclose(energies, exact, rtol=1e-14 * cells * steps)

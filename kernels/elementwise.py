@@ -1,19 +1,22 @@
 """Row-wise functions: a·x + y, closed-form option prices, softmax.
 
-Each rank computes its own rows, without communication. Results are gathered in row order, or written in place (`inout=`).
+Each rank computes its own rows, without communication. Results are gathered in row order, or
+written in place (`inout=`).
 
-Black and Scholes. The price of the right to buy (call) or to sell (put) a share at strike price K in T years, for spot price S,
-interest rate r and volatility σ per year:
+Black and Scholes. The price of the right to buy (call) or to sell (put) a share at strike price K
+in T years, for spot price S, interest rate r and volatility σ per year:
 
     call = S N(d₁) − K exp(−rT) N(d₂),    put = K exp(−rT) N(−d₂) − S N(−d₁)
     d₁ = (ln(S/K) + (r + σ²/2) T) / σ√T,  d₂ = d₁ − σ√T,  N the normal distribution function
 
-Source: F. Black and M. Scholes, "The pricing of options and corporate liabilities", Journal of Political Economy 81 (1973),
-equation 13; the put price follows from put-call parity, call − put = S − K exp(−rT).
+Source: F. Black and M. Scholes, "The pricing of options and corporate liabilities", Journal of
+Political Economy 81 (1973), equation 13; the put price follows from put-call parity, call − put = S
+− K exp(−rT).
 
-Softmax. exp(x_j − m) / Σ_k exp(x_k − m), where m is the maximum of the row. Subtracting m leaves the quotient unchanged and
-keeps exp from overflowing. Source: N. Higham, P. Blanchard and D. Higham, "Accurately computing the log-sum-exp and softmax
-functions", IMA Journal of Numerical Analysis 41 (2021).
+Softmax. exp(x_j − m) / Σ_k exp(x_k − m), where m is the maximum of the row. Subtracting m leaves
+the quotient unchanged and keeps exp from overflowing. Source: N. Higham, P. Blanchard and D.
+Higham, "Accurately computing the log-sum-exp and softmax functions", IMA Journal of Numerical
+Analysis 41 (2021).
 """
 
 import math
@@ -93,7 +96,9 @@ def black_scholes(spot, strike, years, rate, volatility, call, put):
     i = cuda.grid(1)
     if i < spot.shape[0]:
         spread = volatility * math.sqrt(years[i])
-        d1 = (math.log(spot[i] / strike[i]) + (rate + 0.5 * volatility * volatility) * years[i]) / spread
+        d1 = (
+            math.log(spot[i] / strike[i]) + (rate + 0.5 * volatility * volatility) * years[i]
+        ) / spread
         d2 = d1 - spread
         later = strike[i] * math.exp(-rate * years[i])
         call[i] = spot[i] * _normal_cdf(d1) - later * _normal_cdf(d2)

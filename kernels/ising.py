@@ -1,18 +1,22 @@
 """Ising model on a square lattice: Metropolis updates on the two colours of a checkerboard.
 
-Spins s = ±1 on an L × L lattice with periodic boundaries, each coupled to its four neighbours with strength J = 1:
+Spins s = ±1 on an L × L lattice with periodic boundaries, each coupled to its four neighbours with
+strength J = 1:
 
     E = −Σ_<ij> s_i s_j
 
-An update flips a spin with probability min(1, exp(−β ΔE)), ΔE = 2 s_i Σ_j s_j over its neighbours (N. Metropolis et al.,
-Journal of Chemical Physics 21 (1953)). Spins of one colour of a checkerboard are not neighbours of each other, so all of them
-are updated at once; a sweep updates all black spins and then all white spins (T. Preis, P. Virnau, W. Paul and J. Schneider,
-"GPU accelerated Monte Carlo simulation of the 2D and 3D Ising model", Journal of Computational Physics 228 (2009)).
+An update flips a spin with probability min(1, exp(−β ΔE)), ΔE = 2 s_i Σ_j s_j over its neighbours
+(N. Metropolis et al., Journal of Chemical Physics 21 (1953)). Spins of one colour of a checkerboard
+are not neighbours of each other, so all of them are updated at once; a sweep updates all black
+spins and then all white spins (T. Preis, P. Virnau, W. Paul and J. Schneider, "GPU accelerated
+Monte Carlo simulation of the 2D and 3D Ising model", Journal of Computational Physics 228 (2009)).
 
-Independent lattices are sharded, each with its own temperature: one thread block per lattice. Random numbers are keyed by
-(seed, lattice, sweep, site), so the spins are the same for any number of ranks.
+Independent lattices are sharded, each with its own temperature: one thread block per lattice.
+Random numbers are keyed by (seed, lattice, sweep, site), so the spins are the same for any number
+of ranks.
 
-Below the critical temperature T_c = 2/ln(1 + √2) ≈ 2.269, the magnetisation per site of an infinite lattice is
+Below the critical temperature T_c = 2/ln(1 + √2) ≈ 2.269, the magnetisation per site of an infinite
+lattice is
 
     m = (1 − sinh(2β)^−4)^(1/8)
 
@@ -30,7 +34,9 @@ CRITICAL_TEMPERATURE = 2.0 / math.log(1.0 + math.sqrt(2.0))
 
 
 def _grid(rows):
-    """Returns one block per lattice, at most 65,536; beyond that, blocks stride over the lattices."""
+    """Returns one block per lattice, at most 65,536; beyond that, blocks stride over the
+    lattices.
+    """
     return max(1, min(65_536, rows))
 
 
@@ -56,13 +62,17 @@ def sweep(spins, betas, first, seed, start, sweeps):
                 for i in range(cuda.threadIdx.y, side, cuda.blockDim.y):
                     up = i - 1 if i > 0 else side - 1
                     down = i + 1 if i < side - 1 else 0
-                    for j in range(2 * cuda.threadIdx.x + (i + colour) % 2, side, 2 * cuda.blockDim.x):
+                    for j in range(
+                        2 * cuda.threadIdx.x + (i + colour) % 2, side, 2 * cuda.blockDim.x
+                    ):
                         left = j - 1 if j > 0 else side - 1
                         right = j + 1 if j < side - 1 else 0
                         spin = spins[lattice, i, j]
                         around = spins[lattice, up, j] + spins[lattice, down, j]
                         around += spins[lattice, i, left] + spins[lattice, i, right]
-                        draw = synk.random.uniform(seed, first + lattice, (start + made) * sites + i * side + j)
+                        draw = synk.random.uniform(
+                            seed, first + lattice, (start + made) * sites + i * side + j
+                        )
                         if draw < math.exp(-2.0 * beta * spin * around):
                             spins[lattice, i, j] = -spin
                 cuda.syncthreads()
@@ -131,7 +141,9 @@ def observe_reference(spins):
 
 
 def onsager_magnetisation(temperature):
-    """Returns |m| per site of an infinite lattice, a float; 0 at and above the critical temperature."""
+    """Returns |m| per site of an infinite lattice, a float; 0 at and above the critical
+    temperature.
+    """
     if temperature >= CRITICAL_TEMPERATURE:
         return 0.0
     return (1.0 - math.sinh(2.0 / temperature) ** -4) ** 0.125
@@ -155,7 +167,10 @@ def simulate(temperatures, side, seed, warm_up, measurements, sweeps_between=2):
         ValueError: `side` is odd or less than 2, so that some neighbours have the same colour.
     """
     if side % 2 or side < 2:
-        raise ValueError(f"side must be even and at least 2, got {side}: on an odd lattice, neighbours have the same colour")
+        raise ValueError(
+            f"side must be even and at least 2, got {side}: on an odd lattice, "
+            f"neighbours have the same colour"
+        )
     betas = synk.data(1.0 / np.asarray(temperatures, np.float64))
     spins = synk.data(np.ones((len(betas), side, side), np.int8))
     sweep(spins, betas, synk.OFFSET, seed, 0, warm_up)

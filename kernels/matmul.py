@@ -2,11 +2,13 @@
 
     C_ij = Σ_k A_ik B_kj
 
-The rows of A are sharded, B is broadcast, and each rank computes its rows of C, which are gathered; ranks do not communicate.
-A block loads one tile of A and one of B, so that each loaded element is used 16 times, adds their product to its tile of C, and
-advances along k. Source: CUDA C++ Programming Guide, "Shared memory": matrix multiplication.
+The rows of A are sharded, B is broadcast, and each rank computes its rows of C, which are gathered;
+ranks do not communicate. A block loads one tile of A and one of B, so that each loaded element is
+used 16 times, adds their product to its tile of C, and advances along k. Source: CUDA C++
+Programming Guide, "Shared memory": matrix multiplication.
 
-The kernel demonstrates tiling. For large matrices on a GPU, a `synk.function` that returns `a @ b` calls cuBLAS and is faster.
+The kernel demonstrates tiling. For large matrices on a GPU, a `synk.function` that returns `a @ b`
+calls cuBLAS and is faster.
 """
 
 import numpy as np
@@ -19,7 +21,9 @@ _COLUMN_BLOCKS = 64  # blocks along the columns of C; beyond 64 · 16 columns th
 
 
 def _grid(rows):
-    """Returns the grid: one row of blocks per 16 rows of A, counted along x, the axis with the largest grid limit."""
+    """Returns the grid: one row of blocks per 16 rows of A, counted along x, the axis with the
+    largest grid limit.
+    """
     return max(1, -(-rows // _TILE)), _COLUMN_BLOCKS
 
 
@@ -41,7 +45,10 @@ def matmul(a, b, c):
     a_tile = cuda.shared.array((_TILE, _TILE), a.dtype)
     b_tile = cuda.shared.array((_TILE, _TILE), a.dtype)
     zero = a.dtype.type(0)  # of this dtype, since a wider accumulator would be slower
-    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y  # neighbours in x take adjacent columns: coalesced access
+    tx, ty = (
+        cuda.threadIdx.x,
+        cuda.threadIdx.y,
+    )  # neighbours in x take adjacent columns: coalesced access
     i = cuda.blockIdx.x * _TILE + ty
     for first in range(cuda.blockIdx.y * _TILE, b.shape[1], _COLUMN_BLOCKS * _TILE):
         j = first + tx

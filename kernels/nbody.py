@@ -2,13 +2,14 @@
 
     a_i = G Σ_j m_j (x_j − x_i) / (|x_j − x_i|² + ε²)^(3/2)
 
-The softening length ε > 0 bounds the force in close encounters and makes the term j = i zero without a branch. Source:
-S. Aarseth, "Gravitational N-Body Simulations" (Cambridge, 2003), section 1.4. Tiling follows L. Nyland, M. Harris and J. Prins,
-"Fast N-body simulation with CUDA", GPU Gems 3 (2007), chapter 31: a block loads 256 bodies into shared memory, and each of its
-256 threads sums their pull on its own body.
+The softening length ε > 0 bounds the force in close encounters and makes the term j = i zero
+without a branch. Source: S. Aarseth, "Gravitational N-Body Simulations" (Cambridge, 2003), section
+1.4. Tiling follows L. Nyland, M. Harris and J. Prins, "Fast N-body simulation with CUDA", GPU Gems
+3 (2007), chapter 31: a block loads 256 bodies into shared memory, and each of its 256 threads sums
+their pull on its own body.
 
-Targets, the bodies that feel the force, are sharded; sources, the bodies that exert it, are broadcast. Usually both are the
-same array, passed twice.
+Targets, the bodies that feel the force, are sharded; sources, the bodies that exert it, are
+broadcast. Usually both are the same array, passed twice.
 """
 
 import math
@@ -84,7 +85,8 @@ def accelerations_reference(targets, sources, masses, softening):
 )
 @cuda.jit
 def potentials(targets, sources, masses, softening, out):
-    """Computes −Σ_j m_j / √(|x_j − x_i|² + ε²) at each target, for G = 1, including a body's own term −m_i/ε.
+    """Computes −Σ_j m_j / √(|x_j − x_i|² + ε²) at each target, for G = 1, including a body's own
+    term −m_i/ε.
 
     Args:
         targets: float, shape (n, 3), length; sharded.
@@ -120,8 +122,10 @@ class Bodies(NamedTuple):
 def leapfrog(positions, velocities, masses, softening, step, steps):
     """Integrates the motion of bodies over `steps` time steps, for G = 1.
 
-    Kick-drift-kick leapfrog: symplectic and of second order, with an energy error that does not grow.
-    Source: L. Verlet, Physical Review 159 (1967); in this form, W. Swope et al., Journal of Chemical Physics 76 (1982).
+    Kick-drift-kick leapfrog: symplectic and of second order, with an energy error that does not
+    grow.
+    Source: L. Verlet, Physical Review 159 (1967); in this form, W. Swope et al., Journal of
+        Chemical Physics 76 (1982).
 
     Args:
         positions: array, shape (n, 3), length; not modified.
@@ -142,7 +146,11 @@ def leapfrog(positions, velocities, masses, softening, step, steps):
 
 
 def energy(positions, velocities, masses, softening):
-    """Returns kinetic plus potential energy, a float, for G = 1; each pair counts once, and self-interaction is excluded."""
+    """Returns kinetic plus potential energy, a float, for G = 1; each pair counts once, and
+    self-interaction is excluded.
+    """
     kinetic = 0.5 * (masses * (velocities * velocities).sum(axis=1)).sum()
     own = masses / softening
-    return float(kinetic + 0.5 * (masses * (potentials(positions, positions, masses, softening) + own)).sum())
+    return float(
+        kinetic + 0.5 * (masses * (potentials(positions, positions, masses, softening) + own)).sum()
+    )

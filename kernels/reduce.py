@@ -1,13 +1,15 @@
 """Sums, inner products and extremes by tree reduction in shared memory.
 
-Each thread accumulates its rows in a grid-stride loop. The threads of a block then combine their values in log2(256) steps:
+Each thread accumulates its rows in a grid-stride loop. The threads of a block then combine their
+values in log2(256) steps:
 
     v[t] ← v[t] + v[t + s],  t < s,  s = 128, 64, … 1
 
-Source: M. Harris, "Optimizing parallel reduction in CUDA" (NVIDIA, 2007), with sequential addressing and the first addition
-during load. Each block writes its partial result to its own slot, and the at most 512 slots are combined at the end. Without
-atomics the order of addition is fixed, so a sum is bitwise reproducible within one world. NaN also propagates: the extremes of
-rows that contain NaN are NaN, as in NumPy.
+Source: M. Harris, "Optimizing parallel reduction in CUDA" (NVIDIA, 2007), with sequential
+addressing and the first addition during load. Each block writes its partial result to its own slot,
+and the at most 512 slots are combined at the end. Without atomics the order of addition is fixed,
+so a sum is bitwise reproducible within one world. NaN also propagates: the extremes of rows that
+contain NaN are NaN, as in NumPy.
 
 float32 is summed in float64. Integers are converted to float64, exactly up to 2^53.
 """
@@ -22,7 +24,9 @@ _PARTS = 512  # at most; one partial result per block
 
 
 def _grid(rows):
-    """Returns the number of 256-thread blocks: one thread per row, up to 512 blocks; beyond that, threads stride over rows."""
+    """Returns the number of 256-thread blocks: one thread per row, up to 512 blocks; beyond
+    that, threads stride over rows.
+    """
     return max(1, min(_PARTS, -(-rows // _BLOCK)))
 
 
@@ -50,7 +54,9 @@ def _greatest(a, b):
     return a if a > b or a != a else b  # noqa: PLR0124  # only NaN differs from itself
 
 
-@synk.parallel(block=_BLOCK, grid=_grid, outputs={"sums": synk.output("sum", shape=_PARTS, dtype="float64")})
+@synk.parallel(
+    block=_BLOCK, grid=_grid, outputs={"sums": synk.output("sum", shape=_PARTS, dtype="float64")}
+)
 @cuda.jit
 def block_sums(x, sums):
     """Computes partial sums of x, one per block.
@@ -75,7 +81,9 @@ def block_sums_reference(x):
     return x.sum(dtype=np.float64)
 
 
-@synk.parallel(block=_BLOCK, grid=_grid, outputs={"sums": synk.output("sum", shape=_PARTS, dtype="float64")})
+@synk.parallel(
+    block=_BLOCK, grid=_grid, outputs={"sums": synk.output("sum", shape=_PARTS, dtype="float64")}
+)
 @cuda.jit
 def block_products(x, y, sums):
     """Computes partial sums of x y, one per block.

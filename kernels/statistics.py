@@ -1,15 +1,18 @@
 """Moments, histograms and covariances of sharded rows.
 
-Moments and covariances take two passes: the mean first, then sums of powers of the deviations from it,
+Moments and covariances take two passes: the mean first, then sums of powers of the deviations from
+it,
 
     M_k = Σ (x − c)^k,  c the mean of the first pass
 
-A single pass with Σx² loses all digits where the mean is large and the deviations are small. The computed mean is rounded, so
-M_1 is not exactly zero, and the second moment is corrected to M_2 − M_1²/n. Source: T. Chan, G. Golub and R. LeVeque,
-"Algorithms for computing the sample variance", The American Statistician 37 (1983), equation 1.7. Skewness and kurtosis are the
-population estimators without bias correction, g1 = m_3/m_2^(3/2) and g2 = m_4/m_2² − 3 with m_k = M_k/n.
+A single pass with Σx² loses all digits where the mean is large and the deviations are small. The
+computed mean is rounded, so M_1 is not exactly zero, and the second moment is corrected to M_2 −
+M_1²/n. Source: T. Chan, G. Golub and R. LeVeque, "Algorithms for computing the sample variance",
+The American Statistician 37 (1983), equation 1.7. Skewness and kurtosis are the population
+estimators without bias correction, g1 = m_3/m_2^(3/2) and g2 = m_4/m_2² − 3 with m_k = M_k/n.
 
-Histograms are counted in shared memory, where atomic additions are fast, and added to the result once per block.
+Histograms are counted in shared memory, where atomic additions are fast, and added to the result
+once per block.
 Source: V. Podlozhnyuk, "Histogram calculation in CUDA" (NVIDIA, 2007).
 """
 
@@ -26,7 +29,8 @@ _TILE = 16
 
 
 def _grid(rows):
-    """Returns the number of 256-thread blocks: one thread per row, up to 1024 blocks; beyond that, threads stride over rows.
+    """Returns the number of 256-thread blocks: one thread per row, up to 1024 blocks; beyond that,
+    threads stride over rows.
 
     The cost is then one atomic addition per thread, not per row.
     """
@@ -68,21 +72,27 @@ def power_sums_reference(x, center):
 @synk.parallel(
     grid=_grid,
     broadcast=("edges",),
-    outputs={"counts": synk.output("sum", shape=lambda args: (len(args["edges"]) - 1,), dtype="int64")},
+    outputs={
+        "counts": synk.output("sum", shape=lambda args: (len(args["edges"]) - 1,), dtype="int64")
+    },
 )
 @cuda.jit
 def histogram(x, edges, counts):
-    """Counts the values in each bin: edges[k] ≤ x < edges[k + 1], and in the last bin also x = edges[-1].
+    """Counts the values in each bin: edges[k] ≤ x < edges[k + 1], and in the last bin also x =
+    edges[-1].
 
-    The bin is guessed as if all bins had equal width, then corrected by a search through neighbouring bins. Counts are right
-    for any increasing edges, and fast for evenly spaced ones. Values outside the edges and NaN are not counted.
+    The bin is guessed as if all bins had equal width, then corrected by a search through
+    neighbouring bins. Counts are right for any increasing edges, and fast for evenly spaced ones.
+    Values outside the edges and NaN are not counted.
 
     Args:
         x: real, shape (n,); sharded.
         edges: float64, shape (bins + 1,), increasing, in the unit of x; broadcast.
         counts: int64, shape (bins,).
     """
-    own = cuda.shared.array(_BINS, int32)  # a block has fewer than 2^31 rows: no memory holds 2^40 rows
+    own = cuda.shared.array(
+        _BINS, int32
+    )  # a block has fewer than 2^31 rows: no memory holds 2^40 rows
     bins = counts.shape[0]
     low = edges[0]
     high = edges[bins]
@@ -123,14 +133,17 @@ def histogram_reference(x, edges):
     broadcast=("center",),
     outputs={
         "sums": synk.output("sum", shape=lambda args: (args["x"].shape[1],), dtype="float64"),
-        "products": synk.output("sum", shape=lambda args: (args["x"].shape[1],) * 2, dtype="float64"),
+        "products": synk.output(
+            "sum", shape=lambda args: (args["x"].shape[1],) * 2, dtype="float64"
+        ),
     },
 )
 @cuda.jit
 def centered_products(x, center, sums, products):
     """Computes Σ (x_j − c_j), and Σ (x_j − c_j)(x_k − c_k) for all pairs of columns j, k.
 
-    A block loads tiles of 16 rows and 16 + 16 columns into shared memory, where each element is used 16 times.
+    A block loads tiles of 16 rows and 16 + 16 columns into shared memory, where each element is
+    used 16 times.
 
     Args:
         x: real, shape (n, d), C-contiguous; sharded.
@@ -172,7 +185,9 @@ def centered_products_reference(x, center):
 
 
 class Moments(NamedTuple):
-    """Result of `moments`. The variance is unbiased, and NaN for a single row; the kurtosis is excess kurtosis."""
+    """Result of `moments`. The variance is unbiased, and NaN for a single row; the kurtosis is
+    excess kurtosis.
+    """
 
     rows: int
     mean: float
@@ -182,7 +197,8 @@ class Moments(NamedTuple):
 
 
 def moments(x):
-    """Returns mean, unbiased variance, skewness and excess kurtosis of an array or `Data` of shape (n,) with n ≥ 1.
+    """Returns mean, unbiased variance, skewness and excess kurtosis of an array or `Data` of shape
+    (n,) with n ≥ 1.
 
     Skewness and kurtosis are NaN if all x are equal.
     """
@@ -205,7 +221,9 @@ def moments(x):
 
 
 def covariance(x):
-    """Returns the unbiased covariance of the columns, shape (d, d), for an array or `Data` of shape (n, d) with n ≥ 2."""
+    """Returns the unbiased covariance of the columns, shape (d, d), for an array or `Data` of
+    shape (n, d) with n ≥ 2.
+    """
     n = len(x)
     sums, products = centered_products(x, column_sums(x) / n)
     return (products - np.outer(sums, sums) / n) / (n - 1)

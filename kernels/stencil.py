@@ -1,21 +1,23 @@
 """Stencils on a 2-D grid: heat diffusion and the game of life.
 
-The rows of the new grid are sharded. A rank also needs the rows next to its own, so the old grid is broadcast: CPU ranks read
-it in shared memory without a copy; each GPU receives all of it. `synk.OFFSET` gives the row of the old grid at which a rank's
-part of the new grid starts:
+The rows of the new grid are sharded. A rank also needs the rows next to its own, so the old grid is
+broadcast: CPU ranks read it in shared memory without a copy; each GPU receives all of it.
+`synk.OFFSET` gives the row of the old grid at which a rank's part of the new grid starts:
 
     heat_step(old, new, synk.OFFSET, ratio);  old, new = new, old
 
-Heat. ∂u/∂t = κ (∂²u/∂x² + ∂²u/∂y²) by explicit finite differences on squares of side h, with μ = κ Δt/h²:
+Heat. ∂u/∂t = κ (∂²u/∂x² + ∂²u/∂y²) by explicit finite differences on squares of side h, with μ = κ
+Δt/h²:
 
     u'_ij = u_ij + μ (u_{i−1,j} + u_{i+1,j} + u_{i,j−1} + u_{i,j+1} − 4 u_ij)
 
-Boundary values stay fixed. Stable for μ ≤ 1/4; with μ = 1/4 it is Jacobi's iteration for Laplace's equation. Source:
-R. Courant, K. Friedrichs and H. Lewy, Mathematische Annalen 100 (1928); K. Morton and D. Mayers, "Numerical Solution of Partial
-Differential Equations" (Cambridge, 2005), chapter 3.
+Boundary values stay fixed. Stable for μ ≤ 1/4; with μ = 1/4 it is Jacobi's iteration for Laplace's
+equation. Source: R. Courant, K. Friedrichs and H. Lewy, Mathematische Annalen 100 (1928); K. Morton
+and D. Mayers, "Numerical Solution of Partial Differential Equations" (Cambridge, 2005), chapter 3.
 
-Life. A cell survives with two or three living neighbours of eight, and is born with three. Boundaries are periodic. Source:
-M. Gardner, "Mathematical games", Scientific American, October 1970.
+Life. A cell survives with two or three living neighbours of eight, and is born with three.
+Boundaries are periodic. Source: M. Gardner, "Mathematical games", Scientific American, October
+1970.
 """
 
 import numpy as np
@@ -54,7 +56,9 @@ def heat_step_reference(old, ratio):
     """NumPy reference; returns the new grid."""
     new = old.copy()
     inner = old[1:-1, 1:-1]
-    new[1:-1, 1:-1] += ratio * (old[:-2, 1:-1] + old[2:, 1:-1] + old[1:-1, :-2] + old[1:-1, 2:] - 4 * inner)
+    new[1:-1, 1:-1] += ratio * (
+        old[:-2, 1:-1] + old[2:, 1:-1] + old[1:-1, :-2] + old[1:-1, 2:] - 4 * inner
+    )
     return new
 
 

@@ -1,4 +1,6 @@
-"""Runs Numba CUDA kernels on all the GPUs, or all the cores, of a machine, from one serial script."""
+"""Runs Numba CUDA kernels on all the GPUs, or all the cores, of a machine, from one serial
+script.
+"""
 
 from synknumba import optim as optim
 from synknumba import plot as plot

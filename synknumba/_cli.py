@@ -1,6 +1,8 @@
-"""The command line: the parser of `synknumba` and `python -m synknumba`. The commands are in `_commands`.
+"""The command line: the parser of `synknumba` and `python -m synknumba`. The commands are in
+`_commands`.
 
-A command is added by a module in `_commands` and its name in `_COMMANDS`; if it runs a script, in `_SCRIPTS` too.
+A command is added by a module in `_commands` and its name in `_COMMANDS`; if it runs a script, in
+`_SCRIPTS` too.
 """
 
 import argparse
@@ -15,7 +17,14 @@ from pathlib import Path
 
 from synknumba import __version__
 from synknumba._commands import bench, cache, check, doctor, info, run, trace
-from synknumba._commands.terminal import FAILED, INTERRUPTED, SUCCESS, CommandError, cannot_write_output, show_what_can_be_shown
+from synknumba._commands.terminal import (
+    FAILED,
+    INTERRUPTED,
+    SUCCESS,
+    CommandError,
+    cannot_write_output,
+    show_what_can_be_shown,
+)
 from synknumba._errors import SynkError
 from synknumba._machines import launch
 
@@ -36,7 +45,9 @@ a problem or an error was found; 2 if the command could not do its work."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command, and returns the exit status; `argv` is without the program's name, None for the process's own."""
+    """Runs one command, and returns the exit status; `argv` is without the program's name, None
+    for the process's own.
+    """
     argv = sys.argv[1:] if argv is None else list(argv)
     told = _parsed_elsewhere(argv) if launch.index() > 0 else _parsed(argv)
     try:
@@ -64,9 +75,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_output_lost() -> bool:
-    """Tells a failed write to standard output, which fails again, from other errors of the system."""
+    """Tells a failed write to standard output, which fails again, from other errors of the
+    system.
+    """
     try:
-        sys.stdout.write("\n")  # not a flush alone: with PYTHONUNBUFFERED nothing is kept that could be flushed
+        sys.stdout.write(
+            "\n"
+        )  # not a flush alone: with PYTHONUNBUFFERED nothing is kept that could be flushed
         sys.stdout.flush()
     except OSError:
         return True
@@ -90,7 +105,9 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
 
 
 def _parsed_elsewhere(argv: list[str]) -> argparse.Namespace:
-    """Parses arguments on a machine other than the first of a job, which tells what is wrong with them."""
+    """Parses arguments on a machine other than the first of a job, which tells what is wrong
+    with them.
+    """
     try:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             return _parsed(argv)
@@ -101,12 +118,15 @@ def _parsed_elsewhere(argv: list[str]) -> argparse.Namespace:
 
 
 def make_parser(program: str | None = None) -> argparse.ArgumentParser:
-    """Returns the parser of all commands; `program` is the name of the program, by default as it was started."""
+    """Returns the parser of all commands; `program` is the name of the program, by default as it
+    was started.
+    """
     if program is None:
         program = "synknumba" if Path(sys.argv[0]).name == "synknumba" else "python -m synknumba"
     parser = argparse.ArgumentParser(
         prog=program,
-        description="Inspects, measures and checks synknumba's installation and scripts, and runs scripts on several machines.",
+        description="Inspects, measures and checks synknumba's installation and scripts, and runs "
+        "scripts on several machines.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

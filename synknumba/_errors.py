@@ -1,8 +1,9 @@
 """Exceptions that synknumba raises.
 
-Each derives from `SynkError` and from the matching built-in exception, so both `except synk.SynkError` and `except ValueError`
-work. A message names the argument, the requirement, the value received and the fix. All of them pickle: some are raised on a
-rank and re-raised in the coordinator.
+Each derives from `SynkError` and from the matching built-in exception, so both
+`except synk.SynkError` and `except ValueError` work. A message names the argument, the requirement,
+the value received and the fix. All of them pickle: some are raised on a rank and re-raised in the
+coordinator.
 """
 
 import functools
@@ -16,7 +17,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, TypeVar
 
-SANDBOX = "A sandbox refuses this system call: allow it in its profile, as by docker run --security-opt seccomp=<profile>."
+SANDBOX = (
+    "A sandbox refuses this system call: allow it in its profile, as by docker run "
+    "--security-opt seccomp=<profile>."
+)
 
 
 FULL_TRACEBACK: Final = "SYNKNUMBA_FULL_TRACEBACK"  # environment variable
@@ -26,32 +30,43 @@ _E = TypeVar("_E", bound=type[Exception])
 
 # Packages whose lines are no lines of a script; contextlib's ExitStack ends blocks.
 NOT_OF_SCRIPTS: Final = frozenset({__name__.partition(".")[0], "numpy", "contextlib"})
-GENERATED: Final = "<synknumba "  # how names of files begin that have the source of functions made here
+GENERATED: Final = (
+    "<synknumba "  # how names of files begin that have the source of functions made here
+)
 _PACKAGE = str(Path(__file__).parent) + os.sep
 _LIBRARY, _INSTALLED = str(Path(os.__file__).parent) + os.sep, f"{os.sep}site-packages{os.sep}"
 
 
 def where() -> str:
-    """Returns file and line of the innermost frame outside this package and NumPy, which calls methods of what it is given."""
+    """Returns file and line of the innermost frame outside this package and NumPy, which calls
+    methods of what it is given.
+    """
     frame = sys._getframe(1)  # noqa: SLF001  # as the warnings module does
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in NOT_OF_SCRIPTS:
+    while (
+        frame.f_back is not None
+        and frame.f_globals.get("__name__", "").partition(".")[0] in NOT_OF_SCRIPTS
+    ):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def full_traceback() -> bool:
-    """Returns whether the package's own frames, and Numba's messages and tracebacks, are asked for."""
+    """Returns whether the package's own frames, and Numba's messages and tracebacks, are asked
+    for.
+    """
     return os.environ.get(FULL_TRACEBACK, "") not in {"", "0"}
 
 
 def shorten(error: BaseException) -> None:
-    """Removes the frames of this package from the traceback of an error, so that it ends in the caller's line.
+    """Removes the frames of this package from the traceback of an error, so that it ends in the
+    caller's line.
 
-    So are those of Python's own library that the package has called. Frames of other files stay, such as those of a function
-    that the script has passed. The `except` clause that calls this then re-raises by `raise` alone, which adds no frame.
+    So are those of Python's own library that the package has called. Frames of other files stay,
+    such as those of a function that the script has passed. The `except` clause that calls this then
+    re-raises by `raise` alone, which adds no frame.
 
-    An error in such a function is shortened, too. One of Python's or NumPy's that this package has caused keeps all frames,
-    which tell where.
+    An error in such a function is shortened, too. One of Python's or NumPy's that this package has
+    caused keeps all frames, which tell where.
     """
     if full_traceback():
         return
@@ -61,7 +76,9 @@ def shorten(error: BaseException) -> None:
         if not of_package:
             frames.append(left)
         left = left.tb_next
-    if of_package and not isinstance(error, SynkError | Warning | TimeoutError):  # those that this package raises
+    if of_package and not isinstance(
+        error, SynkError | Warning | TimeoutError
+    ):  # those that this package raises
         return
     following: TracebackType | None = None
     for one in reversed(frames):
@@ -72,7 +89,9 @@ def shorten(error: BaseException) -> None:
 def _is_of_package(entry: TracebackType, after_package: bool) -> bool:
     """Returns whether a frame is one of this package, or of Python's library below one."""
     file = entry.tb_frame.f_code.co_filename
-    return file.startswith((_PACKAGE, GENERATED)) or (after_package and file.startswith(_LIBRARY) and _INSTALLED not in file)
+    return file.startswith((_PACKAGE, GENERATED)) or (
+        after_package and file.startswith(_LIBRARY) and _INSTALLED not in file
+    )
 
 
 def shortened(function: _F) -> _F:
@@ -90,7 +109,9 @@ def shortened(function: _F) -> _F:
 
 
 def depth_of_script() -> int:
-    """Returns the `stacklevel` at which the function that calls this one warns about the script's line."""
+    """Returns the `stacklevel` at which the function that calls this one warns about the
+    script's line.
+    """
     depth, frame = 1, sys._getframe(1)  # noqa: SLF001  # as the warnings module does
     above: FrameType | None = frame
     while above is not None and above.f_code.co_filename.startswith((_PACKAGE, GENERATED)):
@@ -103,13 +124,18 @@ class SynkError(Exception):
 
 
 def named_by_base(kind: _E) -> _E:
-    """Gives an exception class the name of its first base: the public class, which tracebacks then show.
+    """Gives an exception class the name of its first base: the public class, which tracebacks then
+    show.
 
     For private classes, as those of two kinds: `hasattr` needs an AttributeError, and programs for
     Numba catch its errors.
     """
     home, public = (kind.__module__, kind.__name__), kind.__bases__[0]
-    kind.__module__, kind.__name__, kind.__qualname__ = public.__module__, public.__name__, public.__qualname__
+    kind.__module__, kind.__name__, kind.__qualname__ = (
+        public.__module__,
+        public.__name__,
+        public.__qualname__,
+    )
 
     def reduced(self: Exception) -> tuple[Any, ...]:
         return _unpickled, (home, self.args), self.__dict__ or None
@@ -124,16 +150,22 @@ def _unpickled(home: tuple[str, str], args: tuple[Any, ...]) -> Exception:
 
 
 class ArgumentError(SynkError, TypeError):
-    """The arguments of a call do not match the function: missing, given twice, unknown, or of an unsupported type."""
+    """The arguments of a call do not match the function: missing, given twice, unknown, or of an
+    unsupported type.
+    """
 
 
 @named_by_base
 class MemberError(ArgumentError, AttributeError):
-    """A stand-in has no such member, as an array while a sequence is recorded; `hasattr` and NumPy's functions see that."""
+    """A stand-in has no such member, as an array while a sequence is recorded; `hasattr` and
+    NumPy's functions see that.
+    """
 
 
 class PartitionError(SynkError, ValueError):
-    """The rows cannot be partitioned: lengths disagree, or the number of slices or ranks is invalid."""
+    """The rows cannot be partitioned: lengths disagree, or the number of slices or ranks is
+    invalid.
+    """
 
 
 class BatchError(SynkError, IndexError):
@@ -149,15 +181,21 @@ class ReductionError(SynkError, ValueError):
 
 
 class LaunchError(SynkError, ValueError):
-    """A grid, block or dynamic shared memory size is invalid in CUDA or unfit for the kernel, or the grid cannot be derived."""
+    """A grid, block or dynamic shared memory size is invalid in CUDA or unfit for the kernel, or
+    the grid cannot be derived.
+    """
 
 
 class KernelError(SynkError, NotImplementedError):
-    """A kernel does not compile, or uses what this device does not support; the message has place, reason and way out."""
+    """A kernel does not compile, or uses what this device does not support; the message has
+    place, reason and way out.
+    """
 
 
 class DeviceError(SynkError, RuntimeError):
-    """The requested device is unavailable: no GPU, a broken CUDA installation, or CUDA initialised before the fork."""
+    """The requested device is unavailable: no GPU, a broken CUDA installation, or CUDA
+    initialised before the fork.
+    """
 
 
 @named_by_base
@@ -170,20 +208,24 @@ class SharedMemoryError(SynkError, MemoryError):
 
 
 class WorldError(SynkError, RuntimeError):
-    """The call is invalid in the world's present state: no world, a second world, a busy world, or a call made on a rank."""
+    """The call is invalid in the world's present state: no world, a second world, a busy world,
+    or a call made on a rank.
+    """
 
 
 class RankDied(WorldError):  # noqa: N818  # the name states the event; "Error" would add nothing
-    """A rank's process ended while the world was open. All ranks have been terminated; every `Data` keeps its contents.
+    """A rank's process ended while the world was open. All ranks have been terminated; every `Data`
+    keeps its contents.
 
     Attributes:
         rank: the rank that died first; None if unknown, as `pid` and `exitcode` are then.
         pid: the process id of that rank.
-        exitcode: the exit code, or the negated signal number, as in `subprocess`; None if the process did not end by itself, as
-            when its GPU was lost.
+        exitcode: the exit code, or the negated signal number, as in `subprocess`; None if the
+            process did not end by itself, as when its GPU was lost.
         function: the name of the called function.
         arguments: a short text per argument (name, dtype and shape).
-        stack: the rank's stack at the crash, innermost frame first; empty if it did not crash or could not report it.
+        stack: the rank's stack at the crash, innermost frame first; empty if it did not crash or
+            could not report it.
         stderr: the last lines that the rank wrote to stderr.
     """
 
@@ -206,7 +248,8 @@ class RankDied(WorldError):  # noqa: N818  # the name states the event; "Error" 
 
 
 class CallTimeout(WorldError, TimeoutError):  # noqa: N818  # named as the built-in TimeoutError, plus what timed out
-    """A call exceeded the `timeout` of `fork()`. All ranks have been terminated; every `Data` keeps its contents.
+    """A call exceeded the `timeout` of `fork()`. All ranks have been terminated; every `Data` keeps
+    its contents.
 
     Attributes:
         stacks: for each rank that had not answered, the stack of its code, innermost frame first.
@@ -222,11 +265,15 @@ class RecordError(SynkError, RuntimeError):
 
 
 class NonFiniteError(SynkError, FloatingPointError):
-    """The gradient of a training step has a NaN or an infinity, or its weights add up to 0. The step was not made."""
+    """The gradient of a training step has a NaN or an infinity, or its weights add up to 0. The
+    step was not made.
+    """
 
 
 class VariableLost(WorldError):  # noqa: N818  # named as `RankDied`
-    """The values of a `Variable` ended with the ranks of its world, and no snapshot has them. It can be given a value."""
+    """The values of a `Variable` ended with the ranks of its world, and no snapshot has them. It
+    can be given a value.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +304,9 @@ class RankError(SynkError, RuntimeError):
         arguments: a short text per argument (name, dtype and shape).
     """
 
-    def __init__(self, function: str, arguments: tuple[str, ...], failures: tuple[RankFailure, ...]) -> None:
+    def __init__(
+        self, function: str, arguments: tuple[str, ...], failures: tuple[RankFailure, ...]
+    ) -> None:
         self.function = function
         self.arguments = arguments
         self.failures = failures
@@ -267,7 +316,12 @@ class RankError(SynkError, RuntimeError):
         """Returns the call and the traceback of every rank."""
         ranks = ", ".join(str(failure.rank) for failure in self.failures)
         first = self.failures[0]
-        lines = [f"{self.function}({', '.join(self.arguments)}) raised on rank {ranks}: {first.type_name}: {first.message}"]
+        lines = [
+            (
+                f"{self.function}({', '.join(self.arguments)}) raised on rank {ranks}: "
+                f"{first.type_name}: {first.message}"
+            )
+        ]
         texts: dict[str, list[str]] = {}
         for failure in self.failures:
             texts.setdefault(failure.traceback.rstrip(), []).append(str(failure.rank))
@@ -302,7 +356,10 @@ class Access:
         if not self.line:
             return f"{self.what:<6} {place}"
         text = linecache.getline(self.filename, self.line).strip()
-        return f"{self.what:<6} {place} in {self.function} ({self.filename}:{self.line})\n           {text}"
+        return (
+            f"{self.what:<6} {place} in {self.function} "
+            f"({self.filename}:{self.line})\n           {text}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,10 +395,11 @@ class Finding:
 
 
 class KernelCheckError(SynkError, RuntimeError):
-    """`simt.debug`, `simt.check` or `f.check` found errors. The class raised is that of the first finding.
+    """`simt.debug`, `simt.check` or `f.check` found errors. The class raised is that of the first
+    finding.
 
-    A finding of this class itself is an exception that Python raised in a thread, or a call that differs between numbers of
-    ranks.
+    A finding of this class itself is an exception that Python raised in a thread, or a call that
+    differs between numbers of ranks.
 
     Attributes:
         kernel: the kernel's name.
@@ -362,7 +420,8 @@ class KernelCheckError(SynkError, RuntimeError):
 
 
 class KernelCheckWarning(UserWarning):
-    """`simt.check` found only what has no effect on the results, such as a variable that is read unassigned and not used.
+    """`simt.check` found only what has no effect on the results, such as a variable that is read
+    unassigned and not used.
 
     Attributes:
         kernel: the kernel's name.
@@ -384,7 +443,9 @@ class BoundsError(KernelCheckError, IndexError):
 
 
 class RaceError(KernelCheckError):
-    """Two kernel threads accessed the same element without synchronisation, and at least one of them wrote it."""
+    """Two kernel threads accessed the same element without synchronisation, and at least one of
+    them wrote it.
+    """
 
 
 class DivergenceError(KernelCheckError):

@@ -2,12 +2,12 @@
 
     object ──_repr_html_──> of_world, of_data, …  ──> a title, facts, tables
 
-There are no scripts, style sheets or images, and all text is escaped. Colours of text and background are the page's, and those
-of lines and bars are half transparent, so that light and dark pages both show them. Whoever cannot show HTML has the text of
-`repr`.
+There are no scripts, style sheets or images, and all text is escaped. Colours of text and
+background are the page's, and those of lines and bars are half transparent, so that light and dark
+pages both show them. Whoever cannot show HTML has the text of `repr`.
 
-Nothing here waits for ranks or asks them: what is shown is what the coordinator has. Values are only those of arrays in its own
-memory, a few at each end.
+Nothing here waits for ranks or asks them: what is shown is what the coordinator has. Values are
+only those of arrays in its own memory, a few at each end.
 """
 
 import functools
@@ -58,7 +58,8 @@ class Table:
 
     Attributes:
         heads: of the columns.
-        rows: cells, as many in each as there are heads. Of more than `MOST_ROWS` rows those in the middle are left out.
+        rows: cells, as many in each as there are heads. Of more than `MOST_ROWS` rows those in the
+            middle are left out.
     """
 
     heads: Sequence[str]
@@ -94,7 +95,12 @@ def of_world(engine: Any) -> str:
     machines, pids = engine.machines, engine.pids  # pids: of this machine
     if not pids:
         return _card(title, facts)
-    heads = ["rank", *(["machine"] if machines else []), *(["GPU"] if engine.devices else []), "process"]
+    heads = [
+        "rank",
+        *(["machine"] if machines else []),
+        *(["GPU"] if engine.devices else []),
+        "process",
+    ]
     rows: list[list[Cell]] = []
     for rank in range(engine.world_size):
         host = [name for name, first, after in machines if first <= rank < after]
@@ -118,7 +124,10 @@ def of_data(data: Any) -> str:
         *(["minibatch"] if data.minibatch else []),
         *([f"room for {data.alloc_size:,} items"] if data.alloc_size > view.size else []),
     ]
-    facts = [*_of_array(view.shape, data.dtype, view.nbytes), *([("more", ", ".join(more))] if more else [])]
+    facts = [
+        *_of_array(view.shape, data.dtype, view.nbytes),
+        *([("more", ", ".join(more))] if more else []),
+    ]
     if not data._segment.closed:  # noqa: SLF001  # as that of a captured `Data` on a rank
         facts += _values("values", view)
     return _card(f"Data{named}", facts)
@@ -126,16 +135,30 @@ def of_data(data: Any) -> str:
 
 @_or_nothing
 def of_variable(state: Any) -> str:
-    """Shows a variable, given its `VariableState`: arrays, place, rows of each rank; values that the script can read."""
-    named, shapes, dtypes = "" if state.name is None else f" {state.name!r}", state.root_shapes(), state.dtypes()
+    """Shows a variable, given its `VariableState`: arrays, place, rows of each rank; values that
+    the script can read.
+    """
+    named, shapes, dtypes = (
+        "" if state.name is None else f" {state.name!r}",
+        state.root_shapes(),
+        state.dtypes(),
+    )
     readable, tables = state.readable(), []
     facts: list[tuple[str, Cell]]
     if state.is_tree:
-        sizes = [int(np.prod(shape)) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)]
-        facts = [("arrays", f"{len(shapes)}{', one vector' if state.is_flat else ''}"), ("bytes", size_text(state.nbytes))]
+        sizes = [
+            int(np.prod(shape)) * dtype.itemsize
+            for shape, dtype in zip(shapes, dtypes, strict=True)
+        ]
+        facts = [
+            ("arrays", f"{len(shapes)}{', one vector' if state.is_flat else ''}"),
+            ("bytes", size_text(state.nbytes)),
+        ]
         arrays: list[list[Cell]] = [
             [path, str(shape), str(dtype), size_text(size), Bar(size / max([*sizes, 1]))]
-            for path, shape, dtype, size in zip(state.leaf_paths(), shapes, dtypes, sizes, strict=True)
+            for path, shape, dtype, size in zip(
+                state.leaf_paths(), shapes, dtypes, sizes, strict=True
+            )
         ]
         tables.append(Table(["array", "shape", "dtype", "bytes", ""], arrays))
     else:
@@ -164,14 +187,29 @@ def of_quantity(quantity: Any) -> str:
         facts.append(("rows", f"{quantity.count:,}"))
         if quantity.effective_size != quantity.count:
             facts.append(("effective rows", f"{quantity.effective_size:,.1f}"))
-    heads = [*([] if is_one else ["value"]), "mean", "standard error", "relative", *(["variance"] if is_estimate else [])]
+    heads = [
+        *([] if is_one else ["value"]),
+        "mean",
+        "standard error",
+        "relative",
+        *(["variance"] if is_estimate else []),
+    ]
     variance = np.ravel(quantity.variance).tolist() if is_estimate else []
     rows: list[list[Cell]] = []
     for i, (value, error) in enumerate(zip(mean, stderr, strict=True)):
         relative = f"{abs(error / value):.2g}" if value else "–"
-        told = [f"{value:.10g}", f"{error:.3g}", relative, *([f"{variance[i]:.6g}"] if is_estimate else [])]
+        told = [
+            f"{value:.10g}",
+            f"{error:.3g}",
+            relative,
+            *([f"{variance[i]:.6g}"] if is_estimate else []),
+        ]
         rows.append([*([] if is_one else [i]), *told])
-    title = f"{type(quantity).__name__} {quantity}" if is_one else f"{type(quantity).__name__} of {len(mean)} values"
+    title = (
+        f"{type(quantity).__name__} {quantity}"
+        if is_one
+        else f"{type(quantity).__name__} of {len(mean)} values"
+    )
     return _card(title, facts, Table(heads, rows))
 
 
@@ -195,14 +233,29 @@ def of_plan(plan: Any) -> str:
         of_rows: list[Cell] = [span, f"{count:,}", Bar(count / max([*counts, 1])), len(rank.slices)]
         own = ["" if rank.own_rows is None else f"{rank.own_rows:,}"] if has_own else []
         launches = [rank.launch_text.removeprefix(", launches ")] if has_launches else []
-        rows.append([rank.rank, *([held] if plan.rows is None else of_rows), *own, f"{rank.input_bytes:,} bytes", *launches])
+        rows.append(
+            [
+                rank.rank,
+                *([held] if plan.rows is None else of_rows),
+                *own,
+                f"{rank.input_bytes:,} bytes",
+                *launches,
+            ]
+        )
     tables = [Table(heads, rows)]
     if plan.machines:
         sent: list[list[Cell]] = [
-            [one.host, f"{one.ranks[0]}..{one.ranks[1]}", f"{one.sent_bytes:,}", f"{one.frozen_bytes:,}"]
+            [
+                one.host,
+                f"{one.ranks[0]}..{one.ranks[1]}",
+                f"{one.sent_bytes:,}",
+                f"{one.frozen_bytes:,}",
+            ]
             for one in plan.machines
         ]
-        tables.append(Table(["machine", "ranks", "bytes sent", "of them once, as they are frozen"], sent))
+        tables.append(
+            Table(["machine", "ranks", "bytes sent", "of them once, as they are frozen"], sent)
+        )
     return _card(f"plan of {plan.function}", facts, *tables)
 
 
@@ -219,7 +272,11 @@ def of_sequence(plan: Any) -> str:
         ("times", rounds + ("" if plan.rounds == 1 else "s")),
         *([("a round ends", plan.round_ends)] if plan.round_ends else []),
         ("ranks", str(plan.world_size)),
-        *([("swapped", f"variables have their memory again after {plan.turns} iterations")] if plan.turns > 1 else []),
+        *(
+            [("swapped", f"variables have their memory again after {plan.turns} iterations")]
+            if plan.turns > 1
+            else []
+        ),
         ("on GPUs", plan.gpu_text.partition(": ")[2]),
     ]
     heads = ["", "call", "reads", "writes", "waits for", "moves", "results"]
@@ -237,7 +294,14 @@ def _parts(parts: Iterable[Any], indent: str) -> Iterable[Sequence[Cell]]:
             moves = f"{part.moved_bytes:,} bytes" if part.moved_bytes else ""
             results = "; ".join(map(str, part.results))
             names = (", ".join(part.reads), ", ".join(part.writes))
-            yield [part.call or "", f"{indent}{part.name}", *names, part.waits_for or "", moves, results]
+            yield [
+                part.call or "",
+                f"{indent}{part.name}",
+                *names,
+                part.waits_for or "",
+                moves,
+                results,
+            ]
 
 
 @_or_nothing
@@ -245,7 +309,10 @@ def of_statistics(statistics: Any) -> str:
     """Shows `Statistics`: counts, time by phase, memory by rank."""
     seconds, memory = statistics.seconds, statistics.memory
     facts = [
-        ("calls", f"{statistics.calls:,} in {statistics.rounds:,} rounds, by {statistics.plans:,} plans"),
+        (
+            "calls",
+            f"{statistics.calls:,} in {statistics.rounds:,} rounds, by {statistics.plans:,} plans",
+        ),
         ("scattered", size_text(statistics.scattered_bytes)),
         ("shared memory", size_text(memory.shared)),
     ]
@@ -253,18 +320,35 @@ def of_statistics(statistics: Any) -> str:
         facts.append(("to other machines and back", size_text(statistics.network_bytes)))
     if statistics.dropped_bytes:
         facts.append(("output of ranks that nothing read", size_text(statistics.dropped_bytes)))
-    spent = [("starting", seconds.starting), ("preparing", seconds.preparing), ("working", seconds.working)]
+    spent = [
+        ("starting", seconds.starting),
+        ("preparing", seconds.preparing),
+        ("working", seconds.working),
+    ]
     spent.append(("in the script", max(seconds.open - sum(one for _, one in spent), 0.0)))
     whole = max(seconds.open, 1e-9)
-    times: list[list[Cell]] = [[name, f"{one:.3f}", f"{100 * one / whole:.0f} %", Bar(one / whole)] for name, one in spent]
+    times: list[list[Cell]] = [
+        [name, f"{one:.3f}", f"{100 * one / whole:.0f} %", Bar(one / whole)] for name, one in spent
+    ]
     tables = [Table([f"{seconds.open:.3f} s open", "seconds", "", ""], times)]
     if memory.ranks:
-        most, on_gpus = max(1, *(one or 0 for one in memory.ranks)), any(one is not None for one in memory.devices)
+        most, on_gpus = (
+            max(1, *(one or 0 for one in memory.ranks)),
+            any(one is not None for one in memory.devices),
+        )
         rows: list[list[Cell]] = []
         for rank, own in enumerate(memory.ranks):
-            gpu = [size_text(memory.devices[rank]), size_text(memory.devices_free[rank])] if on_gpus else []
+            gpu = (
+                [size_text(memory.devices[rank]), size_text(memory.devices_free[rank])]
+                if on_gpus
+                else []
+            )
             rows.append([rank, size_text(own), Bar((own or 0) / most), *gpu])
-        tables.append(Table(["rank", "own memory", "", *(["on the GPU", "free there"] if on_gpus else [])], rows))
+        tables.append(
+            Table(
+                ["rank", "own memory", "", *(["on the GPU", "free there"] if on_gpus else [])], rows
+            )
+        )
     return _card("Statistics", facts, *tables)
 
 
@@ -278,7 +362,8 @@ def of_trace(summary: Any) -> str:
     ]
     whole = max(summary.seconds, 1e-9)
     times: list[list[Cell]] = [
-        [name, _seconds(one), f"{100 * one / whole:.1f} %", Bar(one / whole)] for name, one in summary.of_script()
+        [name, _seconds(one), f"{100 * one / whole:.1f} %", Bar(one / whole)]
+        for name, one in summary.of_script()
     ]
     functions: list[list[Cell]] = [
         [
@@ -292,11 +377,17 @@ def of_trace(summary: Any) -> str:
         for one in summary.functions
     ]
     steps: list[list[Cell]] = [
-        [f"{one.name}{' (GPU)' if one.on_device else ''}", f"{one.count:,}", _seconds(one.seconds)] for one in summary.steps
+        [f"{one.name}{' (GPU)' if one.on_device else ''}", f"{one.count:,}", _seconds(one.seconds)]
+        for one in summary.steps
     ]
     tables = [Table([f"{summary.seconds:.6g} s in all", "seconds", "", ""], times)]
     if functions:
-        tables.append(Table(["function", "rounds", "waited, s", "busiest rank, s", "imbalance", "bytes"], functions))
+        tables.append(
+            Table(
+                ["function", "rounds", "waited, s", "busiest rank, s", "imbalance", "bytes"],
+                functions,
+            )
+        )
     if steps:
         tables.append(Table(["in rounds, all ranks", "times", "seconds"], steps))
     return _card("Summary of a trace", facts, *tables)
@@ -328,7 +419,9 @@ def _of_array(shape: tuple[int, ...], dtype: Any, nbytes: int) -> list[tuple[str
 
 
 def _values(label: str, array: Any) -> list[tuple[str, Cell]]:
-    """Returns the fact of an array's first and last values; of more than two axes, those of the first matrix."""
+    """Returns the fact of an array's first and last values; of more than two axes, those of the
+    first matrix.
+    """
     if not array.size:
         return []
     lead = (0,) * (array.ndim - 2)
@@ -339,26 +432,38 @@ def _values(label: str, array: Any) -> list[tuple[str, Cell]]:
         max_line_width=LINE_CHARACTERS,
         separator=", ",
     )
-    return [(f"{label} of [{', '.join([*map(str, lead), ':', ':'])}]" if lead else label, Lines(text))]
+    return [
+        (f"{label} of [{', '.join([*map(str, lead), ':', ':'])}]" if lead else label, Lines(text))
+    ]
 
 
 def _card(title: str, facts: Sequence[tuple[str, Cell]], *tables: Table) -> str:
     """Returns a title, a table of facts, and tables below it."""
     told = "".join(
-        f'<tr style="background:none"><td style="{_CELL};text-align:left;{_FAINT}">{_cell(name)}</td>'
+        f'<tr style="background:none"><td '
+        f'style="{_CELL};text-align:left;{_FAINT}">{_cell(name)}</td>'
         f'<td style="{_CELL};text-align:left">{_cell(fact)}</td></tr>'
         for name, fact in facts
     )
     head = f'<div style="font-weight:bold;padding-bottom:.2em">{_cell(title)}</div>'
-    return f'<div style="padding:.2em 0">{head}{_table(told) if told else ""}{"".join(map(_of_table, tables))}</div>'
+    return (
+        f'<div style="padding:.2em '
+        f'0">{head}{_table(told) if told else ""}{"".join(map(_of_table, tables))}</div>'
+    )
 
 
 def _of_table(table: Table) -> str:
-    """Returns a table; columns in which all are numbers, or begin like one, are aligned at their end."""
+    """Returns a table; columns in which all are numbers, or begin like one, are aligned at their
+    end.
+    """
     left_out = len(table.rows) - MOST_ROWS
     rows = list(table.rows)
     if left_out > 1:
-        rows = [*rows[: MOST_ROWS // 2], [f"… {left_out} more", *("" for _ in table.heads[1:])], *rows[-MOST_ROWS // 2 :]]
+        rows = [
+            *rows[: MOST_ROWS // 2],
+            [f"… {left_out} more", *("" for _ in table.heads[1:])],
+            *rows[-MOST_ROWS // 2 :],
+        ]
     columns = list(zip(*table.rows, strict=True)) or [()] * len(table.heads)
     aligns = ["right" if column and all(map(_is_number, column)) else "left" for column in columns]
     heads = "".join(
@@ -367,7 +472,10 @@ def _of_table(table: Table) -> str:
     )
     body = "".join(
         '<tr style="background:none">'
-        + "".join(f'<td style="{_CELL};text-align:{align}">{_cell(cell)}</td>' for cell, align in zip(row, aligns, strict=True))
+        + "".join(
+            f'<td style="{_CELL};text-align:{align}">{_cell(cell)}</td>'
+            for cell, align in zip(row, aligns, strict=True)
+        )
         + "</tr>"
         for row in rows
     )
@@ -375,22 +483,31 @@ def _of_table(table: Table) -> str:
 
 
 def _table(rows: str, more: str = "margin-top:0") -> str:
-    style = "border-collapse:collapse;border:none;table-layout:auto;margin-left:0;margin-bottom:0;font-size:inherit"
+    style = (
+        "border-collapse:collapse;border:none;table-layout:auto;margin-left:0;"
+        "margin-bottom:0;font-size:inherit"
+    )
     return f'<table style="{style};{more}">{rows}</table>'
 
 
 def _is_number(cell: Cell) -> bool:
-    return isinstance(cell, int) or (isinstance(cell, str) and (cell[:1].isdigit() or cell[:2].strip("-")[:1].isdigit()))
+    return isinstance(cell, int) or (
+        isinstance(cell, str) and (cell[:1].isdigit() or cell[:2].strip("-")[:1].isdigit())
+    )
 
 
 def _cell(cell: Cell) -> str:
     match cell:
         case Bar(share=share):
             width = 100 * min(max(share, 0.0), 1.0)
-            inner = f'<div style="width:{width:.1f}%;height:.75em;background:rgba(70,130,200,.75)"></div>'
-            return f'<div style="width:10em;margin-top:.25em;background:rgba(128,128,128,.18)">{inner}</div>'
+            filled = f"width:{width:.1f}%;height:.75em;background:rgba(70,130,200,.75)"
+            frame = "width:10em;margin-top:.25em;background:rgba(128,128,128,.18)"
+            return f'<div style="{frame}"><div style="{filled}"></div></div>'
         case Lines(text=text):
-            style = "margin:0;padding:0;background:none;color:inherit;font-family:monospace;font-size:.95em;line-height:1.35"
+            style = (
+                "margin:0;padding:0;background:none;color:inherit;font-family:monospace;"
+                "font-size:.95em;line-height:1.35"
+            )
             return f'<pre style="{style}">{_escaped(text, 20 * MOST_CHARACTERS)}</pre>'
         case _:
             return _escaped(str(cell))

@@ -3,7 +3,7 @@
     ranks ──words in shared memory──> the coordinator looks every 50 ms, while it waits ──> Bar ──> tqdm
 
 tqdm is imported when the first bar is drawn.
-"""
+"""  # noqa: E501
 
 import importlib
 import sys
@@ -22,7 +22,9 @@ from synknumba._types import known_options, shown
 Progress: TypeAlias = bool | Literal["auto"]
 
 AUTO_SECONDS = 0.5  # with "auto", what is over earlier shows nothing
-LOG_SECONDS = 10.0  # between two lines in a file, which keeps them all; a terminal shows ten in a second
+LOG_SECONDS = (
+    10.0  # between two lines in a file, which keeps them all; a terminal shows ten in a second
+)
 
 _default: ContextVar[Progress] = ContextVar("progress", default=False)
 default = _default.get
@@ -33,8 +35,9 @@ def options(*, progress: Progress) -> AbstractContextManager[None]:
     """Sets defaults of the calls inside a `with` block, in this thread.
 
     Args:
-        progress: as for a call, for calls with `num_slices=` or `shards=`, sequences with `times=`, epochs of training and
-            `batches`. "auto" draws bars on a terminal and in a notebook only, and only for what takes more than half a second.
+        progress: as for a call, for calls with `num_slices=` or `shards=`, sequences with `times=`,
+            epochs of training and `batches`. "auto" draws bars on a terminal and in a notebook
+            only, and only for what takes more than half a second.
 
     Returns:
         A context manager.
@@ -68,14 +71,16 @@ def _with_default(progress: Progress) -> Iterator[None]:
 
 
 def wanted(progress: Any, what: str) -> Progress:
-    """Returns which bar a call draws: with True, one that is drawn at once; with "auto", one that may be drawn later.
+    """Returns which bar a call draws: with True, one that is drawn at once; with "auto", one that
+    may be drawn later.
 
     Args:
         progress: the option of the call; None for the default.
         what: the call, for messages.
 
     Raises:
-        ArgumentError: the option is not True, False, "auto" or None; or tqdm is not installed, for True.
+        ArgumentError: the option is not True, False, "auto" or None; or tqdm is not installed, for
+            True.
     """
     if progress is None:
         progress = _default.get()
@@ -98,7 +103,8 @@ def _checked(progress: Any, what: str) -> Progress:
 def refusal(what: str) -> str:
     """Returns why something that does not wait for the ranks takes no `progress=`."""
     return (
-        f"{what} takes progress= in calls only, which wait for the ranks and look at them meanwhile; leave it out of submit(), "
+        f"{what} takes progress= in calls only, which wait for the ranks and look at them "
+        f"meanwhile; leave it out of submit(), "
         "plan(), as_serial() and check()"
     )
 
@@ -107,21 +113,26 @@ def refuse_inside(progress: Any, where: str, what: str) -> None:
     """Raises `ArgumentError` for the option of a call in the body of a sequence."""
     if progress is not None:
         raise ArgumentError(
-            f"{where}: {what} is called in the body of a sequence, which the ranks repeat; pass progress= to the call of the "
+            f"{where}: {what} is called in the body of a sequence, which the ranks repeat; pass "
+            f"progress= to the call of the "
             "sequence, which draws a bar over its iterations"
         )
 
 
 def _bar_class(what: str) -> Any:
-    """Returns tqdm's class for this terminal or notebook; raises `ArgumentError` if it is not installed."""
+    """Returns tqdm's class for this terminal or notebook; raises `ArgumentError` if it is not
+    installed.
+    """
     try:
         tqdm = importlib.import_module("tqdm.auto").tqdm
     except ImportError:
         raise ArgumentError(
-            f"{what}: progress=True draws bars with tqdm, which is not installed; run `pip install 'synknumba[progress]'`, or "
+            f"{what}: progress=True draws bars with tqdm, which is not installed; run `pip install "
+            f"'synknumba[progress]'`, or "
             'pass progress="auto", which draws none without it'
         ) from None
-    # tqdm's monitor, a thread that redraws bars that wait long, is not needed, and a process with threads should not fork.
+    # tqdm's monitor, a thread that redraws bars that wait long, is not needed, and a process with
+    # threads should not fork.
     return type("Tqdm", (tqdm,), {"monitor_interval": 0})
 
 
@@ -142,7 +153,8 @@ class Bar:
     """One bar: a context manager, at whose end it is closed.
 
     Args:
-        mode: True to draw it at once, "auto" to draw it if it is still needed after AUTO_SECONDS, False for no bar.
+        mode: True to draw it at once, "auto" to draw it if it is still needed after AUTO_SECONDS,
+            False for no bar.
         name: what is done.
         unit: what is counted.
         total: of these; None if that is not known.
@@ -159,11 +171,18 @@ class Bar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def show(self, done: int, lag: str = "") -> None:
-        """Shows how much is done, and which rank is behind. A terminal that is gone ends the bar, and not the call."""
+        """Shows how much is done, and which rank is behind. A terminal that is gone ends the
+        bar, and not the call.
+        """
         if self._is_off or (self._bar is None and time.monotonic() - self._began < AUTO_SECONDS):
             return
         try:
@@ -188,15 +207,19 @@ class Bar:
                 bar.close()
 
     def _draw(self) -> None:
-        # With `leave=None` a bar inside another one, as over the slices of a minibatch, disappears at its end.
+        # With `leave=None` a bar inside another one, as over the slices of a minibatch, disappears
+        # at its end.
         interval = 0.1 if _is_watched() else LOG_SECONDS
-        bar = _bar_class("a bar")(**self._told, leave=None, miniters=0, mininterval=interval, dynamic_ncols=True)
+        bar = _bar_class("a bar")(
+            **self._told, leave=None, miniters=0, mininterval=interval, dynamic_ncols=True
+        )
         bar.start_t -= time.monotonic() - self._began
         self._bar = bar
 
 
 def lag_told(done: Sequence[int], goals: Sequence[int]) -> str:
-    """Returns how far the slowest rank at work is behind the fastest one; "" if all have done the same.
+    """Returns how far the slowest rank at work is behind the fastest one; "" if all have done the
+    same.
 
     >>> lag_told([5, 3, 2], [8, 8, 2])
     'rank 1 is 2 behind'

@@ -1,6 +1,8 @@
-"""Tracing of sequences: the recorder that public functions hand their work to, and numbers that are not known yet.
+"""Tracing of sequences: the recorder that public functions hand their work to, and numbers that are
+not known yet.
 
-While a sequence is traced, in one thread, its calls are recorded instead of made: each public function asks `current` first.
+While a sequence is traced, in one thread, its calls are recorded instead of made: each public
+function asks `current` first.
 """
 
 import operator
@@ -29,19 +31,29 @@ _SIGNS: Mapping[Any, str] = {
     np.absolute: "abs",
 }
 _ROUND = "write (n + 0.5) // 1, which rounds halves up, in place of round(n)"
-_FLOOR = "write n // 1, which rounds down and is a float for a float, in place of int(n) or floor(n)"
-_HINTS: Mapping[str, str] = {  # what to write in place of an operation, a method or a function of NumPy
+_FLOOR = (
+    "write n // 1, which rounds down and is a float for a float, in place of int(n) or floor(n)"
+)
+_HINTS: Mapping[
+    str, str
+] = {  # what to write in place of an operation, a method or a function of NumPy
     **dict.fromkeys(("&", "bitwise_and"), "write n % 2 ** k for the last k bits of n"),
     **dict.fromkeys(("<<", "left_shift"), "write n * 2 ** k in place of n << k"),
     **dict.fromkeys((">>", "right_shift"), "write n // 2 ** k in place of n >> k"),
     **dict.fromkeys(("~", "invert"), "write -n - 1 in place of ~n"),
     "divmod": "write n // m and n % m in place of divmod(n, m)",
-    "<>": "write np.maximum(a, b) in place of max(a, b), and np.minimum(a, b) in place of min(a, b)",
+    "<>": (
+        "write np.maximum(a, b) in place of max(a, b), and np.minimum(a, b) in place of min(a, b)"
+    ),
     "float": "write np.sqrt(n) in place of math.sqrt(n), and 1.0 * n in place of float(n)",
     "clip": "write np.minimum(np.maximum(n, low), high) in place of clip",
     "square": "write n * n in place of square",
-    **dict.fromkeys(("round", "rint"), "write (n + 0.5) // 1, which rounds halves up, in place of round(n)"),
-    **dict.fromkeys(("int", "floor", "trunc"), "write n // 1, which rounds down, in place of int(n) or floor(n)"),
+    **dict.fromkeys(
+        ("round", "rint"), "write (n + 0.5) // 1, which rounds halves up, in place of round(n)"
+    ),
+    **dict.fromkeys(
+        ("int", "floor", "trunc"), "write n // 1, which rounds down, in place of int(n) or floor(n)"
+    ),
     "ceil": "write -(-n // 1) in place of ceil(n)",
 }
 FUNCTIONS: dict[str, np.ufunc] = {  # of one float64 or two; the last two give ints for ints
@@ -54,16 +66,27 @@ FUNCTIONS: dict[str, np.ufunc] = {  # of one float64 or two; the last two give i
     )
 }
 _KEEP_INTS = {"minimum", "maximum"}
-_MOST_BITS = 1 << 20  # of a power of ints, which formulas compute exactly: such ints take milliseconds
+_MOST_BITS = (
+    1 << 20
+)  # of a power of ints, which formulas compute exactly: such ints take milliseconds
 _MOST_DEPTH = 256  # of a formula: ranks recurse, two frames a level, and Python allows 1000
-_MOST_OPERATIONS = 10_000  # of a formula: 0.1 ms compiled, 20 ms in Python; n = n + n, repeated, doubles them
+_MOST_OPERATIONS = (
+    10_000  # of a formula: 0.1 ms compiled, 20 ms in Python; n = n + n, repeated, doubles them
+)
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """Returns a power, as Python computes; raises `OverflowError` for ints where that would take all memory and time."""
-    if isinstance(base, int) and isinstance(exponent, int) and (abs(base).bit_length() - 1) * exponent > _MOST_BITS:
+    """Returns a power, as Python computes; raises `OverflowError` for ints where that would take
+    all memory and time.
+    """
+    if (
+        isinstance(base, int)
+        and isinstance(exponent, int)
+        and (abs(base).bit_length() - 1) * exponent > _MOST_BITS
+    ):
         raise OverflowError(
-            f"{shown(base)} ** {shown(exponent)} has more than {_MOST_BITS:,} bits; compute with floats, as in 2.0 ** n"
+            f"{shown(base)} ** {shown(exponent)} has more than {_MOST_BITS:,} bits; compute "
+            f"with floats, as in 2.0 ** n"
         )
     return operator.pow(base, exponent)
 
@@ -97,7 +120,9 @@ class Recorder(Protocol):
     def depth(self) -> int:
         """Number of loops around the innermost one."""
 
-    def call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Any) -> Any:
+    def call(
+        self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Any
+    ) -> Any:
         """Records a call of a function; returns stand-ins for its results."""
 
     def collective(self, kind: Any, given: Any, op: Any, root: int, dest: Any) -> Any:
@@ -110,7 +135,9 @@ class Recorder(Protocol):
         """Exchanges the memory of two variables, for the calls that follow."""
 
     def note_read(self, data: Any) -> None:
-        """Notes that the body looks at what `Data` holds, so that other contents make another recording."""
+        """Notes that the body looks at what `Data` holds, so that other contents make another
+        recording.
+        """
 
     def carry(self, number: Any, value: Any) -> None:
         """Gives a number of the sequence's arguments another value from the next iteration on."""
@@ -119,33 +146,53 @@ class Recorder(Protocol):
 current: Recorder | None = None  # of the sequence that is traced, in any thread
 
 
-_READ = "read it after the call; for values of each iteration, return the result of a kernel or function, and pass every="
-_OTHERWISE: Mapping[str, str] = {  # what to do in place of something that the body of a sequence cannot
-    "submit()": "leave .submit out, since ranks make all calls of a body without the script; submit the sequence",
+_READ = (
+    "read it after the call; for values of each iteration, return the result of a kernel or "
+    "function, and pass every="
+)
+_OTHERWISE: Mapping[
+    str, str
+] = {  # what to do in place of something that the body of a sequence cannot
+    "submit()": (
+        "leave .submit out, since ranks make all calls of a body without the "
+        "script; submit the sequence"
+    ),
     "scatter()": "scatter before the call, and pass the variable; synk.exchange renews its halos",
-    "set_value()": "set it before the call; in each iteration a kernel or function can write to the variable",
+    "set_value()": (
+        "set it before the call; in each iteration a kernel or function can write to the variable"
+    ),
     **dict.fromkeys(("get_value()", "gather()", "snapshot()"), _READ),
 }
 
 
 def refuse(what: str) -> None:
-    """Raises `ArgumentError` inside a sequence that is traced, where `what` would run once instead of in each iteration."""
+    """Raises `ArgumentError` inside a sequence that is traced, where `what` would run once
+    instead of in each iteration.
+    """
     if current is not None and current.is_here:
         otherwise = _OTHERWISE.get(what, "make it before and pass it, or do it after the call")
-        raise ArgumentError(f"{where()}: {what} inside {current.name} would run once, while it is traced; {otherwise}")
+        raise ArgumentError(
+            f"{where()}: {what} inside {current.name} would run once, while "
+            f"it is traced; {otherwise}"
+        )
 
 
 def refuse_member(label: str, name: str) -> None:
-    """Raises `MemberError` inside a sequence that is traced, for an attribute of arrays that an argument lacks."""
+    """Raises `MemberError` inside a sequence that is traced, for an attribute of arrays that an
+    argument lacks.
+    """
     if current is not None and current.is_here and name in _ARRAY_MEMBERS:
         raise MemberError(
-            f"{where()}: {label} has no {name} in the body of {current.name}, which only records calls. Use it before the "
+            f"{where()}: {label} has no {name} in the body of {current.name}, which only records "
+            f"calls. Use it before the "
             "call, and pass what it gives, or compute in a kernel or function"
         )
 
 
 def add_line(error: Exception) -> None:
-    """Puts file and line of the body at the beginning of the message of an error that it raised, unless they are there."""
+    """Puts file and line of the body at the beginning of the message of an error that it raised,
+    unless they are there.
+    """
     trace, place = error.__traceback__, ""
     while trace is not None:
         frame = trace.tb_frame
@@ -162,7 +209,9 @@ def note_read(data: Any) -> None:
     if current is None or not current.is_here:
         return
     frame = sys._getframe(2)  # noqa: SLF001  # as above
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("synknumba._host.data", "numpy.")):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
+        ("synknumba._host.data", "numpy.")
+    ):
         frame = frame.f_back
     if frame.f_globals.get("__name__", "").partition(".")[0] not in NOT_OF_SCRIPTS:
         current.note_read(data)
@@ -188,15 +237,22 @@ class Unknown:
     def _refuse_operation(self, operation: str) -> NoReturn:
         if current is None:
             raise ArgumentError(
-                f"{where()}: the script has no {self.label}, which a sequence left to the ranks; return it from its body, "
+                f"{where()}: the script has no {self.label}, which a sequence left to the ranks; "
+                f"return it from its body, "
                 "and look at what the call returns"
             )
         why = self._why(operation)
-        raise ArgumentError(f"{where()}: the value of {self.label} is not known while {current.name} is traced: {why}")
+        raise ArgumentError(
+            f"{where()}: the value of {self.label} is not known while "
+            f"{current.name} is traced: {why}"
+        )
 
     def _why(self, _operation: str) -> str:
         """Returns the reason, and the way out."""
-        return "its calls run later, on the ranks. Return it and look at it after the call, pass until=, or pass it to a kernel"
+        return (
+            "its calls run later, on the ranks. Return it and look at it after the call, pass "
+            "until=, or pass it to a kernel"
+        )
 
     __bool__ = __complex__ = __array__ = __iter__ = __len__ = __matmul__ = __rmatmul__ = _refuse
     __or__ = __ror__ = __xor__ = __rxor__ = __setitem__ = __delitem__ = _refuse
@@ -213,7 +269,9 @@ class Unknown:
     __array_ufunc__ = _refuse
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuses what an array would have; anything else is missing as usual, since NumPy and others look for names."""
+        """Refuses what an array would have; anything else is missing as usual, since NumPy and
+        others look for names.
+        """
         if name in _ARRAY_MEMBERS or name in Extremum._fields:
             self._refuse_operation(name)
         raise MemberError(f"{self.label} has no {name!r} in the body of a sequence")
@@ -222,7 +280,9 @@ class Unknown:
 class UnknownArray(Unknown):
     """Stands for a value that the body of a sequence cannot compute with."""
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = Unknown._refuse  # noqa: SLF001
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
+        Unknown._refuse  # noqa: SLF001
+    )
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = Unknown._refuse  # noqa: SLF001
     __neg__ = __pos__ = __abs__ = Unknown._refuse  # noqa: SLF001
 
@@ -233,9 +293,11 @@ class Number(Unknown):
     Attributes:
         is_int: whether the ranks get an int; else a float.
         line: file and line of the body that computes it; "" if none does.
-        dtype: name of the NumPy dtype that ranks convert it to for a call; None for int64, float64 and Python's numbers.
+        dtype: name of the NumPy dtype that ranks convert it to for a call; None for int64, float64
+            and Python's numbers.
         depth: number of operations of the formula inside each other.
-        operations: number of operations of the formula, with those of parts that it has twice counted twice.
+        operations: number of operations of the formula, with those of parts that it has twice
+            counted twice.
     """
 
     __slots__ = ("_formula", "_source", "depth", "dtype", "is_int", "label", "line", "operations")
@@ -251,7 +313,9 @@ class Number(Unknown):
         dtype: str | None = None,
     ) -> None:
         self._formula = formula
-        self._source = source  # the number that it was computed from; None instead of a cycle if it was not
+        self._source = (
+            source  # the number that it was computed from; None instead of a cycle if it was not
+        )
         self.label = label
         self.is_int = is_int
         self.line = line
@@ -283,11 +347,15 @@ class Number(Unknown):
         compute = f"{hint[:1].upper()}{hint[1:]}, or compute it" if hint else "Compute it"
         match self._first._formula[:1]:  # noqa: SLF001  # without sharing a result among the ranks
             case ("step",):
-                return f"it is another in each iteration. {compute} in a kernel or function, which may look at it"
+                return (
+                    f"it is another in each iteration. {compute} in a kernel or "
+                    f"function, which may look at it"
+                )
             case ("scalar",):
                 static = "synk.static(…) for a number that is part of the sequence"
                 return (
-                    f"it may change from call to call. {compute} in a kernel or function, or before the call, and pass it as "
+                    f"it may change from call to call. {compute} in a kernel or function, or "
+                    f"before the call, and pass it as "
                     f"an argument; or pass {static}"
                 )
             case _:
@@ -309,19 +377,27 @@ class Number(Unknown):
             self._refuse_operation(name)
         if ufunc is np.power and all(_are_int("**", *operands)):
             raise ArgumentError(
-                f"{where()}: {_told('**', operands)}: np.power of two ints wraps in NumPy, and a sequence computes ints "
-                "exactly; write n ** k with Python's ints, or compute with floats, as in np.power(1.0 * n, k)"
+                f"{where()}: {_told('**', operands)}: np.power of two ints wraps in NumPy, and "
+                f"a sequence computes ints "
+                "exactly; write n ** k with Python's ints, or compute with floats, "
+                "as in np.power(1.0 * n, k)"
             )
-        return self._with(_SIGNS[ufunc], *operands) if len(operands) == 2 else OPERATORS[_SIGNS[ufunc]](self)
+        return (
+            self._with(_SIGNS[ufunc], *operands)
+            if len(operands) == 2
+            else OPERATORS[_SIGNS[ufunc]](self)
+        )
 
     def __index__(self) -> int:
         if self._formula[:1] != ("scalar",):
             raise ArgumentError(
-                f"{where()}: {self.label} is not known while the sequence is traced, so it cannot count a loop of the body or "
+                f"{where()}: {self.label} is not known while the sequence is traced, so it cannot "
+                f"count a loop of the body or "
                 "be an index of Python; pass it to a kernel or function, with the array to look up"
             )
         raise ArgumentError(
-            f"{where()}: {self.label} may change from call to call, so it cannot count a loop of the body or be an index of "
+            f"{where()}: {self.label} may change from call to call, so it cannot count a loop of "
+            f"the body or be an index of "
             "Python; pass synk.static(n) for a number that is part of the sequence"
         )
 
@@ -331,18 +407,25 @@ class Number(Unknown):
         return "Q" if self.dtype == "uint64" else "q" if self.is_int else "d"
 
     def _promoted(self, sign: str, *operands: Any) -> str | None:
-        """Returns the dtype of a computed number; raises `ArgumentError` if NumPy would compute in fewer than 64 bits."""
+        """Returns the dtype of a computed number; raises `ArgumentError` if NumPy would compute
+        in fewer than 64 bits.
+        """
         with np.errstate(all="ignore"):
             found = OPERATORS[sign](*(_example(one) for one in operands))
-        dtype = getattr(found, "dtype", np.dtype(np.float64))  # Python's numbers have 64 bits, or more
+        dtype = getattr(
+            found, "dtype", np.dtype(np.float64)
+        )  # Python's numbers have 64 bits, or more
         if dtype.itemsize < 8 or dtype.kind not in "iuf":
             told = ", ".join(
-                f"{one.label} is {one.dtype or type(_example(one)).__name__}" if isinstance(one, Number) else repr(one)
+                f"{one.label} is {one.dtype or type(_example(one)).__name__}"
+                if isinstance(one, Number)
+                else repr(one)
                 for one in operands
             )
             wide = "np.float64(1)" if dtype.kind == "f" else "np.int64(1)"
             raise ArgumentError(
-                f"{where()}: a sequence computes numbers in 64 bits, and NumPy would compute this in {dtype}: {told}. Pass "
+                f"{where()}: a sequence computes numbers in 64 bits, and NumPy would compute this "
+                f"in {dtype}: {told}. Pass "
                 f"float(x) for a NumPy scalar, and multiply a result by {wide} first"
             )
         return "uint64" if dtype == np.uint64 else None
@@ -352,22 +435,32 @@ class Number(Unknown):
         operands = tuple(one.item() if isinstance(one, np.generic) else one for one in operands)
         formulas = [one.formula if isinstance(one, Number) else ("value", one) for one in operands]
         label = f"a number computed from {self._first.label}"
-        made = Number((sign, *formulas), label, is_int=is_int, source=self._first, line=where(), dtype=dtype)
+        made = Number(
+            (sign, *formulas), label, is_int=is_int, source=self._first, line=where(), dtype=dtype
+        )
         made._measure([one for one in operands if isinstance(one, Number)])
         return made
 
     def _measure(self, operands: Sequence["Number"]) -> None:
-        """Sets depth and number of operations; raises `ArgumentError` for a formula that is too long."""
+        """Sets depth and number of operations; raises `ArgumentError` for a formula that is too
+        long.
+        """
         self.depth = 1 + max(one.depth for one in operands)
         self.operations = 1 + sum(one.operations for one in operands)
         if self.depth > _MOST_DEPTH:
-            found = f"{self.depth} operations inside each other, and a formula can have {_MOST_DEPTH}"
+            found = (
+                f"{self.depth} operations inside each other, and a formula can have {_MOST_DEPTH}"
+            )
         elif self.operations > _MOST_OPERATIONS:
-            found = f"more than {_MOST_OPERATIONS:,} operations, with those of parts that it has twice counted twice"
+            found = (
+                f"more than {_MOST_OPERATIONS:,} operations, with those of parts that "
+                f"it has twice counted twice"
+            )
         else:
             return
         raise ArgumentError(
-            f"{self.line}: {self.label} has {found}. Pass the numbers as an array, and compute in a kernel or function"
+            f"{self.line}: {self.label} has {found}. Pass the numbers as an array, and "
+            f"compute in a kernel or function"
         )
 
     def _with(self, sign: str, left: Any, right: Any) -> Any:
@@ -430,7 +523,9 @@ class Number(Unknown):
 
 
 def _are_int(sign: str, *operands: Any) -> list[bool]:
-    """Returns which operands are ints, of the sequence or plain; raises `ArgumentError` for one that is no number."""
+    """Returns which operands are ints, of the sequence or plain; raises `ArgumentError` for one
+    that is no number.
+    """
     return [_is_int(sign, operands, place) for place in range(len(operands))]
 
 
@@ -448,22 +543,31 @@ def _is_int(sign: str, operands: Sequence[Any], place: int) -> bool:
     value = f", {operand}," if isinstance(operand, _PLAIN) else ""
     way = "write int(x) for a bool" if is_bool else "compute with it in a kernel or function"
     raise ArgumentError(
-        f"{where()}: {_told(sign, operands)}: a sequence computes with ints and floats; got a {type(operand).__name__}{value} "
+        f"{where()}: {_told(sign, operands)}: a sequence computes with ints and floats; got a "
+        f"{type(operand).__name__}{value} "
         f"as the {('first', 'second')[place]} operand; {way}"
     )
 
 
 def _told(sign: str, operands: Sequence[Any]) -> str:
-    """Returns an operation in words: numbers of the sequence by their labels, and others by values or types."""
+    """Returns an operation in words: numbers of the sequence by their labels, and others by
+    values or types.
+    """
     names = [
-        one.label if isinstance(one, Unknown) else str(one) if isinstance(one, _PLAIN) else type(one).__name__
+        one.label
+        if isinstance(one, Unknown)
+        else str(one)
+        if isinstance(one, _PLAIN)
+        else type(one).__name__
         for one in operands
     ]
     return f"{sign}({', '.join(names)})" if sign in FUNCTIONS else f" {sign} ".join(names)
 
 
 def _example(value: Any) -> Any:
-    """Returns a number of the same type in NumPy's arithmetic as one of a sequence, or as a plain one."""
+    """Returns a number of the same type in NumPy's arithmetic as one of a sequence, or as a
+    plain one.
+    """
     if not isinstance(value, Number):
         return type(value)(1)
     return np.dtype(value.dtype).type(1) if value.dtype is not None else 1 if value.is_int else 1.0
@@ -482,7 +586,8 @@ class _Step(Number):
     def formula(self) -> Formula:
         if current is None or not current.is_here:
             raise ArgumentError(
-                "synk.STEP is the number of an iteration, and there is none here; use it inside a function decorated with "
+                "synk.STEP is the number of an iteration, and there is none here; use it inside a "
+                "function decorated with "
                 "@synk.sequence"
             )
         return ("step", current.depth)
@@ -501,7 +606,8 @@ STEP = _Step()
 
 @final
 class Line(UnknownArray):
-    """A line of a `Data` whose number is not known yet: row numbers, for `batch=` of a call in a sequence.
+    """A line of a `Data` whose number is not known yet: row numbers, for `batch=` of a call in a
+    sequence.
 
     Attributes:
         data: the `Data`.
@@ -514,7 +620,8 @@ class Line(UnknownArray):
 
     def _why(self, _operation: str) -> str:
         return (
-            "its number is not. Use it as batch= of a call, or pass the data, in broadcast=, and the number to a kernel or "
+            "its number is not. Use it as batch= of a call, or pass the data, in broadcast=, and "
+            "the number to a kernel or "
             "function, which looks it up"
         )
 

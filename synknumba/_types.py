@@ -15,7 +15,9 @@ from synknumba._errors import ArgumentError, MemberError, shorten, shortened, wh
 
 DeviceKind: TypeAlias = Literal["cuda", "cpu"]
 NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather", "argmin", "argmax"]
-CollectiveKind: TypeAlias = Literal["broadcast", "all_gather", "reduce", "all_reduce", "reduce_scatter", "exchange"]
+CollectiveKind: TypeAlias = Literal[
+    "broadcast", "all_gather", "reduce", "all_reduce", "reduce_scatter", "exchange"
+]
 CollectiveOp: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
 Transport: TypeAlias = Literal["nccl", "host"]
 CompilerName: TypeAlias = Literal["numba.cuda", "numba-cuda-mlir"]
@@ -24,13 +26,19 @@ Array: TypeAlias = NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
 Block: TypeAlias = int | tuple[int, ...]
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # blocks along each axis, CUDA's limits
-# As a function: of the rows of a launch, of the shapes of its arrays in a parameter named `shapes`, or of both.
-GridRule: TypeAlias = Callable[[int], Block] | Callable[[dict[str, Shape]], Block] | Callable[[int, dict[str, Shape]], Block]
+# As a function: of the rows of a launch, of the shapes of its arrays in a parameter named `shapes`,
+# or of both.
+GridRule: TypeAlias = (
+    Callable[[int], Block]
+    | Callable[[dict[str, Shape]], Block]
+    | Callable[[int, dict[str, Shape]], Block]
+)
 Grid: TypeAlias = Block | Literal["elements"] | GridRule | None
 
 
 class Span(NamedTuple):
-    """Consecutive indices start, start + 1, …, stop − 1: of one launch's part of an index range, or of a rank's own rows.
+    """Consecutive indices start, start + 1, …, stop − 1: of one launch's part of an index range, or
+    of a rank's own rows.
 
     Kernels get it; Python functions get `range(start, stop)`.
     """
@@ -69,9 +77,11 @@ Value = TypeVar("Value")
 
 @final
 class WeakTable(Generic[Key, Value]):
-    """Values by object, which end with it: a `WeakKeyDictionary` by identity, without callbacks in Python.
+    """Values by object, which end with it: a `WeakKeyDictionary` by identity, without callbacks in
+    Python.
 
-    In these, Python would print what a signal handler raises, such as `KeyboardInterrupt`, and go on.
+    In these, Python would print what a signal handler raises, such as `KeyboardInterrupt`, and go
+    on.
     """
 
     __slots__ = ("_items",)
@@ -80,7 +90,9 @@ class WeakTable(Generic[Key, Value]):
         self._items: dict[int, tuple[ref[Key], Value]] = {}
 
     def __setitem__(self, key: Key, value: Value) -> None:
-        number = id(key)  # which no other object has until the callback, a method in C, has removed the item
+        number = id(
+            key
+        )  # which no other object has until the callback, a method in C, has removed the item
         self._items[number] = ref(key, functools.partial(self._items.pop, number)), value
 
     def get(self, key: Key) -> Value | None:
@@ -108,7 +120,9 @@ class WeakTable(Generic[Key, Value]):
         self._items.clear()
 
     def items(self) -> list[tuple[Key, Value]]:
-        """Returns the objects that are alive now, in the order in which they were added, and their values."""
+        """Returns the objects that are alive now, in the order in which they were added, and
+        their values.
+        """
         pairs = [(reference(), value) for reference, value in self._items.copy().values()]
         return [(key, value) for key, value in pairs if key is not None]
 
@@ -130,7 +144,9 @@ Op: TypeAlias = NamedOp | UserOp | None
 
 
 def as_flag(value: object, what: str) -> bool:
-    """Returns True or False; raises `ArgumentError` for anything else, such as a list, which would count as True."""
+    """Returns True or False; raises `ArgumentError` for anything else, such as a list, which
+    would count as True.
+    """
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise ArgumentError(f"{what} must be True or False, got {value!r}")
@@ -142,7 +158,9 @@ _SHOWN_BITS = 1000
 
 
 def known_options(function: _F) -> _F:
-    """Makes a function raise `ArgumentError` for arguments that it does not have, with the nearest option that it has."""
+    """Makes a function raise `ArgumentError` for arguments that it does not have, with the
+    nearest option that it has.
+    """
 
     @functools.wraps(function)
     def _checked(*args: Any, **options: Any) -> Any:
@@ -160,7 +178,8 @@ def known_options(function: _F) -> _F:
 
 
 def shown(value: object) -> str:
-    """Returns the repr of a value for a message; of an int with more digits than Python converts to text, its bits.
+    """Returns the repr of a value for a message; of an int with more digits than Python converts to
+    text, its bits.
 
     >>> shown(12), shown(1 << 20000)
     ('12', 'an int of 20001 bits')
@@ -180,19 +199,26 @@ def with_article(noun: str) -> str:
 
 
 def nearest(name: str, names: Iterable[str], after: str = "") -> str:
-    """Returns the question whether the nearest of some names was meant, with `after` behind it; "" if none is near."""
+    """Returns the question whether the nearest of some names was meant, with `after` behind it;
+    "" if none is near.
+    """
     import difflib  # for errors only
 
     near = difflib.get_close_matches(name, list(names), 1, 0.6)
     return f". Did you mean {near[0]}{after}?" if near else ""
 
 
-def unknown_keyword(called: str, name: str, parameters: Iterable[str], options: Iterable[str]) -> str:
-    """Returns that calls have no such keyword, and which they have: parameters of the function, and options."""
+def unknown_keyword(
+    called: str, name: str, parameters: Iterable[str], options: Iterable[str]
+) -> str:
+    """Returns that calls have no such keyword, and which they have: parameters of the function,
+    and options.
+    """
     parameters, options = list(parameters), list(options)
+    others = [known for known in (*parameters, *options) if known != name]
     return (
-        f"{called} has no parameter {name!r}; it has {', '.join(parameters) or 'none'}, and calls have the options "
-        f"{', '.join(options)}{nearest(name, [one for one in (*parameters, *options) if one != name])}"
+        f"{called} has no parameter {name!r}; it has {', '.join(parameters) or 'none'}, "
+        f"and calls have the options {', '.join(options)}{nearest(name, others)}"
     )
 
 
@@ -202,13 +228,18 @@ def _misfit(function: Callable[..., Any], options: Iterable[str], error: TypeErr
     names = [name for name, one in parameters.items() if one.kind is not one.POSITIONAL_ONLY]
     for name in options:
         if name not in names:
-            return f"{function.__name__} has no option {name}=; it has {', '.join(names)}{nearest(name, names, '=')}"
+            return (
+                f"{function.__name__} has no option {name}=; it has "
+                f"{', '.join(names)}{nearest(name, names, '=')}"
+            )
     plain = inspect.Signature([one.replace(annotation=one.empty) for one in parameters.values()])
     return f"{error}; write {function.__name__}{plain}"
 
 
 class Extremum(NamedTuple):
-    """The best value and the index of its row in the data; two arrays of equal shape if a row has several values."""
+    """The best value and the index of its row in the data; two arrays of equal shape if a row
+    has several values.
+    """
 
     value: Any
     row: Any
@@ -229,7 +260,9 @@ class RankConstant(Enum):
 
     @shortened
     def __eq__(self, other: object) -> bool:
-        """Compares with another placeholder; raises `ArgumentError` for a number, which would never be equal."""
+        """Compares with another placeholder; raises `ArgumentError` for a number, which would
+        never be equal.
+        """
         if isinstance(other, RankConstant):
             return self is other
         raise ArgumentError(f"{self._told()} compared with {shown(other)}{self._way_out()}")
@@ -240,11 +273,20 @@ class RankConstant(Enum):
         raise ArgumentError(f"{self._told()} true or false{self._way_out()}")
 
     def _told(self) -> str:
-        return f"{where()}: {self!r} is no number: a call that passes it fills it in on each rank. So it cannot be"
+        return (
+            f"{where()}: {self!r} is no number: a call that passes it fills it in on "
+            f"each rank. So it cannot be"
+        )
 
     def _way_out(self) -> str:
-        asked = {"RANK": ". A function may ask synk.rank() instead", "WORLD_SIZE": ". Or ask synk.world_size()"}
-        return f". Pass it, as in f(x, {self!r}), and look at it in the kernel or function{asked.get(self.name, '')}"
+        asked = {
+            "RANK": ". A function may ask synk.rank() instead",
+            "WORLD_SIZE": ". Or ask synk.world_size()",
+        }
+        return (
+            f". Pass it, as in f(x, {self!r}), and look at it in the kernel or "
+            f"function{asked.get(self.name, '')}"
+        )
 
     def __repr__(self) -> str:
         """Returns the user's spelling."""
@@ -258,8 +300,10 @@ class RankConstant(Enum):
         elif self is RankConstant.RANK:
             way_out = f"a function may also call synk.rank(); {way_out}"
         return (
-            f"{self!r} is no number: a call that passes it fills it in on each rank, and nothing can be computed with it "
-            f"before. Pass it, as in f(x, {self!r}), and compute with the parameter in the kernel or function; {way_out}"
+            f"{self!r} is no number: a call that passes it fills it in on each rank, and nothing "
+            f"can be computed with it "
+            f"before. Pass it, as in f(x, {self!r}), and compute with the parameter in the "
+            f"kernel or function; {way_out}"
         )
 
     @shortened

@@ -1,12 +1,13 @@
-"""Optimisers: pure functions from gradients to steps, composed by `chain`, and as one kernel on the ranks.
+"""Optimisers: pure functions from gradients to steps, composed by `chain`, and as one kernel on the
+ranks.
 
     optimizer = synk.optim.chain(synk.optim.clip_by_global_norm(1.0), synk.optim.adam(1e-3))
     state = optimizer.init(params)
     step, state = optimizer.update(gradient, state, params)
     params = synk.optim.apply_updates(params, step)
 
-Learning rates, and other arguments that say so, are numbers or schedules. `updater` and `synknumba.train` make steps on the
-ranks.
+Learning rates, and other arguments that say so, are numbers or schedules. `updater` and
+`synknumba.train` make steps on the ranks.
 """
 
 from synknumba._learning.rules import adadelta as adadelta

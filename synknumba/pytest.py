@@ -1,6 +1,8 @@
-"""A plugin of pytest that runs tests on several numbers of ranks: `pytest -p synknumba.pytest --synknumba-ranks 1,2,3`.
+"""A plugin of pytest that runs tests on several numbers of ranks:
+`pytest -p synknumba.pytest --synknumba-ranks 1,2,3`.
 
-A test with the fixture `synk_ranks` runs once for each number, which is then that of `fork()` where the test names none:
+A test with the fixture `synk_ranks` runs once for each number, which is then that of `fork()` where
+the test names none:
 
     def test_energy(synk_ranks):
         with synk.fork(device="cpu"):
@@ -30,7 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Makes a test of each number of ranks."""
     if "synk_ranks" in metafunc.fixturenames:
-        metafunc.parametrize("synk_ranks", metafunc.config.getoption("--synknumba-ranks"), indirect=True)
+        metafunc.parametrize(
+            "synk_ranks", metafunc.config.getoption("--synknumba-ranks"), indirect=True
+        )
 
 
 @pytest.fixture

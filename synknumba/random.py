@@ -1,4 +1,5 @@
-"""Counter-based random numbers, pure functions of (seed, index, draw): equal for any number of ranks, on CPUs and GPUs.
+"""Counter-based random numbers, pure functions of (seed, index, draw): equal for any number of
+ranks, on CPUs and GPUs.
 
     @synk.parallel(outputs={"inside": synk.output("sum", shape=(), dtype="int64")})
     @cuda.jit
@@ -11,20 +12,23 @@
                 n += 1
         cuda.atomic.add(inside, 0, n)
 
-The generators are stateless. Each call encrypts a counter made of its arguments, with the seed as the key, using Philox-4x32-10
-of J. Salmon, M. Moraes, R. Dror and D. Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC11):
+The generators are stateless. Each call encrypts a counter made of its arguments, with the seed as
+the key, using Philox-4x32-10 of J. Salmon, M. Moraes, R. Dror and D. Shaw, "Parallel random
+numbers: as easy as 1, 2, 3" (SC11):
 
     key        seed, low half | seed, high half
     counter    index, low | index, high | draw, low | draw, bits 32 to 55, below the purpose's 8 bits
 
-`index` is the global row (not the row within a shard or slice), `draw` counts the numbers that a row uses. Each function has
-its own purpose number, so two calls return unrelated numbers if they differ in function, seed, index or draw. Seed and index
-are taken modulo 2^64, draw modulo 2^56. Purpose numbers never change: the stream of a seed depends on them.
+`index` is the global row (not the row within a shard or slice), `draw` counts the numbers that a
+row uses. Each function has its own purpose number, so two calls return unrelated numbers if they
+differ in function, seed, index or draw. Seed and index are taken modulo 2^64, draw modulo 2^56.
+Purpose numbers never change: the stream of a seed depends on them.
 
-The functions work in kernels for both devices, in njit functions, and in plain Python, where they also accept NumPy arrays and
-broadcast them. Integers and uniform numbers are bitwise identical everywhere. Numbers computed with a logarithm or cosine may
-differ in the last digits, as these functions do between processors.
-"""
+The functions work in kernels for both devices, in njit functions, and in plain Python, where they
+also accept NumPy arrays and broadcast them. Integers and uniform numbers are bitwise identical
+everywhere. Numbers computed with a logarithm or cosine may differ in the last digits, as these
+functions do between processors.
+"""  # noqa: E501
 
 import functools
 import math
@@ -53,7 +57,9 @@ _STEP_0: Final = np.uint64(0x9E3779B9)  # the golden ratio
 _STEP_1: Final = np.uint64(0xBB67AE85)  # sqrt(3) - 1
 _PHILOX_ROUNDS: Final = 10
 
-_PARITY: Final = np.uint64(0x1BD11BDAA9FC1A22)  # key-schedule parity of Threefish, which prevents an all-zero key
+_PARITY: Final = np.uint64(
+    0x1BD11BDAA9FC1A22
+)  # key-schedule parity of Threefish, which prevents an all-zero key
 _ONE, _TWO, _THREE, _FOUR, _FIVE = (np.uint64(n) for n in range(1, 6))
 _WORD: Final = np.uint64(64)
 
@@ -67,17 +73,28 @@ _TURN: Final = 2.0 * np.pi
 _TURN32: Final = np.float32(_TURN)
 _MINUS_TWO32: Final = np.float32(-2.0)
 
-# Purpose numbers, the counter's 8 high bits. `bits4` has 0: it is plain Philox with a 64-bit draw below 2^56.
-_BITS4, _UNIFORM, _UNIFORM32, _UNIFORM2, _UNIFORM4, _NORMAL, _NORMAL32, _NORMAL2, _NORMAL4, _EXPONENTIAL, _RANDINT = (
-    np.uint64(purpose << 24) for purpose in range(11)
-)
+# Purpose numbers, the counter's 8 high bits. `bits4` has 0: it is plain Philox with a 64-bit draw
+# below 2^56.
+(
+    _BITS4,
+    _UNIFORM,
+    _UNIFORM32,
+    _UNIFORM2,
+    _UNIFORM4,
+    _NORMAL,
+    _NORMAL32,
+    _NORMAL2,
+    _NORMAL4,
+    _EXPONENTIAL,
+    _RANDINT,
+) = (np.uint64(purpose << 24) for purpose in range(11))
 
 
 def _for_kernels(body: Callable[P, R]) -> Callable[P, R]:
     """Makes a function of integers callable from compiled code for any device and from Python.
 
-    numba.njit, numba.cuda and numba-cuda all look up overloads for Numba's target "generic", and registering one imports
-    nothing of CUDA. The body must be valid in both Numba and NumPy.
+    numba.njit, numba.cuda and numba-cuda all look up overloads for Numba's target "generic", and
+    registering one imports nothing of CUDA. The body must be valid in both Numba and NumPy.
     """
 
     @functools.wraps(body)
@@ -85,8 +102,11 @@ def _for_kernels(body: Callable[P, R]) -> Callable[P, R]:
         with np.errstate(over="ignore"):  # 64-bit words wrap around
             return body(*args, **kwargs)
 
-    # Inlining lets LLVM vectorise a loop over rows; by default it considers ten rounds too long to inline.
-    overload(function, jit_options={"forceinline": True}, strict=False)(lambda *args, **kwargs: body)
+    # Inlining lets LLVM vectorise a loop over rows; by default it considers ten rounds too long to
+    # inline.
+    overload(function, jit_options={"forceinline": True}, strict=False)(
+        lambda *args, **kwargs: body
+    )
     return function
 
 
@@ -96,24 +116,36 @@ def _word64(value: Integers) -> Any:
         return np.uint64(value & 0xFFFFFFFFFFFFFFFF)
     array = np.asarray(value)
     if array.dtype.kind not in "iu":
-        raise TypeError(f"seed, index, draw and bounds must be integers, but one is {array.dtype.name}. Convert it with int()")
+        raise TypeError(
+            f"seed, index, draw and bounds must be integers, but one is "
+            f"{array.dtype.name}. Convert it with int()"
+        )
     return array.astype(np.uint64)[()]
 
 
 @overload(_word64, strict=False)
 def _compiled_word64(value: Any) -> Any:
     if not isinstance(value, types.Integer):
-        raise NumbaTypeError(f"seed, index, draw and bounds must be integers, but one is {value}. Convert it with int()")
+        raise NumbaTypeError(
+            f"seed, index, draw and bounds must be integers, but one is "
+            f"{value}. Convert it with int()"
+        )
     return lambda value: np.uint64(value)  # noqa: PLW0108  # an overload must return a Python function
 
 
-def _elementwise(of_arrays: Callable[[Any], Any], of_numbers: Callable[[float], float]) -> Callable[[Any], Any]:
-    """Returns a function that is NumPy's in Python and `math`'s in kernels, which support only part of NumPy."""
+def _elementwise(
+    of_arrays: Callable[[Any], Any], of_numbers: Callable[[float], float]
+) -> Callable[[Any], Any]:
+    """Returns a function that is NumPy's in Python and `math`'s in kernels, which support only
+    part of NumPy.
+    """
 
     def function(x: Any) -> Any:
         return of_arrays(x)
 
-    overload(function, jit_options={"forceinline": True}, strict=False)(lambda x: lambda x: of_numbers(x))  # noqa: PLW0108
+    overload(function, jit_options={"forceinline": True}, strict=False)(
+        lambda x: lambda x: of_numbers(x)  # noqa: PLW0108
+    )
     return function
 
 
@@ -128,7 +160,9 @@ _sin = _elementwise(np.sin, math.sin)
 
 @_for_kernels
 def _philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """Applies the ten rounds. Words are uint64 with a zero upper half, so products of 32-bit words do not overflow."""
+    """Applies the ten rounds. Words are uint64 with a zero upper half, so products of 32-bit
+    words do not overflow.
+    """
     for _ in range(_PHILOX_ROUNDS):
         p0 = _MULTIPLY_0 * c0
         p2 = _MULTIPLY_2 * c2
@@ -140,9 +174,15 @@ def _philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 
 @_for_kernels
 def philox4x32(
-    counter0: Integers, counter1: Integers, counter2: Integers, counter3: Integers, key0: Integers, key1: Integers
+    counter0: Integers,
+    counter1: Integers,
+    counter2: Integers,
+    counter3: Integers,
+    key0: Integers,
+    key1: Integers,
 ) -> Any:
-    """Returns one block of Philox-4x32-10, as defined by Random123, for streams with a custom counter layout.
+    """Returns one block of Philox-4x32-10, as defined by Random123, for streams with a custom
+    counter layout.
 
     Args:
         counter0: word 0 of the counter, the lowest, modulo 2^32.
@@ -159,7 +199,12 @@ def philox4x32(
         >>> [hex(word) for word in philox4x32(0, 0, 0, 0, 0, 0)]
         ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
-    c0, c1, c2, c3 = _word64(counter0) & _LOW, _word64(counter1) & _LOW, _word64(counter2) & _LOW, _word64(counter3) & _LOW
+    c0, c1, c2, c3 = (
+        _word64(counter0) & _LOW,
+        _word64(counter1) & _LOW,
+        _word64(counter2) & _LOW,
+        _word64(counter3) & _LOW,
+    )
     w0, w1, w2, w3 = _philox(c0, c1, c2, c3, _word64(key0) & _LOW, _word64(key1) & _LOW)
     return np.uint32(w0), np.uint32(w1), np.uint32(w2), np.uint32(w3)
 
@@ -177,14 +222,16 @@ def _four_rounds(x0: Any, x1: Any, by0: Any, by1: Any, by2: Any, by3: Any) -> An
     return x0, x1
 
 
-# Rotation distances of Threefry-2x64 in rounds 0 to 3 and 4 to 7, then alternating; the paper's table 4.
+# Rotation distances of Threefry-2x64 in rounds 0 to 3 and 4 to 7, then alternating; the paper's
+# table 4.
 _EVEN_0, _EVEN_1, _EVEN_2, _EVEN_3 = (np.uint64(bits) for bits in (16, 42, 12, 31))
 _ODD_0, _ODD_1, _ODD_2, _ODD_3 = (np.uint64(bits) for bits in (16, 32, 24, 21))
 
 
 @_for_kernels
 def threefry2x64(counter0: Integers, counter1: Integers, key0: Integers, key1: Integers) -> Any:
-    """Returns one block of Threefry-2x64-20, as defined by Random123: additions and rotations in place of multiplications.
+    """Returns one block of Threefry-2x64-20, as defined by Random123: additions and rotations in
+    place of multiplications.
 
     Args:
         counter0: low word of the counter, modulo 2^64.
@@ -201,7 +248,9 @@ def threefry2x64(counter0: Integers, counter1: Integers, key0: Integers, key1: I
     """
     k0, k1 = _word64(key0), _word64(key1)
     k2 = _PARITY ^ k0 ^ k1
-    x0, x1 = _four_rounds(_word64(counter0) + k0, _word64(counter1) + k1, _EVEN_0, _EVEN_1, _EVEN_2, _EVEN_3)
+    x0, x1 = _four_rounds(
+        _word64(counter0) + k0, _word64(counter1) + k1, _EVEN_0, _EVEN_1, _EVEN_2, _EVEN_3
+    )
     x0, x1 = _four_rounds(x0 + k1, x1 + k2 + _ONE, _ODD_0, _ODD_1, _ODD_2, _ODD_3)
     x0, x1 = _four_rounds(x0 + k2, x1 + k0 + _TWO, _EVEN_0, _EVEN_1, _EVEN_2, _EVEN_3)
     x0, x1 = _four_rounds(x0 + k0, x1 + k1 + _THREE, _ODD_0, _ODD_1, _ODD_2, _ODD_3)
@@ -211,7 +260,9 @@ def threefry2x64(counter0: Integers, counter1: Integers, key0: Integers, key1: I
 
 @_for_kernels
 def _block(seed: Integers, index: Integers, draw: Integers, purpose: Any) -> Any:
-    """Returns the four random words of a call; the module docstring shows the layout of key and counter."""
+    """Returns the four random words of a call; the module docstring shows the layout of key and
+    counter.
+    """
     s, i, d = _word64(seed), _word64(index), _word64(draw)
     last = ((d >> _HALF) & _DRAW_HIGH) | purpose
     return _philox(i & _LOW, i >> _HALF, d & _LOW, last, s & _LOW, s >> _HALF)
@@ -230,7 +281,9 @@ def bits4(seed: Integers, index: Integers, draw: Integers) -> Any:
 @_for_kernels
 def _fraction(low: Any, high: Any) -> Any:
     """Returns a float64 in [0, 1) from the 53 highest of 64 bits."""
-    return (((high << _HALF) | low) >> _FRACTION) * _ULP  # not np.float64(…): before NumPy 2.4 it makes a number of one element
+    return (
+        ((high << _HALF) | low) >> _FRACTION
+    ) * _ULP  # not np.float64(…): before NumPy 2.4 it makes a number of one element
 
 
 @_for_kernels
@@ -284,8 +337,9 @@ def uniform4(seed: Integers, index: Integers, draw: Integers) -> Any:
 def _normal_pair(w0: Any, w1: Any, w2: Any, w3: Any) -> Any:
     """Returns two normal float64, by the Box-Muller transform (G. Box and M. Muller, 1958).
 
-    It needs two uniform numbers, which is what one block yields, and is branch-free, so loops vectorise. Inversion of the
-    distribution function has separate branches for centre and tails, and most warps would execute both.
+    It needs two uniform numbers, which is what one block yields, and is branch-free, so loops
+    vectorise. Inversion of the distribution function has separate branches for centre and tails,
+    and most warps would execute both.
     """
     radius = _sqrt(-2.0 * _log(1.0 - _fraction(w0, w1)))  # 1 - u is exact and in (0, 1]
     angle = _TURN * _fraction(w2, w3)
@@ -294,7 +348,9 @@ def _normal_pair(w0: Any, w1: Any, w2: Any, w3: Any) -> Any:
 
 @_for_kernels
 def _normal_pair32(w0: Any, w1: Any) -> Any:
-    """Returns two normal float32. The radius uses all 32 bits: its maximum is 6.8, against 5.8 with 24 bits."""
+    """Returns two normal float32. The radius uses all 32 bits: its maximum is 6.8, against 5.8
+    with 24 bits.
+    """
     radius = _sqrt(_MINUS_TWO32 * _log(np.float32(w0) * _STEP32 + _HALF_STEP32))
     angle = _TURN32 * _fraction32(w1)
     return radius * _cos(angle), radius * _sin(angle)
@@ -302,14 +358,18 @@ def _normal_pair32(w0: Any, w1: Any) -> Any:
 
 @_for_kernels
 def normal(seed: Integers, index: Integers, draw: Integers) -> Any:
-    """Returns a standard normal float64 with magnitude at most 8.6 (exact tail probability 10^-17)."""
+    """Returns a standard normal float64 with magnitude at most 8.6 (exact tail probability
+    10^-17).
+    """
     w0, w1, w2, w3 = _block(seed, index, draw, _NORMAL)
     return _normal_pair(w0, w1, w2, w3)[0]
 
 
 @_for_kernels
 def normal32(seed: Integers, index: Integers, draw: Integers) -> Any:
-    """Returns a standard normal float32 with magnitude at most 6.8 (exact tail probability 10^-11)."""
+    """Returns a standard normal float32 with magnitude at most 6.8 (exact tail probability
+    10^-11).
+    """
     w0, w1, _, _ = _block(seed, index, draw, _NORMAL32)
     return _normal_pair32(w0, w1)[0]
 
@@ -339,7 +399,8 @@ def exponential(seed: Integers, index: Integers, draw: Integers) -> Any:
 
 @_for_kernels
 def _carried(product: Any, other: Any, carry: Any) -> Any:
-    """Returns the carry out of a column of a long multiplication: two products of 32-bit digits plus the carry in.
+    """Returns the carry out of a column of a long multiplication: two products of 32-bit digits
+    plus the carry in.
 
     No sum overflows: a product is at most (2^32 - 1)^2, which leaves room for another 32-bit digit.
     """
@@ -350,7 +411,9 @@ def _carried(product: Any, other: Any, carry: Any) -> Any:
 
 @_for_kernels
 def _scaled(count: Any, w0: Any, w1: Any, w2: Any, w3: Any) -> Any:
-    """Returns floor(count w / 2^128) for the 128-bit number w of these words. Wider products would not vectorise."""
+    """Returns floor(count w / 2^128) for the 128-bit number w of these words. Wider products
+    would not vectorise.
+    """
     n0, n1 = count & _LOW, count >> _HALF
     carry = n0 * w0 >> _HALF
     carry = _carried(n1 * w0, n0 * w1, carry)
@@ -374,7 +437,8 @@ def _compiled_check_bounds(low: Any, high: Any) -> Any:
 def randint(seed: Integers, index: Integers, draw: Integers, low: Integers, high: Integers) -> Any:
     """Returns an int64 in [low, high), for any range of int64.
 
-    The result is low + floor((high - low) b / 2^128) with 128 random bits b: values are equally likely to 1 part in 2^64.
+    The result is low + floor((high - low) b / 2^128) with 128 random bits b: values are equally
+    likely to 1 part in 2^64.
 
     Args:
         seed: the stream, as in `uniform`.

@@ -31,7 +31,11 @@ MISSING = pytest.StashKey[dict[str, str]]()
 CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 STDERR = pytest.StashKey[int]()
 QUICK_ENDS = Path(__file__).parent / "quick_ends"  # what it has processes import at their start
-QUICK_THRESHOLDS = 10_000, 20, 20  # of garbage collection: with Python's own it takes 5 to 10 % of the tests' time
+QUICK_THRESHOLDS = (
+    10_000,
+    20,
+    20,
+)  # of garbage collection: with Python's own it takes 5 to 10 % of the tests' time
 FEW = 100  # tests that wait to be forgotten together
 GRACE = 30.0  # seconds after which a test that outlives its timeout ends the process
 
@@ -42,11 +46,17 @@ hypothesis.settings.load_profile("synknumba")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="the quick suite (see tests/quick.py), not the whole matrix")
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="the quick suite (see tests/quick.py), not the whole matrix",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what it runs in the background that way
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # a shell starts what it runs in the background that way
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[GPUS] = probe()
     config.stash[STDERR] = os.dup(2)  # before it is captured
@@ -55,16 +65,23 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # several worlds share the cores: who waits gives way
         engine.CROWDED = engine.ROOMY = Patience(pauses=0, rank=50, coordinator=20)
     else:  # a worker of pytest-xdist shares the directory of the process that started it
-        # Worlds compile the same kernels: once is enough. Nothing comes from earlier runs, or stays in the user's cache.
-        config.stash[CACHE] = tempfile.TemporaryDirectory(prefix="synknumba-tests-", ignore_cleanup_errors=True)
+        # Worlds compile the same kernels: once is enough. Nothing comes from earlier runs, or stays
+        # in the user's cache.
+        config.stash[CACHE] = tempfile.TemporaryDirectory(
+            prefix="synknumba-tests-", ignore_cleanup_errors=True
+        )
         os.environ["SYNKNUMBA_CACHE_DIR"] = config.stash[CACHE].name
         if config.option.quick:
-            os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(QUICK_ENDS)])
+            os.environ["PYTHONPATH"] = os.pathsep.join(
+                [*filter(None, [os.environ.get("PYTHONPATH")]), str(QUICK_ENDS)]
+            )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Ends the process if a test hangs beyond its timeout, which is a signal that the test may have replaced."""
+    """Ends the process if a test hangs beyond its timeout, which is a signal that the test may
+    have replaced.
+    """
     marker = item.get_closest_marker("timeout")
     limit = marker.args[0] if marker else float(item.config.option.timeout)
     faulthandler.dump_traceback_later(limit + GRACE, exit=True, file=item.config.stash[STDERR])
@@ -89,7 +106,9 @@ def maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 @pytest.fixture(scope="session")
 def nursery(request: pytest.FixtureRequest) -> Iterator[Nursery | None]:
-    """Forks the scripts of the quick suite; in the whole suite each has an interpreter of its own."""
+    """Forks the scripts of the quick suite; in the whole suite each has an interpreter of its
+    own.
+    """
     if not request.config.option.quick:
         yield None
         return
@@ -105,20 +124,40 @@ def run_program(nursery: Nursery | None) -> Callable[[str, Path], subprocess.Com
 
 @cache
 def mpi_problem() -> str:
-    """Why there is no MPI here: it is missing, or two processes of it cannot meet; "" if there is one."""
+    """Why there is no MPI here: it is missing, or two processes of it cannot meet; "" if there
+    is one.
+    """
     if any(index in os.environ for _, index in launch.LAUNCHERS):
         return "this is a process of a job of MPI"
     own = Path(sys.prefix) / "bin" / "mpiexec"
     mpiexec = str(own) if own.exists() else shutil.which("mpiexec")
     if find_spec("mpi4py") is None or mpiexec is None:
         return "mpi4py or mpiexec not found"
-    command = [mpiexec, "-n", "2", sys.executable, "-c", "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2"]
+    command = [
+        mpiexec,
+        "-n",
+        "2",
+        sys.executable,
+        "-c",
+        "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2",
+    ]
     variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env={**os.environ, **variables})
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env={**os.environ, **variables},
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"mpiexec does not work here: {error}"
-    return "" if done.returncode == 0 else f"mpiexec does not work here: {(done.stderr.strip().splitlines() or ['?'])[-1]}"
+    return (
+        ""
+        if done.returncode == 0
+        else f"mpiexec does not work here: {(done.stderr.strip().splitlines() or ['?'])[-1]}"
+    )
 
 
 def missing(config: pytest.Config) -> dict[str, str]:
@@ -127,7 +166,9 @@ def missing(config: pytest.Config) -> dict[str, str]:
         return config.stash[MISSING]
     gpus = config.stash[GPUS]
     found = gpus.problem or {0: "no GPU found", 1: "one GPU found"}.get(gpus.count, "")
-    reasons = {marker: found for marker, needed in (("gpu", 1), ("multi_gpu", 2)) if gpus.count < needed}
+    reasons = {
+        marker: found for marker, needed in (("gpu", 1), ("multi_gpu", 2)) if gpus.count < needed
+    }
     if problem := mpi_problem():
         reasons["mpi"] = problem
     if "slow" not in config.option.markexpr:
@@ -138,7 +179,9 @@ def missing(config: pytest.Config) -> dict[str, str]:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     gpus = config.stash[GPUS]
-    left_out = [f"left out: tests marked {marker} ({reason})" for marker, reason in missing(config).items()]
+    left_out = [
+        f"left out: tests marked {marker} ({reason})" for marker, reason in missing(config).items()
+    ]
     return [f"GPUs: {gpus.count}", *left_out]
 
 
@@ -152,7 +195,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return quick.group_of(nodeid)
 
         def remove_node(self, node: Any) -> str | None:
-            """Takes out the test at which a process ended, which pytest-xdist 3.8 would run again and again."""
+            """Takes out the test at which a process ended, which pytest-xdist 3.8 would run
+            again and again.
+            """
             for unit in self.assigned_work[node].values():
                 for nodeid, completed in unit.items():
                     if not completed:
@@ -168,14 +213,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Generator[None, Any, Any]:
     """Leaves tests out as soon as those of one function are made.
 
-    The suite makes 30,000, of which the quick one runs a third. All of them at once would be a hundred megabytes, which each
-    process that a test forks takes over, page by page.
+    The suite makes 30,000, of which the quick one runs a third. All of them at once would be a
+    hundred megabytes, which each process that a test forks takes over, page by page.
     """
     made = yield
     if isinstance(made, list):
         config, number = collector.config, len(made)
         reasons = missing(config)
-        _leave_out(config, made, [item for item in made if any(item.get_closest_marker(marker) for marker in reasons)])
+        _leave_out(
+            config,
+            made,
+            [item for item in made if any(item.get_closest_marker(marker) for marker in reasons)],
+        )
         if config.option.quick:
             _leave_out(config, made, quick.left_out(made))
         if number - len(made) > FEW:
@@ -187,12 +236,18 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Genera
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what is not made from functions, as the tests of state machines."""
     markers = [*missing(config), *(["whole"] if config.option.quick else [])]
-    _leave_out(config, items, [item for item in items if any(item.get_closest_marker(marker) for marker in markers)])
+    _leave_out(
+        config,
+        items,
+        [item for item in items if any(item.get_closest_marker(marker) for marker in markers)],
+    )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Imports and collects without garbage collection, which was a quarter of that: next to nothing of it is garbage."""
+    """Imports and collects without garbage collection, which was a quarter of that: next to
+    nothing of it is garbage.
+    """
     gc.disable()
     try:
         return (yield)
@@ -201,7 +256,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """Takes what is there by now out of garbage collection: to walk through 20,000 tests each time was 15 % of the suite."""
+    """Takes what is there by now out of garbage collection: to walk through 20,000 tests each
+    time was 15 % of the suite.
+    """
     gc.collect()
     gc.freeze()
     if quick.asked:
@@ -226,4 +283,8 @@ class Failures:
         if report.failed and terminal is not None:
             crash = getattr(report.longrepr, "reprcrash", None)
             terminal.ensure_newline()
-            terminal.write_line(f"FAILED {report.nodeid}: {crash.message.splitlines()[0] if crash else report.when}", red=True)
+            terminal.write_line(
+                f"FAILED {report.nodeid}: "
+                f"{crash.message.splitlines()[0] if crash else report.when}",
+                red=True,
+            )

@@ -7,7 +7,17 @@ make gpu-libraries EXTRAS=cuda12
 import sys
 from importlib import metadata
 
-LIBRARIES = ("cublas", "cufft", "curand", "cusolver", "cusparse", "nccl", "nvJitLink", "nvrtc", "nvvm")
+LIBRARIES = (
+    "cublas",
+    "cufft",
+    "curand",
+    "cusolver",
+    "cusparse",
+    "nccl",
+    "nvJitLink",
+    "nvrtc",
+    "nvvm",
+)
 
 
 def main() -> int:
@@ -22,7 +32,10 @@ def main() -> int:
     assert nccl.available
     assert cufft.getVersion() > 0
     print(f"{'NCCL':<12}{nccl.get_version()}")
-    print(f"{'CuPy':<12}{cupy.__version__}, numba-cuda {metadata.version('numba-cuda')}, {cuda.__name__} imports")
+    print(
+        f"{'CuPy':<12}{cupy.__version__}, numba-cuda "
+        f"{metadata.version('numba-cuda')}, {cuda.__name__} imports"
+    )
     return 0
 
 

@@ -1,4 +1,5 @@
-"""Prints, as constraints for pip, the lowest version that pyproject.toml allows of each dependency and of those of some extras.
+"""Prints, as constraints for pip, the lowest version that pyproject.toml allows of each dependency
+and of those of some extras.
 
 python tests/lowest.py dev
 make test-lowest            runs the quick suite with these versions
@@ -13,7 +14,8 @@ PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 
 def lowest(requirement: str) -> str | None:
-    """Returns "name==version" of a requirement with a lower bound; None if an exact version is required.
+    """Returns "name==version" of a requirement with a lower bound; None if an exact version is
+    required.
 
     Raises:
         ValueError: the requirement has no bound below.
@@ -26,15 +28,23 @@ def lowest(requirement: str) -> str | None:
     if "==" in told:
         return None
     raise ValueError(
-        f"{requirement!r} in pyproject.toml has no lower bound; write the lowest version with which the tests pass"
+        f"{requirement!r} in pyproject.toml has no lower bound; write the lowest version "
+        f"with which the tests pass"
     )
 
 
 def constraints(extras: list[str]) -> list[str]:
     """Returns the constraints of the dependencies and of the extras."""
     project = tomllib.loads(PROJECT.read_text())["project"]
-    wanted = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
-    return [one for one in map(lowest, (requirement for group in wanted for requirement in group)) if one is not None]
+    wanted = [
+        project["dependencies"],
+        *(project["optional-dependencies"][extra] for extra in extras),
+    ]
+    return [
+        one
+        for one in map(lowest, (requirement for group in wanted for requirement in group))
+        if one is not None
+    ]
 
 
 if __name__ == "__main__":

@@ -1,16 +1,22 @@
 """The quick suite: of a matrix of parameters each value once, not each combination.
 
-`make test` runs it (`pytest --quick`), `make test-all` the whole matrix. The rules, for the folders in `THINNED`:
+`make test` runs it (`pytest --quick`), `make test-all` the whole matrix. The rules, for the folders
+in `THINNED`:
 
 - Each value of each parameter of a test stays in at least one combination.
-- Of the rows, the worlds that a conformance test runs on, `MAIN_ROW` runs all of these; a stand-in for GPUs one combination of
-  each test, or all of these where `MAIN_ROW` is not among the rows of a test; `LONE_ROW` one combination of each test that is
-  not in `NOT_ALONE`. The other world sizes are left to the whole suite.
-- Of two stand-ins that differ in the transport alone, a test runs on one, which its name says; half of the tests on each.
-- What is marked `whole` is left to the whole suite: a further mode of something that the quick suite has, which costs seconds.
+- Of the rows, the worlds that a conformance test runs on, `MAIN_ROW` runs all of these; a stand-in
+  for GPUs one combination of
+  each test, or all of these where `MAIN_ROW` is not among the rows of a test; `LONE_ROW` one
+  combination of each test that is not in `NOT_ALONE`. The other world sizes are left to the whole
+  suite.
+- Of two stand-ins that differ in the transport alone, a test runs on one, which its name says; half
+  of the tests on each.
+- What is marked `whole` is left to the whole suite: a further mode of something that the quick
+  suite has, which costs seconds.
 
-The tests, and the processes that they start, look for garbage less often. Processes collect none at their end: the scripts
-that `faults/nursery.py` forks, the cases of the fault matrix, and others by `quick_ends/sitecustomize.py`.
+The tests, and the processes that they start, look for garbage less often. Processes collect none at
+their end: the scripts that `faults/nursery.py` forks, the cases of the fault matrix, and others by
+`quick_ends/sitecustomize.py`.
 """
 
 import re
@@ -29,18 +35,63 @@ ROW_ID = re.compile(r"(cpu|cuda|private|linked|replayed)\d\w*")
 THINNED = (ROOT / "conformance", ROOT / "faults", ROOT / "unit" / "simt", ROOT / "unit" / "cuda")
 MAIN_ROW = {"world_size": 3, "device": "cpu"}  # rows that do not divide evenly
 LONE_ROW = {"world_size": 1, "device": "cpu"}  # nothing to divide, nothing to send
-# Each test compiles kernels of its own, or starts worlds, for seconds, and what it sees does not depend on the number of ranks.
+# Each test compiles kernels of its own, or starts worlds, for seconds, and what it sees does not
+# depend on the number of ranks.
 _NOT_ALONE = (
-    *("blocks", "correlated_rows", "expectation", "expectation_blocks", "extensions", "kernels", "kernels_physics"),
-    *("large_reductions", "locate", "masks_and_texts", "random_streams", "replayed", "until", "user_ops", "vectorize"),
-    *("errors", "grids_of_arrays", "halo", "kept_results", "lifetimes", "manual", "next_world", "objects", "ops"),
-    *("sequence_arrays", "sequence_outside", "worlds", "sequences", "shards", "sliceable", "submit", "updates"),
+    *(
+        "blocks",
+        "correlated_rows",
+        "expectation",
+        "expectation_blocks",
+        "extensions",
+        "kernels",
+        "kernels_physics",
+    ),
+    *(
+        "large_reductions",
+        "locate",
+        "masks_and_texts",
+        "random_streams",
+        "replayed",
+        "until",
+        "user_ops",
+        "vectorize",
+    ),
+    *(
+        "errors",
+        "grids_of_arrays",
+        "halo",
+        "kept_results",
+        "lifetimes",
+        "manual",
+        "next_world",
+        "objects",
+        "ops",
+    ),
+    *(
+        "sequence_arrays",
+        "sequence_outside",
+        "worlds",
+        "sequences",
+        "shards",
+        "sliceable",
+        "submit",
+        "updates",
+    ),
 )
 NOT_ALONE = {f"test_{name}.py" for name in _NOT_ALONE}
 # Files whose tests start worlds of their own, and the tests of them that stand-ins for GPUs run.
 STAND_INS = {
-    "test_next_world.py": {"test_snapshots", "test_functions_go_on_in_the_next_world", "test_rows_of_each_rank"},
-    "test_checkpoints.py": {"test_on_another_number_of_ranks", "test_without_a_world", "test_replicas_that_differ"},
+    "test_next_world.py": {
+        "test_snapshots",
+        "test_functions_go_on_in_the_next_world",
+        "test_rows_of_each_rank",
+    },
+    "test_checkpoints.py": {
+        "test_on_another_number_of_ranks",
+        "test_without_a_world",
+        "test_replicas_that_differ",
+    },
     "test_locate.py": {"test_the_first_of_equals"},
 }
 
@@ -73,7 +124,8 @@ def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 
 
 def group_of(nodeid: str) -> str:
-    """What runs in one process: the tests of a row, which share a world, and those of a file, which share its fixtures.
+    """What runs in one process: the tests of a row, which share a world, and those of a file, which
+    share its fixtures.
 
     >>> group_of("tests/conformance/test_rows.py::test_empty_slices_are_skipped[cpu3]")
     'cpu3'
@@ -86,7 +138,9 @@ def group_of(nodeid: str) -> str:
 
 
 def _one_transport(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Without one of each two stand-ins that differ in the transport alone: the same one for a test at any time."""
+    """Without one of each two stand-ins that differ in the transport alone: the same one for a
+    test at any time.
+    """
     out = []
     for row in rows:
         twin = {key: value for key, value in row.items() if key != "transport"}
@@ -118,13 +172,17 @@ def _kept(group: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _values(item: pytest.Item) -> Iterator[tuple[str, Any]]:
-    """The parameters of a test; numbers and strings by their values, which parameters given together may share."""
+    """The parameters of a test; numbers and strings by their values, which parameters given
+    together may share.
+    """
     for name, value in item.callspec.params.items():  # type: ignore[attr-defined]
         yield name, value if isinstance(value, str | int | float) else (id(value),)
 
 
 def each_value_once(values: Mapping[T, Set[Any]]) -> list[T]:
-    """A few of the keys, whose sets together hold every value; the key with most new values comes first."""
+    """A few of the keys, whose sets together hold every value; the key with most new values
+    comes first.
+    """
     missing = set().union(*values.values())
     kept = []
     while missing:

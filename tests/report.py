@@ -2,7 +2,8 @@
 
     python -m tests.report FILE [pytest arguments]
 
-is how the results of the GPU tests under benchmarks/results/ are made: `python -m tests.report FILE -m "gpu or multi_gpu"`.
+is how the results of the GPU tests under benchmarks/results/ are made:
+`python -m tests.report FILE -m "gpu or multi_gpu"`.
 """
 
 import datetime
@@ -38,13 +39,19 @@ class Collected:
         self.counts[report.nodeid.split("::")[0], device[1] if device else "-", report.outcome] += 1
         if report.failed:
             self.failures.append(report.nodeid)
-        self.faults += [told for name, told in report.user_properties if name == "fault" and report.when == "call"]
+        self.faults += [
+            told
+            for name, told in report.user_properties
+            if name == "fault" and report.when == "call"
+        ]
 
 
 def main() -> int:
     target, *arguments = sys.argv[1:]
     collected = Collected()
-    paths = [] if any((ROOT / argument).exists() for argument in arguments) else [str(ROOT / "tests")]
+    paths = (
+        [] if any((ROOT / argument).exists() for argument in arguments) else [str(ROOT / "tests")]
+    )
     code = pytest.main([*paths, "-q", "-p", "no:cacheprovider", *arguments], plugins=[collected])
     rows = [
         {"file": file, "device": device, "outcome": outcome, "tests": tests}

@@ -3,12 +3,13 @@
     python -m tests.seeded [--jobs N] [--only NAME ...] [--json FILE] [--seconds LIMIT] [--whole]
     python -m tests.seeded --check
 
-For each fault the tracked files are copied to a temporary directory, the fault is put into the copy, and pytest runs there:
-the tests that most likely find the fault first, and the others only if these pass. The fault "none" changes nothing. All of
-these runs stop at the first failure, and take the quick suite unless the whole one is asked for.
+For each fault the tracked files are copied to a temporary directory, the fault is put into the
+copy, and pytest runs there: the tests that most likely find the fault first, and the others only if
+these pass. The fault "none" changes nothing. All of these runs stop at the first failure, and take
+the quick suite unless the whole one is asked for.
 
-A fault is found if a test fails (pytest exits with 1), if pytest is ended by a signal, or if no test ends for LIMIT seconds.
-The exit status is 0 if all faults are found.
+A fault is found if a test fails (pytest exits with 1), if pytest is ended by a signal, or if no
+test ends for LIMIT seconds. The exit status is 0 if all faults are found.
 """
 
 import argparse
@@ -112,7 +113,8 @@ FAULTS = (
         "host-descriptor-left-open",
         "synknumba/_host/segment.py",
         "        finally:\n            os.close(fd)\n        segment = cls.__new__(cls)",
-        "        except SharedMemoryError:\n            os.close(fd)\n            raise\n        segment = cls.__new__(cls)",
+        "        except SharedMemoryError:\n            os.close(fd)\n            raise\n        "
+        "segment = cls.__new__(cls)",
         ("tests/unit/test_shm.py",),
     ),
     Fault(
@@ -168,16 +170,20 @@ FAULTS = (
     Fault(
         "wire-serial-call-of-the-first-shard",
         "synknumba/_wire/program.py",
-        "return (rank, rank + 1) if self.shards is None else self.partition.part(self.shards, rank)",
-        "return (rank, rank + 1) if self.shards is None or self.solo else self.partition.part(self.shards, rank)",
+        "return (rank, rank + 1) if self.shards is None else self.partition.part(self.shards, "
+        "rank)",
+        "return (rank, rank + 1) if self.shards is None or self.solo else "
+        "self.partition.part(self.shards, rank)",
         ("tests/conformance/test_shards.py",),
     ),
     # ---- the ranks from the outside
     Fault(
         "world-failure-of-another-rank",
         "synknumba/_world/failure.py",
-        "told = tuple(RankFailure(rank, item.type_name, item.message, item.traceback) for rank, item in failures)",
-        "told = tuple(RankFailure(r, i.type_name, i.message, i.traceback) for r, (_, i) in enumerate(failures))",
+        "told = tuple(RankFailure(rank, item.type_name, item.message, item.traceback) "
+        "for rank, item in failures)",
+        "told = tuple(RankFailure(r, i.type_name, i.message, i.traceback) for r, (_, "
+        "i) in enumerate(failures))",
         ("tests/conformance/test_errors.py",),
     ),
     Fault(
@@ -243,7 +249,8 @@ FAULTS = (
     Fault(
         "rank-nested-argument-used-again",
         "synknumba/_rank/function_routine.py",
-        "return unflatten(structure, [self._object(leaf) if isinstance(leaf, _Passed) else leaf for leaf in leaves])",
+        "return unflatten(structure, [self._object(leaf) if isinstance(leaf, _Passed) else "
+        "leaf for leaf in leaves])",
         "return argument",
         ("tests/conformance/test_objects.py", "tests/conformance/test_arguments.py"),
     ),
@@ -301,7 +308,8 @@ FAULTS = (
     Fault(
         "variables-shards-not-noted",
         "synknumba/_variables/collectives.py",
-        'goal.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=sharded)',
+        'goal.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, '
+        "sharded=sharded)",
         'goal.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=False)',
         ("tests/conformance/collectives/test_lifetimes.py",),
     ),
@@ -416,7 +424,8 @@ FAULTS = (
     Fault(
         "comm-average-of-two-replicas",
         "synknumba/_comm/host.py",
-        "                    if is_average:\n                        value /= divisor\n                    x[i] = value",
+        "                    if is_average:\n                        value /= "
+        "divisor\n                    x[i] = value",
         "                    x[i] = value",
         ("tests/unit/test_comm_host.py",),
     ),
@@ -439,7 +448,8 @@ FAULTS = (
     Fault(
         "simt-break-in-an-else",
         "synknumba/simt/_frontend/desugar.py",
-        "statement.body, statement.orelse = _flagged(statement.body, flag), _flagged(statement.orelse, flag)",
+        "statement.body, statement.orelse = _flagged(statement.body, flag), "
+        "_flagged(statement.orelse, flag)",
         "statement.body = _flagged(statement.body, flag)",
         ("tests/unit/simt/test_language.py",),
     ),
@@ -507,7 +517,9 @@ def with_fault(fault: Fault, root: Path) -> str:
     """
     text = (root / fault.file).read_text(encoding="utf-8")
     if (count := text.count(fault.old)) != 1:
-        raise ValueError(f"{fault.name}: the old code must be in {fault.file} once, and is there {count} times")
+        raise ValueError(
+            f"{fault.name}: the old code must be in {fault.file} once, and is there {count} times"
+        )
     return text.replace(fault.old, fault.new)
 
 
@@ -529,7 +541,9 @@ def _problems_of(fault: Fault, root: Path) -> Iterator[str]:
         if ast.dump(new) == ast.dump(old):
             yield f"{fault.name}: only a comment is changed"
     for path in fault.near:
-        if not path.startswith("tests/") or not (root / path).exists():  # pytest knows --quick by the conftest of tests
+        if (
+            not path.startswith("tests/") or not (root / path).exists()
+        ):  # pytest knows --quick by the conftest of tests
             yield f"{fault.name}: there are no tests at {path}"
 
 
@@ -544,9 +558,11 @@ class Outcome:
         name: of the fault.
         file: that it is in.
         found: whether it was found.
-        how: "failed", "crashed", "hung" where it was found; "passed"; "error" where pytest could not run the tests.
+        how: "failed", "crashed", "hung" where it was found; "passed"; "error" where pytest could
+            not run the tests.
         stage: the run that found it, or the last one: "near" or "rest".
-        test: the first test that failed, where one did; else what pytest said, of a crash or an error.
+        test: the first test that failed, where one did; else what pytest said, of a crash or an
+            error.
         seconds: that it took.
     """
 
@@ -561,7 +577,9 @@ class Outcome:
     def __str__(self) -> str:
         """One line."""
         verdict = {"passed": "NOT FOUND", "error": "ERROR"}.get(self.how, f"found ({self.how})")
-        return f"{self.name:<40} {verdict:<16} {self.stage:<5} {self.seconds:6.0f} s  {self.test}".rstrip()
+        return (
+            f"{self.name:<40} {verdict:<16} {self.stage:<5} {self.seconds:6.0f} s  {self.test}"
+        ).rstrip()
 
 
 class Stopped(Exception):  # noqa: N818  # nothing is wrong
@@ -605,7 +623,11 @@ class Runner:
         """One run; how it ended, and the first failing test."""
         temporary, log = scratch / "tmp", scratch / "log"
         temporary.mkdir(parents=True)
-        env = {name: value for name, value in os.environ.items() if name not in {"NUMBA_CACHE_DIR", "PYTEST_ADDOPTS"}}
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in {"NUMBA_CACHE_DIR", "PYTEST_ADDOPTS"}
+        }
         path = [str(tree), *filter(None, [env.get("PYTHONPATH")])]
         env |= {"PYTHONPATH": os.pathsep.join(path), "TMPDIR": str(temporary), _MARK: str(tree)}
         command = [
@@ -653,7 +675,9 @@ def _seconds_since(began: float) -> float:
     return round(time.monotonic() - began, 1)
 
 
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py(?:::[^\[\s]+?)*(?:\[.*?\])?)(?=: | - |$)", re.MULTILINE)
+_FAILED = re.compile(
+    r"^(?:FAILED|ERROR) (\S+?\.py(?:::[^\[\s]+?)*(?:\[.*?\])?)(?=: | - |$)", re.MULTILINE
+)
 
 
 def _verdict(code: int | None, output: str, seconds: float) -> tuple[str, str]:
@@ -673,7 +697,9 @@ def _verdict(code: int | None, output: str, seconds: float) -> tuple[str, str]:
 
 def copy_tracked(root: Path, target: Path) -> None:
     """Copies the files that git knows, as they are now."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout.decode()
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True
+    ).stdout.decode()
     for name in filter(None, listed.split("\0")):
         if (root / name).is_file():  # and has not been removed
             (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -706,7 +732,11 @@ def _kill_all(process: "subprocess.Popen[bytes]", mark: str) -> None:
         process.wait()
     wanted = f"{_MARK}={mark}".encode()
     for _ in range(10):  # what is being killed may have started something else
-        found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if _has(path, wanted)]
+        found = [
+            int(path.parent.name)
+            for path in Path("/proc").glob("[0-9]*/environ")
+            if _has(path, wanted)
+        ]
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -724,7 +754,9 @@ def _has(path: Path, wanted: bytes) -> bool:
 # ---- all of them
 
 
-def run_all(runner: Runner, faults: Sequence[Fault], jobs: int, told: Callable[[Outcome], None]) -> None:
+def run_all(
+    runner: Runner, faults: Sequence[Fault], jobs: int, told: Callable[[Outcome], None]
+) -> None:
     """Tests the faults; each outcome is told when it is known."""
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(runner.run, fault) for fault in faults]
@@ -740,27 +772,53 @@ def run_all(runner: Runner, faults: Sequence[Fault], jobs: int, told: Callable[[
 
 def summary(outcomes: Sequence[Outcome], suite: str, seconds: float) -> str:
     """One line about all."""
-    of = f"{sum(one.found for one in outcomes)} of {len(outcomes)} faults found by the {suite} suite in {seconds:.0f} s"
+    of = (
+        f"{sum(one.found for one in outcomes)} of {len(outcomes)} faults found by the {suite} "
+        f"suite in {seconds:.0f} s"
+    )
     others = {"not found": "passed", "could not be tested": "error"}
     told = {what: [one.name for one in outcomes if one.how == how] for what, how in others.items()}
-    return "; ".join([of, *(f"{what}: {', '.join(names)}" for what, names in told.items() if names)])
+    return "; ".join(
+        [of, *(f"{what}: {', '.join(names)}" for what, names in told.items() if names)]
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     known = {fault.name: fault for fault in (NONE, *FAULTS)}
-    parser = argparse.ArgumentParser(prog="python -m tests.seeded", description="Sees whether the tests find seeded faults.")
-    parser.add_argument("--check", action="store_true", help="only see whether all faults can be made")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="faults that are tested at the same time")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.seeded", description="Sees whether the tests find seeded faults."
+    )
     parser.add_argument(
-        "--only", nargs="+", default=[one.name for one in FAULTS], choices=known, metavar="NAME", help="of faults"
+        "--check", action="store_true", help="only see whether all faults can be made"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="faults that are tested at the same time"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[one.name for one in FAULTS],
+        choices=known,
+        metavar="NAME",
+        help="of faults",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="to write the outcomes to")
-    parser.add_argument("--seconds", type=float, default=900.0, metavar="LIMIT", help="without an ended test, for a hang")
-    parser.add_argument("--whole", action="store_true", help="the whole suite instead of the quick one")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=900.0,
+        metavar="LIMIT",
+        help="without an ended test, for a hang",
+    )
+    parser.add_argument(
+        "--whole", action="store_true", help="the whole suite instead of the quick one"
+    )
     options = parser.parse_args(arguments)
     asked = [known[name] for name in dict.fromkeys(options.only)]
     found = (
-        problems() if options.check else [problem for one in asked if one is not NONE for problem in _problems_of(one, ROOT)]
+        problems()
+        if options.check
+        else [problem for one in asked if one is not NONE for problem in _problems_of(one, ROOT)]
     )
     if options.check or found:
         print("\n".join(found) or f"all {len(FAULTS)} faults can be made")
@@ -774,7 +832,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(outcome, flush=True)
         outcomes.append(outcome)
         if options.json:  # after each, so that what is known is there if the rest is broken off
-            report = {"suite": suite, "seconds": _seconds_since(began), "faults": [asdict(one) for one in outcomes]}
+            report = {
+                "suite": suite,
+                "seconds": _seconds_since(began),
+                "faults": [asdict(one) for one in outcomes],
+            }
             options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

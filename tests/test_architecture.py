@@ -1,4 +1,6 @@
-"""The page on the architecture names what is there: each package once, files that exist, the layers of the contract."""
+"""The page on the architecture names what is there: each package once, files that exist, the
+layers of the contract.
+"""
 
 import math
 import re
@@ -31,10 +33,15 @@ def test_each_package_is_named_once():
 def test_layers_are_those_of_the_contract():
     (layers,) = (
         contract["layers"]
-        for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+        for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][
+            "importlinter"
+        ]["contracts"]
         if contract["name"] == "layers"
     )
-    there = [" | ".join(name for name in line.split(" | ") if not name.startswith("(")) for line in layers]
+    there = [
+        " | ".join(name for name in line.split(" | ") if not name.startswith("("))
+        for line in layers
+    ]
     assert "\n".join(line for line in there if line) in PAGE
 
 
@@ -43,19 +50,39 @@ def test_files_that_are_named_exist(page):
     text = (ROOT / page).read_text()
     named = {name.strip("`") for name in re.findall(r"`[\w/]+\.py`|(?<=\()[\w/.]+\.py(?=\))", text)}
     assert len(named) > 10
-    tests = {path.name for path in (ROOT / "tests").rglob("*.py")} | {path.name for path in PACKAGE.rglob("*.py")}
+    tests = {path.name for path in (ROOT / "tests").rglob("*.py")} | {
+        path.name for path in PACKAGE.rglob("*.py")
+    }
     places = (ROOT, PACKAGE, PACKAGE / "_device", PACKAGE / "_comm", ROOT / "benchmarks")
     named = {name for name in named if not re.search("NAME|FAMILY", name)}  # of files to be made
-    assert [name for name in named if name not in tests and not any((place / name).exists() for place in places)] == []
+    assert [
+        name
+        for name in named
+        if name not in tests and not any((place / name).exists() for place in places)
+    ] == []
 
 
 def test_names_that_are_said_exist():
     folders = ("synknumba", "kernels", "tests", "benchmarks")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if path != Path(__file__)]
+    files = [
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        if path != Path(__file__)
+    ]
     known = set(
-        re.findall(r"\w+", "\n".join(path.read_text() for path in [*files, ROOT / "pyproject.toml", ROOT / "Makefile"]))
+        re.findall(
+            r"\w+",
+            "\n".join(
+                path.read_text() for path in [*files, ROOT / "pyproject.toml", ROOT / "Makefile"]
+            ),
+        )
     )
-    said = {name.rpartition(".")[2] for page in PAGES for name in re.findall(r"`([A-Za-z_][\w.]+)`", (ROOT / page).read_text())}
+    said = {
+        name.rpartition(".")[2]
+        for page in PAGES
+        for name in re.findall(r"`([A-Za-z_][\w.]+)`", (ROOT / page).read_text())
+    }
     assert len(said) > 60
     assert {name for name in said if "NAME" not in name} <= known
 
@@ -68,14 +95,19 @@ def energy(x, beta, total):
 
 
 def test_a_first_call_passes_few_files():
-    """Of the package, in the coordinator, for a kernel that the store has: who follows a call opens as many."""
+    """Of the package, in the coordinator, for a kernel that the store has: who follows a call
+    opens as many.
+    """
     files: list[str] = []
 
     def note(frame, event, _):
         if event == "call" and frame.f_code.co_filename.startswith(str(ROOT / "synknumba")):
             files.append(frame.f_code.co_filename)
 
-    known, new = (synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})(energy) for _ in range(2))
+    known, new = (
+        synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})(energy)
+        for _ in range(2)
+    )
     x = np.arange(100.0)
     with synk.fork(1, device="cpu"):
         data = synk.data(x)

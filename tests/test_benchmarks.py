@@ -17,38 +17,81 @@ BENCHMARKS = ROOT / "benchmarks"
 
 # Script, arguments, names of what must be among the results.
 RUNS = [
-    ("call_overhead.py", "--ranks 2 --seconds 0.01", {"synknumba", "hand-made loop", "multiprocessing", "numba"}),
+    (
+        "call_overhead.py",
+        "--ranks 2 --seconds 0.01",
+        {"synknumba", "hand-made loop", "multiprocessing", "numba"},
+    ),
     ("call_overhead.py", "--ranks 1 3 --seconds 0.01 --no-peers", {"synknumba"}),
     ("call_profile.py", "--ranks 2", {"cpu"}),
     ("check.py", "--small --no-python", {"tiled product, n = 96", "rotated NMS, 90 boxes"}),
-    ("collectives.py", "--ranks 2 --bytes 1000 100000 --seconds 0.01", {"synknumba", "synknumba: host transport alone"}),
-    ("collectives.py", "--ranks 1 3 --bytes 1 --seconds 0.01 --no-peers", {"synknumba", "synknumba: host transport alone"}),
+    (
+        "collectives.py",
+        "--ranks 2 --bytes 1000 100000 --seconds 0.01",
+        {"synknumba", "synknumba: host transport alone"},
+    ),
+    (
+        "collectives.py",
+        "--ranks 1 3 --bytes 1 --seconds 0.01 --no-peers",
+        {"synknumba", "synknumba: host transport alone"},
+    ),
     ("expectation.py", "--ranks 1 3 --rows 7 10007 --seconds 0.01", {"cpu"}),
-    ("expectation.py", "--pairs --ranks 1 3 --rows 7 10007 --seconds 0.01", {"synknumba", "device memory"}),
-    ("expcos.py", "--rows 7 10007 --seconds 0.01", {"synknumba: simt kernel", "numba: njit loop", "numpy"}),
+    (
+        "expectation.py",
+        "--pairs --ranks 1 3 --rows 7 10007 --seconds 0.01",
+        {"synknumba", "device memory"},
+    ),
+    (
+        "expcos.py",
+        "--rows 7 10007 --seconds 0.01",
+        {"synknumba: simt kernel", "numba: njit loop", "numpy"},
+    ),
     ("first_launches.py", "--repeats 1 --kernels alphas saxpy", {"alphas", "saxpy"}),
     ("machines.py", "--ranks 2 --seconds 0.01 --repeats 1 --bytes 1e6", {"synknumba"}),
-    ("minibatch.py", "--ranks 3 --rows 100 --columns 5 --batches 1 40 --seconds 0.01", {"synknumba", "numpy"}),
-    ("montecarlo.py", "--ranks 1 3 --samples 7 1e4 --seconds 0.01", {"synknumba", "numba", "numpy"}),
-    ("ports.py", "--ranks 1 3 --rows 10007 --seconds 0.01", {"synknumba", "numba: njit, all cores", "numpy"}),
+    (
+        "minibatch.py",
+        "--ranks 3 --rows 100 --columns 5 --batches 1 40 --seconds 0.01",
+        {"synknumba", "numpy"},
+    ),
+    (
+        "montecarlo.py",
+        "--ranks 1 3 --samples 7 1e4 --seconds 0.01",
+        {"synknumba", "numba", "numpy"},
+    ),
+    (
+        "ports.py",
+        "--ranks 1 3 --rows 10007 --seconds 0.01",
+        {"synknumba", "numba: njit, all cores", "numpy"},
+    ),
     ("respawn.py", "--ranks 1 2 --repeats 1 --bytes 1 1e4", {"cpu"}),
     ("scaling.py", "", {"model"}),
     ("scatter.py", "--ranks 1 3 --gib 1e-8 1e-4 --seconds 0.01 --no-peers", {"synknumba"}),
     ("scatter.py", "--ranks 2 --gib 1e-4 --seconds 0.01", {"synknumba"}),
-    ("sequences.py", "--ranks 2 --sides 7 --seconds 0.01", {"synknumba: sequence", "synknumba: single calls"}),
+    (
+        "sequences.py",
+        "--ranks 2 --sides 7 --seconds 0.01",
+        {"synknumba: sequence", "synknumba: single calls"},
+    ),
     ("shards.py", "--ranks 1 3 --rows 7 10007 --seconds 0.01", {"synknumba"}),
     ("simt.py", "--kernels saxpy --seconds 0.01", {"saxpy"}),
     ("stream.py", "--ranks 1 3 --gib 1e-4 --slices 5 --compute 0 20 --seconds 0.01", {"synknumba"}),
     ("startup.py", "--ranks 1 2 --repeats 1", {"cpu"}),
     ("training.py", "--ranks 2 --seconds 0.01 --no-peers", {"synknumba", "3.5 copies of as many"}),
     ("weights.py", "--ranks 2 --turns 100 --seconds 0.01", {"synknumba"}),
-    ("vectorize.py", "--ranks 1 3 --rows 7 10007 --seconds 0.01", {"synknumba", "numba: vectorize", "numpy"}),
+    (
+        "vectorize.py",
+        "--ranks 1 3 --rows 7 10007 --seconds 0.01",
+        {"synknumba", "numba: vectorize", "numpy"},
+    ),
 ]
 
 
-@pytest.mark.whole  # they compile many kernels, and start many peers: a minute and a half where others work beside
+# they compile many kernels, and start many peers: a minute and a half where others work beside
+@pytest.mark.whole
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("name", "args", "among"), [pytest.param(*run, id=" ".join(run[:2])) for run in RUNS])
+@pytest.mark.parametrize(
+    ("name", "args", "among"), [pytest.param(*run, id=" ".join(run[:2])) for run in RUNS]
+)
 def test_benchmark(tmp_path, name, args, among):
     file = tmp_path / "results.json"
     done = subprocess.run(
@@ -63,7 +106,10 @@ def test_benchmark(tmp_path, name, args, among):
     report = json.loads(file.read_text())
     assert report["machine"]["usable_cores"] > 0
     assert {"python", "numpy", "numba"} <= set(report["versions"])
-    assert among <= {result.get("library") or result.get("device") or result.get("kernel") for result in report["results"]}
+    assert among <= {
+        result.get("library") or result.get("device") or result.get("kernel")
+        for result in report["results"]
+    }
     assert "ratio" in done.stdout
 
 
@@ -111,12 +157,17 @@ def test_the_profiled_loop_is_the_one_that_serves():
         timed_serve = importlib.import_module("call_profile").timed_serve
 
     def lines(text, start):
-        text = text[text.index(start) :].replace("doorbell.", "").replace("number, rank)", "number)")
+        text = (
+            text[text.index(start) :].replace("doorbell.", "").replace("number, rank)", "number)")
+        )
         text = re.sub(r'""".*?"""', "", text, flags=re.DOTALL)
         body = [line.split("#")[0].strip() for line in text.splitlines()[1:]]
         return [line for line in body if line and not line.startswith(("note(", "@"))]
 
-    repeat, serve = inspect.getsource(doorbell.repeat.py_func), inspect.getsource(doorbell.serve.py_func)
+    repeat, serve = (
+        inspect.getsource(doorbell.repeat.py_func),
+        inspect.getsource(doorbell.serve.py_func),
+    )
     ours = [*lines(repeat, "def repeat("), "def serve", *lines(serve, "def serve(")]
     timed = lines(inspect.getsource(timed_serve), "def repeat(")
     timed = ["def serve" if line.startswith("def serve") else line for line in timed]

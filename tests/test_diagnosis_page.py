@@ -13,11 +13,15 @@ PAGE = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
 
 def plain(text):
     """Without line breaks, process ids and folders."""
-    return re.sub(r'(File "|\()/[^"()]*/', r"\1", re.sub(r"pid \d+", "pid N", " ".join(text.split())))
+    return re.sub(
+        r'(File "|\()/[^"()]*/', r"\1", re.sub(r"pid \d+", "pid N", " ".join(text.split()))
+    )
 
 
 def test_the_error_of_a_rank_that_died(tmp_path, run_program):
-    program, shown = re.search(r"```python\n(import ctypes.*?)```\s+```\n(.*?)```", PAGE, re.DOTALL).groups()
+    program, shown = re.search(
+        r"```python\n(import ctypes.*?)```\s+```\n(.*?)```", PAGE, re.DOTALL
+    ).groups()
     assert "RankDied" in shown
     done = run_program(program, tmp_path / "fault.py")
     assert done.returncode == 1
@@ -27,17 +31,23 @@ def test_the_error_of_a_rank_that_died(tmp_path, run_program):
 
 @pytest.mark.whole
 def test_the_error_of_a_sequence_that_hangs(tmp_path, run_program):
-    program, shown = re.search(r"### In a sequence.*?```python\n(.*?)```\s+```\n(.*?)```", PAGE, re.DOTALL).groups()
+    program, shown = re.search(
+        r"### In a sequence.*?```python\n(.*?)```\s+```\n(.*?)```", PAGE, re.DOTALL
+    ).groups()
     assert "iteration 3 of 5 of doubled" in shown
     done = run_program(program, tmp_path / "hang.py")
     assert plain(shown) in plain(done.stderr)
 
 
-PRINTING = re.search(r"```python\n(import os, sys\n.*?BrokenPipeError.*?)```", PAGE, re.DOTALL).group(1)
+PRINTING = re.search(
+    r"```python\n(import os, sys\n.*?BrokenPipeError.*?)```", PAGE, re.DOTALL
+).group(1)
 
 
 def run_with_a_reader_of_one_line(program, script):
-    """What the program writes to stderr, and its exit status, if the reader of its stdout closes after one line."""
+    """What the program writes to stderr, and its exit status, if the reader of its stdout closes
+    after one line.
+    """
     script.write_text(program, encoding="utf-8")
     with subprocess.Popen(
         [sys.executable, "-W", "error", str(script)],
@@ -79,7 +89,7 @@ with synk.fork(2, device="cpu"):
             errors.append(error)
     print([type(error.__cause__).__name__ for error in errors], total(np.arange(1001.0), False), file=sys.stderr)
     raise errors[0]
-"""
+"""  # noqa: E501
     told, status = run_with_a_reader_of_one_line(program, tmp_path / "caught.py")
     assert told.startswith("['BrokenPipeError', 'BrokenPipeError'] 500500.0\n"), told
     assert re.search(r"RankError: total\(.*\) raised on rank [01].*: BrokenPipeError", told)
@@ -90,5 +100,7 @@ with synk.fork(2, device="cpu"):
 def test_a_closed_reader_of_output_with_prefixes_is_no_error(tmp_path):
     program = PRINTING.replace('device="cpu"', 'device="cpu", prefix_output=True')
     assert program != PRINTING
-    told, status = run_with_a_reader_of_one_line(f"{program}\nprint('done', file=sys.stderr)\n", tmp_path / "prefixed.py")
+    told, status = run_with_a_reader_of_one_line(
+        f"{program}\nprint('done', file=sys.stderr)\n", tmp_path / "prefixed.py"
+    )
     assert (told, status) == ("done\n", 0)

@@ -1,4 +1,6 @@
-"""Source distributions and wheels hold the whole package, with the kernel library, by each way to a wheel."""
+"""Source distributions and wheels hold the whole package, with the kernel library, by each way
+to a wheel.
+"""
 
 import shutil
 import subprocess
@@ -12,10 +14,15 @@ import pytest
 from tests import lowest
 from tests.environment import ROOT
 
-pytest.importorskip("setuptools", minversion="77", reason="setuptools 77 is not installed; it is in the extra dev")
+pytest.importorskip(
+    "setuptools", minversion="77", reason="setuptools 77 is not installed; it is in the extra dev"
+)
 
 LOCAL = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
-BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
+BUILD = (
+    "import sys; from setuptools import build_meta; print(getattr(build_meta, "
+    "sys.argv[1])(sys.argv[2]))"
+)
 
 
 def build(what, tree, folder):
@@ -32,12 +39,16 @@ def modules(folder, name):
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory):
-    """A source distribution of a copy of this checkout, and the wheels made of the copy and of the source distribution."""
+    """A source distribution of a copy of this checkout, and the wheels made of the copy and of
+    the source distribution.
+    """
     folder = tmp_path_factory.mktemp("with ü and spaces")
     tree = shutil.copytree(ROOT, folder / "tree", ignore=LOCAL)
     sdist = build("sdist", tree, folder)
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        archive.extractall(
+            folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+        )
     unpacked = folder / sdist.name.removesuffix(".tar.gz")
     wheels = {}
     for name, source in {"checkout": tree, "sdist": unpacked}.items():
@@ -58,7 +69,13 @@ def test_wheels_hold_every_module(distributions, source):
 
 def test_source_distributions_hold_what_tests_need(distributions):
     unpacked, _ = distributions
-    for name in ("Makefile", "CHANGELOG.md", "CONTRIBUTING.md", "synknumba/kernels/__init__.py", "kernels/reduce.py"):
+    for name in (
+        "Makefile",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "synknumba/kernels/__init__.py",
+        "kernels/reduce.py",
+    ):
         assert (unpacked / name).is_file()
     for folder in ("tests", "examples", "docs", "benchmarks"):
         assert modules(unpacked / folder, "") == modules(ROOT / folder, "")
@@ -67,7 +84,15 @@ def test_source_distributions_hold_what_tests_need(distributions):
 
 def test_every_dependency_has_a_lowest_version():
     pinned = dict(one.split("==") for one in lowest.constraints(["dev"]))
-    assert {"numba", "numpy", "posix_ipc", "cloudpickle", "pytest", "scipy", "hypothesis"} <= pinned.keys()
+    assert {
+        "numba",
+        "numpy",
+        "posix_ipc",
+        "cloudpickle",
+        "pytest",
+        "scipy",
+        "hypothesis",
+    } <= pinned.keys()
     assert lowest.lowest("numba>=0.62,<2; python_version > '3'") == "numba==0.62"
     assert lowest.lowest("ruff==0.17.*") is None
     with pytest.raises(ValueError, match="'matplotlib' in pyproject.toml has no lower bound"):

@@ -31,7 +31,8 @@ SMALL = {
     "softmax_regression.py": "--decay 0.1 --steps 80",
 }
 
-# script, its arguments, what it must print. An uneven number of rows on three ranks is the hard case of each.
+# script, its arguments, what it must print. An uneven number of rows on three ranks is the hard
+# case of each.
 RUNS = [
     ("energy.py", "--rows 20011 --repeats 2 --device cpu", "all results agree"),
     ("energy.py", "--rows 20011 --repeats 2 --device cpu --ranks 3", r"3 cpu ranks .* x one rank"),
@@ -39,44 +40,124 @@ RUNS = [
     ("pi.py", "--points 200003 --device cpu --ranks 3", r"pi = 3\.1"),
     ("saxpy.py", "--rows 10007 --device cpu --ranks 3", "all results equal NumPy's"),
     ("intro.py", "--rows 100 101 2 --device cpu --ranks 3", r"parallel \d\.\d+, in slices"),
-    ("variables.py", "--device cpu", r"(?s)\[\[3.0, 3.0\], \[7.0, 7.0\]\].*all results are the manual's"),
+    (
+        "variables.py",
+        "--device cpu",
+        r"(?s)\[\[3.0, 3.0\], \[7.0, 7.0\]\].*all results are the manual's",
+    ),
     ("variables.py", "--device cpu --ranks 3", "agree with the serial ones"),
     ("variables.py", "--device cpu --ranks 1", "agree with the serial ones"),
-    ("option_pricing.py", f"{SMALL['option_pricing.py']} --device cpu --ranks 3", "the prices are right within it"),
+    (
+        "option_pricing.py",
+        f"{SMALL['option_pricing.py']} --device cpu --ranks 3",
+        "the prices are right within it",
+    ),
     ("ising.py", f"{SMALL['ising.py']} --device cpu --ranks 3", "the results are Onsager's"),
     ("histogram.py", f"{SMALL['histogram.py']} --device cpu --ranks 3", "every count is NumPy's"),
     ("heat.py", f"{SMALL['heat.py']} --device cpu --ranks 3", "agrees with the closed form"),
     ("wave.py", f"{SMALL['wave.py']} --device cpu --ranks 3", "agree with the closed forms"),
-    ("ising_divided.py", f"{SMALL['ising_divided.py']} --device cpu --ranks 3", "the results are Onsager's and Yang's"),
-    ("conjugate_gradients.py", f"{SMALL['conjugate_gradients.py']} --device cpu --ranks 3", "agree with theory"),
-    ("replica_exchange.py", f"{SMALL['replica_exchange.py']} --device cpu --ranks 3", "agree with the integrals"),
+    (
+        "ising_divided.py",
+        f"{SMALL['ising_divided.py']} --device cpu --ranks 3",
+        "the results are Onsager's and Yang's",
+    ),
+    (
+        "conjugate_gradients.py",
+        f"{SMALL['conjugate_gradients.py']} --device cpu --ranks 3",
+        "agree with theory",
+    ),
+    (
+        "replica_exchange.py",
+        f"{SMALL['replica_exchange.py']} --device cpu --ranks 3",
+        "agree with the integrals",
+    ),
     ("helium.py", f"{SMALL['helium.py']} --device cpu --ranks 3", "agree with the closed forms"),
     ("helium.py", f"{SMALL['helium.py']} --device cpu --ranks 1", "agree with the closed forms"),
-    ("digits.py", f"{SMALL['digits.py']} --device cpu --ranks 3", "first 20 losses from the serial ones: .*e-0[6-9]"),
-    ("digits.py", f"{SMALL['digits.py']} --where ranks --model cnn --device cpu --ranks 3", "first 20 losses from the serial"),
-    ("digits.py", f"{SMALL['digits.py']} --where ranks --device cpu --ranks 1", "first 20 losses from the serial"),
+    (
+        "digits.py",
+        f"{SMALL['digits.py']} --device cpu --ranks 3",
+        "first 20 losses from the serial ones: .*e-0[6-9]",
+    ),
+    (
+        "digits.py",
+        f"{SMALL['digits.py']} --where ranks --model cnn --device cpu --ranks 3",
+        "first 20 losses from the serial",
+    ),
+    (
+        "digits.py",
+        f"{SMALL['digits.py']} --where ranks --device cpu --ranks 1",
+        "first 20 losses from the serial",
+    ),
     ("digits.py", f"{SMALL['digits.py']} --model cnn --where serial", "accuracy 0.9"),
-    ("digits.py", f"{SMALL['digits.py']} --scaling --device cpu --ranks 2", r"on 1 rank, \d+ µs on 2: \d+\.\d\d times"),
-    ("softmax_regression.py", f"{SMALL['softmax_regression.py']} --device cpu --ranks 3", "that of scikit-learn"),
-    ("softmax_regression.py", f"{SMALL['softmax_regression.py']} --device cpu --ranks 1", "that of scikit-learn"),
+    (
+        "digits.py",
+        f"{SMALL['digits.py']} --scaling --device cpu --ranks 2",
+        r"on 1 rank, \d+ µs on 2: \d+\.\d\d times",
+    ),
+    (
+        "softmax_regression.py",
+        f"{SMALL['softmax_regression.py']} --device cpu --ranks 3",
+        "that of scikit-learn",
+    ),
+    (
+        "softmax_regression.py",
+        f"{SMALL['softmax_regression.py']} --device cpu --ranks 1",
+        "that of scikit-learn",
+    ),
     ("synkhronos/reductions.py", "--rows 1001 --device cpu --ranks 3", "all results are NumPy's"),
     ("synkhronos/reductions.py", "--rows 1001 --device cpu --ranks 1", "all results are NumPy's"),
     ("synkhronos/data.py", "--device cpu --ranks 3", "the ranks saw every change"),
     ("synkhronos/data.py", "--device cpu --ranks 1", "the ranks saw every change"),
-    ("synkhronos/shared_variables.py", "--rows 101 --device cpu --ranks 3", r"(?s)\[33, 34, 34\].*all values are NumPy's"),
-    ("synkhronos/shared_variables.py", "--rows 101 --device cpu --ranks 1", "all values are NumPy's"),
-    ("synkhronos/batches.py", "--rows 1001 --device cpu --ranks 3", "all results are NumPy's of the same rows"),
-    ("synkhronos/batches.py", "--rows 1001 --device cpu --ranks 1", "all results are NumPy's of the same rows"),
-    ("synkhronos/local_batches.py", "--rows 101 --device cpu --ranks 3", "all results are NumPy's of the same rows"),
-    ("synkhronos/local_batches.py", "--rows 101 --device cpu --ranks 1", "all results are NumPy's of the same rows"),
-    ("lca.py", f"{SMALL['lca.py']} --device cpu --ranks 3 --delayed", "have the same bits on 1, 2 and 3 ranks"),
-    ("lca.py", f"{SMALL['lca.py']} --device cpu --ranks 1 --threshold firm --order list", "energies fall"),
+    (
+        "synkhronos/shared_variables.py",
+        "--rows 101 --device cpu --ranks 3",
+        r"(?s)\[33, 34, 34\].*all values are NumPy's",
+    ),
+    (
+        "synkhronos/shared_variables.py",
+        "--rows 101 --device cpu --ranks 1",
+        "all values are NumPy's",
+    ),
+    (
+        "synkhronos/batches.py",
+        "--rows 1001 --device cpu --ranks 3",
+        "all results are NumPy's of the same rows",
+    ),
+    (
+        "synkhronos/batches.py",
+        "--rows 1001 --device cpu --ranks 1",
+        "all results are NumPy's of the same rows",
+    ),
+    (
+        "synkhronos/local_batches.py",
+        "--rows 101 --device cpu --ranks 3",
+        "all results are NumPy's of the same rows",
+    ),
+    (
+        "synkhronos/local_batches.py",
+        "--rows 101 --device cpu --ranks 1",
+        "all results are NumPy's of the same rows",
+    ),
+    (
+        "lca.py",
+        f"{SMALL['lca.py']} --device cpu --ranks 3 --delayed",
+        "have the same bits on 1, 2 and 3 ranks",
+    ),
+    (
+        "lca.py",
+        f"{SMALL['lca.py']} --device cpu --ranks 1 --threshold firm --order list",
+        "energies fall",
+    ),
     (
         "lca.py",
         "--tutorial --batch 2 --features 24 --files 4 --periods 2 --device cpu --ranks 3 --scaling",
         r"ranks: \d\.\d\d x one",
     ),
-    ("resnet.py", "--depth 14 --size 32 --batch 4 --steps 3 --device cpu --ranks 2", "images per second"),
+    (
+        "resnet.py",
+        "--depth 14 --size 32 --batch 4 --steps 3 --device cpu --ranks 2",
+        "images per second",
+    ),
 ]
 
 
@@ -96,7 +177,14 @@ def run_example(name: str, *args: str) -> str:
 
 def param(name, args, printed):
     """A run; what other examples, and the pages, show too is left to the whole suite."""
-    one_rank_too = {"energy.py", "variables.py", "helium.py", "lca.py", "digits.py", "softmax_regression.py"}
+    one_rank_too = {
+        "energy.py",
+        "variables.py",
+        "helium.py",
+        "lca.py",
+        "digits.py",
+        "softmax_regression.py",
+    }
     alone = name in one_rank_too and "--ranks 3" not in args
     further = (
         alone
@@ -138,16 +226,31 @@ def test_every_example_is_run():
     assert there == {name for name, _, _ in RUNS}
 
 
-SIZES = {name: args for name, args, _ in reversed(RUNS) if name != "resnet.py"}  # the first of each example's runs
+SIZES = {
+    name: args for name, args, _ in reversed(RUNS) if name != "resnet.py"
+}  # the first of each example's runs
 
 
 @pytest.mark.whole
 @pytest.mark.timeout(400)  # a run on each number of ranks
 @pytest.mark.parametrize("name", SIZES)
 def test_no_example_is_accused_of_depending_on_ranks(name):
-    command = [sys.executable, "-m", "synknumba", "check", "--ranks", "1,2,3", str(EXAMPLES / name), *SIZES[name].split()]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=390, check=False)
-    depends = name == "synkhronos/local_batches.py"  # as many rows a rank as on one, so no call counts
+    command = [
+        sys.executable,
+        "-m",
+        "synknumba",
+        "check",
+        "--ranks",
+        "1,2,3",
+        str(EXAMPLES / name),
+        *SIZES[name].split(),
+    ]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=390, check=False
+    )
+    depends = (
+        name == "synkhronos/local_batches.py"
+    )  # as many rows a rank as on one, so no call counts
     assert done.returncode == (2 if depends else 0), done.stderr
     assert re.search(r"synknumba check: [\d,]+ calls? agrees? on 1, 2 and 3 ranks\n", done.stderr)
 
@@ -155,7 +258,8 @@ def test_no_example_is_accused_of_depending_on_ranks(name):
 @pytest.mark.whole
 def test_helium_is_the_same_on_any_number_of_ranks():
     runs = [
-        run_example("helium.py", *SMALL["helium.py"].split(), "--device", "cpu", "--ranks", ranks) for ranks in ("1", "2", "3")
+        run_example("helium.py", *SMALL["helium.py"].split(), "--device", "cpu", "--ranks", ranks)
+        for ranks in ("1", "2", "3")
     ]
     results = {run.partition("iteration  energy")[2] for run in runs}  # after the times
     assert len(results) == 1
@@ -174,7 +278,10 @@ def test_energy_reads_a_file(tmp_path, dtype):
 
 def epochs_of(printed):
     """The lines of epochs of digits.py: number, mean loss and accuracy."""
-    return np.array([line.split()[:3] for line in re.findall(r"^ +\d+ +\d+\.\d+.*$", printed, re.MULTILINE)], float)
+    return np.array(
+        [line.split()[:3] for line in re.findall(r"^ +\d+ +\d+\.\d+.*$", printed, re.MULTILINE)],
+        float,
+    )
 
 
 @pytest.mark.whole
@@ -182,10 +289,16 @@ def test_digits_go_on_from_a_checkpoint_on_another_number_of_ranks(tmp_path):
     path = str(tmp_path / "digits.safetensors")
     half = ("--accuracy", "0.7", "--device", "cpu", "--save", path)
     first = epochs_of(run_example("digits.py", "--epochs", "1", "--ranks", "3", *half))
-    second = epochs_of(run_example("digits.py", "--epochs", "3", "--ranks", "2", "--resume", path, *half))
-    whole = epochs_of(run_example("digits.py", "--epochs", "3", "--accuracy", "0.7", "--where", "serial"))
+    second = epochs_of(
+        run_example("digits.py", "--epochs", "3", "--ranks", "2", "--resume", path, *half)
+    )
+    whole = epochs_of(
+        run_example("digits.py", "--epochs", "3", "--accuracy", "0.7", "--where", "serial")
+    )
     np.testing.assert_array_equal(whole[:, 0], [1, 2, 3])
-    np.testing.assert_allclose(np.vstack([first, second])[:, :2], whole[:, :2], rtol=1e-4)  # printed with 6 decimals
+    np.testing.assert_allclose(
+        np.vstack([first, second])[:, :2], whole[:, :2], rtol=1e-4
+    )  # printed with 6 decimals
 
 
 @pytest.fixture(scope="module")
@@ -199,12 +312,16 @@ def digits():
 
 def idx(array, code):
     """An array as the bytes of an IDX file."""
-    header = bytes([0, 0, code, array.ndim]) + b"".join(int(one).to_bytes(4, "big") for one in array.shape)
+    header = bytes([0, 0, code, array.ndim]) + b"".join(
+        int(one).to_bytes(4, "big") for one in array.shape
+    )
     return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize(("dtype", "code"), [("u1", 8), ("i1", 9), ("i2", 11), ("i4", 12), ("f4", 13), ("f8", 14)])
+@pytest.mark.parametrize(
+    ("dtype", "code"), [("u1", 8), ("i1", 9), ("i2", 11), ("i4", 12), ("f4", 13), ("f8", 14)]
+)
 def test_digits_read_idx_files(digits, tmp_path, dtype, code, packed):
     array = np.arange(-30, 30).reshape(3, 4, 5).astype(dtype)
     content = idx(array, code)
@@ -237,12 +354,27 @@ def test_digits_refuse_damaged_files(digits, tmp_path, content, text):
 
 
 def test_digits_refuse_files_that_are_not_mnist(digits, tmp_path):
-    with pytest.raises(FileNotFoundError, match="no file named train-images-idx3-ubyte, .* or train-images.idx3-ubyte.gz"):
+    with pytest.raises(
+        FileNotFoundError,
+        match="no file named train-images-idx3-ubyte, .* or train-images.idx3-ubyte.gz",
+    ):
         digits.read_mnist(tmp_path, "train")
     for images, labels, text in [
-        (np.ones((3, 8), np.uint8), np.zeros(3, np.uint8), r"uint8 \(3, 8\), not uint8 \(n, height, width\)"),
-        (np.ones((3, 8, 8), np.uint8), np.zeros(2, np.uint8), r"3 images, and labels of shape \(2,\)"),
-        (np.ones((3, 8, 8), np.uint8), np.full(3, 10, np.uint8), "labels from 10 to 10, not from 0 to 9"),
+        (
+            np.ones((3, 8), np.uint8),
+            np.zeros(3, np.uint8),
+            r"uint8 \(3, 8\), not uint8 \(n, height, width\)",
+        ),
+        (
+            np.ones((3, 8, 8), np.uint8),
+            np.zeros(2, np.uint8),
+            r"3 images, and labels of shape \(2,\)",
+        ),
+        (
+            np.ones((3, 8, 8), np.uint8),
+            np.full(3, 10, np.uint8),
+            "labels from 10 to 10, not from 0 to 9",
+        ),
     ]:
         (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(images, 8))
         (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(labels, 8))
@@ -257,7 +389,16 @@ def test_digits_read_the_files_of_mnist(digits, tmp_path):
         images = (part.x * 255).round().astype(np.uint8)
         (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images, 8)))
         (tmp_path / f"{name}-labels.idx1-ubyte").write_bytes(idx(part.labels.astype(np.uint8), 8))
-    printed = run_example("digits.py", *SMALL["digits.py"].split(), "--data", str(tmp_path), "--device", "cpu", "--ranks", "2")
+    printed = run_example(
+        "digits.py",
+        *SMALL["digits.py"].split(),
+        "--data",
+        str(tmp_path),
+        "--device",
+        "cpu",
+        "--ranks",
+        "2",
+    )
     assert "1,438 digits of 8 × 8 pixels" in printed
 
 
@@ -266,7 +407,9 @@ def test_gradients_of_digits_are_differences(digits, model):
     """In float64, by central differences along random directions."""
     rng, network = np.random.default_rng(3), digits.NETWORKS[model]
     x, onehot = rng.random((5, 9, 8)), np.eye(10)[rng.integers(0, 10, 5)]
-    params = [one.astype(float) + 0.01 * rng.normal(size=one.shape) for one in network.start(9, 8, rng)]
+    params = [
+        one.astype(float) + 0.01 * rng.normal(size=one.shape) for one in network.start(9, 8, rng)
+    ]
     _, slopes = network.gradient(x, onehot, *params)
     for number, slope in enumerate(slopes):
         direction = rng.normal(size=slope.shape)
@@ -274,7 +417,9 @@ def test_gradients_of_digits_are_differences(digits, model):
         for step in (1e-6, -1e-6):
             moved = [one + step * direction if k == number else one for k, one in enumerate(params)]
             sides.append(network.gradient(x, onehot, *moved)[0])
-        np.testing.assert_allclose((slope * direction).sum(), (sides[0] - sides[1]) / 2e-6, rtol=1e-5)
+        np.testing.assert_allclose(
+            (slope * direction).sum(), (sides[0] - sides[1]) / 2e-6, rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize(
@@ -299,7 +444,9 @@ def test_gradients_of_digits_are_differences(digits, model):
 def test_an_example_saves_its_picture(name, tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "picture.png"
-    assert f"saved {picture}" in run_example(name, *SMALL[name].split(), "--device", "cpu", "--picture", str(picture))
+    assert f"saved {picture}" in run_example(
+        name, *SMALL[name].split(), "--device", "cpu", "--picture", str(picture)
+    )
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,4 +1,6 @@
-"""Every block of Python in the README and in the pages can be pasted alone into a file, and runs."""
+"""Every block of Python in the README and in the pages can be pasted alone into a file, and
+runs.
+"""
 
 import ast
 import re
@@ -10,9 +12,17 @@ import pytest
 
 from tests.environment import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "howto").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "howto").glob("*.md")),
+]
 GENERATED = "_k_tx"  # what the compiler writes, which is shown and not meant to be run
-FAILING = {"RankDied": "ctypes.CDLL(None).free", "CallTimeout": "wait_for_file", "BoundsError": "simt.debug(shift)"}
+FAILING = {
+    "RankDied": "ctypes.CDLL(None).free",
+    "CallTimeout": "wait_for_file",
+    "BoundsError": "simt.debug(shift)",
+}
 
 
 def blocks():
@@ -21,7 +31,11 @@ def blocks():
         for found in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             if GENERATED not in found[1]:
                 marks = [pytest.mark.mpi] if "mpi4py" in found[1] else []
-                yield pytest.param(found[1], id=f"{page.stem}:{text[: found.start()].count(chr(10)) + 2}", marks=marks)
+                yield pytest.param(
+                    found[1],
+                    id=f"{page.stem}:{text[: found.start()].count(chr(10)) + 2}",
+                    marks=marks,
+                )
 
 
 BLOCKS = list(blocks())
@@ -32,10 +46,14 @@ TO_RUN = [block for block in BLOCKS if block.id.partition(":")[0] not in {"error
 
 def missing_packages(block):
     """The packages that a program of another library imports, and that are not installed."""
-    imports = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    imports = [
+        node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
     names = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in imports if isinstance(node, ast.ImportFrom)}
-    return sorted(name for name in {name.partition(".")[0] for name in names} if find_spec(name) is None)
+    return sorted(
+        name for name in {name.partition(".")[0] for name in names} if find_spec(name) is None
+    )
 
 
 def test_blocks_were_found():
@@ -47,7 +65,17 @@ def test_every_name_is_defined(tmp_path):
     files = [tmp_path / f"{block.id.replace(':', '_line_')}.py" for block in BLOCKS]
     for file, block in zip(files, BLOCKS, strict=True):
         file.write_text(block.values[0], encoding="utf-8")
-    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--quiet", "--select", "F821", *map(str, files)]
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--quiet",
+        "--select",
+        "F821",
+        *map(str, files),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len({*files}) == len(BLOCKS)

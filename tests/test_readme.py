@@ -1,4 +1,6 @@
-"""The README is short, and its programs and those of the pages print what is said behind each `print`."""
+"""The README is short, and its programs and those of the pages print what is said behind each
+`print`.
+"""
 
 import re
 
@@ -21,7 +23,9 @@ def test_programs_were_found():
     assert len(PROGRAMS) >= 3
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=[re.search(r"def (\w+)", program).group(1) for program in PROGRAMS])
+@pytest.mark.parametrize(
+    "program", PROGRAMS, ids=[re.search(r"def (\w+)", program).group(1) for program in PROGRAMS]
+)
 def test_program(program, tmp_path, run_program):
     done = run_program(program, tmp_path / "program.py")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,7 +1,8 @@
-"""The documentation site: every page is in it, every link leads somewhere, every public name and exception is described.
+"""The documentation site: every page is in it, every link leads somewhere, every public name and
+exception is described.
 
-`make docs` builds it, with warnings as errors. Here is what takes no build, and, left to the whole suite, the programs whose
-output the pages show.
+`make docs` builds it, with warnings as errors. Here is what takes no build, and, left to the whole
+suite, the programs whose output the pages show.
 """
 
 import ast
@@ -33,11 +34,17 @@ def name_of(page):
 
 def contents(page):
     """The pages that the toctrees of a page list."""
-    for body in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+    for body in re.findall(
+        r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    ):
         for line in body.splitlines():
             if not line or line.startswith(":"):
                 continue
-            for found in sorted(page.parent.glob(f"{line}.md")) if "*" in line else [page.parent / f"{line}.md"]:
+            for found in (
+                sorted(page.parent.glob(f"{line}.md"))
+                if "*" in line
+                else [page.parent / f"{line}.md"]
+            ):
                 yield name_of(Path(found.parent.resolve(), found.name))
 
 
@@ -56,14 +63,20 @@ def slugs(page):
 
 def page_links(page):
     text = re.sub(r"`[^`\n]*`", "`", FENCED.sub("", page.read_text(encoding="utf-8")))
-    return [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:", target)]
+    return [
+        target
+        for target in re.findall(r"\]\(([^)\s]+)\)", text)
+        if not re.match(r"[a-z]+:", target)
+    ]
 
 
 def test_links_were_found():
     assert sum(len(page_links(page)) for page in [*TEXTS, *PAGES]) > 200
 
 
-@pytest.mark.parametrize("page", [*TEXTS, *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "page", [*TEXTS, *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix()
+)
 def test_links_lead_somewhere(page):
     for target in page_links(page):
         path, _, anchor = target.partition("#")
@@ -78,10 +91,16 @@ def test_links_lead_somewhere(page):
 def test_links_on_the_site():
     """Files of the repository that the site has are linked there; others are named."""
     code = "\n```\n[x](../y)\n```\n"
-    text = f"[heat](../examples/heat.py), [`tests`](../tests/quick.py), [quick](../tests/quick.py), [a](calls.md#rows){code}"
+    text = (
+        f"[heat](../examples/heat.py), [`tests`](../tests/quick.py), "
+        f"[quick](../tests/quick.py), [a](calls.md#rows){code}"
+    )
     shown = links.rewrite(text, "docs/sequences.md", "docs/sequences.md")
     assert shown == f"[heat](gallery/heat.md), `tests`, `tests/quick.py`, [a](calls.md#rows){code}"
-    assert links.rewrite("[a](docs/calls.md)", "CONTRIBUTING.md", "docs/development/c.md") == "[a](../calls.md)"
+    assert (
+        links.rewrite("[a](docs/calls.md)", "CONTRIBUTING.md", "docs/development/c.md")
+        == "[a](../calls.md)"
+    )
 
 
 def test_every_example_is_in_the_gallery():
@@ -92,7 +111,9 @@ def test_every_example_is_in_the_gallery():
 def test_drawings_are_those_of_their_program():
     assert drawings.DRAWINGS
     for draw in drawings.DRAWINGS:
-        assert (drawings.PICTURES / f"{draw.__name__}.svg").read_text(encoding="utf-8") == draw().svg()
+        assert (drawings.PICTURES / f"{draw.__name__}.svg").read_text(
+            encoding="utf-8"
+        ) == draw().svg()
 
 
 def documented():
@@ -100,7 +121,9 @@ def documented():
     for page in sorted((DOCS / "reference").glob("*.md")):
         module = ""
         for directive, name in re.findall(
-            r"^\.\. (auto\w+|py:data|currentmodule):: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE
+            r"^\.\. (auto\w+|py:data|currentmodule):: (\S+)$",
+            page.read_text(encoding="utf-8"),
+            re.MULTILINE,
         ):
             if directive == "currentmodule":
                 module = f"{name}."
@@ -119,10 +142,16 @@ def test_every_public_name_has_a_docstring():
 
 
 def errors_named(text):
-    """The lines of a docstring's section on errors that begin one, as matches of its name, or as they are."""
+    """The lines of a docstring's section on errors that begin one, as matches of its name, or as
+    they are.
+    """
     _, _, section = inspect.cleandoc(text).partition("\nRaises:\n")
     lines = section.split("\n\n")[0].splitlines()
-    return [re.match(r" {4}(\w+(?:, \w+)*): ", line) or line for line in lines if re.match(r" {4}\S", line)]
+    return [
+        re.match(r" {4}(\w+(?:, \w+)*): ", line) or line
+        for line in lines
+        if re.match(r" {4}\S", line)
+    ]
 
 
 def test_sections_on_errors_name_errors():
@@ -131,9 +160,15 @@ def test_sections_on_errors_name_errors():
     for name, one in public_names().items():
         methods = vars(one).items() if isinstance(one, type) else ()
         found |= {name: errors_named(one.__doc__)}
-        found |= {f"{name}.{of}": errors_named(method.__doc__) for of, method in methods if of[0] != "_" and method.__doc__}
+        found |= {
+            f"{name}.{of}": errors_named(method.__doc__)
+            for of, method in methods
+            if of[0] != "_" and method.__doc__
+        }
     assert sum(map(len, found.values())) > 150
-    assert {name: line for name, lines in found.items() for line in lines if isinstance(line, str)} == {}
+    assert {
+        name: line for name, lines in found.items() for line in lines if isinstance(line, str)
+    } == {}
 
 
 EXCEPTIONS = {
@@ -149,7 +184,9 @@ TABLES = re.findall(r"^\| `(.+?)` \|", ERRORS, re.MULTILINE)
 
 def test_the_index_of_errors_has_every_exception():
     assert len(EXCEPTIONS) > 20
-    sections = {name: text for name, text in SECTIONS.items() if name[0].isupper() and "```python" in text}
+    sections = {
+        name: text for name, text in SECTIONS.items() if name[0].isupper() and "```python" in text
+    }
     assert sections.keys() == EXCEPTIONS
     assert all("**Way out.**" in text for text in sections.values())
 
@@ -160,20 +197,28 @@ def test_the_index_of_errors_quotes_messages_as_they_are():
     texts = []
     for path in (ROOT / "synknumba").rglob("*.py"):
         nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        texts += [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        texts += [
+            node.value
+            for node in nodes
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
     everything = "\n".join(texts)
     assert [message for message in TABLES if message not in everything] == []
 
 
 def plain(text):
     """Without line breaks, numbers of processes and bytes, and folders."""
-    return re.sub(r'(File "|\()/[^"()]*/', r"\1", re.sub(r"pid \d+|\d+(,\d+)+", "N", " ".join(text.split())))
+    return re.sub(
+        r'(File "|\()/[^"()]*/', r"\1", re.sub(r"pid \d+|\d+(,\d+)+", "N", " ".join(text.split()))
+    )
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", sorted(EXCEPTIONS))
 def test_the_program_of_an_error(name, tmp_path, run_program):
-    program, shown = re.search(r"```python\n(.*?)```\n(?:\n```\n(.*?)```)?", SECTIONS[name], re.DOTALL).groups()
+    program, shown = re.search(
+        r"```python\n(.*?)```\n(?:\n```\n(.*?)```)?", SECTIONS[name], re.DOTALL
+    ).groups()
     if name in {"DeviceError", "RecordError"} and probe().count:
         pytest.skip("shows a machine without GPUs")
     done = run_program(program, tmp_path / "example.py")
@@ -199,7 +244,9 @@ def test_programs_print_what_stands_behind_print(program, tmp_path, run_program)
     done = run_program(program, tmp_path / "program.py")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert [one for one in told if not one.startswith("about ")] == [line for line in lines if line in told]
+    assert [one for one in told if not one.startswith("about ")] == [
+        line for line in lines if line in told
+    ]
 
 
 @pytest.mark.whole
@@ -212,8 +259,19 @@ gallery.GALLERY = Path({str(tmp_path)!r})
 print(json.dumps(gallery.page_of("histogram", "--rows 20011")))
 """
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=True, cwd=ROOT)
+    done = subprocess.run(
+        command,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+        cwd=ROOT,
+    )
     page = json.loads(done.stdout)
-    assert "$ python examples/histogram.py --rows 20011 --device cpu --ranks 2 --picture histogram.png" in page
+    assert (
+        "$ python examples/histogram.py --rows 20011 --device cpu --ranks 2 --picture histogram.png"
+        in page
+    )
     assert "every count is NumPy's" in page
     assert (tmp_path / "histogram.png").stat().st_size > 1000

@@ -1,8 +1,10 @@
-"""Runs the conformance suite with numba-cuda-mlir, on GPUs or cores: `python -m tests.with_mlir -m gpu tests/conformance`.
+"""Runs the conformance suite with numba-cuda-mlir, on GPUs or cores:
+`python -m tests.with_mlir -m gpu tests/conformance`.
 
-Arguments are pytest's. The tests are copied to build/with_mlir with the imports of Numba's `cuda` and types replaced, kernels/
-too, and there `synk.fork` has compiler="numba-cuda-mlir". With `--alone` they stay as they are, and the process has no
-numba-cuda, as in an environment with the extra `mlir` alone: numba's `cuda.jit` decorates, and numba-cuda-mlir compiles.
+Arguments are pytest's. The tests are copied to build/with_mlir with the imports of Numba's `cuda`
+and types replaced, kernels/ too, and there `synk.fork` has compiler="numba-cuda-mlir". With
+`--alone` they stay as they are, and the process has no numba-cuda, as in an environment with the
+extra `mlir` alone: numba's `cuda.jit` decorates, and numba-cuda-mlir compiles.
 """
 
 import functools
@@ -19,7 +21,13 @@ import synknumba as synk
 ROOT = Path(__file__).parents[1]
 COPY = ROOT / "build" / "with_mlir"
 REPLACED = ("tests/conformance", "tests/gpu", "kernels")  # folders in which imports are replaced
-KEPT = {"njit", "jit", "prange", "vectorize", "typeof"}  # of Numba, which numba-cuda-mlir does not have, or kernels do not need
+KEPT = {
+    "njit",
+    "jit",
+    "prange",
+    "vectorize",
+    "typeof",
+}  # of Numba, which numba-cuda-mlir does not have, or kernels do not need
 
 _ALONE = "WITH_MLIR_ALONE"  # environment variable
 
@@ -54,9 +62,17 @@ def _line(match: re.Match[str]) -> str:
     homes: dict[str, list[str]] = {}
     for one in map(str.strip, match[2].split(",")):
         name = one.split()[0]
-        home = "numba" if name in KEPT else "numba_cuda_mlir" if name in {"cuda", "types"} else "numba_cuda_mlir.types"
+        home = (
+            "numba"
+            if name in KEPT
+            else "numba_cuda_mlir"
+            if name in {"cuda", "types"}
+            else "numba_cuda_mlir.types"
+        )
         homes.setdefault(home, []).append(one)
-    return "\n".join(f"{match[1]}from {home} import {', '.join(names)}" for home, names in homes.items())
+    return "\n".join(
+        f"{match[1]}from {home} import {', '.join(names)}" for home, names in homes.items()
+    )
 
 
 def main(arguments: list[str]) -> int:
@@ -83,15 +99,21 @@ def main(arguments: list[str]) -> int:
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     said = "from numba import cuda; print('numba.cuda can be used:', cuda.is_available())"
     subprocess.run([sys.executable, "-c", said], cwd=folder, env=environment, check=False)
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=folder, env=environment, check=False).returncode
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments], cwd=folder, env=environment, check=False
+    ).returncode
 
 
 def pytest_configure() -> None:
-    """Has worlds of the copied tests compile for GPUs by numba-cuda-mlir; with `--alone` nothing else can."""
+    """Has worlds of the copied tests compile for GPUs by numba-cuda-mlir; with `--alone` nothing
+    else can.
+    """
     if os.environ.get(_ALONE):
         from numba import cuda
 
-        cuda.is_available = lambda: False  # ranks are forked from this process; Numba's own may find NVIDIA's libraries
+        cuda.is_available = lambda: (
+            False
+        )  # ranks are forked from this process; Numba's own may find NVIDIA's libraries
         return
     fork = synk.fork
 

@@ -1,1 +1,3 @@
-"""What the documentation site needs beside its pages: extensions of Sphinx, and programs that draw and that run examples."""
+"""What the documentation site needs beside its pages: extensions of Sphinx, and programs that
+draw and that run examples.
+"""

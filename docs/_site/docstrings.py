@@ -1,7 +1,8 @@
-"""Turns docstrings, which are plain text with names in backticks, into reStructuredText, before napoleon reads them.
+"""Turns docstrings, which are plain text with names in backticks, into reStructuredText, before
+napoleon reads them.
 
-Characters that mean something in reStructuredText are escaped outside backticks, as in |m|, x_i or a * b. Indented lines after
-an empty one are code or formulas.
+Characters that mean something in reStructuredText are escaped outside backticks, as in |m|, x_i or
+a * b. Indented lines after an empty one are code or formulas.
 """
 
 import re
@@ -35,7 +36,13 @@ def convert(lines: list[str]) -> list[str]:
             section = True
         elif line and not line[0].isspace():
             section = False
-        begins = bool(line.strip()) and line[0].isspace() and i > 0 and not lines[i - 1].strip() and not section
+        begins = (
+            bool(line.strip())
+            and line[0].isspace()
+            and i > 0
+            and not lines[i - 1].strip()
+            and not section
+        )
         if begins:
             end = i
             while end < len(lines) and (not lines[end].strip() or lines[end][0].isspace()):
@@ -55,14 +62,24 @@ def _process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list
 
 
 def _restore(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Undoes napoleon's reading of a property's docstring, which takes what stands before a colon for a type."""
+    """Undoes napoleon's reading of a property's docstring, which takes what stands before a
+    colon for a type.
+    """
     lines[:] = _plain.pop(name, lines)
 
 
 def _signature(
-    app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
+    app: Any,
+    what: str,
+    name: str,
+    obj: Any,
+    options: Any,
+    signature: str | None,
+    returns: str | None,
 ) -> tuple[str, str | None] | None:
-    """Writes defaults that stand for "not given" as dots; leaves out those of classes, which functions make objects of."""
+    """Writes defaults that stand for "not given" as dots; leaves out those of classes, which
+    functions make objects of.
+    """
     if not signature:
         return None
     if what == "exception" or (what == "class" and not issubclass(obj, tuple)):
@@ -71,7 +88,9 @@ def _signature(
 
 
 def _skip(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """Leaves out the fields of named tuples, which the docstring of their class describes, and other inherited members."""
+    """Leaves out the fields of named tuples, which the docstring of their class describes, and
+    other inherited members.
+    """
     return True if type(obj).__name__ == "_tuplegetter" else None
 
 

@@ -1,6 +1,7 @@
 """A drawing of the pages: shapes of SVG in the colours of the page."""
 
-# --color-… are variables of the site's theme; --synk-… stand in for them where a picture is shown alone.
+# --color-… are variables of the site's theme; --synk-… stand in for them where a picture is shown
+# alone.
 STYLE = """
 svg.synk { --synk-ink: #1f2328; --synk-soft: #59636e; --synk-face: #f3f4f6; --synk-edge: #8c959f }
 svg.synk { font: 14px system-ui, sans-serif }
@@ -17,7 +18,7 @@ svg.synk { font: 14px system-ui, sans-serif }
 .synk .c0 { fill: #2f6fde } .synk .c1 { fill: #15847a } .synk .c2 { fill: #b3541e } .synk .c3 { fill: #8250df }
 .synk .peer { fill: var(--color-foreground-border, var(--synk-edge)) }
 .synk .halo { fill-opacity: 0.45 }
-"""
+"""  # noqa: E501
 COLOURS = 4
 
 
@@ -31,27 +32,55 @@ class Drawing:
     def text(self, x: float, y: float, text: str, kind: str = "", anchor: str = "middle") -> None:
         """Writes a line of text; y is its baseline."""
         escaped = text.replace("&", "&amp;").replace("<", "&lt;")
-        self.shapes.append(f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="{kind}">{escaped}</text>')
+        self.shapes.append(
+            f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="{kind}">{escaped}</text>'
+        )
 
-    def box(self, x: float, y: float, width: float, height: float, kind: str = "box", text: str = "", label: str = "") -> None:
+    def box(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        kind: str = "box",
+        text: str = "",
+        label: str = "",
+    ) -> None:
         """Draws a rectangle, with a text in its middle; `label` is the class of the text."""
         corner = 6 if kind == "box" else 3
-        self.shapes.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{corner}" class="{kind}"/>')
+        self.shapes.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" '
+            f'rx="{corner}" class="{kind}"/>'
+        )
         if text:
-            self.text(x + width / 2, y + height / 2 + 5, text, label or ("on" if kind[0] == "c" else ""))
+            self.text(
+                x + width / 2, y + height / 2 + 5, text, label or ("on" if kind[0] == "c" else "")
+            )
 
     def arrow(self, x: float, y: float, to_x: float, to_y: float, *, curved: bool = False) -> None:
         """Draws an arrow; a curved one leaves and arrives horizontally."""
         middle = (x + to_x) / 2
-        way = f"C {middle:g} {y:g} {middle:g} {to_y:g} {to_x - 4:g} {to_y:g}" if curved else f"L {to_x:g} {to_y:g}"
-        self.shapes.append(f'<path d="M {x:g} {y:g} {way}" class="arrow" marker-end="url(#synk-head)"/>')
+        way = (
+            f"C {middle:g} {y:g} {middle:g} {to_y:g} {to_x - 4:g} {to_y:g}"
+            if curved
+            else f"L {to_x:g} {to_y:g}"
+        )
+        self.shapes.append(
+            f'<path d="M {x:g} {y:g} {way}" class="arrow" marker-end="url(#synk-head)"/>'
+        )
 
     def svg(self) -> str:
         """Returns the file's text."""
         head = (
-            '<defs><marker id="synk-head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+            '<defs><marker id="synk-head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+            'markerHeight="7" orient="auto">'
             '<path d="M 0 0 L 8 4 L 0 8 z" class="head"/></marker></defs>'
         )
-        size = f'width="{self.width}" height="{self.height}" viewBox="0 0 {self.width} {self.height}"'
-        lines = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} class="synk">', f"<title>{self.title}</title>"]
+        size = (
+            f'width="{self.width}" height="{self.height}" viewBox="0 0 {self.width} {self.height}"'
+        )
+        lines = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} class="synk">',
+            f"<title>{self.title}</title>",
+        ]
         return "\n".join([*lines, f"<style>{STYLE}</style>", head, *self.shapes, "</svg>", ""])

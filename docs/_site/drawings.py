@@ -2,8 +2,8 @@
 
     python -m docs._site.drawings
 
-The site puts them into its pages, where their colours are those of the page, light or dark. Shown alone, as in the repository,
-they follow the reader's system.
+The site puts them into its pages, where their colours are those of the page, light or dark. Shown
+alone, as in the repository, they follow the reader's system.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,9 @@ PICTURES = Path(__file__).resolve().parents[1] / "pictures"
 
 def call() -> Drawing:
     """One call: rows in shared memory, a rank for each GPU or core, and the sum."""
-    d = Drawing(760, 300, "A call: each rank launches the kernel on its rows, and the results are added")
+    d = Drawing(
+        760, 300, "A call: each rank launches the kernel on its rows, and the results are added"
+    )
     d.text(80, 24, "your script")
     d.box(10, 36, 140, 228)
     for k, line in enumerate(("energy(", "\u00a0 x,", "\u00a0 0.5,", ")")):
@@ -35,7 +37,12 @@ def call() -> Drawing:
         d.text(536, y + 32, f"GPU {r}", "", "end")
         d.arrow(270, y + 27, 356, y + 27)
         d.arrow(550, y + 27, 622, 150, curved=True)
-    d.text(453, 290, "or a core each, where there is no GPU: the same kernel, compiled for cores", "soft")
+    d.text(
+        453,
+        290,
+        "or a core each, where there is no GPU: the same kernel, compiled for cores",
+        "soft",
+    )
     d.arrow(152, 150, 186, 150)
     d.shapes.append('<circle cx="646" cy="150" r="24" class="box"/>')
     d.text(646, 156, "Σ")
@@ -61,7 +68,14 @@ def rows() -> Drawing:
         half = n // 2
         for k in range(n):
             second = k >= half
-            d.box(290 + 46 * (k if not second else k + 0.35), middle - 12, 42, 24, f"c{r}", str(edges[r] + k))
+            d.box(
+                290 + 46 * (k if not second else k + 0.35),
+                middle - 12,
+                42,
+                24,
+                f"c{r}",
+                str(edges[r] + k),
+            )
         d.text(500, middle + 5, f"{half} + {n - half} rows in num_slices=2", "soft", "start")
     d.text(90, 292, 'broadcast=("y",): every rank gets y whole', "soft", "start")
     return d
@@ -74,7 +88,13 @@ def memory() -> Drawing:
     d.text(330, 22, "shared memory, page-locked on GPUs", "soft")
     d.text(640, 22, "memory of a GPU", "soft")
     lines = [
-        ("NumPy array", "kept for the next call", "rows of a rank", "copied", "copied at each call"),
+        (
+            "NumPy array",
+            "kept for the next call",
+            "rows of a rank",
+            "copied",
+            "copied at each call",
+        ),
         ("", "synk.data(…)", "rows of a rank", "", "copied at each call"),
         ("", "x.freeze()", "rows of a rank", "", "copied once, kept"),
         ("", "", "synk.variable(…)", "", "lives there"),
@@ -92,14 +112,26 @@ def memory() -> Drawing:
         else:
             d.text(489, y + 25, second, "soft")
         d.box(560, y, 160, 40, f"c{3 if k == 3 else 2}", gpu)
-    d.text(20, 280, "Ranks on cores work on shared memory in place: nothing on the right is copied.", "soft", "start")
+    d.text(
+        20,
+        280,
+        "Ranks on cores work on shared memory in place: nothing on the right is copied.",
+        "soft",
+        "start",
+    )
     return d
 
 
 def variables() -> Drawing:
     """A replica and a divided variable with halos."""
     d = Drawing(720, 290, "A replica on each rank, and rows divided with a halo")
-    d.text(20, 24, "w = synk.variable(…): each rank has its own array; collectives make replicas equal", "", "start")
+    d.text(
+        20,
+        24,
+        "w = synk.variable(…): each rank has its own array; collectives make replicas equal",
+        "",
+        "start",
+    )
     for r in range(3):
         x = 20 + 240 * r
         d.box(x, 36, 200, 64)
@@ -109,7 +141,14 @@ def variables() -> Drawing:
         d.arrow(222 + 240 * r, 62, 256 + 240 * r, 62)
         d.arrow(258 + 240 * r, 76, 224 + 240 * r, 76)
     d.text(360, 118, 'synk.all_reduce(w, "sum")', "code")
-    d.text(20, 160, "u = synk.scatter(synk.variable(…), halo=1): own rows between copies of the neighbours' rows", "", "start")
+    d.text(
+        20,
+        160,
+        "u = synk.scatter(synk.variable(…), halo=1): own rows between "
+        "copies of the neighbours' rows",
+        "",
+        "start",
+    )
     for r in range(3):
         x = 20 + 240 * r
         d.box(x, 172, 200, 64)
@@ -128,7 +167,9 @@ def variables() -> Drawing:
 
 def sequence() -> Drawing:
     """Single calls, and the same as a sequence."""
-    d = Drawing(760, 250, "Single calls come back to the script each time; a sequence comes back once")
+    d = Drawing(
+        760, 250, "Single calls come back to the script each time; a sequence comes back once"
+    )
     d.text(20, 22, "four single calls: the script rings, and waits, for each", "", "start")
     d.text(20, 58, "script", "soft", "start")
     d.text(20, 98, "ranks", "soft", "start")

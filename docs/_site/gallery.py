@@ -1,8 +1,10 @@
-"""Runs the examples at small sizes and writes their pages for the gallery: what each is about, its picture, output and source.
+"""Runs the examples at small sizes and writes their pages for the gallery: what each is about, its
+picture, output and source.
 
     python docs/_site/gallery.py [NAME ...]
 
-An example that fails is an error. One whose page is newer than its source and this file is not run again.
+An example that fails is an error. One whose page is newer than its source and this file is not run
+again.
 """
 
 import ast
@@ -20,7 +22,8 @@ EXAMPLES = ROOT / "examples"
 RANKS = 2
 LIMIT = 300  # seconds for an example
 
-# The arguments of each example, for seconds on two cores; the sections in which the gallery shows them.
+# The arguments of each example, for seconds on two cores; the sections in which the gallery shows
+# them.
 SECTIONS = {
     "First steps": {
         "energy": "--rows 2000000 --repeats 3",
@@ -66,13 +69,19 @@ def source_of(name: str) -> Path:
 
 
 def docstring_of(source: str) -> tuple[str, str]:
-    """Returns the first line of a module's docstring, without its stop, and the rest as Markdown."""
+    """Returns the first line of a module's docstring, without its stop, and the rest as
+    Markdown.
+    """
     text = ast.get_docstring(ast.parse(source)) or ""
     title, _, rest = text.partition("\n\n")
     blocks = []
     for block in re.split(r"\n\s*\n", rest):
         indented = all(line.startswith("    ") for line in block.splitlines())
-        blocks.append(f"```text\n{re.sub('^    ', '', block, flags=re.MULTILINE)}\n```" if indented else _as_markdown(block))
+        blocks.append(
+            f"```text\n{re.sub('^    ', '', block, flags=re.MULTILINE)}\n```"
+            if indented
+            else _as_markdown(block)
+        )
     return " ".join(title.split()).removesuffix("."), "\n\n".join(blocks)
 
 
@@ -86,8 +95,19 @@ def _as_markdown(text: str) -> str:
 def run(name: str, arguments: list[str]) -> str:
     """Runs an example in the folder of the gallery and returns what it prints."""
     command = [sys.executable, str(source_of(name)), *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False, cwd=GALLERY)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+        cwd=GALLERY,
+    )
     if done.returncode != 0:
         raise SystemExit(f"{name} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -104,15 +124,24 @@ def page_of(name: str, arguments: str) -> str:
     path = file.relative_to(ROOT)
     parts = [f"# {file.name}", f"{_as_markdown(title)}.", text]
     if find_spec(NEEDS.get(name, "sys")) is None:
-        parts += [f"## Output\n\nNot run for this page, as it needs {NEEDS[name]}, which `make docs` does not install."]
+        parts += [
+            (
+                f"## Output\n\nNot run for this page, as it needs {NEEDS[name]}, which "
+                f"`make docs` does not install."
+            )
+        ]
     else:
         if '"--picture"' in source:
             shown += ["--picture", f"{name}.png"]
             parts.insert(2, f"![The picture that {file.name} draws]({name}.png)")
         printed = run(name, shown)
-        parts += [f"## Output\n\n```console\n$ python {path} {' '.join(shown)}\n{printed.rstrip()}\n```"]
+        parts += [
+            f"## Output\n\n```console\n$ python {path} {' '.join(shown)}\n{printed.rstrip()}\n```"
+        ]
     first = ast.parse(source).body[0].end_lineno + 2  # after the docstring, which is above
-    parts += [f"## Source\n\n```{{literalinclude}} ../../{path}\n:language: python\n:lines: {first}-\n```"]
+    parts += [
+        f"## Source\n\n```{{literalinclude}} ../../{path}\n:language: python\n:lines: {first}-\n```"
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -120,8 +149,10 @@ def index() -> str:
     """Returns the page that shows all examples."""
     parts = [
         "# Gallery",
-        "Every example checks its own results, against a closed form, a published number or its serial twin in NumPy, and "
-        "runs on GPUs and cores alike. The outputs and pictures are those of small sizes on two cores, made with this site.",
+        "Every example checks its own results, against a closed form, a published number or its "
+        "serial twin in NumPy, and "
+        "runs on GPUs and cores alike. The outputs and pictures are those of small sizes on two "
+        "cores, made with this site.",
     ]
     for section, names in SECTIONS.items():
         cards = []
@@ -129,15 +160,21 @@ def index() -> str:
             title, _ = docstring_of(source_of(name).read_text(encoding="utf-8"))
             picture = f":img-top: {name}.png\n" if (GALLERY / f"{name}.png").exists() else ""
             options = f":link: {name}\n:link-type: doc\n:class-card: example\n{picture}"
-            cards.append(f"::::{{grid-item-card}} {name}.py\n{options}\n{_as_markdown(title)}\n::::")
+            cards.append(
+                f"::::{{grid-item-card}} {name}.py\n{options}\n{_as_markdown(title)}\n::::"
+            )
         grid = "\n".join([":::::{grid} 1 2 2 3", ":gutter: 3", "", *cards, ":::::"])
-        pages = "\n".join(["```{toctree}", ":hidden:", "", *(f"{name}.py <{name}>" for name in names), "```"])
+        pages = "\n".join(
+            ["```{toctree}", ":hidden:", "", *(f"{name}.py <{name}>" for name in names), "```"]
+        )
         parts += [f"## {section}", grid, pages]
     return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
-    """Writes the pages of the examples that are named, or of those that have changed, and the index."""
+    """Writes the pages of the examples that are named, or of those that have changed, and the
+    index.
+    """
     asked = sys.argv[1:]
     GALLERY.mkdir(exist_ok=True)
     there = {path.stem for path in EXAMPLES.rglob("*.py")}
@@ -148,7 +185,9 @@ def main() -> None:
         for name, arguments in names.items():
             page = GALLERY / f"{name}.md"
             newest = max(source_of(name).stat().st_mtime, Path(__file__).stat().st_mtime)
-            if name in asked or (not asked and not (page.exists() and page.stat().st_mtime > newest)):
+            if name in asked or (
+                not asked and not (page.exists() and page.stat().st_mtime > newest)
+            ):
                 began = time.perf_counter()
                 page.write_text(page_of(name, arguments), encoding="utf-8")
                 print(f"{name}.py: {time.perf_counter() - began:.1f} s", flush=True)

@@ -1,4 +1,6 @@
-"""Puts the drawings of `docs/pictures/` into the pages, rather than beside them, so that their colours follow the page's."""
+"""Puts the drawings of `docs/pictures/` into the pages, rather than beside them, so that their
+colours follow the page's.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ def _inline(app: Any, doctree: nodes.document, docname: str) -> None:
     for image in list(doctree.findall(nodes.image)):
         file = Path(app.srcdir, image["uri"])
         if file.suffix == ".svg" and file.parent.name == "pictures":
-            svg = file.read_text(encoding="utf-8").replace('class="synk"', 'class="synk drawing" role="img"', 1)
+            svg = file.read_text(encoding="utf-8").replace(
+                'class="synk"', 'class="synk drawing" role="img"', 1
+            )
             image.replace_self(nodes.raw("", svg, format="html"))
 
 

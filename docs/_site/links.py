@@ -1,8 +1,9 @@
-"""Links that lead out of `docs/`, on pages that are read in the repository too, and names of objects in docstrings.
+"""Links that lead out of `docs/`, on pages that are read in the repository too, and names of
+objects in docstrings.
 
-On a page, a link to an example leads to its page in the gallery, one to the kernel library to its reference, and one to a text
-at the top of the repository to its page here. Links to other files of the repository, as tests, become names: the site has no
-address of the repository.
+On a page, a link to an example leads to its page in the gallery, one to the kernel library to its
+reference, and one to a text at the top of the repository to its page here. Links to other files of
+the repository, as tests, become names: the site has no address of the repository.
 """
 
 import posixpath
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from docutils import nodes  # the tests import this module without it
 
 ROOT = Path(__file__).resolve().parents[2]
-LINK = re.compile(r"(?<!\!)\[(?P<text>[^\]\[]*(?:\[[^\]]*\][^\]\[]*)*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
+LINK = re.compile(
+    r"(?<!\!)\[(?P<text>[^\]\[]*(?:\[[^\]]*\][^\]\[]*)*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"
+)
 CODE = re.compile(r"^(```|~~~|:::).*?^\1[`~:]*$", re.MULTILINE | re.DOTALL)
 PAGES = {
     "README.md": "docs/index.md",
@@ -32,7 +35,9 @@ EXAMPLE = re.compile(r"examples/(?:synkhronos/)?(\w+)\.py")
 
 
 def site_target(path: str) -> str | None:
-    """Returns the page of the site, from the top of the repository, that has a file's contents; None if there is none."""
+    """Returns the page of the site, from the top of the repository, that has a file's contents;
+    None if there is none.
+    """
     path = path.rstrip("/")
     if path in PAGES:
         return PAGES[path]
@@ -72,14 +77,18 @@ def _read(app: Any, docname: str, source: list[str]) -> None:
     source[0] = rewrite(source[0], here, here)
 
 
-def _include(app: Any, path: Path, parent: str, source: list[str]) -> None:  # MyST's `parent` has no folder
+def _include(
+    app: Any, path: Path, parent: str, source: list[str]
+) -> None:  # MyST's `parent` has no folder
     here = Path(app.srcdir, path).resolve().relative_to(ROOT).as_posix()
     if here.endswith(".md"):
         source[0] = rewrite(source[0], here, f"docs/{app.env.docname}.md")
 
 
 def _private_names() -> dict[str, str]:
-    """The public name of each public object, by the private name that annotations and base classes have."""
+    """The public name of each public object, by the private name that annotations and base
+    classes have.
+    """
     found = {}
     for public, one in public_names().items():
         if hasattr(one, "__qualname__") and hasattr(one, "__module__"):
@@ -88,7 +97,9 @@ def _private_names() -> dict[str, str]:
 
 
 def _resolve(app: Any, env: Any, node: Any, content: "nodes.Element") -> "nodes.Element | None":
-    """Finds names as docstrings write them: `synk.fork()`, `fork()`, and private names of public classes."""
+    """Finds names as docstrings write them: `synk.fork()`, `fork()`, and private names of public
+    classes.
+    """
     if node.get("refdomain") != "py":
         return None
     target = node["reftarget"].removesuffix("()")
@@ -98,7 +109,9 @@ def _resolve(app: Any, env: Any, node: Any, content: "nodes.Element") -> "nodes.
     if target == node["reftarget"]:
         return None
     domain = env.get_domain("py")
-    return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], target, node, content)
+    return domain.resolve_xref(
+        env, node["refdoc"], app.builder, node["reftype"], target, node, content
+    )
 
 
 def setup(app: Any) -> dict[str, Any]:

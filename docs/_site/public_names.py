@@ -1,4 +1,6 @@
-"""The public names of the package, by module. tests/test_site.py compares them with the reference."""
+"""The public names of the package, by module. tests/test_site.py compares them with the
+reference.
+"""
 
 import importlib
 import pkgutil
@@ -18,11 +20,14 @@ def modules() -> list[ModuleType]:
 
 
 def members(module: ModuleType) -> dict[str, Any]:
-    """Returns the public members of a module by name: what it defines or re-exports, not modules, nor what others define.
+    """Returns the public members of a module by name: what it defines or re-exports, not modules,
+    nor what others define.
 
     NumPy references of kernels are left out: they are documented by the kernels beside them.
     """
-    return {name: one for name, one in sorted(vars(module).items()) if _is_public(module, name, one)}
+    return {
+        name: one for name, one in sorted(vars(module).items()) if _is_public(module, name, one)
+    }
 
 
 def _is_public(module: ModuleType, name: str, one: Any) -> bool:
@@ -37,11 +42,18 @@ def _is_public(module: ModuleType, name: str, one: Any) -> bool:
         return (
             home in {module.__name__, "synknumba._call.function"}
             and getattr(one, "__qualname__", name) == name
-            and (module.__name__ == getattr(getattr(one, "py_func", one), "__module__", module.__name__))
+            and (
+                module.__name__
+                == getattr(getattr(one, "py_func", one), "__module__", module.__name__)
+            )
         )
     return home.partition(".")[0] == "synknumba"
 
 
 def public_names() -> dict[str, Any]:
     """Returns every public object by its full public name."""
-    return {f"{module.__name__}.{name}": one for module in modules() for name, one in members(module).items()}
+    return {
+        f"{module.__name__}.{name}": one
+        for module in modules()
+        for name, one in members(module).items()
+    }

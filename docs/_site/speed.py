@@ -37,7 +37,11 @@ GROUPS = (
         {"workers": 2},
         (
             Bar("synknumba", "synknumba", "kernel, sum"),
-            Bar("torch, CUDA graph", "torch", "sum and all_reduce in a CUDA graph, item on every rank"),
+            Bar(
+                "torch, CUDA graph",
+                "torch",
+                "sum and all_reduce in a CUDA graph, item on every rank",
+            ),
             Bar("torch, NCCL", "torch", "sum, all_reduce, item on rank 0"),
             Bar("JAX", "JAX", "jit of shard_map with psum, float"),
         ),
@@ -95,14 +99,20 @@ GROUPS = (
 
 @cache
 def _results(file: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((RESULTS / f"{file}.json").read_text(encoding="utf-8"))["results"]
+    found: list[dict[str, Any]] = json.loads(
+        (RESULTS / f"{file}.json").read_text(encoding="utf-8")
+    )["results"]
     return found
 
 
 def median_of(group: Group, bar: Bar) -> float:
     """Returns the median of a bar's result, in microseconds."""
     wanted = {**group.common, "library": bar.library, **({"what": bar.what} if bar.what else {})}
-    (found,) = [one for one in _results(group.file) if all(one.get(key) == value for key, value in wanted.items())]
+    (found,) = [
+        one
+        for one in _results(group.file)
+        if all(one.get(key) == value for key, value in wanted.items())
+    ]
     median: float = found["timing"]["median"]
     return median
 
@@ -120,7 +130,11 @@ def shown(microseconds: float) -> str:
 def speed() -> Drawing:
     """Bars of times, in groups of one task each; the longest of a group takes the whole width."""
     height = sum(TITLE + len(group.bars) * (BAR + GAP) + 10 for group in GROUPS)
-    d = Drawing(LABELS + BARS + TIMES, height, "Medians of times of synknumba and its peers in the same run; shorter is better")
+    d = Drawing(
+        LABELS + BARS + TIMES,
+        height,
+        "Medians of times of synknumba and its peers in the same run; shorter is better",
+    )
     y = 0.0
     for group in GROUPS:
         d.text(10, y + 20, group.title, "", "start")
@@ -128,8 +142,20 @@ def speed() -> Drawing:
         times = [median_of(group, bar) for bar in group.bars]
         for place, (bar, time) in enumerate(zip(group.bars, times, strict=True)):
             d.text(LABELS - 10, y + 13, bar.name, "" if place == 0 else "soft", "end")
-            d.box(LABELS, y, max(2.0, round(BARS * time / max(times), 1)), BAR, "c0" if place == 0 else "peer")
-            d.text(LABELS + BARS * time / max(times) + 8, y + 13, shown(time), "" if place == 0 else "soft", "start")
+            d.box(
+                LABELS,
+                y,
+                max(2.0, round(BARS * time / max(times), 1)),
+                BAR,
+                "c0" if place == 0 else "peer",
+            )
+            d.text(
+                LABELS + BARS * time / max(times) + 8,
+                y + 13,
+                shown(time),
+                "" if place == 0 else "soft",
+                "start",
+            )
             y += BAR + GAP
         y += 10
     return d

@@ -1,10 +1,12 @@
-"""Calls with some of the rows: batches are selected first, and then divided over the ranks; after Synkhronos's fourth demo.
+"""Calls with some of the rows: batches are selected first, and then divided over the ranks; after
+Synkhronos's fourth demo.
 
     python examples/synkhronos/batches.py
     python examples/synkhronos/batches.py --rows 1000001 --ranks 3
 
-The data lie in shared memory once. `batch=` names the rows of a call by number, slice, indices or mask, so minibatches are not
-copied by the script. An array made with `minibatch=True` has rows for the batch alone: its row k goes with the batch's k-th.
+The data lie in shared memory once. `batch=` names the rows of a call by number, slice, indices or
+mask, so minibatches are not copied by the script. An array made with `minibatch=True` has rows for
+the batch alone: its row k goes with the batch's k-th.
 """
 
 import argparse
@@ -31,7 +33,9 @@ def main() -> None:
     """Compares calls with batches with NumPy's results of the same rows."""
     parser = argparse.ArgumentParser(description="Batches of rows.")
     parser.add_argument("--rows", type=int, default=100_001, help="at least 100 (default: 100,001)")
-    parser.add_argument("--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)")
+    parser.add_argument(
+        "--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)"
+    )
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     args = parser.parse_args()
     if args.rows < 100:
@@ -54,15 +58,28 @@ def main() -> None:
             rows = x[:batch] if isinstance(batch, int) else x[batch]
             expected = mean_product.py_func(rows, y)
             for call in (mean_product, mean_product.as_serial):
-                np.testing.assert_allclose(call(data, whole, batch=batch), expected, rtol=1e-9, atol=1e-12)
-            np.testing.assert_allclose(mean_product(data, whole, batch=batch, num_slices=3), expected, rtol=1e-9, atol=1e-12)
-            seconds = min(timeit.repeat(lambda batch=batch: mean_product(data, whole, batch=batch), number=1, repeat=5))
+                np.testing.assert_allclose(
+                    call(data, whole, batch=batch), expected, rtol=1e-9, atol=1e-12
+                )
+            np.testing.assert_allclose(
+                mean_product(data, whole, batch=batch, num_slices=3),
+                expected,
+                rtol=1e-9,
+                atol=1e-12,
+            )
+            seconds = min(
+                timeit.repeat(
+                    lambda batch=batch: mean_product(data, whole, batch=batch), number=1, repeat=5
+                )
+            )
             print(f"  {name:<28}{len(rows):>8,} rows {seconds * 1e3:9.3f} ms")
 
         chosen = batches["indices, some of them twice"]
         weights = synk.data(rng.random(len(chosen)), minibatch=True)
         expected = weighted.py_func(x[chosen], weights.data)
-        np.testing.assert_allclose(weighted(data, weights, batch=chosen), expected, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            weighted(data, weights, batch=chosen), expected, rtol=1e-9, atol=1e-9
+        )
         try:
             mean_product(data, whole, batch=args.rows + 1)
         except synk.SynkError as error:

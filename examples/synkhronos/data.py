@@ -1,11 +1,13 @@
-"""Arrays in shared memory that grow, shrink and change between calls; after Synkhronos's second demo.
+"""Arrays in shared memory that grow, shrink and change between calls; after Synkhronos's second
+demo.
 
     python examples/synkhronos/data.py
     python examples/synkhronos/data.py --ranks 3
 
-`synk.data` makes an array that this process and all ranks see. It is read and written like a NumPy array, and calls pass it
-without a copy. Its dtype and number of axes are fixed, its shape is not: new values that fit its memory are stored there, and
-others get new memory. After each change the ranks are asked for the sums of its columns.
+`synk.data` makes an array that this process and all ranks see. It is read and written like a NumPy
+array, and calls pass it without a copy. Its dtype and number of axes are fixed, its shape is not:
+new values that fit its memory are stored there, and others get new memory. After each change the
+ranks are asked for the sums of its columns.
 """
 
 import argparse
@@ -23,22 +25,31 @@ def columns(x):
 
 
 def check(x: synk.Data, expected: np.ndarray, what: str) -> None:
-    """Prints the array's shape and memory, and checks that this process and the ranks see what is expected."""
+    """Prints the array's shape and memory, and checks that this process and the ranks see what
+    is expected.
+    """
     np.testing.assert_array_equal(x, expected)
-    np.testing.assert_allclose(columns(x), expected.sum(axis=0, dtype="float64"), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        columns(x), expected.sum(axis=0, dtype="float64"), rtol=1e-12, atol=1e-12
+    )
     print(f"  {what:<37}shape {x.shape!s:<12} {x.size:>6,} of {x.alloc_size:>6,} items")
 
 
 def main() -> None:
     """Changes an array, and looks at it from the ranks."""
     parser = argparse.ArgumentParser(description="Arrays in shared memory.")
-    parser.add_argument("--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)")
+    parser.add_argument(
+        "--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)"
+    )
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     args = parser.parse_args()
     rng = np.random.default_rng(0)
 
     with synk.fork(args.ranks, device=args.device) as world:
-        print(f"an array of float32, seen by {world.world_size} {world.device} rank{'' if world.world_size == 1 else 's'}")
+        print(
+            f"an array of float32, seen by {world.world_size} {world.device} "
+            f"rank{'' if world.world_size == 1 else 's'}"
+        )
         small = rng.normal(size=(5, 4)).astype("float32")
         x = synk.data(small, name="x")  # before or after fork()
         check(x, small, "made from an array")
@@ -56,7 +67,11 @@ def main() -> None:
         check(x, larger, "set to what fits")
         assert x.alloc_size == 22_000
         x.set_length(2150)
-        check(x, np.concatenate([larger, np.zeros((50, 10), "float32")]), "longer: rows are kept, new are 0")
+        check(
+            x,
+            np.concatenate([larger, np.zeros((50, 10), "float32")]),
+            "longer: rows are kept, new are 0",
+        )
         x.set_length(2000)
         x[:] = large
         check(x, large, "shorter, and filled")

@@ -3,9 +3,9 @@
     python examples/synkhronos/local_batches.py
     python examples/synkhronos/local_batches.py --rows 1000000 --ranks 3
 
-The rows of a variable were scattered before, and stay where they are. `local_batch=` selects among each rank's own: the same
-selection on all ranks, or a list with one for each. Compare examples/synkhronos/batches.py, where rows are selected before they
-are divided.
+The rows of a variable were scattered before, and stay where they are. `local_batch=` selects among
+each rank's own: the same selection on all ranks, or a list with one for each. Compare
+examples/synkhronos/batches.py, where rows are selected before they are divided.
 """
 
 import argparse
@@ -21,7 +21,9 @@ y = synk.variable(np.zeros((10, 5)), name="y")
 
 @synk.function(outputs="sum", givens={"x": x, "y": y}, sliceable=("x",))
 def total_product(x, y):
-    """Returns the sum of the rows of x·y; x: float64, shape (n, 10), rows of this rank; y: float64, shape (10, 5)."""
+    """Returns the sum of the rows of x·y; x: float64, shape (n, 10), rows of this rank; y:
+    float64, shape (10, 5).
+    """
     return synk.matmul(x, y).sum(axis=0)
 
 
@@ -34,8 +36,12 @@ def mean_product(x, y):
 def main() -> None:
     """Compares calls with local batches with NumPy's results of the same rows."""
     parser = argparse.ArgumentParser(description="Batches of the rows of each rank.")
-    parser.add_argument("--rows", type=int, default=20_000, help="of each rank, at least 100 (default: 20,000)")
-    parser.add_argument("--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)")
+    parser.add_argument(
+        "--rows", type=int, default=20_000, help="of each rank, at least 100 (default: 20,000)"
+    )
+    parser.add_argument(
+        "--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)"
+    )
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     args = parser.parse_args()
     if args.rows < 100:
@@ -57,7 +63,11 @@ def main() -> None:
             "indices for each rank": some,
         }
         for name, chosen in selections.items():
-            own = chosen if isinstance(chosen, list) else [slice(None) if chosen is None else chosen] * ranks
+            own = (
+                chosen
+                if isinstance(chosen, list)
+                else [slice(None) if chosen is None else chosen] * ranks
+            )
             rows = np.concatenate([part[one] for part, one in zip(parts, own, strict=True)])
             product = rows @ matrix
             for slices in (1, 4):
@@ -65,7 +75,11 @@ def main() -> None:
                 mean = mean_product(local_batch=chosen, num_slices=slices)
                 np.testing.assert_allclose(total, product.sum(axis=0), rtol=1e-9, atol=1e-9)
                 np.testing.assert_allclose(mean, product.mean(axis=0), rtol=1e-9, atol=1e-12)
-            seconds = min(timeit.repeat(lambda chosen=chosen: total_product(local_batch=chosen), number=1, repeat=5))
+            seconds = min(
+                timeit.repeat(
+                    lambda chosen=chosen: total_product(local_batch=chosen), number=1, repeat=5
+                )
+            )
             print(f"  {name:<22}{len(rows):>9,} rows {seconds * 1e3:9.3f} ms")
     print("all results are NumPy's of the same rows")
 

@@ -1,20 +1,23 @@
-"""Static analysis of a function's source: array parameters that it only reads, and parameters that it writes.
+"""Static analysis of a function's source: array parameters that it only reads, and parameters that
+it writes.
 
-`read_parameters`: on a GPU, a frozen input that is certainly only read needs no copy of its own. An array is certainly only
-read if the kernel uses its name only to read elements and to query sizes: then no view of it exists, so nothing can write
-through one.
+`read_parameters`: on a GPU, a frozen input that is certainly only read needs no copy of its own. An
+array is certainly only read if the kernel uses its name only to read elements and to query sizes:
+then no view of it exists, so nothing can write through one.
 
     x[i]   x[i, j + 1]   x[i][j]   x.shape[0]   len(x)   x.size          only read, if i and j are certainly numbers
     x[k]   x[1:]   x[...]   y = x   row = x[i]   store(x, i)   x[i] = 0  and anything else: not certain
 
-The k of x[k] is analysed too, since x[k] is a view if k is a slice, a tuple or None. Numbers are the variables of loops over
-ranges, the positions of threads, sizes, results of arithmetic, and names that are bound to nothing else. Where the analysis
-fails, an unnecessary copy is made; the result is the same.
+The k of x[k] is analysed too, since x[k] is a view if k is a slice, a tuple or None. Numbers are
+the variables of loops over ranges, the positions of threads, sizes, results of arithmetic, and
+names that are bound to nothing else. Where the analysis fails, an unnecessary copy is made; the
+result is the same.
 
-`written_parameters`: inputs are read-only. On the CPU they are the caller's own memory, and on a GPU, writes to a copy would be
-lost. The CPU's compiler refuses every such store. This analysis refuses the obvious ones on every device, before anything is
+`written_parameters`: inputs are read-only. On the CPU they are the caller's own memory, and on a
+GPU, writes to a copy would be lost. The CPU's compiler refuses every such store. This analysis
+refuses the obvious ones on every device, before anything is
 sent: `x[...] = …`, `x[...] += …`, `x += …` and `cuda.atomic.…(x, …)` where x is a parameter.
-"""
+"""  # noqa: E501
 
 import ast
 import builtins
@@ -33,8 +36,18 @@ from synknumba._errors import SynkError
 from synknumba.simt.internals import CudaPath, Scope, read_definition
 
 SIZES = {"shape", "size", "ndim", "itemsize", "nbytes", "strides", "dtype"}
-_OF_NUMBERS = {"int", "len", "abs", "min", "max"}  # these return numbers for every argument that Numba allows
-_POSITIONS = {f"{triple}.{axis}" for triple in ("threadIdx", "blockIdx", "blockDim", "gridDim") for axis in "xyz"}
+_OF_NUMBERS = {
+    "int",
+    "len",
+    "abs",
+    "min",
+    "max",
+}  # these return numbers for every argument that Numba allows
+_POSITIONS = {
+    f"{triple}.{axis}"
+    for triple in ("threadIdx", "blockIdx", "blockDim", "gridDim")
+    for axis in "xyz"
+}
 _POSITIONS |= {"laneid", "warpsize"}  # members of numba.cuda that are numbers
 _SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | ast.comprehension
 
@@ -44,21 +57,34 @@ _NUMBER = ast.Constant(0)
 def read_parameters(function: Callable[..., Any], dimensions: Mapping[str, int]) -> frozenset[str]:
     """Returns the array parameters of which a kernel certainly reads only elements and sizes.
 
-    `dimensions` has the number of dimensions of each array parameter, at least 1; 0 for each number; no other parameters.
+    `dimensions` has the number of dimensions of each array parameter, at least 1; 0 for each
+    number; no other parameters.
     """
-    definition = read_code(function.__code__) if isinstance(function, FunctionType) and _is_current(function.__code__) else None
-    if definition is None or any(isinstance(node, _SCOPES) for node in definition.nodes) or hasattr(function, "__wrapped__"):
+    definition = (
+        read_code(function.__code__)
+        if isinstance(function, FunctionType) and _is_current(function.__code__)
+        else None
+    )
+    if (
+        definition is None
+        or any(isinstance(node, _SCOPES) for node in definition.nodes)
+        or hasattr(function, "__wrapped__")
+    ):
         return frozenset()  # a name may have several meanings
     try:
         scope = Scope(read_definition(cast(FunctionType, function)))
     except SynkError:  # raised again by the first call, where it matters
         return frozenset()
     source = _Reads(definition, dimensions, scope)
-    return frozenset(name for name in source.arrays if all(map(source.only_reads, source.uses(name))))
+    return frozenset(
+        name for name in source.arrays if all(map(source.only_reads, source.uses(name)))
+    )
 
 
 class _Reads:
-    """A kernel without nested functions, with its names classified as numbers, arrays and functions."""
+    """A kernel without nested functions, with its names classified as numbers, arrays and
+    functions.
+    """
 
     def __init__(self, definition: Definition, dimensions: Mapping[str, int], scope: Scope) -> None:
         own = {*definition.parameters}
@@ -67,23 +93,45 @@ class _Reads:
         for name, value in _bindings(definition):
             bindings.setdefault(name, []).append(value)
         self._scope, self._own = scope, own | bindings.keys()
-        around = {name.id: scope.resolve(name) for name in definition.names if name.id not in self._own}
-        self._builtins = {name for name, value in around.items() if callable(value) and value is getattr(builtins, name, None)}
+        around = {
+            name.id: scope.resolve(name) for name in definition.names if name.id not in self._own
+        }
+        self._builtins = {
+            name
+            for name, value in around.items()
+            if callable(value) and value is getattr(builtins, name, None)
+        }
         self._types = {name for name, value in around.items() if _is_type_of_numbers(value)}
-        self.arrays = {name: number for name, number in dimensions.items() if number and name in own - bindings.keys()}
+        self.arrays = {
+            name: number
+            for name, number in dimensions.items()
+            if number and name in own - bindings.keys()
+        }
         self._numpy = {name for name, value in around.items() if value is np}
-        constants = {name for name, value in around.items() if isinstance(value, int | float | np.number)}
-        self._numbers = {name for name, number in dimensions.items() if not number} & own | (bindings.keys() - own) | constants
-        # Starts from all candidates, and removes names bound to anything but a number until none is left to remove.
+        constants = {
+            name for name, value in around.items() if isinstance(value, int | float | np.number)
+        }
+        self._numbers = (
+            {name for name, number in dimensions.items() if not number} & own
+            | (bindings.keys() - own)
+            | constants
+        )
+        # Starts from all candidates, and removes names bound to anything but a number until none is
+        # left to remove.
         before = -1
         while len(self._numbers) != before:
             before = len(self._numbers)
-            self._numbers = {name for name in self._numbers if all(map(self._is_number, bindings.get(name, ())))}
+            self._numbers = {
+                name for name in self._numbers if all(map(self._is_number, bindings.get(name, ())))
+            }
 
     def only_reads(self, name: ast.Name) -> bool:
         """Returns whether one occurrence of an array's name reads an element, or queries a size."""
         indices, node = 0, name
-        while isinstance(parent := self._parents.get(id(node)), ast.Subscript) and parent.value is node:
+        while (
+            isinstance(parent := self._parents.get(id(node)), ast.Subscript)
+            and parent.value is node
+        ):
             parts = _parts(parent)
             if not (isinstance(parent.ctx, ast.Load) and all(map(self._is_number, parts))):
                 return False
@@ -102,7 +150,9 @@ class _Reads:
         return False
 
     def _is_number(self, node: ast.expr | None) -> bool:
-        """Returns whether an expression is certainly a number, or an array of numbers, which as an index copies rows."""
+        """Returns whether an expression is certainly a number, or an array of numbers, which as
+        an index copies rows.
+        """
         match node:
             case ast.Constant(value=value):
                 return type(value) in {int, float}
@@ -111,9 +161,13 @@ class _Reads:
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Invert()):
                 return True
             case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return self._is_number(left) or self._is_number(right)  # rules out the concatenation of two tuples
+                return self._is_number(left) or self._is_number(
+                    right
+                )  # rules out the concatenation of two tuples
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
-                return self._is_number(left) and self._is_number(right)  # rules out the repetition of a tuple
+                return self._is_number(left) and self._is_number(
+                    right
+                )  # rules out the repetition of a tuple
             case ast.BinOp():
                 return True
             case ast.IfExp(body=first, orelse=second):
@@ -134,7 +188,9 @@ class _Reads:
         if not (parts and all(map(self._is_number, parts))):
             return False
         match node.value:
-            case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name), attr="shape" | "strides"):
+            case (
+                ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name), attr="shape" | "strides")
+            ):
                 return name in self.arrays
         return False
 
@@ -161,7 +217,9 @@ class _Reads:
         return is_one and self._path(node.func) in {"grid", "gridsize"}
 
     def _path(self, node: ast.expr) -> str | None:
-        """Returns the path below `numba.cuda` of what an expression names; None for anything else and for local variables."""
+        """Returns the path below `numba.cuda` of what an expression names; None for anything
+        else and for local variables.
+        """
         root = node
         while isinstance(root, ast.Attribute):
             root = root.value
@@ -183,7 +241,9 @@ def _is_type_of_numbers(value: object) -> bool:
 
 
 def _bindings(definition: Definition) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yields each name that a kernel binds, and an expression: if that is a number, the name holds one. None: it may not."""
+    """Yields each name that a kernel binds, and an expression: if that is a number, the name
+    holds one. None: it may not.
+    """
     seen: set[int] = set()
     for node in definition.nodes:
         for target, value in _assigned(node):
@@ -214,7 +274,9 @@ def _paired(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr 
     match target, value:
         case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
             return list(zip(targets, values, strict=True))
-        case ast.Tuple(elts=targets), ast.Call(func=ast.Attribute(attr="grid" | "gridsize") as function, args=[_]):
+        case ast.Tuple(elts=targets), ast.Call(
+            func=ast.Attribute(attr="grid" | "gridsize") as function, args=[_]
+        ):
             return [(one, ast.Call(function, [ast.Constant(1)], [])) for one in targets]
         case ast.Tuple(elts=targets), ast.Attribute(attr="shape"):
             return [(one, ast.Subscript(value, _NUMBER, ast.Load())) for one in targets]
@@ -222,7 +284,9 @@ def _paired(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr 
 
 
 def _is_current(code: CodeType) -> bool:
-    """Returns whether the source of code is available, and has not changed since it was compiled."""
+    """Returns whether the source of code is available, and has not changed since it was
+    compiled.
+    """
     try:
         found = _codes_of("".join(inspect.findsource(code)[0]), code.co_filename)
     except (OSError, TypeError, ValueError, SyntaxError):
@@ -252,7 +316,8 @@ class Use:
 
     Attributes:
         line: in the file.
-        index: the text in the brackets, or of the second argument of an atomic operation; None if there is none.
+        index: the text in the brackets, or of the second argument of an atomic operation; None if
+            there is none.
         is_first: whether that is certainly the constant 0.
         is_stored: whether it is a store.
     """
@@ -264,7 +329,9 @@ class Use:
 
 
 def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
-    """Returns the parameters that a function stores to, with the line of the first store; empty if there is no source."""
+    """Returns the parameters that a function stores to, with the line of the first store; empty
+    if there is no source.
+    """
     found: dict[str, int] = {}
     for name, use in element_uses(function):
         if use.is_stored:
@@ -273,14 +340,20 @@ def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
 
 
 def element_uses(function: Callable[..., Any]) -> list[tuple[str, Use]]:
-    """Returns where a function stores to parameters, or reads elements of them; empty if there is no source."""
+    """Returns where a function stores to parameters, or reads elements of them; empty if there
+    is no source.
+    """
     definition = read_function(function)
     if definition is None:
         return []
     names = {argument.arg for argument in definition.tree.args.args}
     nodes = definition.own
-    added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}  # on an array, `x += …` works in place
-    stores = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    added_to = {
+        id(node.target) for node in nodes if isinstance(node, ast.AugAssign)
+    }  # on an array, `x += …` works in place
+    stores = (
+        node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
     names -= {node.id for node in stores if id(node) not in added_to}
     found: list[tuple[str, Use]] = []
     for node in nodes:
@@ -295,13 +368,17 @@ def element_uses(function: Callable[..., Any]) -> list[tuple[str, Use]]:
 
 
 def _is_zero(index: ast.expr, definition: Definition, function: Callable[..., Any]) -> bool:
-    """Returns whether an index is 0, `(0,)`, or a name that a function finds outside, and that is 0."""
+    """Returns whether an index is 0, `(0,)`, or a name that a function finds outside, and that
+    is 0.
+    """
     match index:
         case ast.Constant(value=value):
             return type(value) is int and value == 0
         case ast.Tuple(elts=[one]):
             return _is_zero(one, definition, function)
-        case ast.Name(id=name) if name not in definition.stored and name not in definition.parameters:
+        case ast.Name(id=name) if (
+            name not in definition.stored and name not in definition.parameters
+        ):
             try:
                 around = inspect.getclosurevars(function)
             except (TypeError, ValueError):
@@ -331,6 +408,9 @@ def _elements(target: ast.expr) -> list[tuple[str, ast.expr | None]]:
             return [pair for one in targets for pair in _elements(one)]
         case ast.Subscript(value=ast.Name(id=name), slice=index):
             return [(name, index)]
-        case ast.Subscript(value=ast.Subscript() as inner) | ast.Attribute(value=ast.Subscript() as inner):
+        case (
+            ast.Subscript(value=ast.Subscript() as inner)
+            | ast.Attribute(value=ast.Subscript() as inner)
+        ):
             return _elements(inner)
     return []

@@ -1,4 +1,6 @@
-"""Special arguments of calls (`arange`, `per_rank`), and the declaration of kernel outputs (`output`)."""
+"""Special arguments of calls (`arange`, `per_rank`), and the declaration of kernel outputs
+(`output`).
+"""
 
 import array
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +30,10 @@ class IndexRange:
 def array_hint(value: object) -> str:
     """Returns what to pass in place of a value that is no argument of a kernel."""
     if isinstance(value, range):
-        return "pass synk.arange(n) for the indices 0 … n − 1, each rank its own, or np.asarray(...) of it"
+        return (
+            "pass synk.arange(n) for the indices 0 … n − 1, each rank its own, "
+            "or np.asarray(...) of it"
+        )
     if isinstance(value, list | array.array | bytearray | memoryview):
         return "pass np.asarray(...) of it"
     return "pass an array, Data, a Variable, or a number"
@@ -37,7 +42,8 @@ def array_hint(value: object) -> str:
 def arange(n: int) -> IndexRange:
     """Returns an index range that is sharded over the ranks and takes no memory.
 
-    A kernel receives a `Span`, and a Python function a `range`: the rank's part is `rows.start` … `rows.stop` − 1.
+    A kernel receives a `Span`, and a Python function a `range`: the rank's part is `rows.start` …
+    `rows.stop` − 1.
 
     Args:
         n: number of indices, 0 to 2^62; ranks count in int64.
@@ -48,7 +54,9 @@ def arange(n: int) -> IndexRange:
     if isinstance(n, bool) or not hasattr(n, "__index__") or n < 0:
         raise ArgumentError(f"arange needs a non-negative integer, got {shown(n)}")
     if int(n) > MAX_INDICES:
-        raise ArgumentError(f"arange takes at most 2**62 indices, since ranks count in int64; got {shown(n)}")
+        raise ArgumentError(
+            f"arange takes at most 2**62 indices, since ranks count in int64; got {shown(n)}"
+        )
     return IndexRange(int(n))
 
 
@@ -72,7 +80,9 @@ def per_rank(values: Iterable[Any]) -> PerRankValues:
     told = tuple(values)
     for rank, value in enumerate(told):
         if not isinstance(value, bool | int | float | complex | np.generic):
-            raise ArgumentError(f"per_rank takes one scalar per rank; entry {rank} is a {type(value).__name__}")
+            raise ArgumentError(
+                f"per_rank takes one scalar per rank; entry {rank} is a {type(value).__name__}"
+            )
     return PerRankValues(told)
 
 
@@ -88,7 +98,9 @@ class Output:
     dtype: Any = None
     like: str | None = None
     scratch: bool = False  # working memory that no caller receives
-    filled: bool = True  # with the op's identity at the start; if not, and the op is None, slices write different elements
+    # with the op's identity at the start; if not, and the op is None, slices write different
+    # elements
+    filled: bool = True
 
 
 @known_options
@@ -102,37 +114,49 @@ def output(
 ) -> Output:
     """Declares an output parameter of a kernel.
 
-    The array is allocated on each rank and set to the identity of `op` before each launch; the kernel combines values into it,
-    or writes it. The arrays of slices and ranks are then combined with the same op.
+    The array is allocated on each rank and set to the identity of `op` before each launch; the
+    kernel combines values into it, or writes it. The arrays of slices and ranks are then combined
+    with the same op.
 
     Args:
-        op: "sum", "prod", "min", "max": element by element. "mean" or "avg": element by element, weighted by numbers of rows.
-            "gather": the kernel writes its rows, which are concatenated in order. None: a list with each rank's value.
-            "argmin", "argmax": the kernel writes a value for each row, as for "gather", and the best value and the index of its
-            row are returned as an `Extremum`. Of equal values the first wins, and NaN is better than any number, as in NumPy.
-            Rows that the kernel does not write are +∞ for "argmin", −∞ for "argmax". A function: an associative function of two
-            numbers. It is called with results in the order of their rows, inside kernels, so it must be written like a device
+        op: "sum", "prod", "min", "max": element by element. "mean" or "avg": element by element,
+            weighted by numbers of rows. "gather": the kernel writes its rows, which are
+            concatenated in order. None: a list with each rank's value. "argmin", "argmax": the
+            kernel writes a value for each row, as for "gather", and the best value and the index of
+            its row are returned as an `Extremum`. Of equal values the first wins, and NaN is better
+            than any number, as in NumPy. Rows that the kernel does not write are +∞ for "argmin",
+            −∞ for "argmax". A function: an associative function of two numbers. It is called with
+            results in the order of their rows, inside kernels, so it must be written like a device
             function.
-        shape: shape of the array on one rank; () for a single number, which the kernel sees with shape (1,). For "gather",
-            "argmin" and "argmax", the shape of one row. It may be a function of the call's arguments: of a dict from names to
-            arrays and scalars, in which arrays have their full shape.
+        shape: shape of the array on one rank; () for a single number, which the kernel sees with
+            shape (1,). For "gather", "argmin" and "argmax", the shape of one row. It may be a
+            function of the call's arguments: of a dict from names to arrays and scalars, in which
+            arrays have their full shape.
         dtype: dtype of the array; default: that of `like`, or float64.
-        like: name of a parameter whose dtype is used, and, unless `shape` is given, its shape; for "gather", "argmin" and
-            "argmax", the shape of its rows.
-        identity: for an op that is a function, the number e with op(e, a) = op(a, e) = a, to which the array is set.
+        like: name of a parameter whose dtype is used, and, unless `shape` is given, its shape; for
+            "gather", "argmin" and "argmax", the shape of its rows.
+        identity: for an op that is a function, the number e with op(e, a) = op(a, e) = a, to which
+            the array is set.
 
     Returns:
         The declaration, for `outputs=` of a decorator.
 
     Raises:
-        ReductionError: the op is unknown, is not defined for the dtype, or is a function without an identity.
-        ArgumentError: neither `shape` nor `like` is given, and the op is not "gather", "argmin" or "argmax".
+        ReductionError: the op is unknown, is not defined for the dtype, or is a function without an
+            identity.
+        ArgumentError: neither `shape` nor `like` is given, and the op is not "gather", "argmin" or
+            "argmax".
     """
     known = reduction.as_op(op, "output", identity)
     if isinstance(known, UserOp) and known.identity is None:
-        raise ReductionError(f"output: op {known!r} is a function and needs identity=…: its neutral element, as 0 in a sum")
+        raise ReductionError(
+            f"output: op {known!r} is a function and needs identity=…: its "
+            f"neutral element, as 0 in a sum"
+        )
     if shape is None and like is None and known not in reduction.BY_ROWS:
-        raise ArgumentError("output needs shape=… (() for one number) or like=… (the name of a parameter)")
+        raise ArgumentError(
+            "output needs shape=… (() for one number) or like=… (the name of a parameter)"
+        )
     if dtype is not None:
         try:
             dtype = np.dtype(dtype)

@@ -1,4 +1,6 @@
-"""One call: its options, its bound arguments, its rows, and the values that change from call to call."""
+"""One call: its options, its bound arguments, its rows, and the values that change from call to
+call.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +20,16 @@ from synknumba._tracing import Number
 from synknumba._types import Array, RankConstant, Shape
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Branch, Variable, state_of
-from synknumba._wire.program import Broadcast, Dynamic, HeldRows, OwnSource, Param, RowSource, Sharded, Tree
+from synknumba._wire.program import (
+    Broadcast,
+    Dynamic,
+    HeldRows,
+    OwnSource,
+    Param,
+    RowSource,
+    Sharded,
+    Tree,
+)
 from synknumba._world.engine import Engine
 
 ShapeOf: TypeAlias = Callable[[VariableState, int], Shape]
@@ -32,33 +43,70 @@ class Call:
 
     options: CallOptions
     partition: Partition  # of rows into ranks
-    world: Engine | None = None  # None for a call that is only planned, so that nothing is copied or placed
+    world: Engine | None = (
+        None  # None for a call that is only planned, so that nothing is copied or placed
+    )
     parameters: dict[str, Param] = field(default_factory=dict)  # for the ranks
-    key: list[Any] = field(default_factory=list)  # equal for calls that differ in scalar values and array contents only
+    key: list[Any] = field(
+        default_factory=list
+    )  # equal for calls that differ in scalar values and array contents only
     values: list[Any] = field(default_factory=list)  # scalars that are sent with each call
     format: str = ""  # `struct` letter of each of these
     lengths: dict[str, int] = field(default_factory=dict)  # rows of each sharded argument
     minibatches: dict[str, int] = field(default_factory=dict)  # rows of each minibatch argument
-    empties: dict[str, int] = field(default_factory=dict)  # nested arrays without rows, which need not agree with others
-    per_rank: dict[str, int] = field(default_factory=dict)  # number of values of each per-rank argument
-    contiguous: list[str] = field(default_factory=list)  # index ranges and offsets, which require consecutive rows
+    empties: dict[str, int] = field(
+        default_factory=dict
+    )  # nested arrays without rows, which need not agree with others
+    per_rank: dict[str, int] = field(
+        default_factory=dict
+    )  # number of values of each per-rank argument
+    contiguous: list[str] = field(
+        default_factory=list
+    )  # index ranges and offsets, which require consecutive rows
     segments: list[Segment] = field(default_factory=list)  # which the ranks must have mapped
     files: set[int] = field(default_factory=set)  # ids of those that are files
-    write_back: list[tuple[str, Array, Data]] = field(default_factory=list)  # (parameter, NumPy array to write to, staged copy)
-    whole: dict[str, Any] = field(default_factory=dict)  # arguments as they were passed, for output shapes
-    own_lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)  # rows on each rank of each sliceable variable
-    variables: dict[str, VariableState] = field(default_factory=dict)  # by the parameter, or leaf of one, that receives them
-    branches: dict[str, range] = field(default_factory=dict)  # arrays of those that are passed in part only
-    shared: frozenset[tuple[int, int]] = frozenset()  # arrays of variables, by id and leaf, that several arguments are
-    intact: dict[str, VariableState] = field(default_factory=dict)  # those of them that ranks get whole, not in rows
-    filled: set[RankConstant] = field(default_factory=set)  # constants that an argument, or a leaf of one, is
-    whose: str | None = None  # argument with the variable whose rows OWN, and in a call without rows OFFSET and ROWS, are
+    write_back: list[tuple[str, Array, Data]] = field(
+        default_factory=list
+    )  # (parameter, NumPy array to write to, staged copy)
+    whole: dict[str, Any] = field(
+        default_factory=dict
+    )  # arguments as they were passed, for output shapes
+    own_lengths: dict[str, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # rows on each rank of each sliceable variable
+    variables: dict[str, VariableState] = field(
+        default_factory=dict
+    )  # by the parameter, or leaf of one, that receives them
+    branches: dict[str, range] = field(
+        default_factory=dict
+    )  # arrays of those that are passed in part only
+    shared: frozenset[tuple[int, int]] = (
+        frozenset()
+    )  # arrays of variables, by id and leaf, that several arguments are
+    intact: dict[str, VariableState] = field(
+        default_factory=dict
+    )  # those of them that ranks get whole, not in rows
+    filled: set[RankConstant] = field(
+        default_factory=set
+    )  # constants that an argument, or a leaf of one, is
+    whose: str | None = (
+        # argument with the variable whose rows OWN, and in a call without rows OFFSET and ROWS, are
+        None
+    )
     changed: list[VariableState] = field(default_factory=list)  # that ranks may write to
-    rows: Rows | None = None  # of the sharded arguments that `batch` selects; None if nothing is sharded
-    own: OwnRows | None = None  # of the sliceable variables that `local_batch` selects; None if there are none
-    source: RowSource = field(default_factory=lambda: RowSource("none"))  # encoding of `rows` for the ranks
+    rows: Rows | None = (
+        None  # of the sharded arguments that `batch` selects; None if nothing is sharded
+    )
+    own: OwnRows | None = (
+        None  # of the sliceable variables that `local_batch` selects; None if there are none
+    )
+    source: RowSource = field(
+        default_factory=lambda: RowSource("none")
+    )  # encoding of `rows` for the ranks
     own_source: OwnSource | None = None  # encoding of `own` for the ranks
-    row_values: tuple[int, ...] = ()  # those parts of the encodings that are sent with each call, after `values`
+    row_values: tuple[
+        int, ...
+    ] = ()  # those parts of the encodings that are sent with each call, after `values`
 
     @property
     def run_partition(self) -> Partition:
@@ -80,11 +128,15 @@ class Call:
     @property
     def exact(self) -> bool:
         """Whether the number of rows is part of the plan, rather than sent with each call."""
-        return self.source.kind in ("all", "none") and (self.own_source is None or self.own_source.kind == "all")
+        return self.source.kind in ("all", "none") and (
+            self.own_source is None or self.own_source.kind == "all"
+        )
 
     @property
     def follows_lines(self) -> bool:
-        """Whether lines of row numbers may change without the host, as `Program.line_offset` tells ranks."""
+        """Whether lines of row numbers may change without the host, as `Program.line_offset`
+        tells ranks.
+        """
         leaves = (leaf for param in self.parameters.values() for leaf in leaves_of(param))
         writes = any(isinstance(leaf, Sharded) and leaf.writable for leaf in leaves)
         return self.options.num_slices == 1 and self.options.shards is None and not writes
@@ -94,16 +146,28 @@ class Call:
         return self.branches[path].start if path in self.branches else 0
 
     def written(self) -> tuple[list[str], list[str]]:
-        """Returns the parameters whose rows are written back: those of sharded arguments, and those of sliceable variables."""
-        leaves = [(name, leaf) for name, param in self.parameters.items() for leaf in leaves_of(param)]
-        sharded = [name for name, leaf in leaves if isinstance(leaf, Sharded) and leaf.writable and not leaf.by_position]
-        return sharded, [name for name, leaf in leaves if isinstance(leaf, HeldRows) and leaf.writable]
+        """Returns the parameters whose rows are written back: those of sharded arguments, and
+        those of sliceable variables.
+        """
+        leaves = [
+            (name, leaf) for name, param in self.parameters.items() for leaf in leaves_of(param)
+        ]
+        sharded = [
+            name
+            for name, leaf in leaves
+            if isinstance(leaf, Sharded) and leaf.writable and not leaf.by_position
+        ]
+        return sharded, [
+            name for name, leaf in leaves if isinstance(leaf, HeldRows) and leaf.writable
+        ]
 
-    def sizes(self, *, frozen: bool = False, files: bool = False, sent: bool = False) -> tuple[int, int]:
+    def sizes(
+        self, *, frozen: bool = False, files: bool = False, sent: bool = False
+    ) -> tuple[int, int]:
         """Returns the bytes per row of all sharded arguments, and the bytes of all broadcast ones.
 
-        Of frozen ones only, with `frozen`; of those in files only, with `files`; of those that other machines are sent only, as
-        they cannot open them themselves, with `sent`.
+        Of frozen ones only, with `frozen`; of those in files only, with `files`; of those that
+        other machines are sent only, as they cannot open them themselves, with `sent`.
         """
         per_row = whole = 0
         for leaf in (leaf for param in self.parameters.values() for leaf in leaves_of(param)):
@@ -115,20 +179,37 @@ class Call:
                 case Sharded(array) | Broadcast(array) if files and array.segment not in self.files:
                     pass
                 case Sharded(array):
-                    per_row += int(np.prod(array.shape[1:], dtype=np.int64)) * np.dtype(array.dtype).itemsize
+                    per_row += (
+                        int(np.prod(array.shape[1:], dtype=np.int64))
+                        * np.dtype(array.dtype).itemsize
+                    )
                 case Broadcast(array):
-                    whole += int(np.prod(array.shape, dtype=np.int64)) * np.dtype(array.dtype).itemsize
+                    whole += (
+                        int(np.prod(array.shape, dtype=np.int64)) * np.dtype(array.dtype).itemsize
+                    )
         return per_row, whole
 
-    def texts(self, *, lasting: bool = False, shape_of: ShapeOf = VariableState.root_shape) -> tuple[str, ...]:
-        """Returns a short description of each argument, as passed; without what generated kernels get for themselves.
+    def texts(
+        self, *, lasting: bool = False, shape_of: ShapeOf = VariableState.root_shape
+    ) -> tuple[str, ...]:
+        """Returns a short description of each argument, as passed; without what generated kernels
+        get for themselves.
 
-        A `lasting` one holds for all calls of a plan: of arguments that change between calls, it gives only the type.
-        `shape_of` is as for `describe`.
+        A `lasting` one holds for all calls of a plan: of arguments that change between calls, it
+        gives only the type. `shape_of` is as for `describe`.
         """
-        changing = {name for name, param in self.parameters.items() if lasting and isinstance(param, Dynamic | Tree)}
-        passed = ((name, value) for name, value in self.whole.items() if not name.startswith(OWN_PREFIX))
-        return tuple(f"{name}: {type_told(one) if name in changing else describe(one, shape_of)}" for name, one in passed)
+        changing = {
+            name
+            for name, param in self.parameters.items()
+            if lasting and isinstance(param, Dynamic | Tree)
+        }
+        passed = (
+            (name, value) for name, value in self.whole.items() if not name.startswith(OWN_PREFIX)
+        )
+        return tuple(
+            f"{name}: {type_told(one) if name in changing else describe(one, shape_of)}"
+            for name, one in passed
+        )
 
     def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
         """Adds a scalar that is sent with each call, and returns its parameter."""
@@ -156,7 +237,8 @@ def type_told(value: Any) -> str:
 def describe(value: Any, shape_of: ShapeOf = VariableState.root_shape) -> str:
     """Describes an argument briefly: dtype and shape of an array, the value of a number.
 
-    `shape_of` returns the shape of a variable's array, given its index: by default that on the root.
+    `shape_of` returns the shape of a variable's array, given its index: by default that on the
+    root.
     """
     if isinstance(value, Data | np.ndarray):
         where = (
@@ -169,10 +251,16 @@ def describe(value: Any, shape_of: ShapeOf = VariableState.root_shape) -> str:
         return f"{value.dtype} {value.shape}{where}"
     if isinstance(value, Variable):  # its repr shows what changes from call to call
         state = state_of(value)
-        return "variable, a tree" if state.is_tree else f"variable {value.dtype} {shape_of(state, 0)}"
+        return (
+            "variable, a tree" if state.is_tree else f"variable {value.dtype} {shape_of(state, 0)}"
+        )
     if isinstance(value, Branch):
         first = value.leaves.start
         many = len(value.leaves) > 1
-        return "variable, a tree" if many else f"variable {value.variable.dtypes()[first]} {shape_of(value.variable, first)}"
+        return (
+            "variable, a tree"
+            if many
+            else f"variable {value.variable.dtypes()[first]} {shape_of(value.variable, first)}"
+        )
     text = repr(value)
     return text if len(text) <= 40 else type(value).__name__

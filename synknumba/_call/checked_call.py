@@ -1,7 +1,7 @@
 """A call under the checker: each rank's rows in turn, in the script's process, by `simt.check`.
 
-The arrays are copies that end where a rank's rows end, so an index that would reach the next rank's rows on cores, and other
-memory on a GPU, is out of bounds.
+The arrays are copies that end where a rank's rows end, so an index that would reach the next rank's
+rows on cores, and other memory on a GPU, is out of bounds.
 """
 
 import warnings
@@ -39,7 +39,8 @@ def check_call(
     source: str | None,
     signatures: Any,
 ) -> None:
-    """Runs a kernel's launches of a planned call under `simt.check`; raises all findings, with the ranks that have them.
+    """Runs a kernel's launches of a planned call under `simt.check`; raises all findings, with the
+    ranks that have them.
 
     Args:
         name: of the kernel.
@@ -60,18 +61,25 @@ def check_call(
     for rank, low, high in parts:
         count = high - low
         made = {one: _output(builder, one, output, call, count) for one, output in outputs.items()}
-        given = {one: _argument(one, param, call, rank, low, high) for one, param in call.parameters.items()}
+        given = {
+            one: _argument(one, param, call, rank, low, high)
+            for one, param in call.parameters.items()
+        }
         shapes = {one: value.shape for one, value in given.items() if isinstance(value, np.ndarray)}
         extent = Extent.of(None if call.count is None else count, shapes, source)
         if launch.launches_nothing(extent):
             continue
         grid, block = launch.resolve(*extent)
         every = shapes | {one: array.shape for one, array in made.items()}
-        found += [(rank, finding) for finding in _left_out(limits, launch, call, every, (grid, block))]
+        found += [
+            (rank, finding) for finding in _left_out(limits, launch, call, every, (grid, block))
+        ]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", KernelCheckWarning)
-                kernel[grid, block, 0, launch.smem_bytes](*({**given, **made}[one] for one in parameters))
+                kernel[grid, block, 0, launch.smem_bytes](
+                    *({**given, **made}[one] for one in parameters)
+                )
         except (KernelCheckError, KernelCheckWarning) as error:
             found += [(rank, finding) for finding in error.findings]
         except Exception as error:
@@ -88,33 +96,48 @@ def check_call(
 # A kernel whose ranks are independent, as solvers of one system each, is right.
 _GRID_OF_A_RANK = Finding(
     KernelCheckError,
-    "the barrier of the grid waits for the threads of one rank, and the rows are divided among several ranks: a total that the "
+    "the barrier of the grid waits for the threads of one rank, and the rows are divided among "
+    "several ranks: a total that the "
     "kernel reads after it is that of the rank's rows",
     (),
-    "to use the total of all rows, return it as an output with the op sum, and pass it to a second kernel",
+    "to use the total of all rows, return it as an output with the op sum, and "
+    "pass it to a second kernel",
     is_warning=True,
 )
 
 
 def _left_out(
-    limits: Limits, launch: LaunchConfig, call: Call, shapes: Mapping[str, Shape], sizes: tuple[Dim3, Dim3]
+    limits: Limits,
+    launch: LaunchConfig,
+    call: Call,
+    shapes: Mapping[str, Shape],
+    sizes: tuple[Dim3, Dim3],
 ) -> Iterator[Finding]:
-    """Yields the lengths that positions are compared with, where a launch by rows or elements has fewer threads.
+    """Yields the lengths that positions are compared with, where a launch by rows or elements has
+    fewer threads.
 
-    Other launches are as the script wants them; a rank may need a part only of what every rank gets whole.
+    Other launches are as the script wants them; a rank may need a part only of what every rank gets
+    whole.
     """
     if launch.grid not in {None, ELEMENTS}:
         return
     for limit in limits.lengths:
         array, axis = limit.parameter, limit.length or 0
         shape, threads = shapes.get(array, ()), sizes[0][limit.axis] * sizes[1][limit.axis]
-        if len(shape) > axis and shape[axis] > threads and not isinstance(call.parameters.get(array), program.Broadcast):
+        if (
+            len(shape) > axis
+            and shape[axis] > threads
+            and not isinstance(call.parameters.get(array), program.Broadcast)
+        ):
             yield Finding(
                 KernelCheckError,
-                f"a position along {'xyz'[limit.axis]} is compared with {array}.shape[{axis}], which is {shape[axis]}, but the "
-                f"launch has {threads} thread{'' if threads == 1 else 's'} there, and the other elements are left out",
+                f"a position along {'xyz'[limit.axis]} is compared with {array}.shape[{axis}], "
+                f"which is {shape[axis]}, but the "
+                f"launch has {threads} thread{'' if threads == 1 else 's'} there, and the "
+                f"other elements are left out",
                 (),
-                'pass grid="elements" for a thread per element, with the last axis along x (j, i = cuda.grid(2) for u[i, j]); '
+                'pass grid="elements" for a thread per element, with the last axis along x (j, i = '
+                "cuda.grid(2) for u[i, j]); "
                 "or grid= as a function of shapes; or loop with a stride of cuda.gridsize",
                 array,
                 is_warning=True,
@@ -126,12 +149,18 @@ def _parts(call: Call) -> Iterator[tuple[int, int, int]]:
     count, parts = call.count, call.partition.parts
     if isinstance(count, tuple):  # rows of variables
         stops = np.cumsum(count).tolist()
-        yield from ((rank, stop - own, stop) for rank, (own, stop) in enumerate(zip(count, stops, strict=True)) if own)
+        yield from (
+            (rank, stop - own, stop)
+            for rank, (own, stop) in enumerate(zip(count, stops, strict=True))
+            if own
+        )
     elif count is None:
         yield from ((rank, 0, 0) for rank in range(parts))
     else:
         edges = call.partition.edges(count)
-        yield from ((rank, low, high) for rank, (low, high) in enumerate(pairwise(edges)) if high > low)
+        yield from (
+            (rank, low, high) for rank, (low, high) in enumerate(pairwise(edges)) if high > low
+        )
 
 
 def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, high: int) -> Any:
@@ -140,7 +169,10 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
     match param:
         case program.Sharded(by_position=by_position):
             assert call.rows is not None  # it has rows
-            return _rows(np.asarray(value), Range(low, 1, high - low) if by_position else call.rows.between(low, high))
+            return _rows(
+                np.asarray(value),
+                Range(low, 1, high - low) if by_position else call.rows.between(low, high),
+            )
         case program.Broadcast():
             return np.array(value)
         case program.Dynamic():
@@ -159,7 +191,8 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
         case program.PerRank(values):
             if len(values) != call.partition.parts:
                 raise ArgumentError(
-                    f"{name}=per_rank(...) has {len(values)} values for {call.partition.parts} ranks; pass one per rank"
+                    f"{name}=per_rank(...) has {len(values)} values for {call.partition.parts} "
+                    f"ranks; pass one per rank"
                 )
             return values[rank]
         case program.Held(leaf=leaf):
@@ -185,7 +218,9 @@ def _rows(array: Array, rows: Rows) -> Array:
 
 
 def _of_variable(variable: VariableState, leaf: int, rank: int) -> Array:
-    """Returns a copy of a rank's array of a variable, with halos, or of all as one vector; of shape (1,) if it is 0-d."""
+    """Returns a copy of a rank's array of a variable, with halos, or of all as one vector; of
+    shape (1,) if it is 0-d.
+    """
     arrays = variable.fetch([rank], own=False)[0]
     array = np.concatenate([one.ravel() for one in arrays]) if leaf == VECTOR else arrays[leaf]
     return array if array.shape else array.reshape(1)
@@ -200,7 +235,9 @@ def _output(builder: OutputBuilder, name: str, output: Output, call: Call, count
 
 
 def _merged(found: list[tuple[int, Finding]]) -> Iterator[Finding]:
-    """Yields findings with the ranks that have them; those of several ranks at the same lines and array are one."""
+    """Yields findings with the ranks that have them; those of several ranks at the same lines
+    and array are one.
+    """
     kinds: dict[Any, list[tuple[int, Finding]]] = {}
     for rank, finding in found:
         lines = tuple((access.what, access.filename, access.line) for access in finding.accesses)
@@ -208,4 +245,8 @@ def _merged(found: list[tuple[int, Finding]]) -> Iterator[Finding]:
     for same in kinds.values():
         ranks = ", ".join(str(rank) for rank in dict.fromkeys(rank for rank, _ in same))
         first = same[0][1]
-        yield replace(first, summary=f"on rank {ranks}: {first.summary}", times=sum(one.times for _, one in same))
+        yield replace(
+            first,
+            summary=f"on rank {ranks}: {first.summary}",
+            times=sum(one.times for _, one in same),
+        )

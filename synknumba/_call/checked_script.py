@@ -6,7 +6,7 @@
                                   `cuda.jit` with the stand-ins of `simt.as_cuda`
 
 The methods are replaced while a script is checked, so that calls of other scripts pay nothing.
-"""
+"""  # noqa: E501
 
 import copy
 import re
@@ -26,18 +26,29 @@ from synknumba import simt
 from synknumba._call.function import Function
 from synknumba._call.recording import known_value
 from synknumba._call.sequence import Sequence
-from synknumba._errors import Finding, KernelCheckError, KernelCheckWarning, SynkError, shortened, where
+from synknumba._errors import (
+    Finding,
+    KernelCheckError,
+    KernelCheckWarning,
+    SynkError,
+    shortened,
+    where,
+)
 from synknumba._host import this_process
 from synknumba._tracing import Line, Number, Unknown
 from synknumba.simt.internals import Launcher
 
-_OF_THREAD = re.compile(r"threadIdx=")  # in the note of an error that a thread of the kernel has raised
+_OF_THREAD = re.compile(
+    r"threadIdx="
+)  # in the note of an error that a thread of the kernel has raised
 SLOW_SECONDS = 10.0  # of all checks of a kernel; a million accesses to elements
 _ROWS = ("batch", "local_batch")  # options of a call that `check` takes, too
 _OPTIONS = (*_ROWS, "num_slices", "output_subset", "shards")
 
 Report: TypeAlias = Callable[[str, str, "Finding | str", int], None]
-"""Gets the kernel's name, file and line of its call, a finding or the text of another error of a thread, and how often."""
+"""Gets the kernel's name, file and line of its call, a finding or the text of another error of a
+thread, and how often.
+"""
 
 
 class _UnknownError(Exception):
@@ -49,11 +60,13 @@ class Checks:
     """What was checked.
 
     Attributes:
-        rows: rows of a call, or of variables on each rank, that are checked, the first ones; None for all.
+        rows: rows of a call, or of variables on each rank, that are checked, the first ones; None
+            for all.
         most: calls of each kernel that are checked, the first ones; None for all.
         report: called once for each kind of finding, when it is found first.
-        slow: called once for each kernel whose checks take long, in another thread, while one is under way; with the
-            kernel's name, the place of the call that is being checked, and the number of calls that were checked before.
+        slow: called once for each kernel whose checks take long, in another thread, while one is
+            under way; with the kernel's name, the place of the call that is being checked, and the
+            number of calls that were checked before.
         calls: number of calls that were checked, by kernel.
         left_out: number of calls that were not checked, by kernel and reason.
         times: number of occurrences of each kind of finding.
@@ -78,9 +91,15 @@ class Checks:
         return sum(self.seconds_of.values())
 
     def function(
-        self, function: Function[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], ranks: int | None = None
+        self,
+        function: Function[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        ranks: int | None = None,
     ) -> None:
-        """Checks a call of a decorated function, if that is a kernel; or notes it while the body of a sequence is planned."""
+        """Checks a call of a decorated function, if that is a kernel; or notes it while the body
+        of a sequence is planned.
+        """
         is_ours = function.py_func.__module__.startswith("synknumba._")  # such as those of `train`
         if self._is_checking or is_ours or not function._is_checkable:  # noqa: SLF001  # shared with this package
             return
@@ -89,8 +108,12 @@ class Checks:
         elif tracing.current is None:
             self._check_call(function, args, kwargs, where(), ranks)
 
-    def sequence(self, sequence: Sequence[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Checks the calls of a sequence's first iteration, with the variables as they are before it."""
+    def sequence(
+        self, sequence: Sequence[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Checks the calls of a sequence's first iteration, with the variables as they are
+        before it.
+        """
         if self._is_checking or tracing.current is not None:
             return
         planned = self._planned = []
@@ -107,7 +130,9 @@ class Checks:
                     first = tuple(_first(one, scalars) for one in given)
                     others = {name: _first(one, scalars) for name, one in named.items()}
                 except _UnknownError:
-                    self.left_out[function.name, "takes the result of another call of a sequence"] += 1
+                    self.left_out[
+                        function.name, "takes the result of another call of a sequence"
+                    ] += 1
                     continue
                 self._check_call(function, first, others, place, None)
 
@@ -121,9 +146,16 @@ class Checks:
         self._check(kernel.py_func.__name__, place, lambda: checked(*copy.deepcopy(args)))
 
     def _check_call(
-        self, function: Function[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], place: str, ranks: int | None
+        self,
+        function: Function[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        place: str,
+        ranks: int | None,
     ) -> None:
-        kwargs = {name: value for name, value in kwargs.items() if name in _ROWS or name not in _OPTIONS}
+        kwargs = {
+            name: value for name, value in kwargs.items() if name in _ROWS or name not in _OPTIONS
+        }
 
         def check() -> None:
             for option in _ROWS if self.rows is not None and not kwargs.keys() & {*_ROWS} else ():
@@ -141,7 +173,9 @@ class Checks:
             return
         began, self._is_checking = time.perf_counter(), True
         # Many calls, each of them short, make a script as slow as a long one.
-        patience = threading.Timer(max(0.0, SLOW_SECONDS - self.seconds_of.get(name, 0.0)), self._tell_slow, (name, place))
+        patience = threading.Timer(
+            max(0.0, SLOW_SECONDS - self.seconds_of.get(name, 0.0)), self._tell_slow, (name, place)
+        )
         patience.daemon = True
         is_timed = name not in self._told_slow
         if is_timed:
@@ -153,7 +187,9 @@ class Checks:
         except (KernelCheckError, KernelCheckWarning) as error:
             for finding in error.findings:
                 lines = tuple((one.what, one.filename, one.line) for one in finding.accesses)
-                self._note((name, finding.error, finding.array, lines), name, place, finding, finding.times)
+                self._note(
+                    (name, finding.error, finding.array, lines), name, place, finding, finding.times
+                )
         except SynkError as error:
             self.left_out[name, str(error)] += 1  # the call follows, and raises it, too
             return
@@ -202,7 +238,9 @@ def _not_by_rows() -> Iterator[None]:
 
 
 def _first(value: Any, scalars: list[Any]) -> Any:
-    """Returns an argument of a call of a sequence as it is in the first iteration; _UnknownError if only ranks know it."""
+    """Returns an argument of a call of a sequence as it is in the first iteration; _UnknownError
+    if only ranks know it.
+    """
     if value is tracing.STEP:
         return 0
     if isinstance(value, Number):

@@ -1,9 +1,10 @@
 """Combination of the ranks' results into the result of a call.
 
-A collector combines small results in the coordinator: a function of the call's number of rows, made once for each plan, which
-reads the ranks' parts from memory.
+A collector combines small results in the coordinator: a function of the call's number of rows, made
+once for each plan, which reads the ranks' parts from memory.
 
-Large results of reductions are combined by the ranks, after the kernels; each rank combines some of the elements:
+Large results of reductions are combined by the ranks, after the kernels; each rank combines some of
+the elements:
 
                     cores                                       GPUs
     kernels         rank r writes parts[r] in a segment         rank r's result stays on its GPU
@@ -12,9 +13,9 @@ Large results of reductions are combined by the ranks, after the kernels; each r
                     parts[0], parts[1], …, in this order        its elements of the result
                                 └──────────> memory that is lent to the caller <────────┘
 
-These are two rounds rather than one: a rank whose kernel fails reports this in the first, so no rank waits for it in a
-collective.
-"""
+These are two rounds rather than one: a rank whose kernel fails reports this in the first, so no
+rank waits for it in a collective.
+"""  # noqa: E501
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -37,10 +38,14 @@ from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.transport_setup import join
 
-SEQUENTIAL_SUM = 8  # NumPy adds fewer numbers than this in order, too; for two of them it takes 1 µs, a Python loop 0.2 µs
+# NumPy adds fewer numbers than this in order, too; for two of them it takes 1 µs, a Python loop 0.2
+# µs
+SEQUENTIAL_SUM = 8
 
 Count: TypeAlias = int | tuple[int, ...] | None
-"""Rows of a call: in all, or by rank where they are the ranks' own; None where it is not about rows."""
+"""Rows of a call: in all, or by rank where they are the ranks' own; None where it is not about
+rows.
+"""
 
 
 def total_rows(count: Count) -> int | None:
@@ -49,7 +54,9 @@ def total_rows(count: Count) -> int | None:
 
 
 def row_weights(count: Count, partition: Partition) -> Array:
-    """Returns the number of rows of each rank or shard, int64, into which a call's are cut; 1 for each if it has no rows."""
+    """Returns the number of rows of each rank or shard, int64, into which a call's are cut; 1
+    for each if it has no rows.
+    """
     if count is None:
         return np.ones(partition.parts, np.int64)
     return np.array(count if isinstance(count, tuple) else partition.counts(count), np.int64)
@@ -60,16 +67,25 @@ Collector: TypeAlias = Callable[[Count], Any]
 
 
 def make_collector(op: Op, parts: Array, weights: Callable[[Count], Array]) -> Collector:
-    """Returns a collector for an op, which reads the parts when it is called and returns memory of its own."""
+    """Returns a collector for an op, which reads the parts when it is called and returns memory
+    of its own.
+    """
     if op is None:
-        return lambda _: [private_copy(value) if isinstance(value, np.ndarray) else value for value in parts]
+        return lambda _: [
+            private_copy(value) if isinstance(value, np.ndarray) else value for value in parts
+        ]
     if op == "mean":
         return lambda count: reduction.combine("mean", parts, weights(count))
     if len(parts) == 1:
         return (lambda _: parts[0]) if parts.ndim == 1 else (lambda _: private_copy(parts[0]))
     if isinstance(op, UserOp):
         return lambda _: fold_kernel.fold(op, parts)
-    if op == "sum" and parts.ndim == 1 and parts.dtype == np.float64 and len(parts) < SEQUENTIAL_SUM:
+    if (
+        op == "sum"
+        and parts.ndim == 1
+        and parts.dtype == np.float64
+        and len(parts) < SEQUENTIAL_SUM
+    ):
         return lambda _: np.float64(_add(parts.tolist()))
     reduce = partial(reduction.UFUNCS[op].reduce, parts, 0, parts.dtype)
     return lambda _: reduce()
@@ -77,13 +93,17 @@ def make_collector(op: Op, parts: Array, weights: Callable[[Count], Array]) -> C
 
 @final
 class Selection:
-    """Maps positions among the rows of a call to indices of rows in the data; holds the call's segments weakly."""
+    """Maps positions among the rows of a call to indices of rows in the data; holds the call's
+    segments weakly.
+    """
 
     def __init__(self, program: Program, segments: Sequence[Callable[[], Segment | None]]) -> None:
         own = "" if program.own is None else program.own.values
         self._source = program.rows
         self._segments = segments
-        self.first = len(program.values) - len(program.rows.values) - len(own) - program.lent  # value that selects rows
+        self.first = (
+            len(program.values) - len(program.rows.values) - len(own) - program.lent
+        )  # value that selects rows
         self.values: tuple[Any, ...] = ()  # of the last call, from that one on
 
     def data_rows(self, positions: Any) -> Any:
@@ -111,14 +131,17 @@ def make_locator(op: Op, values: Array, rows: Array, selection: Selection) -> Co
 
 
 def _add(values: list[float]) -> float:
-    """Returns the sum in order, as NumPy adds so few numbers; the built-in `sum` compensates from Python 3.12 on."""
+    """Returns the sum in order, as NumPy adds so few numbers; the built-in `sum` compensates
+    from Python 3.12 on.
+    """
     total = values[0]
     for value in values[1:]:
         total += value
     return total
 
 
-# On two cores, a sum by the ranks takes as long as one by the coordinator up to 1 MiB, and half as long at 64 MiB.
+# On two cores, a sum by the ranks takes as long as one by the coordinator up to 1 MiB, and half as
+# long at 64 MiB.
 CORES_BYTES = 1 << 20
 DEVICES_BYTES = 256 << 10
 
@@ -140,9 +163,13 @@ def is_worthwhile(world: Engine, nbytes: int) -> bool:
 
 @final
 class Combining:
-    """The combination of large results by the ranks, which must have the plan's program already, to memory of `lenders`."""
+    """The combination of large results by the ranks, which must have the plan's program already,
+    to memory of `lenders`.
+    """
 
-    def __init__(self, world: Engine, told: Combination, info: CallInfo, lenders: Mapping[str, Lender]) -> None:
+    def __init__(
+        self, world: Engine, told: Combination, info: CallInfo, lenders: Mapping[str, Lender]
+    ) -> None:
         self._world = world
         self._told = told
         self._info = info
@@ -153,7 +180,9 @@ class Combining:
         world.command(Install(None, told), info=info)
 
     def run(self, weights: Callable[[], Array]) -> None:
-        """Has the ranks combine their results; calls `weights` for the rows on each rank if one of the results is a mean."""
+        """Has the ranks combine their results; calls `weights` for the rows on each rank if one
+        of the results is a mean.
+        """
         values: list[Any] = [lender.choose() for lender in self._lenders]
         if self._told.weighted:
             values += weights().tolist()

@@ -1,17 +1,20 @@
-"""The same calls on several numbers of ranks, compared, for `synknumba check --ranks 1,2,3` and `f.check(…, ranks=(1, 2, 3))`.
+"""The same calls on several numbers of ranks, compared, for `synknumba check --ranks 1,2,3` and
+`f.check(…, ranks=(1, 2, 3))`.
 
     first run      a call: inputs and results ──> a folder: a record of each call, and each array once, by its hash
     another run    a call: inputs  ── do they agree?  no: the call does not count
                            results ── do they agree?  no: a finding, and the run ends
                            else the variables, and what the call returns, get the first run's values
 
-So each call is compared with the inputs of the first run: rounding does not add up, and the script takes the same branches. A
-call counts if its inputs are the same on any number of ranks. Inputs that a script computes from the number of ranks are not,
-nor are `synk.RANK`, `synk.WORLD_SIZE`, `synk.per_rank`, and replicas that differ between ranks; what such a call returns or
-writes makes calls that take it not count either. Nor does a sum of equal replicas, which their number changes, and a call that
-one of the runs does not make: calls are paired by thread, line, name, and how often that line has made them. Of a call that
-counts, results by rank are left out: lists and arrays with an entry for each rank, and replicas that differ.
-"""
+So each call is compared with the inputs of the first run: rounding does not add up, and the script
+takes the same branches. A call counts if its inputs are the same on any number of ranks. Inputs
+that a script computes from the number of ranks are not, nor are `synk.RANK`, `synk.WORLD_SIZE`,
+`synk.per_rank`, and replicas that differ between ranks; what such a call returns or writes makes
+calls that take it not count either. Nor does a sum of equal replicas, which their number changes,
+and a call that one of the runs does not make: calls are paired by thread, line, name, and how often
+that line has made them. Of a call that counts, results by rank are left out: lists and arrays with
+an entry for each rank, and replicas that differ.
+"""  # noqa: E501
 
 import hashlib
 import os
@@ -69,7 +72,12 @@ Run: TypeAlias = Callable[[int, Mode], T]
 
 _GATHERS = ("gather", "all_gather")
 _REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
-_FOLDS: dict[str, Callable[..., Any]] = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
+_FOLDS: dict[str, Callable[..., Any]] = {
+    "sum": np.sum,
+    "prod": np.prod,
+    "min": np.min,
+    "max": np.max,
+}
 _GROWING = {"sum": "sum", "prod": "product"}  # ops by which equal replicas depend on their number
 
 
@@ -177,7 +185,9 @@ class Comparison:
         self._pid = os.getpid()
         self._inside = threading.local()
 
-    def call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], run: Callable[[], T]) -> T:
+    def call(
+        self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], run: Callable[[], T]
+    ) -> T:
         """Makes a call by `run`, and records or compares it; calls inside of it belong to it."""
         is_inside = getattr(self._inside, "flag", False) or tracing.current is not None
         is_elsewhere = os.getpid() != self._pid or this_process.current_rank() is not None
@@ -189,7 +199,13 @@ class Comparison:
         finally:
             self._inside.flag = False
 
-    def _call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
+    def _call(
+        self,
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        run: Callable[[], Any],
+    ) -> Any:
         site = (threading.current_thread().name, _name_of(function), where())
         self.summary.calls[site] += 1
         key = (*site, self.summary.calls[site])
@@ -239,7 +255,10 @@ class Comparison:
             if content.value is BY_RANK or recorded is BY_RANK:
                 return self._skip(key, f"{label} has a value for each rank")
             if growing and content.is_replica:
-                return self._skip(key, f"{label} is the same on all ranks, so its {growing} depends on their number")
+                return self._skip(
+                    key,
+                    f"{label} is the same on all ranks, so its {growing} depends on their number",
+                )
             pair = self._store.pair(recorded, content)
             if pair is None:
                 continue
@@ -270,7 +289,9 @@ class Comparison:
             cause = agreement.BEYOND if _is_of_indices(error) else ""
         self._find(key, "", f"it {first} on {self._on(0)}; on {self._on(1)} it {second}", cause)
 
-    def _compare(self, key: Key, record: Record, outcome: Contents, result: Any, bound: Bound, function: Any) -> Any:
+    def _compare(
+        self, key: Key, record: Record, outcome: Contents, result: Any, bound: Bound, function: Any
+    ) -> Any:
         """Compares what a call has returned and written with the first run; returns its result.
 
         What agrees, or differs between any two runs, is set to the first run's.
@@ -366,7 +387,9 @@ def summaries(store: Store, sizes: Sequence[int], run: Run[T]) -> Iterator[tuple
         yield summary, value
 
 
-def check_ranks(function: Any, sizes: Iterable[int], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def check_ranks(
+    function: Any, sizes: Iterable[int], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
     """Makes a call in a world of each size, on cores; see `Function.check`."""
     numbers, name = list(sizes) if isinstance(sizes, Iterable) else [], _name_of(function)
     if len(numbers) < 2 or not agreement.are_sizes(numbers):
@@ -398,8 +421,10 @@ def check_ranks(function: Any, sizes: Iterable[int], args: tuple[Any, ...], kwar
                 raise ArgumentError(f"check with ranks= cannot compare {summary.reason}")
         if RESULT in {label for _, label in store.read("unrepeatable", set())}:
             raise ArgumentError(
-                f"check with ranks= cannot compare {RESULT} of {name}, which differs between two runs on "
-                f"{counted(numbers[0])}: seed its random numbers, or leave out what is no result of the arguments"
+                f"check with ranks= cannot compare {RESULT} of {name}, which "
+                f"differs between two runs on "
+                f"{counted(numbers[0])}: seed its random numbers, or leave out what is "
+                f"no result of the arguments"
             )
 
 
@@ -453,7 +478,9 @@ def _growing(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
 
 def _is_of_indices(error: BaseException) -> bool:
-    """Returns whether a call ended by an index out of bounds, or by an access to memory that is not mapped."""
+    """Returns whether a call ended by an index out of bounds, or by an access to memory that is
+    not mapped.
+    """
     if isinstance(error, RankDied):
         return error.exitcode in {-signal.SIGSEGV, -signal.SIGBUS}
     return isinstance(error, IndexError) or isinstance(error.__cause__, IndexError)
@@ -474,7 +501,9 @@ def _names(function: Any) -> tuple[str, ...]:
 
 
 def _has_grid(function: Any, elements: int) -> bool:
-    """Returns whether a kernel is launched with a number of threads of its own, fewer than elements, and no loop by strides."""
+    """Returns whether a kernel is launched with a number of threads of its own, fewer than
+    elements, and no loop by strides.
+    """
     launch = getattr(getattr(function, "_options", None), "launch", None)
     if launch is None or launch.is_derived or "gridsize" in _names(function):
         return False
@@ -495,7 +524,9 @@ def _fold_of_blocks(function: Any, label: str) -> Callable[..., Any] | None:
     return _FOLDS.get(op) if isinstance(op, str) else None
 
 
-def _bound(before: Contents, args: tuple[Any, ...], kwargs: Mapping[str, Any], drift: float) -> Bound:
+def _bound(
+    before: Contents, args: tuple[Any, ...], kwargs: Mapping[str, Any], drift: float
+) -> Bound:
     """Returns what another order of sums explains in a call."""
     arrays = [content.value for content in before.values() if isinstance(content.value, np.ndarray)]
     lengths = [len(value) for value in (*args, *kwargs.values()) if isinstance(value, IndexRange)]

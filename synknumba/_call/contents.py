@@ -55,7 +55,9 @@ class Content:
 Contents: TypeAlias = dict[str, Content]
 
 
-def inputs(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def inputs(
+    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
     """Yields what a call reads, by label: leaves of its arguments, and states of variables.
 
     The latter are those among the arguments, and those that the function uses beside them.
@@ -69,7 +71,9 @@ def inputs(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> I
 
 
 def leaves(label: str, value: Any, ranks: int | None = None) -> Iterator[tuple[str, Any]]:
-    """Yields the leaves of a tree, by label; BY_RANK for a list with a value for each of several ranks."""
+    """Yields the leaves of a tree, by label; BY_RANK for a list with a value for each of several
+    ranks.
+    """
     if isinstance(value, list) and len(value) == ranks:
         yield label, BY_RANK
     elif is_nested(value):
@@ -182,7 +186,11 @@ def _own_variables(function: Any) -> Iterator[tuple[str, VariableState]]:
     These are in updates=, in givens=, among globals and closure values, and those of training.
     """
     plain = getattr(function, "py_func", None)
-    values = [(read.name, read.value) for read in reads_of(plain)] if isinstance(plain, FunctionType) else []
+    values = (
+        [(read.name, read.value) for read in reads_of(plain)]
+        if isinstance(plain, FunctionType)
+        else []
+    )
     options = getattr(function, "_options", None)
     if options is not None:
         values += options.givens.items()

@@ -1,4 +1,6 @@
-"""A function's source as a syntax tree with its parents and names, read once for every analysis of it."""
+"""A function's source as a syntax tree with its parents and names, read once for every analysis
+of it.
+"""
 
 import ast
 import inspect
@@ -22,27 +24,40 @@ class Definition:
         parents: parent of each node but the outermost statements, by the node's id.
         names: occurrences of names among the nodes.
         parameters: names of the parameters, without those of `*args` and `**kwargs`.
-        mentioned: names bound by other nodes than names: by `global`, `import`, `case`, `except … as`, nested functions.
+        mentioned: names bound by other nodes than names: by `global`, `import`, `case`,
+            `except … as`, nested functions.
     """
 
     def __init__(self, tree: ast.FunctionDef) -> None:
         self.tree = tree
         self.nodes = [node for statement in tree.body for node in ast.walk(statement)]
-        self.parents = {id(child): node for node in self.nodes for child in ast.iter_child_nodes(node)}
+        self.parents = {
+            id(child): node for node in self.nodes for child in ast.iter_child_nodes(node)
+        }
         self.names = [node for node in self.nodes if isinstance(node, ast.Name)]
-        self.parameters = [one.arg for one in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)]
-        others = [node for node in self.nodes if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.keyword)]
+        self.parameters = [
+            one.arg for one in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)
+        ]
+        others = [
+            node
+            for node in self.nodes
+            if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.keyword)
+        ]
         self.mentioned = [name for node in others for name in _strings(node)]
 
     @cached_property
     def own(self) -> list[ast.AST]:
-        """The nodes outside nested functions, whose parameters may have the same names; with those of the signature."""
+        """The nodes outside nested functions, whose parameters may have the same names; with
+        those of the signature.
+        """
         return list(_own_nodes(self.tree))
 
     @cached_property
     def stored(self) -> list[str]:
         """Names that are bound or deleted, once for each time."""
-        return [node.id for node in self.names if not isinstance(node.ctx, ast.Load)] + self.mentioned
+        return [
+            node.id for node in self.names if not isinstance(node.ctx, ast.Load)
+        ] + self.mentioned
 
     def uses(self, name: str) -> list[ast.Name]:
         """Returns the occurrences of a name."""
@@ -50,22 +65,33 @@ class Definition:
 
 
 def read_function(function: Callable[..., Any]) -> Definition | None:
-    """Returns the definition of a function, of one with `__wrapped__` that of the wrapped one; None without source."""
+    """Returns the definition of a function, of one with `__wrapped__` that of the wrapped one;
+    None without source.
+    """
     code = getattr(inspect.unwrap(function), "__code__", None)
     return read_code(code) if isinstance(code, CodeType) else None
 
 
 def read_code(code: CodeType) -> Definition | None:
-    """Returns the definition from which code was compiled; None without source, or if the name shows that it has changed."""
+    """Returns the definition from which code was compiled; None without source, or if the name
+    shows that it has changed.
+    """
     return _read(code, code.co_filename)
 
 
 @lru_cache(MAX_READ)
-def _read(code: CodeType, _filename: str) -> Definition | None:  # code that differs in its file only is equal
+def _read(
+    code: CodeType, _filename: str
+) -> Definition | None:  # code that differs in its file only is equal
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError, TokenError):  # no source, or that of a file in the middle of an edit
+    except (
+        OSError,
+        TypeError,
+        SyntaxError,
+        TokenError,
+    ):  # no source, or that of a file in the middle of an edit
         return None
     definition = tree.body[0] if tree.body else None
     if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:
@@ -75,9 +101,15 @@ def _read(code: CodeType, _filename: str) -> Definition | None:  # code that dif
 
 
 def atomic_operation(node: ast.AST) -> str | None:
-    """Returns the name of the atomic operation that a call is, such as "add" for `cuda.atomic.add(…)`; None for other nodes."""
+    """Returns the name of the atomic operation that a call is, such as "add" for
+    `cuda.atomic.add(…)`; None for other nodes.
+    """
     match node:
-        case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="atomic") | ast.Name(id="atomic"), attr=operation)):
+        case ast.Call(
+            func=ast.Attribute(
+                value=ast.Attribute(attr="atomic") | ast.Name(id="atomic"), attr=operation
+            )
+        ):
             return operation
     return None
 
@@ -85,7 +117,9 @@ def atomic_operation(node: ast.AST) -> str | None:
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         yield child
-        if not isinstance(child, ast.FunctionDef | ast.Lambda | ast.ClassDef | ast.AsyncFunctionDef):
+        if not isinstance(
+            child, ast.FunctionDef | ast.Lambda | ast.ClassDef | ast.AsyncFunctionDef
+        ):
             yield from _own_nodes(child)
 
 

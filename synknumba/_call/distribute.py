@@ -1,7 +1,8 @@
-"""Functions as they go to the ranks: pickles with their sources, stand-ins on ranks, and named tuples of results.
+"""Functions as they go to the ranks: pickles with their sources, stand-ins on ranks, and named
+tuples of results.
 
-A function is sent to the ranks once per world, before they run it, and again after failures until it has run to its end once;
-generated kernels are sent without the function inside.
+A function is sent to the ranks once per world, before they run it, and again after failures until
+it has run to its end once; generated kernels are sent without the function inside.
 
     first call of a function  ──> that function
     distribute()              ──> all functions
@@ -43,10 +44,12 @@ def make_spec(
     options: FunctionOptions | None = None,
     sent: Mapping[int, Any] = _NOTHING,
 ) -> FunctionSpec:
-    """Returns a function in the form in which it is sent to the ranks; raises `ArgumentError` if it cannot be pickled.
+    """Returns a function in the form in which it is sent to the ranks; raises `ArgumentError` if it
+    cannot be pickled.
 
-    `function` is what the ranks get as `one`. `options` are those of the decorator; a device function that kernels call has
-    none. `sent` are objects that the ranks already have, by number: they are pickled as references.
+    `function` is what the ranks get as `one`. `options` are those of the decorator; a device
+    function that kernels call has none. `sent` are objects that the ranks already have, by number:
+    they are pickled as references.
     """
     told = (None, {}) if options is None else (options.launch, dict(options.compile_options))
     try:
@@ -55,15 +58,26 @@ def make_spec(
         if is_of_handler(error):
             raise
         raise ArgumentError(
-            f"{one.name} cannot be sent to the ranks: {error}. Pass what it needs as arguments, or make it picklable."
+            f"{one.name} cannot be sent to the ranks: {error}. Pass what it needs as "
+            f"arguments, or make it picklable."
         ) from error
     style = "function" if options is None else options.style
     reads, texts = one._reads, _texts_for(world)  # noqa: SLF001
-    return FunctionSpec(one._number, one.name, style, pickled, texts, reads.of_modules, reads.revision)  # noqa: SLF001
+    return FunctionSpec(
+        one._number,  # noqa: SLF001
+        one.name,
+        style,
+        pickled,
+        texts,
+        reads.of_modules,
+        reads.revision,
+    )
 
 
 def _texts_for(world: Engine) -> dict[str, Any]:
-    """Returns the texts of files that the ranks lack and cannot read from disk: kept ones, cells, generated code."""
+    """Returns the texts of files that the ranks lack and cannot read from disk: kept ones,
+    cells, generated code.
+    """
     return {
         name: entry
         for name, entry in list(linecache.cache.items())  # another thread may add some
@@ -74,7 +88,9 @@ def _texts_for(world: Engine) -> dict[str, Any]:
 
 
 class RankSideFunction:
-    """Stand-in for a `Function` on a rank: contains the plain function, and raises `WorldError` when it is called."""
+    """Stand-in for a `Function` on a rank: contains the plain function, and raises `WorldError`
+    when it is called.
+    """
 
     def __init__(self, name: str, py_func: Callable[..., Any]) -> None:
         self.name = name
@@ -86,7 +102,8 @@ class RankSideFunction:
 
 
 class Decorated:
-    """What a decorator returns. Copied and pickled as Python's functions are: not at all, and by reference.
+    """What a decorator returns. Copied and pickled as Python's functions are: not at all, and by
+    reference.
 
     Attributes:
         name: name in messages.
@@ -105,12 +122,19 @@ class Decorated:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the place of the function; raises `ArgumentError` if no module has it under its name."""
-        module, path = getattr(self.py_func, "__module__", None), getattr(self.py_func, "__qualname__", None)
+        """Pickles the place of the function; raises `ArgumentError` if no module has it under
+        its name.
+        """
+        module, path = (
+            getattr(self.py_func, "__module__", None),
+            getattr(self.py_func, "__qualname__", None),
+        )
         if module is None or path is None or _attribute(module, path) is not self:
             raise ArgumentError(
-                f"{self.name} is decorated by synknumba, and such functions are pickled by reference, but {module}.{path} is "
-                "not this object. Decorate it at the top level of a module that the other process imports, or send a plain "
+                f"{self.name} is decorated by synknumba, and such functions are pickled by "
+                f"reference, but {module}.{path} is "
+                "not this object. Decorate it at the top level of a module that the other process "
+                "imports, or send a plain "
                 "function and decorate it there."
             )
         return find_decorated, (module, path)
@@ -121,13 +145,17 @@ class Decorated:
 
 
 def find_decorated(module: str, path: str) -> Decorated:
-    """Returns the decorated function with this place; raises `ArgumentError` where this process has none there."""
+    """Returns the decorated function with this place; raises `ArgumentError` where this process
+    has none there.
+    """
     importlib.import_module(module)
     found = _attribute(module, path)
     if not isinstance(found, Decorated):
         raise ArgumentError(
-            f"{module}.{path}, decorated by synknumba, was pickled by reference, but the module {module} here has no "
-            "such function. Decorate it in a module that both processes import, or send a plain function and decorate it here."
+            f"{module}.{path}, decorated by synknumba, was pickled by reference, but the "
+            f"module {module} here has no "
+            "such function. Decorate it in a module that both processes import, or send a plain "
+            "function and decorate it here."
         )
     return found
 
@@ -153,7 +181,9 @@ def result_class(function: str, names: tuple[str, ...]) -> Callable[..., Any]:
         if not isinstance(key, str):
             return tuple.__getitem__(self, key)
         if key not in names:
-            raise ArgumentError(f"{function} has no output {key!r}; its results are {', '.join(names)}")
+            raise ArgumentError(
+                f"{function} has no output {key!r}; its results are {', '.join(names)}"
+            )
         return tuple.__getitem__(self, names.index(key))
 
     cls.__getitem__ = item  # type: ignore[method-assign,assign]
@@ -172,19 +202,25 @@ _made: "WeakTable[Distributed, None]" = WeakTable()
 
 
 class Distributed(ABC):
-    """A function that ranks know by its number, which is another one when it has read other values."""
+    """A function that ranks know by its number, which is another one when it has read other
+    values.
+    """
 
     name: str
 
     def __init__(self) -> None:
         self._number = next_id()  # unique; increases with creation order
         self._reads = _NO_VALUES  # what it read when it was sent
-        self._places: set[tuple[weakref.ref[Engine], int]] = set()  # worlds that have it, and its numbers there
+        self._places: set[tuple[weakref.ref[Engine], int]] = (
+            set()
+        )  # worlds that have it, and its numbers there
         when_gone(self, partial(_forget, self._places))
         _made[self] = None
 
     def _number_now(self, world: Engine) -> int:
-        """Returns the number of the function with the values that it reads now; between the world's `begin` and `end`."""
+        """Returns the number of the function with the values that it reads now; between the
+        world's `begin` and `end`.
+        """
         for look, place, value in self._reads.looks:
             if look(place, MISSING) is not value:
                 self._read_again(world)
@@ -192,7 +228,9 @@ class Distributed(ABC):
         return self._number
 
     def _read_again(self, world: Engine) -> None:
-        """Reads the values again, of which a name has another object, and takes another number if they differ."""
+        """Reads the values again, of which a name has another object, and takes another number
+        if they differ.
+        """
         reads = world.values.read(self._roots())
         if reads.key != self._reads.key:
             self._renumber(world, reads)
@@ -208,7 +246,9 @@ class Distributed(ABC):
 
     @abstractmethod
     def _send(self, world: Engine) -> None:
-        """Sends the function, unless the ranks have it; called between the world's `begin` and `end`."""
+        """Sends the function, unless the ranks have it; called between the world's `begin` and
+        `end`.
+        """
 
     def _note_sent(self, world: Engine, spec: FunctionSpec) -> None:
         """Records that the ranks have the function; they drop it when it has died here."""
@@ -219,13 +259,17 @@ class Distributed(ABC):
 
 @final
 class InnerFunction(Distributed):
-    """A function of numbers or rows that generated kernels call, and that is sent separately from them."""
+    """A function of numbers or rows that generated kernels call, and that is sent separately
+    from them.
+    """
 
     def __init__(self, name: str, py_func: Callable[..., Any]) -> None:
         super().__init__()
         self.name = name
         self.py_func = py_func
-        self.dependent: list[dict[Any, Any]] = []  # caches of what was made from the function, and the values that it reads
+        self.dependent: list[
+            dict[Any, Any]
+        ] = []  # caches of what was made from the function, and the values that it reads
 
     @property
     def number(self) -> int:
@@ -234,12 +278,16 @@ class InnerFunction(Distributed):
 
     @property
     def device_function(self) -> Any:
-        """The function as kernels call it: a single object for all kernels, which pickles refer to by number."""
+        """The function as kernels call it: a single object for all kernels, which pickles refer
+        to by number.
+        """
         return self._compiled[0]
 
     @property
     def snapshot(self) -> Any:
-        """The same function for use in the coordinator, with the values of global names that the ranks get."""
+        """The same function for use in the coordinator, with the values of global names that the
+        ranks get.
+        """
         return self._compiled[1]
 
     @cached_property
@@ -247,10 +295,14 @@ class InnerFunction(Distributed):
         from numba import cuda  # deferred until needed
 
         compiled, copies = cuda.jit(device=True), dict[Any, Any]()
-        return compiled(self.py_func), compiled(with_values(self.py_func, lambda value: _value_of_now(value, copies)))
+        return compiled(self.py_func), compiled(
+            with_values(self.py_func, lambda value: _value_of_now(value, copies))
+        )
 
     def renew(self) -> None:
-        """Drops all that was made from the function, as the values that it reads may be others when it is sent again."""
+        """Drops all that was made from the function, as the values that it reads may be others
+        when it is sent again.
+        """
         self.__dict__.pop("_compiled", None)
         for made in self.dependent:
             made.clear()
@@ -272,7 +324,9 @@ class InnerFunction(Distributed):
 
 
 def _value_of_now(value: Any, copies: dict[Any, Any]) -> Any:
-    """Returns a device function that is not compiled yet, so that it gets the types of the values that it reads now."""
+    """Returns a device function that is not compiled yet, so that it gets the types of the
+    values that it reads now.
+    """
     if type(value).__name__ != "CUDADispatcher" or declared_signatures(value):
         return value
     function = value.py_func
@@ -280,15 +334,18 @@ def _value_of_now(value: Any, copies: dict[Any, Any]) -> Any:
         return value
     if function not in copies:
         copies[function] = value  # for a function that calls itself
-        copies[function] = with_function(value, with_values(function, lambda value: _value_of_now(value, copies)))
+        copies[function] = with_function(
+            value, with_values(function, lambda value: _value_of_now(value, copies))
+        )
     return copies[function]
 
 
 def distribute() -> None:
-    """Sends every function created so far to the ranks now, instead of at its first call. May be called again.
+    """Sends every function created so far to the ranks now, instead of at its first call. May be
+    called again.
 
-    Of functions made by `expectation` and `vectorize`, the wrapped function is sent; kernels are generated around it when calls
-    show the types of their arguments.
+    Of functions made by `expectation` and `vectorize`, the wrapped function is sent; kernels are
+    generated around it when calls show the types of their arguments.
 
     Raises:
         WorldError: there is no world, or it is busy, or this process is a rank.

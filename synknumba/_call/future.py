@@ -3,9 +3,10 @@
     script: submit ── result(), or the next call ─────────────────> the call is complete
     thread:         add_done_callback, as_completed, wrap_future ── looks until it is, then calls back
 
-The script's process completes a call when it next uses the world. Whoever waits without using it, as an event loop does, needs
-somebody else to look; so the first callback starts a thread, which takes the world only for calls that have landed.
-"""
+The script's process completes a call when it next uses the world. Whoever waits without using it,
+as an event loop does, needs somebody else to look; so the first callback starts a thread, which
+takes the world only for calls that have landed.
+"""  # noqa: E501
 
 import concurrent.futures
 import math
@@ -30,11 +31,12 @@ LONGEST_PAUSE: Final = 5e-3  # a look takes some microseconds
 class Future(concurrent.futures.Future[R]):
     """The result of a call made by `submit`, on which the ranks may still be working.
 
-    The next use of the world, by this or any other call, waits for the call to end; the future then keeps its result or error.
-    An error for which nobody asks is a `RuntimeWarning` at the next call after the future has gone, or at the script's end.
+    The next use of the world, by this or any other call, waits for the call to end; the future then
+    keeps its result or error. An error for which nobody asks is a `RuntimeWarning` at the next call
+    after the future has gone, or at the script's end.
 
-    It is a `concurrent.futures.Future`, for `asyncio.wrap_future`, `concurrent.futures.as_completed` and
-    `wait`. A call that has started cannot be cancelled.
+    It is a `concurrent.futures.Future`, for `asyncio.wrap_future`,
+    `concurrent.futures.as_completed` and `wait`. A call that has started cannot be cancelled.
     """
 
     def __init__(self, flight: Flight, value: Callable[[Any], R] | None = None) -> None:
@@ -60,8 +62,8 @@ class Future(concurrent.futures.Future[R]):
         """Calls `fn` with the future when the call has ended: at once, or in another thread.
 
         Args:
-            fn: a function of one argument. Its exceptions are logged, and ignored. Calls in it need a lock, as those of any
-                two threads do.
+            fn: a function of one argument. Its exceptions are logged, and ignored. Calls in it need
+                a lock, as those of any two threads do.
         """
         if self._flight.over:
             self._finish()
@@ -73,7 +75,8 @@ class Future(concurrent.futures.Future[R]):
         return not self.done()
 
     def done(self) -> bool:
-        """Whether `result()` would return, or raise the call's error, without waiting for the ranks. Returns at once.
+        """Whether `result()` would return, or raise the call's error, without waiting for the
+        ranks. Returns at once.
 
         Where a sequence has several rounds, this starts the next one if a round has ended.
         """
@@ -87,7 +90,8 @@ class Future(concurrent.futures.Future[R]):
             timeout: seconds to wait at most; None for no limit.
 
         Raises:
-            TimeoutError: the call has not ended by then, and goes on. `CallTimeout`, after the world's timeout, is one too.
+            TimeoutError: the call has not ended by then, and goes on. `CallTimeout`, after the
+                world's timeout, is one too.
             RankError, RankDied, CallTimeout, ReductionError: as for the call.
             WorldError: the call was interrupted or the world closed.
         """
@@ -117,7 +121,8 @@ class Future(concurrent.futures.Future[R]):
     def _wait(self, timeout: float | None) -> None:
         if not self._flight.wait(_seconds(timeout)):
             raise TimeoutError(
-                f"{self._flight.info} has not ended within {timeout} s; it goes on, so ask for its result() later"
+                f"{self._flight.info} has not ended within {timeout} s; it goes on, so "
+                f"ask for its result() later"
             )
 
     def _look(self) -> None:
@@ -126,12 +131,18 @@ class Future(concurrent.futures.Future[R]):
             if self._looks or self._state == "FINISHED":
                 return
             self._looks = True
-        threading.Thread(target=self._complete, name=f"future of {self._flight.info}", daemon=True).start()
+        threading.Thread(
+            target=self._complete, name=f"future of {self._flight.info}", daemon=True
+        ).start()
 
     def _complete(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the main thread's, which may sleep
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, signal.valid_signals()
+        )  # they are the main thread's, which may sleep
         pause = FIRST_PAUSE
-        while not self._flight.is_done:  # without the world, so that a call of the script need not wait for this thread
+        while (
+            not self._flight.is_done
+        ):  # without the world, so that a call of the script need not wait for this thread
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         self._flight.wait(None)
@@ -156,7 +167,8 @@ class Future(concurrent.futures.Future[R]):
     def __reduce__(self) -> NoReturn:
         """Raises `ArgumentError`: the call belongs to this process."""
         raise ArgumentError(
-            f"the future of {self._flight.info} cannot be pickled or copied: its call belongs to this process; "
+            f"the future of {self._flight.info} cannot be pickled or copied: its call "
+            f"belongs to this process; "
             "pass its result()"
         )
 
@@ -170,5 +182,8 @@ def _seconds(timeout: Any) -> float | None:
     except (TypeError, ValueError):
         seconds = math.nan
     if math.isnan(seconds):
-        raise ArgumentError(f"timeout of result() must be a number of seconds, or None for no limit; got {timeout!r}")
+        raise ArgumentError(
+            f"timeout of result() must be a number of seconds, or None for "
+            f"no limit; got {timeout!r}"
+        )
     return max(seconds, 0.0)

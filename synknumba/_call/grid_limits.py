@@ -4,9 +4,10 @@
     if i < u.shape[0] and j < n:                           j: along x, below n
         u[i, j] = …
 
-A limit holds where a position is used: by an `if` around it, an `and` or `or` before it, or an early `return`. Launches are
-sized by lengths (`launches.sized_by`), and numbers are compared with that of all rows (`row_warnings.py`).
-"""
+A limit holds where a position is used: by an `if` around it, an `and` or `or` before it, or an
+early `return`. Launches are sized by lengths (`launches.sized_by`), and numbers are compared with
+that of all rows (`row_warnings.py`).
+"""  # noqa: E501
 
 import ast
 import sys
@@ -19,8 +20,18 @@ from synknumba._errors import KernelError
 from synknumba.simt.internals import CudaPath, Scope, read_definition
 
 _AXES = {"x": 0, "y": 1, "z": 2}
-_UPPER = {(ast.Lt, True), (ast.LtE, True), (ast.Gt, False), (ast.GtE, False)}  # of `position op number`, if it holds
-_FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
+_UPPER = {
+    (ast.Lt, True),
+    (ast.LtE, True),
+    (ast.Gt, False),
+    (ast.GtE, False),
+}  # of `position op number`, if it holds
+_FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.Gt,
+    ast.LtE: ast.GtE,
+    ast.Gt: ast.Lt,
+    ast.GtE: ast.LtE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +40,8 @@ class Limit:
 
     Attributes:
         axis: of the grid, along which they are positions.
-        parameter: an array, or the number itself; "" for any other bound, such as an int or the end of own rows.
+        parameter: an array, or the number itself; "" for any other bound, such as an int or the end
+            of own rows.
         length: the axis of the array whose length it is; None for a number.
     """
 
@@ -44,7 +56,8 @@ class Limits:
 
     Attributes:
         numbers: those that are parameters.
-        lengths: those that are lengths of arrays, if every use of a position has a limit, and none of them is a number.
+        lengths: those that are lengths of arrays, if every use of a position has a limit, and none
+            of them is a number.
     """
 
     numbers: tuple[Limit, ...] = ()
@@ -52,9 +65,15 @@ class Limits:
 
 
 def grid_limits(function: Callable[..., object]) -> Limits:
-    """Returns the limits of positions in a kernel; none without source, or of what does not compile."""
+    """Returns the limits of positions in a kernel; none without source, or of what does not
+    compile.
+    """
     definition = read_code(function.__code__) if isinstance(function, FunctionType) else None
-    if definition is None or not isinstance(function, FunctionType) or "numba.cuda" not in sys.modules:
+    if (
+        definition is None
+        or not isinstance(function, FunctionType)
+        or "numba.cuda" not in sys.modules
+    ):
         return Limits()
     try:
         source = _Positions(definition, Scope(read_definition(function)))
@@ -79,12 +98,21 @@ class _Positions:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     self._values[name] = value
                 case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value):
-                    items = [ast.Subscript(value, ast.Constant(axis), ast.Load()) for axis in range(len(targets))]
+                    items = [
+                        ast.Subscript(value, ast.Constant(axis), ast.Load())
+                        for axis in range(len(targets))
+                    ]
                     parts = value.elts if isinstance(value, ast.Tuple) else items
                     self._values |= {
-                        one.id: part for one, part in zip(targets, parts, strict=False) if isinstance(one, ast.Name)
+                        one.id: part
+                        for one, part in zip(targets, parts, strict=False)
+                        if isinstance(one, ast.Name)
                     }
-        once = {name for name in self._values if definition.stored.count(name) == 1 and name not in definition.parameters}
+        once = {
+            name
+            for name in self._values
+            if definition.stored.count(name) == 1 and name not in definition.parameters
+        }
         self._values = {name: value for name, value in self._values.items() if name in once}
         axes = {name: self._axis(value) for name, value in self._values.items()}
         self._axes = {name: axis for name, axis in axes.items() if axis is not None}
@@ -92,7 +120,11 @@ class _Positions:
     def uses(self) -> Iterator[ast.Name]:
         """Yields where positions are used, other than in comparisons."""
         for name in self._definition.names:
-            if name.id in self._axes and isinstance(name.ctx, ast.Load) and not self._is_compared(name):
+            if (
+                name.id in self._axes
+                and isinstance(name.ctx, ast.Load)
+                and not self._is_compared(name)
+            ):
                 yield name
 
     def limits_of(self, use: ast.Name) -> list[Limit]:
@@ -103,7 +135,11 @@ class _Positions:
                 is_upper = (op, holds) in _UPPER  # else flipped: `n > i`
                 small, large = (left, right) if is_upper else (right, left)
                 is_limit = is_upper or (_FLIPPED.get(op), holds) in _UPPER
-                if is_limit and isinstance(name := _without_int(small), ast.Name) and name.id == use.id:
+                if (
+                    is_limit
+                    and isinstance(name := _without_int(small), ast.Name)
+                    and name.id == use.id
+                ):
                     limit = self._limit(self._axes[use.id], large)
                     limits += [] if limit is None else [limit]
         return limits
@@ -115,11 +151,14 @@ class _Positions:
         return isinstance(parent, ast.Compare)
 
     def _conditions(self, node: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
-        """Yields the conditions that are known where a node is evaluated, each with whether it holds."""
+        """Yields the conditions that are known where a node is evaluated, each with whether it
+        holds.
+        """
         while (parent := self._definition.parents.get(id(node))) is not None:
             match parent:
                 case ast.BoolOp(op=op, values=values):
-                    yield from ((value, isinstance(op, ast.And)) for value in values[: values.index(node)])  # type: ignore[arg-type]
+                    earlier = values[: values.index(node)]  # type: ignore[arg-type]
+                    yield from ((value, isinstance(op, ast.And)) for value in earlier)
                 case ast.If(test=test, orelse=orelse) if node is not test:
                     yield test, node not in orelse
                 case ast.IfExp(test=test, orelse=otherwise) if node is not test:
@@ -138,15 +177,27 @@ class _Positions:
                 return 0
             case ast.Subscript(value=ast.Call(func=function), slice=ast.Constant(value=int(axis))):
                 return axis if self._path(function) == "grid" else None
-            case ast.BinOp(left=ast.BinOp(left=one, op=ast.Mult(), right=other), op=ast.Add(), right=third):
+            case ast.BinOp(
+                left=ast.BinOp(left=one, op=ast.Mult(), right=other), op=ast.Add(), right=third
+            ):
                 pass
-            case ast.BinOp(left=third, op=ast.Add(), right=ast.BinOp(left=one, op=ast.Mult(), right=other)):
+            case ast.BinOp(
+                left=third, op=ast.Add(), right=ast.BinOp(left=one, op=ast.Mult(), right=other)
+            ):
                 pass
             case _:
                 return None
-        members = [(self._path(part.value), part.attr) for part in (one, other, third) if isinstance(part, ast.Attribute)]
+        members = [
+            (self._path(part.value), part.attr)
+            for part in (one, other, third)
+            if isinstance(part, ast.Attribute)
+        ]
         axes = {_AXES.get(letter) for _, letter in members}
-        is_position = sorted(str(path) for path, _ in members) == ["blockDim", "blockIdx", "threadIdx"]
+        is_position = sorted(str(path) for path, _ in members) == [
+            "blockDim",
+            "blockIdx",
+            "threadIdx",
+        ]
         return axes.pop() if is_position and len(axes) == 1 else None
 
     def _path(self, node: ast.expr) -> str | None:
@@ -164,9 +215,12 @@ class _Positions:
             case ast.Name(id=name) if depth and name in self._values:
                 return self._limit(axis, self._values[name], depth - 1)
             case ast.Subscript(
-                value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant(value=int(length))
+                value=ast.Attribute(value=ast.Name(id=name), attr="shape"),
+                slice=ast.Constant(value=int(length)),
             ):
-                return Limit(axis, name, length) if name in self._parameters and length >= 0 else None
+                return (
+                    Limit(axis, name, length) if name in self._parameters and length >= 0 else None
+                )
             case (
                 ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)])
                 | ast.Attribute(value=ast.Name(id=name), attr="size")
@@ -177,8 +231,12 @@ class _Positions:
         return None
 
 
-def _comparisons(test: ast.expr, holds: bool) -> Iterator[tuple[ast.expr, type[ast.cmpop], ast.expr]]:
-    """Yields the comparisons that all hold, or all do not hold, if a condition does, or does not."""
+def _comparisons(
+    test: ast.expr, holds: bool
+) -> Iterator[tuple[ast.expr, type[ast.cmpop], ast.expr]]:
+    """Yields the comparisons that all hold, or all do not hold, if a condition does, or does
+    not.
+    """
     match test:
         case ast.BoolOp(op=op, values=values) if isinstance(op, ast.And) == holds:
             for value in values:

@@ -1,4 +1,6 @@
-"""The launches of a call, as the coordinator plans them: each rank's slices, and what each works on."""
+"""The launches of a call, as the coordinator plans them: each rank's slices, and what each works
+on.
+"""
 
 import math
 from collections.abc import Iterator
@@ -45,23 +47,31 @@ def shares(call: Call) -> Iterator[Share]:
 def _slices(start: int, stop: int, own: int, slicing: Partition) -> tuple[tuple[int, int], ...]:
     """Returns the slices that are run: those with rows, or with rows of the rank's own."""
     cuts = zip(pairwise(slicing.edges(stop - start)), slicing.counts(own), strict=True)
-    return tuple((start + low, start + high) for (low, high), own_rows in cuts if high > low or own_rows)
+    return tuple(
+        (start + low, start + high) for (low, high), own_rows in cuts if high > low or own_rows
+    )
 
 
 def sized_by(call: Call, launch: LaunchConfig, limits: Limits) -> str | None:
     """Returns the array argument whose rows, or elements, get threads; None if none has rows.
 
-    It is a sharded array; without one, a sliceable variable, or a variable with an axis. Of several, it is the largest of those
-    with whose lengths the kernel compares positions wherever it uses them; without any, the first, of variables the first
-    scattered one.
+    It is a sharded array; without one, a sliceable variable, or a variable with an axis. Of
+    several, it is the largest of those with whose lengths the kernel compares positions wherever it
+    uses them; without any, the first, of variables the first scattered one.
     """
     parameters = call.parameters.items()
     for kind in (Sharded, HeldRows):
         several = [name for name, param in parameters if isinstance(param, kind)]
         if several:
             return _largest(several, call, launch, limits)
-    held = [name for name, param in parameters if isinstance(param, Held) and call.variables[name].root_shape(param.leaf)]
-    return _largest(sorted(held, key=lambda name: not call.variables[name].sharded), call, launch, limits)
+    held = [
+        name
+        for name, param in parameters
+        if isinstance(param, Held) and call.variables[name].root_shape(param.leaf)
+    ]
+    return _largest(
+        sorted(held, key=lambda name: not call.variables[name].sharded), call, launch, limits
+    )
 
 
 def _largest(names: list[str], call: Call, launch: LaunchConfig, limits: Limits) -> str | None:
@@ -71,15 +81,23 @@ def _largest(names: list[str], call: Call, launch: LaunchConfig, limits: Limits)
 
     def size(name: str) -> tuple[int, ...]:
         param = call.parameters[name]
-        shape = call.variables[name].root_shape(param.leaf) if isinstance(param, Held | HeldRows) else ()
+        shape = (
+            call.variables[name].root_shape(param.leaf)
+            if isinstance(param, Held | HeldRows)
+            else ()
+        )
         shape = param.array.shape if isinstance(param, Sharded) else shape
         return (len(shape), math.prod(shape)) if by_elements else shape[:1]
 
-    return max((name for name in names if name in compared), key=size, default=next(iter(names), None))
+    return max(
+        (name for name in names if name in compared), key=size, default=next(iter(names), None)
+    )
 
 
 def check_launches(name: str, launch: LaunchConfig, call: Call, source: str | None) -> None:
-    """Raises `LaunchError` if the grid of a rank's launch cannot be derived, or CUDA would refuse it."""
+    """Raises `LaunchError` if the grid of a rank's launch cannot be derived, or CUDA would
+    refuse it.
+    """
     if not launch.is_derived:
         return
     try:
@@ -90,15 +108,25 @@ def check_launches(name: str, launch: LaunchConfig, call: Call, source: str | No
 
 
 def _without_rows(call: Call) -> str:
-    """Returns the arguments that may be meant to have rows, and have none, where no argument has any; else ""."""
+    """Returns the arguments that may be meant to have rows, and have none, where no argument has
+    any; else "".
+    """
     if call.count is not None or call.variables:
         return ""
-    found = [f"{one} is {value!r}" for one, value in call.whole.items() if value is None or np.ndim(value) == 0]
+    found = [
+        f"{one} is {value!r}"
+        for one, value in call.whole.items()
+        if value is None or np.ndim(value) == 0
+    ]
     return f". {', '.join(found)}: pass an array for rows" if found else ""
 
 
-def launches(launch: LaunchConfig, call: Call, rank: int, share: Share, source: str | None) -> tuple[tuple[Dim3, Dim3], ...]:
-    """Returns grid and block of each of a rank's launches, in order; `source` is `sized_by(call)`."""
+def launches(
+    launch: LaunchConfig, call: Call, rank: int, share: Share, source: str | None
+) -> tuple[tuple[Dim3, Dim3], ...]:
+    """Returns grid and block of each of a rank's launches, in order; `source` is
+    `sized_by(call)`.
+    """
     counts = [None] if call.count is None else [stop - start for start, stop in share.slices]
     known: dict[int | None, tuple[Dim3, Dim3] | None] = {}
     for count in dict.fromkeys(counts):  # slices of the same number of rows have the same launch
@@ -115,7 +143,9 @@ def held_shapes(call: Call, rank: int) -> dict[str, Shape]:
 
 def _shapes(call: Call, rank: int, rows: int | None) -> dict[str, Shape]:
     """Returns the shapes of the arrays of one launch on a rank, with so many rows."""
-    found = ((name, _shape(call, name, param, rank, rows)) for name, param in call.parameters.items())
+    found = (
+        (name, _shape(call, name, param, rank, rows)) for name, param in call.parameters.items()
+    )
     return {name: shape for name, shape in found if shape is not None}
 
 

@@ -13,17 +13,26 @@ class Method(partial[Any]):
     """A function or sequence whose calls pass the object first; all else is as it has it."""
 
     def __getattr__(self, name: str) -> Any:
-        """Returns an attribute of the function; a method that takes the arguments of a call gets the object first."""
+        """Returns an attribute of the function; a method that takes the arguments of a call gets
+        the object first.
+        """
         found = getattr(self.func, name)
         return partial(found, *self.args) if name in _CALLS else found
 
 
 def unbound(function: Callable[..., Any]) -> tuple[Callable[..., Any], Any, str | None]:
-    """Returns the function of a method, or of an object with `__call__`, the object and a name; others have no object."""
+    """Returns the function of a method, or of an object with `__call__`, the object and a name;
+    others have no object.
+    """
     if isinstance(function, MethodType):
         return function.__func__, function.__self__, function.__name__
-    call = next((vars(kind)["__call__"] for kind in type(function).__mro__ if "__call__" in vars(kind)), None)
-    is_wrapper = hasattr(function, "__wrapped__") or hasattr(function, "__signature__")  # with a signature of its own
+    call = next(
+        (vars(kind)["__call__"] for kind in type(function).__mro__ if "__call__" in vars(kind)),
+        None,
+    )
+    is_wrapper = hasattr(function, "__wrapped__") or hasattr(
+        function, "__signature__"
+    )  # with a signature of its own
     if isinstance(call, FunctionType) and not is_wrapper:
         return call, function, getattr(function, "__name__", type(function).__name__)
     return function, None, None

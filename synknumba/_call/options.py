@@ -25,19 +25,29 @@ class FunctionOptions:
     """The options of a decorator."""
 
     style: FunctionStyle
-    outputs: Mapping[str, Output] = field(default_factory=dict)  # declared outputs of a kernel, by parameter
+    outputs: Mapping[str, Output] = field(
+        default_factory=dict
+    )  # declared outputs of a kernel, by parameter
     ops: Any = None  # tree of ops for the result of a Python function
     has_ops: bool = True  # whether `ops` were given
     broadcast: frozenset[str] = frozenset()  # parameters that are passed whole to every rank
-    inout: frozenset[str] = frozenset()  # sharded parameters, or sliceable ones, whose rows are written
+    inout: frozenset[str] = (
+        frozenset()
+    )  # sharded parameters, or sliceable ones, whose rows are written
     givens: Mapping[str, Any] = field(default_factory=dict)  # bound arguments, by parameter
     sliceable: frozenset[str] = frozenset()  # parameters that take variables as rows
-    updates: Mapping[str, tuple[VariableState, Op]] = field(default_factory=dict)  # accumulators, by parameter
+    updates: Mapping[str, tuple[VariableState, Op]] = field(
+        default_factory=dict
+    )  # accumulators, by parameter
     launch: LaunchConfig | None = None  # of a kernel
     compile_options: Mapping[str, Any] = field(default_factory=dict)  # of a kernel
     record: bool = False  # whether GPUs repeat a Python function's work without Python
-    flat: frozenset[str] = frozenset()  # whose arrays a generated kernel sees with all axes but that of the rows merged
-    unfit: str = ""  # of a generated kernel: why the body of a sequence cannot call it, and the way out
+    flat: frozenset[str] = (
+        frozenset()
+    )  # whose arrays a generated kernel sees with all axes but that of the rows merged
+    unfit: str = (
+        ""  # of a generated kernel: why the body of a sequence cannot call it, and the way out
+    )
 
     def user_ops(self) -> list[UserOp]:
         """Returns the ops that are user-defined functions."""
@@ -86,48 +96,80 @@ class CallOptions:
         return (self.num_slices, self.subset, self.solo, self.shards, bool(self.progress))
 
     def check(self, function: str) -> None:
-        """Raises `PartitionError` or `ReductionError` for options that are invalid in every call."""
+        """Raises `PartitionError` or `ReductionError` for options that are invalid in every
+        call.
+        """
         slices, shards = self.num_slices, self.shards
         for option, value in (("batch", self.batch), ("local_batch", self.local_batch)):
             if isinstance(value, Variable):
                 raise BatchError(
-                    f"{option} of {function} is {state_of(value).label}, but rows are selected in the script, and a "
-                    f"variable's values are on the ranks; read them first, as in {option}=v.get_value()"
+                    f"{option} of {function} is {state_of(value).label}, but rows are "
+                    f"selected in the script, and a "
+                    f"variable's values are on the ranks; read them first, as "
+                    f"in {option}=v.get_value()"
                 )
         if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
             raise PartitionError(f"num_slices must be an integer of at least 1, got {slices!r}")
         for name, count in (("num_slices", slices), ("shards", shards)):
             if count is not None and hasattr(count, "__index__") and count > MOST_PARTS:
-                raise PartitionError(f"{name} must be at most {MOST_PARTS:,}; parts beyond the number of rows have none")
-        if shards is not None and (isinstance(shards, bool) or not hasattr(shards, "__index__") or shards < 1):
-            raise PartitionError(f"shards must be an integer of at least 1, or None for one per rank, got {shards!r}")
-        if self.output_subset is not None and not isinstance(self.output_subset, str | int | np.integer | Iterable):
-            raise ReductionError(f"output_subset must list outputs of {function}, got {self.output_subset!r}")
+                raise PartitionError(
+                    f"{name} must be at most {MOST_PARTS:,}; parts beyond the "
+                    f"number of rows have none"
+                )
+        if shards is not None and (
+            isinstance(shards, bool) or not hasattr(shards, "__index__") or shards < 1
+        ):
+            raise PartitionError(
+                f"shards must be an integer of at least 1, or None for one per rank, got {shards!r}"
+            )
+        if self.output_subset is not None and not isinstance(
+            self.output_subset, str | int | np.integer | Iterable
+        ):
+            raise ReductionError(
+                f"output_subset must list outputs of {function}, got {self.output_subset!r}"
+            )
         subset = self.subset or ()
         for position, one in enumerate(subset):
             if isinstance(one, bool):
-                raise ReductionError(f"output_subset must list outputs of {function} by name or position, got {one!r}")
+                raise ReductionError(
+                    f"output_subset must list outputs of {function} by name "
+                    f"or position, got {one!r}"
+                )
             if one in subset[:position]:
                 raise ReductionError(f"output_subset names {one!r} twice")
 
 
-_COMPATIBLE = ({"givens", "broadcast"}, {"givens", "sliceable"}, {"inout", "sliceable"})  # roles that one parameter may have
+_COMPATIBLE = (
+    {"givens", "broadcast"},
+    {"givens", "sliceable"},
+    {"inout", "sliceable"},
+)  # roles that one parameter may have
 
 
 def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[VariableState, Op]]:
-    """Returns the updates given to a decorator, by parameter, after checking variables, ops and dtypes."""
+    """Returns the updates given to a decorator, by parameter, after checking variables, ops and
+    dtypes.
+    """
     seen: dict[int, str] = {}
     for parameter, value in updates.items():
-        if not (isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Variable)):
-            raise ArgumentError(f"updates[{parameter!r}] of {name} needs (variable, op), got {value!r}")
+        if not (
+            isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Variable)
+        ):
+            raise ArgumentError(
+                f"updates[{parameter!r}] of {name} needs (variable, op), got {value!r}"
+            )
         variable, op = state_of(value[0]), value[1]
         if op not in ("sum", "prod", "min", "max"):
-            raise ReductionError(f'updates[{parameter!r}] of {name}: op must be one of "sum", "prod", "min", "max"; got {op!r}')
+            raise ReductionError(
+                f'updates[{parameter!r}] of {name}: op must be one of "sum", "prod", '
+                f'"min", "max"; got {op!r}'
+            )
         for dtype in variable.dtypes():
             reduction.check_dtype(op, dtype, f"updates[{parameter!r}] of {name}")
         if id(variable) in seen:
             raise ArgumentError(
-                f"updates= of {name} names {variable.label} for both {seen[id(variable)]!r} and {parameter!r}; "
+                f"updates= of {name} names {variable.label} for both "
+                f"{seen[id(variable)]!r} and {parameter!r}; "
                 "use each variable once"
             )
         seen[id(variable)] = parameter
@@ -135,7 +177,9 @@ def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[Vari
 
 
 def check_names(name: str, parameters: Collection[str], options: FunctionOptions) -> None:
-    """Raises `ArgumentError` if a name given to a decorator is not a parameter, or has roles that exclude each other."""
+    """Raises `ArgumentError` if a name given to a decorator is not a parameter, or has roles
+    that exclude each other.
+    """
     roles = {
         "outputs": options.outputs if options.style == "kernel" else (),
         "broadcast": options.broadcast,
@@ -149,14 +193,18 @@ def check_names(name: str, parameters: Collection[str], options: FunctionOptions
         for one in names:
             if role == "outputs" and one.startswith("_"):
                 raise ArgumentError(
-                    f"outputs= names {one!r} of {name}, but outputs become fields of a named tuple, "
+                    f"outputs= names {one!r} of {name}, but outputs become "
+                    f"fields of a named tuple, "
                     "which cannot start with an underscore; rename it"
                 )
             if one not in parameters:
                 raise ArgumentError(
-                    f"{role}= names {one!r}, which is not a parameter of {name}; it has {', '.join(parameters) or 'none'}"
+                    f"{role}= names {one!r}, which is not a parameter of {name}; it has "
+                    f"{', '.join(parameters) or 'none'}"
                 )
             for other in owners.setdefault(one, []):
                 if {role, other} not in _COMPATIBLE:
-                    raise ArgumentError(f"{one!r} of {name} is in both {other}= and {role}=; use only one of them")
+                    raise ArgumentError(
+                        f"{one!r} of {name} is in both {other}= and {role}=; use only one of them"
+                    )
             owners[one].append(role)

@@ -1,11 +1,12 @@
-"""The values from outside that the body of a sequence uses: if one has changed at a call, the body is recorded anew.
+"""The values from outside that the body of a sequence uses: if one has changed at a call, the body
+is recorded anew.
 
     body ── reads_of ──> values ──> containers: their items; arrays: their contents
       ▲                    └──────> objects: attributes with names that code reads, methods and properties, which are code again
       └─────────────────────────────┘
 
 Everything else is read once, when the body is recorded.
-"""
+"""  # noqa: E501
 
 import ast
 import hashlib
@@ -42,13 +43,16 @@ from synknumba.simt.internals import names_in
 DIGEST_BYTES = 4096  # of an array, of which a longer one is kept as a digest
 VERSIONS_KEPT = 64  # sets of values from outside that are told apart
 _ARRAYS = (np.ndarray, bytearray, array)
-_LASTING = FunctionType | CodeType | ModuleType | type  # hold no memory of ranks, and need none of the time of references
+_LASTING = (
+    FunctionType | CodeType | ModuleType | type
+)  # hold no memory of ranks, and need none of the time of references
 _LIBRARIES = frozenset({"synknumba", "numba"})  # whose objects have no settings
 
 
 @final
 class OuterValues:
-    """The values from outside that a body and the functions that it calls use, told apart like arguments.
+    """The values from outside that a body and the functions that it calls use, told apart like
+    arguments.
 
     Args:
         body: the function.
@@ -59,7 +63,9 @@ class OuterValues:
         self._body, self._body_of = body, body_of
         self._now: Values | None = None
         self._of_arguments: Values | None = None  # of the last call
-        self._versions: dict[Any, tuple[int, list[Any]]] = {}  # with values whose ids are in the key
+        self._versions: dict[
+            Any, tuple[int, list[Any]]
+        ] = {}  # with values whose ids are in the key
         self._numbers = itertools.count()
 
     def now(self) -> "Values":
@@ -72,14 +78,20 @@ class OuterValues:
     def of(self, arguments: Sequence[Any]) -> "Values":
         """Returns what code reads of arguments of the sequence that are objects."""
         names, values = self.now().names, self._of_arguments
-        is_known = values is not None and values.names_before is names and _are_same(arguments, values.roots)
+        is_known = (
+            values is not None
+            and values.names_before is names
+            and _are_same(arguments, values.roots)
+        )
         if values is None or not is_known or values.changed() is not None:
             values = self._of_arguments = self._numbered(Values(arguments, self._body_of, names))
         return values
 
     def _numbered(self, values: "Values") -> "Values":
         version, objects = self._versions.get(values.key, (-1, []))
-        if version < 0 or any(type(item) is ref and item() is None for item in objects):  # ids may be used again
+        if version < 0 or any(
+            type(item) is ref and item() is None for item in objects
+        ):  # ids may be used again
             if len(self._versions) > VERSIONS_KEPT:
                 self._versions.clear()
             version = next(self._numbers)
@@ -106,7 +118,9 @@ class Values:
         objects: the values whose ids are in it, or weak references to them.
     """
 
-    def __init__(self, roots: Sequence[Any], body_of: Callable[[Any], Any], names: Collection[str] = ()) -> None:
+    def __init__(
+        self, roots: Sequence[Any], body_of: Callable[[Any], Any], names: Collection[str] = ()
+    ) -> None:
         self.roots, self._body_of = list(roots), body_of
         self.names_before, self.names, self.version = names, set(names), -1
         before = -1
@@ -132,7 +146,9 @@ class Values:
                 return name
         for holder, before, name in self._contents:
             is_array = type(before) is tuple
-            is_same = _array_key(holder) == before if is_array else _are_same(_items(holder), before)
+            is_same = (
+                _array_key(holder) == before if is_array else _are_same(_items(holder), before)
+            )
             if not is_same:
                 return name
         return None
@@ -171,14 +187,18 @@ class Values:
         reads = list(reads_of(holder) if is_code else _attributes_of(holder, self.names))
         passed = _passed_whole(holder, {read.name: read.value for read in reads}) if is_code else ()
         for read in reads:
-            self._reads[id(read.space), read.name] = read._replace(space=None, value=_held(read.value))
+            self._reads[id(read.space), read.name] = read._replace(
+                space=None, value=_held(read.value)
+            )
             self._labels[id(read.value)] = read.name
             if read.name not in passed or not isinstance(read.value, np.ndarray):
                 yield read.value
 
 
 def _attributes_of(holder: Any, names: set[str]) -> Iterator[Read]:
-    """Yields the attributes of an object, a class or a module that code reads by these names, and special methods."""
+    """Yields the attributes of an object, a class or a module that code reads by these names,
+    and special methods.
+    """
     attributes = own(holder)
     if isinstance(holder, FunctionType) or _package(holder) in _LIBRARIES:
         return
@@ -190,9 +210,15 @@ def _attributes_of(holder: Any, names: set[str]) -> Iterator[Read]:
     if attributes is not None:
         spaces.insert(0, (holder, attributes))  # which may hide those of classes
     members = [item for _, space in spaces for item in list(space.items())]
-    read = {name for name, value in members if name in names or (name[:2] == "__" and isinstance(value, FunctionType))}
+    read = {
+        name
+        for name, value in members
+        if name in names or (name[:2] == "__" and isinstance(value, FunctionType))
+    }
     if holder is not kind:
-        read -= {"__init__"} - names  # which has run, and names attributes that the body may not look at
+        read -= {
+            "__init__"
+        } - names  # which has run, and names attributes that the body may not look at
     for name, (space, values) in itertools.product(sorted(read), spaces):
         value = values.get(name, MISSING)
         if isinstance(value, MemberDescriptorType) and holder is not kind:  # a slot
@@ -202,7 +228,9 @@ def _attributes_of(holder: Any, names: set[str]) -> Iterator[Read]:
 
 
 def _passed_whole(function: FunctionType, values: Mapping[str, Any]) -> set[str]:
-    """Returns names that a function passes to decorated functions, as they are, and uses in no other way."""
+    """Returns names that a function passes to decorated functions, as they are, and uses in no
+    other way.
+    """
     definition = read_function(function)
     if definition is None:
         return set()
@@ -220,7 +248,9 @@ def _package(value: Any) -> str:
 
 
 def _held(value: Any) -> Any:
-    """Returns a weak reference to a value, so that it is freed with its last name; itself if there are none to its type."""
+    """Returns a weak reference to a value, so that it is freed with its last name; itself if
+    there are none to its type.
+    """
     try:
         return value if isinstance(value, _LASTING) else ref(value)
     except TypeError:

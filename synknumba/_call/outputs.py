@@ -1,4 +1,6 @@
-"""Allocation of a kernel's outputs for one plan: dtypes, shapes, and the location of each rank's part."""
+"""Allocation of a kernel's outputs for one plan: dtypes, shapes, and the location of each rank's
+part.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +28,9 @@ SMALL_RESULT_BYTES = 16 * 1024  # a larger output gets a segment of its own
 
 
 def _place_small(built: "Built", nbytes: int, room: int) -> int | None:
-    """Returns where a result lies among the ranks' small results, which have `room` bytes; None if it is none of them."""
+    """Returns where a result lies among the ranks' small results, which have `room` bytes; None
+    if it is none of them.
+    """
     start = -(-built.used // 64) * 64
     if nbytes > SMALL_RESULT_BYTES or start + nbytes > room:
         return None
@@ -53,7 +57,9 @@ class OutputBuilder:
         self._name = name
         self._outputs = outputs
         self._gathers = any(output.op == "gather" for output in outputs.values())
-        self.rules = {name: output.shape for name, output in outputs.items() if callable(output.shape)}  # of arguments
+        self.rules = {
+            name: output.shape for name, output in outputs.items() if callable(output.shape)
+        }  # of arguments
 
     def shapes(self, call: Call) -> tuple[Shape, ...]:
         """Returns the shapes that are functions of the arguments.
@@ -65,8 +71,8 @@ class OutputBuilder:
     def capacity(self, call: Call) -> int:
         """Returns the number of rows to allocate for gathered outputs; 0 if there are none.
 
-        Unless the number of rows is part of the plan, it is rounded up to a power of two, so that batches of similar size share
-        a plan.
+        Unless the number of rows is part of the plan, it is rounded up to a power of two, so that
+        batches of similar size share a plan.
         """
         count = call.total
         if not self._gathers or not count:
@@ -74,16 +80,23 @@ class OutputBuilder:
         return count if call.exact else 1 << (count - 1).bit_length()
 
     def wanted(self, subset: Sequence[str | int] | None) -> list[str]:
-        """Returns the names of the outputs to return, in order; raises `ReductionError` if one is unknown or named twice."""
+        """Returns the names of the outputs to return, in order; raises `ReductionError` if one
+        is unknown or named twice.
+        """
         names = [name for name, output in self._outputs.items() if not output.scratch]
         if subset is None:
             return names
         out: list[str] = []
         for one in subset:
-            known = one in names if isinstance(one, str) else hasattr(one, "__index__") and -len(names) <= one < len(names)
+            known = (
+                one in names
+                if isinstance(one, str)
+                else hasattr(one, "__index__") and -len(names) <= one < len(names)
+            )
             if not known:
                 raise ReductionError(
-                    f"output_subset names {one!r}, which is not an output of {self._name}; it has {', '.join(names) or 'none'}"
+                    f"output_subset names {one!r}, which is not an output of {self._name}; it has "
+                    f"{', '.join(names) or 'none'}"
                 )
             name = one if isinstance(one, str) else names[one]
             if name in out:
@@ -92,28 +105,45 @@ class OutputBuilder:
         return out
 
     def check_count(self, count: int | None, wanted: Sequence[str]) -> None:
-        """Raises `ReductionError` if an output is a mean or an extremum of rows, and there are no rows."""
+        """Raises `ReductionError` if an output is a mean or an extremum of rows, and there are
+        no rows.
+        """
         of_rows = {"mean", *reduction.LOCATING}
-        found = [(name, op) for name in wanted for op in [self._outputs[name].op] if isinstance(op, str) and op in of_rows]
+        found = [
+            (name, op)
+            for name in wanted
+            for op in [self._outputs[name].op]
+            if isinstance(op, str) and op in of_rows
+        ]
         if found and count == 0:
             name, op = found[0]
-            raise ReductionError(f'{name} of {self._name} is a "{op}" of no rows; pass at least one row')
+            raise ReductionError(
+                f'{name} of {self._name} is a "{op}" of no rows; pass at least one row'
+            )
 
     def check_rows(self, call: Call) -> None:
-        """Raises `BatchError` if an output locates a row, and rows have no index in the whole data."""
-        located = [name for name, output in self._outputs.items() if output.op in reduction.LOCATING]
+        """Raises `BatchError` if an output locates a row, and rows have no index in the whole
+        data.
+        """
+        located = [
+            name for name, output in self._outputs.items() if output.op in reduction.LOCATING
+        ]
         if located and call.rows is None and call.own is not None and not call.own.whole:
             op = self._outputs[located[0]].op
             raise BatchError(
-                f"{located[0]} of {self._name} has op {op!r}, which returns a global row index, but rows of a "
+                f"{located[0]} of {self._name} has op {op!r}, which returns a global "
+                f"row index, but rows of a "
                 'local_batch have none; use "gather"'
             )
 
-    def build(self, call: Call, world: Engine, wanted: Sequence[str], used: int = 0, *, lends: bool = True) -> Built:
-        """Returns all outputs, and allocates memory for those in `wanted`; called between the world's `begin` and `end`.
+    def build(
+        self, call: Call, world: Engine, wanted: Sequence[str], used: int = 0, *, lends: bool = True
+    ) -> Built:
+        """Returns all outputs, and allocates memory for those in `wanted`; called between the
+        world's `begin` and `end`.
 
-        The first `used` bytes of the ranks' small results belong to others. With `lends`, a single rank's large results may be
-        returned without a copy.
+        The first `used` bytes of the ranks' small results belong to others. With `lends`, a single
+        rank's large results may be returned without a copy.
         """
         built = Built(used=used, lends=lends)
         for name, output in self._outputs.items():
@@ -121,13 +151,21 @@ class OutputBuilder:
             result = Result(name, output.op, dtype, shape, None, filled=output.filled)
             if isinstance(output.op, UserOp):
                 fold_kernel.check_identity(output.op, dtype, f"{name} of {self._name}")
-            built.results[name] = self._place(built, result, call, world) if name in wanted else result
+            built.results[name] = (
+                self._place(built, result, call, world) if name in wanted else result
+            )
         return built
 
     def _place(self, built: Built, result: Result, call: Call, world: Engine) -> Result:
         shards = call.options.shards
         if result.op == "gather":
-            return self._in_segment(built, result, np.dtype(result.dtype), (self.capacity(call), *result.shape), lend=True)
+            return self._in_segment(
+                built,
+                result,
+                np.dtype(result.dtype),
+                (self.capacity(call), *result.shape),
+                lend=True,
+            )
         if result.op in reduction.LOCATING:
             return self._place_located(built, result, shards or world.world_size)
         dtype = reduction.result_dtype(result.op, np.dtype(result.dtype))
@@ -142,11 +180,17 @@ class OutputBuilder:
             if not world.traits.shares_memory:
                 return replace(result, parts=HostArray(-1, dtype, shape), stays=True)
         return self._in_segment(
-            built, result, dtype, shape, lend=result.op is not None and world.world_size == 1 and built.lends
+            built,
+            result,
+            dtype,
+            shape,
+            lend=result.op is not None and world.world_size == 1 and built.lends,
         )
 
     def planned(self, call: Call, wanted: Sequence[str], used: int) -> Built:
-        """Returns the outputs that are wanted of a call that is only planned, without memory for those that are not small."""
+        """Returns the outputs that are wanted of a call that is only planned, without memory for
+        those that are not small.
+        """
         built = Built(used=used)
         for name in wanted:
             output = self._outputs[name]
@@ -154,7 +198,9 @@ class OutputBuilder:
             result = Result(name, output.op, dtype, shape, HostArray(-1, dtype, shape))
             if output.op not in reduction.BY_ROWS and call.options.shards is None:
                 kept = reduction.result_dtype(output.op, np.dtype(dtype))
-                start = _place_small(built, int(np.prod(shape, dtype=np.int64)) * kept.itemsize, RESULT_BYTES)
+                start = _place_small(
+                    built, int(np.prod(shape, dtype=np.int64)) * kept.itemsize, RESULT_BYTES
+                )
                 if start is not None:
                     result = replace(result, parts=HostArray(-1, kept, shape, start), is_small=True)
             built.results[name] = result
@@ -162,7 +208,9 @@ class OutputBuilder:
 
     @staticmethod
     def _place_located(built: Built, result: Result, participants: int) -> Result:
-        """Allocates memory for the best values of all ranks or shards, followed by the indices of their rows."""
+        """Allocates memory for the best values of all ranks or shards, followed by the indices
+        of their rows.
+        """
         shape = (participants, *result.shape)
         dtype, count = np.dtype(result.dtype), int(np.prod(shape, dtype=np.int64))
         start = -(-count * dtype.itemsize // 64) * 64
@@ -171,8 +219,12 @@ class OutputBuilder:
         return replace(result, parts=HostArray(segment.id, dtype, shape), rows=rows)
 
     @staticmethod
-    def _in_segment(built: Built, result: Result, dtype: "np.dtype[Any]", shape: Shape, *, lend: bool) -> Result:
-        """Allocates a segment for a result; with `lend`, one that may itself be returned to the caller."""
+    def _in_segment(
+        built: Built, result: Result, dtype: "np.dtype[Any]", shape: Shape, *, lend: bool
+    ) -> Result:
+        """Allocates a segment for a result; with `lend`, one that may itself be returned to the
+        caller.
+        """
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         segment = built.segments[result.name] = Segment(nbytes)
         if not lend or nbytes < lent_results.LENT_BYTES:
@@ -183,23 +235,32 @@ class OutputBuilder:
     def resolve(self, name: str, output: Output, call: Call) -> tuple["np.dtype[Any]", Shape]:
         """Returns dtype and shape on one rank; for ops by rows, the shape of one row."""
         like = self._like(name, output, call)
-        declared = output.dtype if output.dtype is not None else np.float64 if like is None else like[0]
-        dtype = np.dtype(declared).newbyteorder("=")  # native, like `Data`, whatever the byte order of the argument
+        declared = (
+            output.dtype if output.dtype is not None else np.float64 if like is None else like[0]
+        )
+        dtype = np.dtype(declared).newbyteorder(
+            "="
+        )  # native, like `Data`, whatever the byte order of the argument
         reduction.check_dtype(output.op, dtype, name)
         if output.op in reduction.BY_ROWS and call.total is None:
             divided = [name for name, variable in call.variables.items() if variable.sharded]
             way_out = "use None"
             if divided:
                 way_out = (
-                    f"name {divided[0]} in sliceable=, for its rows on each rank, or gather a function of it, as "
-                    f"def frame({divided[0]}, own): return {divided[0]}[own.start:own.stop] by frame({divided[0]}, synk.OWN)"
+                    f"name {divided[0]} in sliceable=, for its rows on each rank, or "
+                    f"gather a function of it, as "
+                    f"def frame({divided[0]}, own): return {divided[0]}[own.start:own.stop] by "
+                    f"frame({divided[0]}, synk.OWN)"
                 )
             raise ReductionError(
-                f"{name} of {self._name} has op {output.op!r}, which works on rows, but no argument is sharded; {way_out}"
+                f"{name} of {self._name} has op {output.op!r}, which works on rows, but no "
+                f"argument is sharded; {way_out}"
             )
         if output.shape is not None:
             shape = output.shape
-            return dtype, self._shape_by(name, shape, call) if callable(shape) else self._checked_shape(name, shape)
+            return dtype, self._shape_by(name, shape, call) if callable(
+                shape
+            ) else self._checked_shape(name, shape)
         return dtype, () if like is None else like[1]
 
     def _like(self, name: str, output: Output, call: Call) -> "tuple[np.dtype[Any], Shape] | None":
@@ -215,13 +276,16 @@ class OutputBuilder:
             return value.dtype, value.shape[1:] if sharded else value.shape
         if sharded and output.shape is None:
             raise ReductionError(
-                f"{name} of {self._name} is like={output.like!r}, which is sharded, so its shape differs between ranks and "
+                f"{name} of {self._name} is like={output.like!r}, which is sharded, so its shape "
+                f"differs between ranks and "
                 f'cannot be combined with {output.op!r}; give shape=…, or use "gather"'
             )
         return value.dtype, value.shape
 
     def _unlike(self, name: str, output: Output, value: Any) -> str:
-        """Returns why an output cannot be like an argument that is no array, and what to declare instead."""
+        """Returns why an output cannot be like an argument that is no array, and what to declare
+        instead.
+        """
         what, dtype = f"a {type(value).__name__}, not an array argument", "float64"
         if isinstance(value, IndexRange):
             what, dtype = "synknumba.arange: indices, not an array argument", "int64"
@@ -229,16 +293,24 @@ class OutputBuilder:
             dtype = "bool" if isinstance(value, bool) else "int64"
         wanted = [] if output.shape is not None else ["shape=()"]
         wanted.append(f'dtype="{dtype if output.dtype is None else np.dtype(output.dtype).name}"')
-        return f"{name} of {self._name} is like={output.like!r}, which is {what}; write {', '.join(wanted)} in place of like="
+        return (
+            f"{name} of {self._name} is like={output.like!r}, which is {what}; write "
+            f"{', '.join(wanted)} in place of like="
+        )
 
-    def _like_variable(self, name: str, output: Output, call: Call, value: VariableState) -> "tuple[np.dtype[Any], Shape]":
+    def _like_variable(
+        self, name: str, output: Output, call: Call, value: VariableState
+    ) -> "tuple[np.dtype[Any], Shape]":
         sliceable = isinstance(call.parameters.get(str(output.like)), HeldRows)
         shape = value.root_shapes()[0]
         if output.op in reduction.BY_ROWS and sliceable:
             return value.dtypes()[0], shape[1:]
-        if output.shape is None and (sliceable or not (call.world is None or value.storage().layout.leaves[0].uniform)):
+        if output.shape is None and (
+            sliceable or not (call.world is None or value.storage().layout.leaves[0].uniform)
+        ):
             raise ReductionError(
-                f"{name} of {self._name} is like={output.like!r}, whose shape differs between ranks, so it cannot be combined "
+                f"{name} of {self._name} is like={output.like!r}, whose shape differs between "
+                f"ranks, so it cannot be combined "
                 f'with {output.op!r}; give shape=…, or use "gather"'
             )
         return value.dtypes()[0], shape
@@ -249,7 +321,8 @@ class OutputBuilder:
             shape = rule(call.whole)
         except Exception as error:  # the function is the user's
             raise ReductionError(
-                f"the shape of {name} of {self._name} is a function, which raised {type(error).__name__}: {error}; it gets a "
+                f"the shape of {name} of {self._name} is a function, which raised "
+                f"{type(error).__name__}: {error}; it gets a "
                 f"dict with {', '.join(call.whole)}"
             ) from error
         return self._checked_shape(name, shape)
@@ -262,5 +335,7 @@ class OutputBuilder:
         except (AttributeError, TypeError):
             lengths = (-1,)
         if any(length < 0 for length in lengths):
-            raise ReductionError(f"the shape of {name} must be a tuple of non-negative integers, got {shape!r}")
+            raise ReductionError(
+                f"the shape of {name} must be a tuple of non-negative integers, got {shape!r}"
+            )
         return lengths

@@ -6,9 +6,9 @@
                                     with a row for each of the other arguments', or is read too
     first[0] = …                    outputs={"first": synk.output(None, shape=(), dtype="float64")}: a value for each rank
 
-Without it a caller passes an array for the result, as to CUDA, and no role of an argument fits: the array has too few rows to
-be divided, and whole it is only read.
-"""
+Without it a caller passes an array for the result, as to CUDA, and no role of an argument fits: the
+array has too few rows to be divided, and whole it is only read.
+"""  # noqa: E501
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,15 @@ from synknumba._errors import ArgumentError
 from synknumba._host.data import Data
 from synknumba._variables.variable import Variable
 
-_OPS = {"add": "sum", "sub": "sum", "inc": "sum", "max": "max", "nanmax": "max", "min": "min", "nanmin": "min"}
+_OPS = {
+    "add": "sum",
+    "sub": "sum",
+    "inc": "sum",
+    "max": "max",
+    "nanmax": "max",
+    "min": "min",
+    "nanmin": "min",
+}
 
 
 @dataclass(slots=True)
@@ -34,7 +42,8 @@ class Writes:
 
     Attributes:
         line: of the first write.
-        ops: the ops that its atomic operations amount to; None for a plain write, or an atomic one that is no op.
+        ops: the ops that its atomic operations amount to; None for a plain write, or an atomic one
+            that is no op.
         constant: whether every index is the number 0.
         axes: the largest number of indices.
         is_read: whether elements are read, too.
@@ -50,8 +59,16 @@ class Writes:
 
 
 def find_roles(name: str, function: Any, options: FunctionOptions) -> "Roles | None":
-    """Returns the parameters that a kernel writes and that its decorator gives no role; None if there are none."""
-    known = {*options.outputs, *options.inout, *options.updates, *options.givens, *options.sliceable}
+    """Returns the parameters that a kernel writes and that its decorator gives no role; None if
+    there are none.
+    """
+    known = {
+        *options.outputs,
+        *options.inout,
+        *options.updates,
+        *options.givens,
+        *options.sliceable,
+    }
     lines = {one: line for one, line in written_parameters(function).items() if one not in known}
     return Roles(name, function, options, _analyse(function, lines)) if lines else None
 
@@ -59,13 +76,20 @@ def find_roles(name: str, function: Any, options: FunctionOptions) -> "Roles | N
 class Roles:
     """The parameters that a kernel writes and that its decorator gives no role."""
 
-    def __init__(self, name: str, function: Any, options: FunctionOptions, writes: dict[str, Writes]) -> None:
+    def __init__(
+        self, name: str, function: Any, options: FunctionOptions, writes: dict[str, Writes]
+    ) -> None:
         self._name, self._function, self._options, self._writes = name, function, options, writes
         defaults = len(function.__defaults__ or ())
-        self._optional = {*function.__code__.co_varnames[: function.__code__.co_argcount][-defaults:]} if defaults else set()
+        self._optional = (
+            {*function.__code__.co_varnames[: function.__code__.co_argcount][-defaults:]}
+            if defaults
+            else set()
+        )
 
     def check(self, passed: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raises `ArgumentError` if one of them is missing, or an array that is not divided into rows as the others are.
+        """Raises `ArgumentError` if one of them is missing, or an array that is not divided into
+        rows as the others are.
 
         Args:
             passed: the parameters that callers pass.
@@ -79,19 +103,32 @@ class Roles:
             if name not in self._writes and (_is_rows(one) or isinstance(one, IndexRange))
         }
         rows -= {len(given[one]) for one in self._options.broadcast if _is_rows(given.get(one))}
-        wrong = [name for name, writes in self._writes.items() if name in given and not _fits(given[name], writes, rows)]
-        wrong += [name for name in self._writes if name not in given and name in passed and name not in self._optional]
+        wrong = [
+            name
+            for name, writes in self._writes.items()
+            if name in given and not _fits(given[name], writes, rows)
+        ]
+        wrong += [
+            name
+            for name in self._writes
+            if name not in given and name in passed and name not in self._optional
+        ]
         if not wrong or any(name not in passed for name in given) or len(args) > len(passed):
             return
         name = wrong[0]
         where = f"{self._function.__code__.co_filename}:{self._writes[name].line}"
         line, left = self._line(wrong, given)
         call = f"{self._name}({', '.join(one for one in passed if one not in left)})"
-        ending = "outputs are allocated for the call and returned" if left else "its rows are written back"
+        ending = (
+            "outputs are allocated for the call and returned"
+            if left
+            else "its rows are written back"
+        )
         if any(_shape(self._writes[one], given.get(one)) is None for one in left):
             ending += f". {_UNKNOWN} stands for the shape of the array"
         raise ArgumentError(
-            f"{self._name} ({where}) writes to {name}, which is not declared as an output. Decorate it with\n"
+            f"{self._name} ({where}) writes to {name}, which is not declared as an "
+            f"output. Decorate it with\n"
             f"    {line}\n"
             f"and call {call}: {ending}."
         )
@@ -108,14 +145,15 @@ class Roles:
         parts = []
         if outputs:
             more = "**outputs, " if self._options.outputs else ""
-            parts.append(
-                f"outputs={{{more}{', '.join(f'{name!r}: {text}' for name, text in outputs.items())}}}".replace("'", '"')
-            )
+            texts = ", ".join(f'"{name}": {text}' for name, text in outputs.items())
+            parts.append(f"outputs={{{more}{texts}}}".replace("'", '"'))
         if inout:
             parts.append(f"inout=({', '.join(repr(name) for name in inout)},)".replace("'", '"'))
         broadcast = sorted(self._options.broadcast - {*names})
         if broadcast:
-            parts.append(f"broadcast=({', '.join(repr(name) for name in broadcast)},)".replace("'", '"'))
+            parts.append(
+                f"broadcast=({', '.join(repr(name) for name in broadcast)},)".replace("'", '"')
+            )
         return f"@synk.parallel({', '.join(parts)})", set(outputs)
 
 
@@ -124,19 +162,33 @@ def _analyse(function: Any, lines: Mapping[str, int]) -> dict[str, Writes]:
     assert definition is not None  # the lines are from it
     found = {name: Writes(line) for name, line in lines.items()}
     nodes = definition.own
-    read = {_first(node.slice) for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)}
+    read = {
+        _first(node.slice)
+        for node in nodes
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
+    }
     for node in nodes:
         match node:
-            case ast.Call(args=[ast.Name(id=name), index, *_]) if name in found and (operation := atomic_operation(node)):
+            case ast.Call(args=[ast.Name(id=name), index, *_]) if name in found and (
+                operation := atomic_operation(node)
+            ):
                 _note(found[name], _OPS.get(operation), index, read)
-            case ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name), slice=index)) if name in found:
+            case ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name), slice=index)) if (
+                name in found
+            ):
                 _note(found[name], None, index, read)
                 found[name].is_read = True
-            case ast.Subscript(value=ast.Name(id=name), slice=index, ctx=ast.Store()) if name in found:
+            case ast.Subscript(value=ast.Name(id=name), slice=index, ctx=ast.Store()) if (
+                name in found
+            ):
                 _note(found[name], None, index, read)
             case (
-                ast.Attribute(value=ast.Subscript(value=ast.Name(id=name), slice=index), ctx=ast.Store())
-                | ast.Subscript(value=ast.Subscript(value=ast.Name(id=name), slice=index), ctx=ast.Store())
+                ast.Attribute(
+                    value=ast.Subscript(value=ast.Name(id=name), slice=index), ctx=ast.Store()
+                )
+                | ast.Subscript(
+                    value=ast.Subscript(value=ast.Name(id=name), slice=index), ctx=ast.Store()
+                )
             ) if name in found:  # a field of a record, whose others stay
                 _note(found[name], None, index, read)
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Load()) if name in found:
@@ -163,11 +215,15 @@ def _is_rows(value: Any) -> bool:
 
 
 def _fits(value: Any, writes: Writes, rows: set[int]) -> bool:
-    """Returns whether a value needs no role, or is one that the call itself refuses in fitting words."""
+    """Returns whether a value needs no role, or is one that the call itself refuses in fitting
+    words.
+    """
     if isinstance(value, Variable):
         return True
     if not _is_rows(value):  # a number or an array without axes has nothing to write to
-        return not isinstance(value, bool | int | float | complex | list | tuple | np.generic | np.ndarray | Data)
+        return not isinstance(
+            value, bool | int | float | complex | list | tuple | np.generic | np.ndarray | Data
+        )
     return writes.ops == {None} and not writes.constant and (len(value) in rows or not rows)
 
 
@@ -184,7 +240,9 @@ def _shape(writes: Writes, value: Any) -> tuple[int, ...] | None:
 
 
 def _output(writes: Writes, value: Any) -> str | None:
-    """Returns the declaration of an output; None for a parameter whose rows are written back to the argument."""
+    """Returns the declaration of an output; None for a parameter whose rows are written back to
+    the argument.
+    """
     is_typed = isinstance(value, Data | np.ndarray | np.generic) and value.dtype.names is None
     dtype = value.dtype.name if is_typed else "float64"
     op = next(iter(writes.ops)) if len(writes.ops) == 1 else None

@@ -4,9 +4,10 @@
                                                   │
                                                   └─ Program, sent to the ranks once
 
-A plan is found by the key of the call: kinds, dtypes, shapes and segments of arguments, slices and subset. Executing it writes
-the values that change (scalars, bounds of the batch) to shared memory, rings the ranks, and combines their results. A submitted
-call does this in two steps, `launch` and `finish`, between which the script goes on.
+A plan is found by the key of the call: kinds, dtypes, shapes and segments of arguments, slices and
+subset. Executing it writes the values that change (scalars, bounds of the batch) to shared memory,
+rings the ranks, and combines their results. A submitted call does this in two steps, `launch` and
+`finish`, between which the script goes on.
 """
 
 import struct
@@ -39,7 +40,16 @@ from synknumba._host.copying import private_copy
 from synknumba._host.lent_results import Lender
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._ops.tree import LEAF, NONE, Structure, flatten, result_told, spread, unflatten, unmatched
+from synknumba._ops.tree import (
+    LEAF,
+    NONE,
+    Structure,
+    flatten,
+    result_told,
+    spread,
+    unflatten,
+    unmatched,
+)
 from synknumba._types import Array, Op, UserOp
 from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, Program, Result, next_number
@@ -53,14 +63,16 @@ from synknumba._world.rounds import RankNews
 class Plan(ABC):
     """A program on the ranks, and its execution.
 
-    It is made for a call, once the ranks have the program, and keeps none of that call's memory alive.
+    It is made for a call, once the ranks have the program, and keeps none of that call's memory
+    alive.
 
     Attributes:
         lenders: memory of the results that may be returned without a copy.
         scattered_bytes: bytes sent to the ranks by a call like the one that the plan was made for.
-        updates: variables that the coordinator assigns after the call, which has shards; None if there are none.
-        weights: returns the `row_weights` of a call's number of rows. It does not refer to the plan, whose memory is freed with
-            its last reference.
+        updates: variables that the coordinator assigns after the call, which has shards; None if
+            there are none.
+        weights: returns the `row_weights` of a call's number of rows. It does not refer to the
+            plan, whose memory is freed with its last reference.
     """
 
     lenders: Sequence[Lender] = ()
@@ -89,14 +101,17 @@ class Plan(ABC):
     def execute(self, values: tuple[Any, ...], count: Count) -> Any:
         """Executes one call, of `count` rows; called between the world's `begin` and `end`.
 
-        `values` are in the order of the program's `values` format, without the segment ids of results at its end.
+        `values` are in the order of the program's `values` format, without the segment ids of
+        results at its end.
         """
         self._send(values)
         self.world.run(self._number, self.info, self.learn)
         return self.collect(count) if self.updates is None else self.finish(count)
 
     def launch(self, values: tuple[Any, ...], flight: Flight) -> None:
-        """Starts one call as `execute` does, without waiting for its end; `finish` follows when the round has ended."""
+        """Starts one call as `execute` does, without waiting for its end; `finish` follows when
+        the round has ended.
+        """
         self._send(values)
         self.world.launch(flight, self._number)
 
@@ -152,7 +167,7 @@ class Plan(ABC):
         self.world.forget("program", self._number)
 
 
-# ---- kernels -------------------------------------------------------------------------------------------------------------
+# ---- kernels -------------------------------------------------------------------------------------
 
 
 @final
@@ -160,18 +175,33 @@ class KernelPlan(Plan):
     """Plan for a kernel, the location of whose outputs is known beforehand."""
 
     def __init__(
-        self, world: Engine, program: Program, info: CallInfo, call: Call, wanted: Sequence[str], built: Built, name: str
+        self,
+        world: Engine,
+        program: Program,
+        info: CallInfo,
+        call: Call,
+        wanted: Sequence[str],
+        built: Built,
+        name: str,
     ) -> None:
         super().__init__(world, program, info, call)
         results, segments = built.results, built.segments
         lent = sorted((param.lent, key) for key, param in results.items() if param.lent is not None)
         self._lenders = {key: self._lender(results[key], segments[key]) for _, key in lent}
         self.lenders = tuple(self._lenders.values())
-        self._segments = {key: segment for key, segment in segments.items() if key not in self._lenders}
-        self._combining = self._combine([results[key] for key in sorted(built.combined)]) if built.combined else None
+        self._segments = {
+            key: segment for key, segment in segments.items() if key not in self._lenders
+        }
+        self._combining = (
+            self._combine([results[key] for key in sorted(built.combined)])
+            if built.combined
+            else None
+        )
         self._lent_mean = any(results[key].op == "mean" for key in self._lenders)
         self._selection = selection = Selection(program, self._inputs)
-        self._collectors = [self._collector(results[key], selection, world.ranks.results) for key in wanted]
+        self._collectors = [
+            self._collector(results[key], selection, world.ranks.results) for key in wanted
+        ]
         self._alone = self._collectors[0] if len(wanted) == 1 else None
         self._finish = result_class(name, tuple(wanted)) if len(wanted) > 1 else None
         self.wanted = {key: results[key] for key in wanted}
@@ -208,7 +238,9 @@ class KernelPlan(Plan):
         return self._finish(*(collector(count) for collector in self._collectors))
 
     def collector_in(self, memory: Array, name: str) -> Collector:
-        """Returns the collector of a small result in other memory than the control block's, of the same shape."""
+        """Returns the collector of a small result in other memory than the control block's, of
+        the same shape.
+        """
         assert self._selection is not None  # made with the plan
         return self._collector(self.wanted[name], self._selection, memory)
 
@@ -221,22 +253,30 @@ class KernelPlan(Plan):
             return lambda _: lender.result(shape)
         parts = self.parts_of(result, memory)
         if result.op == "gather":
-            return lambda count: private_copy(parts[: total_rows(count)])  # without the plan, which would keep the memory
+            return lambda count: private_copy(
+                parts[: total_rows(count)]
+            )  # without the plan, which would keep the memory
         parts = parts[: self.program.shard_partition.parts]
         if result.rows is not None:
-            rows = self._segments[result.name].array(result.rows.dtype, result.rows.shape, result.rows.offset)
+            rows = self._segments[result.name].array(
+                result.rows.dtype, result.rows.shape, result.rows.offset
+            )
             return make_locator(result.op, parts, rows[: len(parts)], selection)
         return make_collector(result.op, parts, self.weights)
 
     def parts_of(self, result: Result, memory: Array | None = None) -> Array:
-        """Returns the ranks' parts of a result: shape (W, …); small ones are in `memory`, by default the control block's."""
+        """Returns the ranks' parts of a result: shape (W, …); small ones are in `memory`, by
+        default the control block's.
+        """
         assert result.parts is not None  # as above
         if not result.is_small:
             return self._segments[result.name].array(result.parts.dtype, result.parts.shape)
         memory = self.world.ranks.results if memory is None else memory
         dtype = np.dtype(result.parts.dtype)
         strides = memory.strides[0], *np.ndarray(result.shape, dtype).strides
-        return np.ndarray((len(memory), *result.shape), dtype, memory.data, result.parts.offset, strides)
+        return np.ndarray(
+            (len(memory), *result.shape), dtype, memory.data, result.parts.offset, strides
+        )
 
     def _lender(self, result: Result, place: Segment) -> Lender:
         assert result.parts is not None
@@ -252,7 +292,11 @@ class KernelPlan(Plan):
             place = Segment(count * dtype.itemsize)
             self.world.attach([place], self.info)
             self._lenders[result.name] = self._lender(result, place)
-            parts = None if result.stays else replace(result.parts, segment=self._segments[result.name].id)
+            parts = (
+                None
+                if result.stays
+                else replace(result.parts, segment=self._segments[result.name].id)
+            )
             told.append(Combined(result.name, result.op, dtype, count, parts))
         weighted = any(one.op == "mean" for one in told)
         transport = self.world.transport if results[0].stays else None  # the same for all results
@@ -260,14 +304,16 @@ class KernelPlan(Plan):
         return Combining(self.world, combination, self.info, self._lenders)
 
 
-# ---- Python functions ----------------------------------------------------------------------------------------------------
+# ---- Python functions ----------------------------------------------------------------------------
 
 
 @final
 class FunctionPlan(Plan):
     """Plan for a Python function, whose results come with their structure, dtypes and shapes."""
 
-    def __init__(self, world: Engine, program: Program, info: CallInfo, call: Call, *, has_ops: bool) -> None:
+    def __init__(
+        self, world: Engine, program: Program, info: CallInfo, call: Call, *, has_ops: bool
+    ) -> None:
         super().__init__(world, program, info, call)
         self.has_ops = has_ops
         self._part = "rank" if program.shards is None else "shard"
@@ -304,16 +350,21 @@ class FunctionPlan(Plan):
             if not flatten(self.program.ops)[0]:  # None throughout
                 return lambda _: self._all_none(self.program.ops)
             raise ReductionError(
-                f"{self.info} got no rows, so the function was not called and has no results. Pass at least one row."
+                f"{self.info} got no rows, so the function was not called and has no "
+                f"results. Pass at least one row."
             )
         returns = [self._readers[rank].read(numbers[rank]) for rank in ran]
         if self.program.shards is not None:
-            # The shards that have rows are as many as there are rows, or all, so the same numbers always mean the same shards.
+            # The shards that have rows are as many as there are rows, or all, so the same numbers
+            # always mean the same shards.
             ran = np.flatnonzero(self.weights(count)).tolist()
             returns = [shard for one in returns for shard in one.apart()]
         structure = self._common_structure(ran, returns)
         ops = enumerate(self._leaf_ops(structure))
-        collectors = [self._leaf_collector(op, [one.leaves[i] for one in returns], ran, structure) for i, op in ops]
+        collectors = [
+            self._leaf_collector(op, [one.leaves[i] for one in returns], ran, structure)
+            for i, op in ops
+        ]
         if structure == ("leaf",):
             return collectors[0]
         finish = partial(unflatten, structure)
@@ -332,8 +383,10 @@ class FunctionPlan(Plan):
         for rank, one in zip(ran, returns, strict=True):
             if one.structure != first:
                 raise ReductionError(
-                    f"{self.info} returned {result_told(first)} on {self._part} {ran[0]} but {result_told(one.structure)} on "
-                    f"{self._part} {rank}; results must have the same structure on every {self._part} to be combined"
+                    f"{self.info} returned {result_told(first)} on {self._part} {ran[0]} but "
+                    f"{result_told(one.structure)} on "
+                    f"{self._part} {rank}; results must have the same structure on every "
+                    f"{self._part} to be combined"
                 )
         return first
 
@@ -342,8 +395,10 @@ class FunctionPlan(Plan):
             if structure == NONE:
                 return []
             raise ReductionError(
-                f"{self.info} returned {result_told(structure)}, but outputs= does not say how to combine the ranks' "
-                'results. Pass one op for all, as in outputs="sum", or a tree of ops of that structure; '
+                f"{self.info} returned {result_told(structure)}, but outputs= does not say "
+                f"how to combine the ranks' "
+                'results. Pass one op for all, as in outputs="sum", or a tree '
+                "of ops of that structure; "
                 "None returns a list of all ranks' results."
             )
         if structure == NONE and flatten(self.program.ops)[0]:
@@ -351,26 +406,37 @@ class FunctionPlan(Plan):
         ops = spread(self.program.ops, structure)
         if ops is None:
             extra, missing = unmatched(self.program.ops, structure)
-            reasons = [f"no op for {path}" for path in extra] + [f"nothing returned for {path}" for path in missing]
+            reasons = [f"no op for {path}" for path in extra] + [
+                f"nothing returned for {path}" for path in missing
+            ]
             raise ReductionError(
-                f"{self.info} returned {result_told(structure)}, and outputs={self.program.ops!r} does not fit "
+                f"{self.info} returned {result_told(structure)}, and "
+                f"outputs={self.program.ops!r} does not fit "
                 f"that structure{': ' if reasons else ''}{', '.join(reasons)}"
             )
         return ops
 
-    def _leaf_collector(self, op: Op, leaves: Sequence[Array], ran: Sequence[int], structure: Structure) -> Collector:
+    def _leaf_collector(
+        self, op: Op, leaves: Sequence[Array], ran: Sequence[int], structure: Structure
+    ) -> Collector:
         if op is None:
             places: list[Array | None] = [None] * self.program.shard_partition.parts
             for part, leaf in zip(ran, leaves, strict=True):
                 places[part] = leaf
-            return lambda _: [leaf if leaf is None else leaf.copy() if leaf.ndim else leaf[()] for leaf in places]
+            return lambda _: [
+                leaf if leaf is None else leaf.copy() if leaf.ndim else leaf[()] for leaf in places
+            ]
         if op == "gather":
             return self._gatherer(leaves, structure)
         shapes = {leaf.shape for leaf in leaves}
         if len(shapes) > 1:
-            told = ", ".join(f"{leaf.shape} on {self._part} {rank}" for rank, leaf in zip(ran, leaves, strict=True))
+            told = ", ".join(
+                f"{leaf.shape} on {self._part} {rank}"
+                for rank, leaf in zip(ran, leaves, strict=True)
+            )
             raise ReductionError(
-                f'{self.info}: results of different shapes cannot be combined with "{op}": {told}. Use "gather", or '
+                f'{self.info}: results of different shapes cannot be combined with "{op}": '
+                f'{told}. Use "gather", or '
                 f"None for a list."
             )
         dtype = np.result_type(*leaves)  # dtypes may differ between ranks
@@ -385,7 +451,9 @@ class FunctionPlan(Plan):
             return lambda _: leaf.copy() if leaf.ndim else leaf[()]
         together = self._strided(leaves)
         if op == "mean":
-            return lambda count: reduction.combine("mean", together(), self.weights(count)[list(ran)])
+            return lambda count: reduction.combine(
+                "mean", together(), self.weights(count)[list(ran)]
+            )
         if isinstance(op, UserOp):
             return lambda _: fold_kernel.fold(op, together().astype(dtype, copy=False))
         reduce = reduction.UFUNCS[op].reduce
@@ -394,19 +462,24 @@ class FunctionPlan(Plan):
     def _strided(self, leaves: Sequence[Array]) -> Callable[[], Array]:
         """Returns a function that returns the leaves as one array.
 
-        It is a view if the leaves are at the same offset in each rank's results, else a new stack. Shards are always stacked:
-        the strides then do not depend on the number of ranks, as the bits of a sum may depend on strides.
+        It is a view if the leaves are at the same offset in each rank's results, else a new stack.
+        Shards are always stacked: the strides then do not depend on the number of ranks, as the
+        bits of a sum may depend on strides.
         """
         if self.program.shards is not None:
             return lambda: np.stack(leaves)
         results, first = self._results, leaves[0]
         offsets = [leaf.ctypes.data - results.ctypes.data for leaf in leaves]
-        regular = all(offset - offsets[0] == i * results.strides[0] for i, offset in enumerate(offsets))
+        regular = all(
+            offset - offsets[0] == i * results.strides[0] for i, offset in enumerate(offsets)
+        )
         same = all(leaf.dtype == first.dtype for leaf in leaves)
         inside = offsets[0] >= 0 and offsets[-1] < results.nbytes
         if regular and same and inside:
             strides = results.strides[0], *first.strides
-            view = np.ndarray((len(leaves), *first.shape), first.dtype, results.data, offsets[0], strides)
+            view = np.ndarray(
+                (len(leaves), *first.shape), first.dtype, results.data, offsets[0], strides
+            )
             return lambda: view
         return lambda: np.stack(leaves)
 
@@ -421,6 +494,7 @@ class FunctionPlan(Plan):
         rows = {leaf.shape[1:] for leaf in leaves}
         if len(rows) > 1:
             raise ReductionError(
-                f"{self.info}: gathered results must agree in all axes but the first, got {[leaf.shape for leaf in leaves]}"
+                f"{self.info}: gathered results must agree in all axes but the first, got "
+                f"{[leaf.shape for leaf in leaves]}"
             )
         return lambda _: np.concatenate(leaves, axis=0)

@@ -1,4 +1,6 @@
-"""Plan cache of a function, with a fast path for calls that pass only `Data`, variables, scalars and rank constants."""
+"""Plan cache of a function, with a fast path for calls that pass only `Data`, variables, scalars
+and rank constants.
+"""
 
 import weakref
 from collections import OrderedDict
@@ -17,22 +19,28 @@ from synknumba._types import RankConstant
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, layout_of
 
-BYTES_KEPT = 256 << 20  # of results in shared memory, per function, so that a loop over ever new lengths does not fill /dev/shm
+BYTES_KEPT = (
+    256 << 20
+    # of results in shared memory, per function, so that a loop over ever new lengths does not fill
+    # /dev/shm
+)
 PLANS_KEPT = 128  # per function: enough for the different shapes of an epoch
 
 
 _ARRAYS = (Data, FileData, StoredData, Variable)
 
 KnownCall: TypeAlias = tuple[Plan, Count, "tuple[weakref.ref[VariableState], ...]"]
-"""An entry of the fast path: plan and number of rows of a call, and the variables that ranks may write to."""
+"""An entry of the fast path: plan and number of rows of a call, and the variables that ranks may
+write to.
+"""
 
 
 @final
 class KeptPlans:
     """The plans of one function in one world.
 
-    A plan is found by the key of its call. A call with nothing but `Data`, variables, numbers and rank constants, all by
-    position, is found by their layouts and types, and the constants, alone.
+    A plan is found by the key of its call. A call with nothing but `Data`, variables, numbers and
+    rank constants, all by position, is found by their layouts and types, and the constants, alone.
     """
 
     def __init__(self, binder: Binder) -> None:
@@ -41,7 +49,9 @@ class KeptPlans:
         self._known: dict[tuple[Any, ...], KnownCall] = {}
 
     def get(self, key: Any) -> Plan | None:
-        """Returns the plan of a call, which becomes the most recently used; None if there is none."""
+        """Returns the plan of a call, which becomes the most recently used; None if there is
+        none.
+        """
         plan = self._plans.get(key)
         if plan is not None:
             self._plans.move_to_end(key)
@@ -57,8 +67,12 @@ class KeptPlans:
         for one in [*self._plans]:
             self._drop(one)
 
-    def known(self, args: tuple[Any, ...], shards: int | None) -> tuple[KnownCall | None, tuple[Any, ...]]:
-        """Returns the entry of the fast path for these arguments, or None, and the scalars among them."""
+    def known(
+        self, args: tuple[Any, ...], shards: int | None
+    ) -> tuple[KnownCall | None, tuple[Any, ...]]:
+        """Returns the entry of the fast path for these arguments, or None, and the scalars among
+        them.
+        """
         key: list[Any] = [shards]
         if self._binder.fixed:
             key += [one._layout for one in self._binder.fixed]  # noqa: SLF001  # as below
@@ -87,12 +101,18 @@ class KeptPlans:
         return self._known.get(tuple(key)), tuple(values)
 
     def keep(self, key: Any, plan: Plan) -> None:
-        """Adds a plan. Drops stale ones, and the least recently used if there are too many or they hold too much memory."""
+        """Adds a plan. Drops stale ones, and the least recently used if there are too many or
+        they hold too much memory.
+        """
         for one in [k for k, old in self._plans.items() if old.stale]:
             self._drop(one)
         self._plans[key] = plan
         while len(self._plans) > PLANS_KEPT:
-            log.debug("a plan is dropped, since the function has more than %d; calls of that form are planned anew", PLANS_KEPT)
+            log.debug(
+                "a plan is dropped, since the function has more than %d; calls of "
+                "that form are planned anew",
+                PLANS_KEPT,
+            )
             self._drop(next(iter(self._plans)))
         held = sum(one.nbytes for one in self._plans.values())
         if held > BYTES_KEPT:
@@ -102,7 +122,9 @@ class KeptPlans:
         for one in [k for k, old in self._plans.items() if old.nbytes and old is not plan]:
             if held <= BYTES_KEPT:
                 break
-            log.debug("a plan is dropped, since the results of the function's plans hold %d bytes", held)
+            log.debug(
+                "a plan is dropped, since the results of the function's plans hold %d bytes", held
+            )
             held -= self._plans[one].nbytes
             self._drop(one)
 
@@ -113,13 +135,19 @@ class KeptPlans:
 
     def remember(self, args: tuple[Any, ...], call: Call, plan: Plan) -> None:
         """Adds a call to the fast path, if its arguments allow it."""
-        scalars = [arg for arg in args if type(arg) is float or (type(arg) is int and -(2**63) <= arg < 2**63)]
+        scalars = [
+            arg
+            for arg in args
+            if type(arg) is float or (type(arg) is int and -(2**63) <= arg < 2**63)
+        ]
         arrays = [arg for arg in args if type(arg) in _ARRAYS]
         constants = sum(type(arg) is RankConstant for arg in args)
         fixed = self._binder.fixed
-        # Numbers and NumPy arrays bound by givens= exclude the fast path: they are not in `args`, but are packed, or copied to
-        # shared memory, at each call.
-        kept = sum(isinstance(one, Data) and not isinstance(one, StoredData) for one in (*arrays, *fixed))
+        # Numbers and NumPy arrays bound by givens= exclude the fast path: they are not in `args`,
+        # but are packed, or copied to shared memory, at each call.
+        kept = sum(
+            isinstance(one, Data) and not isinstance(one, StoredData) for one in (*arrays, *fixed)
+        )
         copied = len(call.segments) > kept
         if (
             len(scalars) + len(arrays) + constants == len(args) == len(self._binder.passed)

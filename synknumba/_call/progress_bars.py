@@ -1,4 +1,6 @@
-"""Bars over the slices of a call and over the iterations of a sequence, from what the ranks show in shared memory."""
+"""Bars over the slices of a call and over the iterations of a sequence, from what the ranks show
+in shared memory.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +12,8 @@ from synknumba._world.engine import Engine
 
 @contextmanager
 def slices_shown(world: Engine, program: Program, name: str, mode: Progress) -> Iterator[None]:
-    """Context of a call whose program shows its slices: a bar over those of all ranks of this machine.
+    """Context of a call whose program shows its slices: a bar over those of all ranks of this
+    machine.
 
     Slices without rows count, too, so that the total is known beforehand.
     """
@@ -24,7 +27,9 @@ def slices_shown(world: Engine, program: Program, name: str, mode: Progress) -> 
         at_work = world.at_work()
         if not at_work:
             return  # an error may have ended the call: its result says whether all is done
-        for rank, shown in enumerate(words.tolist()):  # the rounds that complete a call show nothing, so none goes back
+        for rank, shown in enumerate(
+            words.tolist()
+        ):  # the rounds that complete a call show nothing, so none goes back
             done[rank] = max(done[rank], shown if rank in at_work else goals[rank])
         bar.show(sum(done), lag_told(done, goals))
 
@@ -58,7 +63,8 @@ def iterations_shown(
         bar.show(min(iterations), lag_told(iterations, goals))
 
     def look() -> None:
-        # Several machines do the parts of a sequence in rounds of their own, at whose ends the iteration goes on.
+        # Several machines do the parts of a sequence in rounds of their own, at whose ends the
+        # iteration goes on.
         at_work = set(range(world.world_size)) if world.spans_machines else world.at_work()
         if at_work:
             show(at_work)

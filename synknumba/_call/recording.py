@@ -2,9 +2,9 @@
 
     body ──run with stand-ins──> calls, collectives, inner sequences ──> parts, with what they read and write
 
-A `Trace` sends the calls to the ranks, and a `Rehearsal` only plans them. What calls return stands in for results: the body can
-return it, and a 0-d result can be an argument of later calls.
-"""
+A `Trace` sends the calls to the ranks, and a `Rehearsal` only plans them. What calls return stands
+in for results: the body can return it, and a 0-d result can be an argument of later calls.
+"""  # noqa: E501
 
 import math
 from abc import ABC, abstractmethod
@@ -30,7 +30,19 @@ from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
 from synknumba._variables.state import VariableState
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Result, Sharded, Update
-from synknumba._wire.sequence import CARRIED, NOTHING, RECORDED, SUCCESS, Access, Key, Loop, Part, Shared, own_access, waits
+from synknumba._wire.sequence import (
+    CARRIED,
+    NOTHING,
+    RECORDED,
+    SUCCESS,
+    Access,
+    Key,
+    Loop,
+    Part,
+    Shared,
+    own_access,
+    waits,
+)
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function
@@ -58,13 +70,16 @@ class Outcome(UnknownArray):
         if problem is None:
             return super()._why(operation)
         return (
-            "its calls run later, on the ranks. Return it and look at it after the call, or pass until=. Later calls cannot "
+            "its calls run later, on the ranks. Return it and look at it after the call, or pass "
+            "until=. Later calls cannot "
             f"take it: {problem}"
         )
 
 
 def told_dtype(dtype: "np.dtype[Any]") -> str | None:
-    """Returns the name of a dtype for a `Number`: None for int64 and float64, which are as Python's numbers."""
+    """Returns the name of a dtype for a `Number`: None for int64 and float64, which are as
+    Python's numbers.
+    """
     return None if dtype in (np.int64, np.float64) else dtype.name
 
 
@@ -72,31 +87,53 @@ def _combined_dtype(result: Result) -> "np.dtype[Any]":
     """Returns the dtype of a combined result."""
     assert result.parts is not None  # it is a result that the caller gets
     dtype = np.dtype(result.parts.dtype)
-    return reduction.combine(result.op, np.ones(1, dtype), np.ones(1, np.int64)).dtype if isinstance(result.op, str) else dtype
+    return (
+        reduction.combine(result.op, np.ones(1, dtype), np.ones(1, np.int64)).dtype
+        if isinstance(result.op, str)
+        else dtype
+    )
 
 
 def _unfit(result: Result | None, *, has_shards: bool) -> str | None:
-    """Returns why a result cannot be an array argument of a later call, and what to write instead; None if it can."""
+    """Returns why a result cannot be an array argument of a later call, and what to write
+    instead; None if it can.
+    """
     if result is None:
-        return "its shape is known only after the call. Let the function write to a variable, and pass that"
+        return (
+            "its shape is known only after the call. Let the function write to "
+            "a variable, and pass that"
+        )
     if result.op is None:
-        return "it is a list of the ranks' values. Write to a variable, which keeps each rank's own, or combine them by an op"
+        return (
+            "it is a list of the ranks' values. Write to a variable, which keeps each rank's "
+            "own, or combine them by an op"
+        )
     if result.op in reduction.LOCATING:
         return f"{result.op} finds values and rows, which the script puts together. Return it"
     if result.op == "gather":
-        return "it has the rows of all ranks. Write them to a scattered variable, as in sliceable= and inout=, and pass that"
+        return (
+            "it has the rows of all ranks. Write them to a scattered variable, as in sliceable= "
+            "and inout=, and pass that"
+        )
     if result.shape == ():
-        return f"it is one {np.dtype(result.dtype)}. Return it and look at it after the call, or declare it an int or a float"
+        return (
+            f"it is one {np.dtype(result.dtype)}. Return it and look at it after the call, or "
+            f"declare it an int or a float"
+        )
     if has_shards:
         return "with shards=, the script combines it. Leave shards= out"
     if result.stays:
-        return "it is so large that the GPUs combine it. Write to a variable, and combine it with all_reduce"
+        return (
+            "it is so large that the GPUs combine it. Write to a variable, and "
+            "combine it with all_reduce"
+        )
     return None
 
 
 @final
 class Seen(Number):
-    """Stands for a 0-d result of a kernel, which may be an argument of later calls: the ranks then combine it.
+    """Stands for a 0-d result of a kernel, which may be an argument of later calls: the ranks then
+    combine it.
 
     Attributes:
         home: body of the call.
@@ -107,11 +144,23 @@ class Seen(Number):
 
     __slots__ = ("_recording", "home", "result", "unseen", "weights")
 
-    def __init__(self, recording: "Recording", result: Result, unseen: Unknown, weights: Callable[[], tuple[int, ...]]) -> None:
+    def __init__(
+        self,
+        recording: "Recording",
+        result: Result,
+        unseen: Unknown,
+        weights: Callable[[], tuple[int, ...]],
+    ) -> None:
         assert result.parts is not None  # it is a result that the caller gets
         dtype = _combined_dtype(result)
         super().__init__((), unseen.label, is_int=dtype.kind in "iub", dtype=told_dtype(dtype))
-        self._recording, self.home, self.result, self.unseen, self.weights = recording, recording.parts, result, unseen, weights
+        self._recording, self.home, self.result, self.unseen, self.weights = (
+            recording,
+            recording.parts,
+            result,
+            unseen,
+            weights,
+        )
 
     @property
     def formula(self) -> Formula:
@@ -121,7 +170,9 @@ class Seen(Number):
 @final
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Row numbers of a call, a line for each iteration; checked at each call of the sequence, as they may have changed."""
+    """Row numbers of a call, a line for each iteration; checked at each call of the sequence, as
+    they may have changed.
+    """
 
     line: Line
     function: str
@@ -132,13 +183,15 @@ class Lines:
         array = self.line.data.data
         if self.line.number.formula_of_step and times > len(array):
             raise BatchError(
-                f"{name}: {self.line.label} has {len(array)} lines of row numbers, but times={times}; give it as many"
+                f"{name}: {self.line.label} has {len(array)} lines of row numbers, but "
+                f"times={times}; give it as many"
             )
         low, high = array.min(), array.max()
         if low < 0 or high >= self.rows:
             at = np.argwhere((array < 0) | (array >= self.rows))[0]
             raise BatchError(
-                f"{name}: batch= of {self.function} has row {array[tuple(at)]} in line {at[0]}, but its rows are 0 to "
+                f"{name}: batch= of {self.function} has row {array[tuple(at)]} in line "
+                f"{at[0]}, but its rows are 0 to "
                 f"{self.rows - 1}"
             )
 
@@ -146,7 +199,9 @@ class Lines:
 @final
 @dataclass(frozen=True, slots=True)
 class InnerTimes:
-    """A number of iterations of an inner sequence that calls of the outer one pass, or from which it is computed."""
+    """A number of iterations of an inner sequence that calls of the outer one pass, or from
+    which it is computed.
+    """
 
     times: Number
     inner: str  # name of the inner sequence
@@ -157,13 +212,15 @@ class InnerTimes:
         found = known_value(self.times.formula, scalars)
         if found is not None and found < 0:
             raise ArgumentError(
-                f"{self.line}: times of {self.inner} must be an int of at least 0, but {self.times.label} is {found} in this "
+                f"{self.line}: times of {self.inner} must be an int of at least 0, but "
+                f"{self.times.label} is {found} in this "
                 f"call of {name}"
             )
 
 
 def known_value(formula: Formula, scalars: Sequence[Any], step: int | None = None) -> Any:
-    """Returns the value of a formula of numbers that a call passes; None if it has others, or cannot be computed here.
+    """Returns the value of a formula of numbers that a call passes; None if it has others, or
+    cannot be computed here.
 
     `step` is the number of the iteration, in all loops, if that is known.
     """
@@ -188,8 +245,13 @@ def _as_number(value: Any) -> Number:
     """Returns a number of a sequence, or a plain one as such."""
     if isinstance(value, Number):
         return value
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-        raise ArgumentError(f"{tracing.where()}: carry takes a number as the next value; got a {type(value).__name__}")
+    if isinstance(value, bool | np.bool_) or not isinstance(
+        value, int | float | np.integer | np.floating
+    ):
+        raise ArgumentError(
+            f"{tracing.where()}: carry takes a number as the next value; got "
+            f"a {type(value).__name__}"
+        )
     dtype = told_dtype(value.dtype) if isinstance(value, np.generic) else None
     plain = value.item() if isinstance(value, np.generic) else value
     return Number(("value", plain), repr(value), is_int=isinstance(plain, int), dtype=dtype)
@@ -199,12 +261,16 @@ def _check_carried(number: Number, value: Number) -> None:
     """Raises `ArgumentError` if a number of another kind than `number` would be its next value."""
     if number.is_int and not value.is_int:
         raise ArgumentError(
-            f"{tracing.where()}: {number.label} is an int, and its next value, {value.label}, a float; pass a float at first"
+            f"{tracing.where()}: {number.label} is an int, and its next value, {value.label}, a "
+            f"float; pass a float at first"
         )
     if number.dtype != value.dtype and not (number.dtype is None and value.dtype == "uint64"):
-        theirs, mine = (one.dtype or ("int64" if one.is_int else "float64") for one in (number, value))
+        theirs, mine = (
+            one.dtype or ("int64" if one.is_int else "float64") for one in (number, value)
+        )
         raise ArgumentError(
-            f"{tracing.where()}: {number.label} is {theirs}, and its next value, {value.label}, {mine}; pass a number of "
+            f"{tracing.where()}: {number.label} is {theirs}, and its next value, {value.label}, "
+            f"{mine}; pass a number of "
             "the same dtype at first"
         )
 
@@ -227,12 +293,14 @@ class Recording(ABC):
         used: bytes of the ranks' small results so far.
         slots: number of results that ranks share.
         starts: index of the first part of each turn.
-        carried: formulas of the scalars that have other values after an iteration, by index; of each turn.
+        carried: formulas of the scalars that have other values after an iteration, by index; of
+            each turn.
         lines: file and line of the body that computes a number, by the part's name and the formula.
         places: file and line of the body that makes a call, by its number.
         kept: memory of the parts that has no other owner.
         checks: what each call of the sequence must pass, whose numbers and arrays may have changed.
-        outside: NumPy arrays that calls take and that are no arguments of the sequence, by id, with their copies.
+        outside: NumPy arrays that calls take and that are no arguments of the sequence, by id, with
+            their copies.
         looked: arrays whose elements have decided what is recorded, by id, with what they hold.
         written: segments whose rows ranks write.
         passed: arguments and options of each call, as the body passes them, while that runs.
@@ -252,7 +320,9 @@ class Recording(ABC):
         self.kept: list[Any] = []
         self.checks: list[Lines | InnerTimes] = []
         self.outside: dict[int, tuple[Array, Data]] = {}
-        self.foreign: dict[int, tuple[Any, Array | Data]] = {}  # other objects with arrays, by id, with these
+        self.foreign: dict[
+            int, tuple[Any, Array | Data]
+        ] = {}  # other objects with arrays, by id, with these
         self.looked: dict[int, tuple[Array | Data, bytes]] = {}
         self._looked_at: dict[int, str] = {}
         self.written: set[int] = set()
@@ -260,7 +330,9 @@ class Recording(ABC):
         self._exchanges = 0  # beside other parts, so far
         self._outer: list[Parts] = []  # bodies around the innermost one
         self._shared: dict[int, int] = {}  # slots, by id of the result
-        self._arrays: dict[int, tuple[Outcome, Data]] = {}  # results that later calls take as arrays, by their ids
+        self._arrays: dict[
+            int, tuple[Outcome, Data]
+        ] = {}  # results that later calls take as arrays, by their ids
         self._swapped: list[tuple[int, int]] = []  # ids of the variables that the first turn swaps
         self._here = Here()
 
@@ -275,7 +347,11 @@ class Recording(ABC):
     # ---- calls
 
     def call(
-        self, function: "Function[..., Any]", args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
+        self,
+        function: "Function[..., Any]",
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: CallOptions,
     ) -> Any:
         """Records a call; returns stand-ins for its results."""
         if problem := function._unfit:  # noqa: SLF001  # shared with this package
@@ -287,7 +363,8 @@ class Recording(ABC):
                 self._refuse_rows(f"{name}= of {function.name}", value)
         if options.shards is not None and function.update_modes:
             raise ArgumentError(
-                f"{tracing.where()}: {function.name} has shards= and updates=, which the script combines; leave shards= out in "
+                f"{tracing.where()}: {function.name} has shards= and updates=, which the script "
+                f"combines; leave shards= out in "
                 f"{self.name}"
             )
         for rows in (options.batch, options.local_batch):
@@ -295,7 +372,10 @@ class Recording(ABC):
                 self.note_read(rows)
         self._count_call()
         self.passed.append((args, kwargs, options.batch, options.local_batch))
-        args, kwargs = tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
+        args, kwargs = (
+            tuple(map(self._argument, args)),
+            {name: self._argument(value) for name, value in kwargs.items()},
+        )
         return self._record(function, args, kwargs, options)
 
     def _count_call(self) -> None:
@@ -303,16 +383,24 @@ class Recording(ABC):
         self.places[self.calls] = tracing.where()
 
     def _refuse_rows(self, option: str, value: Unknown) -> NoReturn:
-        way_out = "for other rows in each iteration, write batch=rows[synk.STEP] with a line of row numbers for each"
+        way_out = (
+            "for other rows in each iteration, write batch=rows[synk.STEP] with a "
+            "line of row numbers for each"
+        )
         if isinstance(value, Number) and value.formula_of_argument:
             way_out = "pass synk.static(k), which makes another recording for each value"
         raise ArgumentError(
-            f"{tracing.where()}: {option} must be known while {self.name} is traced; got {value.label}: {way_out}"
+            f"{tracing.where()}: {option} must be known while {self.name} is traced; got "
+            f"{value.label}: {way_out}"
         )
 
     @abstractmethod
     def _record(
-        self, function: "Function[..., Any]", args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
+        self,
+        function: "Function[..., Any]",
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: CallOptions,
     ) -> Any:
         """Records a call whose options have been checked; returns stand-ins for its results."""
 
@@ -321,15 +409,21 @@ class Recording(ABC):
         data = line.data
         if data.ndim != 2 or data.dtype != np.int64 or not data.shape[0] or not data.shape[1]:
             raise ArgumentError(
-                f"{tracing.where()}: batch= of {function.name} takes a line of row numbers: {line.label} must be 2-D and "
+                f"{tracing.where()}: batch= of {function.name} takes a line of row numbers: "
+                f"{line.label} must be 2-D and "
                 f"int64, with a line for each iteration, and is {data.dtype} {data.shape}"
             )
 
     def _argument(self, value: Any) -> Any:
-        """Returns an argument with NumPy arrays, which the body has from outside or makes, copied to shared memory."""
+        """Returns an argument with NumPy arrays, which the body has from outside or makes,
+        copied to shared memory.
+        """
         if is_foreign(value):
             if id(value) not in self.foreign:
-                self.foreign[id(value)] = value, adopted(value, f"an argument of a call of {self.name}")
+                self.foreign[id(value)] = (
+                    value,
+                    adopted(value, f"an argument of a call of {self.name}"),
+                )
             value = self.foreign[id(value)][1]
         if isinstance(value, np.ndarray) and value.ndim:
             if id(value) not in self.outside:
@@ -353,32 +447,43 @@ class Recording(ABC):
             self._looked_at[id(data)] = tracing.where()
 
     def check_looked(self) -> None:
-        """Raises `ArgumentError` if the body has read an array that its calls write: it runs once, before they do."""
+        """Raises `ArgumentError` if the body has read an array that its calls write: it runs
+        once, before they do.
+        """
         for key, (given, _) in self.looked.items():
             data = given if isinstance(given, Data) else self.outside.get(key, (None, None))[1]
             if data is not None and data._segment.id in self.written:  # noqa: SLF001  # shared with this package
                 raise ArgumentError(
-                    f"{self._looked_at[key]}: {self.name} reads an array that its calls write, and would get what it holds "
-                    "before the first of them: the body runs once, and its calls run later, on the ranks. Read it in a kernel "
+                    f"{self._looked_at[key]}: {self.name} reads an array that its calls write, and "
+                    f"would get what it holds "
+                    "before the first of them: the body runs once, and its calls run later, on the "
+                    "ranks. Read it in a kernel "
                     "or a function, or after the call"
                 )
 
-    def _check_located(self, function: str, results: Collection[Result], options: CallOptions) -> None:
+    def _check_located(
+        self, function: str, results: Collection[Result], options: CallOptions
+    ) -> None:
         located = [result.name for result in results if result.op in reduction.LOCATING]
         if located and isinstance(options.batch, Line):
             raise ArgumentError(
-                f"{tracing.where()}: {located[0]} of {function} is a row number, which rows of {options.batch.label} do not "
+                f"{tracing.where()}: {located[0]} of {function} is a row number, which rows of "
+                f"{options.batch.label} do not "
                 "have in a sequence; use another output"
             )
 
-    def _stand_in(self, result: Result, unseen: Unknown, weights: Callable[[], tuple[int, ...]]) -> Unknown:
+    def _stand_in(
+        self, result: Result, unseen: Unknown, weights: Callable[[], tuple[int, ...]]
+    ) -> Unknown:
         """Returns what stands for a result of a kernel: a number, if ranks can combine it."""
         is_number = result.is_small and result.shape == () and np.dtype(result.dtype).kind in "iuf"
         combines = result.op is not None and result.op not in reduction.BY_ROWS
         return Seen(self, result, unseen, weights) if is_number and combines else unseen
 
     def share(self, seen: Seen) -> int:
-        """Makes the ranks combine a result, after the call that makes it; returns the slot of the number."""
+        """Makes the ranks combine a result, after the call that makes it; returns the slot of
+        the number.
+        """
         slot = self._shared.get(id(seen))
         if slot is None:
             slot = self._shared[id(seen)] = self.slots
@@ -386,30 +491,45 @@ class Recording(ABC):
             self.kept.append(seen)  # so that its id is not used again
             result = seen.result
             assert result.parts is not None  # as above
-            shared = Shared(slot, result.parts.offset, np.dtype(result.parts.dtype), result.op, seen.weights())
+            shared = Shared(
+                slot, result.parts.offset, np.dtype(result.parts.dtype), result.op, seen.weights()
+            )
             stage = frozenset({("stage", slot)})
             home = self._body_of(seen)
             home.append(Part(-1, seen.label, self.calls, Access(writes=stage), puts=shared))
-            home.append(Part(-1, seen.label, self.calls, Access(remote_reads=stage), combines=shared))
+            home.append(
+                Part(-1, seen.label, self.calls, Access(remote_reads=stage), combines=shared)
+            )
         return slot
 
     def _body_of(self, result: Seen | Outcome) -> Parts:
-        """Returns the parts behind which a result is combined: of the body that makes it, or if that has ended, of this one.
+        """Returns the parts behind which a result is combined: of the body that makes it, or if
+        that has ended, of this one.
 
         That may be around the one that uses the result. A body that has ended has made its last.
         """
-        return next((parts for parts in (*self._outer, self.parts) if parts is result.home), self.parts)
+        return next(
+            (parts for parts in (*self._outer, self.parts) if parts is result.home), self.parts
+        )
 
     def _as_array(self, outcome: Outcome) -> Data:
-        """Makes the ranks combine a result after the call that makes it; returns the memory that later calls read."""
+        """Makes the ranks combine a result after the call that makes it; returns the memory that
+        later calls read.
+        """
         if id(outcome) not in self._arrays:
             problem = _unfit(outcome.result, has_shards=self._has_shards(outcome))
             if problem is not None:
-                raise ArgumentError(f"{tracing.where()}: {outcome.label} cannot be an argument of a later call: {problem}")
+                raise ArgumentError(
+                    f"{tracing.where()}: {outcome.label} cannot be an argument "
+                    f"of a later call: {problem}"
+                )
             assert outcome.result is not None  # it fits
             data = Data(np.zeros(outcome.result.shape, _combined_dtype(outcome.result)))
             self._arrays[id(outcome)] = outcome, data
-            access = Access(remote_reads=frozenset({outcome.key}), writes=frozenset({("data", data._segment.id)}))  # noqa: SLF001
+            access = Access(
+                remote_reads=frozenset({outcome.key}),
+                writes=frozenset({("data", data._segment.id)}),  # noqa: SLF001
+            )
             self._body_of(outcome).append(self._join(outcome, data, access))
         return self._arrays[id(outcome)][1]
 
@@ -423,8 +543,11 @@ class Recording(ABC):
 
     # ---- memory
 
-    def _access(self, parameters: Sequence[tuple[str, Param]], written: Collection[str], *, is_kernel: bool) -> Access:
-        """Returns what a call reads and writes: variables on its own rank, and arrays that others may read or write, too.
+    def _access(
+        self, parameters: Sequence[tuple[str, Param]], written: Collection[str], *, is_kernel: bool
+    ) -> Access:
+        """Returns what a call reads and writes: variables on its own rank, and arrays that others
+        may read or write, too.
 
         `written` are the parameters that a kernel may write.
 
@@ -443,7 +566,9 @@ class Recording(ABC):
                         indices = leaf.leaves() if isinstance(leaf, Held) else (index,)
                         keys = {("variable", variable, one) for one in indices}
                         reads |= keys
-                        is_fixed = isinstance(leaf, Held) and leaf.read_only  # for functions; a GPU's kernel may write to it
+                        is_fixed = (
+                            isinstance(leaf, Held) and leaf.read_only
+                        )  # for functions; a GPU's kernel may write to it
                         if name in written if is_kernel else not is_fixed:
                             writes |= keys
                     case Update(variable, index):
@@ -452,7 +577,8 @@ class Recording(ABC):
                         if writable and array.segment in results:
                             label = results[array.segment].label
                             raise ArgumentError(
-                                f"{tracing.where()}: {name} is in inout=, and {label} would be changed for all calls that take "
+                                f"{tracing.where()}: {name} is in inout=, and {label} would be "
+                                f"changed for all calls that take "
                                 "it; write to a variable"
                             )
                         (shared_writes if writable else shared_reads).add(("data", array.segment))
@@ -460,7 +586,12 @@ class Recording(ABC):
                     case Broadcast(array):
                         shared_reads.add(("data", array.segment))
         outcome = frozenset() if is_kernel else SUCCESS  # a function may raise on one rank only
-        return Access(frozenset(reads), frozenset(writes) | outcome, frozenset(shared_reads), frozenset(shared_writes))
+        return Access(
+            frozenset(reads),
+            frozenset(writes) | outcome,
+            frozenset(shared_reads),
+            frozenset(shared_writes),
+        )
 
     # ---- collectives
 
@@ -468,11 +599,14 @@ class Recording(ABC):
         """Records a collective in place."""
         if dest is not None or kind not in {"all_reduce", "reduce", "broadcast", "exchange"}:
             raise ArgumentError(
-                f"{tracing.where()}: {kind} gives variables other memory, which {self.name} cannot do; call it before, or after"
+                f"{tracing.where()}: {kind} gives variables other memory, which {self.name} cannot "
+                f"do; call it before, or after"
             )
         self._count_call()
         several = several_of(given, kind)
-        known: CollectiveOp | None = checked_op(several, op, kind) if kind in {"all_reduce", "reduce"} else None
+        known: CollectiveOp | None = (
+            checked_op(several, op, kind) if kind in {"all_reduce", "reduce"} else None
+        )
         self._place(several)
         if kind == "exchange":
             check_halos(several)
@@ -498,16 +632,23 @@ class Recording(ABC):
     def _mark(self, first: int, marked: Callable[[Access], Access]) -> None:
         """Marks the parts from an index on as those of an exchange, or as beside one."""
         self.parts[first:] = [
-            part if part.access is None else replace(part, access=marked(part.access)) for part in self.parts[first:]
+            part if part.access is None else replace(part, access=marked(part.access))
+            for part in self.parts[first:]
         ]
 
     @abstractmethod
     def _place(self, several: Sequence[VariableState]) -> None:
-        """Notes the variables of a collective or a swap, and gives them memory if they are to have some."""
+        """Notes the variables of a collective or a swap, and gives them memory if they are to
+        have some.
+        """
 
     @abstractmethod
     def _record_collective(
-        self, several: Sequence[VariableState], kind: CollectiveKind, op: CollectiveOp | None, root: int
+        self,
+        several: Sequence[VariableState],
+        kind: CollectiveKind,
+        op: CollectiveOp | None,
+        root: int,
     ) -> None:
         """Records a collective that has been checked, but for equal shapes."""
 
@@ -516,7 +657,8 @@ class Recording(ABC):
         if self._outer:
             inner = self.running[-1].name
             raise ArgumentError(
-                f"{tracing.where()}: swap in {inner}, which {self.name} calls; swap in {self.name}, or write two steps"
+                f"{tracing.where()}: swap in {inner}, which {self.name} calls; swap in "
+                f"{self.name}, or write two steps"
             )
         if len(self.starts) == 1:
             self._swapped.append((id(first), id(second)))
@@ -531,14 +673,18 @@ class Recording(ABC):
         """Notes that the body is run again, with variables swapped."""
 
     def end_of_turn(self) -> bool:
-        """Ends an iteration; returns whether swapped variables have the memory again that they had at first.
+        """Ends an iteration; returns whether swapped variables have the memory again that they had
+        at first.
 
         Raises:
             ArgumentError: that takes more than MOST_TURNS iterations.
         """
         period = _period(self._swapped)
         if period > MOST_TURNS:
-            raise ArgumentError(f"{self.name}: swapped variables repeat after {period} iterations; at most {MOST_TURNS}")
+            raise ArgumentError(
+                f"{self.name}: swapped variables repeat after {period} "
+                f"iterations; at most {MOST_TURNS}"
+            )
         if len(self.starts) == period:
             return True
         self.starts.append(len(self.parts))
@@ -553,20 +699,24 @@ class Recording(ABC):
         if self._outer:
             inner = self.running[-1].name
             raise ArgumentError(
-                f"{tracing.where()}: carry in {inner}, which {self.name} calls: an inner sequence begins with the "
+                f"{tracing.where()}: carry in {inner}, which {self.name} calls: an inner "
+                f"sequence begins with the "
                 f"numbers that the call passes; carry in {self.name}"
             )
         if not isinstance(number, Number) or number.formula[:1] != ("scalar",):
             told = number.label if isinstance(number, Unknown) else repr(number)
             raise ArgumentError(
-                f"{tracing.where()}: carry takes a number that is passed to {self.name}, and its next value, as in "
+                f"{tracing.where()}: carry takes a number that is passed to {self.name}, "
+                f"and its next value, as in "
                 f"synk.carry(old, new); got {told}"
             )
         if isinstance(value, Unknown) and not isinstance(value, Number):
             value._refuse()  # noqa: SLF001
         (_, index), next_one = number.formula, _as_number(value)
         if index in self.carried[-1]:
-            raise ArgumentError(f"{tracing.where()}: {number.label} has its next value already; carry it once")
+            raise ArgumentError(
+                f"{tracing.where()}: {number.label} has its next value already; carry it once"
+            )
         _check_carried(number, next_one)
         self.carried[-1][index] = next_one.formula
         self.lines[CARRIED, next_one.formula] = next_one.line or tracing.where()
@@ -586,11 +736,15 @@ class Recording(ABC):
         finally:
             self.parts = self._outer.pop()
             self.running.pop()
-        self.parts.append(Loop(sequence.name, formula, self.depth + 1, tuple(ordered(parts)), own_access(parts)))
+        self.parts.append(
+            Loop(sequence.name, formula, self.depth + 1, tuple(ordered(parts)), own_access(parts))
+        )
 
 
 def _period(swaps: Sequence[tuple[int, int]]) -> int:
-    """Returns the number of iterations after which swapped variables have their own memory again."""
+    """Returns the number of iterations after which swapped variables have their own memory
+    again.
+    """
     place: dict[int, int] = {}
     for first, second in swaps:
         place[first], place[second] = place.get(second, second), place.get(first, first)
@@ -604,9 +758,14 @@ def _period(swaps: Sequence[tuple[int, int]]) -> int:
 
 
 def ordered(parts: Sequence[Part | Loop], without: frozenset[Key] = NOTHING) -> Parts:
-    """Returns the parts of a loop with their waits, as if no part read these keys of other ranks."""
+    """Returns the parts of a loop with their waits, as if no part read these keys of other
+    ranks.
+    """
     accesses = [
-        None if part.access is None else replace(part.access, remote_reads=part.access.remote_reads - without) for part in parts
+        None
+        if part.access is None
+        else replace(part.access, remote_reads=part.access.remote_reads - without)
+        for part in parts
     ]
     found, shown = waits(accesses)
     return [
@@ -616,11 +775,15 @@ def ordered(parts: Sequence[Part | Loop], without: frozenset[Key] = NOTHING) -> 
 
 
 def _with_waits(part: Part | Loop, without: frozenset[Key]) -> Part | Loop:
-    return replace(part, parts=tuple(ordered(part.parts, without))) if isinstance(part, Loop) else part
+    return (
+        replace(part, parts=tuple(ordered(part.parts, without))) if isinstance(part, Loop) else part
+    )
 
 
 def free_of_recorded(parts: Sequence[Part | Loop]) -> tuple[Part | Loop, ...]:
-    """Returns parts with the waits that they need once functions are recorded; none if that makes no difference."""
+    """Returns parts with the waits that they need once functions are recorded; none if that
+    makes no difference.
+    """
     return tuple(ordered(parts, RECORDED)) if any(map(_has_recorded, parts)) else ()
 
 

@@ -1,7 +1,8 @@
-"""Rehearsals: the body of a sequence, run once to plan its calls; nothing is sent to the ranks, which need not exist.
+"""Rehearsals: the body of a sequence, run once to plan its calls; nothing is sent to the ranks,
+which need not exist.
 
-Waits are those of ranks on cores. On GPUs linked by NCCL the streams wait instead, and over the host's memory collectives
-have more steps.
+Waits are those of ranks on cores. On GPUs linked by NCCL the streams wait instead, and over the
+host's memory collectives have more steps.
 """
 
 import math
@@ -72,7 +73,14 @@ class Planned(Outcome):
     """
 
     def __init__(
-        self, recording: Recording, part: int, index: int, label: str, result: Result | None, *, has_shards: bool
+        self,
+        recording: Recording,
+        part: int,
+        index: int,
+        label: str,
+        result: Result | None,
+        *,
+        has_shards: bool,
     ) -> None:
         super().__init__(recording, label, result, ("result", part, index))
         self.part, self.index, self.has_shards = part, index, has_shards
@@ -92,13 +100,19 @@ class Rehearsal(Recording):
         super().__init__(name)
         self._partition = partition
         self._labels: dict[Any, str] = dict(labels)
-        self._memory: dict[int, int] = {}  # of swapped variables, by id: the id of the one whose memory it has
+        self._memory: dict[
+            int, int
+        ] = {}  # of swapped variables, by id: the id of the one whose memory it has
         self._told: list[PartReport] = []  # by number of the parts
 
     # ---- calls
 
     def _record(
-        self, function: "Function[..., Any]", args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
+        self,
+        function: "Function[..., Any]",
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: CallOptions,
     ) -> Any:
         found = function._rehearse(self._partition, args, kwargs, options, self.used)  # noqa: SLF001
         self.used = found.used
@@ -106,45 +120,87 @@ class Rehearsal(Recording):
         call = found.call
         for path, variable in call.variables.items():
             self._labels.setdefault(id(variable), variable.name or f"{path} of {function.name}")
-        access = self._access(tuple(call.parameters.items()), found.written, is_kernel=found.is_kernel)
+        access = self._access(
+            tuple(call.parameters.items()), found.written, is_kernel=found.is_kernel
+        )
         for value in call.values:
             if isinstance(value, Number):
                 value.formula  # noqa: B018  # for results that the ranks are to combine
         number = len(self._told)
-        access = replace(access, writes=access.writes | {("result", number, index) for index in range(len(found.results))})
-        name = f"{function.name}({', '.join(call.texts(lasting=True, shape_of=partial(planned_shape, call)))})"
-        told = [ResultReport(one.name, one.op, one.dtype, one.shape, False, one.is_small, False) for one in found.results]
+        access = replace(
+            access,
+            writes=access.writes
+            | {("result", number, index) for index in range(len(found.results))},
+        )
+        texts = call.texts(lasting=True, shape_of=partial(planned_shape, call))
+        name = f"{function.name}({', '.join(texts)})"
+        told = [
+            ResultReport(one.name, one.op, one.dtype, one.shape, False, one.is_small, False)
+            for one in found.results
+        ]
         if found.returns:
             told.append(ResultReport("result", found.ops, None, None, False, False, False))
         told = [replace(one, is_kept=one.is_kept and one.op is not None) for one in told]
-        repeats = found.is_recorded and options.is_whole and not any(isinstance(value, Number) for value in call.values)
-        needs_host = not (found.is_kernel or repeats) or (call.source.kind == "line" and not call.follows_lines)
+        repeats = (
+            found.is_recorded
+            and options.is_whole
+            and not any(isinstance(value, Number) for value in call.values)
+        )
+        needs_host = not (found.is_kernel or repeats) or (
+            call.source.kind == "line" and not call.follows_lines
+        )
         self._add(name, [access], results=tuple(told), plan=found.report, needs_host=needs_host)
-        labels = [f"{one.name if found.is_kernel else 'the result'} of {function.name}" for one in told]
+        labels = [
+            f"{one.name if found.is_kernel else 'the result'} of {function.name}" for one in told
+        ]
         shards = options.shards is not None
         planned = [
-            Planned(self, number, index, label, found.results[index] if found.is_kernel else None, has_shards=shards)
+            Planned(
+                self,
+                number,
+                index,
+                label,
+                found.results[index] if found.is_kernel else None,
+                has_shards=shards,
+            )
             for index, label in enumerate(labels)
         ]
         if not found.is_kernel:
             return planned[0] if planned else None
-        stand_ins = [self._stand_in(result, one, tuple) for result, one in zip(found.results, planned, strict=True)]
+        stand_ins = [
+            self._stand_in(result, one, tuple)
+            for result, one in zip(found.results, planned, strict=True)
+        ]
         if len(stand_ins) <= 1:
             return stand_ins[0] if stand_ins else None
         return result_class(function.name, tuple(one.name for one in found.results))(*stand_ins)
 
-    def _add(self, name: str, accesses: Sequence[Access], *, is_call: bool = True, **told: Any) -> None:
+    def _add(
+        self, name: str, accesses: Sequence[Access], *, is_call: bool = True, **told: Any
+    ) -> None:
         """Adds the parts of a call, or of a swap."""
         reads, writes = (
-            self._names(key for one in accesses for key in (*getattr(one, kind), *getattr(one, f"remote_{kind}")))
+            self._names(
+                key
+                for one in accesses
+                for key in (*getattr(one, kind), *getattr(one, f"remote_{kind}"))
+            )
             for kind in ("reads", "writes")
         )
         number = len(self._told)
-        self._told.append(PartReport(self.calls if is_call else 0, name, **{"reads": reads, "writes": writes, **told}))
-        self.parts += [Part(number, name, self.calls, self._in_memory(access)) for access in accesses]
+        self._told.append(
+            PartReport(
+                self.calls if is_call else 0, name, **{"reads": reads, "writes": writes, **told}
+            )
+        )
+        self.parts += [
+            Part(number, name, self.calls, self._in_memory(access)) for access in accesses
+        ]
 
     def _names(self, keys: Iterable[Key]) -> tuple[str, ...]:
-        found = {key[1] for key in keys if isinstance(key, tuple) and key[0] in {"variable", "data"}}
+        found = {
+            key[1] for key in keys if isinstance(key, tuple) and key[0] in {"variable", "data"}
+        }
         return tuple(sorted(self._labels.get(one, "an array") for one in found))
 
     def _in_memory(self, access: Access) -> Access:
@@ -152,7 +208,9 @@ class Rehearsal(Recording):
 
         def placed(keys: frozenset[Key]) -> frozenset[Key]:
             return frozenset(
-                (key[0], self._memory.get(key[1], key[1]), *key[2:]) if isinstance(key, tuple) and key[0] == "variable" else key
+                (key[0], self._memory.get(key[1], key[1]), *key[2:])
+                if isinstance(key, tuple) and key[0] == "variable"
+                else key
                 for key in keys
             )
 
@@ -171,7 +229,11 @@ class Rehearsal(Recording):
     def _join(self, outcome: Outcome, data: Data, access: Access) -> Part:
         self._labels[data._segment.id] = outcome.label  # noqa: SLF001  # shared with this package
         given = data.nbytes * self._partition.parts if self._partition.parts > 1 else 0
-        self._told.append(PartReport(0, f"{outcome.label}, combined by the ranks", moved_bytes=given, needs_host=True))
+        self._told.append(
+            PartReport(
+                0, f"{outcome.label}, combined by the ranks", moved_bytes=given, needs_host=True
+            )
+        )
         return Part(len(self._told) - 1, outcome.label, self.calls, access)
 
     # ---- collectives
@@ -181,7 +243,11 @@ class Rehearsal(Recording):
             self._labels.setdefault(id(one), one.name or "a variable")
 
     def _record_collective(
-        self, several: Sequence[VariableState], kind: CollectiveKind, op: CollectiveOp | None, root: int
+        self,
+        several: Sequence[VariableState],
+        kind: CollectiveKind,
+        op: CollectiveOp | None,
+        root: int,
     ) -> None:
         size = self._partition.parts
         check_rank(root, size)
@@ -192,44 +258,70 @@ class Rehearsal(Recording):
         sizes = [max(map(layout.leaves[index].nbytes, range(size))) for layout, index in leaves]
         if kind == "exchange":
             moved = sum(
-                copy.count * line_type(of.dtype, math.prod(of.shapes[0][1:]))[1] * line_type(of.dtype, 0)[0].itemsize
+                copy.count
+                * line_type(of.dtype, math.prod(of.shapes[0][1:]))[1]
+                * line_type(of.dtype, 0)[0].itemsize
                 for layout, index in leaves
                 for of in [layout.leaves[index]]
                 for copy in layout.copies(index)
             )
         else:
-            givers = {"all_reduce": size, "reduce": size - 1, "broadcast": 1}[kind] if size > 1 else 0
+            givers = (
+                {"all_reduce": size, "reduce": size - 1, "broadcast": 1}[kind] if size > 1 else 0
+            )
             moved = givers * sum(sizes)
         staged = stage_bytes(kind, size, sizes)
-        accesses = staged_accesses(keys, ("stage", len(self._told))) if staged else (access_in_place(kind, keys),)
+        accesses = (
+            staged_accesses(keys, ("stage", len(self._told)))
+            if staged
+            else (access_in_place(kind, keys),)
+        )
         self._add(kind, accesses, writes=self._names(keys), moved_bytes=moved)
 
     def _swap(self, first: VariableState, second: VariableState) -> None:
         plain = Call(CallOptions(None), self._partition)
         check_alike(first, second, [shapes_by_rank(plain, one) for one in (first, second)])
-        self._add(f"swap of {self._labels[id(first)]} and {self._labels[id(second)]}", [Access()], is_call=False)
+        self._add(
+            f"swap of {self._labels[id(first)]} and {self._labels[id(second)]}",
+            [Access()],
+            is_call=False,
+        )
         memory = self._memory
-        memory[id(first)], memory[id(second)] = (memory.get(id(one), id(one)) for one in (second, first))
+        memory[id(first)], memory[id(second)] = (
+            memory.get(id(one), id(one)) for one in (second, first)
+        )
 
     # ---- report
 
     def report(self, results: Iterable[Any]) -> tuple[PartReport | LoopReport, ...]:
-        """Returns the parts of the first turn; `results` are the stand-ins that the body has returned in it."""
+        """Returns the parts of the first turn; `results` are the stand-ins that the body has
+        returned in it.
+        """
         passed: list[Unknown] = [one.unseen for one in self.kept if isinstance(one, Seen)]
         passed += [outcome for outcome, _ in self._arrays.values()]
-        for one, is_passed in (*((one, False) for one in results), *((one, True) for one in passed)):
+        for one, is_passed in (
+            *((one, False) for one in results),
+            *((one, True) for one in passed),
+        ):
             if isinstance(one, Planned):
                 told, found = self._told[one.part], list(self._told[one.part].results)
                 of = found[one.index]
-                found[one.index] = replace(of, is_passed=True) if is_passed else replace(of, is_returned=True)
+                found[one.index] = (
+                    replace(of, is_passed=True) if is_passed else replace(of, is_returned=True)
+                )
                 self._told[one.part] = replace(told, results=tuple(found))
         parts = ordered(self.parts)
         return self._reports(parts[: self.starts[1]] if len(self.starts) > 1 else parts)
 
     def first_large(self, returned: Iterable[Any]) -> str | None:
-        """Returns the label of the first result of those returned that the ranks cannot keep; None if there is none."""
+        """Returns the label of the first result of those returned that the ranks cannot keep;
+        None if there is none.
+        """
         planned = (one for one in returned if isinstance(one, Planned))
-        return next((one.label for one in planned if not self._told[one.part].results[one.index].is_kept), None)
+        return next(
+            (one.label for one in planned if not self._told[one.part].results[one.index].is_kept),
+            None,
+        )
 
     def _reports(self, parts: Sequence[Part | Loop]) -> tuple[PartReport | LoopReport, ...]:
         out: list[PartReport | LoopReport] = []
@@ -240,20 +332,35 @@ class Rehearsal(Recording):
                 whom = "neighbours" if part.wait.nearby else "all ranks"
             if isinstance(part, Loop):
                 times = int(part.times[1]) if part.times[0] == "value" else None
-                out.append(LoopReport(part.name, times, self._reports(part.parts), part.meets, whom))
+                out.append(
+                    LoopReport(part.name, times, self._reports(part.parts), part.meets, whom)
+                )
                 last = None
                 continue
             shared = part.puts or part.combines
             if shared is not None:
-                given = np.dtype(shared.dtype).itemsize * self._partition.parts if self._partition.parts > 1 else 0
-                told = PartReport(0, f"{part.name}, combined by each rank", moved_bytes=given, needs_host=True)
+                given = (
+                    np.dtype(shared.dtype).itemsize * self._partition.parts
+                    if self._partition.parts > 1
+                    else 0
+                )
+                told = PartReport(
+                    0, f"{part.name}, combined by each rank", moved_bytes=given, needs_host=True
+                )
             else:
                 told = self._told[part.number]
-            same = last is not None and (part.number, part.puts or part.combines) == (last.number, last.puts or last.combines)
+            same = last is not None and (part.number, part.puts or part.combines) == (
+                last.number,
+                last.puts or last.combines,
+            )
             if same:  # a step of the same
                 before = out.pop()
                 assert isinstance(before, PartReport)
-                whom = "all ranks" if "all ranks" in (whom, before.waits_for) else whom or before.waits_for
+                whom = (
+                    "all ranks"
+                    if "all ranks" in (whom, before.waits_for)
+                    else whom or before.waits_for
+                )
             out.append(replace(told, waits_for=whom))
             last = part
         return tuple(out)

@@ -22,11 +22,15 @@ class RankReport:
     Attributes:
         rank: the rank.
         rows: (start, stop), positions among the rows of the call.
-        own_rows: number of selected rows of its own in sliceable variables; None if there are no such variables.
-        launches: (grid, block) of each launch of a kernel, in order, three sizes each; None for a Python function.
-        held: (parameter, shape) of its arrays of variables, with halos, in a call without rows; those of trees are left out.
+        own_rows: number of selected rows of its own in sliceable variables; None if there are no
+            such variables.
+        launches: (grid, block) of each launch of a kernel, in order, three sizes each; None for a
+            Python function.
+        held: (parameter, shape) of its arrays of variables, with halos, in a call without rows;
+            those of trees are left out.
         slices: (start, stop) of each slice that has rows, shard after shard.
-        input_bytes: bytes of the arrays that it reads from the host; variables are not counted, as they are on the rank.
+        input_bytes: bytes of the arrays that it reads from the host; variables are not counted, as
+            they are on the rank.
         file_bytes: those of them that it reads from files itself.
     """
 
@@ -48,19 +52,29 @@ class RankReport:
     @property
     def held_text(self) -> str:
         """Its arrays of variables as text."""
-        return f"has {', '.join(f'{name} {shape}' for name, shape in self.held)}, " if self.held else ""
+        return (
+            f"has {', '.join(f'{name} {shape}' for name, shape in self.held)}, "
+            if self.held
+            else ""
+        )
 
     @property
     def input_text(self) -> str:
         """What it reads, as text."""
-        return f"reads {self.input_bytes:,} bytes{f', {self.file_bytes:,} of them from files' if self.file_bytes else ''}"
+        return (
+            f"reads {self.input_bytes:,} "
+            f"bytes{f', {self.file_bytes:,} of them from files' if self.file_bytes else ''}"
+        )
 
     @property
     def launch_text(self) -> str:
         """Grids and blocks as text, each once."""
         if self.launches is None:
             return ""
-        told = (f"grid {told_size(grid)} of blocks {told_size(block)}" for grid, block in dict.fromkeys(self.launches))
+        told = (
+            f"grid {told_size(grid)} of blocks {told_size(block)}"
+            for grid, block in dict.fromkeys(self.launches)
+        )
         return f", launches {' and '.join(told) or 'nothing'}"
 
 
@@ -71,7 +85,8 @@ class MachineReport:
     Attributes:
         host: name of the machine.
         ranks: (first, one after the last) of its ranks.
-        sent_bytes: bytes of the arrays that it is sent; frozen ones only once, whatever the number of calls.
+        sent_bytes: bytes of the arrays that it is sent; frozen ones only once, whatever the number
+            of calls.
         frozen_bytes: those of them that are frozen.
     """
 
@@ -88,11 +103,12 @@ class PlanReport:
     Attributes:
         function: name of the function.
         arguments: short description of each argument.
-        rows: number of rows that `batch` selects; if only sliceable variables have rows, the number of these on all ranks; None
-            if nothing has rows.
+        rows: number of rows that `batch` selects; if only sliceable variables have rows, the number
+            of these on all ranks; None if nothing has rows.
         num_slices: number of slices of each rank, or of each shard.
         ranks: share of each rank.
-        outputs: (name, op) of each output; for a Python function, one entry with its tree of ops, if any.
+        outputs: (name, op) of each output; for a Python function, one entry with its tree of ops,
+            if any.
         updates: (parameter, op) of each updated variable.
         shards: number of shards, independent of the world size; None for one per rank.
         machines: what is sent to each of the other machines, if the open world has several.
@@ -112,17 +128,32 @@ class PlanReport:
         """Formats the report as a small table."""
         cut = "" if self.shards is None else f" in {self.shards} shards"
         lines = [f"{self.function}({', '.join(self.arguments)})"]
-        lines.append("no rows to divide: every rank runs once" if self.rows is None else f"{self.rows} rows{cut}")
+        lines.append(
+            "no rows to divide: every rank runs once"
+            if self.rows is None
+            else f"{self.rows} rows{cut}"
+        )
         lines += [
-            f"  rank {rank.rank}: {rank.held_text if self.rows is None else rank.row_text}{rank.input_text}{rank.launch_text}"
+            f"  rank {rank.rank}: "
+            f"{rank.held_text if self.rows is None else rank.row_text}"
+            f"{rank.input_text}{rank.launch_text}"
             for rank in self.ranks
         ]
         for number, one in enumerate(self.machines, 1):
-            once = f", {one.frozen_bytes:,} of them once: they are frozen" if one.frozen_bytes else ""
-            lines.append(f"  machine {number} ({one.host}), {_ranks(*one.ranks)}: is sent {one.sent_bytes:,} bytes{once}")
+            once = (
+                f", {one.frozen_bytes:,} of them once: they are frozen" if one.frozen_bytes else ""
+            )
+            lines.append(
+                f"  machine {number} ({one.host}), {_ranks(*one.ranks)}: is sent "
+                f"{one.sent_bytes:,} bytes{once}"
+            )
         listed = f"a list, one value per {'rank' if self.shards is None else 'shard'}"
         lines += [f"  {name}: {listed if op is None else op}" for name, op in self.outputs]
-        whose = "each rank's variable" if self.shards is None else "the variable on every rank, the same"
+        whose = (
+            "each rank's variable"
+            if self.shards is None
+            else "the variable on every rank, the same"
+        )
         lines += [f"  {name}: {whose}, {op}" for name, op in self.updates]
         return "\n".join(lines)
 
@@ -131,8 +162,12 @@ class PlanReport:
         return _html.of_plan(self)
 
 
-def make_report(name: str, options: FunctionOptions, updates: Mapping[str, Any], call: Call, source: str | None) -> PlanReport:
-    """Makes the report on a call; `source` is the argument that gives a kernel's launches their size."""
+def make_report(
+    name: str, options: FunctionOptions, updates: Mapping[str, Any], call: Call, source: str | None
+) -> PlanReport:
+    """Makes the report on a call; `source` is the argument that gives a kernel's launches their
+    size.
+    """
     (per_row, whole), (file_row, file_whole) = call.sizes(), call.sizes(files=True)
     ranks = []
     for rank, share in enumerate(shares(call)):
@@ -141,9 +176,13 @@ def make_report(name: str, options: FunctionOptions, updates: Mapping[str, Any],
         read, from_files = per_row * (stop - start) + whole, file_row * (stop - start) + file_whole
         held = () if call.count is not None else tuple(held_shapes(call, rank).items())
         grids = None if launch is None else sizes
-        ranks.append(RankReport(rank, share.rows, share.slices, read, share.own, grids, held, from_files))
+        ranks.append(
+            RankReport(rank, share.rows, share.slices, read, share.own, grids, held, from_files)
+        )
     ops = options.ops if options.style == "function" else None
-    told = tuple((key, output.op) for key, output in options.outputs.items()) or ((("result", ops),) if ops is not None else ())
+    told = tuple((key, output.op) for key, output in options.outputs.items()) or (
+        (("result", ops),) if ops is not None else ()
+    )
     return PlanReport(
         name,
         call.texts(shape_of=partial(planned_shape, call)),
@@ -162,13 +201,22 @@ def _ranks(first: int, after: int) -> str:
 
 
 def _machines(call: Call, ranks: Sequence[RankReport]) -> tuple[MachineReport, ...]:
-    """Returns what a call sends to other machines, if the open world has several and as many ranks."""
+    """Returns what a call sends to other machines, if the open world has several and as many
+    ranks.
+    """
     world = open_world()
     if world is None or world.world_size != len(ranks):
         return ()
     found = []
     for host, first, after in world.machines[1:]:
         rows = sum(rank.rows[1] - rank.rows[0] for rank in ranks[first:after])
-        (per_row, whole), (frozen_row, frozen_whole) = call.sizes(sent=True), call.sizes(frozen=True, sent=True)
-        found.append(MachineReport(host, (first, after), per_row * rows + whole, frozen_row * rows + frozen_whole))
+        (per_row, whole), (frozen_row, frozen_whole) = (
+            call.sizes(sent=True),
+            call.sizes(frozen=True, sent=True),
+        )
+        found.append(
+            MachineReport(
+                host, (first, after), per_row * rows + whole, frozen_row * rows + frozen_whole
+            )
+        )
     return tuple(found)

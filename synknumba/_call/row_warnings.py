@@ -1,4 +1,6 @@
-"""Warnings of calls whose results depend on how rows are divided among the ranks, by the shapes of the call."""
+"""Warnings of calls whose results depend on how rows are divided among the ranks, by the shapes
+of the call.
+"""
 
 import warnings
 
@@ -15,7 +17,8 @@ from synknumba._wire.program import Sharded
 
 
 def warn_of_means(name: str, options: FunctionOptions, call: Call) -> None:
-    """Warns if means are asked of a call without rows, whose divided variables have different numbers of rows on the ranks.
+    """Warns if means are asked of a call without rows, whose divided variables have different
+    numbers of rows on the ranks.
 
     Ranks then count equally.
 
@@ -30,19 +33,26 @@ def warn_of_means(name: str, options: FunctionOptions, call: Call) -> None:
     for parameter, variable in call.variables.items():
         if not variable.sharded or variable.halo is not None:
             continue
-        rows = tuple(shape[0] if shape else 0 for shape in variable.shapes()[call.leaf_of(parameter)])
+        rows = tuple(
+            shape[0] if shape else 0 for shape in variable.shapes()[call.leaf_of(parameter)]
+        )
         if len(set(rows)) > 1:
             warnings.warn(
-                f"the op 'mean' of {name} counts each rank equally, since the call has no rows, and {parameter} has "
-                f'{rows} rows on the ranks; name it in sliceable=("{parameter}",) to weight ranks by them, or gather sums',
+                f"the op 'mean' of {name} counts each rank equally, since the call has no "
+                f"rows, and {parameter} has "
+                f'{rows} rows on the ranks; name it in sliceable=("{parameter}",) to weight '
+                f"ranks by them, or gather sums",
                 RuntimeWarning,
                 stacklevel=depth_of_script(),
             )
             return
 
 
-def warn_of_all_rows(name: str, launch: LaunchConfig, limits: Limits, call: Call, source: str | None) -> None:
-    """Warns if a kernel compares a position with an argument that is the number of all rows, where ranks have fewer.
+def warn_of_all_rows(
+    name: str, launch: LaunchConfig, limits: Limits, call: Call, source: str | None
+) -> None:
+    """Warns if a kernel compares a position with an argument that is the number of all rows, where
+    ranks have fewer.
 
     Args:
         name: the kernel's.
@@ -60,8 +70,10 @@ def warn_of_all_rows(name: str, launch: LaunchConfig, limits: Limits, call: Call
     for limit in numbers:
         if most < call.whole[limit.parameter] == total:
             warnings.warn(
-                f"{name} compares a position in the grid with {limit.parameter}, which is {total}, the number of all rows, and "
-                f"a rank has at most {most} of them; pass synk.ROWS for {limit.parameter}, the number that each rank has",
+                f"{name} compares a position in the grid with {limit.parameter}, which is {total}, "
+                f"the number of all rows, and "
+                f"a rank has at most {most} of them; pass synk.ROWS for {limit.parameter}, the "
+                f"number that each rank has",
                 RuntimeWarning,
                 stacklevel=depth_of_script(),
             )
@@ -69,7 +81,9 @@ def warn_of_all_rows(name: str, launch: LaunchConfig, limits: Limits, call: Call
 
 
 def _rows(call: Call, source: str | None) -> tuple[int, int, int]:
-    """Returns the number of all rows, the largest of those on a rank or in a slice, and the axes of the array; or zeros."""
+    """Returns the number of all rows, the largest of those on a rank or in a slice, and the axes
+    of the array; or zeros.
+    """
     param = call.parameters.get(source or "")
     if call.total is not None:
         axes = 1
@@ -77,7 +91,11 @@ def _rows(call: Call, source: str | None) -> tuple[int, int, int]:
             axes = len(param.array.shape)
         elif source is not None:
             axes = len(call.variables[source].root_shapes()[0])
-        return call.total, max(stop - start for share in shares(call) for start, stop in share.slices or [(0, 0)]), axes
+        return (
+            call.total,
+            max(stop - start for share in shares(call) for start, stop in share.slices or [(0, 0)]),
+            axes,
+        )
     variable = call.intact.get(source or "")
     if source is None or variable is None or not variable.sharded:
         return 0, 0, 0

@@ -1,4 +1,6 @@
-"""The rows of one call: those that `batch` and `local_batch` select, and their encoding for the ranks."""
+"""The rows of one call: those that `batch` and `local_batch` select, and their encoding for the
+ranks.
+"""
 
 from typing import Any, final
 
@@ -12,7 +14,16 @@ from synknumba._ops.local_rows import OwnRows, select_own
 from synknumba._ops.rows import Listed, Range, Rows
 from synknumba._tracing import Line
 from synknumba._types import Array, RankConstant
-from synknumba._wire.program import Filled, FunctionStyle, HostArray, OwnSource, Param, PerRank, RowSource, Update
+from synknumba._wire.program import (
+    Filled,
+    FunctionStyle,
+    HostArray,
+    OwnSource,
+    Param,
+    PerRank,
+    RowSource,
+    Update,
+)
 
 
 @final
@@ -32,7 +43,10 @@ class RowSelector:
         if own is not None and rows is not None and self._style == "kernel":
             self._check_agreement(call, rows, own)
         if own is not None and rows is None and local_batch is not None and call.contiguous:
-            raise BatchError(f"{self._name}: synk.OFFSET is a global row index, which rows of a local_batch do not have")
+            raise BatchError(
+                f"{self._name}: synk.OFFSET is a global row index, which rows of "
+                f"a local_batch do not have"
+            )
         if call.options.shards is not None:
             self._check_shards(call)
 
@@ -40,23 +54,29 @@ class RowSelector:
         lengths, batch = call.lengths or call.minibatches or call.empties, call.options.batch
         if not lengths:
             if batch is not None:
-                other = "; local_batch selects rows of sliceable variables" if call.own_lengths else ""
+                other = (
+                    "; local_batch selects rows of sliceable variables" if call.own_lengths else ""
+                )
                 raise BatchError(
-                    f"{self._name} got batch={batch!r}, but none of its arguments is sharded, so there are no rows to select"
+                    f"{self._name} got batch={batch!r}, but none of its arguments is sharded, so "
+                    f"there are no rows to select"
                     f"{other}"
                 )
             return None
         agree = len({*lengths.values()}) == 1
         if isinstance(batch, Line):
             batch = batch.data.data[0]  # of the others, the number of rows is the same
-        rows = rows_module.select(batch, rows_module.common_length(lengths, () if agree else call.written()[0]))
+        rows = rows_module.select(
+            batch, rows_module.common_length(lengths, () if agree else call.written()[0])
+        )
         for name, available in call.minibatches.items():
             rows_module.minibatch_rows(rows, available, name)
         in_one_piece = isinstance(rows, Range) and (rows.step == 1 or rows.count == 0)
         if call.contiguous and not in_one_piece:
             raise BatchError(
                 "batch must select consecutive rows (an int, or a slice with step 1) because "
-                f"{call.contiguous[0]} is an index range or synk.OFFSET; to select other rows, pass the indices as an array"
+                f"{call.contiguous[0]} is an index range or synk.OFFSET; to select other rows, "
+                f"pass the indices as an array"
             )
         return rows
 
@@ -64,7 +84,8 @@ class RowSelector:
         if not call.own_lengths:
             if local_batch is not None:
                 raise ArgumentError(
-                    f"{self._name} got local_batch, which selects rows of sliceable variables, but it has none; name them in "
+                    f"{self._name} got local_batch, which selects rows of sliceable variables, but "
+                    f"it has none; name them in "
                     f"sliceable=(…)"
                 )
             return None
@@ -73,30 +94,45 @@ class RowSelector:
             for rank, (mine, theirs) in enumerate(zip(lengths, other, strict=True)):
                 if mine != theirs:
                     raise PartitionError(
-                        f"{name} has {theirs} rows on rank {rank} but {first} has {mine}; sliceable variables must agree"
+                        f"{name} has {theirs} rows on rank {rank} but {first} has {mine}; "
+                        f"sliceable variables must agree"
                     )
         return select_own(local_batch, lengths[:1] if call.options.solo else lengths)
 
     def _check_agreement(self, call: Call, rows: Rows, own: OwnRows) -> None:
-        """Raises `PartitionError` if a rank has unequal numbers of sharded and sliceable rows: a launch has one number."""
+        """Raises `PartitionError` if a rank has unequal numbers of sharded and sliceable rows: a
+        launch has one number.
+        """
         sliceable = next(iter(call.own_lengths))
-        for rank, (count, expected) in enumerate(zip(own.counts, call.run_partition.counts(rows.count), strict=True)):
+        for rank, (count, expected) in enumerate(
+            zip(own.counts, call.run_partition.counts(rows.count), strict=True)
+        ):
             if expected != count:
                 raise PartitionError(
-                    f"{self._name}: rank {rank} gets {expected} rows of the sharded arguments but {count} of {sliceable}; "
-                    "a kernel needs equally many. Scatter them alike, or select with batch and local_batch."
+                    f"{self._name}: rank {rank} gets {expected} rows of the sharded arguments but "
+                    f"{count} of {sliceable}; "
+                    "a kernel needs equally many. Scatter them alike, or select "
+                    "with batch and local_batch."
                 )
 
     def _check_shards(self, call: Call) -> None:
-        """Raises `ArgumentError` if there are no rows to cut into shards, or an argument depends on the world size."""
+        """Raises `ArgumentError` if there are no rows to cut into shards, or an argument depends
+        on the world size.
+        """
         if call.own is not None:
-            what = f"{next(iter(call.own_lengths))} is a sliceable variable, whose rows are already divided over the ranks"
+            what = (
+                f"{next(iter(call.own_lengths))} is a sliceable variable, whose rows are "
+                f"already divided over the ranks"
+            )
         elif call.rows is None:
             what = "none of its arguments is sharded, so there are no rows to cut into shards"
-        elif not (what := next(filter(None, (_varies(*param) for param in call.parameters.items())), "")):
+        elif not (
+            what := next(filter(None, (_varies(*param) for param in call.parameters.items())), "")
+        ):
             return
         raise ArgumentError(
-            f"{self._name} got shards=…, whose results do not depend on the number of ranks, but {what}; leave shards out"
+            f"{self._name} got shards=…, whose results do not depend on the number of ranks, but "
+            f"{what}; leave shards out"
         )
 
     def encode(self, call: Call) -> None:
@@ -106,7 +142,11 @@ class RowSelector:
         if isinstance(call.options.batch, Line):
             lines = call.options.batch.data
             segment = lines._segment  # noqa: SLF001  # shared with this package
-            call.source = RowSource("line", 0, HostArray(segment.id, lines.dtype, lines.shape, lines._offset))  # noqa: SLF001
+            call.source = RowSource(
+                "line",
+                0,
+                HostArray(segment.id, lines.dtype, lines.shape, lines._offset),  # noqa: SLF001
+            )
             call.row_values = (call.options.batch.number,)
             call.segments.append(segment)
         elif isinstance(rows, Range):
@@ -124,14 +164,20 @@ class RowSelector:
             call.own_source = OwnSource("all", lengths)
         elif own.ranges is not None:
             call.own_source = OwnSource("range", (0,) * len(lengths))
-            call.row_values += tuple(value for one in own.ranges for value in (one.start, one.step, one.count))
+            call.row_values += tuple(
+                value for one in own.ranges for value in (one.start, one.step, one.count)
+            )
         else:
-            call.own_source = OwnSource("list", (0,) * len(lengths), self._list(call, "own", own.indices()))
+            call.own_source = OwnSource(
+                "list", (0,) * len(lengths), self._list(call, "own", own.indices())
+            )
             call.row_values += lengths
         call.key.append(call.own_source.kind)
 
     def _list(self, call: Call, kind: str, indices: Array) -> HostArray:
-        """Writes row numbers to shared memory, which grows if necessary, and makes them part of the call."""
+        """Writes row numbers to shared memory, which grows if necessary, and makes them part of
+        the call.
+        """
         segment = self._indices.get(kind)
         if segment is None:
             segment = self._indices[kind] = Segment(indices.nbytes)
@@ -144,14 +190,24 @@ class RowSelector:
 
 
 def _check_writable(call: Call) -> None:
-    """Raises `BatchError` if a written row is listed twice: which rank's or slice's value remains is undefined."""
+    """Raises `BatchError` if a written row is listed twice: which rank's or slice's value
+    remains is undefined.
+    """
     written, own_written = call.written()
-    if written and isinstance(call.rows, Listed) and len(np.unique(call.rows.indices)) != call.rows.count:
-        raise BatchError(f"batch lists a row twice, and {written[0]} is in inout=, so its rows are written; list each row once")
+    if (
+        written
+        and isinstance(call.rows, Listed)
+        and len(np.unique(call.rows.indices)) != call.rows.count
+    ):
+        raise BatchError(
+            f"batch lists a row twice, and {written[0]} is in inout=, so its rows are "
+            f"written; list each row once"
+        )
     for rank, rows in enumerate(call.own.rows if call.own is not None and own_written else ()):
         if isinstance(rows, Listed) and len(np.unique(rows.indices)) != rows.count:
             raise BatchError(
-                f"local_batch lists a row twice on rank {rank}, and {own_written[0]} is in inout=, so its rows are written; "
+                f"local_batch lists a row twice on rank {rank}, and {own_written[0]} is in inout=, "
+                f"so its rows are written; "
                 f"list each row once"
             )
 

@@ -3,8 +3,8 @@
     s(u, 0.5, times=1000) ──known arguments──> SequencePlan.run ── one round ──> results, stacked
         └── new arguments ──> Trace ──> SequencePlan, sent to the ranks
 
-With `until=`, or with results that are not small, a round ends at each kept result; without, the ranks keep small results in a
-segment, and one round does all.
+With `until=`, or with results that are not small, a round ends at each kept result; without, the
+ranks keep small results in a segment, and one round does all.
 """
 
 import inspect
@@ -33,7 +33,15 @@ from synknumba._call.options import CallOptions
 from synknumba._call.outer_values import OuterValues, Values, contents
 from synknumba._call.plan import FunctionPlan, KernelPlan
 from synknumba._call.progress_bars import iterations_shown
-from synknumba._call.recording import InnerTimes, Outcome, Recording, Seen, free_of_recorded, ordered, told_dtype
+from synknumba._call.recording import (
+    InnerTimes,
+    Outcome,
+    Recording,
+    Seen,
+    free_of_recorded,
+    ordered,
+    told_dtype,
+)
 from synknumba._call.rehearsal import Rehearsal
 from synknumba._call.sequence_body import check_body, differ, watch_draws
 from synknumba._call.sequence_by_rounds import PartByPart
@@ -86,7 +94,9 @@ from synknumba._world.rounds import RankNews
 
 OPTIONS = ("times", "every", "until", "progress")
 PLANS_KEPT = 16  # of one sequence
-KNOWN_KEPT = 256  # kinds of calls of one sequence that are found by the layouts of their arguments alone
+KNOWN_KEPT = (
+    256  # kinds of calls of one sequence that are found by the layouts of their arguments alone
+)
 KEPT_BYTES = 64 << 20  # of small results that one round keeps; of more, a round ends at each
 _planning = threading.Lock()  # held where a sequence is planned without a world
 SEQUENTIAL = 8  # NumPy sums fewer parts than this in order, along any axis
@@ -119,7 +129,8 @@ class Static:
 
 @shortened
 def static(value: Any) -> Any:
-    """Marks a number as part of a sequence: its body can compute with it, and another value makes another sequence.
+    """Marks a number as part of a sequence: its body can compute with it, and another value makes
+    another sequence.
 
     Args:
         value: a number, for an argument of a function decorated with `sequence`.
@@ -131,7 +142,8 @@ def static(value: Any) -> Any:
         hash(value)
     except TypeError:
         raise ArgumentError(
-            f"synk.static takes a number, or a tuple of numbers, that the body can compute with; got a {type(value).__name__}. "
+            f"synk.static takes a number, or a tuple of numbers, that the body can compute with; "
+            f"got a {type(value).__name__}. "
             "Pass an array as it is"
         ) from None
     return Static(value)
@@ -141,15 +153,17 @@ def static(value: Any) -> Any:
 def carry(number: Any, value: Any) -> None:
     """Gives a number that was passed to a sequence another value from the next iteration on.
 
-    Calls after it in the same iteration still get the old value. The next call of the sequence begins with its own argument.
+    Calls after it in the same iteration still get the old value. The next call of the sequence
+    begins with its own argument.
 
     Args:
         number: a parameter of the body for which the call passes an int or a float.
-        value: a number, or a formula of numbers and 0-d results of kernels; float64 for a float, an int for an int.
+        value: a number, or a formula of numbers and 0-d results of kernels; float64 for a float, an
+            int for an int.
 
     Raises:
-        ArgumentError: this is no body of a sequence, or that of an inner one; `number` was not passed to it as a number, or is
-            carried already; or the value is of another kind.
+        ArgumentError: this is no body of a sequence, or that of an inner one; `number` was not
+            passed to it as a number, or is carried already; or the value is of another kind.
 
     Example:
         >>> import numpy as np
@@ -171,7 +185,8 @@ def carry(number: Any, value: Any) -> None:
     recorder = tracing.current
     if recorder is None or not recorder.is_here:
         raise ArgumentError(
-            "synk.carry gives a number of a sequence its next value, and there is none here; use it inside a function "
+            "synk.carry gives a number of a sequence its next value, and there is none here; "
+            "use it inside a function "
             "decorated with @synk.sequence"
         )
     recorder.carry(number, value)
@@ -201,9 +216,14 @@ class _Positions:
         self.first = self.after = 0  # iterations done before the round, and at its end
 
     def done(self, at_work: set[int]) -> list[int]:
-        """Returns how many iterations each rank has done, given the ranks that have not answered the round."""
+        """Returns how many iterations each rank has done, given the ranks that have not answered
+        the round.
+        """
         shown = self._words[:, ITERATION].tolist()
-        return [max(self.first, one) if rank in at_work else self.after for rank, one in enumerate(shown)]
+        return [
+            max(self.first, one) if rank in at_work else self.after
+            for rank, one in enumerate(shown)
+        ]
 
 
 @final
@@ -214,7 +234,8 @@ class SequencePlan:
         self.world = world
         self.trace = trace
         self._leaves, self._structure = flatten(results[0])
-        # Of each turn, the stand-ins among the leaves; None for the others, which are returned as they are.
+        # Of each turn, the stand-ins among the leaves; None for the others, which are returned as
+        # they are.
         self._turns = [[_unseen(leaf) for leaf in flatten(result)[0]] for result in results]
         self._results = self._turns[0]
         self._turns_differ = len(results) > 1
@@ -241,11 +262,15 @@ class SequencePlan:
         )
         self.positions = _Positions(self.program, self._board, world.world_size)
         self.info = CallInfo(name, where=self.positions)
-        self._parts: PartByPart | None = None  # runs the parts one by one; None if the ranks have the whole
+        self._parts: PartByPart | None = (
+            None  # runs the parts one by one; None if the ranks have the whole
+        )
         self._number = self.program.number
         if world.spans_machines:
             self._parts = PartByPart(world, self.program, self._board, self.info, self.learn)
-            nothing = Transfer(next_number(), up=False, arrays=())  # the round of a submitted call, whose work is done before
+            nothing = Transfer(
+                next_number(), up=False, arrays=()
+            )  # the round of a submitted call, whose work is done before
             self._number = nothing.number
             world.command(Install(None, nothing), info=CallInfo(name))
         else:
@@ -254,15 +279,22 @@ class SequencePlan:
         self._layout = struct.Struct("<" + HEAD + trace.scalars)
         self._pack, self._memory = self._layout.pack_into, world.ranks.values.data
         self._collect_quickly = self._make_collect()
-        self.outside = [pair for pair in trace.outside.values() if _has_other_owner(pair)]  # others are constants
+        self.outside = [
+            pair for pair in trace.outside.values() if _has_other_owner(pair)
+        ]  # others are constants
         self._looked = tuple(trace.looked.values())
         self._changed = tuple(trace.changed.values())
         self._layouts = tuple(trace.variables.values())
         self._ring: Segment | None = None
         self.forgotten = False
         self.used = 0  # number of the world's call that has used it last
-        self._unchecked: dict[int, FunctionPlan] = {}  # functions without ops that have returned something new
-        self._board_memory, self._clear_board = self._board.data, self._board.copy().data  # faster than the arrays
+        self._unchecked: dict[
+            int, FunctionPlan
+        ] = {}  # functions without ops that have returned something new
+        self._board_memory, self._clear_board = (
+            self._board.data,
+            self._board.copy().data,
+        )  # faster than the arrays
 
     @property
     def returns_something(self) -> bool:
@@ -273,13 +305,19 @@ class SequencePlan:
         """Returns the rounds of a call; `is_judged` is whether it has `until=`."""
         if every is None and not is_judged:
             return LAST_ONLY
-        large = next((one.label for one in self._results if one is not None and not _is_small(one)), None)
+        large = next(
+            (one.label for one in self._results if one is not None and not _is_small(one)), None
+        )
         nbytes = self.program.entry_bytes * self.world.world_size
-        return schedule(times, every, is_judged=is_judged, large=large, nbytes=nbytes, room=KEPT_BYTES)
+        return schedule(
+            times, every, is_judged=is_judged, large=large, nbytes=nbytes, room=KEPT_BYTES
+        )
 
     @property
     def is_current(self) -> bool:
-        """Whether variables still have the memory, and functions the values, of the ranks' programs."""
+        """Whether variables still have the memory, and functions the values, of the ranks'
+        programs.
+        """
         for function, number in self.trace.numbers.items():
             if function._number_now(self.world) != number:  # noqa: SLF001  # shared with this package
                 return False
@@ -295,7 +333,9 @@ class SequencePlan:
         return not self._looked or all(contents(data) == before for data, before in self._looked)
 
     def renew_outside(self) -> list[tuple[Array, Data]]:
-        """Copies NumPy arrays that are no arguments for the next call; returns those that get what ranks write."""
+        """Copies NumPy arrays that are no arguments for the next call; returns those that get
+        what ranks write.
+        """
         for array, copy in self.outside:
             if not isinstance(copy, FileData):
                 copy.set_value(array)
@@ -303,11 +343,17 @@ class SequencePlan:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it will not be current again: a variable or its memory is gone. Swapped variables may have theirs again."""
+        """Whether it will not be current again: a variable or its memory is gone. Swapped
+        variables may have theirs again.
+        """
         return any(variable() is None or memory() is None for variable, _, memory in self._layouts)
 
-    def run(self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = 0) -> list[Any]:
-        """Runs iterations in one round, of `times` in all; with a period, returns the results that it keeps, by entries."""
+    def run(
+        self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = 0
+    ) -> list[Any]:
+        """Runs iterations in one round, of `times` in all; with a period, returns the results
+        that it keeps, by entries.
+        """
         self._send(first, count, times, scalars, period)
         try:
             if self._parts is None:
@@ -315,12 +361,22 @@ class SequencePlan:
             else:
                 self._run_parts(self._parts, count // period if period else 0)
             self._note_end(first, count)
-        except BaseException as error:  # Ctrl-C also after the round: swapped variables may not be swapped here yet
+        except (
+            BaseException
+        ) as error:  # Ctrl-C also after the round: swapped variables may not be swapped here yet
             self.note_failure(error)
             raise
         return self._results_of(first, count, period)
 
-    def launch(self, flight: Flight, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = 0) -> None:
+    def launch(
+        self,
+        flight: Flight,
+        first: int,
+        count: int,
+        times: int,
+        scalars: AnySequence[Any],
+        period: int = 0,
+    ) -> None:
         """Starts a round as `run` does, without waiting for its end; `finish` follows then."""
         self._send(first, count, times, scalars, period)
         if self._parts is not None:
@@ -335,7 +391,9 @@ class SequencePlan:
         shape = entries, self.world.world_size, self.program.entry_bytes
         parts.run(self._ring.array(np.uint8, shape) if entries and self._ring is not None else None)
 
-    def finish(self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = 0) -> list[Any]:
+    def finish(
+        self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = 0
+    ) -> list[Any]:
         """Returns what `run` does, for a round that `launch` has started, and that has ended."""
         self._note_end(first, count)
         return self._results_of(first, count, period)
@@ -344,7 +402,9 @@ class SequencePlan:
         """Notes the variables that have no values any more, as a round has failed."""
         note_failure(self.world, [variable() for variable, *_ in self._changed], error)
 
-    def _send(self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int) -> None:
+    def _send(
+        self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int
+    ) -> None:
         """Writes the values of a round to shared memory."""
         entries = count // period if period else 0
         kept = self._kept_segment(entries).id if entries else -1
@@ -370,7 +430,9 @@ class SequencePlan:
     def _results_of(self, first: int, count: int, period: int) -> list[Any]:
         """Returns the results that a round has kept."""
         while self._unchecked:
-            self._unchecked.popitem()[1].collect(None)  # raises if it returns something, which nothing says how to combine
+            self._unchecked.popitem()[1].collect(
+                None
+            )  # raises if it returns something, which nothing says how to combine
         self._at = first + count - 1
         entries = count // period if period else 0
         if not entries:
@@ -383,7 +445,9 @@ class SequencePlan:
         return self._collect_all() if self._collect_quickly is None else self._collect_quickly()
 
     def _make_collect(self) -> Callable[[], Any] | None:
-        """Returns a quick way to collect; None if there is none. It must not refer to the plan, which would outlive its use."""
+        """Returns a quick way to collect; None if there is none. It must not refer to the plan,
+        which would outlive its use.
+        """
         structure = self._structure
         if len(self._turns) > 1:
             return None
@@ -432,7 +496,9 @@ class SequencePlan:
         return self._ring
 
     def _read(self, segment: Segment, entries: int, period: int) -> list[Any]:
-        """Returns, for each result, an array of what the kept iterations have, from iteration 0 on."""
+        """Returns, for each result, an array of what the kept iterations have, from iteration 0
+        on.
+        """
         shape = entries, self.world.world_size, self.program.entry_bytes
         memory: Array = segment.array(np.uint8, shape)
         if len(self._turns) == 1:
@@ -440,13 +506,22 @@ class SequencePlan:
             return [leaf if one is None else _combined(one, memory) for leaf, one in pairs]
         out = []
         for place, leaf in enumerate(self._leaves):
-            ones = [self._turns[((entry + 1) * period - 1) % len(self._turns)][place] for entry in range(entries)]
-            kept = [_combined(one, memory[entry : entry + 1])[0] for entry, one in enumerate(ones) if one is not None]
+            ones = [
+                self._turns[((entry + 1) * period - 1) % len(self._turns)][place]
+                for entry in range(entries)
+            ]
+            kept = [
+                _combined(one, memory[entry : entry + 1])[0]
+                for entry, one in enumerate(ones)
+                if one is not None
+            ]
             out.append(np.stack(kept) if kept else leaf)
         return out
 
     def stacked(self, kept: Iterable[Any]) -> Any:
-        """Returns what the body has returned in kept iterations: results of calls are stacked, and all else is as it is."""
+        """Returns what the body has returned in kept iterations: results of calls are stacked,
+        and all else is as it is.
+        """
         if self._structure == LEAF:
             return self._leaves[0] if self._results[0] is None else stack(kept)
         columns = zip(*(parts_like(self._structure, one) or () for one in kept), strict=True)
@@ -491,13 +566,17 @@ _ONE_OWNER: Final = _references((np.zeros(1), None))
 
 
 def _has_other_owner(pair: tuple[Array, Any]) -> bool:
-    """Returns whether something else than a pair has its array, or an object of which that is a view."""
+    """Returns whether something else than a pair has its array, or an object of which that is a
+    view.
+    """
     array = pair[0]
     while sys.getrefcount(array) <= _ONE_OWNER:
         base = array.base
         if base is None:
             return False
-        if not isinstance(base, np.ndarray):  # memory of another object, of whose owners nothing is known
+        if not isinstance(
+            base, np.ndarray
+        ):  # memory of another object, of whose owners nothing is known
             return True
         array = base
         del base
@@ -523,7 +602,9 @@ def _name(one: Unseen) -> str:
 
 
 def _combined(one: Unseen, memory: Array) -> Array:
-    """Returns the results of kept iterations, combined over the ranks: memory is uint8, shape (entries, W, bytes)."""
+    """Returns the results of kept iterations, combined over the ranks: memory is uint8, shape
+    (entries, W, bytes).
+    """
     assert isinstance(one.plan, KernelPlan)
     name = _name(one)
     result = one.plan.wanted[name]
@@ -531,17 +612,20 @@ def _combined(one: Unseen, memory: Array) -> Array:
     if result.op in reduction.UFUNCS and memory.shape[1] < SEQUENTIAL:
         dtype = np.dtype(result.parts.dtype)
         strides = *memory.strides[:2], *np.ndarray(result.shape, dtype).strides
-        parts = np.ndarray((*memory.shape[:2], *result.shape), dtype, memory.data, result.parts.offset, strides)
+        parts = np.ndarray(
+            (*memory.shape[:2], *result.shape), dtype, memory.data, result.parts.offset, strides
+        )
         found: Array = reduction.UFUNCS[result.op].reduce(parts, 1, dtype)
         return found
     return np.stack([one.plan.collector_in(entry, name)(one.count) for entry in memory])
 
 
 def stack(entries: Iterable[Any]) -> Any:
-    """Returns the entries' arrays and numbers stacked along a new first axis, in the structure of one entry.
+    """Returns the entries' arrays and numbers stacked along a new first axis, in the structure of
+    one entry.
 
-    A list with a value for each rank, as the op None makes it, counts as an array. Raises `ReductionError` if shapes or
-    structures differ.
+    A list with a value for each rank, as the op None makes it, counts as an array. Raises
+    `ReductionError` if shapes or structures differ.
     """
     flat = [flatten(entry) for entry in entries]
     structure = flat[0][1]
@@ -550,7 +634,8 @@ def stack(entries: Iterable[Any]) -> Any:
         first = [np.shape(leaf) for leaf in flat[0][0]]
         if other != structure or shapes != first:
             raise ReductionError(
-                f"results of kept iterations must have the same shapes to be stacked, but entry {index} has {shapes} and entry "
+                f"results of kept iterations must have the same shapes to be stacked, but entry "
+                f"{index} has {shapes} and entry "
                 f"0 has {first}; use every=None for the last ones only"
             )
     leaves = [np.stack(column) for column in zip(*(one[0] for one in flat), strict=True)]
@@ -558,8 +643,14 @@ def stack(entries: Iterable[Any]) -> Any:
 
 
 def _joined(tree: Any) -> Any:
-    """Returns a tree with lists of arrays of one shape, one array for each rank, as arrays of shape (entries, W, …)."""
-    if isinstance(tree, list) and tree and all(isinstance(one, np.ndarray) and one.shape == tree[0].shape for one in tree):
+    """Returns a tree with lists of arrays of one shape, one array for each rank, as arrays of
+    shape (entries, W, …).
+    """
+    if (
+        isinstance(tree, list)
+        and tree
+        and all(isinstance(one, np.ndarray) and one.shape == tree[0].shape for one in tree)
+    ):
         return np.stack(tree, axis=1)
     if isinstance(tree, dict):
         return {key: _joined(one) for key, one in tree.items()}
@@ -584,7 +675,9 @@ class _Arguments:
         self.leaves: list[Any] = []  # for the body
         self.write_back: list[_Copied] = []  # arguments
         self.data: list[tuple[str, Data]] = []
-        self.objects: list[Any] = []  # which are part of the sequence, with what the body reads of them
+        self.objects: list[
+            Any
+        ] = []  # which are part of the sequence, with what the body reads of them
 
 
 @final
@@ -605,7 +698,10 @@ class Sequence(Generic[P, R]):
         self.__wrapped__ = function
         signature_names(function, "the sequence", OPTIONS)
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
-            raise ArgumentError(f"{self.name} is a generator or a coroutine, whose body would not run; write a plain function")
+            raise ArgumentError(
+                f"{self.name} is a generator or a coroutine, whose body would not "
+                f"run; write a plain function"
+            )
         check_body(self.name, function)
         self._signature = inspect.signature(function)
         self._outer = OuterValues(function, _body_of)
@@ -627,25 +723,28 @@ class Sequence(Generic[P, R]):
         """Runs the calls of the body on all ranks, over and over, without the script.
 
         Args:
-            *args: arguments of the body. Variables, `Data` and NumPy arrays go to its calls; ints and floats may change from
-                call to call, and the body cannot look at them; anything else, and `synk.static(n)`, is part of the sequence.
+            *args: arguments of the body. Variables, `Data` and NumPy arrays go to its calls; ints
+                and floats may change from call to call, and the body cannot look at them; anything
+                else, and `synk.static(n)`, is part of the sequence.
             times: number of iterations, 1 if it is left out; 0 runs nothing.
-            every: period of kept results: those of iterations every − 1, 2·every − 1, … are stacked along a new first axis.
-                None returns the results of the last iteration.
-            until: function of the results of a kept iteration (of each, if every is None), called in the script: the loop
-                ends when it returns true, or after `times` iterations, which must be given. It does not change what `every`
-                returns.
-            progress: whether to draw a bar over the iterations, as far as the slowest rank; "auto" draws it on a terminal and
-                in a notebook, after half a second. None for the default, which `synk.options` sets.
+            every: period of kept results: those of iterations every − 1, 2·every − 1, … are stacked
+                along a new first axis. None returns the results of the last iteration.
+            until: function of the results of a kept iteration (of each, if every is None), called
+                in the script: the loop ends when it returns true, or after `times` iterations,
+                which must be given. It does not change what `every` returns.
+            progress: whether to draw a bar over the iterations, as far as the slowest rank; "auto"
+                draws it on a terminal and in a notebook, after half a second. None for the default,
+                which `synk.options` sets.
             **kwargs: arguments of the body by name.
 
         Returns:
             What the body returns, with the results of its calls; variables as they are.
 
         Raises:
-            ArgumentError: an argument is invalid, or the body does what cannot be repeated on the ranks.
-            RankError: an exception on a rank, with iteration and call; the world remains usable, and variables that the
-                sequence writes are undefined.
+            ArgumentError: an argument is invalid, or the body does what cannot be repeated on the
+                ranks.
+            RankError: an exception on a rank, with iteration and call; the world remains usable,
+                and variables that the sequence writes are undefined.
             RankDied, CallTimeout: all ranks have been terminated; `fork()` works again.
         """
         recorder = tracing.current
@@ -655,7 +754,11 @@ class Sequence(Generic[P, R]):
             return self._inside(recorder, args, kwargs, times, every, until)
         try:
             times, every = self._checked(times, every, until)
-            shows = wanted(progress, self.name) if progress is not None or (times > 1 and default()) else False
+            shows = (
+                wanted(progress, self.name)
+                if progress is not None or (times > 1 and default())
+                else False
+            )
             world = current_world()
             world.begin()
         except SynkError as error:
@@ -678,23 +781,33 @@ class Sequence(Generic[P, R]):
             world.end()
 
     @shortened
-    def submit(self, *args: Any, times: Any = ONCE, every: int | None = None, until: Any = None, **kwargs: Any) -> Future[Any]:
+    def submit(
+        self,
+        *args: Any,
+        times: Any = ONCE,
+        every: int | None = None,
+        until: Any = None,
+        **kwargs: Any,
+    ) -> Future[Any]:
         """Starts a call, and returns while the ranks work.
 
-        Arguments are those of a call, without `until=`. As for `submit` of a function, NumPy arrays have been copied when this
-        returns, the script must not change or read what the calls write before the end, and the next use of the world waits for
-        it. Where a round ends at each kept result (`plan` tells), another begins when `result()`, `done()` or the next use of
-        the world finds that the one before has ended.
+        Arguments are those of a call, without `until=`. As for `submit` of a function, NumPy arrays
+        have been copied when this returns, the script must not change or read what the calls write
+        before the end, and the next use of the world waits for it. Where a round ends at each kept
+        result (`plan` tells), another begins when `result()`, `done()` or the next use of the world
+        finds that the one before has ended.
 
         Returns:
             The future of the results.
 
         Raises:
-            ArgumentError: `until=` is given; or as for a call, of what is found before the ranks start.
+            ArgumentError: `until=` is given; or as for a call, of what is found before the ranks
+                start.
         """
         if until is not None:
             raise ArgumentError(
-                f"{self.name}: until= is judged in the script at each kept result, and submit() returns before the first; call "
+                f"{self.name}: until= is judged in the script at each kept result, and submit() "
+                f"returns before the first; call "
                 f"{self.name}(...), or submit it with times= and every="
             )
         times, every = self._checked(times, every, None)
@@ -706,14 +819,23 @@ class Sequence(Generic[P, R]):
             world.end()
 
     def _submit(
-        self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int, every: int | None
+        self,
+        world: Engine,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        times: int,
+        every: int | None,
     ) -> Future[Any]:
         plan, scalars, back = self._prepared(world, args, kwargs, times)
         self._check_kept(every, None, returns=plan.returns_something)
         self._check_before(plan, times, scalars)
         found = plan.schedule(times, every, is_judged=False)
         kept: deque[Any] = deque()
-        spans = self._spans(plan, times, found.period, None, kept) if found.round_ends else iter([(0, times)])
+        spans = (
+            self._spans(plan, times, found.period, None, kept)
+            if found.round_ends
+            else iter([(0, times)])
+        )
         period, span = 0 if found.round_ends else found.period, next(spans, (0, 0))
 
         def launch() -> None:
@@ -728,7 +850,13 @@ class Sequence(Generic[P, R]):
                 span = following
                 launch()
                 return GOES_ON
-            result = plan.stacked(kept) if found.round_ends else plan.unflatten(read) if period else plan.collect()
+            result = (
+                plan.stacked(kept)
+                if found.round_ends
+                else plan.unflatten(read)
+                if period
+                else plan.collect()
+            )
             for array, staged in back:
                 copy_into(array, staged.data)
             return result
@@ -738,7 +866,9 @@ class Sequence(Generic[P, R]):
             self._drop(plan)
 
         nothing = None if times else self._nothing(plan, every)
-        flight = Flight(world, plan.info, plan.learn, collect if times else lambda: nothing, give_up)
+        flight = Flight(
+            world, plan.info, plan.learn, collect if times else lambda: nothing, give_up
+        )
         future: Future[Any] = Future(flight)
         if not times:
             flight.complete()
@@ -762,34 +892,46 @@ class Sequence(Generic[P, R]):
         if every is not None:
             every = _count(self.name, "every", every, 1)
             if times and every > times:
-                raise ArgumentError(f"{self.name}: every={every} keeps nothing of times={times}; pass at most every={times}")
+                raise ArgumentError(
+                    f"{self.name}: every={every} keeps nothing of times={times}; "
+                    f"pass at most every={times}"
+                )
         elif times == 0:
             every = None
         if until is not None and not callable(until):
             raise ArgumentError(
-                f"{self.name}: until= takes a function of the results, as in until=lambda r: r < 1e-6; got {until!r}"
+                f"{self.name}: until= takes a function of the results, as in until=lambda "
+                f"r: r < 1e-6; got {until!r}"
             )
         return times, every
 
     def _check_times(self, every: Any, until: Any) -> None:
-        """Raises `ArgumentError` for options of several iterations in a call that is not told how many to make."""
+        """Raises `ArgumentError` for options of several iterations in a call that is not told
+        how many to make.
+        """
         if until is not None:
             raise ArgumentError(
-                f"{self.name}: until= needs times=, the largest number of iterations, and a call without times= makes one; "
+                f"{self.name}: until= needs times=, the largest number of iterations, and a call "
+                f"without times= makes one; "
                 f"write {self.name}(..., times=10_000, until=...)"
             )
         if every is not None and _count(self.name, "every", every, 1) > 1:
             raise ArgumentError(
-                f"{self.name}: every= needs times=, the number of iterations, and a call without times= makes one; write "
+                f"{self.name}: every= needs times=, the number of iterations, and a call without "
+                f"times= makes one; write "
                 f"{self.name}(..., times=1_000, every={every!r})"
             )
 
-    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Structure]:
+    def _bound(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Any], Structure]:
         for name in kwargs:
             if name not in self._signature.parameters:
                 if name == "progress":
                     raise ArgumentError(refusal(self.name))
-                raise ArgumentError(unknown_keyword(self.name, name, self._signature.parameters, OPTIONS))
+                raise ArgumentError(
+                    unknown_keyword(self.name, name, self._signature.parameters, OPTIONS)
+                )
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -798,7 +940,9 @@ class Sequence(Generic[P, R]):
         return flatten(dict(bound.arguments))
 
     def _told_apart(self, leaves: AnySequence[Any], structure: Structure) -> _Arguments:
-        """Returns the arguments of a call: numbers become scalars, and arrays are copied to shared memory."""
+        """Returns the arguments of a call: numbers become scalars, and arrays are copied to
+        shared memory.
+        """
         told = _Arguments()
         for place, (leaf, path) in enumerate(zip(leaves, paths(structure), strict=True)):
             name = f"{_argument_name(path)} of {self.name}"
@@ -813,9 +957,9 @@ class Sequence(Generic[P, R]):
             elif isinstance(leaf, Static):
                 told.key.append(("static", type(leaf.value), leaf.value))
                 told.leaves.append(leaf.value)
-            elif isinstance(leaf, int | float | np.integer | np.floating | np.ndarray) and not isinstance(
-                leaf, bool | np.longdouble
-            ):
+            elif isinstance(
+                leaf, int | float | np.integer | np.floating | np.ndarray
+            ) and not isinstance(leaf, bool | np.longdouble):
                 self._number(told, name, leaf)
             else:
                 told.key.append(key_of(leaf) if is_plain(leaf) else type(leaf))
@@ -830,7 +974,9 @@ class Sequence(Generic[P, R]):
         number = value.item() if isinstance(value, np.generic | np.ndarray) else value
         is_int = isinstance(number, int)
         if is_int and not -(2**63) <= number < 2**63:
-            raise ArgumentError(f"{self.name}: {number} does not fit in 64 bits; pass a float, or an array")
+            raise ArgumentError(
+                f"{self.name}: {number} does not fit in 64 bits; pass a float, or an array"
+            )
         letter = "q" if is_int else "d"
         dtype = told_dtype(value.dtype) if isinstance(value, np.generic | np.ndarray) else None
         told.key.append((letter, dtype))
@@ -845,7 +991,11 @@ class Sequence(Generic[P, R]):
             told.leaves.append(mapped)
             return
         staged = self._staging.get(place)
-        if staged is not None and staged.ndim == array.ndim and staged.dtype == array.dtype.newbyteorder("="):
+        if (
+            staged is not None
+            and staged.ndim == array.ndim
+            and staged.dtype == array.dtype.newbyteorder("=")
+        ):
             staged.set_value(array)
         else:
             staged = self._staging[place] = Data(array)
@@ -856,7 +1006,9 @@ class Sequence(Generic[P, R]):
     # ---- calls
 
     def _find(self, args: tuple[Any, ...]) -> tuple[SequencePlan | None, list[Any]]:
-        """Returns the plan of a call with nothing but `Data`, variables and numbers, if it is known, and the numbers."""
+        """Returns the plan of a call with nothing but `Data`, variables and numbers, if it is
+        known, and the numbers.
+        """
         key: list[Any] = [self._outer.now().version]
         scalars: list[Any] = []
         for arg in args:
@@ -885,13 +1037,17 @@ class Sequence(Generic[P, R]):
         }.issuperset(kinds):
             if len(self._known) >= KNOWN_KEPT:
                 self._known.clear()
-            key = (layout_of(arg) if isinstance(arg, Variable | Data) else type(arg) for arg in args)
+            key = (
+                layout_of(arg) if isinstance(arg, Variable | Data) else type(arg) for arg in args
+            )
             self._known[self._outer.now().version, *key] = plan
 
     def _prepared(
         self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int
     ) -> tuple[SequencePlan, AnySequence[Any], AnySequence[tuple[Array, Data]]]:
-        """Returns the plan of a call, its scalars, and the NumPy arrays that get what ranks write, with the staged copies."""
+        """Returns the plan of a call, its scalars, and the NumPy arrays that get what ranks
+        write, with the staged copies.
+        """
         if not kwargs and times and world is self._world:
             known, scalars = self._find(args)
             if known is not None and not known.forgotten and known.is_current:
@@ -909,9 +1065,13 @@ class Sequence(Generic[P, R]):
         return plan, told.scalars, back
 
     def _written_back(self, plan: SequencePlan, told: _Arguments) -> list[tuple[Array, Data]]:
-        """Returns the NumPy arrays that get what ranks write; raises `ArgumentError` if another is over the same memory."""
+        """Returns the NumPy arrays that get what ranks write; raises `ArgumentError` if another
+        is over the same memory.
+        """
         shared = ((name, data.data, data) for name, data in told.data)
-        self._refuse_shared(plan.trace, told.write_back, [*told.write_back, *self._outside(plan.trace), *shared])
+        self._refuse_shared(
+            plan.trace, told.write_back, [*told.write_back, *self._outside(plan.trace), *shared]
+        )
         return [
             (array, staged)
             for _, array, staged in told.write_back
@@ -924,7 +1084,8 @@ class Sequence(Generic[P, R]):
             return
         what = "every= keeps" if until is None else "until= judges"
         raise ArgumentError(
-            f"{self.name}: {what} what {self.name} returns, and it returns nothing; return the result of a call in its body"
+            f"{self.name}: {what} what {self.name} returns, and it returns nothing; return the "
+            f"result of a call in its body"
         )
 
     def _holds(self, world: Engine, until: Any, results: Any) -> bool:
@@ -936,12 +1097,19 @@ class Sequence(Generic[P, R]):
             world.judged = ""
         if answer is None:
             raise ArgumentError(
-                f"{self.name}: until= must return True or False, got None; a function without a return statement returns None"
+                f"{self.name}: until= must return True or False, got None; a function without a "
+                f"return statement returns None"
             )
         return bool(answer)
 
     def _repeat(
-        self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any, shows: Progress
+        self,
+        plan: SequencePlan,
+        scalars: AnySequence[Any],
+        times: int,
+        every: int | None,
+        until: Any,
+        shows: Progress,
     ) -> Any:
         if every is not None or until is not None:
             self._check_kept(every, until, returns=plan.returns_something)
@@ -958,7 +1126,9 @@ class Sequence(Generic[P, R]):
             raise
 
     def _check_before(self, plan: SequencePlan, times: int, scalars: AnySequence[Any]) -> None:
-        """Raises `ArgumentError` or `BatchError` for what may have changed since the plan was made."""
+        """Raises `ArgumentError` or `BatchError` for what may have changed since the plan was
+        made.
+        """
         for one, code in plan.trace.uses:
             if one.__code__ is not code:
                 refuse(one, self.name)
@@ -993,8 +1163,12 @@ class Sequence(Generic[P, R]):
                 show()
         return plan.stacked(kept) if found.is_stacked else kept[-1]
 
-    def _spans(self, plan: SequencePlan, times: int, step: int, until: Any, kept: deque[Any]) -> Iterator[tuple[int, int]]:
-        """Yields first iteration and number of iterations of each round, to be run before the next; keeps the results."""
+    def _spans(
+        self, plan: SequencePlan, times: int, step: int, until: Any, kept: deque[Any]
+    ) -> Iterator[tuple[int, int]]:
+        """Yields first iteration and number of iterations of each round, to be run before the
+        next; keeps the results.
+        """
         for first in range(0, times - step + 1, step):
             yield first, step
             kept.append(plan.collect())
@@ -1008,7 +1182,10 @@ class Sequence(Generic[P, R]):
         if not plan.returns_something:
             return None
         if every is None:
-            raise ArgumentError(f"{self.name}: times=0 has no last iteration; pass every=, which then gives empty results")
+            raise ArgumentError(
+                f"{self.name}: times=0 has no last iteration; pass every=, which "
+                f"then gives empty results"
+            )
         return plan.unflatten(plan.empty())
 
     def _plan(self, world: Engine, structure: Structure, told: _Arguments) -> SequencePlan:
@@ -1022,11 +1199,16 @@ class Sequence(Generic[P, R]):
             self._plans.pop(lost).forget()
         plan = self._trace(world, structure, told)
         log.debug(
-            "the body of %s was run to record its calls: %s", self.name, "the first time" if self._traced == 1 else "again"
+            "the body of %s was run to record its calls: %s",
+            self.name,
+            "the first time" if self._traced == 1 else "again",
         )
         self._plans[key] = plan
         while len(self._plans) > PLANS_KEPT:
-            oldest = min((known for known in self._plans if known is not key), key=lambda known: self._plans[known].used)
+            oldest = min(
+                (known for known in self._plans if known is not key),
+                key=lambda known: self._plans[known].used,
+            )
             self._plans.pop(oldest).forget()
         return plan
 
@@ -1035,7 +1217,9 @@ class Sequence(Generic[P, R]):
         trace = Trace(world, self.name, told.letters)
         self._traced += 1
         values = self._values(told)
-        drew = watch_draws([*told.leaves, *itertools.chain.from_iterable(map(Values.alive, values))])
+        drew = watch_draws(
+            [*told.leaves, *itertools.chain.from_iterable(map(Values.alive, values))]
+        )
         tracing.current = trace
         try:
             results = self._run_turns(trace, structure, told.leaves)
@@ -1043,7 +1227,9 @@ class Sequence(Generic[P, R]):
             trace.undo()
             self._check_outside(trace, told)
             if passed or any(map(Values.changed, values)):
-                self._check_again(Rehearsal(self.name, world.partition, {}), passed, structure, told)
+                self._check_again(
+                    Rehearsal(self.name, world.partition, {}), passed, structure, told
+                )
             return SequencePlan(world, self.name, trace, results)
         except BaseException:
             trace.undo()
@@ -1054,12 +1240,17 @@ class Sequence(Generic[P, R]):
             tracing.current = None
 
     def _check_again(
-        self, rehearsal: Rehearsal, passed: AnySequence[tuple[Any, ...]], structure: Structure, told: _Arguments
+        self,
+        rehearsal: Rehearsal,
+        passed: AnySequence[tuple[Any, ...]],
+        structure: Structure,
+        told: _Arguments,
     ) -> None:
-        """Refuses a body that changes values from outside whenever it runs, or draws random numbers for its calls.
+        """Refuses a body that changes values from outside whenever it runs, or draws random numbers
+        for its calls.
 
-        A cache that it has filled stays as it is. Generators do not tell who has drawn, a thread that loads data or the body;
-        what the body passes to its calls does.
+        A cache that it has filled stays as it is. Generators do not tell who has drawn, a thread
+        that loads data or the body; what the body passes to its calls does.
 
         Args:
             rehearsal: of a second run, of which the ranks do not know.
@@ -1080,15 +1271,21 @@ class Sequence(Generic[P, R]):
         place = f"{code.co_filename}:{code.co_firstlineno}"
         if passed and differ(passed, rehearsal.passed):
             raise ArgumentError(
-                f"{self.name} ({place}) draws random numbers in its body, which runs once, so that all iterations and later "
-                "calls would get the same ones: run again, it passes others to its calls. Draw in kernels with synk.random, "
-                "which takes synk.STEP as an index; or draw before the call, and pass the numbers as an argument"
+                f"{self.name} ({place}) draws random numbers in its body, which runs once, so that "
+                f"all iterations and later "
+                "calls would get the same ones: run again, it passes others to its calls. Draw in "
+                "kernels with synk.random, "
+                "which takes synk.STEP as an index; or draw before the call, and pass "
+                "the numbers as an argument"
             )
         if name is not None:
             raise ArgumentError(
-                f"{self.name} ({place}) changes {name}, itself or in a function that it calls. That would be done once, "
-                "while the body is recorded, and not in each iteration. For a number of each iteration write synk.carry; "
-                "return results, which every=1 gives of each iteration, and change other things after the call"
+                f"{self.name} ({place}) changes {name}, itself or in a function that it calls. "
+                f"That would be done once, "
+                "while the body is recorded, and not in each iteration. For a number of each "
+                "iteration write synk.carry; "
+                "return results, which every=1 gives of each iteration, and change "
+                "other things after the call"
             )
 
     def _values(self, told: _Arguments) -> list[Values]:
@@ -1096,22 +1293,32 @@ class Sequence(Generic[P, R]):
         return [self._outer.now(), self._outer.of(told.objects)]
 
     def _check_outside(self, trace: Trace, told: _Arguments) -> None:
-        """Refuses NumPy arrays from outside that calls cannot write to, or over the same memory as others."""
+        """Refuses NumPy arrays from outside that calls cannot write to, or over the same memory
+        as others.
+        """
         arrays = self._outside(trace)
         for name, array, copy in arrays:
             if not array.flags.writeable and copy._segment.id in trace.written:  # noqa: SLF001  # shared with this package
                 raise ArgumentError(f"{name} is read-only, and calls write to it. Pass a copy.")
-        labels = [(name, value) for name, value in self._outer.now().labels() if isinstance(value, Data)]
+        labels = [
+            (name, value) for name, value in self._outer.now().labels() if isinstance(value, Data)
+        ]
         shared = {id(data): (name, data.data, data) for name, data in (*labels, *told.data)}
         self._refuse_shared(trace, [*arrays, *told.write_back], [*arrays, *shared.values()])
 
     def _outside(self, trace: Trace) -> list[_Copied]:
         """Returns the arrays that calls take and that are no arguments, with their copies."""
-        return [(f"an array that {self.name} has from outside", *pair) for pair in trace.outside.values()]
+        return [
+            (f"an array that {self.name} has from outside", *pair)
+            for pair in trace.outside.values()
+        ]
 
     @staticmethod
-    def _refuse_shared(trace: Trace, arrays: AnySequence[_Copied], others: AnySequence[_Copied]) -> None:
-        """Refuses NumPy arrays over the same memory as other arrays of the sequence, if one is written.
+    def _refuse_shared(
+        trace: Trace, arrays: AnySequence[_Copied], others: AnySequence[_Copied]
+    ) -> None:
+        """Refuses NumPy arrays over the same memory as other arrays of the sequence, if one is
+        written.
 
         Each has a copy, and what calls write to one would not be seen in the other.
         """
@@ -1119,12 +1326,17 @@ class Sequence(Generic[P, R]):
             written = {copy._segment.id, data._segment.id} & trace.written  # noqa: SLF001  # as above
             if copy is not data and written and share_memory(array, memory):
                 raise ArgumentError(
-                    f"{name} and {other} are arrays over the same memory, and calls write to one of them, which the other "
+                    f"{name} and {other} are arrays over the same memory, and calls write to one "
+                    f"of them, which the other "
                     "would not show. Pass a copy."
                 )
 
-    def _run_turns(self, recording: Recording, structure: Structure, leaves: AnySequence[Any]) -> list[Any]:
-        """Runs the body until swapped variables have their memory again; returns what it returns each time."""
+    def _run_turns(
+        self, recording: Recording, structure: Structure, leaves: AnySequence[Any]
+    ) -> list[Any]:
+        """Runs the body until swapped variables have their memory again; returns what it returns
+        each time.
+        """
         recording.running.append(self)
         results = [self._run_body(structure, leaves)]
         while not recording.end_of_turn():
@@ -1140,35 +1352,57 @@ class Sequence(Generic[P, R]):
         """
         try:
             results = self._body(**unflatten(structure, leaves))
-        except (ArgumentError, BatchError, DataError, PartitionError, ReductionError) as error:  # others have a place
+        except (
+            ArgumentError,
+            BatchError,
+            DataError,
+            PartitionError,
+            ReductionError,
+        ) as error:  # others have a place
             tracing.add_line(error)
             raise
         for leaf in flatten(results)[0]:
             if isinstance(leaf, Unknown) and not isinstance(leaf, Seen | Outcome):
                 raise ArgumentError(
-                    f"{self.name} returns {leaf.label}, which no call makes, so that the script cannot get it; return the "
+                    f"{self.name} returns {leaf.label}, which no call makes, so that the script "
+                    f"cannot get it; return the "
                     "results of calls, and compute with them after the call"
                 )
         return results
 
     def _inside(
-        self, trace: Recording, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: Any, every: Any, until: Any
+        self,
+        trace: Recording,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        times: Any,
+        every: Any,
+        until: Any,
     ) -> Any:
         """Records a call inside another sequence."""
         if self in trace.running:
-            path = " → ".join(one.name for one in (*trace.running[trace.running.index(self) :], self))
-            raise ArgumentError(f"{tracing.where()}: {self.name} calls itself ({path}); loop with times=")
+            path = " → ".join(
+                one.name for one in (*trace.running[trace.running.index(self) :], self)
+            )
+            raise ArgumentError(
+                f"{tracing.where()}: {self.name} calls itself ({path}); loop with times="
+            )
         if until is not None:
-            raise ArgumentError(f"{tracing.where()}: until= is judged in the script; an inner sequence cannot wait for it")
+            raise ArgumentError(
+                f"{tracing.where()}: until= is judged in the script; an inner "
+                f"sequence cannot wait for it"
+            )
         if every is not None:
             raise ArgumentError(
-                f"{tracing.where()}: an inner sequence keeps the results of its last iteration; leave every= out"
+                f"{tracing.where()}: an inner sequence keeps the results of its last "
+                f"iteration; leave every= out"
             )
         if not isinstance(times, Number):
             times = _count(self.name, "times", times, 1)
         elif not times.is_int:
             raise ArgumentError(
-                f"{tracing.where()}: times of {self.name} must be an int, and {times.label} is a float; divide ints with //"
+                f"{tracing.where()}: times of {self.name} must be an int, and {times.label} is a "
+                f"float; divide ints with //"
             )
         elif times.formula_of_argument:
             trace.checks.append(InnerTimes(times, self.name, tracing.where()))
@@ -1189,10 +1423,12 @@ class Sequence(Generic[P, R]):
         world_size: int | None = None,
         **kwargs: Any,
     ) -> SequenceReport:
-        """Plans a call without making it: parts, what they read and write, waits, bytes moved, and what ends a round.
+        """Plans a call without making it: parts, what they read and write, waits, bytes moved, and
+        what ends a round.
 
-        Needs no GPU and no world. Arguments are those of a call, and `world_size`, the number of ranks to plan for; default:
-        that of the open world. Waits are those of ranks on cores: on GPUs linked by NCCL, their streams wait instead.
+        Needs no GPU and no world. Arguments are those of a call, and `world_size`, the number of
+        ranks to plan for; default: that of the open world. Waits are those of ranks on cores: on
+        GPUs linked by NCCL, their streams wait instead.
 
         Raises:
             WorldError: no world is open, and `world_size` is not given.
@@ -1207,7 +1443,9 @@ class Sequence(Generic[P, R]):
             names = [_argument_name(path) for path in paths(structure)]
             arguments = [(name, leaf) for name, leaf in zip(names, told.leaves, strict=True)]
             named = [*self._outer.now().labels(), *arguments]
-            labels = {_memory_of(one): name for name, one in named if isinstance(one, Variable | Data)}
+            labels = {
+                _memory_of(one): name for name, one in named if isinstance(one, Variable | Data)
+            }
             rehearsal = Rehearsal(self.name, partition, labels)
             tracing.current = rehearsal
             try:
@@ -1232,7 +1470,8 @@ class Sequence(Generic[P, R]):
         return SequenceReport(
             self.name,
             tuple(
-                f"{name}: {type_told(leaf) if isinstance(leaf, Number) else describe(leaf, shape_of)}"
+                f"{name}: "
+                f"{type_told(leaf) if isinstance(leaf, Number) else describe(leaf, shape_of)}"
                 for name, leaf in arguments
             ),
             partition.parts,
@@ -1246,7 +1485,9 @@ class Sequence(Generic[P, R]):
         )
 
     def _scalars(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Returns the numbers among the arguments of a call, in the order in which formulas count them."""
+        """Returns the numbers among the arguments of a call, in the order in which formulas
+        count them.
+        """
         return self._told_apart(*self._bound(args, kwargs)).scalars
 
     def _drop(self, plan: SequencePlan) -> None:
@@ -1272,12 +1513,17 @@ class Sequence(Generic[P, R]):
 
     def __reduce__(self) -> NoReturn:
         """Raises `ArgumentError`: only the script runs sequences."""
-        raise ArgumentError(f"{self.name} is a sequence, which only the script can run; it cannot be pickled or sent to ranks")
+        raise ArgumentError(
+            f"{self.name} is a sequence, which only the script can run; it cannot be "
+            f"pickled or sent to ranks"
+        )
 
 
 @contextmanager
 def _held(world: Engine, call: FrameType) -> Iterator[None]:
-    """Context in which this thread has the world, so that neither another nor the body of a sequence uses it."""
+    """Context in which this thread has the world, so that neither another nor the body of a
+    sequence uses it.
+    """
     world.begin(call)
     try:
         yield
@@ -1320,17 +1566,21 @@ def _count(name: str, option: str, value: Any, least: int) -> int:
         number = -1
     if not least <= number < 2**63:
         limit = "" if number < least else ", and below 2**63"
-        raise ArgumentError(f"{name}: {option} must be an int of at least {least}{limit}, got {value!r}")
+        raise ArgumentError(
+            f"{name}: {option} must be an int of at least {least}{limit}, got {value!r}"
+        )
     return number
 
 
 @shortened
 def sequence(function: Callable[P, R] = _NOTHING, /, **options: Never) -> Sequence[P, R]:
-    """Makes a function that calls others into a sequence: the ranks run its calls by themselves, as often as asked.
+    """Makes a function that calls others into a sequence: the ranks run its calls by themselves, as
+    often as asked.
 
-    The function, the body, runs once for each kind of arguments, to record its calls, and must not depend on what these return:
-    they run later, on the ranks. It may call functions decorated with `parallel` and `function`, `all_reduce`, `reduce` and
-    `broadcast` of variables, and other sequences. `synk.STEP` in an argument is the number of the iteration.
+    The function, the body, runs once for each kind of arguments, to record its calls, and must not
+    depend on what these return: they run later, on the ranks. It may call functions decorated with
+    `parallel` and `function`, `all_reduce`, `reduce` and `broadcast` of variables, and other
+    sequences. `synk.STEP` in an argument is the number of the iteration.
 
     Args:
         function: the body.
@@ -1340,8 +1590,8 @@ def sequence(function: Callable[P, R] = _NOTHING, /, **options: Never) -> Sequen
         The `Sequence`, called with the body's arguments and `times=`, `every=` and `until=`.
 
     Raises:
-        ArgumentError: the function has variadic parameters, or one named like an option, or assigns to a parameter at its end;
-            or the decorator got options, which belong to the call.
+        ArgumentError: the function has variadic parameters, or one named like an option, or assigns
+            to a parameter at its end; or the decorator got options, which belong to the call.
 
     Example:
         >>> import numpy as np
@@ -1362,6 +1612,12 @@ def sequence(function: Callable[P, R] = _NOTHING, /, **options: Never) -> Sequen
     if options or function is _NOTHING or not callable(function):
         told = ", ".join(f"{name}={value!r}" for name, value in dict[str, Any](options).items())
         call = f", and pass {told} to the call, as in step(u, v, {told})" if options else ""
-        got = "" if function is _NOTHING or callable(function) else f"; got a {type(function).__name__}"
-        raise ArgumentError(f"write @synk.sequence without parentheses above the function{call}{got}")
+        got = (
+            ""
+            if function is _NOTHING or callable(function)
+            else f"; got a {type(function).__name__}"
+        )
+        raise ArgumentError(
+            f"write @synk.sequence without parentheses above the function{call}{got}"
+        )
     return Sequence(function)

@@ -1,7 +1,8 @@
-"""Sequences where ranks cannot wait for each other in a loop, as on several machines: each part is a round of its own.
+"""Sequences where ranks cannot wait for each other in a loop, as on several machines: each part is
+a round of its own.
 
 values of the round ──> for each iteration: for each part: formulas → a round, or work of the coordinator → results
-"""
+"""  # noqa: E501
 
 import struct
 from collections.abc import Sequence
@@ -41,17 +42,22 @@ class PartByPart:
 
     Args:
         world: the world.
-        program: the sequence, whose parts' programs the ranks have, or the coordinator (`Engine.own_programs`).
+        program: the sequence, whose parts' programs the ranks have, or the coordinator
+            (`Engine.own_programs`).
         board: its board, on which the place in the sequence is shown.
         info: description of the call for messages.
         learn: receives what Python functions return that is new.
     """
 
-    def __init__(self, world: Engine, program: SequenceProgram, board: Array, info: CallInfo, learn: Learn) -> None:
+    def __init__(
+        self, world: Engine, program: SequenceProgram, board: Array, info: CallInfo, learn: Learn
+    ) -> None:
         self._world, self._program, self._info, self._learn = world, program, info, learn
         self._numbers = Numbers(depth(program.parts), program.scalars, program.slots, program.lines)
         first = position_word(world.world_size, 0)
-        self._positions = board[first : first + world.world_size * LINE].reshape(world.world_size, LINE)
+        self._positions = board[first : first + world.world_size * LINE].reshape(
+            world.world_size, LINE
+        )
         self._head = struct.Struct("<" + HEAD)
         self._carried = sorted({index for turn in program.carried for index, _ in turn})
         self._times = 1
@@ -79,7 +85,9 @@ class PartByPart:
             if not isinstance(error, OverflowError):
                 raise
             failed = describe_failure(error)  # of a formula, which each rank would have computed
-            raise rank_error(self._info, [(rank, failed) for rank in range(self._world.world_size)]) from error
+            raise rank_error(
+                self._info, [(rank, failed) for rank in range(self._world.world_size)]
+            ) from error
 
     def _repeat(self, first: int, count: int, period: int, kept: Array | None) -> None:
         program, numbers = self._program, self._numbers
@@ -94,11 +102,16 @@ class PartByPart:
                 self._do(part)
             self._running = None
             carried = program.carried[turn]
-            found = [(index, numbers.packed(program.scalars[index], formula, CARRIED)) for index, formula in carried]
+            found = [
+                (index, numbers.packed(program.scalars[index], formula, CARRIED))
+                for index, formula in carried
+            ]
             for index, packed in found:
                 numbers.scalars[index] = np.frombuffer(packed, np.int64)[0]
             if kept is not None and (iteration - first + 1) % period == 0:
-                kept[(iteration - first) // period] = self._world.ranks.results[:, : program.entry_bytes]
+                kept[(iteration - first) // period] = self._world.ranks.results[
+                    :, : program.entry_bytes
+                ]
 
     def _do(self, part: Part | Loop) -> None:
         if isinstance(part, Loop):
@@ -133,4 +146,6 @@ class PartByPart:
         nbytes = np.dtype(shared.dtype).itemsize
         lines = self._world.ranks.results[:, shared.offset : shared.offset + nbytes]
         parts = np.ascontiguousarray(lines).view(shared.dtype)[:, 0]
-        self._numbers.set_result(shared.slot, fold_kernel.combined(shared.op, parts, shared.weights).item())
+        self._numbers.set_result(
+            shared.slot, fold_kernel.combined(shared.op, parts, shared.weights).item()
+        )

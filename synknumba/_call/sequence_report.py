@@ -20,8 +20,10 @@ class ResultReport:
         op: combines the ranks' results; for a Python function, its tree of ops.
         dtype, shape: of a kernel's output on one rank; None for a Python function.
         is_returned: whether the body returns it.
-        is_kept: whether the ranks keep it from iteration to iteration, so that no round ends for it.
-        is_passed: whether a later call takes it, as a number or an array, so that the ranks combine it themselves.
+        is_kept: whether the ranks keep it from iteration to iteration, so that no round ends for
+            it.
+        is_passed: whether a later call takes it, as a number or an array, so that the ranks combine
+            it themselves.
     """
 
     name: str
@@ -36,21 +38,30 @@ class ResultReport:
         """Describes the result and who gets it."""
         what = "a list of the ranks' values" if self.op is None else str(self.op)
         of = "" if self.dtype is None else f" of {self.dtype} {self.shape}"
-        goes = ["kept on the ranks until the round ends" if self.is_kept else "read by the script"] if self.is_returned else []
+        goes = (
+            ["kept on the ranks until the round ends" if self.is_kept else "read by the script"]
+            if self.is_returned
+            else []
+        )
         goes += ["combined by the ranks for later calls"] if self.is_passed else []
-        return f"{self.name}: {what}{of}, {' and '.join(goes) or 'not returned, so it stays on the ranks'}"
+        return (
+            f"{self.name}: {what}{of}, "
+            f"{' and '.join(goes) or 'not returned, so it stays on the ranks'}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class PartReport:
-    """A call, a collective, a swap, or the combination of a result for later calls, in the body of a sequence.
+    """A call, a collective, a swap, or the combination of a result for later calls, in the body of
+    a sequence.
 
     Attributes:
         call: number of the call in the body, from 1, as in errors; 0 for a swap or a combination.
         name: the call with its arguments, or what else it is.
         reads, writes: names of the variables and arrays that it may read and write.
         waits_for: whom each rank waits for before it; None for nobody.
-        moved_bytes: bytes that a collective, or a combination, takes from ranks for others, of all ranks together.
+        moved_bytes: bytes that a collective, or a combination, takes from ranks for others, of all
+            ranks together.
         results: results of a call.
         plan: rows, grids and bytes of a call; None for the others.
         needs_host: whether on GPUs the host acts at it; other parts in a row are recorded together.
@@ -68,7 +79,11 @@ class PartReport:
 
     def lines(self, indent: str) -> Iterator[str]:
         """Yields lines of text."""
-        told = [f"{verb} {', '.join(names)}" for verb, names in (("reads", self.reads), ("writes", self.writes)) if names]
+        told = [
+            f"{verb} {', '.join(names)}"
+            for verb, names in (("reads", self.reads), ("writes", self.writes))
+            if names
+        ]
         told += [] if self.waits_for is None else [f"waits for {self.waits_for}"]
         told += [f"moves {self.moved_bytes:,} bytes"] if self.moved_bytes else []
         yield f"{indent}{self.call or ' '} {self.name}{': ' if told else ''}{'; '.join(told)}"
@@ -105,16 +120,19 @@ class LoopReport:
 
 @dataclass(frozen=True, slots=True)
 class SequenceReport:
-    """A planned call of a sequence, which has not been made. `str` formats it as a list of its parts.
+    """A planned call of a sequence, which has not been made. `str` formats it as a list of its
+    parts.
 
     Attributes:
         sequence: name of the sequence.
         arguments: short description of each argument.
         world_size: number of ranks.
         parts: calls, collectives and inner sequences of an iteration, in order.
-        turns: number of iterations after which swapped variables have their memory again; 1 without.
+        turns: number of iterations after which swapped variables have their memory again; 1
+            without.
         times: number of iterations; at most, with `until=`.
-        rounds: number of rounds, at each of whose ends the script waits for the ranks; at most, with `until=`.
+        rounds: number of rounds, at each of whose ends the script waits for the ranks; at most,
+            with `until=`.
         round_ends: why there is more than one round; "" for one.
         kept_bytes: bytes of the small results of an iteration, on all ranks together.
         carries: whether `synk.carry` replaces numbers at the end of an iteration.
@@ -136,7 +154,10 @@ class SequenceReport:
         rounds = f"{self.rounds:,} round{'' if self.rounds == 1 else 's'}"
         lines = [
             f"{self.sequence}({', '.join(self.arguments)})",
-            f"{self.times:,} iteration{'' if self.times == 1 else 's'} in {rounds}, {self.world_size} ranks",
+            (
+                f"{self.times:,} iteration{'' if self.times == 1 else 's'} in "
+                f"{rounds}, {self.world_size} ranks"
+            ),
         ]
         lines += [f"a round ends {self.round_ends}"] if self.round_ends else []
         lines += [line for part in self.parts for line in part.lines("  ")]
@@ -151,17 +172,26 @@ class SequenceReport:
 
     @property
     def gpu_text(self) -> str:
-        """What ranks with a GPU each record, as text; over the host's memory, the host also acts at each collective."""
+        """What ranks with a GPU each record, as text; over the host's memory, the host also acts
+        at each collective.
+        """
         acts = [
             f"call {part.call}" if isinstance(part, PartReport) and part.call else part.name
             for part in self.parts
             if _needs_host(part)
         ]
-        acts += [f"{part.name}, which is recorded for itself" for part in self.parts if _is_recorded_loop(part)]
+        acts += [
+            f"{part.name}, which is recorded for itself"
+            for part in self.parts
+            if _is_recorded_loop(part)
+        ]
         acts += ["synk.carry"] if self.carries else []
         if not acts:
             return "on GPUs, over NCCL: all calls of many iterations are one recording"
-        return f"on GPUs, over NCCL: calls in a row are one recording; the host acts at {', '.join(acts)}"
+        return (
+            f"on GPUs, over NCCL: calls in a row are one recording; the host "
+            f"acts at {', '.join(acts)}"
+        )
 
 
 def _needs_host(part: PartReport | LoopReport) -> bool:
@@ -169,7 +199,9 @@ def _needs_host(part: PartReport | LoopReport) -> bool:
 
 
 def _is_recorded_loop(part: PartReport | LoopReport) -> bool:
-    return isinstance(part, LoopReport) and not any(isinstance(one, LoopReport) or one.needs_host for one in part.parts)
+    return isinstance(part, LoopReport) and not any(
+        isinstance(one, LoopReport) or one.needs_host for one in part.parts
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +226,9 @@ class Schedule:
 LAST_ONLY = Schedule(0, "")
 
 
-def schedule(times: int, every: int | None, *, is_judged: bool, large: str | None, nbytes: int, room: int) -> Schedule:
+def schedule(
+    times: int, every: int | None, *, is_judged: bool, large: str | None, nbytes: int, room: int
+) -> Schedule:
     """Returns the rounds of a call.
 
     Args:
@@ -212,8 +246,12 @@ def schedule(times: int, every: int | None, *, is_judged: bool, large: str | Non
     if is_judged:
         return Schedule(period, f"{each}, for until=", is_stacked=every is not None)
     if large is not None:
-        return Schedule(period, f"{each}, as ranks keep small results of kernels only, and {large} is none")
+        return Schedule(
+            period, f"{each}, as ranks keep small results of kernels only, and {large} is none"
+        )
     kept = times // period * nbytes
     if kept > room:
-        return Schedule(period, f"{each}, as kept results would take {kept:,} bytes, and ranks keep {room:,}")
+        return Schedule(
+            period, f"{each}, as kept results would take {kept:,} bytes, and ranks keep {room:,}"
+        )
     return Schedule(period, "")

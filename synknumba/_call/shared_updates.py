@@ -1,10 +1,11 @@
-"""Updates of variables by a call with `shards=`: the same bits on every rank, and for every number of ranks.
+"""Updates of variables by a call with `shards=`: the same bits on every rank, and for every number
+of ranks.
 
     ranks          shard s accumulates into parts[s], in shared memory
     coordinator    parts[0] op parts[1] op …  ──>  the variable, on every rank (with `as_serial`, on the root)
 
 Without `shards=`, each rank assigns what its own rows give (`_rank/update_routine.py`).
-"""
+"""  # noqa: E501
 
 import weakref
 from collections.abc import Mapping
@@ -41,8 +42,12 @@ class SharedUpdates:
         for name, (variable, op) in updates.items():
             assert isinstance(op, str)  # `check_updates` accepts no function
             top = call.parameters[name]
-            leaves = [self._apart(leaf) for leaf in (top.leaves if isinstance(top, Tree) else (top,))]
-            self.parameters[name] = replace(top, leaves=tuple(leaves)) if isinstance(top, Tree) else leaves[0]
+            leaves = [
+                self._apart(leaf) for leaf in (top.leaves if isinstance(top, Tree) else (top,))
+            ]
+            self.parameters[name] = (
+                replace(top, leaves=tuple(leaves)) if isinstance(top, Tree) else leaves[0]
+            )
             parts = [self._array(leaf.parts) for leaf in leaves if leaf.parts is not None]
             self._assigned.append((weakref.ref(variable), reduction.UFUNCS[op], parts))
 
@@ -54,7 +59,9 @@ class SharedUpdates:
         return replace(param, parts=HostArray(self.segments[-1].id, dtype, shape))
 
     def _array(self, parts: HostArray) -> Array:
-        return next(one for one in self.segments if one.id == parts.segment).array(parts.dtype, parts.shape)
+        return next(one for one in self.segments if one.id == parts.segment).array(
+            parts.dtype, parts.shape
+        )
 
     @property
     def nbytes(self) -> int:
@@ -62,7 +69,9 @@ class SharedUpdates:
         return sum(segment.size for segment in self.segments)
 
     def assign(self, world: Engine) -> None:
-        """Combines the parts in the order of the shards, and assigns the variables; between the world's `begin` and `end`."""
+        """Combines the parts in the order of the shards, and assigns the variables; between the
+        world's `begin` and `end`.
+        """
         for held, ufunc, parts in self._assigned:
             variable = held()
             assert variable is not None  # the function that is being called holds it

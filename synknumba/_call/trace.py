@@ -2,8 +2,9 @@
 
     body ──run with stand-ins──> calls, collectives, inner sequences ──> parts, their formulas and memory ──> SequenceProgram
 
-Each call is worked out as usual, and its program is sent to the ranks; a part names the program and gives its values.
-"""
+Each call is worked out as usual, and its program is sent to the ranks; a part names the program and
+gives its values.
+"""  # noqa: E501
 
 import struct
 import weakref
@@ -49,7 +50,13 @@ class Unseen(Outcome):
     """
 
     def __init__(
-        self, recording: Recording, plan: Plan, index: int | None, label: str, result: Result | None, count: Any
+        self,
+        recording: Recording,
+        plan: Plan,
+        index: int | None,
+        label: str,
+        result: Result | None,
+        count: Any,
     ) -> None:
         super().__init__(recording, label, result, _result_key(plan, index or 0))
         self.plan, self.index, self.count = plan, index, count
@@ -73,10 +80,14 @@ class Trace(Recording):
         super().__init__(name)
         self.world = world
         self.scalars = scalars
-        self.lenders: list[Lender] = []  # of results in memory that each round chooses; their segments are further scalars
+        self.lenders: list[
+            Lender
+        ] = []  # of results in memory that each round chooses; their segments are further scalars
         self.plans: list[Plan] = []
         # With their layouts and their memory, by its number.
-        self.variables: dict[int, tuple[weakref.ref[VariableState], Any, weakref.ref[Allocation]]] = {}
+        self.variables: dict[
+            int, tuple[weakref.ref[VariableState], Any, weakref.ref[Allocation]]
+        ] = {}
         # Variables that ranks write, by id, with the last part's arguments of `VariableState.mark`.
         self.changed: dict[int, tuple[weakref.ref[VariableState], bool, bool | None]] = {}
         self.programs: set[int] = set()
@@ -85,12 +96,18 @@ class Trace(Recording):
         # Swaps so far, while the body runs; with the first one's memory before.
         self._memory: list[tuple[VariableState, VariableState, Allocation]] = []
         self.uses: Uses = ()  # functions that the ranks run, with their code
-        self.numbers: dict[Distributed, int] = {}  # of the functions called; others for other values from outside
+        self.numbers: dict[
+            Distributed, int
+        ] = {}  # of the functions called; others for other values from outside
 
     # ---- calls
 
     def _record(
-        self, function: "Function[..., Any]", args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
+        self,
+        function: "Function[..., Any]",
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: CallOptions,
     ) -> Any:
         prepared = function._prepare(self.world, args, kwargs, options, self.used)  # noqa: SLF001
         plan, call = prepared.plan, prepared.call
@@ -107,16 +124,30 @@ class Trace(Recording):
             self._check_located(function.name, plan.wanted.values(), options)
         self._note_memory(prepared)
         lent = [self._lend(lender) for lender in plan.lenders]
-        self.lines |= {(str(plan.info), one.formula): one.line or where() for one in values if isinstance(one, Number)}
+        self.lines |= {
+            (str(plan.info), one.formula): one.line or where()
+            for one in values
+            if isinstance(one, Number)
+        }
         packed, formulas = _packed(plan.program.values, (*values, *lent))
-        access = self._access(plan.program.parameters, prepared.written, is_kernel=isinstance(plan, KernelPlan))
+        access = self._access(
+            plan.program.parameters, prepared.written, is_kernel=isinstance(plan, KernelPlan)
+        )
         if isinstance(plan, KernelPlan):
-            access = replace(access, writes=access.writes | {_result_key(plan, index) for index in range(len(plan.wanted))})
+            access = replace(
+                access,
+                writes=access.writes
+                | {_result_key(plan, index) for index in range(len(plan.wanted))},
+            )
         elif (
-            plan.program.is_recorded and options.is_whole and all(offset == plan.program.line_offset for offset, *_ in formulas)
+            plan.program.is_recorded
+            and options.is_whole
+            and all(offset == plan.program.line_offset for offset, *_ in formulas)
         ):
             access = replace(access, writes=access.writes - SUCCESS | RECORDED)
-        self.parts.append(Part(plan.program.number, str(plan.info), self.calls, access, packed, formulas))
+        self.parts.append(
+            Part(plan.program.number, str(plan.info), self.calls, access, packed, formulas)
+        )
         self.programs.add(plan.program.number)
         return self._results_of(function, plan, call.count)
 
@@ -130,7 +161,9 @@ class Trace(Recording):
         for index, (name, result) in enumerate(plan.wanted.items()):
             place = index if len(plan.wanted) > 1 else None
             unseen = Unseen(self, plan, place, f"{name} of {function.name}", result, count)
-            found.append(self._stand_in(result, unseen, lambda: tuple(plan.weights(count).tolist())))
+            found.append(
+                self._stand_in(result, unseen, lambda: tuple(plan.weights(count).tolist()))
+            )
         if len(found) <= 1:
             return found[0] if found else None
         return result_class(function.name, tuple(plan.wanted))(*found)
@@ -149,11 +182,15 @@ class Trace(Recording):
         weights = outcome.plan.weights(outcome.count)
         if result.op == "mean":
             reduction.check_weights(weights)
-        told = Joined(next_number(), result.op, result.parts, result.is_small, tuple(weights.tolist()), target)
+        told = Joined(
+            next_number(), result.op, result.parts, result.is_small, tuple(weights.tolist()), target
+        )
         self.world.attach([segment])
         if self.world.spans_machines:
             assert isinstance(outcome.plan, KernelPlan)  # functions return no arrays to other calls
-            self.world.own_programs[told.number] = partial(_join, outcome.plan, result, told.weights, data.data)
+            self.world.own_programs[told.number] = partial(
+                _join, outcome.plan, result, told.weights, data.data
+            )
         else:
             self.world.command(Install(None, told), info=outcome.plan.info)
         self.programs.add(told.number)
@@ -190,13 +227,21 @@ class Trace(Recording):
             self._hold(one)
 
     def _record_collective(
-        self, several: Sequence[VariableState], kind: CollectiveKind, op: CollectiveOp | None, root: int
+        self,
+        several: Sequence[VariableState],
+        kind: CollectiveKind,
+        op: CollectiveOp | None,
+        root: int,
     ) -> None:
         if kind != "exchange":
             check_uniform(several, kind)
         work = Work(kind, op, check_rank(root, self.world.world_size))
-        keys = frozenset(("variable", one.storage().number, leaf) for one in several for leaf in one.leaves())
-        for number, segments, access in traffic_of(self.world).programs(work, pairs_in_place(work, several), keys):
+        keys = frozenset(
+            ("variable", one.storage().number, leaf) for one in several for leaf in one.leaves()
+        )
+        for number, segments, access in traffic_of(self.world).programs(
+            work, pairs_in_place(work, several), keys
+        ):
             self.programs.add(number)
             self.parts.append(Part(number, kind, self.calls, access))
             self.kept += segments
@@ -210,7 +255,9 @@ class Trace(Recording):
             self.changed[id(one)] = weakref.ref(one), self.world.world_size > 1, None
         check_alike(first, second, [first.shapes(), second.shapes()])
         self.swaps[-1].append((weakref.ref(first), weakref.ref(second)))
-        self._memory.append((first, second, first.storage()))  # before it is traded, which Ctrl-C may prevent
+        self._memory.append(
+            (first, second, first.storage())
+        )  # before it is traded, which Ctrl-C may prevent
         first.trade(second)
 
     def _begin_turn(self) -> None:
@@ -238,8 +285,12 @@ def _join(plan: KernelPlan, result: Result, weights: Sequence[int], target: Arra
     target[...] = fold_kernel.combined(result.op, plan.parts_of(result), weights)
 
 
-def _packed(layout: str, values: Sequence[Any]) -> tuple[bytes, tuple[tuple[int, str, Formula], ...]]:
-    """Returns a call's values packed, with zeros for the unknown ones, and the formulas of these by offset."""
+def _packed(
+    layout: str, values: Sequence[Any]
+) -> tuple[bytes, tuple[tuple[int, str, Formula], ...]]:
+    """Returns a call's values packed, with zeros for the unknown ones, and the formulas of these
+    by offset.
+    """
     plain = [0 if isinstance(value, Number) else value for value in values]
     formulas = tuple(
         (struct.calcsize("<" + layout[:index]), layout[index], value.formula)

@@ -1,8 +1,10 @@
-"""Outputs that a kernel never stores to: every call would return the identity of the op, such as 0.0.
+"""Outputs that a kernel never stores to: every call would return the identity of the op, such as
+0.0.
 
-Refused when the kernel is decorated, where its source shows it with certainty: each use of the output's name reads an element
-in arithmetic, or asks for a size. A view, another name for it and an argument of a function may all be stored to. Allowed are
-kernels without any statement, which stand for one that is to be written, and kernels that raise, which may be there to check.
+Refused when the kernel is decorated, where its source shows it with certainty: each use of the
+output's name reads an element in arithmetic, or asks for a size. A view, another name for it and an
+argument of a function may all be stored to. Allowed are kernels without any statement, which stand
+for one that is to be written, and kernels that raise, which may be there to check.
 """
 
 import ast
@@ -30,13 +32,20 @@ def check_stores(name: str, function: Callable[..., Any], outputs: Mapping[str, 
             continue
         line = f"{parameter}[0] = …"
         if output.op in _ATOMICS:
-            line = f"an atomic operation, as cuda.atomic.{_ATOMICS[output.op]}({parameter}, 0, …), or {line}"
+            line = (
+                f"an atomic operation, as "
+                f"cuda.atomic.{_ATOMICS[output.op]}({parameter}, 0, …), or {line}"
+            )
         elif output.op in BY_ROWS:
             line = f"{parameter}[i] = …, with i = cuda.grid(1)"
-        value = "what it was allocated with" if output.op is None else f"the identity of {output.op!r}"
+        value = (
+            "what it was allocated with" if output.op is None else f"the identity of {output.op!r}"
+        )
         raise ArgumentError(
-            f"{name} ({function.__code__.co_filename}:{definition.tree.lineno}) never stores to its output {parameter}, which "
-            f"would be {value} in every call. Write {line}; or leave {parameter} out of outputs= and of the parameters."
+            f"{name} ({function.__code__.co_filename}:{definition.tree.lineno}) never stores to "
+            f"its output {parameter}, which "
+            f"would be {value} in every call. Write {line}; or leave {parameter} out of "
+            f"outputs= and of the parameters."
         )
 
 
@@ -57,5 +66,7 @@ def _only_reads(definition: Definition, use: ast.Name) -> bool:
         case ast.Call(func=ast.Name(id="len"), args=[_]):
             return True
         case ast.Subscript(value=value, ctx=ast.Load()) if value is use:
-            return isinstance(definition.parents.get(id(parent)), ast.BinOp | ast.UnaryOp | ast.Compare)
+            return isinstance(
+                definition.parents.get(id(parent)), ast.BinOp | ast.UnaryOp | ast.Compare
+            )
     return False

@@ -4,12 +4,14 @@
     local row    0 …        | OWN.start …         | OWN.stop …         of the array that the function gets
     global row   OFFSET …   | OFFSET+OWN.start …  |                    modulo the number of rows, if the halo is periodic
 
-`ROWS` is the length of the array, halos included, so local row i of 0 … ROWS − 1 is global row OFFSET + i.
+`ROWS` is the length of the array, halos included, so local row i of 0 … ROWS − 1 is global row
+OFFSET + i.
 
-All belong to the first scattered variable that the ranks get whole, not in rows; of a tree, to the first array that the call
-gets of it. If there is none, all rows of the first variable are a rank's own, and begin at row 0. Where the call has rows,
-`synk.OFFSET` and `synk.ROWS` are those of these rows instead.
-"""
+All belong to the first scattered variable that the ranks get whole, not in rows; of a tree, to the
+first array that the call gets of it. If there is none, all rows of the first variable are a rank's
+own, and begin at row 0. Where the call has rows, `synk.OFFSET` and `synk.ROWS` are those of these
+rows instead.
+"""  # noqa: E501
 
 import math
 
@@ -23,7 +25,9 @@ from synknumba._wire.program import Filled, Param, PerRank, Tree
 
 
 def shapes_by_rank(call: Call, variable: VariableState) -> list[tuple[Shape, ...]]:
-    """Returns the shapes of each array by rank, for the number of ranks of the call, which may be planned for other worlds."""
+    """Returns the shapes of each array by rank, for the number of ranks of the call, which may
+    be planned for other worlds.
+    """
     size = call.partition.parts
     placed = variable._layout[1] >= 0  # noqa: SLF001  # as for Data
     if placed and len(variable.shapes()[0]) == size:
@@ -36,7 +40,10 @@ def shapes_by_rank(call: Call, variable: VariableState) -> list[tuple[Shape, ...
 
 def _scattered(call: Call, variable: VariableState, leaf: int) -> tuple[Shape, ...]:
     layout, halo, size = variable.storage().layout, variable.halo, call.partition.parts
-    counts, row = call.partition.counts(sum(layout.own_counts(leaf))), layout.leaves[leaf].shapes[0][1:]
+    counts, row = (
+        call.partition.counts(sum(layout.own_counts(leaf))),
+        layout.leaves[leaf].shapes[0][1:],
+    )
     if halo is None:
         return tuple((count, *row) for count in counts)
     problem = halo.problem(counts, variable.label)
@@ -46,25 +53,34 @@ def _scattered(call: Call, variable: VariableState, leaf: int) -> tuple[Shape, .
 
 
 def planned_shape(call: Call, variable: VariableState, leaf: int) -> Shape:
-    """Returns the shape of an array on the root, for the number of ranks of the call; for `VECTOR`, of all as one vector."""
+    """Returns the shape of an array on the root, for the number of ranks of the call; for
+    `VECTOR`, of all as one vector.
+    """
     shapes = [by_rank[0] for by_rank in shapes_by_rank(call, variable)]
     return (sum(map(math.prod, shapes)),) if leaf == VECTOR else shapes[leaf]
 
 
 def rows_shapes(call: Call, path: str) -> tuple[Shape, ...]:
-    """Returns the shapes by rank of the first array that an argument gets of its variable, whose rows are those of the call."""
+    """Returns the shapes by rank of the first array that an argument gets of its variable, whose
+    rows are those of the call.
+    """
     return shapes_by_rank(call, call.intact[path])[call.leaf_of(path)]
 
 
 def own_by_rank(variable: VariableState, shapes: tuple[Shape, ...]) -> tuple[Span, ...]:
-    """Returns the indices of each rank's own rows in an array of a variable, given its shapes by rank."""
+    """Returns the indices of each rank's own rows in an array of a variable, given its shapes by
+    rank.
+    """
     if variable.halo is None:
         return tuple(Span(0, shape[0]) for shape in shapes)
-    return tuple(variable.halo.own(shape[0], rank, len(shapes)) for rank, shape in enumerate(shapes))
+    return tuple(
+        variable.halo.own(shape[0], rank, len(shapes)) for rank, shape in enumerate(shapes)
+    )
 
 
 def fill_in(name: str, call: Call) -> None:
-    """Replaces `synk.OWN`, and `OFFSET` and `ROWS` in a call without rows, by a value for each rank; all arguments are bound.
+    """Replaces `synk.OWN`, and `OFFSET` and `ROWS` in a call without rows, by a value for each
+    rank; all arguments are bound.
 
     Raises:
         ArgumentError: it is not clear whose rows are meant.
@@ -74,16 +90,20 @@ def fill_in(name: str, call: Call) -> None:
     if not has_rows:
         wanted |= {RankConstant.OFFSET, RankConstant.ROWS}
     asked = call.filled & wanted
-    path = call.whose = _whose(name, call, " and ".join(sorted(map(repr, asked)))) if asked else None
+    path = call.whose = (
+        _whose(name, call, " and ".join(sorted(map(repr, asked)))) if asked else None
+    )
     if path is None:
         if RankConstant.OWN in asked:
             raise ArgumentError(
-                f"{name} gets synk.OWN, the indices of own rows in the array of a variable, but no variable with rows that is "
+                f"{name} gets synk.OWN, the indices of own rows in the array of a variable, but no "
+                f"variable with rows that is "
                 "not in sliceable=; pass one, or synk.arange(n) for the rows of the call"
             )
         if RankConstant.ROWS in asked:
             raise ArgumentError(
-                f"{name} gets synk.ROWS, the number of rows that a rank has, but no argument has rows: none is divided among "
+                f"{name} gets synk.ROWS, the number of rows that a rank has, but no argument has "
+                f"rows: none is divided among "
                 "the ranks, and none is a variable with an axis. Pass the number itself"
             )
         return
@@ -99,15 +119,21 @@ def fill_in(name: str, call: Call) -> None:
 
 
 def _whose(name: str, call: Call, told: str) -> str | None:
-    """Returns the argument with the variable whose rows are meant; None if there is none with rows."""
-    passed = [(path, one) for path, one in call.intact.items() if one.root_shapes()[call.leaf_of(path)]]
+    """Returns the argument with the variable whose rows are meant; None if there is none with
+    rows.
+    """
+    passed = [
+        (path, one) for path, one in call.intact.items() if one.root_shapes()[call.leaf_of(path)]
+    ]
     scattered = [(path, one) for path, one in passed if one.sharded] or passed[:1]
     for path, one in scattered[1:]:
         first, other = scattered[0]
         if one.halo != other.halo:
             raise ArgumentError(
-                f"{name} gets {told}, but {first} has {other.halo or 'no halo'} and {path} has {one.halo or 'no halo'}, so "
-                "a row has other indices in one than in the other; scatter both alike, or pass numbers by synk.per_rank([...])"
+                f"{name} gets {told}, but {first} has {other.halo or 'no halo'} and {path} has "
+                f"{one.halo or 'no halo'}, so "
+                "a row has other indices in one than in the other; scatter both alike, or pass "
+                "numbers by synk.per_rank([...])"
             )
     return scattered[0][0] if scattered else None
 

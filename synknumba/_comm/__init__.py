@@ -1,8 +1,9 @@
-"""Transports of collectives, by name. Drivers, and the GPU libraries they need, are imported on first use.
+"""Transports of collectives, by name. Drivers, and the GPU libraries they need, are imported on
+first use.
 
 rank 0       DRIVERS[name].problem() ──> make_unique_id() ──┐
 every rank   DRIVERS[name].problem() ───────────────────────┴──> open(rank, world_size, unique_id, stream) ──> Communicator
-"""
+"""  # noqa: E501
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -19,17 +20,20 @@ from synknumba._types import CollectiveOp, Transport
 
 
 def host_communicator(part: int, parts: int) -> Communicator:
-    """Returns a communicator of the host transport, for memory that every participant has mapped; (0, 1) works alone."""
+    """Returns a communicator of the host transport, for memory that every participant has
+    mapped; (0, 1) works alone.
+    """
     from synknumba._comm.host import HostCommunicator  # on first use: it loads compiled functions
 
     return HostCommunicator(part, parts)
 
 
 def prepare(op: CollectiveOp | None, dtype: DTypeLike) -> None:
-    """Compiles the functions of the host transport for an op and a dtype, so that ranks load them from Numba's cache.
+    """Compiles the functions of the host transport for an op and a dtype, so that ranks load them
+    from Numba's cache.
 
-    This takes a third of a second for each op and dtype, and some milliseconds once they are in the cache. The op is None for
-    collectives that only move elements.
+    This takes a third of a second for each op and dtype, and some milliseconds once they are in the
+    cache. The op is None for collectives that only move elements.
     """
     from synknumba._comm import host  # on first use: it loads compiled functions
 
@@ -44,7 +48,8 @@ def _nccl() -> Any:
 
 def _nccl_problem() -> str | None:
     with warnings.catch_warnings():
-        # CuPy's, on each rank; the coordinator gives one warning with the problem that is returned here.
+        # CuPy's, on each rank; the coordinator gives one warning with the problem that is returned
+        # here.
         warnings.filterwarnings("ignore", r"\s*nccl library could not be loaded")
         try:
             return _nccl().available()
@@ -57,11 +62,14 @@ class TransportDriver:
     """Functions that open a transport on a rank.
 
     Attributes:
-        open: opens a rank's end, given (rank, world size, unique id, the device's stream). May wait for other ranks.
-        in_shared_memory: whether collectives work on memory that all ranks have mapped; each rank then opens its end by itself.
-            Otherwise they work on private memory of the ranks, and opening is collective.
+        open: opens a rank's end, given (rank, world size, unique id, the device's stream). May wait
+            for other ranks.
+        in_shared_memory: whether collectives work on memory that all ranks have mapped; each rank
+            then opens its end by itself. Otherwise they work on private memory of the ranks, and
+            opening is collective.
         problem: returns in one line why the transport cannot be used on this rank; None if it can.
-        make_unique_id: creates the id of a new communicator. One rank calls it; all ranks pass the result to `open`.
+        make_unique_id: creates the id of a new communicator. One rank calls it; all ranks pass the
+            result to `open`.
     """
 
     open: Callable[[int, int, bytes, Any], Communicator]

@@ -1,7 +1,8 @@
 """The transport contract: the collectives, one by one.
 
-A collective works on arrays of which every rank holds one. A communicator is one rank's end of a transport. It makes a step (a
-callable without arguments) once, and all ranks run their steps at every call.
+A collective works on arrays of which every rank holds one. A communicator is one rank's end of a
+transport. It makes a step (a callable without arguments) once, and all ranks run their steps at
+every call.
 
     collective       what rank r holds afterwards
     broadcast        the root's array
@@ -16,14 +17,14 @@ callable without arguments) once, and all ranks run their steps at every call.
     min, max         like `numpy.minimum` and `numpy.maximum`: a NaN in any array gives NaN
     avg              the sum, divided by W in the arrays' dtype
 
-Every rank calls, with the same op, root, dtypes and counts, and runs its steps in the same order; `Communicator` says who waits
-for whom. Lengths may differ between ranks in all_gather and reduce_scatter: every rank has all counts when it makes the step,
-so none are exchanged, and nothing is padded or truncated. A step may have several exchanges; a transport sends their arrays
-together.
+Every rank calls, with the same op, root, dtypes and counts, and runs its steps in the same order;
+`Communicator` says who waits for whom. Lengths may differ between ranks in all_gather and
+reduce_scatter: every rank has all counts when it makes the step, so none are exchanged, and nothing
+is padded or truncated. A step may have several exchanges; a transport sends their arrays together.
 
-The caller checks that the op is defined for the dtype and that shapes fit. Communicators are final, override abstract methods
-only, and do not repeat the contract's documentation.
-"""
+The caller checks that the op is defined for the dtype and that shapes fit. Communicators are final,
+override abstract methods only, and do not repeat the contract's documentation.
+"""  # noqa: E501
 
 import os
 from abc import ABC, abstractmethod
@@ -42,80 +43,95 @@ Step: TypeAlias = Callable[[], object]
 class Exchange:
     """One array of a collective: each rank's source and target.
 
-    All arrays are one-dimensional, C-contiguous and of one numeric or bool dtype; records are sent as bytes.
+    All arrays are one-dimensional, C-contiguous and of one numeric or bool dtype; records are sent
+    as bytes.
 
-    In place: a rank's target may be the memory of its own source; of an exchange, no element is then both read and written. In
-    all_gather the source may instead be this rank's part of the target, and in reduce_scatter the target this rank's part of
-    the source. Otherwise sources and targets do not overlap.
+    In place: a rank's target may be the memory of its own source; of an exchange, no element is
+    then both read and written. In all_gather the source may instead be this rank's part of the
+    target, and in reduce_scatter the target this rank's part of the source. Otherwise sources and
+    targets do not overlap.
     """
 
     dtype: Any
-    sources: tuple[Any, ...]  # by rank; None where this process cannot reach the memory, such as that of another GPU
+    sources: tuple[
+        Any, ...
+    ]  # by rank; None where this process cannot reach the memory, such as that of another GPU
     targets: tuple[Any, ...]  # by rank; None as for sources
     source_counts: tuple[int, ...]  # elements that each rank sends
     target_counts: tuple[int, ...]  # elements that each rank receives
-    copies: tuple[Copy, ...] = ()  # what an exchange copies, in elements; empty for other collectives
+    copies: tuple[
+        Copy, ...
+    ] = ()  # what an exchange copies, in elements; empty for other collectives
 
 
 class Communicator(ABC):
     """One rank's end of a transport.
 
-    All ranks must run the steps of one collective, in the same order: a rank that leaves one out may block the others. The
-    collectives say who waits for whom, which differs by transport:
+    All ranks must run the steps of one collective, in the same order: a rank that leaves one out
+    may block the others. The collectives say who waits for whom, which differs by transport:
 
-    - on a stream, the work waits, not the step: it starts after earlier work on the rank's stream, which may write the source,
-      and later work on the stream finds the target complete;
-    - otherwise steps do not wait for each other: the caller has a barrier before them, when all sources are complete, and one
-      after them, when all targets are.
+    - on a stream, the work waits, not the step: it starts after earlier work on the rank's stream,
+      which may write the source, and later work on the stream finds the target complete;
+    - otherwise steps do not wait for each other: the caller has a barrier before them, when all
+      sources are complete, and one after them, when all targets are.
     """
 
-    on_stream: bool = False  # whether steps only put work on the stream, so that they can be recorded
+    on_stream: bool = (
+        False  # whether steps only put work on the stream, so that they can be recorded
+    )
 
     @abstractmethod
     def broadcast(self, exchanges: Sequence[Exchange], root: int) -> Step:
         """Copies the root's source to every rank's target.
 
-        Called by all ranks; each waits for the root, which may wait for them. All targets have the length of the root's source;
-        sources of other ranks are not read. In place if the root's target is its source.
+        Called by all ranks; each waits for the root, which may wait for them. All targets have the
+        length of the root's source; sources of other ranks are not read. In place if the root's
+        target is its source.
         """
 
     @abstractmethod
     def all_gather(self, exchanges: Sequence[Exchange]) -> Step:
         """Copies the sources of all ranks, in rank order, to every rank's target.
 
-        Called by all ranks; each waits for all others. Source lengths may differ; a target is as long as all sources together.
-        In place if a rank's source is its own part of its target.
+        Called by all ranks; each waits for all others. Source lengths may differ; a target is as
+        long as all sources together. In place if a rank's source is its own part of its target.
         """
 
     @abstractmethod
     def reduce(self, exchanges: Sequence[Exchange], op: CollectiveOp, root: int) -> Step:
         """Combines the sources of all ranks into the root's target.
 
-        Called by all ranks; the root waits for all others, which may wait too. All sources and the root's target have one
-        length; targets of other ranks are not written. In place if the root's target is its source.
+        Called by all ranks; the root waits for all others, which may wait too. All sources and the
+        root's target have one length; targets of other ranks are not written. In place if the
+        root's target is its source.
         """
 
     @abstractmethod
     def all_reduce(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> Step:
         """Combines the sources of all ranks into every rank's target.
 
-        Called by all ranks; each waits for all others. All arrays have one length. In place if a rank's target is its source.
+        Called by all ranks; each waits for all others. All arrays have one length. In place if a
+        rank's target is its source.
         """
 
     @abstractmethod
     def reduce_scatter(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> Step:
-        """Combines the sources of all ranks, and writes each rank's part of the result to its target.
+        """Combines the sources of all ranks, and writes each rank's part of the result to its
+        target.
 
-        Called by all ranks; each waits for all others. All sources have one length, the sum of the targets' lengths, which may
-        differ. The part of rank r follows those of ranks 0 … r−1. In place if a rank's target is its own part of its source.
+        Called by all ranks; each waits for all others. All sources have one length, the sum of the
+        targets' lengths, which may differ. The part of rank r follows those of ranks 0 … r−1. In
+        place if a rank's target is its own part of its source.
         """
 
     @abstractmethod
     def exchange(self, exchanges: Sequence[Exchange]) -> Step:
-        """Copies ranges of elements from ranks' sources to ranks' targets, as `Exchange.copies` lists them.
+        """Copies ranges of elements from ranks' sources to ranks' targets, as `Exchange.copies`
+        lists them.
 
-        Called by all ranks with the same copies; each waits for those from which it gets elements, and may wait for those that
-        get elements from it. No element is written twice. A copy may stay on one rank.
+        Called by all ranks with the same copies; each waits for those from which it gets elements,
+        and may wait for those that get elements from it. No element is written twice. A copy may
+        stay on one rank.
         """
 
     @abstractmethod
@@ -124,16 +140,28 @@ class Communicator(ABC):
 
 
 def make_step(
-    communicator: Communicator, kind: CollectiveKind, op: CollectiveOp | None, root: int, exchanges: Sequence[Exchange]
+    communicator: Communicator,
+    kind: CollectiveKind,
+    op: CollectiveOp | None,
+    root: int,
+    exchanges: Sequence[Exchange],
 ) -> Step:
-    """Returns the step of a collective given by name; `op` is None, or `root` ignored, where the collective has none."""
-    rest = {"broadcast": (root,), "reduce": (op, root), "all_reduce": (op,), "reduce_scatter": (op,)}
+    """Returns the step of a collective given by name; `op` is None, or `root` ignored, where the
+    collective has none.
+    """
+    rest = {
+        "broadcast": (root,),
+        "reduce": (op, root),
+        "all_reduce": (op,),
+        "reduce_scatter": (op,),
+    }
     step: Step = getattr(communicator, kind)(exchanges, *rest.get(kind, ()))
     return step
 
 
 def stay_on_this_machine() -> None:
-    """Restricts NCCL's set-up, when it listens on a port, to the loopback interface, unless the user has chosen one.
+    """Restricts NCCL's set-up, when it listens on a port, to the loopback interface, unless the
+    user has chosen one.
 
     Not where ranks are on several machines: NCCL then chooses an interface, or the user does.
     """

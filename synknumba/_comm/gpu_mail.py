@@ -1,18 +1,23 @@
-"""Mail: small messages that GPUs of one host write into each other's memory, in kernels of the package.
+"""Mail: small messages that GPUs of one host write into each other's memory, in kernels of the
+package.
 
     rank 0's kernel   rows ──write──> inbox in rank 1's memory ──read by rank 1's kernel──> rows of its halo
     rank 1's kernel   rows ──write──> inbox in rank 0's memory ──read by rank 0's kernel──> rows of its halo
 
-One kernel writes a rank's letters (`letters.py`) and reads those of the others. A word of an inbox is 8 bytes of the message,
-and twice a number that says that they are there: a GPU reads and writes 8 bytes at once, so there is no fence between message
-and flag, as in NCCL's LL protocol, which takes twice the bytes and half the time. The number is that of the letter among those
-of its pair and index, which both ranks count in their own memory, so a recorded kernel can be launched again as it is.
+One kernel writes a rank's letters (`letters.py`) and reads those of the others. A word of an inbox
+is 8 bytes of the message, and twice a number that says that they are there: a GPU reads and writes
+8 bytes at once, so there is no fence between message and flag, as in NCCL's LL protocol, which
+takes twice the bytes and half the time. The number is that of the letter among those of its pair
+and index, which both ranks count in their own memory, so a recorded kernel can be launched again as
+it is.
 
-Why no letter is overwritten before it is read: a place is used by every second letter of its pair. Who writes letter n has read
-letter n − 1 of the other, which began its kernel for it when its kernel for letter n − 2 had ended.
+Why no letter is overwritten before it is read: a place is used by every second letter of its pair.
+Who writes letter n has read letter n − 1 of the other, which began its kernel for it when its
+kernel for letter n − 2 had ended.
 
-Blocks wait for blocks of other GPUs, so all of a kernel must run at once: there are at most `MOST_LETTERS` for each other rank.
-"""
+Blocks wait for blocks of other GPUs, so all of a kernel must run at once: there are at most
+`MOST_LETTERS` for each other rank.
+"""  # noqa: E501
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -131,7 +136,7 @@ extern "C" __global__ void exchange(const long long* letters, const u64* inboxes
     __syncthreads();
     if (threadIdx.x == 0) *last = number;
 }
-"""
+"""  # noqa: E501
 
 _REDUCE = """
 typedef {type} T;
@@ -174,8 +179,13 @@ extern "C" __global__ void reduce(const long long* pieces, const u64* inboxes, u
     __syncthreads();
     if (threadIdx.x < ranks && threadIdx.x != rank) numbers[threadIdx.x * MOST_LETTERS + index] = now[threadIdx.x];
 }}
-"""
-_OPTIONS = (f"-DWORDS={_WORDS}", f"-DMOST_LETTERS={MOST_LETTERS}", f"-DMOST_RANKS={MOST_RANKS}", "--fmad=false")
+"""  # noqa: E501
+_OPTIONS = (
+    f"-DWORDS={_WORDS}",
+    f"-DMOST_LETTERS={MOST_LETTERS}",
+    f"-DMOST_RANKS={MOST_RANKS}",
+    "--fmad=false",
+)
 
 
 @cache
@@ -202,7 +212,9 @@ class GpuMail:
     def __init__(self, rank: int, inboxes: Sequence[int], stream: Any) -> None:
         self._rank, self._world_size, self._stream = rank, len(inboxes), stream
         self._inboxes = cupy.array(inboxes, np.uint64)
-        self._numbers = cupy.zeros(len(inboxes) * MOST_LETTERS, np.uint32)  # of the last letters, by other rank and index
+        self._numbers = cupy.zeros(
+            len(inboxes) * MOST_LETTERS, np.uint32
+        )  # of the last letters, by other rank and index
         cupy.cuda.Device().synchronize()
 
     def exchange(self, letters: Sequence[Letter]) -> list[_Call]:
@@ -217,23 +229,31 @@ class GpuMail:
         is_defined = dtype.name in _TYPES and (dtype.kind != "b" or op in {"min", "max"})
         return op in _OPS and is_defined and nbytes <= MOST_REDUCED_BYTES
 
-    def reduce(self, dtype: Any, op: CollectiveOp, arrays: Iterable[tuple[int, int, int]]) -> list[_Call]:
+    def reduce(
+        self, dtype: Any, op: CollectiveOp, arrays: Iterable[tuple[int, int, int]]
+    ) -> list[_Call]:
         """Returns the calls that combine arrays of all ranks into each rank's: one or none.
 
         Args:
             dtype: of the elements.
             op: how they are combined, in rank order.
-            arrays: address of the source, address of the target, and bytes, of each array; together at most
-                `MOST_REDUCED_BYTES`, and a piece each at least.
+            arrays: address of the source, address of the target, and bytes, of each array; together
+                at most `MOST_REDUCED_BYTES`, and a piece each at least.
         """
         found = [
             (given, got, count)
             for source, target, nbytes in arrays
-            for (given, count), (got, _) in zip(pieces((source, nbytes)), pieces((target, nbytes)), strict=True)
+            for (given, count), (got, _) in zip(
+                pieces((source, nbytes)), pieces((target, nbytes)), strict=True
+            )
         ]
         table = np.array([(*piece, index) for index, piece in enumerate(found)], np.int64)
         kernel = _reduce_kernel(np.dtype(dtype).name, op)
-        return [self._launch(kernel, table, np.int32(self._rank), np.int32(self._world_size))] if found else []
+        return (
+            [self._launch(kernel, table, np.int32(self._rank), np.int32(self._world_size))]
+            if found
+            else []
+        )
 
     def _launch(self, kernel: Any, table: Array, *rest: Any) -> _Call:
         on_device = cupy.asarray(table)
@@ -247,10 +267,14 @@ def _launch(stream: Any, kernel: Any, blocks: int, args: tuple[Any, ...]) -> Non
         kernel((blocks,), (_THREADS,), args)
 
 
-def open_mail(rank: int, world_size: int, gather: Callable[[Array], Array], stream: Any) -> GpuMail | None:
-    """Opens the mail between all ranks' GPUs; None, on all ranks, if one of them cannot write to another's memory.
+def open_mail(
+    rank: int, world_size: int, gather: Callable[[Array], Array], stream: Any
+) -> GpuMail | None:
+    """Opens the mail between all ranks' GPUs; None, on all ranks, if one of them cannot write to
+    another's memory.
 
-    So it is also where the user has set `NCCL_P2P_DISABLE`, with which NCCL itself goes over the host.
+    So it is also where the user has set `NCCL_P2P_DISABLE`, with which NCCL itself goes over the
+    host.
 
     Called by all ranks; each waits for all others.
 
@@ -268,7 +292,9 @@ def open_mail(rank: int, world_size: int, gather: Callable[[Array], Array], stre
     try:
         for other in range(world_size):
             if other != rank:
-                inboxes[other] = runtime.ipcOpenMemHandle(handles[other].tobytes(), _LAZY_PEER_ACCESS)
+                inboxes[other] = runtime.ipcOpenMemHandle(
+                    handles[other].tobytes(), _LAZY_PEER_ACCESS
+                )
         opened = any(handle)
     except runtime.CUDARuntimeError:
         opened = False
@@ -277,7 +303,9 @@ def open_mail(rank: int, world_size: int, gather: Callable[[Array], Array], stre
 
 
 def _inbox(world_size: int) -> tuple[int, bytes]:
-    """Returns the address and the handle of an inbox, which lives as long as the process; a handle of zeros if it failed."""
+    """Returns the address and the handle of an inbox, which lives as long as the process; a
+    handle of zeros if it failed.
+    """
     try:
         nbytes = world_size * MOST_LETTERS * 2 * _WORDS * 16
         address = runtime.malloc(nbytes)

@@ -1,25 +1,30 @@
-"""The host transport: every participant has mapped all arrays of all ranks, and works in place on its part of each.
+"""The host transport: every participant has mapped all arrays of all ranks, and works in place on
+its part of each.
 
     rank 0's array   [ part 0 | part 1 | part 2 ]      participant 1 reads part 1 of every array, combines them in
     rank 1's array   [ part 0 | part 1 | part 2 ]      rank order, and writes the result to part 1 of every target;
     rank 2's array   [ part 0 | part 1 | part 2 ]      the others do the same with their parts
 
-No participant reads or writes elements of another's part, so a step has no barrier and no intermediate copy. The caller has
-barriers around it: all participants start after all arrays are written, and continue after all have ended. The copies of an
-exchange are not divided: participant r of W makes those to rank r.
+No participant reads or writes elements of another's part, so a step has no barrier and no
+intermediate copy. The caller has barriers around it: all participants start after all arrays are
+written, and continue after all have ended. The copies of an exchange are not divided: participant r
+of W makes those to rank r.
 
-Parts end where a cache line of the first target begins, so that no two participants write to one line. Processes map arrays at
-different addresses, but mappings begin on pages, so the offset in a line is the same in all of them.
+Parts end where a cache line of the first target begins, so that no two participants write to one
+line. Processes map arrays at different addresses, but mappings begin on pages, so the offset in a
+line is the same in all of them.
 
-Sums and averages of complex numbers are computed on their real and imaginary parts. Dtypes that Numba does not have on a CPU
-(float16, long double, non-native byte order) and unaligned arrays are combined by NumPy's ufuncs. NumPy's product of complex
-numbers may differ in the last bit: it rounds differently in the middle of an array and at its end.
+Sums and averages of complex numbers are computed on their real and imaginary parts. Dtypes that
+Numba does not have on a CPU (float16, long double, non-native byte order) and unaligned arrays are
+combined by NumPy's ufuncs. NumPy's product of complex numbers may differ in the last bit: it rounds
+differently in the middle of an array and at its end.
 
-A step over arrays of one dtype is one call of a compiled function with one integer, the address of a table of int64:
+A step over arrays of one dtype is one call of a compiled function with one integer, the address of
+a table of int64:
 
     pieces, sources, targets, elements of the scratch buffer, its address,
     and for each piece: elements, address in each source, address in each target
-"""
+"""  # noqa: E501
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
@@ -41,10 +46,14 @@ from synknumba._wire.compiled import compiled
 from synknumba._wire.native import Native, NativeStep, call_of
 
 CACHE_LINE = 64  # bytes; a line written by two cores moves back and forth between them
-SCRATCH_BYTES = 8192  # with as many bytes of each of two sources it fits a first-level cache of 32 KiB
+SCRATCH_BYTES = (
+    8192  # with as many bytes of each of two sources it fits a first-level cache of 32 KiB
+)
 NUMPY_BYTES = 65536  # scratch for ufuncs, which cost about 1 µs a call; fits a second-level cache
 COPY_BYTES = 65536  # chunk copied to one target after another while it is in the second-level cache
-STREAM_BYTES = 8 << 20  # targets this long do not stay in a cache, so they are written past it, without being read first
+STREAM_BYTES = (
+    8 << 20
+)  # targets this long do not stay in a cache, so they are written past it, without being read first
 
 _HEAD = 5  # words of a table before its first piece
 _WORD = 8  # bytes
@@ -63,7 +72,9 @@ _Call: TypeAlias = tuple[Callable[[Any], object], Any, object]
 
 @final
 class HostCommunicator(Communicator):
-    """One participant's end: part r of W of every array for rank r; a participant that works alone is (0, 1)."""
+    """One participant's end: part r of W of every array for rank r; a participant that works
+    alone is (0, 1).
+    """
 
     def __init__(self, part: int, parts: int) -> None:
         self._part, self._parts = part, parts
@@ -113,7 +124,10 @@ class HostCommunicator(Communicator):
         """Returns this participant's part of arrays of equal length."""
         target = targets[0]
         begin, end = share(len(target), target.itemsize, _address(target), self._part, self._parts)
-        return _Piece(tuple(source[begin:end] for source in sources), tuple(target[begin:end] for target in targets))
+        return _Piece(
+            tuple(source[begin:end] for source in sources),
+            tuple(target[begin:end] for target in targets),
+        )
 
     def _combine(self, op: CollectiveOp, pieces: Iterator[_Piece]) -> Step:
         """Returns a step that combines the sources of each piece into its targets."""
@@ -129,18 +143,23 @@ class HostCommunicator(Communicator):
         for (dtype, aligned), group in groups.items():
             if aligned and _is_compiled(op, dtype):
                 table = _table(group, len(self._scratch) // dtype.itemsize, _address(self._scratch))
-                calls.append((_combiner(op, dtype.str), _address(table), (table, group, self._scratch)))
+                calls.append(
+                    (_combiner(op, dtype.str), _address(table), (table, group, self._scratch))
+                )
             else:
                 calls.append((_ufuncs(op, dtype), group, None))
         return _step(calls)
 
 
 def prepare(op: CollectiveOp | None, dtype: Any) -> None:
-    """Compiles the host transport's functions for an op on a dtype, or with None for collectives that only copy.
+    """Compiles the host transport's functions for an op on a dtype, or with None for collectives
+    that only copy.
 
     Called in one process before many need them, so that they load them from Numba's cache.
     """
-    with held_signals():  # Ctrl-C within Numba may leave its tables broken, and nothing compiles afterwards
+    with (
+        held_signals()
+    ):  # Ctrl-C within Numba may leave its tables broken, and nothing compiles afterwards
         _mover()
         if op is None:
             return
@@ -151,7 +170,8 @@ def prepare(op: CollectiveOp | None, dtype: Any) -> None:
 
 
 def share(count: int, itemsize: int, address: int, part: int, parts: int) -> tuple[int, int]:
-    """Returns the elements [begin, end) of an array that one participant works on; parts end where a cache line begins.
+    """Returns the elements [begin, end) of an array that one participant works on; parts end where
+    a cache line begins.
 
     >>> [share(100, 4, 8, part, 3) for part in range(3)]
     [(0, 30), (30, 62), (62, 100)]
@@ -179,7 +199,9 @@ def _address(array: Array) -> int:
 
 
 def _simplified(op: CollectiveOp, piece: _Piece) -> _Piece:
-    """Returns the piece viewed as the simplest dtype that gives the same bits, so that fewer dtypes are compiled."""
+    """Returns the piece viewed as the simplest dtype that gives the same bits, so that fewer
+    dtypes are compiled.
+    """
     dtype = piece.sources[0].dtype
     if not dtype.isnative:
         return piece
@@ -196,7 +218,11 @@ def _viewed(piece: _Piece, dtype: Any) -> _Piece:
 
 def _is_compiled(op: CollectiveOp, dtype: np.dtype[Any]) -> bool:
     """Whether Numba has the op on a simplified dtype."""
-    known = dtype.char in "fd" or (dtype.kind in "iu" and op != "avg") or (dtype.char in "FD" and op == "prod")
+    known = (
+        dtype.char in "fd"
+        or (dtype.kind in "iu" and op != "avg")
+        or (dtype.char in "FD" and op == "prod")
+    )
     return known and dtype.isnative
 
 
@@ -233,9 +259,14 @@ def _move(pieces: Iterable[_Piece]) -> Step:
 
 
 def _table(pieces: Sequence[_Piece], scratch: int, scratch_address: int) -> Array:
-    """Returns the table for a compiled function; all pieces have the same number of sources and of targets."""
+    """Returns the table for a compiled function; all pieces have the same number of sources and
+    of targets.
+    """
     first = pieces[0]
-    rows = [(len(piece.sources[0]), *map(_address, piece.sources), *map(_address, piece.targets)) for piece in pieces]
+    rows = [
+        (len(piece.sources[0]), *map(_address, piece.sources), *map(_address, piece.targets))
+        for piece in pieces
+    ]
     head = (len(pieces), len(first.sources), len(first.targets), scratch, scratch_address)
     return np.array([*head, *chain.from_iterable(rows)], np.int64)
 
@@ -283,7 +314,9 @@ def _stream_line(typingctx: Any, target: Any, source: Any) -> Any:
         line = ir.VectorType(ir.IntType(64), CACHE_LINE // _WORD).as_pointer()
         loaded = builder.load(builder.inttoptr(args[1], line), align=1)
         stored = builder.store(loaded, builder.inttoptr(args[0], line), align=CACHE_LINE)
-        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+        stored.set_metadata(
+            "nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        )
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
@@ -291,7 +324,9 @@ def _stream_line(typingctx: Any, target: Any, source: Any) -> Any:
 
 @intrinsic
 def _fence(typingctx: Any) -> Any:
-    """Orders copies past the caches before later stores; an ordinary release does not cover them."""
+    """Orders copies past the caches before later stores; an ordinary release does not cover
+    them.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.fence("seq_cst")
@@ -304,7 +339,8 @@ def _fence(typingctx: Any) -> Any:
 def _stream(target: int, source: int, count: int) -> None:
     """Like memcpy, past the caches.
 
-    glibc's memcpy does that above a length that it computes from the cache sizes, which virtual machines misreport.
+    glibc's memcpy does that above a length that it computes from the cache sizes, which virtual
+    machines misreport.
     """
     first = min(-target % CACHE_LINE, count)
     last = first + (count - first) // CACHE_LINE * CACHE_LINE
@@ -338,18 +374,26 @@ def _max(a: Any, b: Any) -> Any:
 def _complex_prod(a: Any, b: Any) -> Any:
     """Multiplies like NumPy.
 
-    Numba compiles its own product once in a process, with the options of its first user. If that is a kernel, whose sums and
-    products are contracted, the last bit differs.
+    Numba compiles its own product once in a process, with the options of its first user. If that is
+    a kernel, whose sums and products are contracted, the last bit differs.
     """
     return complex(a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real)
 
 
-_ELEMENTS: dict[CollectiveOp, Callable[[Any, Any], Any]] = {"sum": _sum, "prod": _prod, "min": _min, "max": _max, "avg": _sum}
+_ELEMENTS: dict[CollectiveOp, Callable[[Any, Any], Any]] = {
+    "sum": _sum,
+    "prod": _prod,
+    "min": _min,
+    "max": _max,
+    "avg": _sum,
+}
 
 
 @cache
 def _combiner(op: CollectiveOp, dtype: str) -> Any:
-    """Compiles the function of one op and one dtype. The closure's variables are part of the key in Numba's cache."""
+    """Compiles the function of one op and one dtype. The closure's variables are part of the key
+    in Numba's cache.
+    """
     element = _complex_prod if op == "prod" and np.dtype(dtype).kind == "c" else _ELEMENTS[op]
     is_average = op == "avg"
     scalar = np.dtype(dtype).type
@@ -365,8 +409,8 @@ def _combiner(op: CollectiveOp, dtype: str) -> Any:
             row = numba.carray(_pointer(table + _WORD * (_HEAD + piece * width)), width, np.int64)
             count = row[0]
             if sources == 2 and targets == 2 and row[1] == row[3] and row[2] == row[4]:
-                # Two replicas in place. This loop is vectorised after a check that they do not overlap; the general loop would
-                # not be, as its sources and targets do.
+                # Two replicas in place. This loop is vectorised after a check that they do not
+                # overlap; the general loop would not be, as its sources and targets do.
                 x = numba.carray(_pointer(row[1]), count, scalar)
                 y = numba.carray(_pointer(row[2]), count, scalar)
                 for i in range(count):
@@ -407,7 +451,9 @@ def _combiner(op: CollectiveOp, dtype: str) -> Any:
 
 @cache
 def _mover() -> Any:
-    """Compiles the function that copies one source to all targets except those that are the source."""
+    """Compiles the function that copies one source to all targets except those that are the
+    source.
+    """
 
     def move(table: int) -> None:
         head = numba.carray(_pointer(table), _HEAD, np.int64)

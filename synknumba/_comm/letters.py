@@ -3,9 +3,9 @@
     rank 0 to 1   |aaaaaaaa|aaa     in its first and second letter
     rank 1 to 0   |bbb              in its first; its second one is empty, since rank 0 waits for one
 
-Two ranks write each other the same number of letters. Letter i of a rank is a place in the other's inbox that belongs to the
-pair, so every place is read and written by one pair of blocks of threads.
-"""
+Two ranks write each other the same number of letters. Letter i of a rank is a place in the other's
+inbox that belongs to the pair, so every place is read and written by one pair of blocks of threads.
+"""  # noqa: E501
 
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -32,18 +32,21 @@ class Letter(NamedTuple):
 
 
 def fit(copies: Sequence[Sequence[Copy]], world_size: int) -> bool:
-    """Whether the messages of several exchanges are small enough, for each pair of ranks; `copies` are in bytes.
+    """Whether the messages of several exchanges are small enough, for each pair of ranks; `copies`
+    are in bytes.
 
     >>> fit([[Copy(0, 0, 1, 0, 70_000)], [Copy(0, 0, 1, 0, 190_000)]], 2), fit([[Copy(0, 0, 1, 0, 70_000)]], 2)
     (False, True)
-    """
+    """  # noqa: E501
     letters = [0] * world_size**2
     for one in (copy for several in copies for copy in several if copy.source != copy.target):
         letters[one.source * world_size + one.target] += -(-one.count // LETTER_BYTES)
     return max(letters) <= MOST_LETTERS
 
 
-def letters_of(rank: int, world_size: int, copies: Sequence[Sequence[Copy]], places: Sequence[tuple[int, int]]) -> list[Letter]:
+def letters_of(
+    rank: int, world_size: int, copies: Sequence[Sequence[Copy]], places: Sequence[tuple[int, int]]
+) -> list[Letter]:
     """Returns what a rank writes and reads in several exchanges.
 
     Args:
@@ -56,7 +59,7 @@ def letters_of(rank: int, world_size: int, copies: Sequence[Sequence[Copy]], pla
     ...     print(letter)
     Letter(other=1, number=0, send=1008, send_bytes=8192, receive=5064, receive_bytes=4)
     Letter(other=1, number=1, send=9200, send_bytes=808, receive=0, receive_bytes=0)
-    """
+    """  # noqa: E501
     sent: list[list[Run]] = [[] for _ in range(world_size)]
     got: list[list[Run]] = [[] for _ in range(world_size)]
     for several, (source, target) in zip(copies, places, strict=True):
@@ -68,7 +71,9 @@ def letters_of(rank: int, world_size: int, copies: Sequence[Sequence[Copy]], pla
     return [
         Letter(other, number, *send, *receive)
         for other in range(world_size)
-        for number, (send, receive) in enumerate(zip_longest(sent[other], got[other], fillvalue=(0, 0)))
+        for number, (send, receive) in enumerate(
+            zip_longest(sent[other], got[other], fillvalue=(0, 0))
+        )
     ]
 
 

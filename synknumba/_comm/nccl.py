@@ -1,13 +1,16 @@
-"""The NCCL transport between GPUs, by the bindings of `_host/nccl_bindings.py`; no other module uses these.
+"""The NCCL transport between GPUs, by the bindings of `_host/nccl_bindings.py`; no other module
+uses these.
 
     exchange ──plan──> rounds ──merge──> step: group, local work, group, local work, …
 
-A round is an exchange's calls of NCCL, and its work on its own GPU afterwards. The first rounds of all exchanges go to NCCL in
-one group, then their second rounds, and so on. Nearly every exchange needs one round. Addresses, counts and bound methods are
-computed when the step is made, so running it is one call of NCCL, and two more if there is a group.
+A round is an exchange's calls of NCCL, and its work on its own GPU afterwards. The first rounds of
+all exchanges go to NCCL in one group, then their second rounds, and so on. Nearly every exchange
+needs one round. Addresses, counts and bound methods are computed when the step is made, so running
+it is one call of NCCL, and two more if there is a group.
 
-Copies are sent as bytes. NCCL reduces the dtypes and ops for which it meets the contract (`_wire_dtype`). The others are
-combined here: every rank receives its part of all arrays, piece by piece, combines it, and in all_reduce gathers the results:
+Copies are sent as bytes. NCCL reduces the dtypes and ops for which it meets the contract
+(`_wire_dtype`). The others are combined here: every rank receives its part of all arrays, piece by
+piece, combines it, and in all_reduce gathers the results:
 
     rank 0   a₀ b₀          a₀ a₁ ──op──> a          a b
                     ──>                      ──>
@@ -15,8 +18,8 @@ combined here: every rank receives its part of all arrays, piece by piece, combi
 
 which moves as few bytes as NCCL's own all_reduce.
 
-Steps put all work on one stream, wait for nothing and allocate nothing, so they can be captured into CUDA graphs; but not at
-their first run, when CuPy compiles its kernels.
+Steps put all work on one stream, wait for nothing and allocate nothing, so they can be captured
+into CUDA graphs; but not at their first run, when CuPy compiles its kernels.
 """
 
 import ctypes
@@ -41,12 +44,16 @@ from synknumba._types import Array, CollectiveOp
 _Call: TypeAlias = Callable[[], object]
 _Part: TypeAlias = tuple[int, int]  # start, stop
 
-_STAGING_BYTES = 64 << 20  # per step, for other ranks' pieces; a quarter of it made 256 MiB a fifth slower on four H200
-_WHOLE_BYTES = 256 << 10  # up to this size one round with whole arrays is faster than two rounds with parts
+_STAGING_BYTES = (
+    64 << 20
+)  # per step, for other ranks' pieces; a quarter of it made 256 MiB a fifth slower on four H200
+_WHOLE_BYTES = (
+    256 << 10
+)  # up to this size one round with whole arrays is faster than two rounds with parts
 _ALIGNED = 64  # elements; pieces at unaligned addresses are copied more slowly
 
-# Combines in rank order on every rank, which gives the same bits. This rank's own piece is read in place and may be the target:
-# passed as an address, so that CuPy does not copy it.
+# Combines in rank order on every rank, which gives the same bits. This rank's own piece is read in
+# place and may be the target: passed as an address, so that CuPy does not copy it.
 _COMBINE = """
 T result = own_rank == 0 ? own[i] : pieces[i];
 for (int rank = 1; rank < world_size; rank++) {{
@@ -72,7 +79,9 @@ _KERNELS = {
     for name, op in _OPS.items()
 }
 
-_EACH = 8  # elements per thread: with several loads in flight float32 takes half the time of CuPy's own division
+# elements per thread: with several loads in flight float32 takes half the time of CuPy's own
+# division
+_EACH = 8
 _DIVIDE = cupy.ElementwiseKernel(
     "T divisor, int64 count",
     "raw T x",
@@ -107,7 +116,9 @@ def available() -> str | None:
 
 
 def make_unique_id() -> bytes:
-    """Returns the id that the ranks of one communicator share. It starts a thread: called in rank 0 only, after the fork."""
+    """Returns the id that the ranks of one communicator share. It starts a thread: called in
+    rank 0 only, after the fork.
+    """
     stay_on_this_machine()
     return _bindings().make_unique_id()
 
@@ -119,11 +130,12 @@ def _bindings() -> NcclBindings:
 
 
 def _connect(bindings: NcclBindings, world_size: int, rank: int, unique_id: bytes) -> Any:
-    """Returns the communicator of the current device. Called by all ranks; each waits for all others.
+    """Returns the communicator of the current device. Called by all ranks; each waits for all
+    others.
 
-    It is never destroyed: `ncclCommDestroy` and `ncclCommAbort` may wait for ever for a peer that has died, or for a captured
-    graph. The end of the process frees it. CuPy destroys a communicator with its last reference, hence an extra reference that
-    Python does not count.
+    It is never destroyed: `ncclCommDestroy` and `ncclCommAbort` may wait for ever for a peer that
+    has died, or for a captured graph. The end of the process frees it. CuPy destroys a communicator
+    with its last reference, hence an extra reference that Python does not count.
     """
     stay_on_this_machine()
     communicator = bindings.connect(world_size, unique_id, rank)
@@ -136,8 +148,8 @@ def _connect(bindings: NcclBindings, world_size: int, rank: int, unique_id: byte
 class NcclCommunicator(Communicator):
     """One rank's end of an NCCL communicator. With one rank it only copies, without NCCL.
 
-    Made by all ranks, with one id from `make_unique_id`; each waits for all others. Each is on a GPU of its own, the current
-    device of its process. All steps go to CuPy's `stream`.
+    Made by all ranks, with one id from `make_unique_id`; each waits for all others. Each is on a
+    GPU of its own, the current device of its process. All steps go to CuPy's `stream`.
     """
 
     on_stream = True
@@ -146,18 +158,29 @@ class NcclCommunicator(Communicator):
         self._world_size, self._rank, self._stream = world_size, rank, stream
         self._bindings = _bindings() if world_size > 1 else None
         self._errors = () if self._bindings is None else (self._bindings.error,)
-        self._nccl: Any = None if self._bindings is None else _connect(self._bindings, world_size, rank, unique_id)
-        self.mail: GpuMail | None = None if world_size == 1 else open_mail(rank, world_size, self._gathered, stream)
+        self._nccl: Any = (
+            None
+            if self._bindings is None
+            else _connect(self._bindings, world_size, rank, unique_id)
+        )
+        self.mail: GpuMail | None = (
+            None if world_size == 1 else open_mail(rank, world_size, self._gathered, stream)
+        )
 
     def broadcast(self, exchanges: Sequence[Exchange], root: int) -> Step:
-        return self._step(exchanges, lambda exchange: self._broadcast(_viewed(exchange, np.uint8), root))
+        return self._step(
+            exchanges, lambda exchange: self._broadcast(_viewed(exchange, np.uint8), root)
+        )
 
     def all_gather(self, exchanges: Sequence[Exchange]) -> Step:
         return self._step(exchanges, lambda exchange: self._all_gather(_viewed(exchange, np.uint8)))
 
     def reduce(self, exchanges: Sequence[Exchange], op: CollectiveOp, root: int) -> Step:
         def plan(exchange: Exchange) -> list[_Round]:
-            parts = [(0, count if rank == root else 0) for rank, count in enumerate(exchange.source_counts)]
+            parts = [
+                (0, count if rank == root else 0)
+                for rank, count in enumerate(exchange.source_counts)
+            ]
             if _wire_dtype(exchange.dtype, op) is None:
                 return self._combine(exchange, op, parts, _STAGING_BYTES // len(exchanges))
             return self._reduce_parts(exchange, op, parts)
@@ -190,15 +213,21 @@ class NcclCommunicator(Communicator):
         viewed = [_viewed(exchange, np.uint8) for exchange in exchanges]
         copies = [exchange.copies for exchange in viewed]
         if self.mail is None or not fit(copies, self._world_size):
-            return partial(self._run, list(self._merged(map(self._exchange, viewed))), tuple(exchanges))
-        letters = letters_of(self._rank, self._world_size, copies, [self._addresses(exchange) for exchange in viewed])
+            return partial(
+                self._run, list(self._merged(map(self._exchange, viewed))), tuple(exchanges)
+            )
+        letters = letters_of(
+            self._rank, self._world_size, copies, [self._addresses(exchange) for exchange in viewed]
+        )
         here = [call for exchange in viewed for call in self._copies_here(exchange)]
         return partial(self._run, [*here, *self.mail.exchange(letters)], tuple(exchanges))
 
     def close(self) -> None:
         self._nccl = None  # drops this end's reference only; see _connect
 
-    def _step(self, exchanges: Sequence[Exchange], plan: Callable[[Exchange], list[_Round]]) -> Step:
+    def _step(
+        self, exchanges: Sequence[Exchange], plan: Callable[[Exchange], list[_Round]]
+    ) -> Step:
         if self._world_size == 1:
             calls = [call for exchange in exchanges for call in self._copy(exchange)]
         else:
@@ -236,7 +265,16 @@ class NcclCommunicator(Communicator):
         if _address(source) == _address(target) or not source.nbytes:
             return []
         kind = runtime.memcpyDeviceToDevice
-        return [partial(runtime.memcpyAsync, _address(target), _address(source), source.nbytes, kind, self._stream.ptr)]
+        return [
+            partial(
+                runtime.memcpyAsync,
+                _address(target),
+                _address(source),
+                source.nbytes,
+                kind,
+                self._stream.ptr,
+            )
+        ]
 
     def _broadcast(self, exchange: Exchange, root: int) -> list[_Round]:
         count = exchange.source_counts[root]
@@ -251,14 +289,22 @@ class NcclCommunicator(Communicator):
             parts = _consecutive(counts)
             placed = source == target + parts[self._rank][0]
             peers = [rank for rank in range(self._world_size) if rank != self._rank or not placed]
-            calls = [self._send(source, counts[self._rank], rank) for rank in peers if counts[self._rank]]
-            calls += [self._receive(target + parts[rank][0], counts[rank], rank) for rank in peers if counts[rank]]
+            calls = [
+                self._send(source, counts[self._rank], rank) for rank in peers if counts[self._rank]
+            ]
+            calls += [
+                self._receive(target + parts[rank][0], counts[rank], rank)
+                for rank in peers
+                if counts[rank]
+            ]
         else:
             calls = [self._call("all_gather", source, target, counts[0], DTYPES["uint8"])]
         return [_Round(calls, [])] if sum(counts) else []
 
     def _exchange(self, exchange: Exchange) -> list[_Round]:
-        """Sends and receives in the order of the copies, by which NCCL matches those between two ranks."""
+        """Sends and receives in the order of the copies, by which NCCL matches those between two
+        ranks.
+        """
         source, target = self._addresses(exchange)
         calls: list[_Call] = []
         for one in exchange.copies:
@@ -276,7 +322,14 @@ class NcclCommunicator(Communicator):
         source, target = self._addresses(exchange)
         kind, stream = runtime.memcpyDeviceToDevice, self._stream.ptr
         return [
-            partial(runtime.memcpyAsync, target + one.target_start, source + one.source_start, one.count, kind, stream)
+            partial(
+                runtime.memcpyAsync,
+                target + one.target_start,
+                source + one.source_start,
+                one.count,
+                kind,
+                stream,
+            )
             for one in exchange.copies
             if one.source == one.target == self._rank
         ]
@@ -286,35 +339,54 @@ class NcclCommunicator(Communicator):
         dtypes = {_real_dtype(exchange.dtype, op) for exchange in exchanges}
         if self.mail is None or len(dtypes) != 1 or len(exchanges) > MOST_LETTERS // 4:
             return False
-        nbytes = sum(exchange.source_counts[0] * np.dtype(exchange.dtype).itemsize for exchange in exchanges)
+        nbytes = sum(
+            exchange.source_counts[0] * np.dtype(exchange.dtype).itemsize for exchange in exchanges
+        )
         return self.mail.reduces(dtypes.pop(), "sum" if op == "avg" else op, nbytes)
 
     def _mailed(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> list[_Call]:
         """Returns the calls of an all_reduce by mail."""
         assert self.mail is not None  # `_goes_by_mail`
         dtype = _real_dtype(exchanges[0].dtype, op)
-        arrays = [(*self._addresses(one), one.source_counts[0] * np.dtype(one.dtype).itemsize) for one in exchanges]
+        arrays = [
+            (*self._addresses(one), one.source_counts[0] * np.dtype(one.dtype).itemsize)
+            for one in exchanges
+        ]
         calls = self.mail.reduce(dtype, "sum" if op == "avg" else op, arrays)
         filled = [one for one in exchanges if one.source_counts[0]]
-        return [*calls, *(call for one in filled for call in self._average(_viewed(one, dtype), op))]
+        return [
+            *calls,
+            *(call for one in filled for call in self._average(_viewed(one, dtype), op)),
+        ]
 
     def _gathered(self, own: Array) -> Array:
         """Returns the uint8 arrays of all ranks, as lines."""
         with self._stream:
             given, got = cupy.asarray(own), cupy.empty((self._world_size, len(own)), np.uint8)
-            self._run([self._call("all_gather", given.data.ptr, got.data.ptr, len(own), DTYPES["uint8"])], ())
+            self._run(
+                [self._call("all_gather", given.data.ptr, got.data.ptr, len(own), DTYPES["uint8"])],
+                (),
+            )
             return cupy.asnumpy(got)
 
-    def _reduce_whole(self, exchange: Exchange, op: CollectiveOp, function: Function, counts: Sequence[int]) -> list[_Round]:
-        """Reduces with one call of "all_reduce" or "reduce_scatter"; counts are in elements of the exchange."""
+    def _reduce_whole(
+        self, exchange: Exchange, op: CollectiveOp, function: Function, counts: Sequence[int]
+    ) -> list[_Round]:
+        """Reduces with one call of "all_reduce" or "reduce_scatter"; counts are in elements of
+        the exchange.
+        """
         wire = _wire_dtype(exchange.dtype, op)
         count = counts[self._rank] * (np.dtype(exchange.dtype).itemsize // wire.itemsize)
         exchange = _viewed(exchange, wire)
         call = self._call(function, *self._addresses(exchange), count, *_codes(wire, op))
         return [_Round([call], self._average(exchange, op))] if count else []
 
-    def _reduce_parts(self, exchange: Exchange, op: CollectiveOp, parts: Sequence[_Part]) -> list[_Round]:
-        """Reduces each rank's part of the arrays to that rank, by one NCCL call each; parts are in elements of the exchange."""
+    def _reduce_parts(
+        self, exchange: Exchange, op: CollectiveOp, parts: Sequence[_Part]
+    ) -> list[_Round]:
+        """Reduces each rank's part of the arrays to that rank, by one NCCL call each; parts are
+        in elements of the exchange.
+        """
         wire = _wire_dtype(exchange.dtype, op)
         scale = np.dtype(exchange.dtype).itemsize // wire.itemsize
         exchange = _viewed(exchange, wire)
@@ -324,12 +396,22 @@ class NcclCommunicator(Communicator):
         for rank, (start, stop) in enumerate(parts):
             count, here = (stop - start) * scale, source + start * scale * wire.itemsize
             if count:  # NCCL ignores the target on ranks other than the root
-                calls.append(self._call("reduce", here, target if rank == self._rank else 0, count, *codes, rank))
+                calls.append(
+                    self._call(
+                        "reduce", here, target if rank == self._rank else 0, count, *codes, rank
+                    )
+                )
         mine_start, mine_stop = parts[self._rank]
-        return [_Round(calls, self._average(exchange, op) if mine_stop > mine_start else [])] if calls else []
+        return (
+            [_Round(calls, self._average(exchange, op) if mine_stop > mine_start else [])]
+            if calls
+            else []
+        )
 
     def _average(self, exchange: Exchange, op: CollectiveOp) -> list[_Call]:
-        """Returns the division of the sum by W: NCCL's own average multiplies by 1/W, which differs for some W."""
+        """Returns the division of the sum by W: NCCL's own average multiplies by 1/W, which
+        differs for some W.
+        """
         if op != "avg":
             return []
         target, stream = exchange.targets[self._rank], self._stream
@@ -341,7 +423,9 @@ class NcclCommunicator(Communicator):
 
         return [divide]
 
-    def _combine_everywhere(self, exchange: Exchange, op: CollectiveOp, staging_bytes: int) -> list[_Round]:
+    def _combine_everywhere(
+        self, exchange: Exchange, op: CollectiveOp, staging_bytes: int
+    ) -> list[_Round]:
         count = exchange.source_counts[self._rank]
         if count * np.dtype(exchange.dtype).itemsize <= _WHOLE_BYTES:
             return self._combine(exchange, op, [(0, count)] * self._world_size, staging_bytes)
@@ -350,9 +434,13 @@ class NcclCommunicator(Communicator):
         counts = tuple(stop - start for start, stop in parts)
         part = replace(exchange, targets=self._only(target), target_counts=counts)
         spread = replace(exchange, sources=self._only(target), source_counts=counts)
-        return self._combine(part, op, parts, staging_bytes) + self._all_gather(_viewed(spread, np.uint8))
+        return self._combine(part, op, parts, staging_bytes) + self._all_gather(
+            _viewed(spread, np.uint8)
+        )
 
-    def _combine(self, exchange: Exchange, op: CollectiveOp, parts: Sequence[_Part], staging_bytes: int) -> list[_Round]:
+    def _combine(
+        self, exchange: Exchange, op: CollectiveOp, parts: Sequence[_Part], staging_bytes: int
+    ) -> list[_Round]:
         """Combines each rank's part of the arrays on that rank, from pieces that all ranks send."""
         source, target = exchange.sources[self._rank], exchange.targets[self._rank]
         address, itemsize = _address(source), source.itemsize
@@ -366,14 +454,21 @@ class NcclCommunicator(Communicator):
             counts = [min(size, max(stop - start - at, 0)) for start, stop in parts]
             own_count, own_address = counts[self._rank], address + (own_start + at) * itemsize
             peers = [rank for rank in range(self._world_size) if rank != self._rank]
-            sent = [(rank, address + (parts[rank][0] + at) * itemsize) for rank in peers if counts[rank]]
+            sent = [
+                (rank, address + (parts[rank][0] + at) * itemsize) for rank in peers if counts[rank]
+            ]
             calls = [self._send(start, counts[rank] * itemsize, rank) for rank, start in sent]
             if not own_count:
                 rounds.append(_Round(calls, []))
                 continue
             row = stride * itemsize
-            calls += [self._receive(_address(pieces) + rank * row, own_count * itemsize, rank) for rank in peers]
-            combine = partial(self._launch, _KERNELS[op], pieces, stride, own_address, target[at : at + own_count])
+            calls += [
+                self._receive(_address(pieces) + rank * row, own_count * itemsize, rank)
+                for rank in peers
+            ]
+            combine = partial(
+                self._launch, _KERNELS[op], pieces, stride, own_address, target[at : at + own_count]
+            )
             rounds.append(_Round(calls, [combine]))
         return rounds
 
@@ -406,8 +501,8 @@ def _group(bindings: NcclBindings, calls: Sequence[_Call]) -> None:
 def _wire_dtype(dtype: Any, op: CollectiveOp) -> Any:
     """Returns the dtype to pass to NCCL, or None if NCCL's reduction does not meet the contract.
 
-    NCCL's minimum and maximum of floating-point numbers ignore NaN (seen with 2.28.9), and it has neither complex numbers nor
-    16-bit integers.
+    NCCL's minimum and maximum of floating-point numbers ignore NaN (seen with 2.28.9), and it has
+    neither complex numbers nor 16-bit integers.
     """
     dtype = np.dtype(dtype)
     match dtype.kind, op:
@@ -421,9 +516,13 @@ def _wire_dtype(dtype: Any, op: CollectiveOp) -> Any:
 
 
 def _real_dtype(dtype: Any, op: CollectiveOp) -> Any:
-    """Returns the dtype in which an op combines elements one by one: complex numbers are added by parts."""
+    """Returns the dtype in which an op combines elements one by one: complex numbers are added
+    by parts.
+    """
     dtype = np.dtype(dtype)
-    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" and op in {"sum", "avg"} else dtype
+    return (
+        np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" and op in {"sum", "avg"} else dtype
+    )
 
 
 def _codes(dtype: Any, op: CollectiveOp) -> tuple[int, int]:
@@ -431,11 +530,18 @@ def _codes(dtype: Any, op: CollectiveOp) -> tuple[int, int]:
 
 
 def _viewed(exchange: Exchange, dtype: Any) -> Exchange:
-    """Returns the exchange's memory as elements of another dtype, whose item size divides the old one."""
+    """Returns the exchange's memory as elements of another dtype, whose item size divides the
+    old one.
+    """
     dtype = np.dtype(dtype)
     scale = np.dtype(exchange.dtype).itemsize // dtype.itemsize
-    arrays, counts = (exchange.sources, exchange.targets), (exchange.source_counts, exchange.target_counts)
-    views = [tuple(None if array is None else array.view(dtype) for array in side) for side in arrays]
+    arrays, counts = (
+        (exchange.sources, exchange.targets),
+        (exchange.source_counts, exchange.target_counts),
+    )
+    views = [
+        tuple(None if array is None else array.view(dtype) for array in side) for side in arrays
+    ]
     scaled = [tuple(count * scale for count in side) for side in counts]
     copies = tuple(copy.scaled(scale) for copy in exchange.copies)
     return Exchange(dtype, views[0], views[1], scaled[0], scaled[1], copies)

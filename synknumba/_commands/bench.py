@@ -38,19 +38,45 @@ def add(commands: Subparsers) -> None:
             "bench --compare before.json after.json",
         ),
     )
-    parser.add_argument("--quick", action="store_true", help="about 10 s: small arrays, short rounds")
-    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="of the ranks; default: auto")
-    parser.add_argument("--ranks", type=positive, metavar="N", help="the largest number of ranks; default: one for each device")
-    parser.add_argument("--seconds", type=float, metavar="S", help="time for all measurements, without starts and compilation")
-    parser.add_argument("--json", metavar="FILE", help="write the results to FILE; - prints them in place of tables")
-    parser.add_argument("--plot", metavar="FILE", help="draw the results into a .png, .svg or .pdf, by matplotlib")
-    parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="compare two files; nothing is measured")
+    parser.add_argument(
+        "--quick", action="store_true", help="about 10 s: small arrays, short rounds"
+    )
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cuda", "cpu"),
+        default="auto",
+        help="of the ranks; default: auto",
+    )
+    parser.add_argument(
+        "--ranks",
+        type=positive,
+        metavar="N",
+        help="the largest number of ranks; default: one for each device",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help="time for all measurements, without starts and compilation",
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", help="write the results to FILE; - prints them in place of tables"
+    )
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw the results into a .png, .svg or .pdf, by matplotlib"
+    )
+    parser.add_argument(
+        "--compare", nargs=2, metavar=("A", "B"), help="compare two files; nothing is measured"
+    )
 
 
 def _run(told: argparse.Namespace) -> int:
     if told.compare:
         if told.json or told.plot or told.ranks:
-            raise CommandError("--compare reads two files and measures nothing; leave out --json, --plot and --ranks")
+            raise CommandError(
+                "--compare reads two files and measures nothing; leave out "
+                "--json, --plot and --ranks"
+            )
         compare(told.compare)
         return SUCCESS
     from synknumba._commands import bench_measure, bench_plot
@@ -58,7 +84,9 @@ def _run(told: argparse.Namespace) -> int:
     sizes = bench_measure.QUICK if told.quick else bench_measure.FULL
     if told.seconds is not None:
         if not 0 < told.seconds < 86400:
-            raise CommandError(f"--seconds must be more than 0, and less than a day; got {told.seconds:g}")
+            raise CommandError(
+                f"--seconds must be more than 0, and less than a day; got {told.seconds:g}"
+            )
         sizes = replace(sizes, seconds=told.seconds)
     if told.plot:
         bench_plot.check_plot(told.plot)

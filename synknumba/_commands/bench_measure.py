@@ -1,7 +1,8 @@
 """The measurements of `synknumba bench`, by the public interface of synknumba.
 
-Each world has some measurements. They are made in turns, in several rounds, so that whatever else the machine does is in all of
-them; a result is the median of the rounds' medians, with the least and the greatest.
+Each world has some measurements. They are made in turns, in several rounds, so that whatever else
+the machine does is in all of them; a result is the median of the rounds' medians, with the least
+and the greatest.
 """
 
 import datetime
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,7 +57,12 @@ FULL = Sizes(
     (1 << 10, 1 << 16, 1 << 20, 16 << 20),
     {"cpu": 50_000_000, "cuda": 4_000_000_000},
 )
-QUICK = Sizes(5.0, {"cpu": 32 << 20, "cuda": 256 << 20}, (1 << 10, 1 << 20), {"cpu": 10_000_000, "cuda": 1_000_000_000})
+QUICK = Sizes(
+    5.0,
+    {"cpu": 32 << 20, "cuda": 256 << 20},
+    (1 << 10, 1 << 20),
+    {"cpu": 10_000_000, "cuda": 1_000_000_000},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,16 @@ class Measurement:
         medians = [statistics.median(times) for times in rounds]
         values = [self.moved / one / 1e9 if self.moved else one * 1e6 for one in medians]
         calls = sum(map(len, rounds))
-        return Result(self.name, self.ranks, self.size, self.unit, statistics.median(values), min(values), max(values), calls)
+        return Result(
+            self.name,
+            self.ranks,
+            self.size,
+            self.unit,
+            statistics.median(values),
+            min(values),
+            max(values),
+            calls,
+        )
 
 
 def measure(device: str, most: int | None, sizes: Sizes, progress: Callable[[str], None]) -> Report:
@@ -100,7 +116,9 @@ def measure(device: str, most: int | None, sizes: Sizes, progress: Callable[[str
     with synk.fork(most, device=device) as world:
         kind, most = world.device, world.world_size
         worlds = world_sizes(most)
-        share = sizes.seconds / (_COUNT + len(sizes.reduced) + 3 * (len(worlds) - 1))  # of each measurement
+        share = sizes.seconds / (
+            _COUNT + len(sizes.reduced) + 3 * (len(worlds) - 1)
+        )  # of each measurement
         measurements = [
             *_calls(most),
             *_scaling(most, sizes.steps[kind]),
@@ -111,7 +129,9 @@ def measure(device: str, most: int | None, sizes: Sizes, progress: Callable[[str
     for ranks in worlds[:-1]:
         progress(f"starting {ranks} ranks")
         with synk.fork(ranks, device=kind):
-            results += _timed([*_calls(ranks), *_scaling(ranks, sizes.steps[kind])], share, progress)
+            results += _timed(
+                [*_calls(ranks), *_scaling(ranks, sizes.steps[kind])], share, progress
+            )
     return Report(began, machine, _versions(), kind, tuple(results))
 
 
@@ -127,7 +147,9 @@ def world_sizes(most: int) -> list[int]:
     return sorted({*(2**k for k in range(most.bit_length())), most})
 
 
-def _timed(measurements: list[Measurement], seconds: float, progress: Callable[[str], None]) -> Iterator[Result]:
+def _timed(
+    measurements: list[Measurement], seconds: float, progress: Callable[[str], None]
+) -> Iterator[Result]:
     """Yields the result of each, after all have been timed in turns."""
     times: list[list[list[float]]] = [[] for _ in measurements]
     for one in measurements:
@@ -163,26 +185,36 @@ def _calls(ranks: int) -> Iterator[Measurement]:
 
 
 def _scaling(ranks: int, steps: int) -> Iterator[Measurement]:
-    """An integral in so many steps, which needs no memory: the limit is the ranks' arithmetic. Checked: it is π."""
+    """An integral in so many steps, which needs no memory: the limit is the ranks' arithmetic.
+    Checked: it is π.
+    """
     from synknumba._commands.kernels import integral
 
     span = synk.arange(steps)
     found = integral(span, 1.0 / steps) / steps
     if not math.isclose(found, math.pi, rel_tol=1e-9):
-        raise CommandError(f"the integral on {ranks} ranks is {found} and not π; report this, with `synknumba info`")
+        raise CommandError(
+            f"the integral on {ranks} ranks is {found} and not π; report "
+            f"this, with `synknumba info`"
+        )
     yield Measurement(SCALING, ranks, steps, lambda: integral(span, 1.0 / steps))
 
 
 def _bandwidth(ranks: int, device: str, sizes: Sizes) -> Iterator[Measurement]:
     from synknumba._commands.kernels import copy, look, scale
 
-    nbytes = min(sizes.nbytes[device], memory.available().nbytes // 16) // 8 * 8  # five arrays at a time, some of them twice
+    nbytes = (
+        min(sizes.nbytes[device], memory.available().nbytes // 16) // 8 * 8
+    )  # five arrays at a time, some of them twice
     host, target = np.ones(nbytes // 8), np.ones(nbytes // 8)
     x, y = (synk.scatter(synk.variable(one)) for one in (host, target))
     scale(x, y, 3.0)
     for rank in range(ranks):
         if not np.all(np.asarray(synk.get_value(rank, y)) == 3.0):
-            raise CommandError("a kernel that triples rows has written something else; report this, with `synknumba info`")
+            raise CommandError(
+                "a kernel that triples rows has written something else; report "
+                "this, with `synknumba info`"
+            )
     moved = 2 * nbytes  # read and written
     yield Measurement("kernel_rows", ranks, nbytes, lambda: scale(x, y, 3.0), moved)
     yield Measurement("function_copy", ranks, nbytes, lambda: copy(x, y), moved)
@@ -197,7 +229,7 @@ def _bandwidth(ranks: int, device: str, sizes: Sizes) -> Iterator[Measurement]:
 def _reduced(ranks: int, sizes: Sizes) -> Iterator[Measurement]:
     for nbytes in sizes.reduced:
         array = synk.variable(np.zeros(nbytes // 4, np.float32))
-        yield Measurement("all_reduce", ranks, nbytes, lambda array=array: synk.all_reduce(array, "sum"))  # type: ignore[misc]
+        yield Measurement("all_reduce", ranks, nbytes, partial(synk.all_reduce, array, "sum"))
 
 
 def _machine() -> dict[str, Any]:

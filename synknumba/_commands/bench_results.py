@@ -17,8 +17,23 @@ SCALING = "scaling"
 _REPORT = {"date": str, "versions": dict, "device": str}
 _MACHINE = {"cpu": str, "usable_cores": int, "gpus": list, "load": float}
 _POSITIVE = ("median", "low", "high")
-_JSON = {str: "a string", dict: "an object", list: "a list", int: "a whole number", float: "a number"}
-_RESULT = {"name": str, "ranks": int, "size": int, "unit": str, "median": float, "low": float, "high": float, "calls": int}
+_JSON = {
+    str: "a string",
+    dict: "an object",
+    list: "a list",
+    int: "a whole number",
+    float: "a number",
+}
+_RESULT = {
+    "name": str,
+    "ranks": int,
+    "size": int,
+    "unit": str,
+    "median": float,
+    "low": float,
+    "high": float,
+    "calls": int,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +43,8 @@ class Result:
     Attributes:
         name: what was measured; see `TOLD`.
         ranks: number of ranks; 0 for work of the script alone.
-        size: bytes moved, of an array that is reduced, or number of rows; 0 where there is no such size.
+        size: bytes moved, of an array that is reduced, or number of rows; 0 where there is no such
+            size.
         unit: "us", microseconds of a call, or "GB/s".
         median: of the medians of the rounds.
         low: the least of these medians.
@@ -54,7 +70,13 @@ class Result:
         """Returns a value with its unit."""
         if self.unit == "GB/s":
             return f"{value:.3g} GB/s"
-        return f"{value:.3g} µs" if value < 1e3 else f"{value / 1e3:.3g} ms" if value < 1e6 else f"{value / 1e6:.3g} s"
+        return (
+            f"{value:.3g} µs"
+            if value < 1e3
+            else f"{value / 1e3:.3g} ms"
+            if value < 1e6
+            else f"{value / 1e6:.3g} s"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +113,31 @@ class Report:
         except OSError as error:
             raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
         except ValueError as error:
-            raise CommandError(f"{path} is not JSON ({error}); name a file that `synknumba bench --json FILE` wrote") from error
+            raise CommandError(
+                f"{path} is not JSON ({error}); name a file that `synknumba "
+                f"bench --json FILE` wrote"
+            ) from error
         try:
             if told["schema"] != SCHEMA:
                 raise CommandError(
-                    f"{path} was written by another synknumba (schema {told['schema']!r}, here {SCHEMA}); use that to compare"
+                    f"{path} was written by another synknumba (schema {told['schema']!r}, here "
+                    f"{SCHEMA}); use that to compare"
                 )
             results = tuple(Result(**_of_types(one, _RESULT)) for one in told["results"])
             machine = told["machine"] | _of_types(told["machine"], _MACHINE)  # which may have more
             return cls(**_of_types(told, _REPORT), machine=machine, results=results)
         except (KeyError, TypeError, ValueError) as error:
             raise CommandError(
-                f"{path} has no results of `synknumba bench` ({type(error).__name__}: {error}); name a file that "
+                f"{path} has no results of `synknumba bench` ({type(error).__name__}: "
+                f"{error}); name a file that "
                 "`synknumba bench --json FILE` wrote"
             ) from error
 
 
 def _of_types(told: dict[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
-    """Returns the values of these keys; KeyError, TypeError or ValueError if one lacks or is not what it is to be."""
+    """Returns the values of these keys; KeyError, TypeError or ValueError if one lacks or is not
+    what it is to be.
+    """
     for name, wanted in types.items():
         value = told[name]
         if type(value) is not wanted and (type(value), wanted) != (int, float):
@@ -142,7 +171,13 @@ def show(report: Report) -> None:
         print(line)
     print()
     rows = [
-        (TOLD.get(one.name, one.name), str(one.ranks or "-"), sized(one), one.shown(one.median), spread(one))
+        (
+            TOLD.get(one.name, one.name),
+            str(one.ranks or "-"),
+            sized(one),
+            one.shown(one.median),
+            spread(one),
+        )
         for one in sorted(report.results, key=_place)
         if one.name != SCALING
     ]
@@ -169,7 +204,11 @@ def show(report: Report) -> None:
 
 def _place(one: Result) -> tuple[int, int, int]:
     """Returns where a result is in a table: by what was measured, size and ranks."""
-    return list(TOLD).index(one.name) if one.name in TOLD else len(TOLD), one.size if one.name == "all_reduce" else 0, one.ranks
+    return (
+        list(TOLD).index(one.name) if one.name in TOLD else len(TOLD),
+        one.size if one.name == "all_reduce" else 0,
+        one.ranks,
+    )
 
 
 def scaling(report: Report) -> list[Result]:
@@ -181,7 +220,10 @@ def described(report: Report) -> Iterator[str]:
     """Yields lines on the machine and the versions."""
     machine = report.machine
     gpus = ", ".join(machine["gpus"]) or "no GPU"
-    yield f"{machine['cpu']}, {machine['usable_cores']} usable cores, {gpus}; load {machine['load']:.1f} before"
+    yield (
+        f"{machine['cpu']}, {machine['usable_cores']} usable cores, {gpus}; load "
+        f"{machine['load']:.1f} before"
+    )
     yield ", ".join(f"{name} {version}" for name, version in report.versions.items())
 
 
@@ -205,7 +247,9 @@ def spread(one: Result) -> str:
 
 
 def compare(names: Sequence[str]) -> None:
-    """Prints how many times as fast the second of two files is, and what differs by more than the spread of both."""
+    """Prints how many times as fast the second of two files is, and what differs by more than
+    the spread of both.
+    """
     first, second = (Report.load(name) for name in names)
     for letter, name, report in zip("AB", names, (first, second), strict=True):
         print(f"{letter}: {name}, {report.date}, {report.device}; {next(described(report))}")
@@ -216,13 +260,28 @@ def compare(names: Sequence[str]) -> None:
     rows = []
     for one in sorted(first.results, key=_place):
         other = found.pop(one.key, None)
-        what = (TOLD.get(one.name, one.name), str(one.ranks or "-"), sized(one), one.shown(one.median))
+        what = (
+            TOLD.get(one.name, one.name),
+            str(one.ranks or "-"),
+            sized(one),
+            one.shown(one.median),
+        )
         if other is None:
             rows.append((*what, "", "", "only in A"))
         else:
-            rows.append((*what, other.shown(other.median), f"{ratio(one, other):.2f}", verdict(one, other)))
+            rows.append(
+                (*what, other.shown(other.median), f"{ratio(one, other):.2f}", verdict(one, other))
+            )
     rows += [
-        (TOLD.get(one.name, one.name), str(one.ranks or "-"), sized(one), "", one.shown(one.median), "", "only in B")
+        (
+            TOLD.get(one.name, one.name),
+            str(one.ranks or "-"),
+            sized(one),
+            "",
+            one.shown(one.median),
+            "",
+            "only in B",
+        )
         for one in found.values()
     ]
     print_table(("what", "ranks", "size", "A", "B", "speed of B / A", ""), rows)

@@ -5,7 +5,15 @@ import os
 import sys
 from pathlib import Path
 
-from synknumba._commands.terminal import FAILED, SUCCESS, CommandError, Subparsers, add_command, mib, print_json
+from synknumba._commands.terminal import (
+    FAILED,
+    SUCCESS,
+    CommandError,
+    Subparsers,
+    add_command,
+    mib,
+    print_json,
+)
 from synknumba.simt.internals import LARGEST_TOTAL, KernelStore, directory
 
 SCHEMA = 1  # of the JSON; raised when a key changes its meaning or goes
@@ -26,20 +34,32 @@ def add(commands: Subparsers) -> None:
         DESCRIPTION,
         ("cache info", "cache clear", "cache clear --yes"),
     )
-    parser.add_argument("action", choices=("info", "clear"), help="info: directory, number and size; clear: remove all kernels")
+    parser.add_argument(
+        "action",
+        choices=("info", "clear"),
+        help="info: directory, number and size; clear: remove all kernels",
+    )
     parser.add_argument("--yes", action="store_true", help="clear without asking")
-    parser.add_argument("--json", action="store_true", help="with info: print one JSON object, whose keys stay")
+    parser.add_argument(
+        "--json", action="store_true", help="with info: print one JSON object, whose keys stay"
+    )
 
 
 def stores(path: Path) -> dict[str, KernelStore]:
-    """Returns the stores in the directory of the cache: of users' kernels, and of the package's own functions."""
+    """Returns the stores in the directory of the cache: of users' kernels, and of the package's
+    own functions.
+    """
     return {"kernels": KernelStore(path), "package": KernelStore(path / "package")}
 
 
 def _run(told: argparse.Namespace) -> int:
     path = directory()
     if path is None:
-        why = "SYNKNUMBA_CACHE turns it off" if "SYNKNUMBA_CACHE" in os.environ else "there is no home directory"
+        why = (
+            "SYNKNUMBA_CACHE turns it off"
+            if "SYNKNUMBA_CACHE" in os.environ
+            else "there is no home directory"
+        )
         raise CommandError(f"there is no cache: {why}; SYNKNUMBA_CACHE_DIR sets its directory")
     return _show(path, as_json=told.json) if told.action == "info" else _clear(path, sure=told.yes)
 
@@ -47,12 +67,20 @@ def _run(told: argparse.Namespace) -> int:
 def _show(path: Path, *, as_json: bool) -> int:
     used = {name: store.usage() for name, store in stores(path).items()}
     if as_json:
-        told = {name: {"count": usage.kernels, "bytes": usage.nbytes} for name, usage in used.items()}
+        told = {
+            name: {"count": usage.kernels, "bytes": usage.nbytes} for name, usage in used.items()
+        }
         print_json({"schema": SCHEMA, "path": str(path), "limit": LARGEST_TOTAL, **told})
         return SUCCESS
     print(f"{'directory':<12}{path}{'' if path.is_dir() else ', which does not exist yet'}")
-    print(f"{'kernels':<12}{used['kernels'].kernels}, {mib(used['kernels'].nbytes)} of at most {mib(LARGEST_TOTAL)}")
-    print(f"{'package':<12}{used['package'].kernels} functions of synknumba itself, {mib(used['package'].nbytes)}")
+    print(
+        f"{'kernels':<12}{used['kernels'].kernels}, {mib(used['kernels'].nbytes)} of at "
+        f"most {mib(LARGEST_TOTAL)}"
+    )
+    print(
+        f"{'package':<12}{used['package'].kernels} functions of synknumba itself, "
+        f"{mib(used['package'].nbytes)}"
+    )
     return SUCCESS
 
 
@@ -66,10 +94,16 @@ def _clear(path: Path, *, sure: bool) -> int:
         print("nothing was removed")
         return FAILED
     removed = [store.clear() for store in stores(path).values()]
-    print(f"{sum(one.kernels for one in removed)} kernels, {mib(sum(one.nbytes for one in removed))}, removed from {path}")
+    print(
+        f"{sum(one.kernels for one in removed)} kernels, "
+        f"{mib(sum(one.nbytes for one in removed))}, removed from {path}"
+    )
     left = count - sum(one.kernels for one in removed)
     if left > 0:
-        raise CommandError(f"{left} kernels could not be removed from {path}: permission denied, or scripts write new ones")
+        raise CommandError(
+            f"{left} kernels could not be removed from {path}: permission denied, "
+            f"or scripts write new ones"
+        )
     return SUCCESS
 
 

@@ -1,4 +1,6 @@
-"""`synknumba check`: a script with every launch of a kernel under `simt.check`, before it is made as usual."""
+"""`synknumba check`: a script with every launch of a kernel under `simt.check`, before it is
+made as usual.
+"""
 
 import argparse
 import os
@@ -55,25 +57,45 @@ def add(commands: Subparsers) -> None:
             "check -m package.module",
         ),
     )
-    parser.add_argument("--rows", type=positive, metavar="K", help="check the first K rows of each call; default: all")
-    parser.add_argument("--calls", type=positive, metavar="N", help="check the first N calls of each kernel; default: all")
+    parser.add_argument(
+        "--rows",
+        type=positive,
+        metavar="K",
+        help="check the first K rows of each call; default: all",
+    )
+    parser.add_argument(
+        "--calls",
+        type=positive,
+        metavar="N",
+        help="check the first N calls of each kernel; default: all",
+    )
     parser.add_argument(
         "--ranks",
         type=rank_numbers,
         metavar="N",
-        help="ranks of `synk.fork()` where the script names no number; or several to compare its results on, as 1,2,3",
+        help="ranks of `synk.fork()` where the script names no number; or several to compare "
+        "its results on, as 1,2,3",
     )
     parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="of the comparison; ranks share GPUs where there are too few"
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="of the comparison; ranks share GPUs where there are too few",
     )
-    parser.add_argument("--run-in", help=argparse.SUPPRESS)  # a run of the comparison, by this command
-    parser.add_argument("--html", metavar="FILE", help="write the kernels' source with the findings to a page")
+    parser.add_argument(
+        "--run-in", help=argparse.SUPPRESS
+    )  # a run of the comparison, by this command
+    parser.add_argument(
+        "--html", metavar="FILE", help="write the kernels' source with the findings to a page"
+    )
     add_script(parser)
 
 
 def _run(told: argparse.Namespace) -> int:
     if not told.is_module:
-        file = os.path.join(told.script, "__main__.py") if os.path.isdir(told.script) else told.script
+        file = (
+            os.path.join(told.script, "__main__.py") if os.path.isdir(told.script) else told.script
+        )
         try:
             with open(file, "rb"):
                 pass
@@ -83,7 +105,9 @@ def _run(told: argparse.Namespace) -> int:
     if told.run_in is not None or len(told.ranks or ()) > 1:
         return compare_ranks.compare(told)
     ranks = told.ranks[0] if told.ranks else None
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # `fork()` takes cores: the checker looks at kernels in this process
+    os.environ["CUDA_VISIBLE_DEVICES"] = (
+        ""  # `fork()` takes cores: the checker looks at kernels in this process
+    )
     found: list[Finding] = []
     errors = 0
 
@@ -97,7 +121,9 @@ def _run(told: argparse.Namespace) -> int:
     checks = Checks(report, _slow, told.rows, told.calls)
     began = time.perf_counter()
     with ExitStack() as inside:
-        with suppress(DeviceError):  # of a simulator, or a broken numba.cuda, which the script may do without
+        with suppress(
+            DeviceError
+        ):  # of a simulator, or a broken numba.cuda, which the script may do without
             inside.enter_context(as_cuda_reported())
         inside.enter_context(checking(checks))
         code = launch.run(told.script, told.arguments, ranks, is_module=told.is_module)
@@ -133,7 +159,8 @@ def _show(found: list[Finding], page: str | None) -> None:
 def _slow(name: str, place: str, before: int) -> None:
     """Says why nothing happens."""
     sys.stderr.write(
-        f"synknumba check: the checks of {name} have taken {SLOW_SECONDS:g} s, and go on; call {before + 1}, at {place}, is "
+        f"synknumba check: the checks of {name} have taken {SLOW_SECONDS:g} s, and go on; call "
+        f"{before + 1}, at {place}, is "
         "being checked. Pass fewer rows, or --rows K or --calls N\n"
     )
     sys.stderr.flush()
@@ -143,7 +170,9 @@ def _conclude(checks: Checks, seconds: float) -> None:
     calls, kernels, found = sum(checks.calls.values()), len(checks.calls), len(checks.times)
     lines = []
     if found:
-        lines.append(f"{_counted(found, 'finding')}, {_counted(sum(checks.times.values()), 'time')} in all")
+        lines.append(
+            f"{_counted(found, 'finding')}, {_counted(sum(checks.times.values()), 'time')} in all"
+        )
     if not calls and not checks.left_out:
         lines.append("the script has called no kernel")
     else:
@@ -151,7 +180,10 @@ def _conclude(checks: Checks, seconds: float) -> None:
     for (name, reason), times in checks.left_out.items():
         lines.append(f"{_counted(times, 'call')} of {name} not checked: {reason}")
     alone = max(seconds - checks.seconds, 1e-9)
-    lines.append(f"{seconds:.1f} s, of which {checks.seconds:.1f} s checking: {seconds / alone:.1f} times as long as without")
+    lines.append(
+        f"{seconds:.1f} s, of which {checks.seconds:.1f} s checking: {seconds / alone:.1f} "
+        f"times as long as without"
+    )
     sys.stderr.write("".join(f"synknumba check: {line}\n" for line in lines))
 
 

@@ -1,4 +1,6 @@
-"""`synknumba check --ranks 1,2,3`: a script once on each number of ranks, with the results of its calls compared."""
+"""`synknumba check --ranks 1,2,3`: a script once on each number of ranks, with the results of
+its calls compared.
+"""
 
 import argparse
 import os
@@ -21,7 +23,16 @@ from synknumba._rowwise.map import Vectorized
 from synknumba._variables.variable import Variable
 from synknumba._world import machines
 
-_COLLECTIVES = ("broadcast", "scatter", "gather", "all_gather", "reduce", "all_reduce", "reduce_scatter", "exchange")
+_COLLECTIVES = (
+    "broadcast",
+    "scatter",
+    "gather",
+    "all_gather",
+    "reduce",
+    "all_reduce",
+    "reduce_scatter",
+    "exchange",
+)
 # The calls that are compared; those that they make in turn are part of them.
 CALLS: list[tuple[Any, str]] = [
     *((Function, name) for name in ("__call__", "submit", "as_serial")),
@@ -50,13 +61,17 @@ def compare(told: argparse.Namespace) -> int:
             return errors
 
         runs = []
-        for ranks, (summary, errors) in zip(others, summaries(Store(Path(folder)), told.ranks, run), strict=True):
+        for ranks, (summary, errors) in zip(
+            others, summaries(Store(Path(folder)), told.ranks, run), strict=True
+        ):
             if not summary.problem and codes[ranks] != codes[first]:
                 sys.stderr.write(errors)
                 ends = [f"{codes[size]} on {counted(size)}" for size in (first, ranks)]
                 summary.problem = f"the script ends with status {ends[0]}, and {ends[1]}"
             if summary.problem:
-                head = coloured(f"{counted(first)} and {counted(ranks)} differ", "problem", sys.stderr)
+                head = coloured(
+                    f"{counted(first)} and {counted(ranks)} differ", "problem", sys.stderr
+                )
                 sys.stderr.write(f"synknumba check: {head}: {summary.finding}\n")
                 return FOUND
             runs.append(summary)
@@ -70,20 +85,34 @@ def _end(number: int, _: object) -> NoReturn:
 def _conclude(sizes: list[int], runs: list[Summary], code: int) -> int:
     agree = min(summary.counted for summary in runs)
     numbers = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]} ranks"
-    sys.stderr.write(f"synknumba check: {agree:,} {'call agrees' if agree == 1 else 'calls agree'} on {numbers}\n")
+    sys.stderr.write(
+        f"synknumba check: {agree:,} "
+        f"{'call agrees' if agree == 1 else 'calls agree'} on {numbers}\n"
+    )
     most = max(runs, key=lambda summary: summary.skipped)
     if most.skipped:
         sys.stderr.write(
-            f"synknumba check: {most.skipped:,} not compared, as they or their inputs differ between the runs, though no "
-            "call before does: they depend on the number of ranks, or are random and need a seed. The first is "
+            f"synknumba check: {most.skipped:,} not compared, as they or their inputs differ "
+            f"between the runs, though no "
+            "call before does: they depend on the number of ranks, or are random and "
+            "need a seed. The first is "
             f"{most.reason}\n"
         )
     return code or (FAILED if most.skipped and not agree else 0)
 
 
 def _run(told: argparse.Namespace, folder: str, ranks: int, mode: str) -> tuple[int, str]:
-    """Runs the script in a process of its own; returns the exit status, and standard error where that is not shown."""
-    options = ["--device", told.device, "--ranks", str(ranks), "--run-in", f"{mode}:{told.ranks[0]}:{folder}"]
+    """Runs the script in a process of its own; returns the exit status, and standard error where
+    that is not shown.
+    """
+    options = [
+        "--device",
+        told.device,
+        "--ranks",
+        str(ranks),
+        "--run-in",
+        f"{mode}:{told.ranks[0]}:{folder}",
+    ]
     script = [*(["-m"] if told.is_module else []), told.script, *told.arguments]
     warnings = [f"-W{option}" for option in sys.warnoptions]
     command = [sys.executable, *warnings, "-m", "synknumba", "check", *options, *script]
@@ -94,7 +123,13 @@ def _run(told: argparse.Namespace, folder: str, ranks: int, mode: str) -> tuple[
     if mode == "first":
         return subprocess.run(command, env=environment, check=False).returncode, ""  # noqa: S603  # the user's own script
     done = subprocess.run(  # noqa: S603  # as above
-        command, env=environment, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+        command,
+        env=environment,
+        check=False,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
     )
     return done.returncode, done.stderr
 
@@ -115,10 +150,20 @@ def _run_here(told: argparse.Namespace) -> int:
 
 
 def check_options(told: argparse.Namespace) -> None:
-    """Raises CommandError for options that go with the checker of races and bounds only, or with the comparison only."""
+    """Raises CommandError for options that go with the checker of races and bounds only, or with
+    the comparison only.
+    """
     if len(told.ranks or ()) > 1:
-        named = [f"--{name}" for name in ("rows", "calls", "html") if getattr(told, name) is not None]
+        named = [
+            f"--{name}" for name in ("rows", "calls", "html") if getattr(told, name) is not None
+        ]
         if named:
-            raise CommandError(f"{named[0]} is for the checker of races and bounds; leave it out, or name one number of ranks")
+            raise CommandError(
+                f"{named[0]} is for the checker of races and bounds; leave it out, or "
+                f"name one number of ranks"
+            )
     elif told.device != "cpu" and told.run_in is None:
-        raise CommandError("--device is for the comparison, with several numbers in --ranks, as --ranks 1,2,3; leave it out")
+        raise CommandError(
+            "--device is for the comparison, with several numbers in --ranks, as "
+            "--ranks 1,2,3; leave it out"
+        )

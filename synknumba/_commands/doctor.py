@@ -1,4 +1,6 @@
-"""`synknumba doctor`: whether this machine is as synknumba needs it, and what to do where it is not."""
+"""`synknumba doctor`: whether this machine is as synknumba needs it, and what to do where it is
+not.
+"""
 
 import argparse
 import textwrap
@@ -9,7 +11,15 @@ from dataclasses import asdict
 from synknumba._commands import gpu_checks, machine_checks
 from synknumba._commands.findings import Finding, run_checks
 from synknumba._commands.proof import prove
-from synknumba._commands.terminal import FOUND, SUCCESS, Subparsers, add_command, coloured, positive, print_json
+from synknumba._commands.terminal import (
+    FOUND,
+    SUCCESS,
+    Subparsers,
+    add_command,
+    coloured,
+    positive,
+    print_json,
+)
 
 SCHEMA = 1  # of the JSON; raised when a key changes its meaning or goes
 WIDTH = 110  # columns of text
@@ -29,15 +39,33 @@ def add(commands: Subparsers) -> None:
         _run,
         "check this machine, and say what to do about what is wrong",
         DESCRIPTION,
-        ("doctor", "doctor --device cpu --ranks 4", "doctor --json | jq '.findings[] | select(.level != \"ok\")'"),
+        (
+            "doctor",
+            "doctor --device cpu --ranks 4",
+            "doctor --json | jq '.findings[] | select(.level != \"ok\")'",
+        ),
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, whose keys stay")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object, whose keys stay"
+    )
     parser.add_argument("--no-world", action="store_true", help="leave out the world at the end")
-    parser.add_argument("--ranks", type=positive, metavar="N", help="ranks of that world; default: one for each device")
-    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="of that world; default: auto")
+    parser.add_argument(
+        "--ranks",
+        type=positive,
+        metavar="N",
+        help="ranks of that world; default: one for each device",
+    )
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cuda", "cpu"),
+        default="auto",
+        help="of that world; default: auto",
+    )
 
 
-def findings(*, world: bool = True, ranks: int | None = None, device: str = "auto") -> Iterator[Finding]:
+def findings(
+    *, world: bool = True, ranks: int | None = None, device: str = "auto"
+) -> Iterator[Finding]:
     """Yields what all checks find, those of the world last, if that is wanted."""
     yield from run_checks((*machine_checks.CHECKS, *gpu_checks.CHECKS))
     if world:
@@ -56,7 +84,8 @@ def _run(told: argparse.Namespace) -> int:
         print_json({"schema": SCHEMA, "status": status, "findings": [asdict(one) for one in found]})
     else:
         print(
-            f"\n{_counted(counts['problem'], 'problem')}, {_counted(counts['warning'], 'warning')}, {counts['ok']} ok, "
+            f"\n{_counted(counts['problem'], 'problem')}, "
+            f"{_counted(counts['warning'], 'warning')}, {counts['ok']} ok, "
             f"{counts['skipped']} not checked"
         )
     return FOUND if counts["problem"] else SUCCESS
@@ -69,8 +98,16 @@ def _counted(number: int, name: str) -> str:
 def _show(one: Finding) -> None:
     sign = coloured(f"{_SIGNS[one.level]:<8}", one.level)
     margin = " " * 24
-    text = textwrap.fill(one.text, WIDTH, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False)
+    text = textwrap.fill(
+        one.text, WIDTH, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
+    )
     print(f"{sign}{one.check:<16}{text.lstrip()}", flush=True)
     if one.remedy:
-        lines = textwrap.fill(one.remedy, WIDTH, initial_indent=margin, subsequent_indent=margin + "  ", break_on_hyphens=False)
+        lines = textwrap.fill(
+            one.remedy,
+            WIDTH,
+            initial_indent=margin,
+            subsequent_indent=margin + "  ",
+            break_on_hyphens=False,
+        )
         print(lines[: len(margin)] + "→ " + lines[len(margin) :], flush=True)

@@ -13,7 +13,8 @@ class Finding:
 
     Attributes:
         check: name of the check, which stays.
-        level: "ok"; "warning": it works, less well than it could; "problem": it does not work; "skipped": it was not checked.
+        level: "ok"; "warning": it works, less well than it could; "problem": it does not work;
+            "skipped": it was not checked.
         text: what was found.
         remedy: what to do; "" if nothing needs to be done.
     """
@@ -48,7 +49,9 @@ def skipped(check: str, text: str) -> Finding:
 
 
 def run_checks(checks: Iterable[tuple[str, Check]]) -> Iterator[Finding]:
-    """Yields what each check finds; a check that fails itself, as in a sandbox that refuses it, is a finding too."""
+    """Yields what each check finds; a check that fails itself, as in a sandbox that refuses it,
+    is a finding too.
+    """
     for name, check in checks:
         try:
             yield from check()

@@ -1,4 +1,6 @@
-"""Checks of `synknumba doctor` on GPUs: driver, packages, NCCL, access of GPUs to each other. Nothing here initialises CUDA."""
+"""Checks of `synknumba doctor` on GPUs: driver, packages, NCCL, access of GPUs to each other.
+Nothing here initialises CUDA.
+"""
 
 import json
 import os
@@ -17,8 +19,8 @@ from synknumba._host.gpu_packages import install_extra, install_nccl, version_of
 DEVICES = Path("/dev")
 _SECONDS = 60  # the driver sets up 8 GPUs in 2 s
 
-# Prints what the driver tells of each GPU, as JSON; in a process of its own, since it initialises CUDA. Attributes have the
-# numbers of CUdevice_attribute in cuda.h.
+# Prints what the driver tells of each GPU, as JSON; in a process of its own, since it initialises
+# CUDA. Attributes have the numbers of CUdevice_attribute in cuda.h.
 _PROGRAM = """
 import ctypes, json
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -41,7 +43,7 @@ for i in range(count.value):
     mode, major, minor = attribute(20, i), attribute(75, i), attribute(76, i)
     gpus.append({"name": name.value.decode(), "bytes": size.value, "capability": [major, minor], "mode": mode, "peers": peers})
 print(json.dumps({"code": code, "gpus": gpus}))
-"""
+"""  # noqa: E501
 _PROHIBITED = 2  # CU_COMPUTEMODE_PROHIBITED
 _OLDEST = (5, 0)  # CUDA 12 compiles for no older GPU; CUDA 13 needs 7.5
 _OLDEST_13 = (7, 5)
@@ -64,7 +66,11 @@ def visible_gpus() -> list[dict[str, Any]]:
         return []
     try:
         done = subprocess.run(  # noqa: S603  # the program is this module's
-            [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=False, timeout=_SECONDS
+            [sys.executable, "-c", _PROGRAM],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
         )
         told = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
@@ -122,9 +128,15 @@ def _check_gpus() -> Iterator[Finding]:
         yield skipped("GPUs", "not checked without a driver")
         return
     told, report = visible_gpus(), probe(thorough=True)
-    names = ", ".join(f"{i}: {one['name']}, {one['bytes'] / 2**30:.0f} GiB" for i, one in enumerate(told))
+    names = ", ".join(
+        f"{i}: {one['name']}, {one['bytes'] / 2**30:.0f} GiB" for i, one in enumerate(told)
+    )
     if report.problem:
-        yield problem("GPUs", report.problem, to_install(_driver(), _libraries()) or "see what `nvidia-smi` says")
+        yield problem(
+            "GPUs",
+            report.problem,
+            to_install(_driver(), _libraries()) or "see what `nvidia-smi` says",
+        )
     elif not report.count:
         yield skipped("GPUs", "the driver shows no GPU; ranks run on CPU cores")
     else:
@@ -132,12 +144,17 @@ def _check_gpus() -> Iterator[Finding]:
     for i, one in enumerate(told):
         major = (_driver() or 0) // 1000
         if one["mode"] == _PROHIBITED:
-            yield problem("GPUs", f"GPU {i} is in the compute mode Prohibited", f"nvidia-smi -i {i} -c DEFAULT, as root")
+            yield problem(
+                "GPUs",
+                f"GPU {i} is in the compute mode Prohibited",
+                f"nvidia-smi -i {i} -c DEFAULT, as root",
+            )
         if tuple(one["capability"]) < (_OLDEST_13 if _toolkit_major(major) >= 13 else _OLDEST):
             shown = ".".join(map(str, one["capability"]))
             yield problem(
                 "GPUs",
-                f"GPU {i} ({one['name']}) has compute capability {shown}, for which this CUDA does not compile",
+                f"GPU {i} ({one['name']}) has compute capability {shown}, for which "
+                f"this CUDA does not compile",
                 "the extra cuda12, for 5.0 to 7.2; older GPUs are not supported",
             )
 
@@ -157,7 +174,11 @@ def _check_cupy() -> Iterator[Finding]:
             yield problem("CuPy", "not installed; GPUs need it", install_extra(driver // 1000))
         return
     if found.problem or found.runtime is None:
-        yield problem("CuPy", f"does not import: {found.problem}", to_install(driver, found) or install_extra())
+        yield problem(
+            "CuPy",
+            f"does not import: {found.problem}",
+            to_install(driver, found) or install_extra(),
+        )
         return
     major = int(found.runtime.split(".")[0])
     if driver is not None and major > driver // 1000:
@@ -169,7 +190,8 @@ def _check_cupy() -> Iterator[Finding]:
     else:
         yield ok(
             "CuPy",
-            f"for CUDA {found.runtime}" + ("" if driver is None else f", which the driver ({cuda_version(driver)}) runs"),
+            f"for CUDA {found.runtime}"
+            + ("" if driver is None else f", which the driver ({cuda_version(driver)}) runs"),
         )
 
 
@@ -180,9 +202,16 @@ def _check_libraries() -> Iterator[Finding]:
         return
     missing = [name for name in found.missing if name != "NCCL"]
     if missing:
-        yield warning("CUDA libraries", f"missing: {', '.join(missing)}", to_install(_driver(), found) or install_extra())
+        yield warning(
+            "CUDA libraries",
+            f"missing: {', '.join(missing)}",
+            to_install(_driver(), found) or install_extra(),
+        )
     else:
-        yield ok("CUDA libraries", ", ".join(f"{name} {version}" for name, version in found.libraries.items()))
+        yield ok(
+            "CUDA libraries",
+            ", ".join(f"{name} {version}" for name, version in found.libraries.items()),
+        )
 
 
 def _check_numba_cuda() -> Iterator[Finding]:
@@ -193,24 +222,39 @@ def _check_numba_cuda() -> Iterator[Finding]:
         yield skipped("numba.cuda", f"{name} {told}")
         return
     if told != "imports":
-        yield problem("numba.cuda", f"{name} {told}", "see there; kernels of `from numba import cuda` need it, on cores too")
+        yield problem(
+            "numba.cuda",
+            f"{name} {told}",
+            "see there; kernels of `from numba import cuda` need it, on cores too",
+        )
         return
     if version is None and version_of("numba-cuda-mlir") is not None:
-        yield ok("numba.cuda", f"{name} imports; numba-cuda-mlir {version_of('numba-cuda-mlir')} compiles for GPUs")
+        yield ok(
+            "numba.cuda",
+            f"{name} imports; numba-cuda-mlir {version_of('numba-cuda-mlir')} compiles for GPUs",
+        )
         return
     if version is None and _driver() is not None:
-        yield problem("numba.cuda", "numba-cuda is not installed; GPUs need it", install_extra((_driver() or 0) // 1000))
+        yield problem(
+            "numba.cuda",
+            "numba-cuda is not installed; GPUs need it",
+            install_extra((_driver() or 0) // 1000),
+        )
         return
     if version is not None and version.startswith("0.30.") and _numpy() >= (2, 5):
         yield (problem if _driver() is not None else warning)(
-            "numba.cuda", f"{name} fails to compile with NumPy {version_of('numpy')}", "pip install 'numpy<2.5'"
+            "numba.cuda",
+            f"{name} fails to compile with NumPy {version_of('numpy')}",
+            "pip install 'numpy<2.5'",
         )
         return
     yield ok("numba.cuda", f"{name} imports")
 
 
 def _numpy() -> tuple[int, ...]:
-    return tuple(int(part) for part in (version_of("numpy") or "0.0").split(".")[:2] if part.isdigit())
+    return tuple(
+        int(part) for part in (version_of("numpy") or "0.0").split(".")[:2] if part.isdigit()
+    )
 
 
 def _check_nccl() -> Iterator[Finding]:
@@ -219,25 +263,40 @@ def _check_nccl() -> Iterator[Finding]:
     if found is not None and found.nccl is not None:
         yield ok("NCCL", f"{found.nccl}, by {found.bindings}{reason}")
     elif count > 1:
-        yield warning("NCCL", f"not found{reason}: collectives between GPUs go over the host, which is slower", install_nccl())
+        yield warning(
+            "NCCL",
+            f"not found{reason}: collectives between GPUs go over the host, which is slower",
+            install_nccl(),
+        )
     else:
-        yield skipped("NCCL", "not found, and not needed " + ("for one GPU" if count else "without GPUs"))
+        yield skipped(
+            "NCCL", "not found, and not needed " + ("for one GPU" if count else "without GPUs")
+        )
 
 
 def _check_peers() -> Iterator[Finding]:
     gpus = visible_gpus()
     if len(gpus) < 2:
-        yield skipped("peer access", f"needs two GPUs, and there {'is one' if gpus else 'are none'}")
+        yield skipped(
+            "peer access", f"needs two GPUs, and there {'is one' if gpus else 'are none'}"
+        )
         return
-    lacking = [(i, j) for i, one in enumerate(gpus) for j in range(len(gpus)) if i != j and j not in one["peers"]]
+    lacking = [
+        (i, j)
+        for i, one in enumerate(gpus)
+        for j in range(len(gpus))
+        if i != j and j not in one["peers"]
+    ]
     if not lacking:
         yield ok("peer access", f"each of {len(gpus)} GPUs reads the memory of the others")
         return
     pairs = ", ".join(f"{i} of {j}" for i, j in lacking[:6]) + (", …" if len(lacking) > 6 else "")
     yield warning(
         "peer access",
-        f"GPUs cannot read each other's memory (GPU {pairs}): collectives go through the host's memory",
-        "`nvidia-smi topo -p2p r` shows why; in virtual machines the IOMMU or ACS of the host prevents it",
+        f"GPUs cannot read each other's memory (GPU {pairs}): collectives go "
+        f"through the host's memory",
+        "`nvidia-smi topo -p2p r` shows why; in virtual machines the IOMMU or "
+        "ACS of the host prevents it",
     )
 
 

@@ -28,7 +28,14 @@ from synknumba._host.segment import describe as describe_segments
 from synknumba.simt.internals import KernelStore, describe, directory
 
 SCHEMA = 1  # of the JSON; raised when a key changes its meaning or goes
-REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")  # posix_ipc: before Python 3.14
+REQUIRED = (
+    "synknumba",
+    "numpy",
+    "numba",
+    "llvmlite",
+    "posix_ipc",
+    "cloudpickle",
+)  # posix_ipc: before Python 3.14
 CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")  # one name per CUDA
 OPTIONAL = ("numba-cuda", "numba-cuda-mlir", *CUPY, "nccl4py", "mpi4py", "threadpoolctl")
 SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; only its size is read
@@ -48,7 +55,9 @@ def add(commands: Subparsers) -> None:
         DESCRIPTION,
         ("info", "info --json > machine.json"),
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, whose keys stay")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object, whose keys stay"
+    )
 
 
 def _run(told: argparse.Namespace) -> int:
@@ -88,7 +97,9 @@ def collect() -> dict[str, Any]:
 
 
 def collect_cuda(gpus: DeviceReport) -> dict[str, Any]:
-    """Returns the versions of the driver and of CUDA's libraries, the transport of `fork()`, and what to install."""
+    """Returns the versions of the driver and of CUDA's libraries, the transport of `fork()`, and
+    what to install.
+    """
     driver = driver_version()
     has_cupy = any(version_of(name) is not None for name in CUPY)
     found = find_libraries() if has_cupy else None
@@ -98,7 +109,9 @@ def collect_cuda(gpus: DeviceReport) -> dict[str, Any]:
         "cupy_problem": None if found is None else found.problem,
         "nccl": None if found is None else found.nccl,
         "nccl_bindings": None if found is None else found.bindings,
-        "libraries": None if found is None else {told: found.libraries.get(name) for name, told in LIBRARIES.items()},
+        "libraries": None
+        if found is None
+        else {told: found.libraries.get(name) for name, told in LIBRARIES.items()},
         "transport": _transport(gpus.count, found),
         "install": to_install(driver, found),
     }
@@ -116,7 +129,9 @@ def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "/dev/shm", free
     yield "segments", found["segments"]
     used, njit = found["vector_math"]["kernels"], found["vector_math"]["njit"]
-    kernels = f"vector versions by {' '.join(used)}" if used else "no vector versions of exp, log etc."
+    kernels = (
+        f"vector versions by {' '.join(used)}" if used else "no vector versions of exp, log etc."
+    )
     yield "math", f"{kernels} in kernels; {njit or 'none'} in njit functions"
     cache = found["cache"]
     yield (
@@ -129,19 +144,30 @@ def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
     yield "numba.cuda", found["numba_cuda"]
     gpus = found["gpus"]
-    yield "GPUs", str(gpus["count"]) if gpus["problem"] is None else f"cannot be used: {gpus['problem']}"
+    yield (
+        "GPUs",
+        str(gpus["count"]) if gpus["problem"] is None else f"cannot be used: {gpus['problem']}",
+    )
     yield from cuda_lines(found)
 
 
 def cuda_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields the lines on CUDA."""
-    yield "driver", "none: there is no libcuda.so.1" if found["driver"] is None else f"CUDA {found['driver']}"
+    yield (
+        "driver",
+        "none: there is no libcuda.so.1" if found["driver"] is None else f"CUDA {found['driver']}",
+    )
     if found["libraries"] is not None:
         yield (
             "runtime",
-            f"CUDA {found['runtime']}" if found["runtime"] else f"CuPy does not import: {found['cupy_problem']}",
+            f"CUDA {found['runtime']}"
+            if found["runtime"]
+            else f"CuPy does not import: {found['cupy_problem']}",
         )
-        yield "NCCL", f"{found['nccl']}, by {found['nccl_bindings']}" if found["nccl"] else "missing"
+        yield (
+            "NCCL",
+            f"{found['nccl']}, by {found['nccl_bindings']}" if found["nccl"] else "missing",
+        )
         for name, version in found["libraries"].items():
             yield name, version or "missing"
     yield "transport", found["transport"]
@@ -161,19 +187,30 @@ def _transport(gpus: int, found: GpuLibraries | None) -> str:
 
 
 def to_install(driver: int | None, found: GpuLibraries | None) -> str | None:
-    """Returns what to install where a part of CUDA lacks; None if nothing does, or there are no GPUs to use it for."""
+    """Returns what to install where a part of CUDA lacks; None if nothing does, or there are no
+    GPUs to use it for.
+    """
     if found is None:
         return None if driver is None else f"for GPUs: {install_extra(driver // 1000)}"
-    if driver is not None and found.runtime is not None and int(found.runtime.split(".")[0]) > driver // 1000:
+    if (
+        driver is not None
+        and found.runtime is not None
+        and int(found.runtime.split(".")[0]) > driver // 1000
+    ):
         return (
-            f"a driver of CUDA {found.runtime.split('.')[0]}, or in a new environment the packages for this one, of CUDA "
+            f"a driver of CUDA {found.runtime.split('.')[0]}, or in a new environment the "
+            f"packages for this one, of CUDA "
             f"{cuda_version(driver)}: pip install 'synknumba[cuda{driver // 1000}]'"
         )
     if found.missing == ["NCCL"]:
         return install_nccl()
     if found.missing or found.problem:
         return install_extra(None if driver is None else driver // 1000)
-    return "an NVIDIA driver, which is the system's and not from pip, to use GPUs" if driver is None else None
+    return (
+        "an NVIDIA driver, which is the system's and not from pip, to use GPUs"
+        if driver is None
+        else None
+    )
 
 
 def _shared_memory() -> dict[str, Any]:
@@ -181,17 +218,31 @@ def _shared_memory() -> dict[str, Any]:
     try:
         usage = shutil.disk_usage(SHM)
     except OSError as error:
-        return {"path": str(SHM), "total": None, "free": None, "problem": f"cannot be used: {error}"}
+        return {
+            "path": str(SHM),
+            "total": None,
+            "free": None,
+            "problem": f"cannot be used: {error}",
+        }
     return {"path": str(SHM), "total": usage.total, "free": usage.free, "problem": None}
 
 
 def numba_cuda() -> str:
-    """Describes whether numba.cuda imports; tried in a separate process, since it may load GPU libraries."""
+    """Describes whether numba.cuda imports; tried in a separate process, since it may load GPU
+    libraries.
+    """
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in {"", "0"}:
-        return "replaced by Numba's simulator, because NUMBA_ENABLE_CUDASIM is set; unset it to use GPUs"
+        return (
+            "replaced by Numba's simulator, because NUMBA_ENABLE_CUDASIM is "
+            "set; unset it to use GPUs"
+        )
     try:
         tried = subprocess.run(
-            [sys.executable, "-c", "from numba import cuda"], capture_output=True, text=True, check=False, timeout=120
+            [sys.executable, "-c", "from numba import cuda"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
     except subprocess.TimeoutExpired:
         return "does not import within two minutes"
@@ -201,6 +252,7 @@ def numba_cuda() -> str:
         return "imports"
     reason = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]
     return (
-        f"does not import ({reason}): numba-cuda needs CUDA's libraries; pip install 'synknumba[cuda13]' for GPUs, "
+        f"does not import ({reason}): numba-cuda needs CUDA's libraries; pip install "
+        f"'synknumba[cuda13]' for GPUs, "
         "or pip uninstall numba-cuda to run on CPU cores"
     )

@@ -1,4 +1,6 @@
-"""The kernels and functions that `doctor` runs and `bench` times. Imported by these alone, since it imports numba.cuda."""
+"""The kernels and functions that `doctor` runs and `bench` times. Imported by these alone, since
+it imports numba.cuda.
+"""
 
 import math
 
@@ -8,7 +10,10 @@ import synknumba as synk
 
 
 @synk.parallel(
-    outputs={"total": synk.output("sum", shape=(), dtype="int64"), "each": synk.output(None, shape=(), dtype="int64")}
+    outputs={
+        "total": synk.output("sum", shape=(), dtype="int64"),
+        "each": synk.output(None, shape=(), dtype="int64"),
+    }
 )
 @cuda.jit
 def count(x, total, each):
@@ -20,7 +25,9 @@ def count(x, total, each):
 
 
 def _few_blocks(rows):
-    """Returns the number of blocks of threads that stride over rows: enough to fill the largest GPU."""
+    """Returns the number of blocks of threads that stride over rows: enough to fill the largest
+    GPU.
+    """
     return max(1, min(2048, -(-rows // 256)))
 
 
@@ -45,10 +52,14 @@ def copy(x, y):
     y[...] = x
 
 
-@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")}, grid=_few_blocks, block=256)
+@synk.parallel(
+    outputs={"total": synk.output("sum", shape=(), dtype="float64")}, grid=_few_blocks, block=256
+)
 @cuda.jit
 def integral(steps, width, total):
-    """Adds up 4/(1 + x²) at the middles of the steps of [0, 1]: π by the midpoint rule, once divided by their number."""
+    """Adds up 4/(1 + x²) at the middles of the steps of [0, 1]: π by the midpoint rule, once
+    divided by their number.
+    """
     acc = 0.0
     for i in range(steps.start + cuda.grid(1), steps.stop, cuda.gridsize(1)):
         x = (i + 0.5) * width

@@ -1,4 +1,6 @@
-"""Checks of `synknumba doctor` that need no GPU: shared memory, limits, cores, the cache, what dead scripts have left."""
+"""Checks of `synknumba doctor` that need no GPU: shared memory, limits, cores, the cache, what
+dead scripts have left.
+"""
 
 import os
 import re
@@ -40,7 +42,9 @@ VARIABLES = {
 }
 SHM, PROC, SYS = Path("/dev/shm"), Path("/proc"), Path("/sys")
 SMALL_SHM = 1 << 30  # bytes; segments leave as much of it to others, see `_host/segment.py`
-FEW_FILES = 1024  # descriptors: 64 ranks take 400 while they start, and every Data and Variable one or two
+FEW_FILES = (
+    1024  # descriptors: 64 ranks take 400 while they start, and every Data and Variable one or two
+)
 LITTLE_DISK = 1 << 30  # bytes; the cache keeps 512 MiB
 LAUNCHERS = ("mpiexec", "mpirun", "srun")
 
@@ -50,11 +54,22 @@ _SEGMENT = re.compile(r"/synk-[0-9a-f]{24}(?: \(deleted\))?$")
 def _python() -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        yield problem("python", f"Python {version} runs without the GIL", "use a Python with the GIL, or set PYTHON_GIL=1")
+        yield problem(
+            "python",
+            f"Python {version} runs without the GIL",
+            "use a Python with the GIL, or set PYTHON_GIL=1",
+        )
     elif reason := jit_problem():
-        yield problem("python", f"Numba's compiler is off: {reason}", "unset that; fork() needs it, also on GPUs")
+        yield problem(
+            "python",
+            f"Numba's compiler is off: {reason}",
+            "unset that; fork() needs it, also on GPUs",
+        )
     else:
-        packages = ", ".join(f"{name} {version_of(name) or 'without metadata'}" for name in ("synknumba", "numba", "numpy"))
+        packages = ", ".join(
+            f"{name} {version_of(name) or 'without metadata'}"
+            for name in ("synknumba", "numba", "numpy")
+        )
         yield ok("python", f"Python {version}, {packages}")
 
 
@@ -63,7 +78,9 @@ def _variables() -> Iterator[Finding]:
     for name in given:
         if name not in VARIABLES:
             yield warning(
-                "variables", f"{name} is set, which synknumba does not know", f"it reads {', '.join(sorted(VARIABLES))}"
+                "variables",
+                f"{name} is set, which synknumba does not know",
+                f"it reads {', '.join(sorted(VARIABLES))}",
             )
     known = [f"{name}={os.environ[name]}" for name in given if name in VARIABLES]
     yield ok("variables", ", ".join(known) or "no SYNKNUMBA_ variable is set")
@@ -83,9 +100,15 @@ def _shared_memory() -> Iterator[Finding]:
     try:
         segment = Segment(1 << 20)
     except SynkError as error:
-        yield problem("shared memory", str(error), "see the message; without shared memory there are no ranks")
+        yield problem(
+            "shared memory", str(error), "see the message; without shared memory there are no ranks"
+        )
         return
-    is_memfd = "memfd:" in os.readlink(PROC / f"self/fd/{segment.fd}") if (PROC / "self/fd").exists() else False
+    is_memfd = (
+        "memfd:" in os.readlink(PROC / f"self/fd/{segment.fd}")
+        if (PROC / "self/fd").exists()
+        else False
+    )
     segment.close()
     try:
         usage = shutil.disk_usage(SHM)
@@ -98,7 +121,8 @@ def _shared_memory() -> Iterator[Finding]:
         yield warning(
             "shared memory",
             f"{size}, and {SEGMENTS}=posix allows nothing else",
-            f"unset {SEGMENTS}, or enlarge it: mount -o remount,size=<bytes> {SHM} as root, docker run --shm-size=<bytes>",
+            f"unset {SEGMENTS}, or enlarge it: mount -o remount,size=<bytes> {SHM} as root, "
+            f"docker run --shm-size=<bytes>",
         )
     elif is_memfd:
         yield ok("shared memory", f"memory files (memfd); {size}")
@@ -115,18 +139,25 @@ def _memory() -> Iterator[Finding]:
 
 
 def _locked_memory() -> Iterator[Finding]:
-    """Looks at `ulimit -l`, which InfiniBand adapters need; the NVIDIA driver locks pages outside of it."""
+    """Looks at `ulimit -l`, which InfiniBand adapters need; the NVIDIA driver locks pages
+    outside of it.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
         yield ok("locked memory", "unlimited")
     elif (SYS / "class/infiniband").is_dir() and any((SYS / "class/infiniband").iterdir()):
         yield warning(
             "locked memory",
-            f"{mib(soft)} (`ulimit -l`), and there is an InfiniBand adapter, for which MPI and NCCL lock their buffers",
-            "`ulimit -l unlimited` where the job starts; memlock in /etc/security/limits.conf, --ulimit memlock=-1 in docker",
+            f"{mib(soft)} (`ulimit -l`), and there is an InfiniBand adapter, for which MPI "
+            f"and NCCL lock their buffers",
+            "`ulimit -l unlimited` where the job starts; memlock in /etc/security/limits.conf, "
+            "--ulimit memlock=-1 in docker",
         )
     else:
-        yield ok("locked memory", f"{mib(soft)} (`ulimit -l`); only InfiniBand would need more, and there is none")
+        yield ok(
+            "locked memory",
+            f"{mib(soft)} (`ulimit -l`); only InfiniBand would need more, and there is none",
+        )
 
 
 def _open_files() -> Iterator[Finding]:
@@ -135,8 +166,10 @@ def _open_files() -> Iterator[Finding]:
     if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
         yield warning(
             "open files",
-            f"at most {shown} (`ulimit -Hn`); a rank takes 6 while it starts, each Data and Variable one or two",
-            "raise the hard limit where the shell or the job starts, as by nofile in /etc/security/limits.conf",
+            f"at most {shown} (`ulimit -Hn`); a rank takes 6 while it starts, each "
+            f"Data and Variable one or two",
+            "raise the hard limit where the shell or the job starts, as by nofile in "
+            "/etc/security/limits.conf",
         )
     else:
         yield ok("open files", f"{soft:,}, raised to {shown} when they are needed")
@@ -147,9 +180,16 @@ def _room() -> Iterator[Finding]:
     try:
         check_room(cores)
     except SynkError as error:
-        yield problem("room for ranks", str(error), f"pass a number of ranks, or raise the limit; the default is {cores}")
+        yield problem(
+            "room for ranks",
+            str(error),
+            f"pass a number of ranks, or raise the limit; the default is {cores}",
+        )
     else:
-        yield ok("room for ranks", f"limits of processes, files and memory allow {cores} ranks, one for each usable core")
+        yield ok(
+            "room for ranks",
+            f"limits of processes, files and memory allow {cores} ranks, one for each usable core",
+        )
 
 
 def _cores() -> Iterator[Finding]:
@@ -161,14 +201,18 @@ def _cores() -> Iterator[Finding]:
         by = f" started by a launcher ({launcher}={size})" if launcher else ""
         yield warning(
             "cores",
-            f"{text}: the affinity of this process{by} allows {allowed}, which all ranks would share",
-            "taskset -cp shows it; mpiexec --bind-to none (Open MPI), -bind-to none (MPICH), srun --cpus-per-task",
+            f"{text}: the affinity of this process{by} allows {allowed}, "
+            f"which all ranks would share",
+            "taskset -cp shows it; mpiexec --bind-to none (Open MPI), -bind-to none "
+            "(MPICH), srun --cpus-per-task",
         )
     elif quota := _fraction_of_quota():
         yield warning(
             "cores",
-            f"{text}: the control group allows {quota:g} cores, and {usable} ranks are stopped for a part of the time",
-            f"fork({max(1, int(quota))}), or a quota of whole cores, as by docker run --cpus={usable}",
+            f"{text}: the control group allows {quota:g} cores, and {usable} ranks are "
+            f"stopped for a part of the time",
+            f"fork({max(1, int(quota))}), or a quota of whole cores, as by "
+            f"docker run --cpus={usable}",
         )
     else:
         limit = f"the affinity allows {allowed}" if allowed < present else ""
@@ -181,7 +225,8 @@ def _load() -> Iterator[Finding]:
     if load > usable:
         yield warning(
             "load",
-            f"the load is {load:.1f} on {usable} usable cores: ranks share them with others, and calls take longer",
+            f"the load is {load:.1f} on {usable} usable cores: ranks share them with "
+            f"others, and calls take longer",
             "see what runs there (top); use fewer ranks",
         )
     else:
@@ -189,13 +234,24 @@ def _load() -> Iterator[Finding]:
 
 
 def _fraction_of_quota() -> float | None:
-    """Returns the cores that the control group's quota allows, if they are not a whole number and less than the affinity's."""
-    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # of cgroups, version 2 and 1
+    """Returns the cores that the control group's quota allows, if they are not a whole number
+    and less than the affinity's.
+    """
+    for names in (
+        ("cpu.max",),
+        ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"),
+    ):  # of cgroups, version 2 and 1
         with suppress(OSError, ValueError):
-            words = (int(word) for name in names for word in (SYS / "fs/cgroup" / name).read_text().split())
+            words = (
+                int(word)
+                for name in names
+                for word in (SYS / "fs/cgroup" / name).read_text().split()
+            )
             quota, period = words
             if quota > 0:
-                return quota / period if quota % period and quota < period * allowed_cores() else None
+                return (
+                    quota / period if quota % period and quota < period * allowed_cores() else None
+                )
     return None
 
 
@@ -214,7 +270,9 @@ def _hyperthreads() -> Iterator[Finding]:
             f"fork({len(groups)}) may be as fast; `synknumba bench` measures both",
         )
     else:
-        yield ok("hyperthreads", "each usable core is a physical one, or the machine shows it as such")
+        yield ok(
+            "hyperthreads", "each usable core is a physical one, or the machine shows it as such"
+        )
 
 
 def _cache() -> Iterator[Finding]:
@@ -222,11 +280,22 @@ def _cache() -> Iterator[Finding]:
     path = directory()
     if path is None:
         if "SYNKNUMBA_CACHE" in os.environ:
-            yield warning("cache", "off by SYNKNUMBA_CACHE: every process compiles its kernels", "unset SYNKNUMBA_CACHE")
+            yield warning(
+                "cache",
+                "off by SYNKNUMBA_CACHE: every process compiles its kernels",
+                "unset SYNKNUMBA_CACHE",
+            )
         else:
-            yield warning("cache", "off: there is no home directory", "set SYNKNUMBA_CACHE_DIR to a directory of yours")
+            yield warning(
+                "cache",
+                "off: there is no home directory",
+                "set SYNKNUMBA_CACHE_DIR to a directory of yours",
+            )
         return
-    remedy = "set SYNKNUMBA_CACHE_DIR to a directory of yours; until then every process compiles its kernels"
+    remedy = (
+        "set SYNKNUMBA_CACHE_DIR to a directory of yours; until then every "
+        "process compiles its kernels"
+    )
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
@@ -237,10 +306,20 @@ def _cache() -> Iterator[Finding]:
         yield warning("cache", f"{path} cannot be written to: {error.strerror or error}", remedy)
         return
     if not is_ours(status):
-        how = "belongs to another user" if status.st_uid != os.geteuid() else f"has mode {stat.S_IMODE(status.st_mode):o}"
-        yield warning("cache", f"{path} is not used: it {how}, and others could put code there", f"chmod go-w it, or {remedy}")
+        how = (
+            "belongs to another user"
+            if status.st_uid != os.geteuid()
+            else f"has mode {stat.S_IMODE(status.st_mode):o}"
+        )
+        yield warning(
+            "cache",
+            f"{path} is not used: it {how}, and others could put code there",
+            f"chmod go-w it, or {remedy}",
+        )
     elif free < LITTLE_DISK:
-        yield warning("cache", f"the disk of {path} has {mib(free)} left", f"make room there, or {remedy}")
+        yield warning(
+            "cache", f"the disk of {path} has {mib(free)} left", f"make room there, or {remedy}"
+        )
     else:
         usage = KernelStore(path).usage()
         yield ok("cache", f"{path}: {usage.kernels} kernels, {mib(usage.nbytes)}; writable")
@@ -250,31 +329,40 @@ def _vector_math() -> Iterator[Finding]:
     used = describe()
     njit = "SVML" if config.USING_SVML else "none"
     if used:
-        yield ok("vector math", f"{used[0]} for exp, log, sin and others in kernels; {njit} in njit functions")
+        yield ok(
+            "vector math",
+            f"{used[0]} for exp, log, sin and others in kernels; {njit} in njit functions",
+        )
     elif os.environ.get("SYNKNUMBA_VECTOR_MATH", "").lower() in {"0", "off"}:
         yield ok("vector math", "off, by SYNKNUMBA_VECTOR_MATH")
     else:
         yield warning(
             "vector math",
-            "no library of vector versions of exp, log, sin and others: such kernels are 3 to 6 times slower on cores",
+            "no library of vector versions of exp, log, sin and others: such kernels are 3 "
+            "to 6 times slower on cores",
             "pip install 'synknumba[svml]' (x86-64), or a system with glibc 2.35 or newer",
         )
 
 
 def _leftovers() -> Iterator[Finding]:
-    """Looks for names of segments in /dev/shm, and for processes without a parent that still map some."""
+    """Looks for names of segments in /dev/shm, and for processes without a parent that still map
+    some.
+    """
     names = sorted(name for name, _ in left_names(str(SHM)))
     if names:
         yield warning(
             "leftovers",
-            f"{len(names)} names of segments in {SHM}, of scripts that were killed: {', '.join(names[:3])}",
+            f"{len(names)} names of segments in {SHM}, of scripts that were "
+            f"killed: {', '.join(names[:3])}",
             "the next fork() removes yours",
         )
     held, orphans = _holders()
     if orphans:
         pids = " ".join(map(str, orphans))
         yield warning(
-            "leftovers", f"processes that have lost their script hold shared memory: {pids}", f"see what they are: ps {pids}"
+            "leftovers",
+            f"processes that have lost their script hold shared memory: {pids}",
+            f"see what they are: ps {pids}",
         )
     if not names and not orphans:
         others = f"; {len(held)} processes of yours use shared memory of synknumba" if held else ""
@@ -282,7 +370,8 @@ def _leftovers() -> Iterator[Finding]:
 
 
 def _holders() -> tuple[list[int], list[int]]:
-    """Returns the processes of this user that map segments, and those of them that init has adopted and that own none.
+    """Returns the processes of this user that map segments, and those of them that init has adopted
+    and that own none.
 
     A script keeps descriptors of its segments; ranks close theirs once the memory is mapped.
     """
@@ -295,18 +384,24 @@ def _holders() -> tuple[list[int], list[int]]:
                 continue
             held.append(int(entry.name))
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == 1 and not any(_SEGMENT.search(os.readlink(fd)) for fd in (entry / "fd").iterdir()):
+            if parent == 1 and not any(
+                _SEGMENT.search(os.readlink(fd)) for fd in (entry / "fd").iterdir()
+            ):
                 orphans.append(int(entry.name))
     return sorted(held), sorted(orphans)
 
 
 def _launcher() -> Iterator[Finding]:
     """Looks for what starts a job on several machines."""
-    folders = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])  # wheels such as mpich
+    folders = os.pathsep.join(
+        [os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]
+    )  # wheels such as mpich
     found = {name: path for name in LAUNCHERS if (path := shutil.which(name, path=folders))}
     version = version_of("mpi4py")
     if not found:
-        yield skipped("launcher", "no mpiexec, mpirun or srun here; only scripts on several machines need one")
+        yield skipped(
+            "launcher", "no mpiexec, mpirun or srun here; only scripts on several machines need one"
+        )
     elif version is None:
         yield ok(
             "launcher",

@@ -1,4 +1,6 @@
-"""The last check of `synknumba doctor`: a world of ranks, a kernel on each of them, and a collective."""
+"""The last check of `synknumba doctor`: a world of ranks, a kernel on each of them, and a
+collective.
+"""
 
 import time
 import warnings
@@ -14,7 +16,8 @@ TIMEOUT = 120.0  # seconds of one call, with the compilation of the kernel
 
 
 def prove(ranks: int | None, device: str) -> Iterator[Finding]:
-    """Forks a world, runs a kernel and an all_reduce on all ranks, and compares the results with closed forms.
+    """Forks a world, runs a kernel and an all_reduce on all ranks, and compares the results with
+    closed forms.
 
     Args:
         ranks: number of ranks; None for one for each device.
@@ -26,7 +29,11 @@ def prove(ranks: int | None, device: str) -> Iterator[Finding]:
         try:
             text, wrong = _run(ranks, device)
         except Exception as error:  # noqa: BLE001  # whatever it is, users would meet it too
-            yield problem("world", f"{type(error).__name__}: {error}", "see the message, and docs/diagnosis.md")
+            yield problem(
+                "world",
+                f"{type(error).__name__}: {error}",
+                "see the message, and docs/diagnosis.md",
+            )
         else:
             if wrong:
                 yield problem("world", wrong, "report this, with the output of `synknumba info`")
@@ -50,8 +57,21 @@ def _run(ranks: int | None, device: str) -> tuple[str, str]:
         synk.all_reduce(ones, "sum")
         sums = [np.asarray(synk.get_value(rank, ones)) for rank in range(size)]
         where, transport = world.device, world.transport
-    if result.total != number * (number - 1) // 2 or not np.array_equal(np.asarray(result.each), shares):
-        return "", f"a kernel on {size} {where} ranks has added up 0 … {number - 1} to {result.total}"
+    if result.total != number * (number - 1) // 2 or not np.array_equal(
+        np.asarray(result.each), shares
+    ):
+        return (
+            "",
+            f"a kernel on {size} {where} ranks has added up 0 … {number - 1} to {result.total}",
+        )
     if any(not np.all(one == size) for one in sums):
-        return "", f"an all_reduce of ones over {transport} has given {[float(one[0]) for one in sums]} on {size} ranks"
-    return f"{size} {where} ranks: a kernel on each of them, its sum, and an all_reduce over {transport} are right", ""
+        return (
+            "",
+            f"an all_reduce of ones over {transport} has given "
+            f"{[float(one[0]) for one in sums]} on {size} ranks",
+        )
+    return (
+        f"{size} {where} ranks: a kernel on each of them, its sum, and an all_reduce "
+        f"over {transport} are right",
+        "",
+    )

@@ -24,10 +24,14 @@ def add(commands: Subparsers) -> None:
         ("run script.py --its-option 3", "run --ranks-per-node 2 -m package.module"),
     )
     parser.epilog = (
-        f"{parser.epilog}\n  mpiexec -n 4 synknumba run script.py\n  srun -N 4 --ntasks-per-node=1 synknumba run script.py"
+        f"{parser.epilog}\n  mpiexec -n 4 synknumba run script.py\n  srun -N 4 "
+        f"--ntasks-per-node=1 synknumba run script.py"
     )
     parser.add_argument(
-        "--ranks-per-node", type=positive, metavar="K", help="ranks on each machine; default: one for each device"
+        "--ranks-per-node",
+        type=positive,
+        metavar="K",
+        help="ranks on each machine; default: one for each device",
     )
     parser.add_argument("-c", action=_Code, nargs="?", help=argparse.SUPPRESS)
     add_script(parser)
@@ -37,24 +41,40 @@ class _Code(argparse.Action):
     """Refuses `-c`, which `python` has."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        parser.error("-c is for python alone: write the code to a file, as ranks need its source, and name the file")
+        parser.error(
+            "-c is for python alone: write the code to a file, as ranks need its "
+            "source, and name the file"
+        )
 
 
 def add_script(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of a command that runs a script: its path, or with -m its module, and its arguments."""
-    parser.add_argument("-m", action="store_true", dest="is_module", help="take SCRIPT as the name of a module")
-    parser.add_argument("script", metavar="SCRIPT", help="a Python file, or a folder or zip file with __main__.py")
-    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="of the script")
+    """Adds the arguments of a command that runs a script: its path, or with -m its module, and
+    its arguments.
+    """
+    parser.add_argument(
+        "-m", action="store_true", dest="is_module", help="take SCRIPT as the name of a module"
+    )
+    parser.add_argument(
+        "script", metavar="SCRIPT", help="a Python file, or a folder or zip file with __main__.py"
+    )
+    rest = parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="of the script"
+    )
     rest.required = False  # argparse before Python 3.12 asks for it where SCRIPT is missing
 
 
 def _run(told: argparse.Namespace) -> int:
     code = launch.run(told.script, told.arguments, told.ranks_per_node, is_module=told.is_module)
-    # The error that has ended the script, if one has: numba.cuda's for a driver or a GPU that is not there.
-    if type(getattr(sys, "last_value", None)).__name__ == "CudaSupportError" and not os.environ.get("SYNKNUMBA_SIMT"):
+    # The error that has ended the script, if one has: numba.cuda's for a driver or a GPU that is
+    # not there.
+    if type(getattr(sys, "last_value", None)).__name__ == "CudaSupportError" and not os.environ.get(
+        "SYNKNUMBA_SIMT"
+    ):
         sys.stderr.write(
-            "synknumba run: numba.cuda finds no GPU here; with SYNKNUMBA_SIMT=1 in the environment the kernels run on a core, "
-            "and `synknumba check` looks for errors in them. Without it, cuda.jit with a signature asks for a GPU at once: "
+            "synknumba run: numba.cuda finds no GPU here; with SYNKNUMBA_SIMT=1 in the environment "
+            "the kernels run on a core, "
+            "and `synknumba check` looks for errors in them. Without it, cuda.jit with a signature "
+            "asks for a GPU at once: "
             "leave the signature out\n"
         )
     return code

@@ -1,4 +1,6 @@
-"""What commands have in common: arguments and their help, errors, tables, and colours where a terminal shows them."""
+"""What commands have in common: arguments and their help, errors, tables, and colours where a
+terminal shows them.
+"""
 
 import argparse
 import codecs
@@ -14,7 +16,13 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  #
 
 SUCCESS, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130  # exit statuses: see the package
 
-_COLOURS = {"ok": "32", "warning": "33", "problem": "31;1", "skipped": "2", "bold": "1"}  # SGR parameters
+_COLOURS = {
+    "ok": "32",
+    "warning": "33",
+    "problem": "31;1",
+    "skipped": "2",
+    "bold": "1",
+}  # SGR parameters
 _PLAIN = str.maketrans({"µ": "u", "×": "x", "−": "-", "–": "-", "…": "...", "→": "->"})
 _CLOSED = "cannot write the output: standard output is closed"
 _HANDLER = "synknumba.plain"  # of characters that a locale cannot show
@@ -60,14 +68,17 @@ def positive(text: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}") from None
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of at least 1, got {text!r}"
+        ) from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
     return number
 
 
 def show_what_can_be_shown() -> None:
-    """Lets standard output replace characters that its encoding does not have, such as µ, instead of failing.
+    """Lets standard output replace characters that its encoding does not have, such as µ, instead
+    of failing.
 
     CommandError if there is no standard output.
     """
@@ -79,7 +90,8 @@ def show_what_can_be_shown() -> None:
 
 
 def print_after_script(text: str) -> None:
-    """Prints what a command tells after a script, to whose standard output it belongs, which stays as it is.
+    """Prints what a command tells after a script, to whose standard output it belongs, which stays
+    as it is.
 
     Characters that its encoding does not have are replaced; CommandError if it cannot be written.
     """
@@ -87,7 +99,9 @@ def print_after_script(text: str) -> None:
     stream = sys.stdout
     if stream is None:
         raise CommandError(_CLOSED)
-    encoding = getattr(stream, "encoding", None) or "utf-8"  # a stream of the script's may have none
+    encoding = (
+        getattr(stream, "encoding", None) or "utf-8"
+    )  # a stream of the script's may have none
     try:
         stream.write(text.encode(encoding, _HANDLER).decode(encoding) + "\n")
         stream.flush()
@@ -110,7 +124,8 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 
 
 def coloured(text: str, kind: str, stream: IO[str] | None = None) -> str:
-    """Returns a text in a colour if the stream, by default standard output, is a terminal and NO_COLOR is not set.
+    """Returns a text in a colour if the stream, by default standard output, is a terminal and
+    NO_COLOR is not set.
 
     Args:
         text: any text.
@@ -122,7 +137,9 @@ def coloured(text: str, kind: str, stream: IO[str] | None = None) -> str:
 
 def has_colours(stream: IO[str]) -> bool:
     """Returns whether a stream shows colours: it is a terminal, and NO_COLOR is not set."""
-    return not (os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb") and stream.isatty()  # no-color.org
+    return (
+        not (os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb") and stream.isatty()
+    )  # no-color.org
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -130,7 +147,10 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     lines = [list(head), *map(list, rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     for number, line in enumerate(lines):
-        cells = [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        cells = [
+            line[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
+        ]
         text = "  ".join(cells).rstrip()
         print(text if number else coloured(text, "bold"))
 
@@ -154,14 +174,20 @@ def write(path: str, make: Callable[[], object]) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raises CommandError if a file can certainly not be written; called before work whose result would be lost."""
+    """Raises CommandError if a file can certainly not be written; called before work whose
+    result would be lost.
+    """
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         raise CommandError(f"cannot write {path}: it is a directory; name a file")
     if not os.path.isdir(folder):
         raise CommandError(f"cannot write {path}: there is no directory {folder}")
-    if not os.access(path if os.path.exists(path) else folder, os.W_OK | (0 if os.path.exists(path) else os.X_OK)):
-        raise CommandError(f"cannot write {path}: permission denied; name a file in another directory")
+    if not os.access(
+        path if os.path.exists(path) else folder, os.W_OK | (0 if os.path.exists(path) else os.X_OK)
+    ):
+        raise CommandError(
+            f"cannot write {path}: permission denied; name a file in another directory"
+        )
 
 
 def gib(nbytes: float) -> str:

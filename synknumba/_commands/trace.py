@@ -1,4 +1,6 @@
-"""`synknumba trace`: a script whose calls, ranks and GPUs are recorded; and what was recorded, in a table or a picture."""
+"""`synknumba trace`: a script whose calls, ranks and GPUs are recorded; and what was recorded,
+in a table or a picture.
+"""
 
 import argparse
 import os
@@ -49,11 +51,19 @@ def add(commands: Subparsers) -> None:
             "trace -o run.json.gz script.py",
         ),
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help=f"file to write of a script (default: {OUTPUT})")
-    parser.add_argument("--summary", action="store_true", help="print where the time went")
-    parser.add_argument("--plot", metavar="FILE", help="draw the rounds over time, as .png, .svg or .pdf")
     parser.add_argument(
-        "--records", type=positive, default=100_000, metavar="N", help="rounds that are kept (default: 100,000)"
+        "-o", "--output", metavar="FILE", help=f"file to write of a script (default: {OUTPUT})"
+    )
+    parser.add_argument("--summary", action="store_true", help="print where the time went")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw the rounds over time, as .png, .svg or .pdf"
+    )
+    parser.add_argument(
+        "--records",
+        type=positive,
+        default=100_000,
+        metavar="N",
+        help="rounds that are kept (default: 100,000)",
     )
     add_script(parser)
 
@@ -71,7 +81,10 @@ def _run(told: argparse.Namespace) -> int:
     output = told.output or OUTPUT
     made = trace(output, records=told.records)
     if os.environ.pop(VARIABLE, ""):
-        sys.stderr.write(f"synknumba trace: {VARIABLE} is not used, as the trace goes to {output}; name another file by -o\n")
+        sys.stderr.write(
+            f"synknumba trace: {VARIABLE} is not used, as the trace goes to {output}; "
+            f"name another file by -o\n"
+        )
     made.start()
     try:
         code = launch.run(told.script, told.arguments, None, is_module=told.is_module)
@@ -87,10 +100,14 @@ def _check_record(told: argparse.Namespace) -> None:
         raise CommandError(f"{told.script} is a record; say --summary or --plot FILE")
     if told.arguments:
         raise CommandError(
-            f"takes one record at a time, got {told.script} and {' '.join(told.arguments)}; options go before it"
+            f"takes one record at a time, got {told.script} and "
+            f"{' '.join(told.arguments)}; options go before it"
         )
     if told.output is not None:
-        raise CommandError(f"-o names the file that is written of a script, and {told.script} is a record; leave -o out")
+        raise CommandError(
+            f"-o names the file that is written of a script, and {told.script} "
+            f"is a record; leave -o out"
+        )
 
 
 def _read(path: str) -> list[Record]:
@@ -100,7 +117,9 @@ def _read(path: str) -> list[Record]:
         summarise(records)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise CommandError(f"{path} is damaged ({what}); record it again by synknumba trace") from error
+        raise CommandError(
+            f"{path} is damaged ({what}); record it again by synknumba trace"
+        ) from error
     return records
 
 
@@ -123,7 +142,8 @@ def _check_script(told: argparse.Namespace) -> None:
         raise CommandError(f"cannot read {path}: {error.strerror}") from error
     except (SyntaxError, ValueError) as error:
         raise CommandError(
-            f"{path} is no Python script ({error}); a record has a name that ends in .json or .json.gz"
+            f"{path} is no Python script ({error}); a record has a name that "
+            f"ends in .json or .json.gz"
         ) from error
 
 

@@ -1,4 +1,6 @@
-"""The devices of ranks. Drivers for GPUs are imported by `open_device`, so that the coordinator loads no GPU library."""
+"""The devices of ranks. Drivers for GPUs are imported by `open_device`, so that the coordinator
+loads no GPU library.
+"""
 
 from synknumba._device.base import TRAITS as TRAITS
 from synknumba._device.base import Buffer as Buffer
@@ -29,13 +31,17 @@ from synknumba._types import CompilerName, DeviceKind
 
 
 def import_driver(kind: DeviceKind) -> None:
-    """Imports the driver in the coordinator, if it loads no GPU library; each rank would import it again."""
+    """Imports the driver in the coordinator, if it loads no GPU library; each rank would import
+    it again.
+    """
     if kind == "cpu":
         import synknumba._device.cpu  # noqa: F401
 
 
 def open_device(kind: DeviceKind, index: int, compiler: CompilerName | None = None) -> Device:
-    """Opens the device of this process, a rank. Of GPUs: `index` is the GPU's, and `compiler` that of `fork()`."""
+    """Opens the device of this process, a rank. Of GPUs: `index` is the GPU's, and `compiler`
+    that of `fork()`.
+    """
     if kind == "cuda":
         from synknumba._device.cuda import CudaDevice
 

@@ -2,9 +2,10 @@
 
     scores (n, m) ── search ──> one candidate per block (B, m) ── settle ──> the best so far (m), and its row
 
-A candidate is a value and its row. The lesser (or greater) value is the better; NaN is better than any number, as in NumPy;
-between equal values the lower row is better. So the order of comparisons does not matter. Row −1 means no candidate.
-"""
+A candidate is a value and its row. The lesser (or greater) value is the better; NaN is better than
+any number, as in NumPy; between equal values the lower row is better. So the order of comparisons
+does not matter. Row −1 means no candidate.
+"""  # noqa: E501
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,9 @@ def search_grid(rows: int, columns: int) -> tuple[int, int, int]:
 
 
 def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Returns `search` and `settle` for values of a dtype, plain functions in Numba's CUDA dialect."""
+    """Returns `search` and `settle` for values of a dtype, plain functions in Numba's CUDA
+    dialect.
+    """
     from numba import cuda, from_dtype, int64  # not when synknumba is imported
 
     value_type = from_dtype(dtype)
@@ -36,14 +39,18 @@ def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable
                 values[here], rows[here] = other, rows[there]
 
     def search(scores: Any, first: int, values: Any, rows: Any) -> None:
-        """Writes block b's candidate of column j to values[b, j] and rows[b, j]; scores[i] is row first + i."""
+        """Writes block b's candidate of column j to values[b, j] and rows[b, j]; scores[i] is
+        row first + i.
+        """
         best_values = cuda.shared.array(256, value_type)
         best_rows = cuda.shared.array(256, int64)
         thread = cuda.threadIdx.x
         for j in range(cuda.blockIdx.y, scores.shape[1], cuda.gridDim.y):
             value, row = scores[0, j], -1
             for i in range(cuda.grid(1), scores.shape[0], cuda.gridsize(1)):
-                if row < 0 or is_better(scores[i, j], value):  # rows ascend, so the first of equal values stays
+                if row < 0 or is_better(
+                    scores[i, j], value
+                ):  # rows ascend, so the first of equal values stays
                     value, row = scores[i, j], i
             best_values[thread], best_rows[thread] = value, row
             cuda.syncthreads()
@@ -66,7 +73,10 @@ def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable
         for j in range(cuda.blockIdx.y, found_values.shape[1], cuda.gridDim.y):
             best_rows[thread] = -1
             if thread < found_values.shape[0]:
-                best_values[thread], best_rows[thread] = found_values[thread, j], found_rows[thread, j]
+                best_values[thread], best_rows[thread] = (
+                    found_values[thread, j],
+                    found_rows[thread, j],
+                )
             cuda.syncthreads()
             step = 128
             while step > 0:
@@ -74,8 +84,15 @@ def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable
                     meet(best_values, best_rows, thread, thread + step)
                 cuda.syncthreads()
                 step //= 2
-            if thread == 0 and best_rows[0] >= 0 and (rows[j] < 0 or is_better(best_values[0], values[j])):
-                values[j], rows[j] = best_values[0], best_rows[0]  # slices run in order, so the earlier of equal values stays
+            if (
+                thread == 0
+                and best_rows[0] >= 0
+                and (rows[j] < 0 or is_better(best_values[0], values[j]))
+            ):
+                values[j], rows[j] = (
+                    best_values[0],
+                    best_rows[0],
+                )  # slices run in order, so the earlier of equal values stays
             cuda.syncthreads()
 
     return search, settle

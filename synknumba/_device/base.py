@@ -1,13 +1,17 @@
-"""The device contract, between the executor, which knows programs, and a driver, which knows memory and launches.
+"""The device contract, between the executor, which knows programs, and a driver, which knows memory
+and launches.
 
-A rank has one device. The executor requests buffers and prepares steps (callables without arguments) once, and runs the steps
-at every call. A driver
+A rank has one device. The executor requests buffers and prepares steps (callables without
+arguments) once, and runs the steps at every call. A driver
 
-- *must* provide an array that it can launch with for every kernel argument, and copy results to host memory in `store`;
+- *must* provide an array that it can launch with for every kernel argument, and copy results to
+  host memory in `store`;
 - *should* have no `load` where the kernel can work on the host rows directly;
-- *may* make steps that are `Native` (`_wire/native.py`), which compiled code then runs in sequences, if its device shares
+- *may* make steps that are `Native` (`_wire/native.py`), which compiled code then runs in
+  sequences, if its device shares
   memory, is compiled by `simt`, and does not queue work;
-- *may* keep the storage of a slot between calls and between slices: buffers of one slot are never in use at the same time.
+- *may* keep the storage of a slot between calls and between slices: buffers of one slot are never
+  in use at the same time.
 
 Drivers are final, override abstract methods only, and do not repeat the contract's documentation.
 """
@@ -46,10 +50,13 @@ class StrandedError(Exception):
 
 
 def unmasked(value: Any) -> Array:
-    """Returns a function's result as a NumPy array; refuses masked items, whose mask would be lost."""
+    """Returns a function's result as a NumPy array; refuses masked items, whose mask would be
+    lost.
+    """
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise ReductionError(
-            f"a function returned a masked array of shape {value.shape}, but results have no mask; return value.filled(…), or "
+            f"a function returned a masked array of shape {value.shape}, but results have no mask; "
+            f"return value.filled(…), or "
             "the values and the mask as two arrays"
         )
     return np.asarray(value)
@@ -59,25 +66,35 @@ def unmasked(value: Any) -> Array:
 class DeviceTraits:
     """What a kind of device is like, for whoever must not import its driver.
 
-    Where a device `shares_memory`, its arrays are in memory of the host, so that kernels work on rows, variables and results in
-    segments directly, and the coordinator reaches all of them. Otherwise each rank's are its own.
+    Where a device `shares_memory`, its arrays are in memory of the host, so that kernels work on
+    rows, variables and results in segments directly, and the coordinator reaches all of them.
+    Otherwise each rank's are its own.
     """
 
     shares_memory: bool
-    queues_work: bool  # whether steps return before their work is done, so that `synchronize` must come before results are read
-    compiled_by_simt: bool  # whether kernels are compiled by `synknumba.simt`, which can refuse one before it is sent
+    # whether steps return before their work is done, so that `synchronize` must come before results
+    # are read
+    queues_work: bool
+    # whether kernels are compiled by `synknumba.simt`, which can refuse one before it is sent
+    compiled_by_simt: bool
     has_long_double: bool  # in kernels, and complex numbers of it
 
 
 TRAITS: Mapping[DeviceKind, DeviceTraits] = {
-    "cpu": DeviceTraits(shares_memory=True, queues_work=False, compiled_by_simt=True, has_long_double=True),
-    "cuda": DeviceTraits(shares_memory=False, queues_work=True, compiled_by_simt=False, has_long_double=False),
+    "cpu": DeviceTraits(
+        shares_memory=True, queues_work=False, compiled_by_simt=True, has_long_double=True
+    ),
+    "cuda": DeviceTraits(
+        shares_memory=False, queues_work=True, compiled_by_simt=False, has_long_double=False
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A kernel argument, and the steps that copy it from and to the host; None where there is nothing to copy."""
+    """A kernel argument, and the steps that copy it from and to the host; None where there is
+    nothing to copy.
+    """
 
     array: Any  # on the device; on the CPU it may be the host rows themselves
     load: Step | None = None
@@ -86,7 +103,9 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """A step that gathers the rows of a line, whose number is among its arguments, as a kernel's scalars are."""
+    """A step that gathers the rows of a line, whose number is among its arguments, as a kernel's
+    scalars are.
+    """
 
     step: Step
     arguments: list[Any]
@@ -96,7 +115,9 @@ class Gather:
     def take(self, line: int) -> None:
         """Changes the number of the line."""
         if not -self.lines <= line < self.lines:
-            raise IndexError(f"line {line} of the row numbers is out of bounds: there are {self.lines}")
+            raise IndexError(
+                f"line {line} of the row numbers is out of bounds: there are {self.lines}"
+            )
         self.arguments[self.position] = np.int64(line % self.lines)
 
 
@@ -104,8 +125,8 @@ class Gather:
 class LineRows:
     """A kernel argument with the rows of a line, and the gather that brings them.
 
-    `ahead` returns a gather into memory of its own, beside other work (`Device.beside`), and a step that takes the rows from
-    there into the array; None if the device gathers nothing ahead.
+    `ahead` returns a gather into memory of its own, beside other work (`Device.beside`), and a step
+    that takes the rows from there into the array; None if the device gathers nothing ahead.
     """
 
     array: Any
@@ -115,7 +136,9 @@ class LineRows:
 
 @dataclass(slots=True)
 class SliceSteps:
-    """The steps of one slice, in three parts that a device may overlap with those of other slices."""
+    """The steps of one slice, in three parts that a device may overlap with those of other
+    slices.
+    """
 
     loads: list[Step] = field(default_factory=list)  # copies to the device
     work: list[Step] = field(default_factory=list)  # launches, and copies on the device
@@ -126,10 +149,14 @@ class Workspace(ABC):
     """The device memory of one program, by slot."""
 
     turns: int = 1  # buffers of each sliced argument; slice k uses buffer k % turns
-    replaced: int = 0  # how often a slot's memory was replaced by a larger one; arrays made before still hold the old one
+    # how often a slot's memory was replaced by a larger one; arrays made before still hold the old
+    # one
+    replaced: int = 0
 
     def in_order(self, slices: Sequence[SliceSteps]) -> list[Step]:
-        """Returns the steps of all slices in the order to run them; by default one slice after the other."""
+        """Returns the steps of all slices in the order to run them; by default one slice after
+        the other.
+        """
         return [step for one in slices for step in (*one.loads, *one.work, *one.stores)]
 
     @abstractmethod
@@ -140,13 +167,15 @@ class Workspace(ABC):
             slot: key of the storage; buffers of one slot share it.
             host: array in a segment; `rows` select along axis 0.
             rows: at least one row; a `Listed` selection is read again at each load.
-            writable: whether the kernel may write; if so, `store` copies the rows back. If not, the array must refuse writes
-                where it is the host's own memory.
+            writable: whether the kernel may write; if so, `store` copies the rows back. If not, the
+                array must refuse writes where it is the host's own memory.
         """
 
     @abstractmethod
     def held_rows(self, slot: object, array: Any, rows: Rows, *, writable: bool) -> Buffer:
-        """Returns a buffer of rows of a device array, in order and C-contiguous; otherwise like `rows`."""
+        """Returns a buffer of rows of a device array, in order and C-contiguous; otherwise like
+        `rows`.
+        """
 
     def line_rows(self, slot: object, host: Array, rows: InLine) -> LineRows | None:
         """Returns a read-only buffer of the rows of a line; None if the line cannot be changed."""
@@ -154,13 +183,16 @@ class Workspace(ABC):
 
     @abstractmethod
     def stored(self, slot: object, reader: Reader, dtype: Any, shape: Shape, rows: Rows) -> Buffer:
-        """Returns a buffer of rows, at least one, of an array in a file, whose `load` reads them; read-only where it can be.
+        """Returns a buffer of rows, at least one, of an array in a file, whose `load` reads them;
+        read-only where it can be.
 
         `shape` is that of the buffer.
         """
 
     def expect(self, host: Array, rows: Selection) -> None:
-        """Announces that `rows` will be requested, perhaps in several parts; by default does nothing."""
+        """Announces that `rows` will be requested, perhaps in several parts; by default does
+        nothing.
+        """
 
     @abstractmethod
     def whole(self, slot: object, host: Array) -> Buffer:
@@ -168,7 +200,8 @@ class Workspace(ABC):
 
     @abstractmethod
     def output(self, slot: object, host: Array) -> Buffer:
-        """Returns a buffer for a kernel to write, with the shape and dtype of `host`, the target of `store`.
+        """Returns a buffer for a kernel to write, with the shape and dtype of `host`, the target of
+        `store`.
 
         With slot None its memory is not shared, and lives as long as the array.
         """
@@ -179,7 +212,9 @@ class Workspace(ABC):
 
     @abstractmethod
     def storage(self, slot: object) -> object:
-        """Returns the object that holds a slot's memory, by whose identity a replacement shows; None if there is none."""
+        """Returns the object that holds a slot's memory, by whose identity a replacement shows;
+        None if there is none.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -198,7 +233,9 @@ class DeviceKernel(ABC):
     """A kernel of a device, compiled for each new signature at `bind` or at the first launch."""
 
     @abstractmethod
-    def bind(self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]) -> Step:
+    def bind(
+        self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]
+    ) -> Step:
         """Returns a step that launches the kernel; it need not wait for the launch to end.
 
         Args:
@@ -217,8 +254,13 @@ class DeviceKernel(ABC):
 class Replay(ABC):
     """Recorded steps, repeated by one launch."""
 
-    relaunch: int = 0  # address of the `_wire.relaunch.Relaunch` by which compiled code launches them; 0 if there is none
-    scalars: Scalars | None = None  # where the scalars' values are, for whoever launches; None if unknown, or before `renew`
+    # address of the `_wire.relaunch.Relaunch` by which compiled code launches them; 0 if there is
+    # none
+    relaunch: int = 0
+    scalars: Scalars | None = (
+        # where the scalars' values are, for whoever launches; None if unknown, or before `renew`
+        None
+    )
 
     @abstractmethod
     def __call__(self) -> None:
@@ -230,7 +272,9 @@ class Replay(ABC):
 
     @abstractmethod
     def renew(self) -> bool:
-        """Updates the launches' scalars from their argument lists. Returns False if that is not possible."""
+        """Updates the launches' scalars from their argument lists. Returns False if that is not
+        possible.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -238,7 +282,9 @@ class Replay(ABC):
 
 
 class Chain(ABC):
-    """Steps recorded as one launch. Launches are queued, each behind the one before, and nothing waits for their end."""
+    """Steps recorded as one launch. Launches are queued, each behind the one before, and nothing
+    waits for their end.
+    """
 
     @abstractmethod
     def __call__(self) -> None:
@@ -246,14 +292,18 @@ class Chain(ABC):
 
     @abstractmethod
     def renew(self, first: int, after: int) -> None:
-        """Gives steps, by their positions, the scalars that their arguments have now, from the next launch on.
+        """Gives steps, by their positions, the scalars that their arguments have now, from the next
+        launch on.
 
-        Launches that are queued keep theirs. Raises an exception if that is not possible; the chain must not be used then.
+        Launches that are queued keep theirs. Raises an exception if that is not possible; the chain
+        must not be used then.
         """
 
     @abstractmethod
     def scalars(self, first: int, after: int) -> Scalars:
-        """Returns where these steps have their scalars, for compiled code that renews them; raises as `renew` does."""
+        """Returns where these steps have their scalars, for compiled code that renews them;
+        raises as `renew` does.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -273,7 +323,8 @@ class RecordedCall(ABC):
 
     @abstractmethod
     def step(self) -> tuple[Step, Any] | None:
-        """Returns a step that repeats the call on the stream, and the arrays of its results; None before the first call.
+        """Returns a step that repeats the call on the stream, and the arrays of its results; None
+        before the first call.
 
         The arrays belong to the step. It can be recorded with other steps.
         """
@@ -283,7 +334,9 @@ class Recorder(ABC):
     """Records the calls of one Python function, which then run without Python."""
 
     @abstractmethod
-    def recorded(self, call: Callable[[], Any], arguments: Any, written: Sequence[Any]) -> RecordedCall:
+    def recorded(
+        self, call: Callable[[], Any], arguments: Any, written: Sequence[Any]
+    ) -> RecordedCall:
         """Returns a call that is recorded when it is first made.
 
         Args:
@@ -306,7 +359,8 @@ class Device(ABC):
     kind: DeviceKind
     stream: Any = None  # of all steps; None if the device has no streams
 
-    # Called with a segment's id before its memory is page-locked anew; recordings that use it are then invalid.
+    # Called with a segment's id before its memory is page-locked anew; recordings that use it are
+    # then invalid.
     when_moved: Callable[[int], None] | None = None
     # Whether another rank has failed in this round, so that work which waits for it may never end.
     others_failed: Callable[[], bool] = staticmethod(lambda: False)
@@ -321,58 +375,78 @@ class Device(ABC):
         """Returns the memory of one program; `sliced` if its slices may overlap."""
 
     def on_stream(self, step: Step) -> Step:
-        """Marks a step of a communicator, which only puts work on the stream: it can be recorded, and meets other ranks."""
+        """Marks a step of a communicator, which only puts work on the stream: it can be
+        recorded, and meets other ranks.
+        """
         return step
 
     def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
-        """Records steps that were run before, without running them; None if that is impossible or of no use.
+        """Records steps that were run before, without running them; None if that is impossible or
+        of no use.
 
-        `alone` if nothing but the recording runs them from now on, so that private arrays may be filled ahead.
+        `alone` if nothing but the recording runs them from now on, so that private arrays may be
+        filled ahead.
         """
         return None
 
     def record_chain(self, steps: Iterable[Step]) -> Chain | None:
-        """Records steps that were run before, each with the arguments that it has when it is taken; None if impossible.
+        """Records steps that were run before, each with the arguments that it has when it is taken;
+        None if impossible.
 
         All of them are in `can_chain`'s.
         """
         return None
 
     def can_chain(self, steps: Sequence[Step]) -> bool:
-        """Whether steps only put work on the device's stream, so that they need not wait for each other's end."""
+        """Whether steps only put work on the device's stream, so that they need not wait for
+        each other's end.
+        """
         return False
 
     def only_copies_to(self, host: Array, step: Step) -> bool:
-        """Whether a step only copies to this host memory, so that it can be left out where the copy is not read."""
+        """Whether a step only copies to this host memory, so that it can be left out where the
+        copy is not read.
+        """
         return False
 
     def marker(self) -> Callable[[], bool]:
-        """Returns a function that tells whether the work that is on the stream now has been done."""
+        """Returns a function that tells whether the work that is on the stream now has been
+        done.
+        """
         return lambda: True
 
     def beside(self) -> tuple[list[Step], list[Step]] | None:
-        """Returns steps that begin and end work beside that of the stream, such as gathers ahead; None if there is none."""
+        """Returns steps that begin and end work beside that of the stream, such as gathers
+        ahead; None if there is none.
+        """
         return None
 
     def told(self, step: Step) -> tuple[str, int]:
-        """Returns what a step does, in a word or two, and how many bytes it moves, as far as that shows; for traces."""
+        """Returns what a step does, in a word or two, and how many bytes it moves, as far as
+        that shows; for traces.
+        """
         if isinstance(step, Replay):
             return "recorded steps", 0
         if not isinstance(step, partial):
             return str(getattr(step, "__name__", type(step).__name__)).strip("_"), 0
-        target = step.keywords.get("out", next((one for one in step.args if hasattr(one, "nbytes")), None))
+        target = step.keywords.get(
+            "out", next((one for one in step.args if hasattr(one, "nbytes")), None)
+        )
         name = str(getattr(step.func, "__name__", type(step.func).__name__)).strip("_")
         return _TOLD.get(name, name), int(getattr(target, "nbytes", 0))
 
     def timeline(self, step: Step | None = None) -> Any:
-        """Returns what can be marked before and after a step to tell when its work is done, such as its stream.
+        """Returns what can be marked before and after a step to tell when its work is done, such as
+        its stream.
 
         None if the host's clock tells, or the step does nothing that takes time there.
         """
         return None
 
     def mark(self, timeline: Any, mark: Any = None) -> Any:
-        """Marks the place that a timeline has reached, with a mark that may be used anew; `since` tells when that was."""
+        """Marks the place that a timeline has reached, with a mark that may be used anew;
+        `since` tells when that was.
+        """
         return None
 
     def since(self, first: Any, second: Any) -> int:
@@ -389,12 +463,16 @@ class Device(ABC):
         """Ends what `enter` has begun."""
 
     def recorder(self, name: str) -> "Recorder | None":
-        """Returns what records the calls of a Python function; None if Python is not what its calls wait for."""
+        """Returns what records the calls of a Python function; None if Python is not what its
+        calls wait for.
+        """
         return None
 
     @abstractmethod
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
-        """Returns the kernel of a plain Python function in Numba's CUDA dialect, with the options of `cuda.jit`."""
+        """Returns the kernel of a plain Python function in Numba's CUDA dialect, with the
+        options of `cuda.jit`.
+        """
 
     @abstractmethod
     def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
@@ -409,7 +487,9 @@ class Device(ABC):
 
     @abstractmethod
     def view(self, memory: Any, offset: int, dtype: Any, shape: Shape) -> Any:
-        """Returns a writable array at `offset` bytes of `memory`, for kernels and Python functions."""
+        """Returns a writable array at `offset` bytes of `memory`, for kernels and Python
+        functions.
+        """
 
     def read_only(self, array: Any) -> Any:
         """Returns the array, read-only if the device has that; by default the array itself."""
@@ -417,7 +497,9 @@ class Device(ABC):
 
     @abstractmethod
     def copy(self, target: Any, source: Any) -> Step:
-        """Returns a step that copies a device array to another of the same shape and dtype; both C-contiguous."""
+        """Returns a step that copies a device array to another of the same shape and dtype; both
+        C-contiguous.
+        """
 
     @abstractmethod
     def upload(self, target: Any, host: Array) -> Step:
@@ -425,13 +507,16 @@ class Device(ABC):
 
     @abstractmethod
     def download(self, host: Array, source: Any) -> Step:
-        """Returns a step that copies a device array to a host array, both C-contiguous; `synchronize` waits for it."""
+        """Returns a step that copies a device array to a host array, both C-contiguous;
+        `synchronize` waits for it.
+        """
 
     @abstractmethod
     def accumulate(self, op: Op, target: Any, source: Any, weight: int = 1) -> Step:
         """Returns a step that accumulates a device array into another: target ← target op source.
 
-        Like `_ops.reduction.accumulate`: None accumulates as "sum", and "mean" as target + weight · source.
+        Like `_ops.reduction.accumulate`: None accumulates as "sum", and "mean" as target + weight ·
+        source.
         """
 
     def fold(self, op: UserOp, target: Any, source: Any) -> Step:
@@ -443,7 +528,8 @@ class Device(ABC):
         return kernel.bind((blocks_for(target.size), 1, 1), (THREADS, 1, 1), 0, args, ())
 
     def locate(self, op: Op, values: Any, rows: Any, scores: Any, first: int) -> Sequence[Step]:
-        """Returns steps that merge the best of some rows into the best so far, like `_ops.reduction.locate`.
+        """Returns steps that merge the best of some rows into the best so far, like
+        `_ops.reduction.locate`.
 
         By default they launch two kernels of the device.
 
@@ -458,7 +544,9 @@ class Device(ABC):
         if not columns:
             return []
         if (op, dtype) not in self._locating:
-            self._locating[op, dtype] = [self.kernel(function, {}) for function in locating_kernels(str(op), dtype)]
+            self._locating[op, dtype] = [
+                self.kernel(function, {}) for function in locating_kernels(str(op), dtype)
+            ]
         search_kernel, settle_kernel = self._locating[op, dtype]
         grid, block = search_grid(count, columns), (LOCATING_THREADS, 1, 1)
         shape = grid[0], columns
@@ -466,7 +554,10 @@ class Device(ABC):
         found_rows = self.view(self.memory(grid[0] * columns * 8), 0, np.dtype(np.int64), shape)
         searching = [search_kernel.convert(one) for one in (scores, first, found, found_rows)]
         settling = [settle_kernel.convert(one) for one in (found, found_rows, values, rows)]
-        return [search_kernel.bind(grid, block, 0, searching, ()), settle_kernel.bind((1, *grid[1:]), block, 0, settling, ())]
+        return [
+            search_kernel.bind(grid, block, 0, searching, ()),
+            settle_kernel.bind((1, *grid[1:]), block, 0, settling, ()),
+        ]
 
     @cached_property
     def _locating(self) -> dict[tuple[Op, Any], list[DeviceKernel]]:
@@ -482,10 +573,14 @@ class Device(ABC):
 
     @abstractmethod
     def to_host(self, value: Any) -> Array:
-        """Copies a result of a kernel or function to a NumPy array, 0-d for a scalar; waits for it."""
+        """Copies a result of a kernel or function to a NumPy array, 0-d for a scalar; waits for
+        it.
+        """
 
     def leaf(self, value: Any) -> Any:
-        """Returns a function's result as an array with dtype and shape, for `put`; by default like `to_host`."""
+        """Returns a function's result as an array with dtype and shape, for `put`; by default
+        like `to_host`.
+        """
         return self.to_host(value)
 
     def put(self, host: Array, leaf: Any) -> None:
@@ -494,23 +589,30 @@ class Device(ABC):
 
     @abstractmethod
     def scope(self) -> AbstractContextManager[object]:
-        """Returns the context that Python functions run in, so that their work goes to the device's stream."""
+        """Returns the context that Python functions run in, so that their work goes to the
+        device's stream.
+        """
 
     @abstractmethod
     def synchronize(self) -> None:
         """Waits for all steps so far.
 
         Raises:
-            StrandedError: one of them waits for a rank that has failed. The device is of no use then.
+            StrandedError: one of them waits for a rank that has failed. The device is of no use
+                then.
         """
 
     def memory_use(self) -> tuple[int | None, int | None]:
-        """Returns the device bytes that this rank has allocated and that are free; None where memory is the host's."""
+        """Returns the device bytes that this rank has allocated and that are free; None where
+        memory is the host's.
+        """
         return None, None
 
     @abstractmethod
     def rate(self, seconds: float) -> float:
-        """Returns how fast the device works while others do, too: units of copying and arithmetic per second, for so long."""
+        """Returns how fast the device works while others do, too: units of copying and
+        arithmetic per second, for so long.
+        """
 
     def recover(self) -> bool:
         """Waits for pending work after an exception. Returns whether the device is still usable."""
@@ -518,11 +620,15 @@ class Device(ABC):
         return True
 
     def explain(self, error: BaseException) -> str:
-        """Returns text to add to an exception's message, such as the free memory; empty by default."""
+        """Returns text to add to an exception's message, such as the free memory; empty by
+        default.
+        """
         return ""
 
     def attach(self, segment: Segment, *, whole: bool = False) -> None:
-        """Called when a segment is mapped; a driver may page-lock it, at once if the `whole` will be used."""
+        """Called when a segment is mapped; a driver may page-lock it, at once if the `whole`
+        will be used.
+        """
 
     def detach(self, segment: Segment) -> None:
         """Called before a segment is unmapped; by default does nothing."""

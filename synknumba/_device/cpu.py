@@ -29,10 +29,15 @@ from synknumba._types import Array, Op, Shape, UserOp
 from synknumba._wire.native import Native, NativeCall, NativeStep, copy_of
 from synknumba.simt import jit
 
-RATED = 4096, 1 << 20  # numbers of which square roots are taken, and that are copied: both stay about a millisecond
+RATED = (
+    4096,
+    1 << 20,
+)  # numbers of which square roots are taken, and that are copied: both stay about a millisecond
 ROOTS = 256
 
-FILL_BYTES = 1 << 20  # a fill by compiled code copies as much; writing alone is faster for arrays larger than a cache
+FILL_BYTES = (
+    1 << 20
+)  # a fill by compiled code copies as much; writing alone is faster for arrays larger than a cache
 
 
 def _read_only(view: Array) -> Array:
@@ -70,7 +75,8 @@ class Fill(partial[None], Native):
 
 @final
 class Launch(partial[object], Native):
-    """A launch of a kernel with a list of arguments, as `Launch(launch, *args)`, or `Launch(_launch, launch, args)`.
+    """A launch of a kernel with a list of arguments, as `Launch(launch, *args)`, or
+    `Launch(_launch, launch, args)`.
 
     Attributes:
         entry: function that returns the launch as compiled code makes it, for these arguments.
@@ -103,7 +109,8 @@ class CpuWorkspace(Workspace):
         else:
             indices = rows.indices
             buffer = self.scratch(slot, host.dtype, (len(indices), *host.shape[1:]))
-            # mode="clip": the indices were checked in the coordinator, and "raise" would copy the output once more
+            # mode="clip": the indices were checked in the coordinator, and "raise" would copy the
+            # output once more
             load = partial(np.take, host, indices, axis=0, out=buffer, mode="clip")
             store = partial(host.__setitem__, indices, buffer)
         return Buffer(buffer, load, store) if writable else Buffer(_read_only(buffer), load)
@@ -151,7 +158,9 @@ class CpuKernel(DeviceKernel):
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
 
-    def bind(self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]) -> Step:
+    def bind(
+        self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]
+    ) -> Step:
         launch: Callable[..., object] = self._kernel.bind(grid, block, tuple(args), smem_bytes)
         step = Launch(_launch, launch, args) if changing else Launch(launch, *args)
         step.entry = partial(self._native, grid, block, smem_bytes, args, changing)
@@ -165,7 +174,9 @@ class CpuKernel(DeviceKernel):
             return None
         address, kinds, sizes, values, code = found
         try:
-            return NativeCall(address, kinds, (*sizes, *values), code, {at: len(sizes) + at for at in changing})
+            return NativeCall(
+                address, kinds, (*sizes, *values), code, {at: len(sizes) + at for at in changing}
+            )
         except TypeError:  # an argument that has no form in words
             return None
 
@@ -178,7 +189,13 @@ class CpuDevice(Device):
         return CpuWorkspace()
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
-        return CpuKernel(jit(options.get("signatures"), fastmath=options.get("fastmath"), debug=options.get("debug"))(function))
+        return CpuKernel(
+            jit(
+                options.get("signatures"),
+                fastmath=options.get("fastmath"),
+                debug=options.get("debug"),
+            )(function)
+        )
 
     def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
         return record(steps)
@@ -223,7 +240,9 @@ class CpuDevice(Device):
             return self.fold(op, target, source)
         return partial(accumulate, op, target, source, weight)
 
-    def locate(self, op: Op, values: Array, rows: Array, scores: Array, first: int) -> Sequence[Step]:
+    def locate(
+        self, op: Op, values: Array, rows: Array, scores: Array, first: int
+    ) -> Sequence[Step]:
         return [partial(locate, op, values, rows, scores, first)]
 
     def divide(self, target: Array, divisor: int) -> Step:

@@ -1,9 +1,10 @@
-"""Steps on a core that compiled code repeats: launches of kernels, copies and fills, one after the other.
+"""Steps on a core that compiled code repeats: launches of kernels, copies and fills, one after the
+other.
 
     steps ──native──> rows of words ──run_rows──> results in the control block
 
-So a rank serves a known call without Python, as on a GPU, where a graph is launched; here nothing is late. If a kernel fails,
-Python runs the steps again, and tells the error.
+So a rank serves a known call without Python, as on a GPU, where a graph is launched; here nothing
+is late. If a kernel fails, Python runs the steps again, and tells the error.
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,10 @@ def record(steps: Sequence[Step]) -> Replay | None:
 @final
 class _CpuReplay(Replay):
     def __init__(
-        self, steps: Sequence[Step], native: Sequence[NativeStep], launches: Sequence[tuple[NativeCall, list[Any]]]
+        self,
+        steps: Sequence[Step],
+        native: Sequence[NativeStep],
+        launches: Sequence[tuple[NativeCall, list[Any]]],
     ) -> None:
         self._steps, self._launches = steps, launches
         self._relaunch = Relaunch.of_rows(rows_of(native), native)
@@ -54,7 +58,10 @@ class _CpuReplay(Replay):
 
     def renew(self) -> bool:
         places = [
-            place for call, arguments in self._launches for at in call.changing for place in _renewed(call, at, arguments[at])
+            place
+            for call, arguments in self._launches
+            for at in call.changing
+            for place in _renewed(call, at, arguments[at])
         ]
         if any(place is None for place in places):
             return False
@@ -67,11 +74,16 @@ class _CpuReplay(Replay):
 
 
 def _renewed(call: NativeCall, position: int, value: Any) -> list[Scalar | None]:
-    """Stores a number among the words of a call; returns the places of its parts, or None for one that compiled code lacks."""
+    """Stores a number among the words of a call; returns the places of its parts, or None for
+    one that compiled code lacks.
+    """
     word, kind = call.place(position)
     is_complex = isinstance(kind, types.Complex)
     letter = _LETTERS.get(kind.underlying_float if is_complex else kind)
     if letter is None:
         return [None]
     call.store(position, value)
-    return [Scalar(position, part, letter, word.ctypes.data + 8 * part) for part in range(1 + is_complex)]
+    return [
+        Scalar(position, part, letter, word.ctypes.data + 8 * part)
+        for part in range(1 + is_complex)
+    ]

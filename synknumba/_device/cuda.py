@@ -1,10 +1,12 @@
-"""The CUDA device: one GPU, or a share of one. CuPy owns memory and streams; a compiler makes and launches kernels.
+"""The CUDA device: one GPU, or a share of one. CuPy owns memory and streams; a compiler makes and
+launches kernels.
 
     host rows (page-locked segment) ──copy──> CuPy array ──convert──> kernel ──> CuPy array ──copy──> host
 
-All steps of a program without slices go to one stream in the order in which they are run, so a buffer may be filled again
-while the previous launch is still running. Repeated steps are recorded as a CUDA graph, and then launched as one.
-"""
+All steps of a program without slices go to one stream in the order in which they are run, so a
+buffer may be filled again while the previous launch is still running. Repeated steps are recorded
+as a CUDA graph, and then launched as one.
+"""  # noqa: E501
 
 import contextlib
 import ctypes
@@ -19,14 +21,31 @@ import cupy
 import numpy as np
 from cupy.cuda import nvtx, runtime
 
-from synknumba._device.base import Chain, Device, DeviceKernel, Recorder, Replay, Step, StrandedError, Workspace, unmasked
+from synknumba._device.base import (
+    Chain,
+    Device,
+    DeviceKernel,
+    Recorder,
+    Replay,
+    Step,
+    StrandedError,
+    Workspace,
+    unmasked,
+)
 from synknumba._device.compilers import Compilers
 from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_calls import RecordedFunction
 from synknumba._device.cuda_chain import record_chain
 from synknumba._device.cuda_code import ADD_WEIGHTED, BUSY, DIVIDE, Mailbox, launch_own
 from synknumba._device.cuda_graph import record
-from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, Streams, beside, is_done, typed
+from synknumba._device.cuda_memory import (
+    CudaWorkspace,
+    LockedMemory,
+    Streams,
+    beside,
+    is_done,
+    typed,
+)
 from synknumba._device.cuda_steps import (
     CopyOut,
     CudaKernel,
@@ -48,11 +67,22 @@ from synknumba._errors import DeviceError
 from synknumba._host.segment import Segment
 from synknumba._types import Array, CompilerName, Op, Shape, UserOp
 
-_UFUNCS: dict[Op, Any] = {None: cupy.add, "sum": cupy.add, "prod": cupy.multiply, "min": cupy.minimum, "max": cupy.maximum}
+_UFUNCS: dict[Op, Any] = {
+    None: cupy.add,
+    "sum": cupy.add,
+    "prod": cupy.multiply,
+    "min": cupy.minimum,
+    "max": cupy.maximum,
+}
 
 
-RATED = 1 << 22, 1 << 28  # numbers with which a GPU computes, and bytes that it copies: half a millisecond each on a H100
-STRANDED_SECONDS = 10.0  # for which work that may wait for a rank goes on after that rank has failed
+RATED = (
+    1 << 22,
+    1 << 28,
+)  # numbers with which a GPU computes, and bytes that it copies: half a millisecond each on a H100
+STRANDED_SECONDS = (
+    10.0  # for which work that may wait for a rank goes on after that rank has failed
+)
 
 
 @final
@@ -111,10 +141,15 @@ class CudaDevice(Device):
         if isinstance(step, Meeting):
             return "collective", 0
         if isinstance(step, OnStream) and step.func is runtime.memcpyAsync:
-            kinds = {runtime.memcpyHostToDevice: "copy to the GPU", runtime.memcpyDeviceToHost: "copy to the host"}
+            kinds = {
+                runtime.memcpyHostToDevice: "copy to the GPU",
+                runtime.memcpyDeviceToHost: "copy to the host",
+            }
             return kinds.get(step.args[3], "copy"), int(step.args[2])
         if isinstance(step, OnStream) and step.keeps and step.func is launch_own:
-            return "gather rows" if step.args[1].name.startswith("rows") else str(step.args[1].name), int(step.keeps[0].nbytes)
+            return "gather rows" if step.args[1].name.startswith("rows") else str(
+                step.args[1].name
+            ), int(step.keeps[0].nbytes)
         return super().told(step)
 
     def timeline(self, step: Step | None = None) -> int | None:
@@ -203,9 +238,13 @@ class CudaDevice(Device):
         if isinstance(leaf, np.ndarray):
             host[...] = leaf
         elif leaf.nbytes:
-            packed = cupy.ascontiguousarray(leaf)  # freed memory is reused only later on the same stream
+            packed = cupy.ascontiguousarray(
+                leaf
+            )  # freed memory is reused only later on the same stream
             kind = runtime.memcpyDeviceToHost
-            runtime.memcpyAsync(host.ctypes.data, address_of(packed), packed.nbytes, kind, self.stream.ptr)
+            runtime.memcpyAsync(
+                host.ctypes.data, address_of(packed), packed.nbytes, kind, self.stream.ptr
+            )
 
     def scope(self) -> AbstractContextManager[object]:
         return self._scope
@@ -248,13 +287,17 @@ class CudaDevice(Device):
 
             rate_of(1)  # compiles
             rate, until = 0.0, time.perf_counter() + seconds / 2
-            while rate == 0.0 or time.perf_counter() < until:  # a GPU that was idle is slow at first
+            while (
+                rate == 0.0 or time.perf_counter() < until
+            ):  # a GPU that was idle is slow at first
                 rate = rate_of(8)
-            # At once, since work of other processes has its turn at each gap, longer than beside a kernel that takes longer.
+            # At once, since work of other processes has its turn at each gap, longer than beside a
+            # kernel that takes longer.
             return rate_of(max(1, round(rate * seconds)))
 
     def recover(self) -> bool:
-        # After a sticky error, such as an illegal address, both fail: the context is lost, and the process with it.
+        # After a sticky error, such as an illegal address, both fail: the context is lost, and the
+        # process with it.
         for wait in (self.synchronize, runtime.deviceSynchronize):
             if self._stranded:
                 return False
@@ -269,7 +312,8 @@ class CudaDevice(Device):
         free, total = runtime.memGetInfo()
         pooled = cupy.get_default_memory_pool().free_bytes()
         return (
-            f"The GPU has {free:,} of {total:,} bytes free, and this rank's pool {pooled:,} more. Use num_slices=, "
+            f"The GPU has {free:,} of {total:,} bytes free, and this rank's pool "
+            f"{pooled:,} more. Use num_slices=, "
             f"a smaller batch or more GPUs, or drop variables."
         )
 
@@ -278,7 +322,9 @@ class CudaDevice(Device):
             self._locked.add(segment.id, segment.array(np.uint8, (segment.size,)), whole=whole)
 
     def detach(self, segment: Segment) -> None:
-        with contextlib.suppress(runtime.CUDARuntimeError):  # a kernel may have destroyed the context
+        with contextlib.suppress(
+            runtime.CUDARuntimeError
+        ):  # a kernel may have destroyed the context
             self._streams.synchronize()
             self._locked.remove(segment.array(np.uint8, (segment.size,)))
 
@@ -294,7 +340,9 @@ class CudaDevice(Device):
 
 
 def _only(index: int) -> int:
-    """Hides all other GPUs, so that the driver does not set them up. Returns the index of the remaining one."""
+    """Hides all other GPUs, so that the driver does not set them up. Returns the index of the
+    remaining one.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = None if visible is None else visible.split(",")
     if names is not None and index >= len(names):  # the driver reports it
@@ -304,7 +352,9 @@ def _only(index: int) -> int:
 
 
 def _make_context(index: int) -> None:
-    """Creates the primary context, which CuPy and the compiler then share; errors are left for them to report."""
+    """Creates the primary context, which CuPy and the compiler then share; errors are left for
+    them to report.
+    """
     with contextlib.suppress(OSError):
         driver = ctypes.CDLL("libcuda.so.1")
         device, context = ctypes.c_int(), ctypes.c_void_p()

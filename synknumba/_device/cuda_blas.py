@@ -1,7 +1,8 @@
 """Matrix products by cuBLAS that can be recorded into CUDA graphs; CuPy's own refuse to be.
 
-cuBLAS allocates memory in the middle of a capture unless it has been given a workspace, so it gets one here. Matrices are
-stored by rows here and by columns there, so the product is computed as Bᵀ Aᵀ = (A B)ᵀ, without copies.
+cuBLAS allocates memory in the middle of a capture unless it has been given a workspace, so it gets
+one here. Matrices are stored by rows here and by columns there, so the product is computed as Bᵀ Aᵀ
+= (A B)ᵀ, without copies.
 """
 
 import ctypes
@@ -17,8 +18,20 @@ from synknumba._errors import DeviceError
 
 _WORKSPACE_BYTES = 32 << 20  # as NVIDIA recommends for its newest GPUs
 _TYPES = {"float16": 2, "float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # cudaDataType
-_COMPUTE = {"float16": 68, "float32": 68, "float64": 70, "complex64": 68, "complex128": 70}  # cublasComputeType_t
-_FACTORS = {"float16": "f4", "float32": "f4", "float64": "f8", "complex64": "c8", "complex128": "c16"}
+_COMPUTE = {
+    "float16": 68,
+    "float32": 68,
+    "float64": 70,
+    "complex64": 68,
+    "complex128": 70,
+}  # cublasComputeType_t
+_FACTORS = {
+    "float16": "f4",
+    "float32": "f4",
+    "float64": "f8",
+    "complex64": "c8",
+    "complex128": "c16",
+}
 _AS_IT_IS, _TRANSPOSED = 0, 1  # cublasOperation_t
 _DEFAULT_ALGORITHM = -1
 
@@ -48,26 +61,42 @@ def _check(code: int) -> None:
 def matmul(a: Any, b: Any) -> Any:
     """Returns a @ b of CuPy arrays."""
     dtype = cupy.result_type(a, b)
-    if dtype.name not in _TYPES or not (1 <= a.ndim <= 2 and 1 <= b.ndim <= 2) or not (a.size and b.size):
+    if (
+        dtype.name not in _TYPES
+        or not (1 <= a.ndim <= 2 and 1 <= b.ndim <= 2)
+        or not (a.size and b.size)
+    ):
         return a @ b  # not by cuBLAS, or in batches
     left, right = (x.astype(dtype, copy=False) for x in (a, b))
-    left, right = left.reshape(1, -1) if a.ndim == 1 else left, right.reshape(-1, 1) if b.ndim == 1 else right
+    left, right = (
+        left.reshape(1, -1) if a.ndim == 1 else left,
+        right.reshape(-1, 1) if b.ndim == 1 else right,
+    )
     if left.shape[1] != right.shape[0]:
-        raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not fit: {left.shape[1]} is not {right.shape[0]}")
+        raise ValueError(
+            f"matmul: shapes {a.shape} and {b.shape} do not fit: "
+            f"{left.shape[1]} is not {right.shape[0]}"
+        )
     out = cupy.empty((left.shape[0], right.shape[1]), dtype)
     _multiply(left, right, out)
     return out.reshape(*a.shape[:-1], *b.shape[1:])
 
 
 def _multiply(left: Any, right: Any, out: Any) -> None:
-    (left, left_turned, left_stride), (right, right_turned, right_stride) = map(_stored, (left, right))
+    (left, left_turned, left_stride), (right, right_turned, right_stride) = map(
+        _stored, (left, right)
+    )
     name = out.dtype.name
     one, zero = (np.array(value, _FACTORS[name]) for value in (1, 0))
     code, (handle, workspace) = _TYPES[name], _handle()
     library, stream = _library(), cupy.cuda.get_current_stream().ptr
     address = ctypes.c_void_p
     _check(library.cublasSetStream_v2(address(handle), address(stream)))  # takes the workspace away
-    _check(library.cublasSetWorkspace_v2(address(handle), address(workspace.ptr), ctypes.c_size_t(_WORKSPACE_BYTES)))
+    _check(
+        library.cublasSetWorkspace_v2(
+            address(handle), address(workspace.ptr), ctypes.c_size_t(_WORKSPACE_BYTES)
+        )
+    )
     _check(
         library.cublasGemmEx(
             *(address(handle), right_turned, left_turned),
@@ -81,7 +110,9 @@ def _multiply(left: Any, right: Any, out: Any) -> None:
 
 
 def _stored(matrix: Any) -> tuple[Any, int, int]:
-    """Returns a matrix, copied if need be, whether it lies there by columns, and the elements between two rows, or columns."""
+    """Returns a matrix, copied if need be, whether it lies there by columns, and the elements
+    between two rows, or columns.
+    """
     rows, columns = matrix.shape
     by_rows, by_columns = (stride // matrix.itemsize for stride in matrix.strides)
     if (columns == 1 or by_columns == 1) and (rows == 1 or by_rows >= columns):

@@ -1,17 +1,19 @@
-"""Python functions recorded as CUDA graphs: what a call puts on the stream is repeated without Python.
+"""Python functions recorded as CUDA graphs: what a call puts on the stream is repeated without
+Python.
 
     1st call of a kind   the function runs as it is ──> its arrays are put back ──> it runs again, captured ──> the graph runs
                          ──> the same numbers? ──no──> error
     later calls          the graph runs; the results lie where they lay
     in sequences         it runs once more, captured with what the other calls do
 
-Kinds differ by the arguments' memory, shapes and dtypes, and by numbers. Temporary arrays come from a pool of the recordings'
-own, so that no other array gets their memory while the graph refers to it.
+Kinds differ by the arguments' memory, shapes and dtypes, and by numbers. Temporary arrays come from
+a pool of the recordings' own, so that no other array gets their memory while the graph refers to
+it.
 
-The comparison finds what a graph cannot repeat: random numbers, counters, anything that Python computes anew at each call.
-Copies from and to the host are refused for themselves: a graph would read the same address of the host again, whatever lies
-there by then.
-"""
+The comparison finds what a graph cannot repeat: random numbers, counters, anything that Python
+computes anew at each call. Copies from and to the host are refused for themselves: a graph would
+read the same address of the host again, whatever lies there by then.
+"""  # noqa: E501
 
 import os
 import sys
@@ -34,8 +36,15 @@ from synknumba._ops.tree import flatten, unflatten
 
 MOST_KINDS = 16  # recordings of one function that are kept
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed: memory may be allocated meanwhile
-# Of the largest number of an array. Sums by atomic operations differ by rounding from run to run; random numbers by far more.
-_TOLERANCE = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-8, "complex64": 1e-4, "complex128": 1e-8}
+# Of the largest number of an array. Sums by atomic operations differ by rounding from run to run;
+# random numbers by far more.
+_TOLERANCE = {
+    "float16": 1e-2,
+    "float32": 1e-4,
+    "float64": 1e-8,
+    "complex64": 1e-4,
+    "complex128": 1e-8,
+}
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -61,7 +70,9 @@ class RecordedFunction(Recorder):
         kind = tuple(_kind(self._name, leaf) for leaf in flatten(arguments)[0])
         found = self._kinds.get(kind)
         if found is None:
-            found = self._kinds[kind] = _Recording(self._name, call, written, self._stream, self._scope, self._pool)
+            found = self._kinds[kind] = _Recording(
+                self._name, call, written, self._stream, self._scope, self._pool
+            )
         self._kinds.move_to_end(kind)
         while len(self._kinds) > MOST_KINDS:
             self._kinds.popitem(last=False)[1].close()
@@ -95,10 +106,13 @@ def _kind(name: str, leaf: Any) -> Any:
     """Returns what a recording depends on in an argument."""
     if isinstance(leaf, cupy.ndarray):
         return leaf.data.ptr, leaf.shape, leaf.strides, leaf.dtype.str
-    if leaf is None or isinstance(leaf, bool | int | float | complex | str | range | np.generic | tuple):
+    if leaf is None or isinstance(
+        leaf, bool | int | float | complex | str | range | np.generic | tuple
+    ):
         return type(leaf), repr(leaf)  # −0.0 is not 0.0, and NaN is NaN
     raise RecordError(
-        f"{name} has record=True, which takes arrays, numbers, texts and trees of them; got a {type(leaf).__name__}. Leave "
+        f"{name} has record=True, which takes arrays, numbers, texts and trees of them; got a "
+        f"{type(leaf).__name__}. Leave "
         "record= out, or pass what the function needs of it."
     )
 
@@ -107,7 +121,15 @@ def _kind(name: str, leaf: Any) -> Any:
 class _Recording(RecordedCall):
     """One call of a function, as a graph once it has been made."""
 
-    def __init__(self, name: str, call: Call, written: Sequence[Any], stream: Any, scope: FunctionScope, pool: _Pools) -> None:
+    def __init__(
+        self,
+        name: str,
+        call: Call,
+        written: Sequence[Any],
+        stream: Any,
+        scope: FunctionScope,
+        pool: _Pools,
+    ) -> None:
         self._name, self._function, self._written = name, call, written
         self._stream, self._scope, self._pool = stream, scope, pool
         self._graph = self._executable = 0
@@ -128,7 +150,9 @@ class _Recording(RecordedCall):
         return OnStream(self._repeat, own), unflatten(structure, own)
 
     def _repeat(self, targets: Sequence[Any]) -> None:
-        """Repeats the call, and copies its results, which may be views of arguments that others change before they are read."""
+        """Repeats the call, and copies its results, which may be views of arguments that others
+        change before they are read.
+        """
         with self._stream:
             if self._stream.is_capturing():  # a graph cannot be launched then
                 with self._pool.used():
@@ -143,7 +167,8 @@ class _Recording(RecordedCall):
         before = [array.copy() for array in self._written]
         result = self._call()
         if self._scope.share():
-            runtime.deviceSynchronize()  # torch has worked on its default stream, and the recording must not
+            # torch has worked on its default stream, and the recording must not
+            runtime.deviceSynchronize()
         usual = _copied(result)
         after = [array.copy() for array in self._written]
         self._put_back(before)
@@ -188,38 +213,57 @@ class _Recording(RecordedCall):
         what = host_work(self._graph)
         if what is not None:
             raise RecordError(
-                f"{self._name} cannot be recorded: it {what} in each call. Make NumPy arrays CuPy arrays before, or pass them "
+                f"{self._name} cannot be recorded: it {what} in each call. Make NumPy arrays CuPy "
+                f"arrays before, or pass them "
                 "as arguments; return what the script is to have. Or leave record=True out."
             )
         return result
 
     def _check_leaves(self, result: Any) -> None:
         for leaf in flatten(result)[0]:
-            if not (leaf is None or isinstance(leaf, cupy.ndarray | bool | int | float | complex | np.generic)):
+            if not (
+                leaf is None
+                or isinstance(leaf, cupy.ndarray | bool | int | float | complex | np.generic)
+            ):
                 raise RecordError(
-                    f"{self._name} has record=True and returned a {type(leaf).__name__}; return arrays of the GPU, as x.sum()"
+                    f"{self._name} has record=True and returned a {type(leaf).__name__}; return "
+                    f"arrays of the GPU, as x.sum()"
                 )
 
     def _refusal(self, error: Exception) -> RecordError:
         lines = traceback.extract_tb(error.__traceback__)
         modules = [sys.modules[name] for name in ("cupy", "numpy", "torch") if name in sys.modules]
         packages = *(os.path.dirname(str(module.__file__)) + os.sep for module in modules), _PACKAGE
-        own = [one for one in lines if one.filename.endswith(".py") and not one.filename.startswith(packages)]
-        where = f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}: {own[-1].line}: " if own else ""
+        own = [
+            one
+            for one in lines
+            if one.filename.endswith(".py") and not one.filename.startswith(packages)
+        ]
+        where = (
+            f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}: {own[-1].line}: "
+            if own
+            else ""
+        )
         way_out = "Leave record=True out"
         if "cublas" in str(error).lower():
             way_out = "Use synk.matmul(a, b) in place of a @ b, or leave record=True out"
         elif "H2D" in str(error):
-            way_out = "Make NumPy arrays CuPy arrays before, or pass them as arguments; or leave record=True out"
+            way_out = (
+                "Make NumPy arrays CuPy arrays before, or pass them as arguments; "
+                "or leave record=True out"
+            )
         elif "CUDA generator" in str(error):
             way_out = "Take random numbers from synk.random, or leave record=True out"
         elif isinstance(error, runtime.CUDARuntimeError) or "captur" in str(error):
             way_out = (
-                "A recorded function must not look at numbers of the GPU, as in float(x), x.get(), print(x) and `if x:`, nor "
+                "A recorded function must not look at numbers of the GPU, as in float(x), x.get(), "
+                "print(x) and `if x:`, nor "
                 "have shapes that depend on them, as in x[x > 0]. Leave record=True out if it must"
             )
         text = (str(error).strip().splitlines() or [""])[0].rstrip(".")
-        return RecordError(f"{self._name} cannot be recorded: {where}{type(error).__name__}: {text}. {way_out}.")
+        return RecordError(
+            f"{self._name} cannot be recorded: {where}{type(error).__name__}: {text}. {way_out}."
+        )
 
     def _compare(self, usual: Any, after: Sequence[Any]) -> None:
         """Raises `RecordError` if the graph gives other numbers than the function."""
@@ -227,11 +271,15 @@ class _Recording(RecordedCall):
         wanted, other = flatten(usual)
         same = structure == other and len(leaves) == len(wanted)
         pairs = [*zip(leaves, wanted, strict=True)] if same else []
-        if same and all(_alike(one, two) for one, two in (*pairs, *zip(self._written, after, strict=True))):
+        if same and all(
+            _alike(one, two) for one, two in (*pairs, *zip(self._written, after, strict=True))
+        ):
             return
         raise RecordError(
-            f"{self._name} cannot be recorded: run again on the same arrays, it gave other numbers. A recorded function must "
-            "depend on its arguments only: take random numbers from synk.random, and keep what changes from call to call in "
+            f"{self._name} cannot be recorded: run again on the same arrays, it gave other "
+            f"numbers. A recorded function must "
+            "depend on its arguments only: take random numbers from synk.random, and keep what "
+            "changes from call to call in "
             "variables. Or leave record=True out."
         )
 
@@ -253,7 +301,9 @@ def _as_array(leaf: Any) -> Any:
 def _copied(result: Any) -> Any:
     """Returns a result whose arrays are copies: they may be views of arguments."""
     leaves, structure = flatten(result)
-    return unflatten(structure, [leaf.copy() if isinstance(leaf, cupy.ndarray) else leaf for leaf in leaves])
+    return unflatten(
+        structure, [leaf.copy() if isinstance(leaf, cupy.ndarray) else leaf for leaf in leaves]
+    )
 
 
 def _alike(one: Any, two: Any) -> bool:

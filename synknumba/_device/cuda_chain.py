@@ -1,8 +1,9 @@
-"""Steps of many iterations recorded as one CUDA graph, whose launches are queued without a wait between them.
+"""Steps of many iterations recorded as one CUDA graph, whose launches are queued without a wait
+between them.
 
 graph of 64 iterations ──launch──launch──launch──> event
                             └── scalars of kernels are rewritten before a launch; those that are queued keep theirs
-"""
+"""  # noqa: E501
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, final
@@ -10,13 +11,22 @@ from typing import Any, final
 from cupy.cuda import runtime
 
 from synknumba._device.base import Chain, Step
-from synknumba._device.cuda_nodes import KernelNode, ScalarPlace, capture, find_scalars, free_graph, rewriter
+from synknumba._device.cuda_nodes import (
+    KernelNode,
+    ScalarPlace,
+    capture,
+    find_scalars,
+    free_graph,
+    rewriter,
+)
 from synknumba._device.cuda_steps import CudaLaunch
 from synknumba._wire.relaunch import Scalars
 
 
 def record_chain(steps: Iterable[Step], stream: Any) -> Chain | None:
-    """Records steps, each with the arguments that it has when it is taken; None if one cannot be recorded."""
+    """Records steps, each with the arguments that it has when it is taken; None if one cannot be
+    recorded.
+    """
     noted: list[Step] = []
 
     def taken() -> Iterator[Step]:
@@ -37,7 +47,9 @@ def record_chain(steps: Iterable[Step], stream: Any) -> Chain | None:
 
 @final
 class _GraphChain(Chain):
-    def __init__(self, graph: int, executable: int, stream: Any, steps: Sequence[Step], nodes: dict[int, int]) -> None:
+    def __init__(
+        self, graph: int, executable: int, stream: Any, steps: Sequence[Step], nodes: dict[int, int]
+    ) -> None:
         self._graph, self._executable, self._stream = graph, executable, stream
         self._steps = steps  # keeps alive what the graph addresses
         self._nodes = nodes
@@ -54,7 +66,9 @@ class _GraphChain(Chain):
     def scalars(self, first: int, after: int) -> Scalars:
         kernels = [kernel for kernel, _ in self._kernels_of(first, after)]
         places = [place for kernel in kernels for place in kernel.scalars]
-        return Scalars(places, rewriter(), [(self._executable, *kernel.node_and_params) for kernel in kernels])
+        return Scalars(
+            places, rewriter(), [(self._executable, *kernel.node_and_params) for kernel in kernels]
+        )
 
     def _kernels_of(self, first: int, after: int) -> Iterator[tuple[KernelNode, CudaLaunch]]:
         for position in range(first, after):

@@ -1,9 +1,11 @@
-"""The CUDA device's own kernels: gather and scatter of rows, accumulation of slices, small results for the host.
+"""The CUDA device's own kernels: gather and scatter of rows, accumulation of slices, small results
+for the host.
 
 CuPy compiles them on first use and caches them on disk.
 
-Rows are moved in words, as long as a row's length and the addresses allow. Page-locked host rows are read in place, at nearly
-the speed of a copy (49 of 55 GB/s on an H100, rows of 3 KB); gathering them on the host first takes 8 to 22 times as long.
+Rows are moved in words, as long as a row's length and the addresses allow. Page-locked host rows
+are read in place, at nearly the speed of a copy (49 of 55 GB/s on an H100, rows of 3 KB); gathering
+them on the host first takes 8 to 22 times as long.
 """
 
 from collections.abc import Sequence
@@ -23,11 +25,18 @@ MAILED_WORDS = 128  # results of at most so many 4-byte words are mailed, larger
 
 _THREADS = 512
 _BLOCKS_PER_MULTIPROCESSOR = 2  # more blocks move no more bytes a second
-# As fast as 264 of `rows_16`: 6.4 MB in 134 µs on an H100. Matrix products beside it take 60 µs longer, with 264 blocks 160.
+# As fast as 264 of `rows_16`: 6.4 MB in 134 µs on an H100. Matrix products beside it take 60 µs
+# longer, with 264 blocks 160.
 _BLOCKS_OF_A_GATHER = 16
 _LINE = 3  # position of the number of the line among a gather's arguments
 
-_WORDS = {16: "uint4", 8: "unsigned long long", 4: "unsigned int", 2: "unsigned short", 1: "unsigned char"}
+_WORDS = {
+    16: "uint4",
+    8: "unsigned long long",
+    4: "unsigned int",
+    2: "unsigned short",
+    1: "unsigned char",
+}
 _SOURCE = (
     """
 // Rows start, start + step, … of a table, or those in a list, from or to an array where they lie together.
@@ -62,7 +71,7 @@ __device__ void gather_rows(const T* table, T* together, const long long* list, 
             if (i + k * stride < all) together[i + k * stride] = held[k];
     }
 }
-"""
+"""  # noqa: E501
     + "".join(
         f"""
 extern "C" __global__ void line_{size}(const {word}* table, {word}* together, const long long* lists, long long line,
@@ -76,7 +85,7 @@ extern "C" __global__ void rows_{size}({word}* table, {word}* together, const lo
 {{
     move_rows(table, together, list, start, step, rows, words, back);
 }}
-"""
+"""  # noqa: E501
         for size, word in _WORDS.items()
     )
     + """
@@ -103,7 +112,7 @@ extern "C" __global__ void mail(const unsigned int* const* table, int words, vol
 {
     if (threadIdx.x < words) box[threadIdx.x] = 1ull << 32 | *table[threadIdx.x];
 }
-"""
+"""  # noqa: E501
 )
 
 
@@ -124,18 +133,30 @@ class Mailbox:
         self.words[:] = 0
         self.address: int = self.words.ctypes.data
         self._nowhere = np.zeros(1, np.int64)
-        self.nowhere: int = self._nowhere.ctypes.data  # 4 bytes that are never read: the target of a word without a result
+        self.nowhere: int = (
+            self._nowhere.ctypes.data
+        )  # 4 bytes that are never read: the target of a word without a result
 
 
-# Numbers are passed in the target's dtype. Without fused multiply-add: NumPy rounds the product before it adds.
+# Numbers are passed in the target's dtype. Without fused multiply-add: NumPy rounds the product
+# before it adds.
 ADD_WEIGHTED = cupy.ElementwiseKernel(
-    "S source, T weight", "T target", "target += T(source) * weight", "synknumba_add_weighted", options=("--fmad=false",)
+    "S source, T weight",
+    "T target",
+    "target += T(source) * weight",
+    "synknumba_add_weighted",
+    options=("--fmad=false",),
 )
-DIVIDE = cupy.ElementwiseKernel("T divisor", "T target", "target = target / divisor", "synknumba_divide_by")
+DIVIDE = cupy.ElementwiseKernel(
+    "T divisor", "T target", "target = target / divisor", "synknumba_divide_by"
+)
 
 # Arithmetic on a thread's own number, of which a GPU's rate is measured.
 BUSY = cupy.ElementwiseKernel(
-    "T x", "T y", "T v = x; for (int k = 0; k < 4096; k++) v = v * T(0.5) + T(0.5); y = v", "synknumba_busy"
+    "T x",
+    "T y",
+    "T v = x; for (int k = 0; k < 4096; k++) v = v * T(0.5) + T(0.5); y = v",
+    "synknumba_busy",
 )
 
 
@@ -153,23 +174,40 @@ def _blocks(work: int) -> int:
     return max(1, min(-(-work // _THREADS), _most_blocks()))
 
 
-def move_rows(table: int, row_bytes: int, rows: Rows, together: Any, stream: Any, *, back: bool, keeps: Any = None) -> OnStream:
-    """Returns a step that gathers rows of a table into the device array `together`, or scatters them `back`.
+def move_rows(
+    table: int,
+    row_bytes: int,
+    rows: Rows,
+    together: Any,
+    stream: Any,
+    *,
+    back: bool,
+    keeps: Any = None,
+) -> OnStream:
+    """Returns a step that gathers rows of a table into the device array `together`, or scatters
+    them `back`.
 
-    The table is the address of its first row, on the device or page-locked on the host. The device reads listed rows when the
-    step is run, so the list must be page-locked too. `keeps` is an object that must live as long as the step.
+    The table is the address of its first row, on the device or page-locked on the host. The device
+    reads listed rows when the step is run, so the list must be page-locked too. `keeps` is an
+    object that must live as long as the step.
     """
     size = gcd(row_bytes, table, together.data.ptr, 16)
     words = row_bytes // size
-    places = (0, rows.start, rows.step) if isinstance(rows, Range) else (rows.indices.ctypes.data, 0, 0)
+    places = (
+        (0, rows.start, rows.step) if isinstance(rows, Range) else (rows.indices.ctypes.data, 0, 0)
+    )
     args = (table, together.data.ptr, *map(np.int64, (*places, rows.count, words)), np.bool_(back))
     kernel = _module().get_function(f"rows_{size}")
-    step = (StoreToHost if back else OnStream)(launch_own, stream, kernel, (_blocks(rows.count * words), _THREADS), args)
+    step = (StoreToHost if back else OnStream)(
+        launch_own, stream, kernel, (_blocks(rows.count * words), _THREADS), args
+    )
     return keeping(step, together, rows, keeps)
 
 
 def gather_line(table: Array, rows: InLine, together: Any, stream: Any) -> Gather:
-    """Returns a gather of the rows of a line from a page-locked table, as the lines are, into a device array."""
+    """Returns a gather of the rows of a line from a page-locked table, as the lines are, into a
+    device array.
+    """
     row_bytes = together.nbytes // rows.count
     size = gcd(row_bytes, table.ctypes.data, together.data.ptr, 16)
     lists, words = rows.table.ctypes.data + 8 * rows.start, row_bytes // size
@@ -194,7 +232,9 @@ def launch_own(stream: Any, kernel: Any, sizes: tuple[int, int], args: tuple[Any
 
 
 def publish(copies: Sequence[Copy], box: Mailbox, stream: Any) -> OnStream:
-    """Returns a step that copies small arrays to page-locked memory, then signals it in the first word of the mailbox."""
+    """Returns a step that copies small arrays to page-locked memory, then signals it in the
+    first word of the mailbox.
+    """
     largest = max((copy.nbytes for copy in copies), default=0)
     return _to_box("publish", np.array(copies, np.int64).reshape(-1, 3), largest // 8, box, stream)
 
@@ -205,9 +245,13 @@ def mail(sources: Sequence[int], box: Mailbox, stream: Any) -> OnStream:
 
 
 def _to_box(name: str, rows: Array, work: int, box: Mailbox, stream: Any) -> OnStream:
-    """Returns a step that launches one block of a kernel that reads a table on the device and writes to the mailbox."""
+    """Returns a step that launches one block of a kernel that reads a table on the device and
+    writes to the mailbox.
+    """
     table = cupy.asarray(rows)
     cupy.cuda.Device().synchronize()  # any stream may read the table from now on
     threads = min(max(-(-work // 32), 1) * 32, _THREADS)  # fewer warps start sooner
     args = (table, np.int32(len(rows)), np.int64(box.address))
-    return keeping(OnStream(launch_own, stream, _module().get_function(name), (1, threads), args), table)
+    return keeping(
+        OnStream(launch_own, stream, _module().get_function(name), (1, threads), args), table
+    )

@@ -9,7 +9,7 @@ In a sliced program copies have streams of their own, and arguments have two buf
     load    copy 0 │ copy 1 │ copy 2 │ copy 3 …        copy k waits until slice k − 2 has finished with its buffers
     work           │ work 0 │ work 1 │ work 2 …        work k waits for copy k
     store                   │ out 0  │ out 1  …        out k waits for work k
-"""
+"""  # noqa: E501
 
 import mmap
 from collections.abc import Callable, Sequence
@@ -24,16 +24,28 @@ from cupy.cuda import runtime
 from synknumba._device.base import Buffer, Gather, LineRows, SliceSteps, Step, Workspace, read_rows
 from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_code import gather_line, move_rows
-from synknumba._device.cuda_steps import NOT_READY, Join, OnStream, StoreToHost, copy_in, copy_out, copy_within, keeping
+from synknumba._device.cuda_steps import (
+    NOT_READY,
+    Join,
+    OnStream,
+    StoreToHost,
+    copy_in,
+    copy_out,
+    copy_within,
+    keeping,
+)
 from synknumba._host.stored import Reader
 from synknumba._ops.rows import InLine, Listed, Range, Rows, Selection
 from synknumba._types import Array, Shape
 
-# Sizes in bytes that a kernel reads from page-locked memory faster than the copy engine copies them: 16 against 21 µs for 8 KB
-# in a graph on an H200, 54 against 58 for 512 KB, 86 against 84 for 2 MB.
+# Sizes in bytes that a kernel reads from page-locked memory faster than the copy engine copies
+# them: 16 against 21 µs for 8 KB in a graph on an H200, 54 against 58 for 512 KB, 86 against 84 for
+# 2 MB.
 SMALLEST_MOVED, LARGEST_MOVED = 2 << 10, 1 << 20
 
-LOCKED_WHOLE = 16 << 20  # segments of at most so many bytes are locked when mapped, which takes 2 ms
+LOCKED_WHOLE = (
+    16 << 20
+)  # segments of at most so many bytes are locked when mapped, which takes 2 ms
 PAGE = mmap.PAGESIZE
 
 
@@ -48,16 +60,19 @@ def typed(memory: Any, dtype: Any, shape: Shape) -> Any:
 class LockedMemory:
     """The host memory that this process has page-locked, as far as the device needed it.
 
-    Locking takes 0.1 s per GiB, so of a large segment only the rank's own rows are locked. If others are needed later, the
-    whole segment is locked instead, since a copy must not cross from one locked range to the next. Where memory cannot be
-    locked (a container's limit), copies still work from pageable memory, five times slower. `before_relocking` is called with
-    the id of a segment before it is unlocked to be locked as a whole.
+    Locking takes 0.1 s per GiB, so of a large segment only the rank's own rows are locked. If
+    others are needed later, the whole segment is locked instead, since a copy must not cross from
+    one locked range to the next. Where memory cannot be locked (a container's limit), copies still
+    work from pageable memory, five times slower. `before_relocking` is called with the id of a
+    segment before it is unlocked to be locked as a whole.
     """
 
     def __init__(self, before_relocking: Callable[[int], None]) -> None:
         self._before_relocking = before_relocking
         self._known: dict[int, tuple[int, int]] = {}  # by segment address: bytes and id
-        self._locked: dict[int, tuple[int, int]] = {}  # by segment address: first locked byte, and the one after the last
+        self._locked: dict[
+            int, tuple[int, int]
+        ] = {}  # by segment address: first locked byte, and the one after the last
 
     def add(self, segment_id: int, memory: Array, *, whole: bool) -> None:
         """Registers a segment, and locks it if it is small or will be used as a whole."""
@@ -72,9 +87,13 @@ class LockedMemory:
             self._unlock(memory.ctypes.data)
 
     def reaches(self, array: Array) -> bool:
-        """Locks an array's memory if possible. Returns whether the device can read and write the array in place."""
+        """Locks an array's memory if possible. Returns whether the device can read and write the
+        array in place.
+        """
         low, high = np.lib.array_utils.byte_bounds(array)
-        segment = next((start for start, (size, _) in self._known.items() if start <= low < start + size), None)
+        segment = next(
+            (start for start, (size, _) in self._known.items() if start <= low < start + size), None
+        )
         if segment is None:
             return False
         held = self._locked.get(segment)
@@ -112,7 +131,9 @@ class LockedMemory:
 
 
 def is_done(query: Callable[[int], int], of: Any) -> bool:
-    """Whether a stream or an event is done; raises the error if its work has failed, after which CuPy's `done` stays false."""
+    """Whether a stream or an event is done; raises the error if its work has failed, after which
+    CuPy's `done` stays false.
+    """
     if query(of.ptr) == NOT_READY:
         return False
     of.synchronize()
@@ -153,24 +174,36 @@ class CudaWorkspace(Workspace):
     def __init__(self, streams: Streams, locked: LockedMemory, *, sliced: bool) -> None:
         self.turns = 2 if sliced else 1
         self._streams = streams
-        self._load, self._store = (streams.load, streams.store) if sliced else (streams.work, streams.work)
+        self._load, self._store = (
+            (streams.load, streams.store) if sliced else (streams.work, streams.work)
+        )
         self._locked = locked
         self._storage: dict[object, Any] = {}
         self._staging: dict[object, Array] = {}
 
     def in_order(self, slices: Sequence[SliceSteps]) -> list[Step]:
-        return _side_by_side(slices, self._streams) if self.turns > 1 and slices else super().in_order(slices)
+        return (
+            _side_by_side(slices, self._streams)
+            if self.turns > 1 and slices
+            else super().in_order(slices)
+        )
 
     def expect(self, host: Array, rows: Selection) -> None:
-        self._locked.reaches(host[rows.as_slice()] if isinstance(rows, Range) and rows.step == 1 else host)
+        self._locked.reaches(
+            host[rows.as_slice()] if isinstance(rows, Range) and rows.step == 1 else host
+        )
 
     def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
         array = self.scratch(slot, host.dtype, (rows.count, *host.shape[1:]))
         if isinstance(rows, Range) and rows.step == 1:
             return self._straight(array, host[rows.as_slice()], writable=writable)
-        if not self._locked.reaches(host) or not (isinstance(rows, Range) or self._locked.reaches(rows.indices)):
+        if not self._locked.reaches(host) or not (
+            isinstance(rows, Range) or self._locked.reaches(rows.indices)
+        ):
             return self._staged(slot, array, host, rows, writable=writable)
-        return self._apart(array, host.ctypes.data, rows, host, (self._load, self._store), writable=writable)
+        return self._apart(
+            array, host.ctypes.data, rows, host, (self._load, self._store), writable=writable
+        )
 
     def stored(self, slot: object, reader: Reader, dtype: Any, shape: Shape, rows: Rows) -> Buffer:
         array = self.scratch(slot, dtype, shape)
@@ -203,10 +236,19 @@ class CudaWorkspace(Workspace):
             return Buffer(typed(array.data + rows.start * row_bytes, array.dtype, shape))
         buffer = self.scratch(slot, array.dtype, shape)
         if isinstance(rows, Range) or self._locked.reaches(rows.indices):
-            return self._apart(buffer, array.data.ptr, rows, array, (self._streams.work,) * 2, writable=writable)
+            return self._apart(
+                buffer, array.data.ptr, rows, array, (self._streams.work,) * 2, writable=writable
+            )
         # A page-locked copy of the row list, which the device can read.
         staging = self._staging_buffer(slot, rows.indices.dtype, rows.indices.shape)
-        moved = self._apart(buffer, array.data.ptr, Listed(staging), array, (self._streams.work,) * 2, writable=writable)
+        moved = self._apart(
+            buffer,
+            array.data.ptr,
+            Listed(staging),
+            array,
+            (self._streams.work,) * 2,
+            writable=writable,
+        )
 
         def load() -> None:
             self._streams.work.synchronize()  # earlier kernels may still read the staging buffer
@@ -245,7 +287,15 @@ class CudaWorkspace(Workspace):
         """Buffer of contiguous rows: one copy each way."""
         reached = self._locked.reaches(view)
         if reached and SMALLEST_MOVED <= array.nbytes <= LARGEST_MOVED:
-            load = move_rows(view.ctypes.data, array.nbytes, Range(0, 1, 1), array, self._load, back=False, keeps=view)
+            load = move_rows(
+                view.ctypes.data,
+                array.nbytes,
+                Range(0, 1, 1),
+                array,
+                self._load,
+                back=False,
+                keeps=view,
+            )
         else:
             load = copy_in(array, view.ctypes.data, self._load)
         return Buffer(array, load, self._copy_out(view, array) if writable else None)
@@ -253,16 +303,35 @@ class CudaWorkspace(Workspace):
     def _copy_out(self, host: Array, array: Any) -> StoreToHost:
         return copy_out(host.ctypes.data, array, self._store, reached=self._locked.reaches(host))
 
-    def _apart(self, buffer: Any, table: int, rows: Rows, source: Any, streams: tuple[Any, Any], *, writable: bool) -> Buffer:
-        """Buffer of scattered rows of a table that the device can reach; `streams` are those of load and store."""
+    def _apart(
+        self,
+        buffer: Any,
+        table: int,
+        rows: Rows,
+        source: Any,
+        streams: tuple[Any, Any],
+        *,
+        writable: bool,
+    ) -> Buffer:
+        """Buffer of scattered rows of a table that the device can reach; `streams` are those of
+        load and store.
+        """
         row_bytes = buffer.nbytes // rows.count
         load = move_rows(table, row_bytes, rows, buffer, streams[0], back=False, keeps=source)
         if not writable:
             return Buffer(buffer, load)
-        return Buffer(buffer, load, move_rows(table, row_bytes, rows, buffer, streams[1], back=True, keeps=source))
+        return Buffer(
+            buffer,
+            load,
+            move_rows(table, row_bytes, rows, buffer, streams[1], back=True, keeps=source),
+        )
 
-    def _staged(self, slot: object, array: Any, host: Array, rows: Rows, *, writable: bool) -> Buffer:
-        """Buffer of scattered rows out of the device's reach: gathered into page-locked memory, and copied from there."""
+    def _staged(
+        self, slot: object, array: Any, host: Array, rows: Rows, *, writable: bool
+    ) -> Buffer:
+        """Buffer of scattered rows out of the device's reach: gathered into page-locked memory,
+        and copied from there.
+        """
         staging = self._staging_buffer(slot, host.dtype, array.shape)
         up = copy_in(array, staging.ctypes.data, self._load)
         down = copy_out(staging.ctypes.data, array, self._store, reached=True)
@@ -290,7 +359,9 @@ class CudaWorkspace(Workspace):
 
 
 class _Mark:
-    """A point in one stream that another waits for; set again by every slice that uses the same buffers."""
+    """A point in one stream that another waits for; set again by every slice that uses the same
+    buffers.
+    """
 
     def __init__(self) -> None:
         self._event = cupy.cuda.Event(disable_timing=True)
@@ -299,18 +370,25 @@ class _Mark:
         return keeping(OnStream(runtime.eventRecord, self._event.ptr, stream.ptr), self._event)
 
     def awaited_by(self, stream: Any) -> Step:
-        return keeping(OnStream(runtime.streamWaitEvent, stream.ptr, self._event.ptr, 0), self._event)
+        return keeping(
+            OnStream(runtime.streamWaitEvent, stream.ptr, self._event.ptr, 0), self._event
+        )
 
 
 def beside(streams: Streams) -> tuple[list[Step], list[Step]]:
     """Returns steps that begin and end work on the stream of loads, as `Device.beside`."""
     begun, ended = _Mark(), _Mark()
     join = ended.awaited_by(streams.work)
-    return [begun.set(streams.work), begun.awaited_by(streams.load)], [ended.set(streams.load), keeping(Join(join), join)]
+    return [begun.set(streams.work), begun.awaited_by(streams.load)], [
+        ended.set(streams.load),
+        keeping(Join(join), join),
+    ]
 
 
 def _side_by_side(slices: Sequence[SliceSteps], streams: Streams) -> list[Step]:
-    """Orders the steps of all slices, with marks; loads of slice k + 1 precede work k, which may be Python code that blocks."""
+    """Orders the steps of all slices, with marks; loads of slice k + 1 precede work k, which may
+    be Python code that blocks.
+    """
     work, load, store = streams.work, streams.load, streams.store
     turns = min(2, len(slices))
     start = _Mark()
@@ -319,7 +397,9 @@ def _side_by_side(slices: Sequence[SliceSteps], streams: Streams) -> list[Step]:
     steps = [start.set(work)]
 
     def bring(k: int) -> None:
-        steps.extend((free[k % turns].awaited_by(load), *slices[k].loads, loaded[k % turns].set(load)))
+        steps.extend(
+            (free[k % turns].awaited_by(load), *slices[k].loads, loaded[k % turns].set(load))
+        )
 
     for k in range(turns):
         bring(k)

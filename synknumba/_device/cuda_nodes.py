@@ -1,8 +1,10 @@
-"""CUDA graphs: steps are captured as nodes, and the scalars of a kernel's node are found and rewritten.
+"""CUDA graphs: steps are captured as nodes, and the scalars of a kernel's node are found and
+rewritten.
 
-Scalars of a kernel are parameters of its node. Changed scalars are written into the node, which takes 1 µs, where a launch by
-Numba takes 12 to 46. The node's parameter of a scalar is found by capturing a launch with another value and comparing, so it
-does not matter how a compiler lays out its kernels' parameters. A launch of the graph that is queued already keeps its scalars.
+Scalars of a kernel are parameters of its node. Changed scalars are written into the node, which
+takes 1 µs, where a launch by Numba takes 12 to 46. The node's parameter of a scalar is found by
+capturing a launch with another value and comparing, so it does not matter how a compiler lays out
+its kernels' parameters. A launch of the graph that is queued already keeps its scalars.
 """
 
 import ctypes
@@ -33,7 +35,10 @@ class _NodeParams(ctypes.Structure):
 
     _fields_ = (
         ("func", ctypes.c_void_p),
-        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "smem")),
+        *(
+            (name, ctypes.c_uint)
+            for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "smem")
+        ),
         ("params", ctypes.POINTER(ctypes.c_void_p)),
         ("extra", ctypes.c_void_p),
         ("kern", ctypes.c_void_p),
@@ -83,13 +88,17 @@ class UnknownNodeError(Exception):
 
 @cache
 def launcher() -> int:
-    """Returns the address of cuGraphLaunch, a C function of an executable and a stream that returns 0 or an error."""
+    """Returns the address of cuGraphLaunch, a C function of an executable and a stream that
+    returns 0 or an error.
+    """
     return ctypes.cast(_driver().cuGraphLaunch, ctypes.c_void_p).value or 0
 
 
 @cache
 def rewriter() -> int:
-    """Returns the address of cuGraphExecKernelNodeSetParams, of an executable, a node and its parameters."""
+    """Returns the address of cuGraphExecKernelNodeSetParams, of an executable, a node and its
+    parameters.
+    """
     return ctypes.cast(_driver().cuGraphExecKernelNodeSetParams_v2, ctypes.c_void_p).value or 0
 
 
@@ -103,7 +112,9 @@ def _ask(function: str, *args: Any) -> None:
 
 
 def capture(steps: Iterable[Step], stream: Any) -> tuple[int, dict[int, int]]:
-    """Captures a graph of the steps. Returns it with the nodes of launches with scalars, by the step's position."""
+    """Captures a graph of the steps. Returns it with the nodes of launches with scalars, by the
+    step's position.
+    """
     nodes: dict[int, int] = {}
     runtime.streamBeginCapture(stream.ptr, _RELAXED)
     try:
@@ -122,7 +133,9 @@ def capture(steps: Iterable[Step], stream: Any) -> tuple[int, dict[int, int]]:
 
 
 def host_work(graph: int) -> str | None:
-    """Returns what a graph does with memory of the host, or on the host, in words; None if nothing."""
+    """Returns what a graph does with memory of the host, or on the host, in words; None if
+    nothing.
+    """
     count = ctypes.c_size_t()
     _ask("cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
     nodes = (ctypes.c_void_p * count.value)()
@@ -147,12 +160,16 @@ def _is_of_host(kind: int, host: int | None, address: int | None) -> bool:
     if kind != _UNIFIED:
         return kind == _HOST
     found = ctypes.c_uint()
-    code = _driver().cuPointerGetAttribute(ctypes.byref(found), _MEMORY_TYPE, ctypes.c_uint64(address or host or 0))
+    code = _driver().cuPointerGetAttribute(
+        ctypes.byref(found), _MEMORY_TYPE, ctypes.c_uint64(address or host or 0)
+    )
     return code != 0 or found.value == _HOST
 
 
 def free_graph(graph: int, executable: int, stream: Any) -> None:
-    """Frees a graph and its executable, after launches on the stream have ended; a kernel may have destroyed the context."""
+    """Frees a graph and its executable, after launches on the stream have ended; a kernel may
+    have destroyed the context.
+    """
     with suppress(runtime.CUDARuntimeError):
         stream.synchronize()
         runtime.graphExecDestroy(executable)
@@ -175,7 +192,8 @@ class ScalarPlace:
     """The place of a scalar among a kernel's parameters."""
 
     position: int  # among the arguments
-    # For the number, or its real and its imaginary part: index among the parameters, offset in bytes, format character, getter.
+    # For the number, or its real and its imaginary part: index among the parameters, offset in
+    # bytes, format character, getter.
     parts: tuple[tuple[int, int, str, Callable[[Any], Any]], ...]
 
 
@@ -202,7 +220,10 @@ def find_scalars(launch: CudaLaunch, stream: Any) -> list[ScalarPlace]:
         parts = []
         for (i, cut), get in zip(cuts, getters, strict=True):
             seen = ((get(value), usual[i][cut]), (get(other), changed[i][cut]))
-            letter = next((one for one in _LETTERS.get(kind, "") if all(_fits(one, *pair) for pair in seen)), None)
+            letter = next(
+                (one for one in _LETTERS.get(kind, "") if all(_fits(one, *pair) for pair in seen)),
+                None,
+            )
             if letter is None:
                 raise UnknownNodeError("scalar", position)
             parts.append((i, cut.start or 0, letter, get))
@@ -216,7 +237,11 @@ def _other(value: Any) -> Any:
         return type(value)(not value)
     is_complex = isinstance(value, complex | np.complexfloating)
     others = map(type(value), (1 + 2j, 3 + 4j, 5 + 6j) if is_complex else (1, 2))
-    return next(one for one in others if one.real != value.real and (one.imag != value.imag or not is_complex))
+    return next(
+        one
+        for one in others
+        if one.real != value.real and (one.imag != value.imag or not is_complex)
+    )
 
 
 def _fits(letter: str, value: Any, parameter: bytes) -> bool:
@@ -227,21 +252,29 @@ def _fits(letter: str, value: Any, parameter: bytes) -> bool:
         return False
 
 
-def _captured_params(arguments: list[Any], launch: CudaLaunch, stream: Any) -> tuple[int, list[bytes]]:
-    """Returns the kernel that a launch with these arguments runs, and the bytes of each of its parameters."""
+def _captured_params(
+    arguments: list[Any], launch: CudaLaunch, stream: Any
+) -> tuple[int, list[bytes]]:
+    """Returns the kernel that a launch with these arguments runs, and the bytes of each of its
+    parameters.
+    """
     one = make_launch(launch.args[0], arguments, (0,))
     graph, nodes = capture([one], launch.stream or stream)
     try:
         if not nodes:
             raise UnknownNodeError("node")
         told, parameters = _read_node(nodes[0])
-        return told.func or told.kern or 0, [ctypes.string_at(address, nbytes) for address, nbytes in parameters]
+        return told.func or told.kern or 0, [
+            ctypes.string_at(address, nbytes) for address, nbytes in parameters
+        ]
     finally:
         runtime.graphDestroy(graph)
 
 
 def _read_node(node: int) -> tuple[_NodeParams, list[tuple[int, int]]]:
-    """Returns the parameters of a kernel node, and the address and size in bytes of each of the kernel's."""
+    """Returns the parameters of a kernel node, and the address and size in bytes of each of the
+    kernel's.
+    """
     told = _NodeParams()
     _ask("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(told))
     if not told.params or told.extra:
@@ -254,7 +287,10 @@ def _read_node(node: int) -> tuple[_NodeParams, list[tuple[int, int]]]:
     ask = getattr(_driver(), "cuFuncGetParamInfo", None)
     if ask is None:
         raise UnknownNodeError("cuFuncGetParamInfo")
-    while ask(function, ctypes.c_size_t(len(parameters)), ctypes.byref(offset), ctypes.byref(nbytes)) == 0:
+    while (
+        ask(function, ctypes.c_size_t(len(parameters)), ctypes.byref(offset), ctypes.byref(nbytes))
+        == 0
+    ):
         parameters.append((told.params[len(parameters)] or 0, nbytes.value))
     return told, parameters
 
@@ -267,7 +303,9 @@ class KernelNode:
         starts = np.cumsum([0] + [-(-nbytes // 16) * 16 for _, nbytes in parameters]).tolist()
         self._memory = ctypes.create_string_buffer(starts[-1])
         base = ctypes.addressof(self._memory)
-        self._pointers = (ctypes.c_void_p * len(parameters))(*(base + start for start in starts[:-1]))
+        self._pointers = (ctypes.c_void_p * len(parameters))(
+            *(base + start for start in starts[:-1])
+        )
         for (address, nbytes), start in zip(parameters, starts[:-1], strict=True):
             ctypes.memmove(base + start, address, nbytes)
         self._told.params = ctypes.cast(self._pointers, ctypes.POINTER(ctypes.c_void_p))

@@ -1,4 +1,6 @@
-"""Steps of the CUDA device: copies, fills and launches that put work on a stream and return at once."""
+"""Steps of the CUDA device: copies, fills and launches that put work on a stream and return at
+once.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -33,17 +35,22 @@ class StoreToHost(OnStream):
 
 
 class Join(OnStream):
-    """A step after which the stream's work waits for work beside it, for which results need not wait."""
+    """A step after which the stream's work waits for work beside it, for which results need not
+    wait.
+    """
 
 
 class CopyOut(StoreToHost):
-    """A copy to page-locked host memory; its arguments are target, source, bytes, direction, stream."""
+    """A copy to page-locked host memory; its arguments are target, source, bytes, direction,
+    stream.
+    """
 
 
 class Fill(OnStream):
     """A step that sets all elements of an array.
 
-    If `private`, only the steps recorded with it write the array, so it may be filled at the end of a run for the next one.
+    If `private`, only the steps recorded with it write the array, so it may be filled at the end of
+    a run for the next one.
     """
 
     private: bool = False
@@ -54,7 +61,9 @@ class CudaLaunch(OnStream):
 
     arguments: list[Any]
     changing: Sequence[int]  # positions of scalars that may be replaced
-    kernel: CompiledKernel | None = None  # None for the device's own, and launches captured only to read their parameters
+    kernel: CompiledKernel | None = (
+        None  # None for the device's own, and launches captured only to read their parameters
+    )
     stream: Any = None  # on which it launches; None for that of most steps
 
     @property
@@ -63,7 +72,9 @@ class CudaLaunch(OnStream):
         return id(self.kernel), *(_kind(argument) for argument in self.arguments)
 
 
-def make_launch(launcher: Callable[..., object], arguments: list[Any], changing: Sequence[int]) -> CudaLaunch:
+def make_launch(
+    launcher: Callable[..., object], arguments: list[Any], changing: Sequence[int]
+) -> CudaLaunch:
     """Returns a step that calls the launcher with the arguments in the list."""
     step = CudaLaunch(_launch, launcher, arguments)
     step.arguments, step.changing = arguments, changing
@@ -83,7 +94,9 @@ class CudaKernel(DeviceKernel):
     def __init__(self, kernel: CompiledKernel) -> None:
         self._kernel = kernel
 
-    def bind(self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]) -> Step:
+    def bind(
+        self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]
+    ) -> Step:
         launcher = self._kernel.launcher(grid, block, smem_bytes)
         if not self._kernel.is_capturable(args):
             return partial(_launch, launcher, args)
@@ -109,19 +122,28 @@ def address_of(array: Any) -> int:
 def copy_in(array: Any, host: int, stream: Any) -> OnStream:
     """Returns a step that copies from a host address to a device array."""
     kind = runtime.memcpyHostToDevice
-    return keeping(OnStream(runtime.memcpyAsync, address_of(array), host, array.nbytes, kind, stream.ptr), array)
+    return keeping(
+        OnStream(runtime.memcpyAsync, address_of(array), host, array.nbytes, kind, stream.ptr),
+        array,
+    )
 
 
 def copy_within(target: Any, source: Any, stream: Any) -> OnStream:
     """Returns a step that copies a device array to another."""
     places, kind = (address_of(target), address_of(source)), runtime.memcpyDeviceToDevice
-    return keeping(OnStream(runtime.memcpyAsync, *places, source.nbytes, kind, stream.ptr), target, source)
+    return keeping(
+        OnStream(runtime.memcpyAsync, *places, source.nbytes, kind, stream.ptr), target, source
+    )
 
 
 def copy_out(host: int, array: Any, stream: Any, *, reached: bool) -> StoreToHost:
-    """Returns a step that copies a device array to a host address; `reached` if the memory there is page-locked."""
+    """Returns a step that copies a device array to a host address; `reached` if the memory there
+    is page-locked.
+    """
     make, kind = CopyOut if reached else StoreToHost, runtime.memcpyDeviceToHost
-    return keeping(make(runtime.memcpyAsync, host, address_of(array), array.nbytes, kind, stream.ptr), array)
+    return keeping(
+        make(runtime.memcpyAsync, host, address_of(array), array.nbytes, kind, stream.ptr), array
+    )
 
 
 def under(stream: Any, function: Any, *args: Any, **kwargs: Any) -> OnStream:

@@ -1,7 +1,9 @@
-"""torch in functions on GPUs: it works on the device's stream, so that its work is in order with all other work of a rank.
+"""torch in functions on GPUs: it works on the device's stream, so that its work is in order with
+all other work of a rank.
 
-Its own current stream is the legacy default stream, for which the device's stream does not wait: a later call would read
-what torch has not written yet. Nothing is done until a function has used torch on the GPU.
+Its own current stream is the legacy default stream, for which the device's stream does not wait: a
+later call would read what torch has not written yet. Nothing is done until a function has used
+torch on the GPU.
 """
 
 import sys
@@ -21,7 +23,8 @@ def torch_on_gpu() -> Any:
 
 @final
 class FunctionScope:
-    """Context of a function's calls, in which the device's stream is the current one of CuPy, and of torch.
+    """Context of a function's calls, in which the device's stream is the current one of CuPy, and
+    of torch.
 
     Args:
         stream: CuPy's.
@@ -41,7 +44,9 @@ class FunctionScope:
             runtime.deviceSynchronize()  # this first time torch worked on its default stream
 
     def share(self) -> bool:
-        """Makes the device's stream torch's, if a function has used torch on the GPU. Returns whether it did so."""
+        """Makes the device's stream torch's, if a function has used torch on the GPU. Returns
+        whether it did so.
+        """
         torch = None if self._shared else torch_on_gpu()
         if torch is None:
             return False
@@ -52,14 +57,18 @@ class FunctionScope:
 
 @final
 class TorchPool:
-    """Memory of tensors that are made while a function is recorded: no other tensor gets it while the graph refers to it."""
+    """Memory of tensors that are made while a function is recorded: no other tensor gets it
+    while the graph refers to it.
+    """
 
     def __init__(self) -> None:
         self._pool: Any = None
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Context of a recording. Autograd works in this thread: the pool is this thread's alone."""
+        """Context of a recording. Autograd works in this thread: the pool is this thread's
+        alone.
+        """
         torch = torch_on_gpu()
         if torch is None:
             yield

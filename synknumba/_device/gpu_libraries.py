@@ -23,9 +23,12 @@ LIBRARIES = {
     "nvrtc": "NVRTC",
     "nvJitLink": "nvJitLink",
 }
-"""Libraries that CuPy loads when they are needed, besides NCCL: cuda-pathfinder's name and the one to print."""
+"""Libraries that CuPy loads when they are needed, besides NCCL: cuda-pathfinder's name and the
+one to print.
+"""
 
-# Prints what is found, as JSON. A library says its version by its function libraryGetProperty(0, 1 or 2: major, minor, patch).
+# Prints what is found, as JSON. A library says its version by its function libraryGetProperty(0, 1
+# or 2: major, minor, patch).
 _PROGRAM = """
 import ctypes, json, sys
 told = {"runtime": None, "nccl": None, "bindings": None, "libraries": {}, "problem": None}
@@ -56,7 +59,7 @@ try:
 except Exception as error:
     told["problem"] = (str(error).strip().splitlines() or [type(error).__name__])[0]
 print("\\n" + json.dumps(told))
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,12 @@ class GpuLibraries:
     Attributes:
         runtime: version of the CUDA runtime; None if CuPy does not import.
         nccl: version of NCCL; None if none is found.
-        libraries: version, or "found", by cuda-pathfinder's name, of those of `LIBRARIES` that can be loaded.
+        libraries: version, or "found", by cuda-pathfinder's name, of those of `LIBRARIES` that can
+            be loaded.
         problem: why CuPy or cuda-pathfinder does not import, in one line; None if both do.
         bindings: package by which NCCL is called, "nccl4py" or "cupy"; None without NCCL.
-        no_nccl4py: why it is not by nccl4py, in one line, though that is installed or asked for; else None.
+        no_nccl4py: why it is not by nccl4py, in one line, though that is installed or asked for;
+            else None.
     """
 
     runtime: str | None
@@ -87,7 +92,9 @@ class GpuLibraries:
 
 
 def find_libraries() -> GpuLibraries:
-    """Loads CUDA's libraries in another process, as CuPy does, and returns their versions; CuPy must be installed."""
+    """Loads CUDA's libraries in another process, as CuPy does, and returns their versions; CuPy
+    must be installed.
+    """
     names, no_nccl4py = nccl_bindings.candidates()
     command = [sys.executable, "-c", _PROGRAM, " ".join(names), *LIBRARIES]
     try:
@@ -111,13 +118,19 @@ def find_libraries() -> GpuLibraries:
 
 
 def driver_version() -> int | None:
-    """Returns the CUDA version that the NVIDIA driver supports, as in 13000; None without one. Does not initialise CUDA."""
+    """Returns the CUDA version that the NVIDIA driver supports, as in 13000; None without one.
+    Does not initialise CUDA.
+    """
     try:
         driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW)
     except OSError:
         return None
     version = ctypes.c_int(0)
-    return version.value if driver.cuDriverGetVersion(ctypes.byref(version)) == 0 and version.value else None
+    return (
+        version.value
+        if driver.cuDriverGetVersion(ctypes.byref(version)) == 0 and version.value
+        else None
+    )
 
 
 def cuda_version(number: int) -> str:

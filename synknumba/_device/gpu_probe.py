@@ -30,8 +30,12 @@ class DeviceReport:
     """The GPUs that this process could use."""
 
     count: int  # usable visible GPUs; 0 with a `problem`, or on a machine without GPUs
-    problem: str | None = None  # what is wrong with the CUDA installation, in one line; None if nothing is
-    ids: tuple[str, ...] = ()  # of the GPUs, which no others in the world have; empty where they were not asked for
+    problem: str | None = (
+        None  # what is wrong with the CUDA installation, in one line; None if nothing is
+    )
+    ids: tuple[
+        str, ...
+    ] = ()  # of the GPUs, which no others in the world have; empty where they were not asked for
 
 
 def _driver(mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL | None:
@@ -59,11 +63,17 @@ def _count_gpus(*, thorough: bool) -> DeviceReport:
     if code == _CUDA_ERROR_NO_DEVICE:
         return DeviceReport(0)
     if code != 0:
-        return DeviceReport(0, f"the NVIDIA driver is installed but cuInit fails with error {code}; see what `nvidia-smi` says")
+        return DeviceReport(
+            0,
+            f"the NVIDIA driver is installed but cuInit fails with error {code}; "
+            f"see what `nvidia-smi` says",
+        )
     count = ctypes.c_int(0)
     driver.cuDeviceGetCount(ctypes.byref(count))
     problem = _missing_packages(thorough=thorough) if count.value else None
-    return DeviceReport(count.value, problem, tuple(_id_of(driver, index) for index in range(count.value)))
+    return DeviceReport(
+        count.value, problem, tuple(_id_of(driver, index) for index in range(count.value))
+    )
 
 
 def _id_of(driver: ctypes.CDLL, index: int) -> str:
@@ -77,16 +87,25 @@ def _id_of(driver: ctypes.CDLL, index: int) -> str:
 def _missing_packages(*, thorough: bool) -> str | None:
     """Why the installed Python packages cannot use the GPUs; None if they can."""
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0"):
-        return "NUMBA_ENABLE_CUDASIM is set, which replaces numba.cuda by a simulator; unset it to use the GPUs"
+        return (
+            "NUMBA_ENABLE_CUDASIM is set, which replaces numba.cuda by a simulator; "
+            "unset it to use the GPUs"
+        )
     if os.environ.get("SYNKNUMBA_SIMT", "0").lower() not in ("", "0", "off"):
-        return "SYNKNUMBA_SIMT is set, which runs the kernels of numba.cuda on cores; unset it to use the GPUs"
+        return (
+            "SYNKNUMBA_SIMT is set, which runs the kernels of numba.cuda on cores; "
+            "unset it to use the GPUs"
+        )
     if importlib.util.find_spec("cupy") is None:
-        return "GPUs need CuPy, which is not installed: pip install 'synknumba[cuda13]' (or [cuda12])"
+        return (
+            "GPUs need CuPy, which is not installed: pip install 'synknumba[cuda13]' (or [cuda12])"
+        )
     return import_problem() if thorough else None
 
 
 def import_problem(compiler: CompilerName | None = None) -> str | None:
-    """Why the CUDA packages cannot be used, with the compiler that `fork()` was given; None if they can.
+    """Why the CUDA packages cannot be used, with the compiler that `fork()` was given; None if they
+    can.
 
     Imports them, so it is not called in the coordinator.
     """
@@ -96,13 +115,17 @@ def import_problem(compiler: CompilerName | None = None) -> str | None:
         return compilers.problem(compiler)
     except Exception as error:  # noqa: BLE001  # numba-cuda without its libraries raises RuntimeErrors of other packages
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        return f"the CUDA packages do not import ({reason[0]}): pip install 'synknumba[cuda13]' (or [cuda12])"
+        return (
+            f"the CUDA packages do not import ({reason[0]}): pip install "
+            f"'synknumba[cuda13]' (or [cuda12])"
+        )
 
 
 def probe(*, thorough: bool = False) -> DeviceReport:
     """Counts the GPUs in a child process, so that this one never creates a CUDA context.
 
-    With `thorough`, the CUDA packages are imported there too, which takes seconds; ranks check them anyway.
+    With `thorough`, the CUDA packages are imported there too, which takes seconds; ranks check them
+    anyway.
     """
     with probed(thorough=thorough) as report:
         return report
@@ -110,10 +133,12 @@ def probe(*, thorough: bool = False) -> DeviceReport:
 
 @contextmanager
 def probed(*, thorough: bool = False) -> Iterator[DeviceReport]:
-    """Like `probe`, but the child lives until the block ends: a process that opens GPUs meanwhile finds them set up.
+    """Like `probe`, but the child lives until the block ends: a process that opens GPUs meanwhile
+    finds them set up.
 
-    The driver sets up a GPU for the first process that opens it, which takes 0.2 s, one GPU after another, and takes it down
-    after the last one. Ranks started after the child's end would wait for each other to repeat that.
+    The driver sets up a GPU for the first process that opens it, which takes 0.2 s, one GPU after
+    another, and takes it down after the last one. Ranks started after the child's end would wait
+    for each other to repeat that.
     """
     if _driver_is_absent():
         yield DeviceReport(0)
@@ -150,10 +175,13 @@ def _silence(pid: int) -> str:
         end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     except ChildProcessError:  # the script ignores SIGCHLD, or waits for any child
         end = None
-    number = end.si_status if end is not None and end.si_code in {os.CLD_KILLED, os.CLD_DUMPED} else None
+    number = (
+        end.si_status if end is not None and end.si_code in {os.CLD_KILLED, os.CLD_DUMPED} else None
+    )
     if number in {signal.SIGKILL, signal.SIGTERM}:
         return (
-            f"the process that asks the NVIDIA driver for GPUs was ended by {signal.Signals(number).name}, by somebody or "
+            f"the process that asks the NVIDIA driver for GPUs was ended by "
+            f"{signal.Signals(number).name}, by somebody or "
             "where memory is short; call fork() again"
         )
     by = "" if number is None else f", by signal {number},"
@@ -167,15 +195,29 @@ def _end(pid: int) -> None:
 
 def _driver_is_absent() -> bool:
     """Whether there is no device file of a GPU, so that nothing need be loaded or forked."""
-    return not any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg", "/dev/nvidia0", "/dev/nvhost-ctrl"))
+    return not any(
+        Path(path).exists()
+        for path in ("/dev/nvidiactl", "/dev/dxg", "/dev/nvidia0", "/dev/nvhost-ctrl")
+    )
 
 
 def usable_cores() -> int:
-    """Returns how many cores this process may use, by its affinity and its cgroup's quota, rounded up."""
+    """Returns how many cores this process may use, by its affinity and its cgroup's quota,
+    rounded up.
+    """
     cores = allowed_cores()
-    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # of cgroups, version 2 and 1
-        with suppress(OSError, ValueError):  # without a quota, version 2 has the word "max", and version 1 has −1
-            quota, period = (int(word) for name in names for word in Path("/sys/fs/cgroup", name).read_text().split())
+    for names in (
+        ("cpu.max",),
+        ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"),
+    ):  # of cgroups, version 2 and 1
+        with suppress(
+            OSError, ValueError
+        ):  # without a quota, version 2 has the word "max", and version 1 has −1
+            quota, period = (
+                int(word)
+                for name in names
+                for word in Path("/sys/fs/cgroup", name).read_text().split()
+            )
             if quota > 0:
                 return max(1, min(cores, -(-quota // period)))
     return cores

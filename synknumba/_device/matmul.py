@@ -9,8 +9,8 @@ import numpy as np
 def matmul(a: Any, b: Any) -> Any:
     """Returns the matrix product a @ b, on a GPU by cuBLAS.
 
-    In functions with `record=True` it takes the place of `a @ b`, `dot` and `matmul`: CuPy's own cannot be recorded. Elsewhere
-    the results are theirs.
+    In functions with `record=True` it takes the place of `a @ b`, `dot` and `matmul`: CuPy's own
+    cannot be recorded. Elsewhere the results are theirs.
 
     Args:
         a: array of shape (m, k) or (k,), of NumPy or CuPy.

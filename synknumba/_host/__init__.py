@@ -1,1 +1,3 @@
-"""Host-side building blocks: shared memory segments, `Data`, leases, copies, signals, child processes."""
+"""Host-side building blocks: shared memory segments, `Data`, leases, copies, signals, child
+processes.
+"""

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-GIVE_UP_SECONDS = 60.0  # the driver takes seconds to free hundreds of GB of page-locked memory and a GPU's memory
+GIVE_UP_SECONDS = (
+    60.0  # the driver takes seconds to free hundreds of GB of page-locked memory and a GPU's memory
+)
 TRACED_SECONDS = 3.0
 
 _late: set[int] = set()  # killed, but not yet seen to have ended
@@ -21,7 +23,9 @@ def end_child(pid: int, seconds: float = GIVE_UP_SECONDS) -> None:
 
 
 def kill(pid: int) -> bool:
-    """Sends SIGKILL to a child and the processes of its group. Returns false if the script has changed its user and may not."""
+    """Sends SIGKILL to a child and the processes of its group. Returns false if the script has
+    changed its user and may not.
+    """
     try:
         _end_group(pid)
         os.kill(pid, signal.SIGKILL)
@@ -33,17 +37,22 @@ def kill(pid: int) -> bool:
 
 
 def _end_group(pid: int) -> None:
-    """Kills the processes that a rank has started. Their group has its number, which stays its own until it is reaped."""
+    """Kills the processes that a rank has started. Their group has its number, which stays its
+    own until it is reaped.
+    """
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
 
 
-def reap(pids: Iterable[int], seconds: float = GIVE_UP_SECONDS, traced_seconds: float = TRACED_SECONDS) -> None:
+def reap(
+    pids: Iterable[int], seconds: float = GIVE_UP_SECONDS, traced_seconds: float = TRACED_SECONDS
+) -> None:
     """Waits for children that were sent SIGKILL, and polls those that earlier calls gave up on.
 
-    The end of a killed process can be delayed. A process traced by a debugger is not reported to its parent until the debugger
-    detaches, which may be never, so `traced_seconds` is the time limit once only traced children remain; `seconds` is that for
-    all children together. Children that have not ended in time are polled again by the next call.
+    The end of a killed process can be delayed. A process traced by a debugger is not reported to
+    its parent until the debugger detaches, which may be never, so `traced_seconds` is the time
+    limit once only traced children remain; `seconds` is that for all children together. Children
+    that have not ended in time are polled again by the next call.
     """
     mine = set(pids)
     _late.update(mine)
@@ -55,7 +64,11 @@ def reap(pids: Iterable[int], seconds: float = GIVE_UP_SECONDS, traced_seconds: 
                 _late.discard(pid)
         waited = time.monotonic() - began
         left = mine & _late
-        if not left or waited >= seconds or (waited >= traced_seconds and all(map(_is_traced, left))):
+        if (
+            not left
+            or waited >= seconds
+            or (waited >= traced_seconds and all(map(_is_traced, left)))
+        ):
             return
         time.sleep(pause)
         pause = min(pause * 1.5, 0.02)
@@ -75,10 +88,11 @@ def lives(pid: int) -> bool:
 
 
 def exit_status(pid: int) -> tuple[int | None] | None:
-    """Returns None for a child that still runs. Else ends the processes of its group, reaps it, and returns its exit code.
+    """Returns None for a child that still runs. Else ends the processes of its group, reaps it, and
+    returns its exit code.
 
-    The code, as of `os.waitstatus_to_exitcode`, is None if the child was reaped elsewhere: the script ignores SIGCHLD, or waits
-    for any child.
+    The code, as of `os.waitstatus_to_exitcode`, is None if the child was reaped elsewhere: the
+    script ignores SIGCHLD, or waits for any child.
     """
     try:
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -119,11 +133,17 @@ def _is_over(pid: int) -> bool:
 
 
 def status(pid: int) -> dict[str, str]:
-    """Returns the fields of /proc/PID/status; none if the process has ended. Without /proc, the state of a child in words."""
+    """Returns the fields of /proc/PID/status; none if the process has ended. Without /proc, the
+    state of a child in words.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
-        return {} if os.path.exists("/proc/self") or _is_over(pid) else {"State": "unknown, since /proc is not mounted"}
+        return (
+            {}
+            if os.path.exists("/proc/self") or _is_over(pid)
+            else {"State": "unknown, since /proc is not mounted"}
+        )
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 

@@ -2,12 +2,13 @@
 
     value ──condition──> array that fits ──one copy──> segment ──view──> d[...], np.asarray(d), ranks
 
-A value is checked before anything changes, so a refused call leaves shape and contents unchanged. The segment is kept if the
-new shape fits, and grown in place if it does not.
+A value is checked before anything changes, so a refused call leaves shape and contents unchanged.
+The segment is kept if the new shape fits, and grown in place if it does not.
 
-`ArrayOperations` makes any object with a NumPy view usable like an array, without a copy. `declared` and the `checked_`
-functions validate dtype, shape and sizes, with error messages that name the object.
-"""
+`ArrayOperations` makes any object with a NumPy view usable like an array, without a copy.
+`declared` and the `checked_` functions validate dtype, shape and sizes, with error messages that
+name the object.
+"""  # noqa: E501
 
 import itertools
 import math
@@ -33,7 +34,9 @@ _DType: TypeAlias = np.dtype[Any]
 
 
 class ArrayOperations(NDArrayOperatorsMixin):
-    """Mixin: reads, arithmetic, ufuncs and conversions of the array `data`; writing is left to the class."""
+    """Mixin: reads, arithmetic, ufuncs and conversions of the array `data`; writing is left to
+    the class.
+    """
 
     __slots__ = ()
 
@@ -47,7 +50,9 @@ class ArrayOperations(NDArrayOperatorsMixin):
         return np.array(self.data, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """Applies a ufunc to the views of the inputs, writing into those in `out=`; returns an ndarray or `out`."""
+        """Applies a ufunc to the views of the inputs, writing into those in `out=`; returns an
+        ndarray or `out`.
+        """
         out = kwargs.get("out")
         if out is not None:
             kwargs["out"] = tuple(unwrap(item) for item in out)
@@ -58,13 +63,19 @@ class ArrayOperations(NDArrayOperatorsMixin):
             return result
         if not isinstance(result, tuple):
             return out[0]
-        return tuple(part if given is None else given for part, given in zip(result, out, strict=True))
+        return tuple(
+            part if given is None else given for part, given in zip(result, out, strict=True)
+        )
 
-    def sum(self, axis: Any = None, dtype: DTypeLike | None = None, out: Any = None, **options: Any) -> Any:
+    def sum(
+        self, axis: Any = None, dtype: DTypeLike | None = None, out: Any = None, **options: Any
+    ) -> Any:
         """Returns the sum of the items, computed in this process, like `numpy.ndarray.sum`."""
         return _reduced(self.data.sum, out, axis=axis, dtype=dtype, **options)
 
-    def mean(self, axis: Any = None, dtype: DTypeLike | None = None, out: Any = None, **options: Any) -> Any:
+    def mean(
+        self, axis: Any = None, dtype: DTypeLike | None = None, out: Any = None, **options: Any
+    ) -> Any:
         """Returns the mean of the items, computed in this process, like `numpy.ndarray.mean`."""
         return _reduced(self.data.mean, out, axis=axis, dtype=dtype, **options)
 
@@ -118,7 +129,9 @@ def _reduced(method: Callable[..., Any], out: Any, **options: Any) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """Replaces an `ArrayOperations` object by its view, also within an index or a tuple of outputs."""
+    """Replaces an `ArrayOperations` object by its view, also within an index or a tuple of
+    outputs.
+    """
     if isinstance(value, ArrayOperations):
         return value.data
     if isinstance(value, tuple):
@@ -126,27 +139,49 @@ def unwrap(value: Any) -> Any:
     return value
 
 
-def declared(label: str, dtype: DTypeLike | None, shape: int | Shape | None, ndim: int | None) -> tuple[_DType, Shape]:
-    """Returns dtype and initial shape of an array declared without a value; all sizes are 0 if only `ndim` is given."""
+def declared(
+    label: str, dtype: DTypeLike | None, shape: int | Shape | None, ndim: int | None
+) -> tuple[_DType, Shape]:
+    """Returns dtype and initial shape of an array declared without a value; all sizes are 0 if
+    only `ndim` is given.
+    """
     if dtype is None or (shape is None and ndim is None):
         given = {"dtype": dtype, "shape": shape, "ndim": ndim}
-        got = ", ".join(f"{key}={item!r}" for key, item in given.items() if item is not None) or "nothing"
+        got = (
+            ", ".join(f"{key}={item!r}" for key, item in given.items() if item is not None)
+            or "nothing"
+        )
         raise DataError(f"{label} needs value, or dtype with shape or ndim; got {got}")
-    dims = (0,) * checked_size(label, "ndim", ndim or 0) if shape is None else checked_shape(label, shape)
+    dims = (
+        (0,) * checked_size(label, "ndim", ndim or 0)
+        if shape is None
+        else checked_shape(label, shape)
+    )
     if ndim is not None and len(dims) != ndim:
-        raise DataError(f"{label}: shape {dims} has {len(dims)} dimensions but ndim is {ndim}; pass only one of them")
+        raise DataError(
+            f"{label}: shape {dims} has {len(dims)} dimensions but ndim is "
+            f"{ndim}; pass only one of them"
+        )
     return checked_dtype(label, dtype), dims
 
 
 def checked_dtype(label: str, dtype: DTypeLike) -> _DType:
-    """Returns the dtype in native byte order; refuses objects, items without a fixed size and subarrays."""
+    """Returns the dtype in native byte order; refuses objects, items without a fixed size and
+    subarrays.
+    """
     try:
         checked: _DType = np.dtype(dtype)
     except TypeError as error:
         raise DataError(f"{label}: {dtype!r} is not a dtype: {error}") from error
     if checked.hasobject or checked.itemsize == 0 or checked.subdtype is not None:
-        hint = " such as float64, U16 or a structured dtype of those; put the dimensions of a subarray into shape"
-        raise DataError(f"{label}: dtype {checked} cannot be shared between processes; give a fixed-size dtype{hint}")
+        hint = (
+            " such as float64, U16 or a structured dtype of those; put the dimensions "
+            "of a subarray into shape"
+        )
+        raise DataError(
+            f"{label}: dtype {checked} cannot be shared between processes; give "
+            f"a fixed-size dtype{hint}"
+        )
     return checked.newbyteorder("=")
 
 
@@ -157,7 +192,9 @@ def checked_shape(label: str, shape: int | Shape) -> Shape:
 
 
 def checked_size(label: str, argument: str, size: Any) -> int:
-    """Returns a number of rows, items or dimensions as an int; refuses negative numbers and non-integers."""
+    """Returns a number of rows, items or dimensions as an int; refuses negative numbers and
+    non-integers.
+    """
     try:
         checked = operator.index(size)
     except TypeError:
@@ -175,7 +212,9 @@ def check_oversize(oversize: float) -> None:
 
 def oversized(size: int, oversize: float) -> int:
     """Returns the number of items to reserve for `size` items."""
-    return size if oversize == 1 else max(size, round(size * float(oversize)))  # 20000 × 1.1 is 22000.000000000004
+    return (
+        size if oversize == 1 else max(size, round(size * float(oversize)))
+    )  # 20000 × 1.1 is 22000.000000000004
 
 
 _versions = itertools.count(1)
@@ -187,14 +226,16 @@ def next_version() -> int:
 
 
 class Data(ArrayOperations):
-    """A host array in shared memory, with fixed dtype and number of dimensions; the shape may change.
+    """A host array in shared memory, with fixed dtype and number of dimensions; the shape may
+    change.
 
-    Behaves like a NumPy array: indexing, `len`, iteration, arithmetic, ufuncs and `np.asarray` read and write the shared memory
-    without a copy. It may be created before or after `fork()` and outlives `close()`. It cannot be pickled; pass it to a
-    function as an argument.
+    Behaves like a NumPy array: indexing, `len`, iteration, arithmetic, ufuncs and `np.asarray` read
+    and write the shared memory without a copy. It may be created before or after `fork()` and
+    outlives `close()`. It cannot be pickled; pass it to a function as an argument.
 
-    A view (`d.data`, `d[2:5]`, `np.asarray(d)`) has the shape of its time. Take a new one after `set_value`, `set_shape`,
-    `set_length` or `free_memory`: an old view stays valid, but has the old shape and, after `free_memory`, the old memory.
+    A view (`d.data`, `d[2:5]`, `np.asarray(d)`) has the shape of its time. Take a new one after
+    `set_value`, `set_shape`, `set_length` or `free_memory`: an old view stays valid, but has the
+    old shape and, after `free_memory`, the old memory.
 
     For arguments and errors, see `data()`.
 
@@ -254,14 +295,17 @@ class Data(ArrayOperations):
             return
         if shape is not None:
             raise DataError(
-                f"{self._label()}: value and shape were both given; give value alone, or shape with dtype and set_value() later"
+                f"{self._label()}: value and shape were both given; give value alone, or shape "
+                f"with dtype and set_value() later"
             )
         given: Any = value
         if dtype is None and not isinstance(value, Data | np.ndarray | np.generic):
             try:  # read once, since it may be a file or a long list
                 given = np.asarray(value)
             except (TypeError, ValueError) as error:
-                raise DataError(f"a {type(value).__name__} cannot be read as an array: {error}") from error
+                raise DataError(
+                    f"a {type(value).__name__} cannot be read as an array: {error}"
+                ) from error
         self._dtype = checked_dtype(self._label(), given.dtype if dtype is None else dtype)
         source = self._accept(given, ndim, force_cast=force_cast)
         self._open(source.shape, oversize)
@@ -269,7 +313,9 @@ class Data(ArrayOperations):
 
     @property
     def data(self) -> Array:
-        """A NumPy view of the current shape, writable unless frozen; take a new one after the shape has changed."""
+        """A NumPy view of the current shape, writable unless frozen; take a new one after the
+        shape has changed.
+        """
         self._check_usable()
         if tracing.current is not None:
             tracing.note_read(self)
@@ -307,12 +353,16 @@ class Data(ArrayOperations):
 
     @property
     def alloc_size(self) -> int:
-        """Number of items allocated (the size requested × oversize); a shape with at most this many items fits."""
+        """Number of items allocated (the size requested × oversize); a shape with at most this
+        many items fits.
+        """
         return self._alloc_size
 
     @property
     def minibatch(self) -> bool:
-        """Whether a call's `batch` indexes this array by position in the batch instead of by data row; settable."""
+        """Whether a call's `batch` indexes this array by position in the batch instead of by
+        data row; settable.
+        """
         return self._minibatch
 
     @minibatch.setter
@@ -328,8 +378,9 @@ class Data(ArrayOperations):
     def freeze(self) -> None:
         """Freezes the contents until `thaw`, so that ranks may reuse their copies.
 
-        A function called again with the same rows of a frozen array uses the copies that its ranks hold: nothing is copied to
-        GPUs. Meanwhile `set_value`, assignment by index and calls that have the array in `inout=` are refused. Earlier views
+        A function called again with the same rows of a frozen array uses the copies that its ranks
+        hold: nothing is copied to GPUs. Meanwhile `set_value`, assignment by index and calls that
+            have the array in `inout=` are refused. Earlier views
         (`np.asarray(d)`, `d[2:5]`) remain writable, but ranks may not see what is written to them.
         """
         self._check_usable()
@@ -343,20 +394,26 @@ class Data(ArrayOperations):
         self._version = 0
         self._show(self.shape)
 
-    def set_value(self, value: ArrayLike, *, force_cast: bool = False, oversize: float = 1.0) -> None:
+    def set_value(
+        self, value: ArrayLike, *, force_cast: bool = False, oversize: float = 1.0
+    ) -> None:
         """Stores `value` and adopts its shape.
 
-        An array opened with `np.load(..., mmap_mode="r")` is copied directly from the file into shared memory.
+        An array opened with `np.load(..., mmap_mode="r")` is copied directly from the file into
+        shared memory.
 
         Args:
-            value: array of any layout and byte order, number, or nested list, with `ndim` dimensions. Another dtype is cast if
-                the cast is safe in NumPy's sense (int16 to float32, not float64 to float32). Python numbers have no width, as
-                in NumPy (NEP 50): 1 fits every numeric dtype, 1.5 every float; a number out of range is an error.
+            value: array of any layout and byte order, number, or nested list, with `ndim`
+                dimensions. Another dtype is cast if the cast is safe in NumPy's sense (int16 to
+                float32, not float64 to float32). Python numbers have no width, as in NumPy (NEP
+                50): 1 fits every numeric dtype, 1.5 every float; a number out of range is an error.
             force_cast: allow every cast that NumPy can do, silently, even if values change.
-            oversize: factor from 1 to 2 by which newly allocated memory exceeds the value's size, for later growth.
+            oversize: factor from 1 to 2 by which newly allocated memory exceeds the value's size,
+                for later growth.
 
         Raises:
-            DataError: wrong ndim, a dtype that needs `force_cast`, or an invalid `oversize`. Nothing has changed.
+            DataError: wrong ndim, a dtype that needs `force_cast`, or an invalid `oversize`.
+                Nothing has changed.
             SharedMemoryError: memory is full. Nothing has changed.
         """
         self._check_thawed()
@@ -368,7 +425,8 @@ class Data(ArrayOperations):
         fill(self._view, source)
 
     def set_shape(self, shape: int | Shape, *, oversize: float = 1.0) -> None:
-        """Changes the shape like `numpy.ndarray.resize`: items keep their C order, new items are zero.
+        """Changes the shape like `numpy.ndarray.resize`: items keep their C order, new items are
+        zero.
 
         Args:
             shape: new shape, with `ndim` dimensions.
@@ -382,22 +440,30 @@ class Data(ArrayOperations):
         check_oversize(oversize)
         dims = checked_shape(self._label(), shape)
         if len(dims) != self.ndim:
-            raise DataError(f"{self._label()} has {self.ndim} dimensions, which are fixed, but shape {dims} has {len(dims)}")
+            raise DataError(
+                f"{self._label()} has {self.ndim} dimensions, which are fixed, but "
+                f"shape {dims} has {len(dims)}"
+            )
         old = self.size
         self._reshape(dims, oversize)
-        stale = min(self.size, self._used) - old  # new items in memory used before; the rest of the segment is zero
+        stale = (
+            min(self.size, self._used) - old
+        )  # new items in memory used before; the rest of the segment is zero
         if stale > 0:
             self._segment.array(np.uint8, (stale * self.itemsize,), old * self.itemsize)[:] = 0
         self._used = max(self._used, self.size)
 
     def set_length(self, n: int, *, oversize: float = 1.0) -> None:
-        """Changes the number of rows; existing rows are kept, new rows are zero. Errors as in `set_shape`."""
+        """Changes the number of rows; existing rows are kept, new rows are zero. Errors as in
+        `set_shape`.
+        """
         if self.ndim == 0:
             raise DataError(f"{self._label()} is 0-d and has no length to set")
         self.set_shape((checked_size(self._label(), "n", n), *self.shape[1:]), oversize=oversize)
 
     def free_memory(self) -> None:
-        """Frees the memory, here and on the ranks, except one page; the length becomes 0. Row shape and dtype are kept.
+        """Frees the memory, here and on the ranks, except one page; the length becomes 0. Row shape
+        and dtype are kept.
 
         The single item of a 0-d `Data` becomes zero, and its page is kept.
         """
@@ -410,7 +476,8 @@ class Data(ArrayOperations):
         self._open((0, *self.shape[1:]), 1.0)
 
     def condition_data(self, value: ArrayLike, *, force_cast: bool = False) -> Array:
-        """Returns the array that `set_value` would store, of this dtype and C-contiguous, without storing it.
+        """Returns the array that `set_value` would store, of this dtype and C-contiguous, without
+        storing it.
 
         Returns `value` itself if it is such an array already. Errors as in `set_value`.
         """
@@ -434,21 +501,29 @@ class Data(ArrayOperations):
     if not TYPE_CHECKING:  # else a checker would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Raises for an attribute that it does not have; in the body of a sequence with the line."""
+            """Raises for an attribute that it does not have; in the body of a sequence with the
+            line.
+            """
             tracing.refuse_member("an array" if self.name is None else self._label(), name)
             return object.__getattribute__(self, name)  # raises the usual error
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """NumPy's array interface. Its buffer is an object instead of an address, so that consumers keep the memory mapped."""
+        """NumPy's array interface. Its buffer is an object instead of an address, so that
+        consumers keep the memory mapped.
+        """
         view = self.data
         interface = view.__array_interface__
-        if np.dtype(interface["typestr"]) != self._dtype:  # of records and extension types NumPy would change the dtype
+        if (
+            np.dtype(interface["typestr"]) != self._dtype
+        ):  # of records and extension types NumPy would change the dtype
             raise AttributeError(f"dtype {self._dtype} has no exact form in the array interface")
         return {**interface, "data": view.reshape(-1).view(np.uint8)}
 
     def __dlpack__(self, **options: Any) -> Any:
-        """Exports the memory without a copy, as `numpy.ndarray.__dlpack__`; the capsule keeps it mapped."""
+        """Exports the memory without a copy, as `numpy.ndarray.__dlpack__`; the capsule keeps it
+        mapped.
+        """
         return self.data.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -457,13 +532,17 @@ class Data(ArrayOperations):
         return int(kind), int(number)
 
     def __repr__(self) -> str:
-        """Shows the contents as NumPy does, with dtype and name; the shape if the contents do not show it."""
+        """Shows the contents as NumPy does, with dtype and name; the shape if the contents do
+        not show it.
+        """
         more = f"dtype={self._dtype}"
         if self.size == 0 or self.size > np.get_printoptions()["threshold"]:
             more = f"shape={self.shape}, {more}"
         if self._alloc_size == 0 or self._alloc_size != self.size:  # 0: never allocated, or freed
             more += f", alloc_size={self._alloc_size}"
-        more += ("" if self.name is None else f", name={self.name!r}") + (", minibatch=True" if self._minibatch else "")
+        more += ("" if self.name is None else f", name={self.name!r}") + (
+            ", minibatch=True" if self._minibatch else ""
+        )
         if self._segment.closed:
             return f"<Data of the coordinator, without memory on a rank; {more}>"
         return f"Data({np.array2string(self._view, separator=', ', prefix='Data(')}, {more})"
@@ -475,7 +554,8 @@ class Data(ArrayOperations):
     def __reduce__(self) -> NoReturn:
         """Refuses pickling: a copy in another process would not be shared."""
         raise DataError(
-            f"{self._label()} cannot be pickled or deep-copied: it is shared memory. Pass it as an argument instead of "
+            f"{self._label()} cannot be pickled or deep-copied: it is shared memory. Pass it "
+            f"as an argument instead of "
             f"capturing it in the function, or use np.array(d) for a copy"
         )
 
@@ -485,7 +565,8 @@ class Data(ArrayOperations):
     def _check_usable(self) -> None:
         if self._segment.closed:
             raise DataError(
-                f"{self._label()} belongs to the coordinator and cannot be used on a rank; pass it as an argument instead of "
+                f"{self._label()} belongs to the coordinator and cannot be used on a rank; pass it "
+                f"as an argument instead of "
                 f"capturing it in the function"
             )
 
@@ -514,17 +595,28 @@ class Data(ArrayOperations):
         self._set_layout()
 
     def _set_layout(self) -> None:
-        # Everything that a plan depends on, in a plain attribute: the fast path of a call uses it as a dict key. dtype.str of a
-        # structured dtype lacks its fields.
+        # Everything that a plan depends on, in a plain attribute: the fast path of a call uses it
+        # as a dict key. dtype.str of a structured dtype lacks its fields.
         dtype = self._dtype.str if self._dtype.names is None else self._dtype
-        self._layout = (self._segment.id, self._segment.generation, self.shape, dtype, self._version, self._minibatch)
+        self._layout = (
+            self._segment.id,
+            self._segment.generation,
+            self.shape,
+            dtype,
+            self._version,
+            self._minibatch,
+        )
 
     def _detached(self, array: Array) -> Array:
-        """Returns `array`, or a copy if it shares this memory: NumPy does not detect overlap through another mapping."""
+        """Returns `array`, or a copy if it shares this memory: NumPy does not detect overlap
+        through another mapping.
+        """
         return private_copy(array) if self._segment.overlaps(array) else array
 
     def _accept(self, value: Any, ndim: int | None, *, force_cast: bool) -> Array:
-        """Returns `value` as an array that `fill` can store without failing; raises DataError otherwise."""
+        """Returns `value` as an array that `fill` can store without failing; raises DataError
+        otherwise.
+        """
         given = value.data if isinstance(value, Data) else value
         return accept(given, self._dtype, ndim, self._label(), force_cast=force_cast)
 
@@ -542,27 +634,33 @@ def data(
     name: str | None = None,
     copy: bool = True,
 ) -> Data:
-    """Creates an array in shared memory from `value`, or filled with zeros from a dtype and a shape.
+    """Creates an array in shared memory from `value`, or filled with zeros from a dtype and a
+    shape.
 
-    Pass `value` (with `dtype` to cast it, `ndim` to check it, or both), or `dtype` with `shape` or `ndim`. `value` and `shape`
-    together are refused. With `ndim` instead of `shape`, the shape is (0, 0, …) until it is set.
+    Pass `value` (with `dtype` to cast it, `ndim` to check it, or both), or `dtype` with `shape` or
+    `ndim`. `value` and `shape` together are refused. With `ndim` instead of `shape`, the shape is
+    (0, 0, …) until it is set.
 
     Args:
-        value: host array, number or nested list; copied. See `Data.set_value` for the casts allowed.
-        dtype: any dtype of fixed size: numbers, `S16`, `U16`, times, records of these; no objects. Default: the value's.
+        value: host array, number or nested list; copied. See `Data.set_value` for the casts
+            allowed.
+        dtype: any dtype of fixed size: numbers, `S16`, `U16`, times, records of these; no objects.
+            Default: the value's.
         shape: initial shape of an array of zeros.
         ndim: number of dimensions, at least 0.
-        minibatch: whether a call's `batch` indexes this array by position in the batch instead of by data row.
+        minibatch: whether a call's `batch` indexes this array by position in the batch instead of
+            by data row.
         force_cast: cast the value even if the cast is unsafe in NumPy's sense.
         oversize: factor from 1 to 2 by which the allocation exceeds the size, for later growth.
         name: name in messages.
-        copy: False for a read-only `Data` over the memory of `value`, which must be in a file that this process has mapped, as
-            `np.load(path, mmap_mode="r")` is, or in shared memory with a descriptor; ranks map the file. Or a dataset of h5py
-            or an array of zarr in files, of which ranks read the rows.
+        copy: False for a read-only `Data` over the memory of `value`, which must be in a file that
+            this process has mapped, as `np.load(path, mmap_mode="r")` is, or in shared memory with
+            a descriptor; ranks map the file. Or a dataset of h5py or an array of zarr in files, of
+            which ranks read the rows.
 
     Raises:
-        DataError: missing or contradictory arguments, a value that does not fit or cannot be had without a copy, or a dtype
-            without a fixed size.
+        DataError: missing or contradictory arguments, a value that does not fit or cannot be had
+            without a copy, or a dtype without a fixed size.
         SharedMemoryError: memory is full.
 
     Example:
@@ -580,19 +678,36 @@ def data(
 
     if isinstance(value, str | os.PathLike) and _is_path(value):
         raise DataError(
-            f"value is the path {os.fspath(value)!r}, not an array; pass np.load(path), or np.load(path, mmap_mode='r') with "
+            f"value is the path {os.fspath(value)!r}, not an array; pass np.load(path), or "
+            f"np.load(path, mmap_mode='r') with "
             "copy=False for a file that stays where it is"
         )
     if not as_flag(copy, "copy"):
-        if (shape, dtype, ndim, force_cast, oversize) != (None, None, None, False, 1.0) or value is None:
-            raise DataError("copy=False takes an array as it is: pass value, and of the others only minibatch and name")
+        if (shape, dtype, ndim, force_cast, oversize) != (
+            None,
+            None,
+            None,
+            False,
+            1.0,
+        ) or value is None:
+            raise DataError(
+                "copy=False takes an array as it is: pass value, and of the "
+                "others only minibatch and name"
+            )
         return without_copy(value, minibatch=as_flag(minibatch, "minibatch"), name=name)
     if is_foreign(value):
         value = adopted(value, "value")
     if isinstance(value, np.ndarray):
         refuse_truncated(value, "value")
     return Data(
-        value, dtype=dtype, shape=shape, ndim=ndim, minibatch=minibatch, force_cast=force_cast, oversize=oversize, name=name
+        value,
+        dtype=dtype,
+        shape=shape,
+        ndim=ndim,
+        minibatch=minibatch,
+        force_cast=force_cast,
+        oversize=oversize,
+        name=name,
     )
 
 

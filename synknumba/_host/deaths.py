@@ -3,8 +3,8 @@
     last reference goes ──callback, in C──> noted ──settle()──> done: at the next call or segment
 
 Python runs signal handlers between instructions of Python code, also of finalizers and of callbacks
-of weak references, where it only prints what a handler raises: a Ctrl-C that comes there is lost. So
-no Python code runs when an object of the script's dies. `WeakTable` is a table of such objects.
+of weak references, where it only prints what a handler raises: a Ctrl-C that comes there is lost.
+So no Python code runs when an object of the script's dies. `WeakTable` is a table of such objects.
 """
 
 import weakref
@@ -24,8 +24,12 @@ class _Watch(weakref.ref[Any]):
     act: Callable[[], object]
 
 
-noted: deque[_Watch] = deque()  # of objects that have died; callers of `settle` look first whether there are any
-_watches: dict[int, _Watch] = {}  # of all objects, by id: a weak reference that is gone calls nothing
+noted: deque[_Watch] = (
+    deque()
+)  # of objects that have died; callers of `settle` look first whether there are any
+_watches: dict[
+    int, _Watch
+] = {}  # of all objects, by id: a weak reference that is gone calls nothing
 
 
 def when_gone(watched: object, act: Callable[[], object]) -> None:

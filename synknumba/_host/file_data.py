@@ -1,16 +1,18 @@
-"""`FileData`: an array over a file that the script has mapped, such as `np.load(..., mmap_mode="r")`, without a copy.
+"""`FileData`: an array over a file that the script has mapped, such as
+`np.load(..., mmap_mode="r")`, without a copy.
 
     array ──address──> /proc/self/maps ──device, inode──> descriptor of the same file ──Segment.of_file──> ranks map it too
 
-The file is identified by the mapping that the array lies in, not by its path, which may lead to another file by now: what is
-opened is mapped, and used only if `/proc/self/maps` shows both mappings to be of one file. So ranks see what the script sees,
-also of a file that was renamed, replaced or deleted since. An array that cannot be shared in this way, as one that the script
-may change, is copied into shared memory like any other, and the logger "synknumba" is told why.
+The file is identified by the mapping that the array lies in, not by its path, which may lead to
+another file by now: what is opened is mapped, and used only if `/proc/self/maps` shows both
+mappings to be of one file. So ranks see what the script sees, also of a file that was renamed,
+replaced or deleted since. An array that cannot be shared in this way, as one that the script may
+change, is copied into shared memory like any other, and the logger "synknumba" is told why.
 
-Reading a mapped file beyond its end would kill the reader (SIGBUS), so its size is looked up before each call, also where the
-array is copied, which the script would not survive. Its time of
+Reading a mapped file beyond its end would kill the reader (SIGBUS), so its size is looked up before
+each call, also where the array is copied, which the script would not survive. Its time of
 modification is the version of its contents, by which GPUs know whether they hold its rows already.
-"""
+"""  # noqa: E501
 
 import mmap
 import os
@@ -30,7 +32,9 @@ from synknumba._host.log import log
 from synknumba._host.segment import Segment, is_writable
 from synknumba._types import Array, WeakTable
 
-SEARCHED_BYTES = 16 << 20  # of an array of Arrow; to search 800 mappings takes 1 ms, and to copy so many bytes 5 ms
+SEARCHED_BYTES = (
+    16 << 20
+)  # of an array of Arrow; to search 800 mappings takes 1 ms, and to copy so many bytes 5 ms
 
 _MAPS, _DESCRIPTORS = "/proc/self/maps", "/proc/self/fd"
 
@@ -56,7 +60,9 @@ class MappedFile:
         self._version = 0
 
     def version(self, stop: int) -> int:
-        """Returns the version of the contents; raises `DataError` if the file has fewer than `stop` bytes."""
+        """Returns the version of the contents; raises `DataError` if the file has fewer than
+        `stop` bytes.
+        """
         status = os.fstat(self.segment.fd)
         if status.st_size < stop:
             raise _truncated(self.path, status.st_size, stop)
@@ -68,14 +74,17 @@ class MappedFile:
 
 def _truncated(path: str, size: int, stop: int) -> DataError:
     return DataError(
-        f"the file {path} has been truncated to {size:,} bytes since it was opened, and the array ends at byte {stop:,}; open "
+        f"the file {path} has been truncated to {size:,} bytes since it was opened, and the array "
+        f"ends at byte {stop:,}; open "
         "it again"
     )
 
 
 @final
 class FileData(Data):
-    """A `Data` over a mapped file: read-only, and frozen if the script has mapped the file for reading only."""
+    """A `Data` over a mapped file: read-only, and frozen if the script has mapped the file for
+    reading only.
+    """
 
     __slots__ = ("_dtype_key", "_file", "_is_fixed", "_offset", "_stop")
 
@@ -117,7 +126,14 @@ class FileData(Data):
     def _layout(self) -> tuple[Any, ...]:  # type: ignore[override]  # looks at the file, each time
         version = self._file.version(self._stop)
         self._version = version if self._is_fixed else 0
-        return (self._segment.id, self._offset, self._view.shape, self._dtype_key, self._version, self._minibatch)
+        return (
+            self._segment.id,
+            self._offset,
+            self._view.shape,
+            self._dtype_key,
+            self._version,
+            self._minibatch,
+        )
 
     def _set_layout(self) -> None:
         pass  # see above
@@ -128,10 +144,13 @@ class FileData(Data):
         return self._is_fixed
 
     def freeze(self) -> None:
-        """Does nothing if the file is mapped for reading only; refused otherwise, since the script may write to it."""
+        """Does nothing if the file is mapped for reading only; refused otherwise, since the
+        script may write to it.
+        """
         if not self._is_fixed:
             raise DataError(
-                f'{self._label()} is over {self.path}, which the script may write to; map it with mode "r" to freeze it'
+                f"{self._label()} is over {self.path}, which the script may write to; map it "
+                f'with mode "r" to freeze it'
             )
 
     def thaw(self) -> NoReturn:
@@ -140,7 +159,8 @@ class FileData(Data):
 
     def _check_thawed(self) -> NoReturn:
         raise DataError(
-            f"{self._label()} is over the file {self.path}, and is only read; take a copy, as synk.data(np.array(d))"
+            f"{self._label()} is over the file {self.path}, and is only read; take a copy, "
+            f"as synk.data(np.array(d))"
         )
 
     def _label(self) -> str:
@@ -153,7 +173,8 @@ def is_in_file(array: Array) -> bool:
 
 
 def over_file(array: Array, name: str) -> FileData | None:
-    """Returns an array in a file that is mapped for reading only as `Data` without a copy; None if it is to be copied.
+    """Returns an array in a file that is mapped for reading only as `Data` without a copy; None if
+    it is to be copied.
 
     Raises:
         DataError: the file is shorter than the array; `name` is that of the array.
@@ -166,14 +187,22 @@ def over_file(array: Array, name: str) -> FileData | None:
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
     except NotShareableError as reason:
-        log.debug("%s, %s %s in a mapped file, is copied into shared memory: %s", name, array.dtype, array.shape, reason)
+        log.debug(
+            "%s, %s %s in a mapped file, is copied into shared memory: %s",
+            name,
+            array.dtype,
+            array.shape,
+            reason,
+        )
         return None
 
 
 def refuse_truncated(array: Array, name: str) -> None:
-    """Raises `DataError` for an array in a mapped file that is shorter than the array by now: reading would end the process.
+    """Raises `DataError` for an array in a mapped file that is shorter than the array by now:
+    reading would end the process.
 
-    For those that are copied, too; of the mappings of Arrow, only files that ranks would map are looked at, by `file_data`.
+    For those that are copied, too; of the mappings of Arrow, only files that ranks would map are
+    looked at, by `file_data`.
     """
     root = _root(array)
     if not isinstance(root, mmap.mmap) or not array.size:
@@ -211,7 +240,9 @@ def file_data(array: Array, *, minibatch: bool = False, name: str | None = None)
         if isinstance(root, mmap.mmap):
             _roots[root] = found
     file, start, is_fixed = found
-    if address - start + array.nbytes > file.segment.size:  # the file has grown since another array of it was shared
+    if (
+        address - start + array.nbytes > file.segment.size
+    ):  # the file has grown since another array of it was shared
         found = _find(address, address + array.nbytes)
         file, start, is_fixed = found
     data = FileData(file, array, address - start, is_fixed=is_fixed, minibatch=minibatch, name=name)
@@ -221,7 +252,9 @@ def file_data(array: Array, *, minibatch: bool = False, name: str | None = None)
 
 _areas: "WeakTable[mmap.mmap, _Area]" = WeakTable()
 _roots: WeakTable[mmap.mmap, tuple[MappedFile, int, bool]] = WeakTable()
-_files: dict[tuple[str, str], weakref.ref[MappedFile]] = {}  # by device and inode; callbacks in C remove those that have gone
+_files: dict[
+    tuple[str, str], weakref.ref[MappedFile]
+] = {}  # by device and inode; callbacks in C remove those that have gone
 
 
 def _root(array: Array) -> Any:
@@ -236,7 +269,9 @@ def _root_in_file(array: Array) -> Any:
     root = _root(array)
     if root is None or isinstance(array, np.ma.MaskedArray):
         return None
-    if type(root).__module__ == "pyarrow.lib":  # Arrow's memory may be of a file, pyarrow.memory_map
+    if (
+        type(root).__module__ == "pyarrow.lib"
+    ):  # Arrow's memory may be of a file, pyarrow.memory_map
         return None if array.flags.writeable or array.nbytes < SEARCHED_BYTES else root
     if not isinstance(root, mmap.mmap):
         return None
@@ -285,12 +320,16 @@ def _areas_at(*addresses: int) -> list[_Area | None]:
             for index, address in enumerate(addresses):
                 if low <= address < high:
                     _, access, offset, device, inode, *path = line.rstrip("\n").split(maxsplit=5)
-                    found[index] = _Area(low, access, int(offset, 16), (device, inode), path[0] if path else "")
+                    found[index] = _Area(
+                        low, access, int(offset, 16), (device, inode), path[0] if path else ""
+                    )
     return found
 
 
 def _find(start: int, stop: int) -> tuple[MappedFile, int, bool]:
-    """Returns the file that memory is mapped from, the address of its byte 0, and whether it is mapped for reading only."""
+    """Returns the file that memory is mapped from, the address of its byte 0, and whether it is
+    mapped for reading only.
+    """
     try:
         area, last = _areas_at(start, stop - 1)
     except OSError as error:
@@ -311,7 +350,8 @@ def _find(start: int, stop: int) -> tuple[MappedFile, int, bool]:
 
 
 def _opened(area: _Area, nbytes: int) -> MappedFile:
-    """Opens the file of a mapping again: by its path, or by another descriptor of it that this process has.
+    """Opens the file of a mapping again: by its path, or by another descriptor of it that this
+    process has.
 
     Raises:
         NotShareableError: it is not there.
@@ -345,4 +385,8 @@ def _candidates(path: str, inode: int) -> Iterator[int]:
         known = f"{_DESCRIPTORS}/{name}"
         with suppress(OSError):  # closed since
             if os.stat(known).st_ino == inode:
-                yield os.dup(int(name)) if not is_writable(int(name)) else os.open(known, os.O_RDONLY | os.O_CLOEXEC)
+                yield (
+                    os.dup(int(name))
+                    if not is_writable(int(name))
+                    else os.open(known, os.O_RDONLY | os.O_CLOEXEC)
+                )

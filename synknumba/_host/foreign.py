@@ -1,9 +1,10 @@
-"""Arrays of other libraries: pandas, pyarrow, torch, h5py, zarr and whatever else has `__array__`, as arguments and in columns.
+"""Arrays of other libraries: pandas, pyarrow, torch, h5py, zarr and whatever else has `__array__`,
+as arguments and in columns.
 
 pandas.Series, torch.Tensor on the CPU, numbers of pyarrow    a NumPy view of their memory, where NumPy makes one
 pyarrow.ChunkedArray                                          its only chunk; several are joined, which copies
 h5py.Dataset, zarr.Array in files                             `StoredData`: ranks read the rows
-"""
+"""  # noqa: E501
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,14 +15,37 @@ from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
 from synknumba._host.file_data import NotShareableError, file_data
 from synknumba._host.log import log
-from synknumba._host.stored import StoredData, numeric_dtype, parquet_columns, refuse_closed, refuse_nulls, stored_data
+from synknumba._host.stored import (
+    StoredData,
+    numeric_dtype,
+    parquet_columns,
+    refuse_closed,
+    refuse_nulls,
+    stored_data,
+)
 from synknumba._types import Array
 
-OWN = (Data, np.ndarray, np.generic, bool, int, float, complex, str, bytes, tuple, list, dict, type(None))
+OWN = (
+    Data,
+    np.ndarray,
+    np.generic,
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    tuple,
+    list,
+    dict,
+    type(None),
+)
 
 
 def is_foreign(value: Any) -> bool:
-    """Returns whether a value is an array of another library than NumPy, or a group of such arrays in a file."""
+    """Returns whether a value is an array of another library than NumPy, or a group of such
+    arrays in a file.
+    """
     return (
         not isinstance(value, OWN)
         and (hasattr(value, "__array__") or _is_group(value))
@@ -32,34 +56,51 @@ def is_foreign(value: Any) -> bool:
 
 def _is_group(value: Any) -> bool:
     """Returns whether a value is a group or file of h5py, or a group of zarr."""
-    return type(value).__module__.startswith(("h5py.", "zarr.")) and type(value).__name__ in {"File", "Group"}
+    return type(value).__module__.startswith(("h5py.", "zarr.")) and type(value).__name__ in {
+        "File",
+        "Group",
+    }
 
 
 def adopted(value: Any, label: str) -> Array | Data:
-    """Returns an array of another library as one of NumPy, or as `Data` if it is in a file; copies as little as possible.
+    """Returns an array of another library as one of NumPy, or as `Data` if it is in a file; copies
+    as little as possible.
 
     Raises:
         DataError: it has nulls, items without a fixed size, or its file is closed or gone.
-        ArgumentError: it cannot be read as an array, or is a group of arrays. `label` is what messages call it.
+        ArgumentError: it cannot be read as an array, or is a group of arrays. `label` is what
+            messages call it.
     """
     module = type(value).__module__
     if module.startswith(("h5py.", "zarr.")):
         refuse_closed(value, label)
         if _is_group(value):
-            names = [repr(name) for name, one in value.items() if not _is_group(one)] if hasattr(value, "items") else []
-            listed = f" with {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else ""
+            names = (
+                [repr(name) for name, one in value.items() if not _is_group(one)]
+                if hasattr(value, "items")
+                else []
+            )
+            listed = (
+                f" with {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else ""
+            )
             raise ArgumentError(
-                f"{label} is a {type(value).__name__} of {module.partition('.')[0]}{listed}; pass an array in it, as "
-                f"group[{names[0] if names else 'name'}], or all by name, as f(**synk.columns(group))"
+                f"{label} is a {type(value).__name__} of {module.partition('.')[0]}{listed}; "
+                f"pass an array in it, as "
+                f"group[{names[0] if names else 'name'}], or all by name, as "
+                f"f(**synk.columns(group))"
             )
         dtype = getattr(value, "dtype", None)
         if isinstance(dtype, np.dtype) and dtype.hasobject:
-            raise DataError(f"{label} is text, or has items of various sizes ({dtype}); ranks take numbers")
+            raise DataError(
+                f"{label} is text, or has items of various sizes ({dtype}); ranks take numbers"
+            )
         found = stored_data(value, label)
         if found is not None:
             return found
         log.debug(
-            "%s is read and copied: ranks cannot open it themselves, as it is written to, or in no file of its own", label
+            "%s is read and copied: ranks cannot open it themselves, as it is written to, "
+            "or in no file of its own",
+            label,
         )
     if module == "pyarrow.lib":
         return _of_arrow(value, label)
@@ -67,13 +108,16 @@ def adopted(value: Any, label: str) -> Array | Data:
         nulls = value.null_count()
         refuse_nulls(nulls if isinstance(nulls, int) else 0, label)  # of a DataFrame it is a table
     kind = getattr(value, "dtype", None)
-    if module.partition(".")[0] == "pandas" and kind is not None and not isinstance(kind, np.dtype):  # it has nulls beside NaN
+    if (
+        module.partition(".")[0] == "pandas" and kind is not None and not isinstance(kind, np.dtype)
+    ):  # it has nulls beside NaN
         refuse_nulls(int(value.isna().sum()), label)
     try:
         array = np.asarray(value)
     except Exception as error:
         raise ArgumentError(
-            f"{label} is a {type(value).__name__}, which cannot be read as an array: {error}. Pass it as an array of NumPy, or "
+            f"{label} is a {type(value).__name__}, which cannot be read as an array: {error}. Pass "
+            f"it as an array of NumPy, or "
             "what it holds"
         ) from error
     if array.dtype.hasobject:
@@ -86,7 +130,8 @@ def _no_numbers(value: Any, label: str) -> str:
     library = type(value).__module__.partition(".")[0]
     if hasattr(value, "columns"):
         return (
-            f"{label} is a {type(value).__name__} of {library}, whose columns have no common type of numbers; pass the columns "
+            f"{label} is a {type(value).__name__} of {library}, whose columns have no common type "
+            f"of numbers; pass the columns "
             "that the function takes, as f(**synk.columns(table, 'price', 'amount'))"
         )
     dtype = value.dtype if hasattr(value, "dtype") else "object"
@@ -95,14 +140,22 @@ def _no_numbers(value: Any, label: str) -> str:
     if str(dtype) == "category":
         hint = "Pass the codes of the categories, as series.cat.codes"
     else:
-        hint = 'Cast it to numbers, as pandas.factorize does with texts, or to texts of a fixed size, as series.to_numpy("U16")'
-    return f"{label} is a {type(value).__name__}{called} of {library} of the dtype {dtype}, and ranks take numbers. {hint}"
+        hint = (
+            "Cast it to numbers, as pandas.factorize does with texts, or to texts of a fixed "
+            'size, as series.to_numpy("U16")'
+        )
+    return (
+        f"{label} is a {type(value).__name__}{called} of {library} of the dtype {dtype}, and "
+        f"ranks take numbers. {hint}"
+    )
 
 
 def _of_arrow(value: Any, label: str) -> Array:
     refuse_nulls(getattr(value, "null_count", 0), label)
     if not hasattr(value, "type"):
-        raise ArgumentError(f"{label} is a {type(value).__name__}; pass its columns, as f(**synk.columns(table))")
+        raise ArgumentError(
+            f"{label} is a {type(value).__name__}; pass its columns, as f(**synk.columns(table))"
+        )
     numeric_dtype(value.type, label)
     chunks = getattr(value, "num_chunks", None)
     if chunks == 1:
@@ -114,7 +167,9 @@ def _of_arrow(value: Any, label: str) -> Array:
 
 
 def without_copy(value: Any, *, minibatch: bool, name: str | None) -> Data:
-    """Returns an array in a file, or in shared memory with a descriptor, as `Data`; `DataError` if it is in neither."""
+    """Returns an array in a file, or in shared memory with a descriptor, as `Data`; `DataError`
+    if it is in neither.
+    """
     label = "Data" if name is None else f"Data {name!r}"
     found = adopted(value, label) if is_foreign(value) else value
     if isinstance(found, StoredData):
@@ -124,8 +179,10 @@ def without_copy(value: Any, *, minibatch: bool, name: str | None) -> Data:
         return file_data(np.asarray(found), minibatch=minibatch, name=name)
     except NotShareableError as reason:
         raise DataError(
-            f'{label}: copy=False takes an array in a file that this process has mapped, such as np.load(path, mmap_mode="r"); '
-            f"the {type(value).__name__} cannot be shared as it is: {reason}. Leave copy out to have it copied"
+            f"{label}: copy=False takes an array in a file that this process has mapped, such as "
+            f'np.load(path, mmap_mode="r"); '
+            f"the {type(value).__name__} cannot be shared as it is: {reason}. Leave "
+            f"copy out to have it copied"
         ) from None
 
 
@@ -135,14 +192,16 @@ def columns(table: Any, *names: str, **renamed: str) -> dict[str, Any]:
     A @synk.function may also take all of them as one argument, a dict: `f(synk.columns(frame))`.
 
     Args:
-        table: a DataFrame of pandas or polars, a Table of pyarrow, an array of records, a `Data` of records, a mapping of
-            arrays, such as a group of h5py, or the path of a Parquet file, of which ranks read the row groups that they need.
+        table: a DataFrame of pandas or polars, a Table of pyarrow, an array of records, a `Data` of
+            records, a mapping of arrays, such as a group of h5py, or the path of a Parquet file, of
+            which ranks read the row groups that they need.
         names: the columns to take; default: all, unless some are renamed.
         renamed: further columns, by the parameters that receive them: `price="Price in EUR"`.
 
     Returns:
-        Arrays by name, in the order asked for. Columns without nulls are views of the table's memory where NumPy can make one:
-        not those in several chunks, booleans of Arrow, and fields of records, which a call copies in steps.
+        Arrays by name, in the order asked for. Columns without nulls are views of the table's
+        memory where NumPy can make one: not those in several chunks, booleans of Arrow, and fields
+        of records, which a call copies in steps.
 
     Raises:
         ArgumentError: there is no such column, or `table` has none.
@@ -159,24 +218,29 @@ def columns(table: Any, *names: str, **renamed: str) -> dict[str, Any]:
     if wrong:
         listed = wrong[0] if isinstance(wrong[0], list | tuple) else ["price", "amount"]
         raise ArgumentError(
-            f"columns takes the names of columns one by one, as synk.columns(table, {', '.join(map(repr, listed))}); got "
+            f"columns takes the names of columns one by one, as synk.columns(table, "
+            f"{', '.join(map(repr, listed))}); got "
             f"{wrong[0]!r}"
         )
     twice = [name for name in names if name in renamed]
     if twice:
         raise ArgumentError(
-            f"columns: the parameter {twice[0]!r} would receive two columns, {twice[0]!r} and {renamed[twice[0]]!r}; "
+            f"columns: the parameter {twice[0]!r} would receive two columns, {twice[0]!r} "
+            f"and {renamed[twice[0]]!r}; "
             "leave one out"
         )
     source, known = _columns_of(table)
     wanted = {**{name: name for name in (names or (() if renamed else known))}, **renamed}
     missing = [name for name in wanted.values() if name not in known]
     if missing:
-        raise ArgumentError(f"columns: there is no column {missing[0]!r}; there are {', '.join(map(repr, known))}")
+        raise ArgumentError(
+            f"columns: there is no column {missing[0]!r}; there are {', '.join(map(repr, known))}"
+        )
     several = [name for name in wanted.values() if known.count(name) > 1]
     if several:
         raise ArgumentError(
-            f"columns: there are {known.count(several[0])} columns {several[0]!r}; give them names of their own"
+            f"columns: there are {known.count(several[0])} columns {several[0]!r}; "
+            f"give them names of their own"
         )
     found: dict[str, Any] = {}
     for parameter, name in wanted.items():
@@ -194,7 +258,9 @@ def _columns_of(table: Any) -> tuple[Any, list[str]]:
         table = table.data
     if isinstance(table, np.ndarray):
         if table.dtype.names is None:
-            raise ArgumentError(f"columns takes arrays of records; got one of {table.dtype}, which has no columns")
+            raise ArgumentError(
+                f"columns takes arrays of records; got one of {table.dtype}, which has no columns"
+            )
         return table, list(table.dtype.names)
     refuse_closed(table, "the table of columns")
     if isinstance(table, Mapping):
@@ -206,6 +272,7 @@ def _columns_of(table: Any) -> tuple[Any, list[str]]:
     if hasattr(table, "keys"):
         return table, list(table.keys())
     raise ArgumentError(
-        f"columns takes a DataFrame, a Table, an array of records, a mapping of arrays or the path of a Parquet file; got a "
+        f"columns takes a DataFrame, a Table, an array of records, a mapping of arrays or the path "
+        f"of a Parquet file; got a "
         f"{type(table).__name__}"
     )

@@ -1,4 +1,6 @@
-"""Which Python packages for GPUs are installed, and what to install; by their metadata, without an import."""
+"""Which Python packages for GPUs are installed, and what to install; by their metadata, without
+an import.
+"""
 
 from importlib import metadata
 
@@ -14,16 +16,26 @@ def version_of(distribution: str) -> str | None:
 
 
 def matching_extra() -> str | None:
-    """Returns the extra that matches the installed CuPy, "cuda12" or "cuda13"; None without one of CuPy's wheels."""
-    return next((extra for extra, cupy in CUPY_BY_EXTRA.items() if version_of(cupy) is not None), None)
+    """Returns the extra that matches the installed CuPy, "cuda12" or "cuda13"; None without one
+    of CuPy's wheels.
+    """
+    return next(
+        (extra for extra, cupy in CUPY_BY_EXTRA.items() if version_of(cupy) is not None), None
+    )
 
 
 def install_extra(driver_major: int | None = None) -> str:
-    """Returns the command that installs what GPUs need: of the installed CuPy's CUDA, else of the driver's."""
+    """Returns the command that installs what GPUs need: of the installed CuPy's CUDA, else of
+    the driver's.
+    """
     extra = matching_extra()
     if extra is None and driver_major is not None:
         extra = "cuda13" if driver_major >= 13 else "cuda12"
-    return f"pip install 'synknumba[{extra}]'" if extra else "pip install 'synknumba[cuda13]' (or [cuda12])"
+    return (
+        f"pip install 'synknumba[{extra}]'"
+        if extra
+        else "pip install 'synknumba[cuda13]' (or [cuda12])"
+    )
 
 
 def install_nccl() -> str:

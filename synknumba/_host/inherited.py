@@ -1,7 +1,9 @@
-"""Deals with the state that a forked child inherits but must not share: descriptors, streams, random states, threads, trackers.
+"""Deals with the state that a forked child inherits but must not share: descriptors, streams,
+random states, threads, trackers.
 
-The coordinator calls `tell_of_threads()`, `before_fork()` and `fork()`. The child calls `replace()`, `close_inherited()`,
-`settle_streams()`, `settle_trackers()`, `seed()` and, at its end, `flush()`.
+The coordinator calls `tell_of_threads()`, `before_fork()` and `fork()`. The child calls
+`replace()`, `close_inherited()`, `settle_streams()`, `settle_trackers()`, `seed()` and, at its end,
+`flush()`.
 """
 
 import ctypes
@@ -27,7 +29,8 @@ import numpy as np
 
 from synknumba._errors import depth_of_script
 
-_OURS = "/memfd:synk-"  # how /proc shows the descriptors of memory files, such as those of `_host/stacks.py`
+# how /proc shows the descriptors of memory files, such as those of `_host/stacks.py`
+_OURS = "/memfd:synk-"
 _LINE_BUFFERED, _BUFFER_BYTES = 1, 8192  # stdio.h, _IOLBF and BUFSIZ
 
 _POLLED = 256  # descriptors in one poll(2); it refuses more than the soft limit of open files
@@ -42,10 +45,11 @@ _libc.malloc.restype = ctypes.c_void_p
 
 
 def take_standard_descriptors() -> None:
-    """Opens /dev/null in place of closed standard descriptors, as after `python script.py <&-`, or `os.close(0)` in the script.
+    """Opens /dev/null in place of closed standard descriptors, as after `python script.py <&-`, or
+    `os.close(0)` in the script.
 
-    Otherwise the next file opened, such as a segment of Data or the socket of a rank, would get the free number, and receive
-    all printed output.
+    Otherwise the next file opened, such as a segment of Data or the socket of a rank, would get the
+    free number, and receive all printed output.
     """
     for fd in range(3):
         try:
@@ -55,9 +59,13 @@ def take_standard_descriptors() -> None:
 
 
 def before_fork() -> None:
-    """Flushes the standard streams of Python and C, or a child would write its copy of the buffers too."""
+    """Flushes the standard streams of Python and C, or a child would write its copy of the
+    buffers too.
+    """
     take_standard_descriptors()
-    for stream in {id(one): one for one in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}.values():
+    for stream in {
+        id(one): one for one in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    }.values():
         with suppress(OSError, ValueError, AttributeError):  # closed, or None
             stream.flush()  # type: ignore[union-attr]
     _libc.fflush(None)
@@ -66,11 +74,13 @@ def before_fork() -> None:
 def fork(child: Callable[[], Any]) -> int:
     """Forks a process that runs `child` and ends; returns its number.
 
-    It calls `os.fork` while no other thread compiles: the child would wait for the compiler's locks for ever. Python 3.12's
-    warning about threads is left out; `tell_of_threads` warns instead, with their names.
+    It calls `os.fork` while no other thread compiles: the child would wait for the compiler's locks
+    for ever. Python 3.12's warning about threads is left out; `tell_of_threads` warns instead, with
+    their names.
 
-    No exception of the child propagates into its copy of the script, which would run on there. `child` tells of its own; what
-    is raised before it runs, as where memory is short, is printed to stderr.
+    No exception of the child propagates into its copy of the script, which would run on there.
+    `child` tells of its own; what is raised before it runs, as where memory is short, is printed to
+    stderr.
     """
     parent = os.getpid()
     try:
@@ -89,17 +99,25 @@ def fork(child: Callable[[], Any]) -> int:
 
 def _end_here(error: BaseException) -> NoReturn:
     try:
-        os.write(2, f"synknumba: a process could not start: {type(error).__name__}: {error}\n".encode())
+        os.write(
+            2, f"synknumba: a process could not start: {type(error).__name__}: {error}\n".encode()
+        )
     finally:
         os._exit(1)
 
 
 @contextmanager
 def _compilers_at_rest() -> Iterator[None]:
-    """Holds the locks of Numba's compilers, each in a module of that name, and of llvmlite, which compilations take last."""
-    places = [module for name, module in list(sys.modules.items()) if name.endswith(".compiler_lock")]
+    """Holds the locks of Numba's compilers, each in a module of that name, and of llvmlite,
+    which compilations take last.
+    """
+    places = [
+        module for name, module in list(sys.modules.items()) if name.endswith(".compiler_lock")
+    ]
     found: list[Any] = [getattr(place, "global_compiler_lock", None) for place in places]
-    found.append(getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None))
+    found.append(
+        getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None)
+    )
     locks = {id(one._lock): one._lock for one in found if hasattr(one, "_lock")}  # noqa: SLF001  # numba-cuda may use Numba's
     with ExitStack() as held:
         for lock in locks.values():
@@ -109,28 +127,37 @@ def _compilers_at_rest() -> Iterator[None]:
 
 
 def close_inherited(keep: Collection[int], replaced: Collection[int] = ()) -> None:
-    """Replaces inherited sockets, pipes and the like by /dev/null, and also stdin, which the script reads.
+    """Replaces inherited sockets, pipes and the like by /dev/null, and also stdin, which the script
+    reads.
 
-    If a pipe stayed open here, the script would wait for its end of file for ever; a listening socket would keep its port.
-    Files and terminals stay open, so that ranks can write to a log file of the script; so does any descriptor of the same file
-    as stdout or stderr.
+    If a pipe stayed open here, the script would wait for its end of file for ever; a listening
+    socket would keep its port. Files and terminals stay open, so that ranks can write to a log file
+    of the script; so does any descriptor of the same file as stdout or stderr.
 
-    The memory files of other ranks are replaced too, or this process would keep their contents alive. Descriptors in `keep` are
-    left open; those in `replaced` are not looked at, see `replace`.
+    The memory files of other ranks are replaced too, or this process would keep their contents
+    alive. Descriptors in `keep` are left open; those in `replaced` are not looked at, see
+    `replace`.
     """
     spared = {_file(fd) for fd in (1, 2)}
 
     def is_unwanted(fd: int, path: str) -> bool:
         mode = os.fstat(fd).st_mode
-        spoken = stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) or stat.S_IFMT(mode) == 0  # 0: epoll, eventfd, inotify
+        spoken = (
+            stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) or stat.S_IFMT(mode) == 0
+        )  # 0: epoll, eventfd, inotify
         others = path.startswith(_OURS)
-        return fd == 0 or ((spoken or others) and fd > 2 and fd not in keep and _file(fd) not in spared)
+        return fd == 0 or (
+            (spoken or others) and fd > 2 and fd not in keep and _file(fd) not in spared
+        )
 
     replace_descriptors(is_unwanted, replaced)
 
 
-def replace_descriptors(is_unwanted: Callable[[int, str], bool], replaced: Collection[int] = ()) -> None:
-    """Replaces descriptors of this process, selected by number and path ("" without /proc), as `replace` does.
+def replace_descriptors(
+    is_unwanted: Callable[[int, str], bool], replaced: Collection[int] = ()
+) -> None:
+    """Replaces descriptors of this process, selected by number and path ("" without /proc), as
+    `replace` does.
 
     Those in `replaced` are not looked at.
     """
@@ -140,17 +167,18 @@ def replace_descriptors(is_unwanted: Callable[[int, str], bool], replaced: Colle
 def replace(descriptors: Iterable[int]) -> None:
     """Replaces descriptors of this process by /dev/null.
 
-    They are not closed, so that their numbers stay in use: a stale owner, such as a socket object of the script that is
-    collected here, then closes no other file.
+    They are not closed, so that their numbers stay in use: a stale owner, such as a socket object
+    of the script that is collected here, then closes no other file.
 
-    The last of W ranks inherits about 4 W descriptors of the others, and is told their numbers: to look at one costs ten times
-    as much as to replace it.
+    The last of W ranks inherits about 4 W descriptors of the others, and is told their numbers: to
+    look at one costs ten times as much as to replace it.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in descriptors:
         try:
             os.dup2(null, fd, inheritable=fd == 0)
-        except OSError:  # not below the limit of open files, which was lowered; the number is not given out again
+        # not below the limit of open files, which was lowered; the number is not given out again
+        except OSError:
             os.close(fd)
     os.close(null)
 
@@ -170,7 +198,9 @@ def _open_descriptors() -> list[int]:
 
 
 def _open_from(start: int) -> list[int]:
-    """Returns the open ones of `_POLLED` descriptors, by poll(2), which refuses none and waits for none."""
+    """Returns the open ones of `_POLLED` descriptors, by poll(2), which refuses none and waits
+    for none.
+    """
     polled = np.zeros(_POLLED, [("fd", np.int32), ("events", np.int16), ("revents", np.int16)])
     polled["fd"] = range(start, start + _POLLED)
     _libc.poll(ctypes.c_void_p(polled.ctypes.data), ctypes.c_ulong(_POLLED), 0)
@@ -191,7 +221,9 @@ def _path(fd: int) -> str:
 
 
 def _file(fd: int) -> tuple[int, int, int] | None:
-    """Returns (device, inode, access mode) of a descriptor; the mode tells the two ends of a pipe apart."""
+    """Returns (device, inode, access mode) of a descriptor; the mode tells the two ends of a
+    pipe apart.
+    """
     with suppress(OSError):
         status = os.fstat(fd)
         return status.st_dev, status.st_ino, fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
@@ -199,29 +231,36 @@ def _file(fd: int) -> tuple[int, int, int] | None:
 
 
 def settle_streams() -> None:
-    """Connects stdout and stderr to descriptors 1 and 2, line-buffered, for both Python and C libraries.
+    """Connects stdout and stderr to descriptors 1 and 2, line-buffered, for both Python and C
+    libraries.
 
-    A rank may be killed at any moment, and its printed lines must not be lost. They must not go to an object in memory either,
-    as where the script captures its prints at the fork: the object would be the rank's copy. Nor can they go through the
-    threads and sockets of a notebook, which a fork does not copy; the notebook's kernel also reads the descriptors, and shows
-    their output in the cell.
+    A rank may be killed at any moment, and its printed lines must not be lost. They must not go to
+    an object in memory either, as where the script captures its prints at the fork: the object
+    would be the rank's copy. Nor can they go through the threads and sockets of a notebook, which a
+    fork does not copy; the notebook's kernel also reads the descriptors, and shows their output in
+    the cell.
     """
     for name, fd in (("stdout", 1), ("stderr", 2)):
         setattr(sys, name, _by_line(getattr(sys, name), fd))
-    sys.stdin = os.fdopen(0, closefd=False)  # a new object: the old one may hold input that the script has read ahead
+    sys.stdin = os.fdopen(
+        0, closefd=False
+    )  # a new object: the old one may hold input that the script has read ahead
     with suppress(ValueError):  # a C library without the symbol
         stdout = ctypes.c_void_p.in_dll(_libc, "stdout")
-        # Under python -u, C's buffer holds one byte, and lines of ranks would mix. The new one is used until the process ends.
+        # Under python -u, C's buffer holds one byte, and lines of ranks would mix. The new one is
+        # used until the process ends.
         buffer = ctypes.c_void_p(_libc.malloc(ctypes.c_size_t(_BUFFER_BYTES)))
         _libc.setvbuf(stdout, buffer, _LINE_BUFFERED, ctypes.c_size_t(_BUFFER_BYTES))
 
 
 def settle_trackers() -> None:
-    """Starts resource trackers of this process in sessions of their own, and forgets those of the script.
+    """Starts resource trackers of this process in sessions of their own, and forgets those of the
+    script.
 
-    multiprocessing and loky (joblib) start a process that removes the names and folders of processes that end without doing
-    so, as ranks do. It ends once its pipe is closed, and has to outlive the group of a rank, which is killed. The pipe to a
-    tracker of the script is /dev/null here.
+    multiprocessing and loky (joblib) start a process that removes the names and folders of
+    processes that end without doing so, as ranks do. It ends once its pipe is closed, and has to
+    outlive the group of a rank, which is killed. The pipe to a tracker of the script is /dev/null
+    here.
     """
     for name, module in list(sys.modules.items()):
         tracker: Any = getattr(module, "_resource_tracker", None)
@@ -247,7 +286,9 @@ def settle_trackers() -> None:
 
 
 def leave_deleted_directory() -> None:
-    """Goes to the root directory if the working directory was deleted, where Numba could not format its messages."""
+    """Goes to the root directory if the working directory was deleted, where Numba could not
+    format its messages.
+    """
     try:
         os.getcwd()
     except OSError:
@@ -258,9 +299,13 @@ def _by_line(stream: Any, fd: int) -> Any:
     """Returns the stream, made line-buffered, if it writes to `fd`; else a new stream on `fd`."""
     with suppress(AttributeError, OSError, ValueError):  # sys.stdout may be any object
         if stream.fileno() == fd:
-            stream.reconfigure(line_buffering=True, write_through=False)  # also under python -u, or lines of ranks would mix
+            stream.reconfigure(
+                line_buffering=True, write_through=False
+            )  # also under python -u, or lines of ranks would mix
             return stream
-    return os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    return os.fdopen(
+        fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+    )
 
 
 def flush() -> None:
@@ -272,10 +317,12 @@ def flush() -> None:
 
 
 def seed(rank: int, state: Any) -> None:
-    """Seeds this rank's global random generators, derived from the script's states at the fork and the rank.
+    """Seeds this rank's global random generators, derived from the script's states at the fork and
+    the rank.
 
-    With a common state, all ranks would draw the same "random" numbers. `state` is `random.getstate()` of the script, needed
-    because Python has reseeded the child's generator from the system.
+    With a common state, all ranks would draw the same "random" numbers. `state` is
+    `random.getstate()` of the script, needed because Python has reseeded the child's generator from
+    the system.
     """
     np.random.seed([rank, *np.random.randint(0, 2**32, 4, np.uint32)])  # noqa: NPY002  # users may draw from the global one
     random.setstate(state)
@@ -285,32 +332,51 @@ def seed(rank: int, state: Any) -> None:
 take_standard_descriptors()
 
 
-# Threads of these packages are idle while a cell runs, or hold only locks that ranks do not use, as that of a future.
-_SPARED = ("synknumba", "ipykernel", "IPython", "prompt_toolkit", "debugpy", "pydevd", "_pydevd_bundle", "_pydev_bundle")
+# Threads of these packages are idle while a cell runs, or hold only locks that ranks do not use, as
+# that of a future.
+_SPARED = (
+    "synknumba",
+    "ipykernel",
+    "IPython",
+    "prompt_toolkit",
+    "debugpy",
+    "pydevd",
+    "_pydevd_bundle",
+    "_pydev_bundle",
+)
 
-# Libraries whose threads neither survive a fork nor can be started again, by the names that the threads have.
+# Libraries whose threads neither survive a fork nor can be started again, by the names that the
+# threads have.
 _LOST_POOLS = {"polars": re.compile(r"polars-\d+")}
 
 _told: set[str] = set()  # what was warned of: "threads", libraries
 
 
 def tell_of_threads() -> None:
-    """Warns, once per process, of threads other than the main thread and the one that forks, and of lost thread pools.
+    """Warns, once per process, of threads other than the main thread and the one that forks, and of
+    lost thread pools.
 
-    A child has only the thread that forked. Work of other threads stays half done in it, and a lock that one of them held is
-    never released: a rank that needs the lock waits for ever. BLAS and OpenMP handle forks, or `thread_pools` does.
+    A child has only the thread that forked. Work of other threads stays half done in it, and a lock
+    that one of them held is never released: a rank that needs the lock waits for ever. BLAS and
+    OpenMP handle forks, or `thread_pools` does.
     """
     _tell_of_lost_pools()
     spared = {threading.main_thread(), threading.current_thread()}
-    others = [thread for thread in threading.enumerate() if thread not in spared and not _is_harmless(thread)]
+    others = [
+        thread
+        for thread in threading.enumerate()
+        if thread not in spared and not _is_harmless(thread)
+    ]
     if not others or "threads" in _told:
         return
     _told.add("threads")
     names = ", ".join(f"{thread.name!r}" for thread in others)
     many = len(others) > 1
     message = (
-        f"fork() called while {len(others)} other thread{'s run' if many else ' runs'}: {names}. Ranks do not "
-        f"inherit {'them' if many else 'it'}, and a lock that {'one of them' if many else 'it'} holds now stays "
+        f"fork() called while {len(others)} other "
+        f"thread{'s run' if many else ' runs'}: {names}. Ranks do not "
+        f"inherit {'them' if many else 'it'}, and a lock that "
+        f"{'one of them' if many else 'it'} holds now stays "
         "locked on the ranks forever. Call fork() before starting threads."
     )
     warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
@@ -325,13 +391,18 @@ def _tell_of_lost_pools() -> None:
         if library not in _told and any(map(pattern.fullmatch, threads)):
             _told.add(library)
             warnings.warn(
-                f"fork() called after {library} has started its threads, which ranks do not inherit: {library} on a rank "
-                f"would wait for them forever. If ranks use {library}, move the line with fork() above its first use.",
+                f"fork() called after {library} has started its threads, which ranks do not "
+                f"inherit: {library} on a rank "
+                f"would wait for them forever. If ranks use {library}, move the line with "
+                f"fork() above its first use.",
                 RuntimeWarning,
                 stacklevel=depth_of_script(),
             )
 
 
 def _is_harmless(thread: threading.Thread) -> bool:
-    modules = type(thread).__module__, getattr(getattr(thread, "_target", None), "__module__", None) or ""
+    modules = (
+        type(thread).__module__,
+        getattr(getattr(thread, "_target", None), "__module__", None) or "",
+    )
     return any(module.partition(".")[0] in _SPARED for module in modules)

@@ -1,9 +1,9 @@
 """Keeps a rank off the cores that serve the interrupts of GPUs.
 
-Each of NCCL's kernels ends with an interrupt, which takes its core 28 µs; work that does without NCCL has none. A rank that
-waits on that core takes 42 µs for a broadcast of 1 KiB over two H200, on any other core 14, and the others wait for it. The
-driver has a core for each GPU, so that of 32 cores and two ranks one world in eight was hit
-(docs/design/2026-11-26-interrupts.md).
+Each of NCCL's kernels ends with an interrupt, which takes its core 28 µs; work that does without
+NCCL has none. A rank that waits on that core takes 42 µs for a broadcast of 1 KiB over two H200, on
+any other core 14, and the others wait for it. The driver has a core for each GPU, so that of 32
+cores and two ranks one world in eight was hit (docs/design/2026-11-26-interrupts.md).
 """
 
 import os
@@ -12,12 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-_FEW: Final = 1000  # interrupts since the machine's start; the driver has several a GPU, of which one comes with its work
+# interrupts since the machine's start; the driver has several a GPU, of which one comes with its
+# work
+_FEW: Final = 1000
 _STAY: Final = 0.75  # of the cores, at least
 
 
 def leave_interrupted_cores(proc: Path = Path("/proc")) -> None:
-    """Keeps the calling thread, and those that it starts later, off the cores that serve GPUs, unless too few would be left.
+    """Keeps the calling thread, and those that it starts later, off the cores that serve GPUs,
+    unless too few would be left.
 
     Does nothing where the system does not tell them, or refuses.
 
@@ -41,7 +44,11 @@ def interrupted_cores(proc: Path) -> set[int]:
     counts = dict(_interrupts((proc / "interrupts").read_text()))
     most = max(counts.values(), default=0)
     busy = [number for number, count in counts.items() if count > max(_FEW, most // 100)]
-    return {core for number in busy for core in _cores((proc / "irq" / number / "effective_affinity_list").read_text())}
+    return {
+        core
+        for number in busy
+        for core in _cores((proc / "irq" / number / "effective_affinity_list").read_text())
+    }
 
 
 def _interrupts(text: str) -> Iterator[tuple[str, int]]:

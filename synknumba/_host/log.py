@@ -2,7 +2,7 @@
 
 INFO     worlds that start and end, with the reason; what carries collectives
 DEBUG    calls that are planned, functions that are sent, and why something is copied or done in a slower way
-"""
+"""  # noqa: E501
 
 import logging
 

@@ -1,7 +1,8 @@
-"""NCCL's functions by one of two packages: nccl4py, NVIDIA's own, where it is installed and works, else CuPy.
+"""NCCL's functions by one of two packages: nccl4py, NVIDIA's own, where it is installed and works,
+else CuPy.
 
-Both pass their arguments to the same libnccl.so.2, so ranks of a world may differ in them. They are imported when they are
-asked for; `candidates` looks at their metadata only.
+Both pass their arguments to the same libnccl.so.2, so ranks of a world may differ in them. They are
+imported when they are asked for; `candidates` looks at their metadata only.
 
     communicator.allReduce(source, target, count, dtype, op, stream)             cupy.cuda.nccl
     nccl.all_reduce(source, target, count, dtype, op, communicator, stream)      nccl.bindings.nccl
@@ -17,7 +18,8 @@ from synknumba._host.gpu_packages import install_nccl, version_of
 
 SWITCH: Final = "SYNKNUMBA_NCCL"  # environment variable: the one package to use
 
-# Versions whose low-level bindings are known. nccl4py promises nothing of these: 0.5 has taken an argument from comm_init_rank.
+# Versions whose low-level bindings are known. nccl4py promises nothing of these: 0.5 has taken an
+# argument from comm_init_rank.
 KNOWN: Final = ("0.5", "0.6")
 
 # ncclDataType_t and ncclRedOp_t of nccl.h, which are the same in all of NCCL 2.
@@ -35,9 +37,15 @@ DTYPES: Final = {
 OPS: Final = {"sum": 0, "prod": 1, "max": 2, "min": 3}
 
 Name: TypeAlias = Literal["nccl4py", "cupy"]
-Function: TypeAlias = Literal["all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "send", "recv"]
+Function: TypeAlias = Literal[
+    "all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "send", "recv"
+]
 
-_CUPY: Final = {"all_gather": "allGather", "all_reduce": "allReduce", "reduce_scatter": "reduceScatter"}  # others are alike
+_CUPY: Final = {
+    "all_gather": "allGather",
+    "all_reduce": "allReduce",
+    "reduce_scatter": "reduceScatter",
+}  # others are alike
 
 
 class NcclError(RuntimeError):
@@ -52,8 +60,10 @@ class NcclBindings:
         name: of the package.
         version: of NCCL, as it counts: 22809 for 2.28.9.
         make_unique_id: returns the 128 bytes that the ranks of a communicator share.
-        connect: returns a communicator of the current device, given (world size, the id, rank); waits for all ranks.
-        bind: returns a call without arguments, given (communicator, function, stream, arguments of the function before these).
+        connect: returns a communicator of the current device, given (world size, the id, rank);
+            waits for all ranks.
+        bind: returns a call without arguments, given (communicator, function, stream, arguments of
+            the function before these).
         group_start: begins a group of calls, which NCCL holds back until it ends.
         group_end: ends it.
         error: what calls and groups raise; see `as_nccl_error`.
@@ -73,17 +83,23 @@ class Found(NamedTuple):
     """The bindings to use, if there are any."""
 
     bindings: NcclBindings | None
-    problem: str | None  # in one line: why there are none, or why they are not nccl4py's though that is installed
+    problem: (
+        str | None
+    )  # in one line: why there are none, or why they are not nccl4py's though that is installed
 
 
 def as_nccl_error(error: Exception) -> NcclError:
-    """Returns the error to raise for one of a package, with NCCL's own text: packages put a name of the code before it."""
+    """Returns the error to raise for one of a package, with NCCL's own text: packages put a name
+    of the code before it.
+    """
     text = str(error).partition(": ")[2] or str(error)
     return NcclError(f"{text}; NCCL's error {getattr(error, 'status', 'is unknown')}")
 
 
 def candidates() -> tuple[list[Name], str | None]:
-    """Returns the packages to try, the best first, and why nccl4py is not among them though it is installed or asked for."""
+    """Returns the packages to try, the best first, and why nccl4py is not among them though it
+    is installed or asked for.
+    """
     asked, version = os.environ.get(SWITCH, ""), version_of("nccl4py")
     names: list[Name]
     match asked:
@@ -93,10 +109,16 @@ def candidates() -> tuple[list[Name], str | None]:
             names = [asked]
         case _:
             return [], f'{SWITCH} must be "nccl4py" or "cupy", got {asked!r}'
-    if "nccl4py" not in names or (version is not None and ".".join(version.split(".")[:2]) in KNOWN):
+    if "nccl4py" not in names or (
+        version is not None and ".".join(version.split(".")[:2]) in KNOWN
+    ):
         return names, None
     names.remove("nccl4py")
-    there = "is not installed" if version is None else f"{version} is not one of those that are known ({', '.join(KNOWN)})"
+    there = (
+        "is not installed"
+        if version is None
+        else f"{version} is not one of those that are known ({', '.join(KNOWN)})"
+    )
     return names, f"nccl4py {there}; pip install 'synknumba[nccl4py]'"
 
 
@@ -120,7 +142,9 @@ def _cupy() -> NcclBindings | str:
     if not nccl.available:
         return f"CuPy finds no library libnccl.so.2; {install_nccl()}"
 
-    def bind(communicator: Any, function: Function, stream: int, *args: int) -> Callable[[], object]:
+    def bind(
+        communicator: Any, function: Function, stream: int, *args: int
+    ) -> Callable[[], object]:
         return partial(getattr(communicator, _CUPY.get(function, function)), *args, stream)
 
     return NcclBindings(
@@ -141,12 +165,17 @@ def _nccl4py() -> NcclBindings | str:
 
         version = nccl.get_version()
     except Exception as error:  # noqa: BLE001  # of the import, of cuda-pathfinder that finds no library, of an old NCCL
-        return f"nccl4py does not work ({(str(error).strip().splitlines() or [type(error).__name__])[0]})"
+        return (
+            f"nccl4py does not work "
+            f"({(str(error).strip().splitlines() or [type(error).__name__])[0]})"
+        )
 
     def connect(world_size: int, unique_id: bytes, rank: int) -> Any:
         return nccl.comm_init_rank(world_size, nccl.UniqueId.from_buffer(unique_id), rank)
 
-    def bind(communicator: Any, function: Function, stream: int, *args: int) -> Callable[[], object]:
+    def bind(
+        communicator: Any, function: Function, stream: int, *args: int
+    ) -> Callable[[], object]:
         return partial(getattr(nccl, function), *args, communicator, stream)
 
     return NcclBindings(

@@ -12,17 +12,19 @@ A segment is a file in memory, opened in one of two ways, and the same after tha
     posix    shm_open and unlink, by posix_ipc: in `/dev/shm`, whose size is a limit of its own
     memfd    memfd_create, without a file system: where posix_ipc cannot be imported or `/dev/shm` is too small
 
-1 GiB of `/dev/shm`, or half of a smaller one, is left to others, such as NCCL, who have no other place; containers have 64 MB.
-`SYNKNUMBA_SEGMENTS=posix` or `=memfd` allows one way only.
+1 GiB of `/dev/shm`, or half of a smaller one, is left to others, such as NCCL, who have no other
+place; containers have 64 MB. `SYNKNUMBA_SEGMENTS=posix` or `=memfd` allows one way only.
 
-`Segment.of_file` makes a segment of a file of the script's instead, mapped for reading. Ranks map it through its descriptor, as
-they do others, so that no path is looked up a second time, and nothing is copied.
+`Segment.of_file` makes a segment of a file of the script's instead, mapped for reading. Ranks map
+it through its descriptor, as they do others, so that no path is looked up a second time, and
+nothing is copied.
 
-A POSIX segment has a name for a few microseconds only, a memory file has none: whichever process is killed, nothing stays in
-`/dev/shm`, and no other process can open the segment. Pages are reserved at creation, so a lack of memory raises an error here
-and never causes a SIGBUS later. The memory is freed when no process has a descriptor or a mapping any more. A NumPy view keeps
-alive the mapping it was made on, and nothing else.
-"""
+A POSIX segment has a name for a few microseconds only, a memory file has none: whichever process is
+killed, nothing stays in `/dev/shm`, and no other process can open the segment. Pages are reserved
+at creation, so a lack of memory raises an error here and never causes a SIGBUS later. The memory is
+freed when no process has a descriptor or a mapping any more. A NumPy view keeps alive the mapping
+it was made on, and nothing else.
+"""  # noqa: E501
 
 import ctypes
 import errno
@@ -61,8 +63,8 @@ except ImportError as error:
 
 _REFUSALS = {errno.EPERM, errno.EACCES, errno.ENOSYS}  # of system calls, by sandboxes
 
-# tmpfs undoes an interrupted reservation: a large one in a single step would restart at every tick of a profiling timer.
-# 16 MiB take 2 to 4 ms.
+# tmpfs undoes an interrupted reservation: a large one in a single step would restart at every tick
+# of a profiling timer. 16 MiB take 2 to 4 ms.
 _RESERVE_STEP = 16 << 20
 
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of <sys/mman.h>; not in the mmap module
@@ -70,7 +72,9 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of <sys/mman.h>; not in the mmap mod
 # Free memory is looked up, in 0.1 ms, for segments of at least this size, which take 1 ms to clear.
 _LARGE = 4 << 20
 
-_DELETED = re.compile(r"/synk-[0-9a-f]{24} \(deleted\)$")  # how /proc shows the descriptors of segments
+_DELETED = re.compile(
+    r"/synk-[0-9a-f]{24} \(deleted\)$"
+)  # how /proc shows the descriptors of segments
 
 SWITCH = "SYNKNUMBA_SEGMENTS"
 _SHM = "/dev/shm"  # where Linux keeps POSIX shared memory
@@ -86,7 +90,9 @@ _C = TypeVar("_C")
 _ids = itertools.count(1)
 _listeners: dict[object, Callable[[int], None]] = {}
 _preparers: dict[object, Callable[[], None]] = {}
-_descriptors: dict[int, tuple[int, int, int]] = {}  # segment id: descriptor, process and thread that created it
+_descriptors: dict[
+    int, tuple[int, int, int]
+] = {}  # segment id: descriptor, process and thread that created it
 _alive: "WeakTable[Segment, None]" = WeakTable()
 _maps: WeakTable[mmap.mmap, int] = WeakTable()  # segment ids; views may outlive a Segment
 
@@ -94,14 +100,16 @@ _maps: WeakTable[mmap.mmap, int] = WeakTable()  # segment ids; views may outlive
 def on_release(callback: Callable[[int], None]) -> Callable[[], None]:
     """Calls `callback(segment_id)` whenever a segment created by this process is released.
 
-    The callback may run in any thread. It must not block, take a lock that is held for long elsewhere, or raise. Returns a
-    function that unsubscribes; idempotent.
+    The callback may run in any thread. It must not block, take a lock that is held for long
+    elsewhere, or raise. Returns a function that unsubscribes; idempotent.
     """
     return _subscribed(_listeners, callback)
 
 
 def before_making(callback: Callable[[], None]) -> Callable[[], None]:
-    """Calls `callback()` before this process makes a segment. Returns a function that unsubscribes; idempotent."""
+    """Calls `callback()` before this process makes a segment. Returns a function that
+    unsubscribes; idempotent.
+    """
     return _subscribed(_preparers, callback)
 
 
@@ -121,9 +129,11 @@ class Segment:
 
     Attributes:
         id: number, unique within the creating process and never reused.
-        size: bytes reserved: the requested size rounded up to pages; at least one page. Of a file, the bytes mapped.
+        size: bytes reserved: the requested size rounded up to pages; at least one page. Of a file,
+            the bytes mapped.
         generation: how often the segment has grown; earlier mappings are too short.
-        fd: descriptor to pass to other processes, close-on-exec; -1 if there is none (closed, or attached).
+        fd: descriptor to pass to other processes, close-on-exec; -1 if there is none (closed, or
+            attached).
         is_file: whether it is a file of the script's, which is only read.
 
     Example:
@@ -135,7 +145,9 @@ class Segment:
     """
 
     def __init__(self, nbytes: int) -> None:
-        """Reserves `nbytes` bytes of zeros; SharedMemoryError if memory is full, or no descriptor is left."""
+        """Reserves `nbytes` bytes of zeros; SharedMemoryError if memory is full, or no
+        descriptor is left.
+        """
         if noted:
             settle()
         for prepare in tuple(_preparers.values()):
@@ -148,9 +160,11 @@ class Segment:
 
     @classmethod
     def of_file(cls, fd: int, size: int) -> Self:
-        """Maps the first `size` bytes of a file for reading; SharedMemoryError if that is impossible.
+        """Maps the first `size` bytes of a file for reading; SharedMemoryError if that is
+        impossible.
 
-        The descriptor, which is opened for reading only, belongs to the segment from then on; it is closed if mapping fails.
+        The descriptor, which is opened for reading only, belongs to the segment from then on; it is
+        closed if mapping fails.
         """
         segment_id = next(_ids)
         with held_signals():
@@ -168,22 +182,33 @@ class Segment:
 
     @classmethod
     def attach(cls, segment_id: int, fd: int, size: int) -> Self:
-        """Maps a segment created by another process; raises SharedMemoryError if that is impossible.
+        """Maps a segment created by another process; raises SharedMemoryError if that is
+        impossible.
 
-        It cannot grow, and its release calls no listeners. Id and size are those in its creating process. The descriptor, as
-        received, is always closed here.
+        It cannot grow, and its release calls no listeners. Id and size are those in its creating
+        process. The descriptor, as received, is always closed here.
         """
         try:
             is_file = not is_writable(fd)
-            mapping = _map(fd, size, populate=False, writable=not is_file)  # a rank touches its own rows only
+            mapping = _map(
+                fd, size, populate=False, writable=not is_file
+            )  # a rank touches its own rows only
         finally:
             os.close(fd)
         segment = cls.__new__(cls)
         segment._adopt(segment_id, size, mapping, -1, is_file=is_file)  # noqa: SLF001  # same class
         return segment
 
-    def _adopt(self, segment_id: int, size: int, mapping: mmap.mmap, fd: int, *, is_file: bool = False) -> None:
-        self.id, self.size, self.generation, self.fd, self.is_file = segment_id, size, 0, fd, is_file
+    def _adopt(
+        self, segment_id: int, size: int, mapping: mmap.mmap, fd: int, *, is_file: bool = False
+    ) -> None:
+        self.id, self.size, self.generation, self.fd, self.is_file = (
+            segment_id,
+            size,
+            0,
+            fd,
+            is_file,
+        )
         self._mapping: mmap.mmap | None = mapping
         self._mappings = [weakref.ref(mapping)]  # with those from before it grew that views keep
         self._ranges = [_address_range(mapping)]
@@ -195,21 +220,27 @@ class Segment:
 
     @property
     def closed(self) -> bool:
-        """Whether `close()` was called, or this is a forked child that released its parent's segments."""
+        """Whether `close()` was called, or this is a forked child that released its parent's
+        segments.
+        """
         return self._mapping is None
 
     def grow(self, nbytes: int, *, may_move: bool = True) -> None:
-        """Grows the segment in place to at least `nbytes` bytes. Contents are kept and new bytes are zero.
+        """Grows the segment in place to at least `nbytes` bytes. Contents are kept and new bytes
+        are zero.
 
-        Earlier views stay valid: they show the same memory through the old, shorter mapping. Raises SharedMemoryError, and
-        leaves the segment unchanged, if there is no space, or it is closed or attached.
+        Earlier views stay valid: they show the same memory through the old, shorter mapping. Raises
+        SharedMemoryError, and leaves the segment unchanged, if there is no space, or it is closed
+        or attached.
 
-        Where `/dev/shm` has no room for the growth, the segment and its earlier views move to a memory file, under the same id
-        and descriptor, unless `may_move` is false. Views in other processes keep the old memory, which is not shared any more.
+        Where `/dev/shm` has no room for the growth, the segment and its earlier views move to a
+        memory file, under the same id and descriptor, unless `may_move` is false. Views in other
+        processes keep the old memory, which is not shared any more.
         """
         if self.fd < 0 or self.is_file:
             raise SharedMemoryError(
-                f"{self!r} cannot grow: it is a file or closed, or another process created it. Grow it there and "
+                f"{self!r} cannot grow: it is a file or closed, or another process "
+                f"created it. Grow it there and "
                 "attach it again."
             )
         size = _round_to_pages(nbytes)
@@ -218,7 +249,12 @@ class Segment:
         if noted:
             settle()
         free = _free_bytes(self.fd)
-        if may_move and free is not None and size - self.size > free and _opener(size) is _open_memfd:
+        if (
+            may_move
+            and free is not None
+            and size - self.size > free
+            and _opener(size) is _open_memfd
+        ):
             self._move(size, nbytes)
             return
         try:
@@ -255,7 +291,8 @@ class Segment:
         self.generation += 1
 
     def array(self, dtype: DTypeLike, shape: Shape, offset: int = 0) -> Array:
-        """Returns a C-contiguous view that starts `offset` bytes into the segment, and keeps the mapping alive.
+        """Returns a C-contiguous view that starts `offset` bytes into the segment, and keeps the
+        mapping alive.
 
         It is writable, unless the segment is a file.
 
@@ -264,18 +301,23 @@ class Segment:
         if self._mapping is None:
             raise SharedMemoryError(f"{self!r} has no memory to view.")
         try:
-            if offset < 0 or min(shape, default=0) < 0:  # NumPy accepts both, and reads outside the buffer
+            if (
+                offset < 0 or min(shape, default=0) < 0
+            ):  # NumPy accepts both, and reads outside the buffer
                 raise ValueError("offset and shape must not be negative")  # noqa: TRY301
             return np.ndarray(shape, dtype, buffer=self._mapping, offset=offset)
         except (TypeError, ValueError) as error:
             raise SharedMemoryError(
-                f"{self!r} does not hold an array of dtype {dtype} and shape {shape} at byte {offset}: {error}."
+                f"{self!r} does not hold an array of dtype {dtype} and shape {shape} "
+                f"at byte {offset}: {error}."
             ) from error
 
     def populate(self, offset: int, nbytes: int) -> None:
-        """Takes the memory of some bytes now, from the start of a page, as a mirror of another machine's segment has none.
+        """Takes the memory of some bytes now, from the start of a page, as a mirror of another
+        machine's segment has none.
 
-        A lack of it is a SharedMemoryError, and not the end of the process at its first touch. Linux before 5.14 does nothing.
+        A lack of it is a SharedMemoryError, and not the end of the process at its first touch.
+        Linux before 5.14 does nothing.
         """
         assert self._mapping is not None  # not closed
         if nbytes == 0:
@@ -287,10 +329,11 @@ class Segment:
                 raise _no_space(nbytes, None) from error
 
     def overlaps(self, array: Array) -> bool:
-        """Returns whether `array` may share memory with this segment, also through a mapping from before it grew.
+        """Returns whether `array` may share memory with this segment, also through a mapping from
+        before it grew.
 
-        NumPy compares addresses, so it sees two mappings of the same memory as disjoint. May return a false positive, if an old
-        mapping is gone and its addresses were reused.
+        NumPy compares addresses, so it sees two mappings of the same memory as disjoint. May return
+        a false positive, if an old mapping is gone and its addresses were reused.
         """
         low, high = np.lib.array_utils.byte_bounds(array)
         return any(low < stop and start < high for start, stop in self._ranges)
@@ -310,10 +353,12 @@ class Segment:
         self.fd = -1
 
     def make_private(self) -> None:
-        """Replaces the mapping by a private, copy-on-write one, and releases the segment; existing views stay valid.
+        """Replaces the mapping by a private, copy-on-write one, and releases the segment; existing
+        views stay valid.
 
-        Memory is copied only when it is written to. No other process may write to the segment afterwards. If the kernel
-        refuses, for instance where memory overcommit is disabled, raises OSError and leaves the segment unchanged.
+        Memory is copied only when it is written to. No other process may write to the segment
+        afterwards. If the kernel refuses, for instance where memory overcommit is disabled, raises
+        OSError and leaves the segment unchanged.
         """
         assert self._mapping is not None  # not closed
         assert self.fd >= 0  # created by this process
@@ -333,21 +378,27 @@ def total_bytes() -> int:
 
 
 def is_writable(fd: int) -> bool:
-    """Returns whether a descriptor is open for writing, as those of segments are that are no files of the script's."""
+    """Returns whether a descriptor is open for writing, as those of segments are that are no
+    files of the script's.
+    """
     return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
 
 
 def release_inherited(keep: Collection[Segment] = (), replaced: Collection[int] = ()) -> None:
     """In a forked child: releases all segments inherited from the parent, except those in `keep`.
 
-    A child inherits descriptors and mappings, which would keep the memory allocated after the parent has released it. The
-    segments are closed in this process. Their mappings are replaced by inaccessible pages, so that a view kept in a global
-    variable of the script faults instead of showing other memory. Descriptors in `replaced` are not looked at, see
-    `inherited.replace`. Files of the script's take no memory: their mappings stay, and so do the script's own descriptors.
+    A child inherits descriptors and mappings, which would keep the memory allocated after the
+    parent has released it. The segments are closed in this process. Their mappings are replaced by
+    inaccessible pages, so that a view kept in a global variable of the script faults instead of
+    showing other memory. Descriptors in `replaced` are not looked at, see `inherited.replace`.
+    Files of the script's take no memory: their mappings stay, and so do the script's own
+    descriptors.
     """
     ids = {segment.id for segment in keep}
     files = {_file(segment.fd) for segment in keep if segment.fd >= 0}
-    unwanted = {_file(segment.fd) for segment in _alive if segment.fd >= 0 and not segment.is_file} - files
+    unwanted = {
+        _file(segment.fd) for segment in _alive if segment.fd >= 0 and not segment.is_file
+    } - files
     for segment in _alive:
         if segment.id not in ids:
             segment.abandon()
@@ -355,8 +406,9 @@ def release_inherited(keep: Collection[Segment] = (), replaced: Collection[int] 
         if segment_id not in ids:
             _map_over(mapping, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)  # access 0: PROT_NONE
 
-    # Before Python 3.13, a mapping owns a duplicate descriptor and closes that number when it dies, so it must stay in use.
-    # The path is empty without /proc; what is alive is found then all the same.
+    # Before Python 3.13, a mapping owns a duplicate descriptor and closes that number when it dies,
+    # so it must stay in use. The path is empty without /proc; what is alive is found then all the
+    # same.
     def is_unwanted(fd: int, path: str) -> bool:
         return _file(fd) in unwanted or (bool(_DELETED.search(path)) and _file(fd) not in files)
 
@@ -369,7 +421,8 @@ def _file(fd: int) -> tuple[int, int]:
 
 
 def _release(segment_id: int) -> None:
-    # A forked child may have closed the descriptor and reused its number; release_inherited() releases the parent's segments.
+    # A forked child may have closed the descriptor and reused its number; release_inherited()
+    # releases the parent's segments.
     fd, owner, _ = _descriptors.get(segment_id, (-1, -1, 0))
     if owner != os.getpid():
         return
@@ -378,14 +431,20 @@ def _release(segment_id: int) -> None:
             callback(segment_id)
     finally:
         with held_signals():
-            if _descriptors.pop(segment_id, None) is not None:  # another thread may have been faster
+            if (
+                _descriptors.pop(segment_id, None) is not None
+            ):  # another thread may have been faster
                 os.close(fd)
 
 
 def close_orphans() -> None:
-    """Closes the descriptors of segments that have died or whose making was interrupted, except by another thread."""
+    """Closes the descriptors of segments that have died or whose making was interrupted, except
+    by another thread.
+    """
     settle()
-    found = tuple(_descriptors.items())  # before the living: one that is finished meanwhile is among these
+    found = tuple(
+        _descriptors.items()
+    )  # before the living: one that is finished meanwhile is among these
     alive = {segment.id for segment in _alive}
     others = sys._current_frames().keys() - {threading.get_ident()}  # noqa: SLF001
     for segment_id, (_, _, thread) in found:
@@ -400,7 +459,8 @@ def _round_to_pages(nbytes: int) -> int:
 def left_names(folder: str) -> list[tuple[str, os.stat_result]]:
     """Returns names of segments whose creators are gone, with the state of each file.
 
-    Creators that were killed in the microseconds between creating and unlinking a name leave it, of an empty file.
+    Creators that were killed in the microseconds between creating and unlinking a name leave it, of
+    an empty file.
     """
     names = []
     with suppress(OSError):  # no such folder
@@ -417,7 +477,8 @@ def left_names(folder: str) -> list[tuple[str, os.stat_result]]:
 def sweep_names() -> None:
     """Removes the names that killed processes of this user have left; see `left_names`.
 
-    Process ids of another container, with the same `/dev/shm`, mean nothing here, but a name of its processes is not as old.
+    Process ids of another container, with the same `/dev/shm`, mean nothing here, but a name of its
+    processes is not as old.
     """
     for name, status in left_names(_SHM):
         if status.st_uid == os.geteuid() and time.time() - status.st_mtime > _STALE_SECONDS:
@@ -436,7 +497,9 @@ def _runs(pid: int) -> bool:
 
 
 def has_room(nbytes: int) -> bool:
-    """Returns whether `nbytes` of shared memory may be used for optional purposes: half of what is there must stay free."""
+    """Returns whether `nbytes` of shared memory may be used for optional purposes: half of what
+    is there must stay free.
+    """
     if _opener(nbytes) is _open_posix:
         return _fits_shm(nbytes, leaving=sys.maxsize)
     return nbytes <= memory.available().nbytes // 2
@@ -451,7 +514,10 @@ def describe() -> str:
     files = f"memory files (memfd), {memory.available().nbytes / 2**30:.2f} GiB available"
     match os.environ.get(SWITCH, ""):
         case "posix" | "memfd" as asked:
-            return f"{files if asked == 'memfd' else f'POSIX shared memory in {_SHM}'}; by {SWITCH}={asked}"
+            return (
+                f"{files if asked == 'memfd' else f'POSIX shared memory in {_SHM}'}; by "
+                f"{SWITCH}={asked}"
+            )
         case _ if posix_ipc is None:
             return f"{files}; posix_ipc cannot be imported ({_missing})"
         case _:
@@ -476,7 +542,9 @@ class _NoDescriptorError(SharedMemoryError):
 
 
 def _with_descriptors(make: Callable[[], _T]) -> _T:
-    """Calls `make`; if it runs out of descriptors, closes those left over, raises the limit and calls it again."""
+    """Calls `make`; if it runs out of descriptors, closes those left over, raises the limit and
+    calls it again.
+    """
     try:
         return make()
     except _NoDescriptorError:
@@ -488,13 +556,19 @@ def _with_descriptors(make: Callable[[], _T]) -> _T:
 
 
 def _make(segment_id: int, size: int, nbytes: int) -> tuple[int, mmap.mmap]:
-    with held_signals():  # registered at once, so that `close_orphans` finds it if an exception follows
+    with (
+        held_signals()
+    ):  # registered at once, so that `close_orphans` finds it if an exception follows
         opener = _opener(size)
         fd = opener(nbytes)
         _descriptors[segment_id] = fd, os.getpid(), threading.get_ident()
     try:
         if opener is _open_memfd and posix_ipc is not None and not os.environ.get(SWITCH):
-            log.debug("%d bytes of shared memory are a memory file, since %s has too little room", nbytes, _SHM)
+            log.debug(
+                "%d bytes of shared memory are a memory file, since %s has too little room",
+                nbytes,
+                _SHM,
+            )
         _reserve(fd, 0, size, nbytes)
         return fd, _map(fd, size, populate=True)
     except BaseException:
@@ -508,16 +582,22 @@ def _opener(size: int) -> Callable[[int], int]:
     """Returns the function that opens the file of a segment of `size` bytes."""
     asked = os.environ.get(SWITCH, "")
     if asked not in {"", "posix", "memfd"}:
-        raise SharedMemoryError(f'{SWITCH} must be "posix" or "memfd", or not be set; got {asked!r}.')
+        raise SharedMemoryError(
+            f'{SWITCH} must be "posix" or "memfd", or not be set; got {asked!r}.'
+        )
     if asked == "posix" and posix_ipc is None:
-        raise SharedMemoryError(f"{SWITCH}=posix needs posix_ipc, which cannot be imported ({_missing}); unset it.")
+        raise SharedMemoryError(
+            f"{SWITCH}=posix needs posix_ipc, which cannot be imported ({_missing}); unset it."
+        )
     if asked == "posix" or (not asked and posix_ipc is not None and _fits_shm(size, leaving=_LEFT)):
         return _open_posix
     return _open_memfd
 
 
 def _fits_shm(nbytes: int, *, leaving: int) -> bool:
-    """Returns whether /dev/shm can be written to, and has `nbytes` more than `leaving` or half of its size."""
+    """Returns whether /dev/shm can be written to, and has `nbytes` more than `leaving` or half
+    of its size.
+    """
     try:
         status = os.statvfs(_SHM)
     except OSError:
@@ -531,7 +611,8 @@ def _new_name() -> str:
 
 
 def _open_posix(nbytes: int) -> int:
-    # 64 random bits make the name unique, so it may be unlinked even if Ctrl-C leaves open whether it was created.
+    # 64 random bits make the name unique, so it may be unlinked even if Ctrl-C leaves open whether
+    # it was created.
     name = _new_name()
     try:
         opened = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
@@ -558,17 +639,24 @@ def _reserve(fd: int, start: int, stop: int, nbytes: int) -> None:
     free = _free_bytes(fd)
     if free is not None and stop - start > free:  # else it would fill /dev/shm before it fails
         raise _no_space(nbytes, free)
-    # Else the kernel would kill processes. What the machine has available is a low estimate, for want of a limit.
-    if stop - start >= _LARGE and stop - start > (left := memory.available(machine=free is None)).nbytes:
+    # Else the kernel would kill processes. What the machine has available is a low estimate, for
+    # want of a limit.
+    if (
+        stop - start >= _LARGE
+        and stop - start > (left := memory.available(machine=free is None)).nbytes
+    ):
         raise SharedMemoryError(
-            f"{nbytes:,} bytes of shared memory were requested, but {left.limit} has {left.nbytes:,} bytes left. "
+            f"{nbytes:,} bytes of shared memory were requested, but {left.limit} has "
+            f"{left.nbytes:,} bytes left. "
             f"Free Data that is no longer needed (free_memory()), or {left.remedy}."
         )
     try:
         for offset in range(start, stop, _RESERVE_STEP):
             length = min(_RESERVE_STEP, stop - offset)
             os.posix_fallocate(fd, offset, length)
-            os.posix_fallocate(fd, offset, length)  # the second call makes tmpfs clear the pages now, not at first touch
+            os.posix_fallocate(
+                fd, offset, length
+            )  # the second call makes tmpfs clear the pages now, not at first touch
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.ENOMEM}:
             os.ftruncate(fd, start)  # frees the pages before free bytes are counted for the message
@@ -585,16 +673,21 @@ def _free_bytes(fd: int) -> int | None:
 
 
 def _map(fd: int, size: int, *, populate: bool, writable: bool = True) -> mmap.mmap:
-    # Filling the page table at once takes 0.1 s per GiB of cleared pages; page faults at the first write take 0.3 to 2.5 s.
+    # Filling the page table at once takes 0.1 s per GiB of cleared pages; page faults at the first
+    # write take 0.3 to 2.5 s.
     flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if populate else 0)
-    options = {"trackfd": False} if sys.version_info >= (3, 13) else {}  # without it, a duplicate of fd is kept open
+    options = (
+        {"trackfd": False} if sys.version_info >= (3, 13) else {}
+    )  # without it, a duplicate of fd is kept open
     access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     try:
         mapping = mmap.mmap(fd, size, flags=flags, prot=access, **options)
     except (OSError, ValueError) as error:
         raise _cannot_have(size, error) from error
     with suppress(OSError):
-        mapping.madvise(mmap.MADV_DONTDUMP)  # a rank that crashes would write all Data into its core file
+        mapping.madvise(
+            mmap.MADV_DONTDUMP
+        )  # a rank that crashes would write all Data into its core file
     return mapping
 
 
@@ -607,7 +700,14 @@ def _map_over(mapping: mmap.mmap, access: int, flags: int, fd: int) -> None:
     start, stop = _address_range(mapping)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
     map_fixed = 0x10  # <sys/mman.h>; not in the mmap module
     if libc.mmap(start, stop - start, access, map_fixed | flags, fd, 0) != start:
         code = ctypes.get_errno()
@@ -620,18 +720,23 @@ def _no_space(nbytes: int, free: int | None) -> SharedMemoryError:
     else:
         left = f"/dev/shm has {free:,} bytes free"
         remedy = (
-            "enlarge /dev/shm: mount -o remount,size=<bytes> /dev/shm as root, or docker run --shm-size=<bytes> for a container"
+            "enlarge /dev/shm: mount -o remount,size=<bytes> /dev/shm as root, or docker run "
+            "--shm-size=<bytes> for a container"
         )
     return SharedMemoryError(
-        f"{nbytes:,} bytes of shared memory were requested, but {left}. Free Data that is no longer needed (free_memory()), or "
+        f"{nbytes:,} bytes of shared memory were requested, but {left}. Free Data that is no "
+        f"longer needed (free_memory()), or "
         f"{remedy}."
     )
 
 
 def _refused(call: str, nbytes: int, error: OSError) -> SharedMemoryError:
-    """Returns the error for a call that a sandbox refuses, where no other way to shared memory is left."""
+    """Returns the error for a call that a sandbox refuses, where no other way to shared memory
+    is left.
+    """
     return SharedMemoryError(
-        f"{nbytes:,} bytes of shared memory were requested, but the system refuses {call}: {error}. Let the sandbox (seccomp) "
+        f"{nbytes:,} bytes of shared memory were requested, but the system refuses {call}: "
+        f"{error}. Let the sandbox (seccomp) "
         f"allow it, or let {_SHM} be writable and larger, with posix_ipc installed."
     )
 
@@ -640,10 +745,14 @@ def _cannot_have(nbytes: int, error: Exception) -> SharedMemoryError:
     # posix_ipc raises an OSError without an errno when descriptors run out.
     if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE} or "files" in str(error):
         return _NoDescriptorError(
-            f"{nbytes:,} bytes of shared memory were requested, but the process has no file descriptor left. Every Data and "
+            f"{nbytes:,} bytes of shared memory were requested, but the process has no file "
+            f"descriptor left. Every Data and "
             "every Variable uses one or two: free some, or raise the limit with ulimit -Hn."
         )
     limit = ""
     if getattr(error, "errno", None) == errno.EFBIG:
-        limit = " The limit of file sizes (`ulimit -f`) holds for shared memory too: raise it, or pass less at once."
+        limit = (
+            " The limit of file sizes (`ulimit -f`) holds for shared memory too: raise "
+            "it, or pass less at once."
+        )
     return SharedMemoryError(f"cannot allocate {nbytes:,} bytes of shared memory: {error}.{limit}")

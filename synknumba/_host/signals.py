@@ -1,4 +1,5 @@
-"""Critical sections that no signal handler interrupts: neither Ctrl-C nor the script's own handlers raise inside.
+"""Critical sections that no signal handler interrupts: neither Ctrl-C nor the script's own handlers
+raise inside.
 
     signal sent to        the kernel         Python, in the main thread
     --------------        ----------         --------------------------
@@ -7,12 +8,14 @@
                        ── the block ends ──
                           delivers it   →    runs the restored handlers for pending and recorded signals
 
-Python runs handlers between two instructions of the main thread, whichever thread the kernel delivers the signal to. So with a
-second thread in the script, as in a notebook or with NumPy's linear algebra, a signal mask alone defers nothing. Handlers never
-run in other threads; there the mask only makes the kernel deliver signals elsewhere.
-"""
+Python runs handlers between two instructions of the main thread, whichever thread the kernel
+delivers the signal to. So with a second thread in the script, as in a notebook or with NumPy's
+linear algebra, a signal mask alone defers nothing. Handlers never run in other threads; there the
+mask only makes the kernel deliver signals elsewhere.
+"""  # noqa: E501
 
-# The public `signal` module makes an enum of every number in a set: 168 µs for a block instead of 13.
+# The public `signal` module makes an enum of every number in a set: 168 µs for a block instead of
+# 13.
 import _signal  # type: ignore[import-not-found]  # of every CPython
 import os
 import threading
@@ -25,20 +28,27 @@ from typing import Any, final
 
 _ALL = tuple(_signal.valid_signals())
 
-# What terminals and schedulers send to every process of a job, of which the script decides what to do.
+# What terminals and schedulers send to every process of a job, of which the script decides what to
+# do.
 OF_JOBS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2)
 
-_handled_here: dict[int, tuple[Any, Any]] = {}  # by signal: a handler, and the one that children get
+_handled_here: dict[
+    int, tuple[Any, Any]
+] = {}  # by signal: a handler, and the one that children get
 _mask: Any = ()  # of signals, before a fork
 
 
 def in_main_thread() -> bool:
-    """Returns whether this is the main thread. Unlike `threading.current_thread()`, leaves no record of a foreign thread."""
+    """Returns whether this is the main thread. Unlike `threading.current_thread()`, leaves no
+    record of a foreign thread.
+    """
     return threading.get_ident() == threading.main_thread().ident
 
 
 def is_of_handler(error: BaseException) -> bool:
-    """Returns whether a handler of a signal has raised an exception, wherever it struck: its code is in the traceback."""
+    """Returns whether a handler of a signal has raised an exception, wherever it struck: its
+    code is in the traceback.
+    """
     codes = set(map(_code_of, map(_signal.getsignal, _ALL))) - {None}
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code not in codes:
@@ -52,15 +62,17 @@ def _code_of(handler: Any) -> CodeType | None:
     while isinstance(handler, partial):
         handler = handler.func
     function = getattr(handler, "__func__", handler)  # of a method
-    found = getattr(function, "__code__", None) or getattr(vars(type(handler)).get("__call__"), "__code__", None)
+    found = getattr(function, "__code__", None) or getattr(
+        vars(type(handler)).get("__call__"), "__code__", None
+    )
     return found if isinstance(found, CodeType) else None
 
 
 def leave_to_script() -> None:
     """Does nothing on signals of jobs, in a process that ends with the script.
 
-    Not by SIG_IGN: programs that functions start here would inherit it, and not end by `Popen.terminate()`. What is ignored
-    already, as under nohup, stays so.
+    Not by SIG_IGN: programs that functions start here would inherit it, and not end by
+    `Popen.terminate()`. What is ignored already, as under nohup, stays so.
     """
     for number in OF_JOBS:
         if _signal.getsignal(number) is not _signal.SIG_IGN:
@@ -69,7 +81,9 @@ def leave_to_script() -> None:
 
 
 def handle_here(number: int, handler: Any, in_children: Any = None) -> Any:
-    """Sets the handler of a signal in this process, and returns the one before, which by default processes forked here get."""
+    """Sets the handler of a signal in this process, and returns the one before, which by default
+    processes forked here get.
+    """
     earlier = _signal.getsignal(number)
     _signal.signal(number, handler)
     _handled_here[number] = handler, earlier if in_children is None else in_children
@@ -93,7 +107,9 @@ def _after_fork() -> None:
 def _after_fork_in_child() -> None:
     for number, (handler, in_children) in _handled_here.items():
         if _signal.getsignal(number) is handler:
-            _signal.signal(number, _signal.SIG_DFL if in_children is None else in_children)  # None: of a C library
+            _signal.signal(
+                number, _signal.SIG_DFL if in_children is None else in_children
+            )  # None: of a C library
     _handled_here.clear()
     _after_fork()
 
@@ -102,7 +118,8 @@ def _after_fork_in_child() -> None:
 def held_signals() -> Iterator[None]:
     """Defers signals that arrive in the block until its end; blocks may be nested.
 
-    An exception raised by a handler for an earlier signal leaves this function before the block begins or after it has ended.
+    An exception raised by a handler for an earlier signal leaves this function before the block
+    begins or after it has ended.
     """
     global _now  # noqa: PLW0603  # a plain assignment, since no handler runs at one
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
@@ -115,8 +132,8 @@ def held_signals() -> Iterator[None]:
             stand_in.enter()
         yield
     finally:
-        # Handlers run when a call returns or a Python function is entered, never at an assignment. So an exception raised by a
-        # handler skips none of these steps.
+        # Handlers run when a call returns or a Python function is entered, never at an assignment.
+        # So an exception raised by a handler skips none of these steps.
         try:
             if stand_in is not None:
                 stand_in.leave()
@@ -135,7 +152,8 @@ def held_signals() -> Iterator[None]:
 class _StandIn:
     """Replaces all Python-level handlers during a block.
 
-    Once the block is `over`, it calls the original handler: it may stay installed if restored handlers raise one after another.
+    Once the block is `over`, it calls the original handler: it may stay installed if restored
+    handlers raise one after another.
     """
 
     def __init__(self) -> None:
@@ -155,7 +173,9 @@ class _StandIn:
         """Installs the stand-in for every handler."""
         for number in self._handlers:
             _signal.signal(number, self)
-        self._wakeup = _signal.set_wakeup_fd(-1)  # event loops such as asyncio's read signals there, and must see each once
+        self._wakeup = _signal.set_wakeup_fd(
+            -1
+        )  # event loops such as asyncio's read signals there, and must see each once
 
     def leave(self) -> None:
         """Restores the handlers."""
@@ -188,7 +208,9 @@ def _put_back(replaced: list[tuple[int, Any]]) -> None:
 
 
 def _leave_child() -> None:
-    """In a child forked in a block: restores the handlers and discards the recorded signals, which are the parent's."""
+    """In a child forked in a block: restores the handlers and discards the recorded signals,
+    which are the parent's.
+    """
     global _now
     if _now is not None:
         stand_in, _now = _now, None
@@ -198,4 +220,6 @@ def _leave_child() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_child)
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
+)

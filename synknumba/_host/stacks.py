@@ -1,16 +1,19 @@
-"""Stack traces of ranks: requested by the coordinator from a running rank, and left behind by one that crashed.
+"""Stack traces of ranks: requested by the coordinator from a running rank, and left behind by one
+that crashed.
 
     coordinator                         memory file of the rank                   rank
     -----------                         -----------------------                   ----
     creates it before the fork     →    (no name, not on disk)               →    faulthandler writes to it:
     sends a signal                 →                                         →    the stack of each thread, or
-                                                                                  at a crash, the error and the stacks
+                                                                                  at a crash, the
+                                                                                  error and the
+                                                                                  stacks
     reads it                       ←    text                                 ←
 
-The handlers are faulthandler's: they run at once, in the thread that received the signal, and need neither the GIL nor memory
-allocation. So a rank that hangs in a compiled loop, a library or the driver reports its stack as well, and a crashed rank has
-written its stack before it died.
-"""
+The handlers are faulthandler's: they run at once, in the thread that received the signal, and need
+neither the GIL nor memory allocation. So a rank that hangs in a compiled loop, a library or the
+driver reports its stack as well, and a crashed rank has written its stack before it died.
+"""  # noqa: E501
 
 import errno
 import faulthandler
@@ -25,12 +28,19 @@ from typing import final
 
 from synknumba._host.children import status
 
-ASK = signal.SIGRTMAX - 3  # not used by any known library; SIGUSR1 and SIGUSR2 are left to the script
-ANSWER_SECONDS = 0.4  # a running rank answers within a millisecond; on a busy machine it takes longer
+ASK = (
+    signal.SIGRTMAX - 3
+)  # not used by any known library; SIGUSR1 and SIGUSR2 are left to the script
+ANSWER_SECONDS = (
+    0.4  # a running rank answers within a millisecond; on a busy machine it takes longer
+)
 _POLL_SECONDS = 0.001
-_AGAIN_SECONDS = 0.1  # after which a rank that has taken the signal, and written nothing, gets it again
+_AGAIN_SECONDS = (
+    0.1  # after which a rank that has taken the signal, and written nothing, gets it again
+)
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_LOOP = f'File "{_PACKAGE}_rank/loop.py", line '  # frames below a rank's loop are the script's fork() call
+# frames below a rank's loop are the script's fork() call
+_LOOP = f'File "{_PACKAGE}_rank/loop.py", line '
 _SEQUENCE = f'File "{_PACKAGE}_rank/sequence_routine.py", line '
 _TABLE = f'File "{_PACKAGE}_rank/sequence_table.py", line '
 _WATCHER = f'File "{_PACKAGE}_rank/startup.py", line '  # the thread of a rank in a sandbox
@@ -68,7 +78,9 @@ class Stacks:
 
 
 def _open_file(name: str) -> int:
-    """Opens a memory file, or where a sandbox refuses that, one without a name in /dev/shm; else stacks are not kept."""
+    """Opens a memory file, or where a sandbox refuses that, one without a name in /dev/shm; else
+    stacks are not kept.
+    """
     try:
         return os.memfd_create(name, os.MFD_CLOEXEC)
     except OSError as error:
@@ -82,9 +94,11 @@ def _open_file(name: str) -> int:
 
 
 def ask(ranks: Mapping[int, Stacks], seconds: float = ANSWER_SECONDS) -> dict[int, str]:
-    """Requests the stacks of running ranks, given their memory files by process id; returns the text for each, shortened.
+    """Requests the stacks of running ranks, given their memory files by process id; returns the
+    text for each, shortened.
 
-    For a process that does not answer in time, the text gives its state in the kernel; processes that have ended are left out.
+    For a process that does not answer in time, the text gives its state in the kernel; processes
+    that have ended are left out.
     """
     waiting = dict(ranks)
     for pid, stacks in ranks.items():
@@ -119,16 +133,22 @@ def _ask_again(waiting: Mapping[int, Stacks]) -> None:
 
 
 def _held(fields: Mapping[str, str]) -> list[int]:
-    """Returns whether the signal is pending for the process, for its main thread, and blocked, as it is in its handler."""
-    return [int(fields.get(name, "0"), 16) >> (ASK - 1) & 1 for name in ("ShdPnd", "SigPnd", "SigBlk")]
+    """Returns whether the signal is pending for the process, for its main thread, and blocked,
+    as it is in its handler.
+    """
+    return [
+        int(fields.get(name, "0"), 16) >> (ASK - 1) & 1 for name in ("ShdPnd", "SigPnd", "SigBlk")
+    ]
 
 
 def _is_done(pid: int, stacks: Stacks) -> bool:
-    """Returns whether no more text will come: the handler has finished, the process has ended, or the file is closed.
+    """Returns whether no more text will come: the handler has finished, the process has ended, or
+    the file is closed.
 
-    The handler has finished when the signal is neither pending nor blocked (it is blocked while its handler runs), and there is
-    text with a heading: of an answer that was asked for twice, the end may come after the file was cleared. Without /proc that
-    is not known, and `ask` waits as long as it may.
+    The handler has finished when the signal is neither pending nor blocked (it is blocked while its
+    handler runs), and there is text with a heading: of an answer that was asked for twice, the end
+    may come after the file was cleared. Without /proc that is not known, and `ask` waits as long as
+    it may.
     """
     fields = status(pid)
     if stacks.fd < 0 or _has_ended(fields.get("State", "gone")):
@@ -143,14 +163,18 @@ def _has_ended(state: str) -> bool:
 
 
 def state(pid: int) -> str:
-    """Returns the kernel's state of a process, such as "R (running)" or "T (stopped)"; "gone" if it has ended."""
+    """Returns the kernel's state of a process, such as "R (running)" or "T (stopped)"; "gone" if
+    it has ended.
+    """
     return status(pid).get("State", "gone")
 
 
 def shorten(text: str) -> str:
-    """Removes the frames common to all ranks from faulthandler's text: the script's call of fork() and the rank's loop.
+    """Removes the frames common to all ranks from faulthandler's text: the script's call of fork()
+    and the rank's loop.
 
-    With several threads, each keeps its heading. Frames stay in faulthandler's order, innermost first.
+    With several threads, each keeps its heading. Frames stay in faulthandler's order, innermost
+    first.
     """
     threads: list[list[str]] = []
     for line in text.splitlines():
@@ -158,25 +182,38 @@ def shorten(text: str) -> str:
             threads.append([line])
         elif threads and line.startswith("  "):
             threads[-1].append(line)
-    threads = [one for one in threads if not any(_WATCHER in frame and frame.endswith("_lifeline") for frame in one)]
+    threads = [
+        one
+        for one in threads
+        if not any(_WATCHER in frame and frame.endswith("_lifeline") for frame in one)
+    ]
     told = []
     for heading, *frames in threads:
         told += [heading] if len(threads) > 1 else []
         # With `run` innermost, the rank may be in compiled code (`doorbell.serve`).
-        compiled = ", or repeats the last one in compiled code" if frames and frames[0].endswith(" in run") else ""
+        compiled = (
+            ", or repeats the last one in compiled code"
+            if frames and frames[0].endswith(" in run")
+            else ""
+        )
         told += _without_loop(frames) or [f"  waits for a call{compiled}"]
     return "\n".join(told)
 
 
 def _without_loop(frames: list[str]) -> list[str]:
     ends = (" in run", " in _await_command")
-    loop = next((i for i, frame in enumerate(frames) if _LOOP in frame and frame.endswith(ends)), len(frames))
+    loop = next(
+        (i for i, frame in enumerate(frames) if _LOOP in frame and frame.endswith(ends)),
+        len(frames),
+    )
     kept = frames[:loop]
     if kept and _SEQUENCE in kept[0] and kept[0].endswith(" in _until"):
         return ["  waits for other ranks"]
     if kept and _TABLE in kept[0]:
         return [
-            "  waits for other ranks" if kept[0].endswith(" in _handle") else "  runs compiled code, or waits for other ranks"
+            "  waits for other ranks"
+            if kept[0].endswith(" in _handle")
+            else "  runs compiled code, or waits for other ranks"
         ]
     if frames[loop:] and frames[loop].endswith(" in _await_command"):
         return []

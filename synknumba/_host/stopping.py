@@ -1,6 +1,7 @@
 """Signals that ask the script to stop soon: `stop_on` and `stopping`.
 
-A handler sets a flag, which loops look at between two steps. Only the script's process decides, so nothing of this is on ranks.
+A handler sets a flag, which loops look at between two steps. Only the script's process decides, so
+nothing of this is on ranks.
 """
 
 import signal
@@ -29,17 +30,24 @@ def stop_on(*signals: int) -> None:
 
     Raises:
         ArgumentError: no signal has such a number, or it cannot be handled.
-        WorldError: this is not the script's main thread, in which Python handles signals, or it is a rank.
+        WorldError: this is not the script's main thread, in which Python handles signals, or it is
+            a rank.
     """
     if this_process.current_rank() is not None:
-        raise WorldError("stop_on() called on a rank; call it in the script, which alone gets a job's signals")
+        raise WorldError(
+            "stop_on() called on a rank; call it in the script, which alone gets a job's signals"
+        )
     if not in_main_thread():
-        raise WorldError("stop_on() must be called in the script's main thread, in which Python runs handlers of signals")
+        raise WorldError(
+            "stop_on() must be called in the script's main thread, in which Python "
+            "runs handlers of signals"
+        )
     numbers = signals or _DEFAULT
     for number in numbers:
         if number not in signal.valid_signals() or number in _NEVER_HANDLED:
             raise ArgumentError(
-                f"stop_on: {shown(number)} is no signal that can be handled; pass some such as signal.SIGTERM or signal.SIGUSR1"
+                f"stop_on: {shown(number)} is no signal that can be handled; pass some such as "
+                f"signal.SIGTERM or signal.SIGUSR1"
             )
     for number in numbers:
         if signal.getsignal(number) is not _note:
@@ -50,7 +58,8 @@ def stop_on(*signals: int) -> None:
 def stopping() -> bool:
     """Returns whether a signal of `stop_on` has come: time to save, and to end.
 
-    False for ever without `stop_on`, and on ranks. `synk.batches` and `step.epoch` end early where it is true.
+    False for ever without `stop_on`, and on ranks. `synk.batches` and `step.epoch` end early where
+    it is true.
 
     Example:
         >>> import synknumba as synk

@@ -3,10 +3,10 @@
     h5py.Dataset, zarr.Array ──stored_data──> StoredData ──Source──> each rank opens the file itself and reads its rows
     column of a Parquet file                                         into memory of its own
 
-Nothing is read in the script. The libraries are imported only where an object of theirs is passed, and on ranks. A `Source`
-says which file, and how it was when the call was made: a rank that finds another file there tells so. On a rank a file is kept
-open until it has changed.
-"""
+Nothing is read in the script. The libraries are imported only where an object of theirs is passed,
+and on ranks. A `Source` says which file, and how it was when the call was made: a rank that finds
+another file there tells so. On a rank a file is kept open until it has changed.
+"""  # noqa: E501
 
 import itertools
 import os
@@ -47,10 +47,12 @@ class Source:
         kind: the library.
         path: the file, or the directory of a zarr array.
         name: the dataset, array or column in it.
-        state: inode, size and time of modification of the file when the call was made; () for several files.
+        state: inode, size and time of modification of the file when the call was made; () for
+            several files.
         payload: a pickled zarr array.
         shape: of an HDF5 dataset, which another one may have by now; () otherwise.
-        is_spread: whether it is an HDF5 dataset with items in other files, a virtual or external one.
+        is_spread: whether it is an HDF5 dataset with items in other files, a virtual or external
+            one.
     """
 
     kind: Kind
@@ -79,12 +81,15 @@ class Source:
 
 
 def state_of(path: str) -> tuple[int, ...]:
-    """Returns what tells a file from another one, and from itself before a change; () for a directory.
+    """Returns what tells a file from another one, and from itself before a change; () for a
+    directory.
 
     The device is left out, whose number differs between machines that share a file system.
     """
     status = os.stat(path)
-    return () if stat.S_ISDIR(status.st_mode) else (status.st_ino, status.st_size, status.st_mtime_ns)
+    return (
+        () if stat.S_ISDIR(status.st_mode) else (status.st_ino, status.st_size, status.st_mtime_ns)
+    )
 
 
 class _NoSegment:
@@ -105,19 +110,24 @@ _NOWHERE: Any = _NoSegment()
 
 @final
 class StoredData(Data):
-    """A read-only `Data` whose rows ranks read from a file. In the script `data`, and all that uses it, reads the whole array.
+    """A read-only `Data` whose rows ranks read from a file. In the script `data`, and all that uses
+    it, reads the whole array.
 
     It is frozen if its file is a single one, whose changes are seen.
     """
 
     __slots__ = ("_source",)
 
-    def __init__(self, source: Source, shape: Shape, dtype: DTypeLike, *, name: str | None = None) -> None:
+    def __init__(
+        self, source: Source, shape: Shape, dtype: DTypeLike, *, name: str | None = None
+    ) -> None:
         self.name = name
         self._minibatch = False
         self._dtype = np.dtype(dtype).newbyteorder("=")
         self._source, self._segment = source, _NOWHERE
-        self._view = np.broadcast_to(np.zeros((), self._dtype), shape)  # for shape and dtype: without memory
+        self._view = np.broadcast_to(
+            np.zeros((), self._dtype), shape
+        )  # for shape and dtype: without memory
         self._alloc_size = self._used = self._view.size
         self._version = next_version() if source.state else 0
 
@@ -141,17 +151,20 @@ class StoredData(Data):
         return out
 
     def renewed(self) -> Source:
-        """Returns the source with the present state of the file, whose contents have a new version if that has changed.
+        """Returns the source with the present state of the file, whose contents have a new version
+        if that has changed.
 
         Raises:
-            DataError: the file is gone, or it is a Parquet file, of which the shape may be another by now, and has changed.
+            DataError: the file is gone, or it is a Parquet file, of which the shape may be another
+                by now, and has changed.
         """
         source = self._source
         state = source.current_state()
         if state != source.state:
             if source.kind == "parquet":
                 raise DataError(
-                    f"the file {source.path} has changed since synk.columns read its schema; make the columns again, as "
+                    f"the file {source.path} has changed since synk.columns read its schema; "
+                    f"make the columns again, as "
                     f"synk.columns({os.path.basename(source.path)!r}, {source.name!r})"
                 )
             self._source = replace(source, state=state)
@@ -171,10 +184,13 @@ class StoredData(Data):
         return self._version != 0
 
     def freeze(self) -> None:
-        """Does nothing for a single file; refused for an array in several, whose changes are not seen."""
+        """Does nothing for a single file; refused for an array in several, whose changes are not
+        seen.
+        """
         if not self._version:
             raise DataError(
-                f"{self._label()} is in the files of {self.path}, whose changes are not seen; copy it by synk.data(...)"
+                f"{self._label()} is in the files of {self.path}, whose changes are not seen; "
+                f"copy it by synk.data(...)"
             )
 
     def thaw(self) -> NoReturn:
@@ -182,7 +198,10 @@ class StoredData(Data):
         self._check_thawed()
 
     def _check_thawed(self) -> NoReturn:
-        raise DataError(f"{self._label()} is in the file {self.path}, and is only read; take a copy, as synk.data(np.array(d))")
+        raise DataError(
+            f"{self._label()} is in the file {self.path}, and is only read; take a copy, "
+            f"as synk.data(np.array(d))"
+        )
 
     def __getitem__(self, index: Any) -> Any:
         return self.data[index]
@@ -196,7 +215,8 @@ class StoredData(Data):
 
 
 def stored_data(value: Any, label: str) -> StoredData | None:
-    """Returns a dataset of h5py or an array of zarr as `Data`; None if it is neither, or ranks cannot open it themselves.
+    """Returns a dataset of h5py or an array of zarr as `Data`; None if it is neither, or ranks
+    cannot open it themselves.
 
     Raises:
         DataError: its directory is gone. `label` is what messages call it.
@@ -211,7 +231,8 @@ def refuse_closed(value: Any, label: str) -> None:
     """Raises `DataError` for a dataset or group of h5py whose file the script has closed."""
     if type(value).__module__.startswith("h5py.") and hasattr(value, "id") and not value:
         raise DataError(
-            f"{label} is a {type(value).__name__} of h5py whose file has been closed; open the file again, and call within its "
+            f"{label} is a {type(value).__name__} of h5py whose file has been closed; open the "
+            f"file again, and call within its "
             "with block"
         )
 
@@ -220,14 +241,19 @@ def _of_h5py(dataset: Any) -> StoredData | None:
     if not hasattr(dataset, "read_direct") or not dataset.shape or 0 in dataset.shape:
         return None
     file = dataset.file
-    if file.mode != "r" or file.driver not in {"sec2", "stdio"} or dataset.name is None:  # written to, or in memory
+    if (
+        file.mode != "r" or file.driver not in {"sec2", "stdio"} or dataset.name is None
+    ):  # written to, or in memory
         return None
     path = os.path.abspath(file.filename)
     try:
         mine, there = os.fstat(file.id.get_vfd_handle()), os.stat(path)
     except OSError:  # deleted
         return None
-    if (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino):  # replaced since the script has opened it
+    if (mine.st_dev, mine.st_ino) != (
+        there.st_dev,
+        there.st_ino,
+    ):  # replaced since the script has opened it
         return None
     is_spread = dataset.is_virtual or dataset.external is not None
     state = () if is_spread else state_of(path)
@@ -237,13 +263,16 @@ def _of_h5py(dataset: Any) -> StoredData | None:
 
 def _of_zarr(array: Any, label: str) -> StoredData | None:
     root = getattr(getattr(array, "store", None), "root", None)
-    if root is None or not hasattr(array, "oindex") or not array.shape or 0 in array.shape:  # not in files
+    if (
+        root is None or not hasattr(array, "oindex") or not array.shape or 0 in array.shape
+    ):  # not in files
         return None
     try:
         state = state_of(root)
     except OSError as error:
         raise DataError(
-            f"{label} is an array of zarr in {root}, which cannot be read: {error.strerror}; open it again"
+            f"{label} is an array of zarr in {root}, which cannot be read: "
+            f"{error.strerror}; open it again"
         ) from None
     source = Source("zarr", os.path.abspath(root), array.path, state, pickle.dumps(array))
     return StoredData(source, array.shape, array.dtype)
@@ -255,28 +284,43 @@ def parquet_columns(path: str) -> Mapping[str, StoredData]:
     Raises:
         DataError: the file cannot be read, or is no Parquet file.
     """
-    instead = next((f". Pass {what}" for ending, what in OTHER_FILES.items() if path.rstrip("/").endswith(ending)), "")
+    instead = next(
+        (
+            f". Pass {what}"
+            for ending, what in OTHER_FILES.items()
+            if path.rstrip("/").endswith(ending)
+        ),
+        "",
+    )
     try:
         from pyarrow import ArrowInvalid, parquet  # an optional package
     except ImportError:
-        raise DataError(f"{path} cannot be read{instead or ': Parquet files take pyarrow; pip install pyarrow'}") from None
+        raise DataError(
+            f"{path} cannot be read{instead or ': Parquet files take pyarrow; pip install pyarrow'}"
+        ) from None
     try:
         state = state_of(path)  # before the schema, so that a change of it in between is seen
         with parquet.ParquetFile(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
             nulls = _nulls(file.metadata)
     except (OSError, ArrowInvalid) as error:
-        raise DataError(f"{path} cannot be read as a Parquet file: {str(error).rstrip('.')}{instead}") from None
+        raise DataError(
+            f"{path} cannot be read as a Parquet file: {str(error).rstrip('.')}{instead}"
+        ) from None
     return _Columns(os.path.abspath(path), state, schema, rows, nulls)
 
 
 def _nulls(metadata: Any) -> dict[str, int]:
     """Returns how many nulls the columns have, as far as the file says so."""
     found: dict[str, int] = {}
-    for group, column in itertools.product(range(metadata.num_row_groups), range(metadata.num_columns)):
+    for group, column in itertools.product(
+        range(metadata.num_row_groups), range(metadata.num_columns)
+    ):
         told = metadata.row_group(group).column(column)
         if told.statistics is not None and told.statistics.has_null_count:
-            found[told.path_in_schema] = found.get(told.path_in_schema, 0) + told.statistics.null_count
+            found[told.path_in_schema] = (
+                found.get(told.path_in_schema, 0) + told.statistics.null_count
+            )
     return found
 
 
@@ -284,8 +328,16 @@ def _nulls(metadata: Any) -> dict[str, int]:
 class _Columns(Mapping[str, StoredData]):
     """The columns of a Parquet file, made when they are asked for."""
 
-    def __init__(self, path: str, state: tuple[int, ...], schema: Any, rows: int, nulls: Mapping[str, int]) -> None:
-        self._path, self._state, self._schema, self._rows, self._nulls = path, state, schema, rows, nulls
+    def __init__(
+        self, path: str, state: tuple[int, ...], schema: Any, rows: int, nulls: Mapping[str, int]
+    ) -> None:
+        self._path, self._state, self._schema, self._rows, self._nulls = (
+            path,
+            state,
+            schema,
+            rows,
+            nulls,
+        )
 
     def __getitem__(self, name: str) -> StoredData:
         kind = self._schema.field(name).type
@@ -304,17 +356,23 @@ def refuse_nulls(count: int, label: str) -> None:
     """Raises `DataError` for an array with nulls."""
     if count:
         raise DataError(
-            f"{label} has {count} null{'s' if count > 1 else ''}, and ranks have no masks; fill them (fill_null of "
+            f"{label} has {count} null{'s' if count > 1 else ''}, and ranks have no masks; "
+            f"fill them (fill_null of "
             "pyarrow.compute, fillna of pandas) or leave those rows out"
         )
 
 
 def numeric_dtype(kind: Any, label: str) -> np.dtype[Any]:
-    """Returns the NumPy dtype of an Arrow type; raises `DataError` for one that is not of numbers or truth values."""
+    """Returns the NumPy dtype of an Arrow type; raises `DataError` for one that is not of
+    numbers or truth values.
+    """
     from pyarrow import types  # as above
 
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise DataError(f"{label} has the Arrow type {kind}; ranks take integers, floats and booleans. Cast it first")
+        raise DataError(
+            f"{label} has the Arrow type {kind}; ranks take integers, floats "
+            f"and booleans. Cast it first"
+        )
     return np.dtype(kind.to_pandas_dtype())
 
 
@@ -326,7 +384,9 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, target: Array, rows: slice | Array) -> None:
-        """Reads rows, a slice with a positive step or row numbers, into a C-contiguous array of as many items."""
+        """Reads rows, a slice with a positive step or row numbers, into a C-contiguous array of
+        as many items.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -338,7 +398,9 @@ KEPT = 64  # open files of a process
 
 
 def opened(source: Source) -> Reader:
-    """Returns the reader of a source; raises `DataError` if the file is not there, or is another one by now."""
+    """Returns the reader of a source; raises `DataError` if the file is not there, or is another
+    one by now.
+    """
     found = _open.get(source)
     if found is not None:
         return found
@@ -362,7 +424,9 @@ def opened(source: Source) -> Reader:
 
 
 def _close_changed() -> None:
-    """Closes files that have changed: HDF5 shares what it knows of a file with whatever opens it again."""
+    """Closes files that have changed: HDF5 shares what it knows of a file with whatever opens it
+    again.
+    """
     for source in list(_open):
         try:
             is_changed = source.current_state() != source.state
@@ -373,11 +437,15 @@ def _close_changed() -> None:
 
 
 def _changed(source: Source) -> DataError:
-    return DataError(f"the file {source.path} was changed or replaced while a call was made; call again")
+    return DataError(
+        f"the file {source.path} was changed or replaced while a call was made; call again"
+    )
 
 
 def _in_order(indices: Array) -> tuple[Array, Array]:
-    """Returns row numbers in increasing order, each once, and the place of each listed row among them."""
+    """Returns row numbers in increasing order, each once, and the place of each listed row among
+    them.
+    """
     found, places = np.unique(indices, return_inverse=True)
     return found, places.reshape(-1)
 
@@ -388,9 +456,13 @@ class _H5Reader(Reader):
         import h5py  # an optional package
 
         try:
-            # A lock would keep the script from writing to the file for as long as the ranks have it open.
+            # A lock would keep the script from writing to the file for as long as the ranks have it
+            # open.
             self._file = h5py.File(source.path, "r", locking=False)
-        except (OSError, ValueError):  # the script had it open, with a lock, when the rank was forked; or an old HDF5
+        except (
+            OSError,
+            ValueError,
+        ):  # the script had it open, with a lock, when the rank was forked; or an old HDF5
             self._file = h5py.File(source.path, "r")
         self._dataset = self._file.get(source.name)
         shape = getattr(self._dataset, "shape", None)
@@ -398,7 +470,8 @@ class _H5Reader(Reader):
             self._file.close()
             found = "is not there" if shape is None else f"has the shape {shape}"
             raise DataError(
-                f"the dataset {source.name} of {source.path} had the shape {source.shape} when it was opened, and {found} now; "
+                f"the dataset {source.name} of {source.path} had the shape {source.shape} when it "
+                f"was opened, and {found} now; "
                 "open the file again"
             )
 
@@ -416,7 +489,9 @@ class _H5Reader(Reader):
 
 @final
 class _SpreadReader(Reader):
-    """Opens the file for each read, since changes of the others that HDF5 opens for it are not seen."""
+    """Opens the file for each read, since changes of the others that HDF5 opens for it are not
+    seen.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -471,14 +546,18 @@ class _ParquetReader(Reader):
                 low, high = max(start, first), min(stop, int(self._edges[group + 1]))
                 target[low - start : high - start] = self._group(group)[low - first : high - first]
             return
-        indices = np.arange(len(target)) * rows.step + rows.start if isinstance(rows, slice) else rows
+        indices = (
+            np.arange(len(target)) * rows.step + rows.start if isinstance(rows, slice) else rows
+        )
         where = np.searchsorted(self._edges, indices, "right") - 1
         for group in np.unique(where):
             mine = where == group
             target[mine] = self._group(int(group))[indices[mine] - self._edges[group]]
 
     def _groups(self, start: int, stop: int) -> tuple[int, int]:
-        return int(np.searchsorted(self._edges, start, "right")) - 1, int(np.searchsorted(self._edges, stop, "left"))
+        return int(np.searchsorted(self._edges, start, "right")) - 1, int(
+            np.searchsorted(self._edges, stop, "left")
+        )
 
     def _group(self, group: int) -> Array:
         if self._last[0] != group:
@@ -488,7 +567,9 @@ class _ParquetReader(Reader):
         return self._last[1]
 
     def _column(self, group: int) -> Any:
-        """Returns the column of a row group; raises `DataError` if the file is another one by now."""
+        """Returns the column of a row group; raises `DataError` if the file is another one by
+        now.
+        """
         try:
             column = self._file.read_row_group(group, columns=[self._source.name]).column(0)
         except Exception as error:  # as many kinds as there are ways to read half of a file

@@ -1,4 +1,6 @@
-"""The rank of this process, if it is one; used to refuse calls made on a rank, and to end children of ranks."""
+"""The rank of this process, if it is one; used to refuse calls made on a rank, and to end
+children of ranks.
+"""
 
 import ctypes
 import os
@@ -25,7 +27,9 @@ _state = RankState()
 
 
 def enter(rank: int, world_size: int, ranks_here: int | None = None) -> None:
-    """Marks this process as a rank of so many, of which `ranks_here`, by default all, are on this machine."""
+    """Marks this process as a rank of so many, of which `ranks_here`, by default all, are on
+    this machine.
+    """
     _state.rank, _state.world_size = rank, world_size
     _state.ranks_here = world_size if ranks_here is None else ranks_here
     os.register_at_fork(after_in_child=_note_fork)
@@ -51,7 +55,9 @@ def spans_machines() -> bool:
 
 
 def end_with_parent(*, wanted: bool = True) -> None:
-    """Lets the kernel kill this process when its parent's thread that forked it ends; or no more."""
+    """Lets the kernel kill this process when its parent's thread that forked it ends; or no
+    more.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if wanted else 0, 0, 0, 0)
 
 
@@ -61,7 +67,9 @@ def set_name(name: bytes) -> None:
 
 
 def end_child(error: BaseException | None = None) -> None:
-    """Ends the process if it is a child that comes back from the function that forked it: only the rank itself answers."""
+    """Ends the process if it is a child that comes back from the function that forked it: only
+    the rank itself answers.
+    """
     if not _state.forked:
         return
     if error is not None:

@@ -1,4 +1,5 @@
-"""Thread pools of numerical libraries: ranks have their share of the cores in them, and do not wait for the script's threads.
+"""Thread pools of numerical libraries: ranks have their share of the cores in them, and do not wait
+for the script's threads.
 
     OpenBLAS, MKL         handlers of their own end the threads before a fork, or start new ones after it
     LLVM's, Intel's OpenMP likewise
@@ -6,8 +7,9 @@
     the same of GCC 8     has no function for that: its loops are serial on ranks
     polars                threads cannot be started again: `inherited.tell_of_threads` warns
 
-A child has none of these threads, only the records of them, and would wait for them at its next parallel loop for ever.
-"""
+A child has none of these threads, only the records of them, and would wait for them at its next
+parallel loop for ever.
+"""  # noqa: E501
 
 import ctypes
 import os
@@ -20,17 +22,22 @@ from pathlib import Path
 import numba
 
 _OPENBLAS_SETTERS = ("openblas_set_num_threads", "openblas_set_num_threads64_")
-_PREFIXES = ("", "scipy_")  # the wheels of NumPy and SciPy rename the symbols of their bundled OpenBLAS
+_PREFIXES = (
+    "",
+    "scipy_",
+)  # the wheels of NumPy and SciPy rename the symbols of their bundled OpenBLAS
 _PAUSE_SOFT = 1  # omp_pause_soft of <omp.h>
 
 
-# Of the libraries that `find_pools` has found: what tells their number of threads, and what sets it.
+# Of the libraries that `find_pools` has found: what tells their number of threads, and what sets
+# it.
 _found: list[tuple[Callable[[], int], Callable[[int], object]]] = []
 _serial: list[ctypes.CDLL] = []  # OpenMP runtimes whose threads could not be ended
 
 
 def find_pools() -> None:
-    """Finds the libraries loaded so far, and ends the threads of GNU OpenMP: in the thread that forks, before that.
+    """Finds the libraries loaded so far, and ends the threads of GNU OpenMP: in the thread that
+    forks, before that.
 
     Takes 10 ms. Uses threadpoolctl where installed, else finds OpenBLAS and GNU OpenMP.
     """
@@ -38,25 +45,41 @@ def find_pools() -> None:
         import threadpoolctl  # optional
     except ImportError:
         paths = _loaded_libraries()
-        openmp = ((library.omp_get_max_threads, library.omp_set_num_threads) for library in _gnu_openmp(paths))
+        openmp = (
+            (library.omp_get_max_threads, library.omp_set_num_threads)
+            for library in _gnu_openmp(paths)
+        )
         _found[:] = [*_openblas(paths), *openmp]
     else:
         with warnings.catch_warnings():  # of two OpenMP runtimes, which is the script's business
             warnings.simplefilter("ignore")
             controller = threadpoolctl.ThreadpoolController()
         paths = {library.filepath for library in controller.lib_controllers}
-        _found[:] = [(library.get_num_threads, library.set_num_threads) for library in controller.lib_controllers]
+        _found[:] = [
+            (library.get_num_threads, library.set_num_threads)
+            for library in controller.lib_controllers
+        ]
     _serial[:] = [library for library in _gnu_openmp(paths) if not _has_paused(library)]
 
 
 def limit_threads(threads: int) -> None:
-    """Limits BLAS, OpenMP and Numba's parallel loops to `threads` threads in this process, or to fewer, as they are already.
+    """Limits BLAS, OpenMP and Numba's parallel loops to `threads` threads in this process, or to
+    fewer, as they are already.
 
-    Sets what `find_pools` has found. Libraries loaded later read the limit from environment variables.
+    Sets what `find_pools` has found. Libraries loaded later read the limit from environment
+    variables.
     """
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    for variable in (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+        "NUMBA_NUM_THREADS",
+    ):
         given = os.environ.get(variable, "")
-        os.environ[variable] = str(min(threads, int(given)) if given.isdecimal() and int(given) else threads)
+        os.environ[variable] = str(
+            min(threads, int(given)) if given.isdecimal() and int(given) else threads
+        )
     # Read when the pool starts; numba.set_num_threads would start it here.
     numba.config.NUMBA_NUM_THREADS = min(threads, numba.config.NUMBA_NUM_THREADS)
     for get, limit in _found:
@@ -75,7 +98,9 @@ def _loaded_libraries() -> set[str]:
 
 
 def _gnu_openmp(paths: Iterable[str]) -> Iterator[ctypes.CDLL]:
-    """Yields the loaded copies of GNU OpenMP; wheels such as torch's and scikit-learn's bring their own."""
+    """Yields the loaded copies of GNU OpenMP; wheels such as torch's and scikit-learn's bring
+    their own.
+    """
     for path in paths:
         if os.path.basename(path).startswith("libgomp"):
             with suppress(OSError):  # the file has been replaced
@@ -83,7 +108,9 @@ def _gnu_openmp(paths: Iterable[str]) -> Iterator[ctypes.CDLL]:
 
 
 def _has_paused(library: ctypes.CDLL) -> bool:
-    """Ends the threads of this thread's parallel regions; the next region starts threads again, here and on the ranks."""
+    """Ends the threads of this thread's parallel regions; the next region starts threads again,
+    here and on the ranks.
+    """
     pause = getattr(library, "omp_pause_resource_all", None)
     return pause is not None and pause(_PAUSE_SOFT) == 0
 

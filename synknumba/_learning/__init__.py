@@ -1,1 +1,3 @@
-"""Learning and inference: optimisers, training steps, batches and checkpoints, made of functions, variables and sequences."""
+"""Learning and inference: optimisers, training steps, batches and checkpoints, made of
+functions, variables and sequences.
+"""

@@ -24,11 +24,22 @@ _WORD_BITS = 64  # Philox's key is two words: the seed, and the epoch
 class Batches:
     """Row numbers of minibatches. Created by `batches`.
 
-    Iterate over it for one array of row numbers after the other, as often as wanted; `len` is the number of batches. The rows
-    depend on the arguments of `batches` alone: not on the number of ranks, the machine, or NumPy's version.
+    Iterate over it for one array of row numbers after the other, as often as wanted; `len` is the
+    number of batches. The rows depend on the arguments of `batches` alone: not on the number of
+    ranks, the machine, or NumPy's version.
     """
 
-    __slots__ = ("_drop_last", "_epochs", "_n", "_progress", "_seed", "_shuffle", "_size", "_start", "_step")
+    __slots__ = (
+        "_drop_last",
+        "_epochs",
+        "_n",
+        "_progress",
+        "_seed",
+        "_shuffle",
+        "_size",
+        "_start",
+        "_step",
+    )
 
     def __init__(
         self,
@@ -55,7 +66,9 @@ class Batches:
     def __len__(self) -> int:
         """Returns the number of batches, from the start to the end of the last epoch."""
         if self._epochs is None:
-            raise ArgumentError("batches with epochs=None have no length; steps_per_epoch is that of an epoch")
+            raise ArgumentError(
+                "batches with epochs=None have no length; steps_per_epoch is that of an epoch"
+            )
         return self._epochs * self.steps_per_epoch - self._start
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
@@ -67,7 +80,10 @@ class Batches:
         return self._shown() if self._progress else self._batches()
 
     def _batches(self) -> Iterator[NDArray[np.int64]]:
-        step, last = self._start, None if self._epochs is None else self._epochs * self.steps_per_epoch
+        step, last = (
+            self._start,
+            None if self._epochs is None else self._epochs * self.steps_per_epoch,
+        )
         while step != last:
             epoch, first = divmod(step, self.steps_per_epoch)
             rows = self._rows(epoch)
@@ -104,14 +120,17 @@ class Batches:
         number = _integer(epoch, "order: epoch", 0)
         if not self._drop_last and self._n % self._size:
             raise PartitionError(
-                f"order: {self._n} rows make {self._n // self._size} batches of {self._size} rows and one of "
-                f"{self._n % self._size}, which is no 2-D array; pass drop_last=True to synk.batches(), or a size that divides "
+                f"order: {self._n} rows make {self._n // self._size} batches of "
+                f"{self._size} rows and one of "
+                f"{self._n % self._size}, which is no 2-D array; pass drop_last=True to "
+                f"synk.batches(), or a size that divides "
                 "the rows"
             )
         return self._rows(number)[: self.steps_per_epoch * self._size].reshape(-1, self._size)
 
     def state(self) -> dict[str, Any]:
-        """Returns the position after the last batch that was yielded, for `start_at`, as a dict that `synk.save` takes.
+        """Returns the position after the last batch that was yielded, for `start_at`, as a dict
+        that `synk.save` takes.
 
         With it are the arguments on which the rows depend.
         """
@@ -125,21 +144,31 @@ class Batches:
             position: number of batches to leave out, of all epochs; or what `state()` has returned.
 
         Raises:
-            ArgumentError: the position is not one of these, or is that of other batches, or behind the last batch.
+            ArgumentError: the position is not one of these, or is that of other batches, or behind
+                the last batch.
         """
         if isinstance(position, Mapping):
             mine = self._arguments()
-            others = [f"{key}={position.get(key)!r} for {key}={mine[key]!r}" for key in mine if position.get(key) != mine[key]]
+            others = [
+                f"{key}={position.get(key)!r} for {key}={mine[key]!r}"
+                for key in mine
+                if position.get(key) != mine[key]
+            ]
             if others:
-                raise ArgumentError(f"start_at: the position is one of other batches, with {', '.join(others)}")
+                raise ArgumentError(
+                    f"start_at: the position is one of other batches, with {', '.join(others)}"
+                )
             position = position.get("step", -1)
         step = _integer(position, "start_at: position", 0)
         if self._epochs is not None and step > self._epochs * self.steps_per_epoch:
             raise ArgumentError(
-                f"start_at: there are {self._epochs * self.steps_per_epoch} batches, and {step} cannot be left out; pass more "
+                f"start_at: there are {self._epochs * self.steps_per_epoch} batches, and {step} "
+                f"cannot be left out; pass more "
                 "epochs= to synk.batches()"
             )
-        return Batches(**self._arguments(), epochs=self._epochs, start=step, progress=self._progress)
+        return Batches(
+            **self._arguments(), epochs=self._epochs, start=step, progress=self._progress
+        )
 
     def _arguments(self) -> dict[str, Any]:
         """Returns the arguments on which the rows of a batch depend."""
@@ -155,8 +184,9 @@ class Batches:
         """Returns the rows in the order of an epoch."""
         if not self._shuffle:
             return np.arange(self._n, dtype=np.int64)
-        # Not `Generator.permutation`, which takes a third of the time: NumPy promises the words of Philox for ever, and no
-        # more than these. A stable sort leaves nothing to chance where two words are equal.
+        # Not `Generator.permutation`, which takes a third of the time: NumPy promises the words of
+        # Philox for ever, and no more than these. A stable sort leaves nothing to chance where two
+        # words are equal.
         words = np.random.Philox(key=self._seed + (epoch << _WORD_BITS)).random_raw(self._n)
         return np.argsort(words, kind="stable").astype(np.int64, copy=False)
 
@@ -178,7 +208,8 @@ def batches(
     drop_last: bool = False,
     progress: Progress | None = None,
 ) -> Batches:
-    """Returns the row numbers of minibatches: each row once in an epoch, in another random order in each.
+    """Returns the row numbers of minibatches: each row once in an epoch, in another random order in
+    each.
 
     Args:
         n: number of rows, or anything that has so many: an array, `Data`, a replica.
@@ -186,8 +217,10 @@ def batches(
         seed: int from 0 to 2^64 − 1.
         shuffle: whether rows are in random order; if not, in their own.
         epochs: number of epochs; None for no end.
-        drop_last: whether the last batch of an epoch is left out if it has fewer rows than the others.
-        progress: whether a loop over them draws a bar, as for a call; None for the default, which `synk.options` sets.
+        drop_last: whether the last batch of an epoch is left out if it has fewer rows than the
+            others.
+        progress: whether a loop over them draws a bar, as for a call; None for the default, which
+            `synk.options` sets.
 
     Returns:
         The `Batches`, over which to iterate: `for rows in batches: f(x, y, batch=rows)`.
@@ -205,12 +238,17 @@ def batches(
         [[4, 1, 0], [6]]
     """
     tracing.refuse("synk.batches()")
-    rows = _integer(n if hasattr(n, "__index__") and not hasattr(n, "__len__") else _length(n), "batches: n", 0)
+    rows = _integer(
+        n if hasattr(n, "__index__") and not hasattr(n, "__len__") else _length(n), "batches: n", 0
+    )
     number = _integer(size, "batches: size", 1)
     if not rows:
         raise PartitionError("batches: n is 0, and batches need rows")
     if number > rows:
-        raise PartitionError(f"batches: a batch of {number} rows is more than the {rows} that there are; pass a smaller size")
+        raise PartitionError(
+            f"batches: a batch of {number} rows is more than the {rows} that there "
+            f"are; pass a smaller size"
+        )
     return Batches(
         rows,
         number,
@@ -226,7 +264,9 @@ def _length(n: Any) -> int:
     try:
         return len(n)
     except TypeError:
-        raise ArgumentError(f"batches: n must be a number of rows, or something that has rows; got {shown(n)}") from None
+        raise ArgumentError(
+            f"batches: n must be a number of rows, or something that has rows; got {shown(n)}"
+        ) from None
 
 
 def _integer(value: Any, what: str, least: int, most: int | None = None) -> int:

@@ -4,7 +4,7 @@
     load    file ──checked against like=, all at once──> variables and Data of like=, in place; other values are returned
 
 The format is in `checkpoint_format.py`, and how a file is replaced in `replaced_file.py`.
-"""
+"""  # noqa: E501
 
 import errno
 import json
@@ -42,8 +42,12 @@ from synknumba._variables.restore import restore
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
 
-_MOST_HEADER_BYTES = 100_000_000  # that safetensors reads: names and shapes of the arrays, and the text
-_ENTRY_BYTES = 200  # at most, of an array in the header besides its name, with as many axes as are usual
+_MOST_HEADER_BYTES = (
+    100_000_000  # that safetensors reads: names and shapes of the arrays, and the text
+)
+_ENTRY_BYTES = (
+    200  # at most, of an array in the header besides its name, with as many axes as are usual
+)
 _LONGEST_TOLD = 60  # characters of a value in a message
 
 
@@ -51,18 +55,22 @@ _LONGEST_TOLD = 60  # characters of a value in a message
 def save(path: "str | os.PathLike[str]", tree: Any) -> None:
     """Saves a tree of variables, arrays and values in a file, which is replaced at once.
 
-    A replica is stored once, and a divided variable as the whole, without halos, so that the file does not depend on the number
-    of ranks. Works without an open world, too. The file is a safetensors file, with one tensor for each array, under its path
-    in the tree: "params.w.0" for `tree["params"]["w"][0]`. A process that is killed while it saves leaves the old file.
+    A replica is stored once, and a divided variable as the whole, without halos, so that the file
+    does not depend on the number of ranks. Works without an open world, too. The file is a
+    safetensors file, with one tensor for each array, under its path in the tree: "params.w.0" for
+    `tree["params"]["w"][0]`. A process that is killed while it saves leaves the old file.
 
     Args:
-        path: path of the file. If there is one, its permissions are kept, and a symbolic link stays one.
-        tree: nested dict, list, tuple or named tuple of variables (also trees), `Data`, NumPy arrays and scalars, numbers,
-            strings, bools and None. Arrays are of bools, integers, float16 to float64, and complex numbers of these.
+        path: path of the file. If there is one, its permissions are kept, and a symbolic link stays
+            one.
+        tree: nested dict, list, tuple or named tuple of variables (also trees), `Data`, NumPy
+            arrays and scalars, numbers, strings, bools and None. Arrays are of bools, integers,
+            float16 to float64, and complex numbers of these.
 
     Raises:
         ArgumentError: the tree has something else in it, or `path` is not a path.
-        DataError: an array has another dtype, or the tree has too many values that are not in arrays.
+        DataError: an array has another dtype, or the tree has too many values that are not in
+            arrays.
         PartitionError: the replicas of a variable differ between the ranks.
         VariableLost: the values of a variable ended with the ranks of their world.
         WorldError: this process is a rank.
@@ -99,23 +107,28 @@ def save(path: "str | os.PathLike[str]", tree: Any) -> None:
 def load(path: "str | os.PathLike[str]", *, like: Any = None) -> Any:
     """Reads a file that `save` has written.
 
-    With `like`, structure, shapes and dtypes are compared first. If anything differs, all differences are told in one error,
-    and nothing has changed. Then the values are put into the variables and `Data` of `like`: those of a replica on every rank,
-    the rows of a divided variable on the ranks that there are now, with the halos that it has. The old values may be lost, as
-    they are after a rank's death. Without an open world, variables start with the values in the next one.
+    With `like`, structure, shapes and dtypes are compared first. If anything differs, all
+    differences are told in one error, and nothing has changed. Then the values are put into the
+    variables and `Data` of `like`: those of a replica on every rank, the rows of a divided variable
+    on the ranks that there are now, with the halos that it has. The old values may be lost, as they
+    are after a rank's death. Without an open world, variables start with the values in the next
+    one.
 
     Args:
         path: path of the file.
-        like: tree of variables, `Data`, arrays and values, in the structure of the saved tree, in which lists and tuples are
-            alike. Any number, string, bool or None stands for any other.
+        like: tree of variables, `Data`, arrays and values, in the structure of the saved tree, in
+            which lists and tuples are alike. Any number, string, bool or None stands for any other.
 
     Returns:
-        The saved tree, with NumPy arrays in place of variables and `Data`. With `like`, a tree like it: with its variables and
-        `Data`, and with the arrays and other values of the file; the arrays in `like` have not changed.
+        The saved tree, with NumPy arrays in place of variables and `Data`. With `like`, a tree like
+        it: with its variables and `Data`, and with the arrays and other values of the file; the
+            arrays in `like` have not changed.
 
     Raises:
-        DataError: the file is damaged, or was not written by `save`, or differs from `like`; nothing has changed.
-        ArgumentError: `like` has something in it that a checkpoint does not hold, or `path` is not a path.
+        DataError: the file is damaged, or was not written by `save`, or differs from `like`;
+            nothing has changed.
+        ArgumentError: `like` has something in it that a checkpoint does not hold, or `path` is not
+            a path.
         PartitionError: a rank would have fewer rows than a variable's halo; nothing has changed.
         FileNotFoundError, OSError: there is no such file, or it cannot be read.
         ModuleNotFoundError: the package safetensors is not installed.
@@ -133,7 +146,9 @@ def load(path: "str | os.PathLike[str]", *, like: Any = None) -> Any:
         values = match.read(file) if not match.problems else {}
         if match.problems:
             differences = "".join(f"\n  {problem}" for problem in match.problems)
-            raise DataError(f"load: {told} does not fit like=, so nothing has changed:{differences}")
+            raise DataError(
+                f"load: {told} does not fit like=, so nothing has changed:{differences}"
+            )
         result = _filled(result, file)
     match.store(values)
     return result
@@ -144,7 +159,10 @@ def _refuse(what: str) -> None:
     tracing.refuse(f"synk.{what}()")
     rank = this_process.current_rank()
     if rank is not None:
-        raise WorldError(f"this is rank {rank}, but synk.{what}() is for the script: return from the function what it needs")
+        raise WorldError(
+            f"this is rank {rank}, but synk.{what}() is for the script: return from "
+            f"the function what it needs"
+        )
 
 
 def _safetensors(what: str) -> Any:
@@ -153,7 +171,8 @@ def _safetensors(what: str) -> Any:
         import safetensors.numpy
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"synk.{what}() needs the package safetensors ({error}): pip install safetensors", name=error.name
+            f"synk.{what}() needs the package safetensors ({error}): pip install safetensors",
+            name=error.name,
         ) from error
     return safetensors
 
@@ -163,8 +182,8 @@ def _path_of(path: Any, what: str) -> str:
     told = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(told, str) or "\0" in told:
         raise ArgumentError(
-            f"{what}: path must be a str or an os.PathLike of one, got {_shortened(path)}; write synk.{what}(path, "
-            + ("tree)" if what == "save" else "like=tree)")
+            f"{what}: path must be a str or an os.PathLike of one, got {_shortened(path)}; "
+            f"write synk.{what}(path, " + ("tree)" if what == "save" else "like=tree)")
         )
     return told
 
@@ -187,7 +206,9 @@ class Part:
 
     @property
     def shape(self) -> Shape | None:
-        """Shape of the replica, or of the rows of all ranks; None if each rank has an array of its own."""
+        """Shape of the replica, or of the rows of all ranks; None if each rank has an array of
+        its own.
+        """
         return self.variable.whole_shapes()[self.leaf]
 
 
@@ -203,7 +224,9 @@ def _with_parts(tree: Any) -> Any:
         leaves, structure = flatten(tree)
     except RecursionError:
         raise ArgumentError("save: the tree is nested too deeply, or contains itself") from None
-    return unflatten(structure, [_parts(leaf) if isinstance(leaf, Variable) else leaf for leaf in leaves])
+    return unflatten(
+        structure, [_parts(leaf) if isinstance(leaf, Variable) else leaf for leaf in leaves]
+    )
 
 
 def _fetched(arrays: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
@@ -234,11 +257,15 @@ def _write(package: Any, path: str, arrays: Mapping[str, Array], text: str) -> N
 
 def _check_header(encoded: Encoded) -> None:
     """Raises `DataError` if a file would have more names and values than can be read."""
-    nbytes = len(json.dumps(encoded.text)) + sum(len(json.dumps(name)) + _ENTRY_BYTES for name in encoded.arrays)
+    nbytes = len(json.dumps(encoded.text)) + sum(
+        len(json.dumps(name)) + _ENTRY_BYTES for name in encoded.arrays
+    )
     if nbytes > _MOST_HEADER_BYTES:
         raise DataError(
-            f"save: the tree has {len(encoded.arrays):,} arrays, and {len(encoded.text):,} bytes of keys and other values: "
-            "more than the header of a safetensors file holds. Make arrays of long lists of numbers: np.array(…)"
+            f"save: the tree has {len(encoded.arrays):,} arrays, and {len(encoded.text):,} bytes "
+            f"of keys and other values: "
+            "more than the header of a safetensors file holds. Make arrays of long "
+            "lists of numbers: np.array(…)"
         )
 
 
@@ -258,7 +285,9 @@ def _opened(package: Any, path: str) -> Iterator[Any]:
     try:
         file = package.safe_open(path, framework="np")
     except package.SafetensorError as error:
-        raise DataError(f"load: {path} is not a checkpoint of synk.save, or is damaged: {error}") from None
+        raise DataError(
+            f"load: {path} is not a checkpoint of synk.save, or is damaged: {error}"
+        ) from None
     with file:
         yield file
 
@@ -268,11 +297,14 @@ def _tree_of(file: Any, path: str) -> Any:
     text = (file.metadata() or {}).get(METADATA_KEY)
     if text is None:
         raise DataError(
-            f"load: {path} is a safetensors file, but not of synk.save; read it with safetensors.numpy.load_file(path)"
+            f"load: {path} is a safetensors file, but not of synk.save; read it with "
+            f"safetensors.numpy.load_file(path)"
         )
     slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # no dict
     try:
-        return decode(text, {name: (one.get_dtype(), one.get_shape()) for name, one in slices.items()})
+        return decode(
+            text, {name: (one.get_dtype(), one.get_shape()) for name, one in slices.items()}
+        )
     except ValueError as error:
         raise DataError(f"load: {path} cannot be read: {error}") from None
 
@@ -284,7 +316,9 @@ def _read(file: Any, stored: Stored) -> Any:
 def _filled(tree: Any, file: Any) -> Any:
     """Returns a tree with arrays in place of each `Stored`."""
     leaves, structure = flatten(tree)
-    return unflatten(structure, [_read(file, leaf) if isinstance(leaf, Stored) else leaf for leaf in leaves])
+    return unflatten(
+        structure, [_read(file, leaf) if isinstance(leaf, Stored) else leaf for leaf in leaves]
+    )
 
 
 @final
@@ -297,11 +331,17 @@ class _Match:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
-        self._targets: dict[tuple[int, int], tuple[Part | Data, Stored]] = {}  # by identity, and array of the variable
-        self._again: list[tuple[Stored, Stored, str]] = []  # arrays for a target that is twice in `like`
+        self._targets: dict[
+            tuple[int, int], tuple[Part | Data, Stored]
+        ] = {}  # by identity, and array of the variable
+        self._again: list[
+            tuple[Stored, Stored, str]
+        ] = []  # arrays for a target that is twice in `like`
 
     def merge(self, like: Any, found: Any, name: str) -> Any:
-        """Compares two trees; returns one like `like`, with what the file has for arrays and values."""
+        """Compares two trees; returns one like `like`, with what the file has for arrays and
+        values.
+        """
         match like:
             case Variable():
                 self.merge(_parts(like), found, name)
@@ -327,18 +367,33 @@ class _Match:
             return self._note(like, found, name)
         names = {key: child_name(name, key) for key in (*like, *found)}
         self.problems += [
-            f"{names[key]}: the file has nothing, like= has {_told(like[key])}" for key in like if key not in found
+            f"{names[key]}: the file has nothing, like= has {_told(like[key])}"
+            for key in like
+            if key not in found
         ]
         self.problems += [
-            f"{names[key]}: the file has {_told(found[key])}, like= has nothing" for key in found if key not in like
+            f"{names[key]}: the file has {_told(found[key])}, like= has nothing"
+            for key in found
+            if key not in like
         ]
-        return {key: self.merge(one, found[key], names[key]) for key, one in like.items() if key in found}
+        return {
+            key: self.merge(one, found[key], names[key])
+            for key, one in like.items()
+            if key in found
+        }
 
     def _merge_list(self, like: Sequence[Any], found: Any, name: str) -> Any:
         fields = getattr(like, "_fields", None)
-        if not isinstance(found, list | tuple) or len(like) != len(found) or fields != getattr(found, "_fields", None):
+        if (
+            not isinstance(found, list | tuple)
+            or len(like) != len(found)
+            or fields != getattr(found, "_fields", None)
+        ):
             return self._note(like, found, name)
-        names = [position_name(name, k) if fields is None else child_name(name, fields[k]) for k in range(len(like))]
+        names = [
+            position_name(name, k) if fields is None else child_name(name, fields[k])
+            for k in range(len(like))
+        ]
         children = [self.merge(*triple) for triple in zip(like, found, names, strict=True)]
         if fields is not None:
             return type(like)(*children)
@@ -351,7 +406,9 @@ class _Match:
             except DataError as error:
                 self.problems.append(f"{name}: in like=, {error}")
         if not self._note_difference(target, found, name):
-            key = (id(target), 0) if isinstance(target, Data) else (id(target.variable), target.leaf)
+            key = (
+                (id(target), 0) if isinstance(target, Data) else (id(target.variable), target.leaf)
+            )
             _, first = self._targets.setdefault(key, (target, found))
             if first is not found:
                 self._again.append((first, found, name))
@@ -359,20 +416,28 @@ class _Match:
     def _note_difference(self, like: Any, found: Any, name: str) -> bool:
         """Notes if an array differs; returns whether it does."""
         fits = isinstance(found, Stored) and not found.is_scalar
-        differs = not fits or (found.dtype, found.shape) != (like.dtype.newbyteorder("="), like.shape)
+        differs = not fits or (found.dtype, found.shape) != (
+            like.dtype.newbyteorder("="),
+            like.shape,
+        )
         if differs:
             self._note(like, found, name)
         return differs
 
     def _note(self, like: Any, found: Any, name: str) -> None:
-        self.problems.append(f"{name or 'the tree'}: the file has {_told(found)}, like= has {_told(like)}")
+        self.problems.append(
+            f"{name or 'the tree'}: the file has {_told(found)}, like= has {_told(like)}"
+        )
 
     def read(self, file: Any) -> dict[tuple[int, int], Array]:
-        """Returns the arrays of variables and `Data`; notes those for which the file has two values."""
+        """Returns the arrays of variables and `Data`; notes those for which the file has two
+        values.
+        """
         for first, again, name in self._again:
             if _read(file, first).tobytes() != _read(file, again).tobytes():
                 self.problems.append(
-                    f"{name}: like= has the same variable or Data as at {first.name}, and the file other values"
+                    f"{name}: like= has the same variable or Data as at {first.name}, "
+                    f"and the file other values"
                 )
         return {key: _read(file, stored) for key, (_, stored) in self._targets.items()}
 
@@ -382,7 +447,9 @@ class _Match:
         for key, (target, _) in self._targets.items():
             if isinstance(target, Part):
                 wholes.setdefault(target.variable, {})[target.leaf] = values[key]
-        restore(list(wholes), [[arrays[leaf] for leaf in sorted(arrays)] for arrays in wholes.values()])
+        restore(
+            list(wholes), [[arrays[leaf] for leaf in sorted(arrays)] for arrays in wholes.values()]
+        )
         for key, (target, _) in self._targets.items():
             if isinstance(target, Data):
                 target.set_value(values[key])
@@ -394,7 +461,9 @@ def _told(value: Any) -> str:
         case Variable():
             return _told(_parts(value))
         case Part(shape=None):
-            return f"{value.variable.label_of(value.leaf)}, of which each rank has an array of its own"
+            return (
+                f"{value.variable.label_of(value.leaf)}, of which each rank has an array of its own"
+            )
         case Stored(is_scalar=True):
             return f"a {value.dtype} number"
         case Part() | Data() | np.ndarray() | Stored():

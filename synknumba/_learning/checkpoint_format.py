@@ -4,14 +4,15 @@
         arrays   params.w.0, params.w.1                        tensors of a safetensors file
         text     {"version": 1, "tree": {"dict": [["params", …], ["rate", 0.1]]}}      its metadata, under `METADATA_KEY`
 
-The name of an array is its path: keys, positions and fields, joined by dots; `value` if the tree is one array. Names are
-unambiguous. In a string key "%", "." and a "[" at the beginning are written as "%25", "%2E" and "%5B", and the empty key as
-"%". Other keys are written in brackets: "[0]", "[(1, 'a')]".
+The name of an array is its path: keys, positions and fields, joined by dots; `value` if the tree is
+one array. Names are unambiguous. In a string key "%", "." and a "[" at the beginning are written as
+"%25", "%2E" and "%5B", and the empty key as "%". Other keys are written in brackets: "[0]", "[(1,
+'a')]".
 
-In the text, values that JSON has are themselves, and everything else is an object with one entry that says what it is, besides
-the dtype of complex arrays: safetensors has no complex128, so a complex array is stored with a last axis of length 2, for its
-real and imaginary parts.
-"""
+In the text, values that JSON has are themselves, and everything else is an object with one entry
+that says what it is, besides the dtype of complex arrays: safetensors has no complex128, so a
+complex array is stored with a last axis of length 2, for its real and imaginary parts.
+"""  # noqa: E501
 
 import collections
 import json
@@ -33,12 +34,18 @@ VERSION = 1
 LONE_ARRAY = "value"  # name of an array that is the whole tree
 DTYPES: Mapping[str, str] = {  # of safetensors, and NumPy's
     "BOOL": "bool",
-    **{f"{letter}{bits}": f"{name}{bits}" for letter, name in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)},
+    **{
+        f"{letter}{bits}": f"{name}{bits}"
+        for letter, name in (("I", "int"), ("U", "uint"))
+        for bits in (8, 16, 32, 64)
+    },
     **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
 }
 _COMPLEX = {"complex64": "float32", "complex128": "float64"}
 _SMALL_INT = 1 << 63  # Python neither writes nor reads ints of more than 4300 decimal digits
-_ESCAPED = re.compile(r"^\[|^_(?=_metadata__\Z)|[%.\ud800-\udfff]")  # safetensors' own entry; surrogates, which UTF-8 has not
+_ESCAPED = re.compile(
+    r"^\[|^_(?=_metadata__\Z)|[%.\ud800-\udfff]"
+)  # safetensors' own entry; surrogates, which UTF-8 has not
 
 Plain: TypeAlias = bool | int | float | complex | str | None
 Node: TypeAlias = Any  # what `json` reads and writes
@@ -78,13 +85,25 @@ class _Encoder:
     def node(self, value: Any, name: str) -> Node:
         match value:
             case dict() if is_nested(value):
-                return {"dict": [[_key(key, name), self.node(child, child_name(name, key))] for key, child in value.items()]}
+                return {
+                    "dict": [
+                        [_key(key, name), self.node(child, child_name(name, key))]
+                        for key, child in value.items()
+                    ]
+                }
             case list() | tuple():
                 if (fields := getattr(value, "_fields", None)) is not None:
-                    children = [self.node(child, child_name(name, key)) for key, child in zip(fields, value, strict=True)]
+                    children = [
+                        self.node(child, child_name(name, key))
+                        for key, child in zip(fields, value, strict=True)
+                    ]
                     return {"namedtuple": [type(value).__name__, list(fields), children]}
                 kind = "list" if isinstance(value, list) else "tuple"
-                return {kind: [self.node(child, position_name(name, k)) for k, child in enumerate(value)]}
+                return {
+                    kind: [
+                        self.node(child, position_name(name, k)) for k, child in enumerate(value)
+                    ]
+                }
             case np.ndarray() | np.generic():
                 return self._array(value, name)
         if isinstance(value, self.kinds):
@@ -96,7 +115,10 @@ class _Encoder:
     def _array(self, value: Any, name: str) -> Node:
         told = name or LONE_ARRAY
         if isinstance(value, np.ma.MaskedArray):
-            raise ArgumentError(f"save: {told} is a masked array; save value.filled(…), and the mask as an array of its own")
+            raise ArgumentError(
+                f"save: {told} is a masked array; save value.filled(…), and the "
+                f"mask as an array of its own"
+            )
         self.arrays[told] = value
         dtype = check_dtype(value.dtype, told)
         node = {"scalar" if isinstance(value, np.generic) else "array": told}
@@ -104,13 +126,15 @@ class _Encoder:
 
 
 def encode(tree: Any, kinds: tuple[type, ...] = ()) -> Encoded:
-    """Takes apart a tree of arrays and plain values; `kinds` are classes of arrays besides NumPy's, with dtype and shape.
+    """Takes apart a tree of arrays and plain values; `kinds` are classes of arrays besides NumPy's,
+    with dtype and shape.
 
     >>> encode({"w": [np.zeros(3)], "k": 2}).text
     '{"version":1,"tree":{"dict":[["w",{"list":[{"array":"w.0"}]}],["k",2]]}}'
 
     Raises:
-        ArgumentError: the tree has a value or a key that a checkpoint does not hold, or contains itself.
+        ArgumentError: the tree has a value or a key that a checkpoint does not hold, or contains
+            itself.
         DataError: an array has a dtype that it does not hold.
     """
     encoder = _Encoder(kinds)
@@ -124,19 +148,28 @@ def encode(tree: Any, kinds: tuple[type, ...] = ()) -> Encoded:
 def unsupported(value: object, name: str) -> ArgumentError:
     """Returns the error for a value that checkpoints do not hold."""
     kind = type(value)
-    told = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    told = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
     state = getattr(kind, "state", None)
     way_out = "Convert it, as by np.asarray(…), list(…) or int(…)"
     if kind.__module__.startswith("synknumba.") and state is not None:
-        way_out = f"Save its state, {name or 'step'}.state{'' if isinstance(state, property) else '()'}"
+        way_out = (
+            f"Save its state, {name or 'step'}.state{'' if isinstance(state, property) else '()'}"
+        )
     return ArgumentError(
-        f"{name or 'the tree'} has type {told}; checkpoints hold variables, Data, NumPy arrays, numbers, strings, bools and "
+        f"{name or 'the tree'} has type {told}; checkpoints hold variables, Data, NumPy arrays, "
+        f"numbers, strings, bools and "
         f"None, in dicts, lists, tuples and named tuples. {way_out}"
     )
 
 
 def is_plain(value: object) -> bool:
-    """Returns whether a value is stored in the text. Subclasses are not: they would come back as another type."""
+    """Returns whether a value is stored in the text. Subclasses are not: they would come back as
+    another type.
+    """
     return value is None or type(value) in (bool, int, float, complex, str)
 
 
@@ -165,7 +198,8 @@ def _key(key: Any, name: str) -> Node:
     if is_plain(key) and not isinstance(key, complex) and key == key:  # noqa: PLR0124  # two NaNs may be keys of one dict
         return _plain(key)
     raise ArgumentError(
-        f"save: {name or 'the tree'} has the key {key!r}; keys are strings, ints, floats, bools, None, or tuples of these, and "
+        f"save: {name or 'the tree'} has the key {key!r}; keys are strings, ints, floats, bools, "
+        f"None, or tuples of these, and "
         "no NaN. Use str(key)"
     )
 
@@ -199,11 +233,15 @@ def check_dtype(dtype: "np.dtype[Any]", name: str) -> "np.dtype[Any]":
             "S": "save value.view(np.uint8)",
             "O": "save an array of numbers, or a list",
         }.get(dtype.kind, "save it with a dtype of NumPy's own, as by value.view(np.uint8)")
-    raise DataError(f"save: {name} has dtype {dtype}, which safetensors files do not have; {way_out}")
+    raise DataError(
+        f"save: {name} has dtype {dtype}, which safetensors files do not have; {way_out}"
+    )
 
 
 def as_tensor(array: Array) -> Array:
-    """Returns an array as it is stored: contiguous, in native byte order, complex numbers as pairs on a last axis."""
+    """Returns an array as it is stored: contiguous, in native byte order, complex numbers as
+    pairs on a last axis.
+    """
     plain = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
     part = _COMPLEX.get(plain.dtype.name)
     return plain if part is None else plain.reshape(-1).view(part).reshape(*plain.shape, 2)
@@ -216,7 +254,8 @@ def from_tensor(tensor: Array, stored: Stored) -> Any:
 
 
 def decode(text: str, tensors: Mapping[str, tuple[str, Iterable[int]]]) -> Any:
-    """Returns the tree of a text of `encode`, with a `Stored` for each array; `tensors` are dtype and shape by name.
+    """Returns the tree of a text of `encode`, with a `Stored` for each array; `tensors` are dtype
+    and shape by name.
 
     Raises:
         ValueError: the text is damaged, or does not fit the tensors.
@@ -224,7 +263,10 @@ def decode(text: str, tensors: Mapping[str, tuple[str, Iterable[int]]]) -> Any:
     try:
         content = json.loads(text)
         if content["version"] != VERSION:
-            raise ValueError(f"its version is {content['version']!r}, and this synknumba reads version {VERSION}; update it")
+            raise ValueError(
+                f"its version is {content['version']!r}, and this synknumba reads "
+                f"version {VERSION}; update it"
+            )
         return _decoded(content["tree"], dict(tensors))
     except (LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"its metadata are damaged ({type(error).__name__}: {error})") from error

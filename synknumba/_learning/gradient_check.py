@@ -19,17 +19,24 @@ from synknumba._types import Array, RankConstant
 from synknumba._variables.variable import Variable, state_of
 
 Evaluate: TypeAlias = Callable[[Array, Sequence[Array]], tuple[Array, list[Array]]]
-"""The loss, 0-d, the slopes and the count, for positions among the selected rows, and arrays of the parameters."""
+"""The loss, 0-d, the slopes and the count, for positions among the selected rows, and arrays of
+the parameters.
+"""
 
 ROWS = 8  # the kernel checker makes some 100,000 accesses a second
 _DIRECTIONS = 32  # at most; of more arrays, several change together
-_AWAY = 0.01  # of their size, from parameters that may be zeros, where wrong slopes can be zeros, too
+_AWAY = (
+    0.01  # of their size, from parameters that may be zeros, where wrong slopes can be zeros, too
+)
 _FITS = 0.01  # relative; a wrong slope is mostly further off, and one computed in float32 is not
 _ON_RANK = {RankConstant.RANK: 0, RankConstant.WORLD_SIZE: 1, RankConstant.OFFSET: 0}
 
 
-def check_gradient(evaluate: Evaluate, count: int, params: Sequence[Array], paths: Sequence[str], name: str) -> None:
-    """Raises `DataError` if a gradient returns no sums over rows, or slopes that are not those of the loss.
+def check_gradient(
+    evaluate: Evaluate, count: int, params: Sequence[Array], paths: Sequence[str], name: str
+) -> None:
+    """Raises `DataError` if a gradient returns no sums over rows, or slopes that are not those of
+    the loss.
 
     Args:
         evaluate: the gradient.
@@ -44,20 +51,37 @@ def check_gradient(evaluate: Evaluate, count: int, params: Sequence[Array], path
     told = "the loss", *(f"the slope of {path}" for path in paths), "the count"
     for value, what in zip((loss, *slopes), told, strict=True):
         if not np.isfinite(value).all():
-            raise DataError(f"{what} by {name} has a NaN or an infinity, for parameters near those of the step")
-    eps = max(float(np.finfo(one.dtype).eps) for one in (loss, *slopes, *params) if one.dtype.kind == "f")
+            raise DataError(
+                f"{what} by {name} has a NaN or an infinity, for parameters near those of the step"
+            )
+    eps = max(
+        float(np.finfo(one.dtype).eps) for one in (loss, *slopes, *params) if one.dtype.kind == "f"
+    )
     again, _ = evaluate(rows, near)
     if not np.isclose(again, loss, rtol=1e4 * eps, atol=0):
         raise DataError(
-            f"{name} returns a loss of {loss:.6g}, and of {again:.6g} when called again with the same rows and parameters, so "
+            f"{name} returns a loss of {loss:.6g}, and of {again:.6g} when called again with the "
+            f"same rows and parameters, so "
             "that slopes cannot be compared with it; seed its random numbers by an argument"
         )
     parts = [evaluate(half, near) for half in np.split(rows, 2)]
-    for what, total, *halves in zip(told, (loss, *slopes), *((one, *more) for one, more in parts), strict=True):
+    for what, total, *halves in zip(
+        told, (loss, *slopes), *((one, *more) for one, more in parts), strict=True
+    ):
         _check_sum(name, what, count, total, halves, eps)
     for number in range(min(len(near), _DIRECTIONS)):
         chosen = range(number, len(near), _DIRECTIONS)
-        _check_direction(evaluate, rows, near, [*chosen], slopes, rng, eps, name, ", ".join(paths[one] for one in chosen))
+        _check_direction(
+            evaluate,
+            rows,
+            near,
+            [*chosen],
+            slopes,
+            rng,
+            eps,
+            name,
+            ", ".join(paths[one] for one in chosen),
+        )
 
 
 def _beside(rng: np.random.Generator, array: Array, part: float) -> Array:
@@ -70,7 +94,9 @@ def _size(array: Array) -> float:
     return float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) or 1.0 if array.size else 1.0
 
 
-def _check_sum(name: str, what: str, rows: int, all_rows: Array, halves: Sequence[Array], eps: float) -> None:
+def _check_sum(
+    name: str, what: str, rows: int, all_rows: Array, halves: Sequence[Array], eps: float
+) -> None:
     total = halves[0] + halves[1]
     largest = max(float(np.abs(one).max(initial=0)) for one in (all_rows, *halves))
     allowed = max(1e3 * eps, 1e-8) * largest
@@ -82,11 +108,18 @@ def _check_sum(name: str, what: str, rows: int, all_rows: Array, halves: Sequenc
         return
     reason = "a term that is no sum over rows has to be multiplied by their number"
     if is_close(all_rows, 0.5 * total):
-        reason = "it looks like a mean; return the sum, as by .sum() in place of .mean(), since the step divides by all rows"
+        reason = (
+            "it looks like a mean; return the sum, as by .sum() in place of .mean(), since "
+            "the step divides by all rows"
+        )
     elif np.allclose(all_rows, 2.0 * total, rtol=0.3):
-        reason = f"it may grow as their square: shapes ({rows},) and ({rows}, 1) broadcast to ({rows}, {rows})"
+        reason = (
+            f"it may grow as their square: shapes ({rows},) and ({rows}, 1) "
+            f"broadcast to ({rows}, {rows})"
+        )
     raise DataError(
-        f"{what} by {name} is no sum over rows: of {rows} rows it is {_told(all_rows)}, and of their halves "
+        f"{what} by {name} is no sum over rows: of {rows} rows it is "
+        f"{_told(all_rows)}, and of their halves "
         f"{_told(halves[0])} + {_told(halves[1])}; {reason}"
     )
 
@@ -108,8 +141,12 @@ def _check_direction(
     told: str,
 ) -> None:
     """Compares the slopes of some arrays with central differences along a random direction."""
-    directions = {one: rng.choice([-1.0, 1.0], size=params[one].shape) * _size(params[one]) for one in chosen}
-    by_slopes = sum(float((slopes[one].astype(np.float64) * directions[one]).sum()) for one in chosen)
+    directions = {
+        one: rng.choice([-1.0, 1.0], size=params[one].shape) * _size(params[one]) for one in chosen
+    }
+    by_slopes = sum(
+        float((slopes[one].astype(np.float64) * directions[one]).sum()) for one in chosen
+    )
 
     def difference(h: float) -> tuple[float, float]:
         losses = []
@@ -127,8 +164,10 @@ def _check_direction(
     if not abs(by_slopes - fine) <= allowed:
         ratio = f", {by_slopes / fine:.3g} times as much" if fine else ""
         raise DataError(
-            f"the slope of {told} by {name} is not that of its loss: along a random direction the loss changes by {fine:.6g}, "
-            f"by central differences, and by the slope {by_slopes:.6g}{ratio}. Look for a factor, a sign, a missing term, or "
+            f"the slope of {told} by {name} is not that of its loss: along a random direction the "
+            f"loss changes by {fine:.6g}, "
+            f"by central differences, and by the slope {by_slopes:.6g}{ratio}. Look for a factor, "
+            f"a sign, a missing term, or "
             "arrays that broadcast"
         )
 
@@ -163,9 +202,12 @@ class Inputs:
     ) -> None:
         self._given, self._divided, self._span = given, divided, span
         leaves = [(name, leaf) for name in divided for leaf in flatten(given[name])[0]]
-        scattered = {name for name, leaf in leaves if isinstance(leaf, Variable) and state_of(leaf).sharded}
+        scattered = {
+            name for name, leaf in leaves if isinstance(leaf, Variable) and state_of(leaf).sharded
+        }
         arrays = [leaf for _, leaf in leaves if _has_rows(leaf)]
-        # Row numbers before variables are those of a rank's own rows; the gradient gets all of these.
+        # Row numbers before variables are those of a rank's own rows; the gradient gets all of
+        # these.
         by_number = bool(arrays) and leaves[0][0] not in scattered and may_be_row_numbers(arrays[0])
         self._cut = {name for name in scattered if name in sliceable or not by_number}
         parts = world_size if scattered - self._cut else 1
@@ -173,11 +215,17 @@ class Inputs:
         for name, leaf in leaves:
             if name in self._cut and isinstance(leaf, Variable) and state_of(leaf).sharded:
                 lengths += [len(one) for one in flatten(leaf.get_value(rank=0))[0]]
-        self._numbers = np.arange(min([ROWS, *lengths])) if numbers is None else numbers[: len(numbers) // parts]
+        self._numbers = (
+            np.arange(min([ROWS, *lengths]))
+            if numbers is None
+            else numbers[: len(numbers) // parts]
+        )
         self.count = len(self._numbers) // 2 * 2
 
     def rows(self, positions: Array) -> list[Any]:
-        """Returns the inputs, in order, with the rows at some positions among those that are selected."""
+        """Returns the inputs, in order, with the rows at some positions among those that are
+        selected.
+        """
         return [self._rows(name, value, positions) for name, value in self._given.items()]
 
     def _rows(self, name: str, value: Any, positions: Array) -> Any:
@@ -195,12 +243,16 @@ class Inputs:
             elif isinstance(leaf, Data) and leaf.minibatch:
                 made.append(leaf.data[positions])
             else:
-                made.append(np.asarray(leaf)[numbers] if _has_rows(leaf) else _whole(leaf, len(positions)))
+                made.append(
+                    np.asarray(leaf)[numbers] if _has_rows(leaf) else _whole(leaf, len(positions))
+                )
         return unflatten(structure, made)
 
 
 def _has_rows(leaf: Any) -> bool:
-    """Returns whether rows of an input are selected: of an array that is no variable, or an index range."""
+    """Returns whether rows of an input are selected: of an array that is no variable, or an
+    index range.
+    """
     if isinstance(leaf, Variable) or (isinstance(leaf, Data) and leaf.minibatch):
         return False
     return isinstance(leaf, IndexRange) or getattr(leaf, "ndim", 0) > 0
@@ -215,7 +267,9 @@ def may_be_row_numbers(array: Any) -> bool:
 
 
 def _whole(leaf: Any, rows: int) -> Any:
-    """Returns what rank 0 gets for an input of which all rows are passed, or which has none; `rows` are those of others."""
+    """Returns what rank 0 gets for an input of which all rows are passed, or which has none;
+    `rows` are those of others.
+    """
     match leaf:
         case Variable():
             return leaf.get_value(rank=0)

@@ -1,4 +1,5 @@
-"""Replacing a file as a whole: readers, and whoever comes after a crash, find the old contents or the new ones.
+"""Replacing a file as a whole: readers, and whoever comes after a crash, find the old contents or
+the new ones.
 
 folder/.synk-save-8f3k/       made, and locked as long as the process lives
 folder/.synk-save-8f3k/new    written, with the permissions of the old file; on the disk
@@ -20,12 +21,15 @@ _PREFIX = ".synk-save-"
 
 @contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """Yields the path of a file to write, which replaces the one at `path` at the end of the block; not after an error.
+    """Yields the path of a file to write, which replaces the one at `path` at the end of the block;
+    not after an error.
 
-    A symbolic link stays one: the file that it leads to is replaced. Owner and permissions are those of the old file.
+    A symbolic link stays one: the file that it leads to is replaced. Owner and permissions are
+    those of the old file.
 
     Raises:
-        OSError: the file cannot be written, as by `open(path, "w")`; or `path` is something other than a file.
+        OSError: the file cannot be written, as by `open(path, "w")`; or `path` is something other
+            than a file.
     """
     target = Path(os.path.realpath(path))
     old = _writable(target, path)
@@ -55,7 +59,9 @@ def _writable(target: Path, path: str) -> os.stat_result | None:
         old = target.stat()
     except FileNotFoundError:
         if not target.parent.exists():
-            raise FileNotFoundError(errno.ENOENT, "No such folder; make it first", str(target.parent)) from None
+            raise FileNotFoundError(
+                errno.ENOENT, "No such folder; make it first", str(target.parent)
+            ) from None
         return None
     if stat.S_ISDIR(old.st_mode):
         raise IsADirectoryError(errno.EISDIR, "Is a folder; give the path of a file in it", path)
@@ -67,12 +73,18 @@ def _writable(target: Path, path: str) -> os.stat_result | None:
 
 
 def _make_folder(parent: Path) -> tuple[Path, int]:
-    """Makes a folder that this process has locked; returns its path, and the descriptor that holds the lock."""
+    """Makes a folder that this process has locked; returns its path, and the descriptor that
+    holds the lock.
+    """
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        with suppress(FileNotFoundError):  # before it was locked, another process has taken it for abandoned
+        with suppress(
+            FileNotFoundError
+        ):  # before it was locked, another process has taken it for abandoned
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            with suppress(OSError):  # a file system without locks: what a killed process leaves is not removed then
+            with suppress(
+                OSError
+            ):  # a file system without locks: what a killed process leaves is not removed then
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if folder.exists():
                 return folder, lock
@@ -81,7 +93,9 @@ def _make_folder(parent: Path) -> tuple[Path, int]:
 
 def _settle(new: Path, old: os.stat_result | None) -> None:
     """Gives a new file its permissions, and waits until it is on the disk."""
-    if old is None:  # what open() gives is known by a file that it makes: the mask of a process cannot be read
+    if (
+        old is None
+    ):  # what open() gives is known by a file that it makes: the mask of a process cannot be read
         probe = os.open(new.with_name("mode"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         mode = os.fstat(probe).st_mode
         os.close(probe)
@@ -89,7 +103,10 @@ def _settle(new: Path, old: os.stat_result | None) -> None:
         mode = old.st_mode
     file = os.open(new, os.O_RDONLY)
     try:
-        if old is not None and (old.st_uid, old.st_gid) != (os.fstat(file).st_uid, os.fstat(file).st_gid):
+        if old is not None and (old.st_uid, old.st_gid) != (
+            os.fstat(file).st_uid,
+            os.fstat(file).st_gid,
+        ):
             with suppress(PermissionError):  # only root gives files away
                 os.fchown(file, old.st_uid, old.st_gid)
         os.fchmod(file, stat.S_IMODE(mode))
@@ -112,7 +129,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Removes what processes left that were killed while they wrote: a folder that is not locked."""
+    """Removes what processes left that were killed while they wrote: a folder that is not
+    locked.
+    """
     for abandoned in folder.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             lock = os.open(abandoned, os.O_RDONLY | os.O_DIRECTORY)

@@ -1,9 +1,11 @@
 """The rules of optimisers, each a function of one element, and what makes an `Optimizer` of them.
 
-Letters: g the gradient or the step so far, p a parameter, lr the learning rate, t the number of this step from 1. The step is
-added to the parameter. Formulas and defaults are those of Lasagne's updates, which Synkhronos extended, where it has them.
+Letters: g the gradient or the step so far, p a parameter, lr the learning rate, t the number of
+this step from 1. The step is added to the parameter. Formulas and defaults are those of Lasagne's
+updates, which Synkhronos extended, where it has them.
 
-Rules have no constants of their own: a number in a rule would be of 64 bits in a kernel, and make all arithmetic so.
+Rules have no constants of their own: a number in a rule would be of 64 bits in a kernel, and make
+all arithmetic so.
 """
 
 import math
@@ -41,7 +43,8 @@ def sgd(learning_rate: Rate) -> Optimizer:
 def momentum(learning_rate: Rate, momentum: float = 0.9) -> Optimizer:
     """Gradient descent with momentum: v ← m · v − lr · g; the step is v.
 
-    Source: Sutskever et al., On the importance of initialization and momentum in deep learning, ICML 2013, equations 1 and 2.
+    Source: Sutskever et al., On the importance of initialization and momentum in deep learning,
+        ICML 2013, equations 1 and 2.
 
     Args:
         learning_rate: lr, a number or a schedule.
@@ -58,7 +61,10 @@ def momentum(learning_rate: Rate, momentum: float = 0.9) -> Optimizer:
         >>> step
         array([-0.15])
     """
-    rate, m = schedule_of("momentum", "learning_rate", learning_rate), _fraction("momentum", "momentum", momentum)
+    rate, m = (
+        schedule_of("momentum", "learning_rate", learning_rate),
+        _fraction("momentum", "momentum", momentum),
+    )
 
     def numbers(count: float) -> tuple[float, ...]:
         return m, rate(count)
@@ -119,7 +125,10 @@ def adagrad(learning_rate: Rate = 1.0, epsilon: float = 1e-6) -> Optimizer:
         >>> optimizer.update(np.array([3.0]), optimizer.init(w), w)[0].round(6)
         array([-0.5])
     """
-    rate, eps = schedule_of("adagrad", "learning_rate", learning_rate), _positive("adagrad", "epsilon", epsilon)
+    rate, eps = (
+        schedule_of("adagrad", "learning_rate", learning_rate),
+        _positive("adagrad", "epsilon", epsilon),
+    )
 
     def numbers(count: float) -> tuple[float, ...]:
         return rate(count), eps
@@ -150,7 +159,10 @@ def rmsprop(learning_rate: Rate = 1.0, rho: float = 0.9, epsilon: float = 1e-6) 
         >>> optimizer.update(np.array([4.0]), optimizer.init(w), w)[0].round(6)
         array([-0.2])
     """
-    rate, r = schedule_of("rmsprop", "learning_rate", learning_rate), _fraction("rmsprop", "rho", rho)
+    rate, r = (
+        schedule_of("rmsprop", "learning_rate", learning_rate),
+        _fraction("rmsprop", "rho", rho),
+    )
     eps = _positive("rmsprop", "epsilon", epsilon)
 
     def numbers(count: float) -> tuple[float, ...]:
@@ -165,7 +177,8 @@ def mean_of_squares(g: Any, p: Any, a: Any, r: Any, c: Any, rate: Any, eps: Any)
 
 
 def adadelta(learning_rate: Rate = 1.0, rho: float = 0.95, epsilon: float = 1e-6) -> Optimizer:
-    """AdaDelta: a ← ρ · a + (1 − ρ) · g²; s = g · √(d + ε) / √(a + ε); the step is −lr · s; d ← ρ · d + (1 − ρ) · s².
+    """AdaDelta: a ← ρ · a + (1 − ρ) · g²; s = g · √(d + ε) / √(a + ε); the step is −lr · s; d ← ρ ·
+    d + (1 − ρ) · s².
 
     Source: Zeiler, ADADELTA, arXiv:1212.5701, algorithm 1.
 
@@ -182,7 +195,10 @@ def adadelta(learning_rate: Rate = 1.0, rho: float = 0.95, epsilon: float = 1e-6
         >>> optimizer.update(np.array([1.0]), optimizer.init(w), w)[0].round(6)
         array([-0.004472])
     """
-    rate, r = schedule_of("adadelta", "learning_rate", learning_rate), _fraction("adadelta", "rho", rho)
+    rate, r = (
+        schedule_of("adadelta", "learning_rate", learning_rate),
+        _fraction("adadelta", "rho", rho),
+    )
     eps = _positive("adadelta", "epsilon", epsilon)
 
     def numbers(count: float) -> tuple[float, ...]:
@@ -197,10 +213,14 @@ def ratio_of_means(g: Any, p: Any, a: Any, d: Any, r: Any, c: Any, rate: Any, ep
     return -rate * s, a, r * d + c * s * s
 
 
-def adam(learning_rate: Rate = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Optimizer:
-    """Adam: m ← β₁ · m + (1 − β₁) · g; v ← β₂ · v + (1 − β₂) · g²; the step is −lr · √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + ε).
+def adam(
+    learning_rate: Rate = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8
+) -> Optimizer:
+    """Adam: m ← β₁ · m + (1 − β₁) · g; v ← β₂ · v + (1 − β₂) · g²; the step is −lr · √(1 − β₂ᵗ) /
+    (1 − β₁ᵗ) · m / (√v + ε).
 
-    Source: Kingma and Ba, arXiv:1412.6980, the order of computation at the end of section 2. Its ε is √(1 − β₂ᵗ) times that of
+    Source: Kingma and Ba, arXiv:1412.6980, the order of computation at the end of section 2. Its ε
+        is √(1 − β₂ᵗ) times that of
     algorithm 1, which `adamw`, optax and torch use.
 
     Args:
@@ -235,9 +255,11 @@ def adamw(
     weight_decay: Rate = 1e-4,
     mask: Any = None,
 ) -> Optimizer:
-    """Adam with decoupled weight decay: the step is −lr · (m̂ / (√v̂ + ε) + decay · p), m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ).
+    """Adam with decoupled weight decay: the step is −lr · (m̂ / (√v̂ + ε) + decay · p), m̂ = m / (1
+    − β₁ᵗ), v̂ = v / (1 − β₂ᵗ).
 
-    Source: Loshchilov and Hutter, Decoupled weight decay regularization, arXiv:1711.05101, algorithm 2 without the schedule
+    Source: Loshchilov and Hutter, Decoupled weight decay regularization, arXiv:1711.05101,
+        algorithm 2 without the schedule
     multiplier's second use: decay is multiplied by lr, as in optax and torch.
 
     Args:
@@ -264,17 +286,24 @@ def adamw(
         return b1, 1.0 - b1, b2, 1.0 - b2, root / (1.0 - b1**made), eps * root
 
     direction = Optimizer((Transform(moments, numbers, (Slot("m"), Slot("v"))),))
-    return chain(direction, decay_weights(weight_decay, mask), scale_by_rate("adamw", learning_rate))
+    return chain(
+        direction, decay_weights(weight_decay, mask), scale_by_rate("adamw", learning_rate)
+    )
 
 
-def moments(g: Any, p: Any, m: Any, v: Any, b1: Any, c1: Any, b2: Any, c2: Any, rate: Any, eps: Any) -> Any:
+def moments(
+    g: Any, p: Any, m: Any, v: Any, b1: Any, c1: Any, b2: Any, c2: Any, rate: Any, eps: Any
+) -> Any:
     m = b1 * m + c1 * g
     v = b2 * v + c2 * g * g
     return rate * m / (sqrt(v) + eps), m, v
 
 
-def adamax(learning_rate: Rate = 0.002, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Optimizer:
-    """AdaMax: m ← β₁ · m + (1 − β₁) · g; u ← max(β₂ · u, |g|); the step is −lr / (1 − β₁ᵗ) · m / (u + ε).
+def adamax(
+    learning_rate: Rate = 0.002, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8
+) -> Optimizer:
+    """AdaMax: m ← β₁ · m + (1 − β₁) · g; u ← max(β₂ · u, |g|); the step is −lr / (1 − β₁ᵗ) · m / (u
+    + ε).
 
     Source: Kingma and Ba, arXiv:1412.6980, algorithm 2, with an ε that keeps 0/0 away.
 
@@ -307,11 +336,16 @@ def largest(g: Any, p: Any, m: Any, u: Any, b1: Any, c1: Any, b2: Any, rate: Any
 
 
 def lion(
-    learning_rate: Rate = 1e-4, beta1: float = 0.9, beta2: float = 0.99, weight_decay: Rate = 1e-3, mask: Any = None
+    learning_rate: Rate = 1e-4,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    weight_decay: Rate = 1e-3,
+    mask: Any = None,
 ) -> Optimizer:
     """Lion: the step is −lr · (sign(β₁ · m + (1 − β₁) · g) + decay · p); m ← β₂ · m + (1 − β₂) · g.
 
-    Source: Chen et al., Symbolic discovery of optimization algorithms, arXiv:2302.06675, algorithm 2.
+    Source: Chen et al., Symbolic discovery of optimization algorithms, arXiv:2302.06675, algorithm
+        2.
 
     Args:
         learning_rate: lr, a number or a schedule.
@@ -401,7 +435,8 @@ def clipped(g: Any, p: Any, low: Any, high: Any) -> Any:
 def clip_by_global_norm(limit: float) -> Optimizer:
     """Scales the gradient so that its Euclidean norm, over all parameters, is at most `limit`.
 
-    Source: Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, arXiv:1211.5063, algorithm 1.
+    Source: Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks,
+        arXiv:1211.5063, algorithm 1.
 
     Args:
         limit: positive.
@@ -427,12 +462,13 @@ def shortened(g: Any, p: Any, most: Any, norm: Any) -> Any:
 
 
 def decay_weights(decay: Rate, mask: Any = None) -> Optimizer:
-    """Adds decay · p to the gradient; before the rate of the optimiser, in a chain, it is L2 regularisation.
+    """Adds decay · p to the gradient; before the rate of the optimiser, in a chain, it is L2
+    regularisation.
 
     Args:
         decay: a number or a schedule.
-        mask: tree of bools, with the structure of the parameters or a prefix of it, or a function from the parameters to one:
-            which are decayed. None for all.
+        mask: tree of bools, with the structure of the parameters or a prefix of it, or a function
+            from the parameters to one: which are decayed. None for all.
 
     Raises:
         DataError: raised by `init`, if the mask has another structure.
@@ -459,13 +495,22 @@ def decay_weights(decay: Rate, mask: Any = None) -> Optimizer:
         structure = flatten(params)[1]
         spread_out = spread(given, structure)
         if spread_out is None:
-            raise DataError(f"the mask is {describe(flatten(given)[1])}, but the parameters are {describe(structure)}")
+            raise DataError(
+                f"the mask is {describe(flatten(given)[1])}, but the parameters "
+                f"are {describe(structure)}"
+            )
         for path, one in zip(paths(structure), spread_out, strict=True):
             if not isinstance(one, bool | bool_):
                 raise DataError(f"the mask needs True or False for params{path}, got {one!r}")
         return unflatten(structure, [float(one) for one in spread_out])
 
-    return Optimizer((Transform(decayed_where, numbers, (Slot("mask", chosen, is_constant=True),), goes_up=True),))
+    return Optimizer(
+        (
+            Transform(
+                decayed_where, numbers, (Slot("mask", chosen, is_constant=True),), goes_up=True
+            ),
+        )
+    )
 
 
 def decayed(g: Any, p: Any, decay: Any) -> Any:
@@ -477,9 +522,11 @@ def decayed_where(g: Any, p: Any, chosen: Any, decay: Any) -> Any:
 
 
 def averaged(optimizer: Optimizer, decay: float = 0.999) -> Optimizer:
-    """Keeps a moving average of the parameters: a ← decay · a + (1 − decay) · p, with p after the step; a begins as p.
+    """Keeps a moving average of the parameters: a ← decay · a + (1 − decay) · p, with p after the
+    step; a begins as p.
 
-    The parameters themselves are as without. The average is `average` of the last part of the state.
+    The parameters themselves are as without. The average is `average` of the last part of the
+    state.
 
     Args:
         optimizer: makes the steps.
@@ -503,7 +550,11 @@ def averaged(optimizer: Optimizer, decay: float = 0.999) -> Optimizer:
         return d, 1.0 - d
 
     return Optimizer(
-        (*optimizer.transforms, Transform(moving_average, numbers, (Slot("average", "params"),), goes_up=True)), optimizer.every
+        (
+            *optimizer.transforms,
+            Transform(moving_average, numbers, (Slot("average", "params"),), goes_up=True),
+        ),
+        optimizer.every,
     )
 
 
@@ -514,7 +565,9 @@ def moving_average(g: Any, p: Any, a: Any, d: Any, c: Any) -> Any:
 # ---- arguments
 
 
-def _moments(what: str, rate: Rate, beta1: float, beta2: float, epsilon: float) -> tuple[Schedule, float, float, float]:
+def _moments(
+    what: str, rate: Rate, beta1: float, beta2: float, epsilon: float
+) -> tuple[Schedule, float, float, float]:
     return (
         schedule_of(what, "learning_rate", rate),
         _fraction(what, "beta1", beta1),

@@ -1,8 +1,8 @@
 """Schedules: the learning rate as a function of the number of steps made.
 
-A schedule is a plain function of one number that Numba can compile: ranks evaluate it. The number is a float, so that powers
-are those of Python, and 1 / 2**(20 * count) does not wrap as an int of 64 bits would. Those here are optax's, with its names
-for what they do.
+A schedule is a plain function of one number that Numba can compile: ranks evaluate it. The number
+is a float, so that powers are those of Python, and 1 / 2**(20 * count) does not wrap as an int of
+64 bits would. Those here are optax's, with its names for what they do.
 """
 
 import math
@@ -43,7 +43,8 @@ def linear(start: float, end: float, steps: int) -> Schedule:
 
 
 def exponential(start: float, factor: float, steps: int, *, staircase: bool = False) -> Schedule:
-    """The exponential start · factor^(count / steps); with `staircase`, of the whole part of the quotient.
+    """The exponential start · factor^(count / steps); with `staircase`, of the whole part of the
+    quotient.
 
     Example:
         >>> import synknumba as synk
@@ -66,7 +67,8 @@ def exponential(start: float, factor: float, steps: int, *, staircase: bool = Fa
 
 
 def cosine(start: float, steps: int, *, end: float = 0.0) -> Schedule:
-    """From `start` to `end` along half a period of a cosine over `steps` steps, and `end` after them.
+    """From `start` to `end` along half a period of a cosine over `steps` steps, and `end` after
+    them.
 
     Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983, equation 5, without restarts.
 
@@ -86,7 +88,8 @@ def cosine(start: float, steps: int, *, end: float = 0.0) -> Schedule:
 
 
 def warm_up(schedule: Schedule | float, steps: int, *, start: float = 0.0) -> Schedule:
-    """From `start` to the first value of a schedule in equal differences over `steps` steps, and then the schedule.
+    """From `start` to the first value of a schedule in equal differences over `steps` steps, and
+    then the schedule.
 
     Example:
         >>> import synknumba as synk
@@ -107,19 +110,23 @@ def warm_up(schedule: Schedule | float, steps: int, *, start: float = 0.0) -> Sc
 
 
 def schedule_of(what: str, name: str, value: Schedule | float) -> Schedule:
-    """Returns a number as a constant schedule, and a schedule as it is; raises `ArgumentError` for others."""
+    """Returns a number as a constant schedule, and a schedule as it is; raises `ArgumentError`
+    for others.
+    """
     if not callable(value):
         return constant(_number(what, name, value))
     if not isinstance(value, FunctionType):
         raise ArgumentError(
-            f"{what} needs {name} as a number, or as a function by def or lambda, which Numba compiles for the ranks; got "
+            f"{what} needs {name} as a number, or as a function by def or lambda, which Numba "
+            f"compiles for the ranks; got "
             f"{value!r}. Write lambda count: …, with the numbers that it needs around it"
         )
     try:
         first = value(0.0)
     except Exception as error:
         raise ArgumentError(
-            f"{what} got as {name} a function that fails for step 0.0: {type(error).__name__}: {error}. It gets the number of "
+            f"{what} got as {name} a function that fails for step 0.0: {type(error).__name__}: "
+            f"{error}. It gets the number of "
             "steps as a float; a table needs int(count), and its own check of the end"
         ) from error
     _number(what, f"{name}(0)", first)

@@ -1,11 +1,12 @@
-"""`make_train_function`: the gradient of a loss and an optimiser become a training step on all ranks, in one round.
+"""`make_train_function`: the gradient of a loss and an optimiser become a training step on all
+ranks, in one round.
 
     rows ──gradient──> sums over a rank's rows: gradient, loss, count ──all_reduce──> sums over all ──updater──> step
 
-The count is the number of rows, or the sum of their weights. The three sums are one vector, so that one all_reduce serves them
-all, and divided by the count they are means, exact for any division of rows. Every rank then makes the same step, and replicas
-stay equal.
-"""
+The count is the number of rows, or the sum of their weights. The three sums are one vector, so that
+one all_reduce serves them all, and divided by the count they are means, exact for any division of
+rows. Every rank then makes the same step, and replicas stay equal.
+"""  # noqa: E501
 
 import inspect
 import time
@@ -80,36 +81,58 @@ ORDERS_KEPT = 8  # shapes of row numbers: batches, the last of an epoch, epochs
 
 @final
 class TrainFunction:
-    """A training step. Made by `make_train_function`; call it as `step(*batch, batch=None, num_slices=1)`.
+    """A training step. Made by `make_train_function`; call it as
+    `step(*batch, batch=None, num_slices=1)`.
 
     Attributes:
-        not_recorded: why the gradient is not recorded on GPUs; None if it is, or if nothing was tried.
+        not_recorded: why the gradient is not recorded on GPUs; None if it is, or if nothing was
+            tried.
     """
 
     def __init__(
-        self, gradient: "_Gradient", params: Variable, optimizer: Optimizer, record: bool | None, on_nonfinite: OnNonfinite
+        self,
+        gradient: "_Gradient",
+        params: Variable,
+        optimizer: Optimizer,
+        record: bool | None,
+        on_nonfinite: OnNonfinite,
     ) -> None:
         self._params = params
         self.not_recorded: str | None = None
         self._gradient, self._record, self._on_nonfinite = gradient, record, on_nonfinite
-        zeros = unflatten(state_of(params).structure(), [np.zeros_like(leaf) for leaf in take_apart(params.get_value())[0]])
+        zeros = unflatten(
+            state_of(params).structure(),
+            [np.zeros_like(leaf) for leaf in take_apart(params.get_value())[0]],
+        )
         dtype = state_of(params).dtypes()[0]
         sums = {"gradient": zeros, "loss": np.zeros((), dtype), "count": np.zeros((), dtype)}
         self._sums = flatten(sums, name=f"sums of {gradient.name}")
-        self._updater = Updater(optimizer, params, self._sums, on_nonfinite=on_nonfinite, has_sums=True)
+        self._updater = Updater(
+            optimizer, params, self._sums, on_nonfinite=on_nonfinite, has_sums=True
+        )
         self._sequences: dict[tuple[bool, bool, bool, int], CallSequence[..., Any]] = {}
         self._orders: dict[tuple[int, ...], Data] = {}
         self._part_steps = 1  # in a round of an epoch that a signal may stop
-        self._read: tuple[Data, ...] = ()  # row numbers that ranks may still be reading, of a submitted step
-        self._unasked: tuple[weakref.ref[Future[float]], Flight] | None = None  # of the last submitted step
-        self._tries = record is None  # whether a step may find out that the gradient cannot be recorded
+        self._read: tuple[
+            Data, ...
+        ] = ()  # row numbers that ranks may still be reading, of a submitted step
+        self._unasked: tuple[weakref.ref[Future[float]], Flight] | None = (
+            None  # of the last submitted step
+        )
+        self._tries = (
+            record is None
+        )  # whether a step may find out that the gradient cannot be recorded
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Raises `AttributeError` for what is not the step's own, as a learning rate: nothing would read it."""
+        """Raises `AttributeError` for what is not the step's own, as a learning rate: nothing
+        would read it.
+        """
         if not name.startswith("_") and name not in {"params", "not_recorded"}:
             raise AttributeError(
-                f"a training step has no attribute {name} to set: it keeps what it was made of. For another learning rate, "
-                "give the optimiser a schedule, as sgd(lambda count: 0.1 / (1 + count)); or make another step, whose state "
+                f"a training step has no attribute {name} to set: it keeps what it was made of. "
+                f"For another learning rate, "
+                "give the optimiser a schedule, as sgd(lambda count: 0.1 / (1 + count)); or make "
+                "another step, whose state "
                 "synk.load(file, like=other.state) takes from synk.save(file, step.state)"
             )
         object.__setattr__(self, name, value)
@@ -122,14 +145,17 @@ class TrainFunction:
     @params.setter
     def params(self, value: object) -> None:
         """Raises `AttributeError`: the variable stays, and gets other values."""
-        raise AttributeError("params of a training step cannot be replaced; write step.params.set_value(…)")
+        raise AttributeError(
+            "params of a training step cannot be replaced; write step.params.set_value(…)"
+        )
 
     @shortened
     def __call__(self, *batch: Any, num_slices: int = 1, **named: Any) -> float:
         """Makes a step.
 
         Args:
-            batch: the arguments of the gradient before the parameters, as in any call: arrays, `Data`, scattered variables.
+            batch: the arguments of the gradient before the parameters, as in any call: arrays,
+                `Data`, scattered variables.
             num_slices: number of parts in which each rank goes through its rows.
             named: the same by name; `batch=` selects rows, as in any call.
 
@@ -150,8 +176,9 @@ class TrainFunction:
     def submit(self, *batch: Any, num_slices: int = 1, **named: Any) -> Future[float]:
         """Starts a step, and returns while the ranks work: the script can make the next minibatch.
 
-        One step is in flight at a time, and the next one waits for it. Arguments are those of a step. A step on GPUs that may
-        find out that the gradient cannot be recorded has ended when this returns.
+        One step is in flight at a time, and the next one waits for it. Arguments are those of a
+        step. A step on GPUs that may find out that the gradient cannot be recorded has ended when
+        this returns.
 
         Returns:
             The future of the mean loss.
@@ -163,10 +190,16 @@ class TrainFunction:
             flight = Flight(current_world(), name, lambda _: None, lambda: found, lambda _: None)
             flight.complete()
             return Future(flight, self._loss)
-        arguments, new, before = self._arguments(given, order), () if order is None else (order,), self._read
+        arguments, new, before = (
+            self._arguments(given, order),
+            () if order is None else (order,),
+            self._read,
+        )
         self._read = (*before, *new)  # Ctrl-C in `submit` leaves open which step is in flight
         try:
-            future = self._with_scratch(lambda: self._sequence(given, order, num_slices).submit(*arguments))
+            future = self._with_scratch(
+                lambda: self._sequence(given, order, num_slices).submit(*arguments)
+            )
         except SynkError:
             self._read = before
             raise
@@ -187,14 +220,15 @@ class TrainFunction:
         progress: Progress | None = None,
         **named: Any,
     ) -> Array:
-        """Makes a step for each line of `order`, all in one round; after `synk.stop_on`, in rounds of some seconds at most.
+        """Makes a step for each line of `order`, all in one round; after `synk.stop_on`, in rounds
+        of some seconds at most.
 
         Where `synk.stopping()` is true, no more steps are made; `steps` says how many were.
 
         Args:
             batch: as for a step.
-            order: int64 array, shape (steps, size): the rows of each minibatch, as from `synk.batches(…).order(epoch)`; or a
-                list or a `Data` of it.
+            order: int64 array, shape (steps, size): the rows of each minibatch, as from
+                `synk.batches(…).order(epoch)`; or a list or a `Data` of it.
             every: the losses of some steps are returned: of steps every, 2 · every, …
             num_slices: as for a step.
             progress: whether to draw a bar over the steps, as for a call of a sequence.
@@ -209,17 +243,24 @@ class TrainFunction:
         """
         _refuse_in_sequences()
         if "batch" in named:
-            raise ArgumentError("an epoch takes the rows of each step from order=, and no batch=; leave batch= out")
+            raise ArgumentError(
+                "an epoch takes the rows of each step from order=, and no batch=; leave batch= out"
+            )
         if isinstance(every, bool) or not isinstance(every, int | np.integer) or every < 1:
             raise ArgumentError(f"every must be a positive int, got {every!r}")
         given = self._gradient.named(batch, named)
         length = self._gradient.rows_to_select(given, "order")
         lines = _lines(order)
         if every > len(lines):
-            raise ArgumentError(f"every={every} returns no loss of {len(lines)} steps; pass at most every={len(lines)}")
+            raise ArgumentError(
+                f"every={every} returns no loss of {len(lines)} steps; pass "
+                f"at most every={len(lines)}"
+            )
         low, high = int(lines.min()), int(lines.max())
         if low < 0 or high >= length:
-            raise BatchError(f"order has row {low if low < 0 else high}, but there are rows 0 to {length - 1}")
+            raise BatchError(
+                f"order has row {low if low < 0 else high}, but there are rows 0 to {length - 1}"
+            )
         if not stopping.is_asked_for():
             return self._steps(given, lines, num_slices, every, range(len(lines)), progress)
         losses = [np.empty(0)]
@@ -228,7 +269,11 @@ class TrainFunction:
             while first < len(lines) and not stopping.stopping():
                 after = self._end_of_part(first, len(lines), every)
                 began = time.monotonic()
-                losses.append(self._steps(given, lines, num_slices, every, range(first, after), progress=False))
+                losses.append(
+                    self._steps(
+                        given, lines, num_slices, every, range(first, after), progress=False
+                    )
+                )
                 if time.monotonic() - began < SHORT_PART_SECONDS:
                     self._part_steps = max(self._part_steps, PART_GROWTH * (after - first))
                 first = after
@@ -236,12 +281,20 @@ class TrainFunction:
         return np.concatenate(losses)
 
     def _end_of_part(self, first: int, total: int, every: int) -> int:
-        """Returns where a part of an epoch ends that begins with a step: after a step whose loss is returned, or at the end."""
+        """Returns where a part of an epoch ends that begins with a step: after a step whose loss
+        is returned, or at the end.
+        """
         after = first + max(self._part_steps // every, 1) * every
         return after if total - after >= every else total
 
     def _steps(
-        self, given: list[Any], lines: Any, num_slices: int, every: int, part: range, progress: Progress | None
+        self,
+        given: list[Any],
+        lines: Any,
+        num_slices: int,
+        every: int,
+        part: range,
+        progress: Progress | None,
     ) -> Array:
         """Makes some steps of an epoch in one round; returns losses."""
         total = len(lines)
@@ -249,8 +302,15 @@ class TrainFunction:
             lines = lines[part.start : part.stop]
         if not isinstance(lines, Data) or lines.dtype != np.int64:
             lines = self._order(np.asarray(lines))
-        loss, done = self._run(given, lines, num_slices, {"times": len(part), "every": every, "progress": progress})
-        if self._on_nonfinite == "raise" and len(part) % every and np.all(done == MADE) and self._updater.counts()[HALTED]:
+        loss, done = self._run(
+            given, lines, num_slices, {"times": len(part), "every": every, "progress": progress}
+        )
+        if (
+            self._on_nonfinite == "raise"
+            and len(part) % every
+            and np.all(done == MADE)
+            and self._updater.counts()[HALTED]
+        ):
             done = np.append(done, LEFT_OUT)
         if not np.all(done == MADE):
             at = int(np.argmax(done != MADE))
@@ -260,22 +320,27 @@ class TrainFunction:
         return np.asarray(loss)
 
     def plan(self, *batch: Any, num_slices: int = 1, **named: Any) -> Any:
-        """Returns the plan of a step: its calls, what they read and write, and what ranks wait for."""
+        """Returns the plan of a step: its calls, what they read and write, and what ranks wait
+        for.
+        """
         given, order = self._minibatch(batch, named)
         return self._sequence(given, order, num_slices).plan(*self._arguments(given, order))
 
     @shortened
     def check(self, *batch: Any, **named: Any) -> None:
-        """Tries the gradient out with few rows, in this process: are its results sums over rows, and its slopes right?
+        """Tries the gradient out with few rows, in this process: are its results sums over rows,
+        and its slopes right?
 
-        Sums of two halves of the rows must add up to those of all; and the loss must change as the slopes say, by central
-        differences along random directions, one in each array of the parameters. Functions get NumPy arrays, and kernels run
-        under `simt.check`, which finds races and indices out of bounds. Nothing is changed. Bad arguments are refused as
-        by a step, and what the gradient raises goes on to the script.
+        Sums of two halves of the rows must add up to those of all; and the loss must change as the
+        slopes say, by central differences along random directions, one in each array of the
+        parameters. Functions get NumPy arrays, and kernels run under `simt.check`, which finds
+        races and indices out of bounds. Nothing is changed. Bad arguments are refused as by a step,
+        and what the gradient raises goes on to the script.
 
         Args:
             batch: as for a step; on scattered variables, rows of rank 0 are taken.
-            named: the same by name; `batch=` selects the rows, by default the first 8. A kernel's should be few.
+            named: the same by name; `batch=` selects the rows, by default the first 8. A kernel's
+                should be few.
 
         Raises:
             DataError: a result is no sum over rows, as a mean, or slopes are not those of the loss.
@@ -306,13 +371,18 @@ class TrainFunction:
         for part in self._updater.state["parts"]:
             if "average" in part:
                 return part["average"].get_value()
-        raise ArgumentError("the optimiser keeps no average; wrap it, as in synk.optim.averaged(synk.optim.adam(1e-3))")
+        raise ArgumentError(
+            "the optimiser keeps no average; wrap it, as in "
+            "synk.optim.averaged(synk.optim.adam(1e-3))"
+        )
 
     def __repr__(self) -> str:
         """Shows the gradient and the parameters."""
         return f"<TrainFunction of {self._gradient.name}, {self.params!r}>"
 
-    def _minibatch(self, batch: Sequence[Any], named: dict[str, Any]) -> tuple[list[Any], Data | None]:
+    def _minibatch(
+        self, batch: Sequence[Any], named: dict[str, Any]
+    ) -> tuple[list[Any], Data | None]:
         """Returns the inputs of a step, and its rows if it selects some."""
         _refuse_in_sequences()
         rows = named.pop("batch", None)
@@ -320,10 +390,13 @@ class TrainFunction:
         if rows is None:
             return given, None
         selected = select(rows, self._gradient.rows_to_select(given, "batch"))
-        return given, self._order((selected.indices() if isinstance(selected, Range) else selected.indices)[None])
+        return given, self._order(
+            (selected.indices() if isinstance(selected, Range) else selected.indices)[None]
+        )
 
     def _order(self, lines: Array) -> Data:
-        """Returns row numbers as `Data`, of which those of a shape are kept: other ones would be planned anew.
+        """Returns row numbers as `Data`, of which those of a shape are kept: other ones would be
+        planned anew.
 
         It is not the `Data` of a submitted step, which may be in flight: that would get other rows.
         """
@@ -347,7 +420,9 @@ class TrainFunction:
         return self._loss(found)
 
     def _warn_of_dropped(self) -> None:
-        """Warns if the submitted step before this one was not made, and its future is gone, so that nobody can ask for it."""
+        """Warns if the submitted step before this one was not made, and its future is gone, so
+        that nobody can ask for it.
+        """
         last, self._unasked = self._unasked, None
         if last is None or last[0]() is not None or last[1].result is None:
             return
@@ -370,28 +445,36 @@ class TrainFunction:
             return
         if why == BAD_NUMBERS:
             raise NonFiniteError(
-                f"a schedule of the optimiser gives a NaN or an infinity after {self.steps} steps, or has no value there, as a "
-                f"table behind its end, so the step{which} was not made, and the parameters are as before"
+                f"a schedule of the optimiser gives a NaN or an infinity after {self.steps} steps, "
+                f"or has no value there, as a "
+                f"table behind its end, so the step{which} was not made, and the "
+                f"parameters are as before"
             )
         if why == NO_WEIGHT:
             raise NonFiniteError(
-                f"the weights{which} by {self._gradient.name} do not add up to a number above 0, so there is no mean, the step "
-                "was not made, and the parameters are as before. Leave out batches whose rows all have the weight 0, or pass "
+                f"the weights{which} by {self._gradient.name} do not add up to a number above 0, "
+                f"so there is no mean, the step "
+                "was not made, and the parameters are as before. Leave out batches whose rows all "
+                "have the weight 0, or pass "
                 'on_nonfinite="skip" to make_train_function'
             )
         found = f"the gradient{which} by {self._gradient.name} has a NaN or an infinity"
         try:
-            is_finite = all(np.isfinite(leaf).all() for leaf in take_apart(self.params.get_value())[0])
+            is_finite = all(
+                np.isfinite(leaf).all() for leaf in take_apart(self.params.get_value())[0]
+            )
         except SynkError:  # the values are lost, which is not what this error is about
             is_finite = True
         if not is_finite:
             raise NonFiniteError(
-                f"{found}, and so have the parameters themselves, so no step can be made. Write step.params.set_value(…), or "
+                f"{found}, and so have the parameters themselves, so no step can be made. Write "
+                f"step.params.set_value(…), or "
                 "synk.load a checkpoint from before"
             )
         after = f", after {self.steps} steps" if which else ""
         raise NonFiniteError(
-            f"{found}, so this step was not made, and the parameters are as before{after}. If the inputs have no NaN or "
+            f"{found}, so this step was not made, and the parameters are as before{after}. If "
+            f"the inputs have no NaN or "
             "infinity, lower the learning rate, put clip_by_global_norm before the optimiser, or "
             'pass on_nonfinite="skip" to make_train_function to leave out such steps'
         )
@@ -399,7 +482,9 @@ class TrainFunction:
     def _arguments(self, given: Sequence[Any], order: Data | None) -> list[Any]:
         return [*given, self.params, self._sums, *([] if order is None else [order])]
 
-    def _run(self, given: Sequence[Any], order: Data | None, num_slices: int, options: dict[str, Any]) -> Any:
+    def _run(
+        self, given: Sequence[Any], order: Data | None, num_slices: int, options: dict[str, Any]
+    ) -> Any:
         arguments = self._arguments(given, order)
 
         def make() -> Any:
@@ -417,16 +502,24 @@ class TrainFunction:
         return found
 
     def _with_scratch(self, call: Callable[[], Any]) -> Any:
-        """Makes a call; again, if variables that do not outlive a step had lost their values with the ranks of their world."""
+        """Makes a call; again, if variables that do not outlive a step had lost their values
+        with the ranks of their world.
+        """
         try:
             return call()
         except VariableLost:
             state_of(self._sums).renew_if_lost()
         return call()
 
-    def _sequence(self, given: Sequence[Any], order: Data | None, num_slices: int) -> CallSequence[..., Any]:
+    def _sequence(
+        self, given: Sequence[Any], order: Data | None, num_slices: int
+    ) -> CallSequence[..., Any]:
         """Returns the sequence that makes a step."""
-        if isinstance(num_slices, bool) or not isinstance(num_slices, int | np.integer) or num_slices < 1:
+        if (
+            isinstance(num_slices, bool)
+            or not isinstance(num_slices, int | np.integer)
+            or num_slices < 1
+        ):
             raise ArgumentError(f"num_slices must be a positive int, got {num_slices!r}")
         world, has_order = current_world(), order is not None
         selected = None if order is None else order.shape[1]
@@ -446,12 +539,22 @@ class TrainFunction:
         return self._sequences[key]
 
 
-def _train_sequence(gradient: "_Gradient", train: Callable[..., Any], *, has_order: bool) -> CallSequence[..., Any]:
-    names, (params, sums, order) = ", ".join(gradient.inputs), gradient.free("params", "sums", "order")
+def _train_sequence(
+    gradient: "_Gradient", train: Callable[..., Any], *, has_order: bool
+) -> CallSequence[..., Any]:
+    names, (params, sums, order) = (
+        ", ".join(gradient.inputs),
+        gradient.free("params", "sums", "order"),
+    )
     more, rows = (f", {order}", f"{order}[synk_step]") if has_order else ("", "None")
     name = f"train_{gradient.name}"
-    text = f"def {name}({names}, {params}, {sums}{more}):\n    return synk_train(({names},), {params}, {sums}, {rows})\n"
-    return sequence(define(text, name, name, {"__name__": __name__, "synk_train": train, "synk_step": STEP}))
+    text = (
+        f"def {name}({names}, {params}, {sums}{more}):\n    return synk_train(({names},), "
+        f"{params}, {sums}, {rows})\n"
+    )
+    return sequence(
+        define(text, name, name, {"__name__": __name__, "synk_train": train, "synk_step": STEP})
+    )
 
 
 @known_options
@@ -471,30 +574,34 @@ def make_train_function(
 ) -> TrainFunction:
     """Makes a training step of a gradient and an optimiser.
 
-    Each rank computes the gradient of its own rows; one all_reduce adds up what the ranks have, and each makes the same step.
-    The result is that of one rank with all rows, to rounding, for any number of ranks and rows.
-    Sums are divided by the number of rows; or, for a loss per token or masked rows, by a count that
-    the gradient returns, or by the sum of `weights`.
+    Each rank computes the gradient of its own rows; one all_reduce adds up what the ranks have, and
+    each makes the same step. The result is that of one rank with all rows, to rounding, for any
+    number of ranks and rows. Sums are divided by the number of rows; or, for a loss per token or
+    masked rows, by a count that the gradient returns, or by the sum of `weights`.
 
     Args:
-        gradient: a function of the batch and the parameters, `gradient(*batch, *params)`, for the rows that a rank has. It
-            returns the *sum* over these rows of the loss, and of the gradient, in this order: `return loss, slopes`, with
-            slopes like `params`; or also by what to divide, added up over its rows: `return loss,
-            slopes, count`. It gets arrays of NumPy, or of CuPy on GPUs, which JAX and torch take by
-            DLPack, and may return theirs. It is not called on ranks without rows. Or a kernel,
-            decorated by `cuda.jit`, with the parameters
-            `(*batch, *params, loss, *slopes)`, that adds to `loss[0]` and to the slopes, which begin as zeros.
-        params: what the parameters begin with: an array, or a nested dict, list or tuple of arrays, of float32 or float64; or a
-            variable made by `synk.flatten`. A list or tuple is passed as several arguments, anything else as one.
+        gradient: a function of the batch and the parameters, `gradient(*batch, *params)`, for the
+            rows that a rank has. It returns the *sum* over these rows of the loss, and of the
+            gradient, in this order: `return loss, slopes`, with slopes like `params`; or also by
+            what to divide, added up over its rows: `return loss, slopes, count`. It gets arrays of
+            NumPy, or of CuPy on GPUs, which JAX and torch take by DLPack, and may return theirs. It
+            is not called on ranks without rows. Or a kernel, decorated by `cuda.jit`, with the
+            parameters `(*batch, *params, loss, *slopes)`, that adds to `loss[0]` and to the slopes,
+            which begin as zeros.
+        params: what the parameters begin with: an array, or a nested dict, list or tuple of arrays,
+            of float32 or float64; or a variable made by `synk.flatten`. A list or tuple is passed
+            as several arguments, anything else as one.
         optimizer: of `synk.optim`.
         inputs: names of the arguments before the parameters; default: those of `gradient`.
         broadcast: names of inputs that every rank gets whole.
         sliceable: names of inputs that are variables of rows.
-        weights: name of an input, an array of numbers of at least 0, with any number of axes, by whose sum a step divides. The
-            gradient multiplies loss and slopes by them.
-        record: whether GPUs repeat the gradient without Python (`synk.function`); None to do so where it can be recorded.
-        on_nonfinite: what happens where the gradient has a NaN or an infinity, or weights add up to 0: "raise" leaves the step
-            out and raises `NonFiniteError`, "skip" leaves it out, None makes it. The check reads the gradient once.
+        weights: name of an input, an array of numbers of at least 0, with any number of axes, by
+            whose sum a step divides. The gradient multiplies loss and slopes by them.
+        record: whether GPUs repeat the gradient without Python (`synk.function`); None to do so
+            where it can be recorded.
+        on_nonfinite: what happens where the gradient has a NaN or an infinity, or weights add up to
+            0: "raise" leaves the step out and raises `NonFiniteError`, "skip" leaves it out, None
+                makes it. The check reads the gradient once.
         block: threads per block, of a kernel.
         grid: blocks per grid, of a kernel.
 
@@ -517,25 +624,38 @@ def make_train_function(
         ...     losses = [step(x, x @ np.arange(3.0)) for _ in range(200)]
         ...     step.params.get_value().round(3) + 0
         array([0., 1., 2.])
-    """
+    """  # noqa: E501
     check_optimizer("make_train_function", optimizer)
     check_descends("make_train_function", optimizer)
     if on_nonfinite not in {"raise", "skip", None}:
-        raise ArgumentError(f'make_train_function needs on_nonfinite as "raise", "skip" or None, got {on_nonfinite!r}')
-    if isinstance(params, list | tuple) and params and all(isinstance(one, int | float | np.number) for one in params):
+        raise ArgumentError(
+            f'make_train_function needs on_nonfinite as "raise", "skip" or '
+            f"None, got {on_nonfinite!r}"
+        )
+    if (
+        isinstance(params, list | tuple)
+        and params
+        and all(isinstance(one, int | float | np.number) for one in params)
+    ):
         arrays = ", ".join(f"np.array({float(one)})" for one in params[:2])
         more = ", …" if len(params) > 2 else ""
         raise ArgumentError(
-            f"params are a {type(params).__name__} of numbers, one array or {len(params)}; pass [{arrays}{more}] "
+            f"params are a {type(params).__name__} of numbers, one array or "
+            f"{len(params)}; pass [{arrays}{more}] "
             f"for {len(params)}, each an argument of the gradient, or np.asarray(…) of it for one"
         )
     made = params if isinstance(params, Variable) else flatten(params, name="params")
     check_vector("make_train_function", "params", made)
     for what, several in (("inputs", inputs), ("broadcast", broadcast), ("sliceable", sliceable)):
         if isinstance(several, str):
-            raise ArgumentError(f'{what} takes a tuple of names, got the string {several!r}; write {what}=("{several}",)')
+            raise ArgumentError(
+                f"{what} takes a tuple of names, got the string {several!r}; "
+                f'write {what}=("{several}",)'
+            )
     names = None if inputs is None else tuple(inputs)
-    given = _Gradient(gradient, made, names, tuple(broadcast), tuple(sliceable), weights, block, grid)
+    given = _Gradient(
+        gradient, made, names, tuple(broadcast), tuple(sliceable), weights, block, grid
+    )
     return TrainFunction(given, made, optimizer, record, on_nonfinite)
 
 
@@ -555,13 +675,18 @@ class _Gradient:
         grid: Grid,
     ) -> None:
         if isinstance(gradient, Function | Distributed):
-            raise ArgumentError("make_train_function takes the gradient undecorated: it decorates it itself")
+            raise ArgumentError(
+                "make_train_function takes the gradient undecorated: it decorates it itself"
+            )
         self.is_kernel = type(gradient).__name__ in KERNEL_DECORATORS
         if not callable(gradient) and not self.is_kernel:
-            raise ArgumentError(f"make_train_function needs a gradient, a function or a kernel; got {gradient!r}")
+            raise ArgumentError(
+                f"make_train_function needs a gradient, a function or a kernel; got {gradient!r}"
+            )
         if not self.is_kernel and (block is not None or grid is not None):
             raise ArgumentError(
-                "block= and grid= are those of a kernel, and the gradient is a function; decorate it by cuda.jit"
+                "block= and grid= are those of a kernel, and the gradient is a "
+                "function; decorate it by cuda.jit"
             )
         self._function = gradient
         plain = getattr(gradient, "py_func", gradient)
@@ -570,62 +695,94 @@ class _Gradient:
         structure = state_of(params).structure()
         self._spreads = structure[0] in {"list", "tuple"}  # over several arguments
         self._leaves = count_leaves(structure)
-        after = 2 * self._leaves + 1 if self.is_kernel else len(structure[1]) if self._spreads else 1
-        self.inputs = inputs if inputs is not None else _inputs(plain, self.name, after, is_kernel=self.is_kernel)
+        after = (
+            2 * self._leaves + 1 if self.is_kernel else len(structure[1]) if self._spreads else 1
+        )
+        self.inputs = (
+            inputs
+            if inputs is not None
+            else _inputs(plain, self.name, after, is_kernel=self.is_kernel)
+        )
         _check_names(self.inputs)
         count = len(structure[-1]) if self._spreads else 1
         kind = {"leaf": "an array", "named": "a named tuple"}.get(structure[0], f"a {structure[0]}")
-        self._told_params = f"{kind} of {count}, each an argument" if self._spreads else f"{kind}, which is one argument"
+        self._told_params = (
+            f"{kind} of {count}, each an argument"
+            if self._spreads
+            else f"{kind}, which is one argument"
+        )
         self._after = _names(plain)[len(self.inputs) :]
         if self.is_kernel:
             self._check_order(plain)
         for what, several in (("broadcast", broadcast), ("sliceable", sliceable)):
             for one in several:
                 if one not in self.inputs:
-                    raise ArgumentError(f"{what}= names {one!r}, but the inputs of {self.name} are {', '.join(self.inputs)}")
+                    raise ArgumentError(
+                        f"{what}= names {one!r}, but the inputs of {self.name} are "
+                        f"{', '.join(self.inputs)}"
+                    )
         self._broadcast, self._sliceable = broadcast, sliceable
         self._block, self._grid = block, grid
         self.divided = [index for index, one in enumerate(self.inputs) if one not in broadcast]
         if not self.divided:
-            raise ArgumentError(f"all inputs of {self.name} are in broadcast=, so that it has no rows to divide")
+            raise ArgumentError(
+                f"all inputs of {self.name} are in broadcast=, so that it has no rows to divide"
+            )
         divided = [self.inputs[index] for index in self.divided]
         if weights is not None and (not isinstance(weights, str) or weights not in divided):
             raise ArgumentError(
-                f"weights= takes the name of an input of {self.name} that is divided, {' or '.join(divided)}; got {weights!r}"
+                f"weights= takes the name of an input of {self.name} that is divided, "
+                f"{' or '.join(divided)}; got {weights!r}"
             )
         self._weights = None if weights is None else self.inputs.index(weights)
 
     def _check_order(self, kernel: Callable[..., Any]) -> None:
-        """Raises `ArgumentError` for a kernel whose source shows that its parameters stand in another order.
+        """Raises `ArgumentError` for a kernel whose source shows that its parameters stand in
+        another order.
 
-        A store to the parameters, which must stay equal on ranks, or to another element of the loss than its only one, would
-        be made silently.
+        A store to the parameters, which must stay equal on ranks, or to another element of the loss
+        than its only one, would be made silently.
         """
         after = [*inspect.signature(kernel).parameters][len(self.inputs) :]
         if len(after) != 2 * self._leaves + 1:
             raise ArgumentError(
-                f"{self.name} has {', '.join(after) or 'no parameters'} behind its inputs, but needs {self._leaves} for the "
-                "model's parameters, the loss, and a slope for each of them: (*batch, *params, loss, *slopes)"
+                f"{self.name} has {', '.join(after) or 'no parameters'} behind its inputs, but "
+                f"needs {self._leaves} for the "
+                "model's parameters, the loss, and a slope for each of them: "
+                "(*batch, *params, loss, *slopes)"
             )
         params, loss, slopes = after[: self._leaves], after[self._leaves], after[self._leaves + 1 :]
-        meant = None if "loss" in loss.lower() else next((one for one in (*params, *slopes) if "loss" in one.lower()), None)
-        order = (
-            "A kernel has the parameters (*batch, *params, loss, *slopes), in this order, with a slope for each of params: of "
-            f"{self.name} the batch is {', '.join(self.inputs)}, params {', '.join(params)}, the loss {loss}, and slopes "
-            f"{', '.join(slopes)}{'' if meant is None else f'; write {meant} behind the parameters and before the slopes'}"
+        meant = (
+            None
+            if "loss" in loss.lower()
+            else next((one for one in (*params, *slopes) if "loss" in one.lower()), None)
         )
+        order = (
+            "A kernel has the parameters (*batch, *params, loss, *slopes), in this order, with a "
+            "slope for each of params: of "
+            f"{self.name} the batch is {', '.join(self.inputs)}, params {', '.join(params)}, the "
+            f"loss {loss}, and slopes {', '.join(slopes)}"
+        )
+        if meant is not None:
+            order += f"; write {meant} behind the parameters and before the slopes"
         for name, use in element_uses(kernel):
             place = f"{self.name} ({kernel.__code__.co_filename}:{use.line})"
             if name in params and use.is_stored:
-                way_out = "" if name == meant else "; add to its slope, with which the optimiser makes the step"
+                way_out = (
+                    ""
+                    if name == meant
+                    else "; add to its slope, with which the optimiser makes the step"
+                )
                 raise ArgumentError(
-                    f"{place} writes to {name}, a parameter of the model, which ranks with other rows would not do{way_out}. "
+                    f"{place} writes to {name}, a parameter of the model, which ranks with other "
+                    f"rows would not do{way_out}. "
                     f"{order}"
                 )
             if name == loss and not use.is_first:
                 element = name if use.index is None else f"{name}[{use.index}]"
                 raise ArgumentError(
-                    f"{place} {'writes to' if use.is_stored else 'reads'} {element}, but {name} stands where the loss does, "
+                    f"{place} {'writes to' if use.is_stored else 'reads'} {element}, but {name} "
+                    f"stands where the loss does, "
                     f"which has one element: {name}[0], or cuda.atomic.add({name}, 0, …). {order}"
                 )
 
@@ -636,11 +793,16 @@ class _Gradient:
     def named(self, batch: Sequence[Any], named: dict[str, Any]) -> list[Any]:
         """Returns the inputs of a call in order."""
         if len(batch) > len(self.inputs):
-            raise ArgumentError(f"a step takes {', '.join(self.inputs)}, got {len(batch)} arguments{self._told_roles()}")
+            raise ArgumentError(
+                f"a step takes {', '.join(self.inputs)}, got {len(batch)} "
+                f"arguments{self._told_roles()}"
+            )
         given = dict(zip(self.inputs, batch, strict=False))
         for name, value in named.items():
             if name not in self.inputs:
-                raise ArgumentError(f"a step takes {', '.join(self.inputs)}, batch= and num_slices=; got {name}=")
+                raise ArgumentError(
+                    f"a step takes {', '.join(self.inputs)}, batch= and num_slices=; got {name}="
+                )
             if name in given:
                 raise ArgumentError(f"a step got {name} twice")
             given[name] = value
@@ -652,25 +814,43 @@ class _Gradient:
         return ordered
 
     def _told_roles(self) -> str:
-        """Returns, for errors, which parameters of the gradient are inputs, and what may be wrong if these are others."""
+        """Returns, for errors, which parameters of the gradient are inputs, and what may be
+        wrong if these are others.
+        """
         if not self._after:
             return ""
-        told = f"; of {self.name}, {', '.join(self.inputs)} are inputs, and {', '.join(self._after)}"
+        told = (
+            f"; of {self.name}, {', '.join(self.inputs)} are inputs, and {', '.join(self._after)}"
+        )
         if self.is_kernel:
             return f"{told} params, the loss, and slopes"
         told += f" for params, {self._told_params}"
-        if any(word in name.lower() for name in (*self.inputs, *self._after) for word in ("loss", "slope")):
-            told += ". If it is a kernel, which is given the loss and the slopes, decorate it by @cuda.jit"
+        if any(
+            word in name.lower()
+            for name in (*self.inputs, *self._after)
+            for word in ("loss", "slope")
+        ):
+            told += (
+                ". If it is a kernel, which is given the loss and the slopes, "
+                "decorate it by @cuda.jit"
+            )
         return told
 
     def _check_rows(self, given: Sequence[Any]) -> None:
-        """Raises `BatchError` for inputs without rows, whose mean is NaN, and `ArgumentError` if the first is no array."""
-        name, (first, *_) = self.inputs[self.divided[0]], take_apart(given[self.divided[0]])[0] or [None]
+        """Raises `BatchError` for inputs without rows, whose mean is NaN, and `ArgumentError` if
+        the first is no array.
+        """
+        name, (first, *_) = (
+            self.inputs[self.divided[0]],
+            take_apart(given[self.divided[0]])[0] or [None],
+        )
         rows = first.size or sum(_lengths(first)) if isinstance(first, Variable) else _length(first)
         if rows is None:
             raise ArgumentError(
-                f"{name} is the first input of {self.name} that is divided, and must be an array, whose rows are counted; got "
-                f"{shown(first)}. Write np.asarray(…) of a list of numbers; put numbers behind it, or name them in broadcast="
+                f"{name} is the first input of {self.name} that is divided, and must be an array, "
+                f"whose rows are counted; got "
+                f"{shown(first)}. Write np.asarray(…) of a list of numbers; put numbers behind it, "
+                f"or name them in broadcast="
             )
         if not rows:
             raise BatchError(f"a step of {self.name} needs rows, and {name} has none")
@@ -682,9 +862,15 @@ class _Gradient:
         """Raises `ArgumentError` unless weights are those of the rows of the first input."""
         name = self.inputs[cast("int", self._weights)]
         if not isinstance(weights, Variable) and not getattr(weights, "ndim", 0):
-            raise ArgumentError(f"{name}, the weights of {self.name}, must be an array, got {shown(weights)}")
+            raise ArgumentError(
+                f"{name}, the weights of {self.name}, must be an array, got {shown(weights)}"
+            )
         if isinstance(weights, Variable) != isinstance(first, Variable):
-            kinds = ("a variable", "an array") if isinstance(weights, Variable) else ("an array", "a variable")
+            kinds = (
+                ("a variable", "an array")
+                if isinstance(weights, Variable)
+                else ("an array", "a variable")
+            )
             raise ArgumentError(
                 f"{name}, the weights of {self.name}, is {kinds[0]}, and "
                 f"{self.inputs[self.divided[0]]} {kinds[1]}, whose rows may be others; leave out "
@@ -692,8 +878,12 @@ class _Gradient:
             )
 
     def _check_lists(self, given: Sequence[Any]) -> None:
-        """Raises `ArgumentError` for lists of numbers as long as the rows beside them, which every rank would get whole."""
-        lists = [(self.inputs[index], one) for index in self.divided for one in _lists(given[index])]
+        """Raises `ArgumentError` for lists of numbers as long as the rows beside them, which
+        every rank would get whole.
+        """
+        lists = [
+            (self.inputs[index], one) for index in self.divided for one in _lists(given[index])
+        ]
         if not lists:
             return
         leaves = [leaf for index in self.divided for leaf in take_apart(given[index])[0]]
@@ -704,29 +894,51 @@ class _Gradient:
             if len(one) in lengths:
                 instead = f"np.asarray({name})"
                 if isinstance(one, range):
-                    instead = f"synk.arange({len(one)})" if one == range(len(one)) else f"np.arange{str(one)[5:]}"
+                    instead = (
+                        f"synk.arange({len(one)})"
+                        if one == range(len(one))
+                        else f"np.arange{str(one)[5:]}"
+                    )
                 raise ArgumentError(
-                    f"{name} is a {type(one).__name__} as long as the rows, {len(one)}, which every rank would get whole; pass "
+                    f"{name} is a {type(one).__name__} as long as the rows, {len(one)}, which "
+                    f"every rank would get whole; pass "
                     f'{instead} to have its rows divided, or name it in broadcast=("{name}",)'
                 )
 
     def rows_to_select(self, given: Sequence[Any], option: str) -> int:
-        """Returns the number of rows among which `batch=` or `order=` selects; raises `BatchError` where it cannot."""
+        """Returns the number of rows among which `batch=` or `order=` selects; raises
+        `BatchError` where it cannot.
+        """
         for index in self.divided:
             if isinstance(given[index], IndexRange):
                 raise BatchError(
-                    f"{option}= selects rows by number, but {self.inputs[index]} is an index range; pass the numbers as an "
+                    f"{option}= selects rows by number, but {self.inputs[index]} is an index "
+                    f"range; pass the numbers as an "
                     f"array, such as np.arange({len(given[index])})"
                 )
-        leaves = [(self.inputs[index], leaf) for index in self.divided for leaf in take_apart(given[index])[0]]
-        of_batch = (one for one in leaves if not isinstance(one[1], Variable) and not getattr(one[1], "minibatch", False))
+        leaves = [
+            (self.inputs[index], leaf)
+            for index in self.divided
+            for leaf in take_apart(given[index])[0]
+        ]
+        of_batch = (
+            one
+            for one in leaves
+            if not isinstance(one[1], Variable) and not getattr(one[1], "minibatch", False)
+        )
         selected, array = next((one for one in of_batch if _length(one[1]) is not None), ("", None))
         if array is None:
             names = [self.inputs[index] for index in self.divided]
-            several = f"{', '.join(names)} are variables" if len(names) > 1 else f"{names[0]} is a variable"
+            several = (
+                f"{', '.join(names)} are variables"
+                if len(names) > 1
+                else f"{names[0]} is a variable"
+            )
             raise BatchError(
-                f"{option}= selects rows of arrays, but {several}, whose rows are on the ranks. Pass an array of their numbers "
-                f"there: def {self.name}(rows, {', '.join(self.inputs)}, …), which takes {names[0]}[rows]"
+                f"{option}= selects rows of arrays, but {several}, whose rows are on the ranks. "
+                f"Pass an array of their numbers "
+                f"there: def {self.name}(rows, {', '.join(self.inputs)}, …), "
+                f"which takes {names[0]}[rows]"
             )
         scattered = [
             name
@@ -736,23 +948,37 @@ class _Gradient:
         if scattered and (scattered[0] == leaves[0][0] or not may_be_row_numbers(array)):
             first = scattered[0]
             raise BatchError(
-                f"{option}= selects rows of arrays, as {selected}, but {first} is a scattered variable, whose rows are on the "
-                f"ranks, so that its rows would not be those of {selected}. Pass an array as {first}, too, such as "
-                f"synk.gather({first}), or scatter both, and pass an array of row numbers before them: "
+                f"{option}= selects rows of arrays, as {selected}, but {first} is a scattered "
+                f"variable, whose rows are on the "
+                f"ranks, so that its rows would not be those of {selected}. Pass an array "
+                f"as {first}, too, such as "
+                f"synk.gather({first}), or scatter both, and pass an array of "
+                f"row numbers before them: "
                 f"def {self.name}(rows, {first}, …), which takes {first}[rows]"
             )
         return len(array)
 
     def check(self, given: Sequence[Any], rows: Any, params: Any) -> None:
-        """Tries the gradient out with rows of the inputs, None for the first; see `TrainFunction.check`."""
+        """Tries the gradient out with rows of the inputs, None for the first; see
+        `TrainFunction.check`.
+        """
         selected = None if rows is None else select(rows, self.rows_to_select(given, "batch"))
-        numbers = selected.indices() if isinstance(selected, Range) else None if selected is None else selected.indices
+        numbers = (
+            selected.indices()
+            if isinstance(selected, Range)
+            else None
+            if selected is None
+            else selected.indices
+        )
         divided = [self.inputs[index] for index in self.divided]
         named = dict(zip(self.inputs, given, strict=True))
         span = Span if self.is_kernel else range
         inputs = Inputs(named, divided, self._sliceable, numbers, span, current_world().world_size)
         if not inputs.count:
-            raise ArgumentError(f"step.check compares {self.name} of some rows with that of their halves, and needs two rows")
+            raise ArgumentError(
+                f"step.check compares {self.name} of some rows with that of their "
+                f"halves, and needs two rows"
+            )
         leaves, structure = take_apart(params)
         run: list[Any] = [simt.check]  # once; without its shadow memory it is faster
 
@@ -763,21 +989,38 @@ class _Gradient:
                 found = self._function(*batch, *(value if self._spreads else (value,)))
                 count = None if self._weights is None else sum_of_weights(batch[self._weights])
                 targets = [*leaves, np.zeros(()), np.zeros(())]
-                *slopes, loss, count = map(np.asarray, _checked(found, structure, targets, len(positions), count))
+                *slopes, loss, count = map(
+                    np.asarray, _checked(found, structure, targets, len(positions), count)
+                )
                 return loss, [*slopes, count]
-            shapes = {name: one.shape for name, one in zip(self.inputs, batch, strict=True) if isinstance(one, np.ndarray)}
+            shapes = {
+                name: one.shape
+                for name, one in zip(self.inputs, batch, strict=True)
+                if isinstance(one, np.ndarray)
+            }
             source = next((name for name in divided if name in shapes), None)
-            grid, block = LaunchConfig(self._block, self._grid).resolve(len(positions), shapes, source)
-            sums = [np.zeros(one.shape or (1,), one.dtype) for one in (np.zeros((), leaves[0].dtype), *leaves)]
+            grid, block = LaunchConfig(self._block, self._grid).resolve(
+                len(positions), shapes, source
+            )
+            sums = [
+                np.zeros(one.shape or (1,), one.dtype)
+                for one in (np.zeros((), leaves[0].dtype), *leaves)
+            ]
             how = run.pop() if run else simt.debug
-            how(self._function)[grid, block](*batch, *(one.reshape(one.shape or (1,)) for one in copies), *sums)
+            how(self._function)[grid, block](
+                *batch, *(one.reshape(one.shape or (1,)) for one in copies), *sums
+            )
             slopes = [one.reshape(like.shape) for one, like in zip(sums[1:], leaves, strict=True)]
             return sums[0].reshape(()), [*slopes, np.zeros(())]
 
         names = [f"params{path}" for path in paths(structure)]
-        check_gradient(evaluate, inputs.count, [np.asarray(leaf) for leaf in leaves], names, self.name)
+        check_gradient(
+            evaluate, inputs.count, [np.asarray(leaf) for leaf in leaves], names, self.name
+        )
 
-    def leaves_out_ranks(self, given: Sequence[Any], selected: int | None, partition: Partition) -> bool:
+    def leaves_out_ranks(
+        self, given: Sequence[Any], selected: int | None, partition: Partition
+    ) -> bool:
         """Returns whether a rank may have no rows, on which a function is not called.
 
         Args:
@@ -792,12 +1035,16 @@ class _Gradient:
                         return True
                     continue
                 rows = _length(leaf)
-                if rows is not None and 0 in partition.counts(rows if selected is None else selected):
+                if rows is not None and 0 in partition.counts(
+                    rows if selected is None else selected
+                ):
                     return True
         return False
 
     def step(self, *, record: bool, clears: bool, num_slices: int) -> Callable[..., None]:
-        """Returns what a step does until the sums of a rank's rows are there: a function of batch, params, sums and rows."""
+        """Returns what a step does until the sums of a rank's rows are there: a function of
+        batch, params, sums and rows.
+        """
         if self.is_kernel:
             return self._by_kernel(record=record, num_slices=num_slices)
         return self._by_function(record=record, clears=clears, num_slices=num_slices)
@@ -806,11 +1053,18 @@ class _Gradient:
         names, (params, sums) = ", ".join(self.inputs), self.free("params", "sums")
         how = f"{self.divided[0]}, {self._weights}, {self._spreads}, {num_slices > 1}"
         text = (
-            f"def {self.name}({names}, {params}, {sums}):\n    synk_add(synk_gradient, ({names},), {params}, {sums}, {how})\n"
+            f"def {self.name}({names}, {params}, {sums}):\n    synk_add(synk_gradient, "
+            f"({names},), {params}, {sums}, {how})\n"
         )
         scope = {"__name__": __name__, "synk_add": add_sums, "synk_gradient": self._function}
         defined = define(text, self.name, self.name, scope)
-        call = function(defined, broadcast=self._broadcast, sliceable=self._sliceable, record=record, name=self.name)
+        call = function(
+            defined,
+            broadcast=self._broadcast,
+            sliceable=self._sliceable,
+            record=record,
+            name=self.name,
+        )
 
         def step(batch: tuple[Any, ...], params: Any, sums: Any, rows: Any) -> None:
             if clears:
@@ -833,7 +1087,9 @@ class _Gradient:
         count = count_sliceable if is_sliceable else count_rows
         if self._weights is not None:
             names = ("x",) if is_sliceable else ()
-            count = function(add_weights, sliceable=names, record=record, name=f"weights of {self.name}")
+            count = function(
+                add_weights, sliceable=names, record=record, name=f"weights of {self.name}"
+            )
 
         def step(batch: tuple[Any, ...], params: Any, sums: Any, rows: Any) -> None:
             options = _options(rows, num_slices)
@@ -846,23 +1102,36 @@ class _Gradient:
 
 
 def _refuse_in_sequences() -> None:
-    """Raises `ArgumentError` in the body of a sequence, where a step, which is one itself, cannot be made."""
+    """Raises `ArgumentError` in the body of a sequence, where a step, which is one itself,
+    cannot be made.
+    """
     recorder = tracing.current
     if recorder is not None and recorder.is_here:
         raise ArgumentError(
-            f"{tracing.where()}: a step of make_train_function is a sequence of its own, whose loss the script looks at, so it "
-            f"cannot be part of {recorder.name}. step.epoch(…, order=…) makes many steps in one round; in a loop of your own, "
+            f"{tracing.where()}: a step of make_train_function is a sequence of its own, whose "
+            f"loss the script looks at, so it "
+            f"cannot be part of {recorder.name}. step.epoch(…, order=…) makes many steps in one "
+            f"round; in a loop of your own, "
             "call what synk.optim.updater(optimizer, params, gradient) returns"
         )
 
 
 def _lines(order: Any) -> Any:
-    """Returns the row numbers of an epoch as an array or `Data`; raises `BatchError` for anything else."""
+    """Returns the row numbers of an epoch as an array or `Data`; raises `BatchError` for
+    anything else.
+    """
     what = "order needs row numbers, int64 of shape (steps, size)"
     if order is None:
-        raise ArgumentError(f"an epoch is missing order=: {what[6:]}, as order=synk.batches(x, 100, seed=0).order(0)")
+        raise ArgumentError(
+            f"an epoch is missing order=: {what[6:]}, as "
+            f"order=synk.batches(x, 100, seed=0).order(0)"
+        )
     if isinstance(order, Batches | Iterator):
-        instead = "batches.order(0), those of one epoch" if isinstance(order, Batches) else "np.array(list(…)) of it"
+        instead = (
+            "batches.order(0), those of one epoch"
+            if isinstance(order, Batches)
+            else "np.array(list(…)) of it"
+        )
         raise BatchError(f"{what}; got a {type(order).__name__}: write {instead}")
     try:
         lines = order if isinstance(order, Data) else np.asarray(order)
@@ -886,7 +1155,9 @@ def _length(value: Any) -> int | None:
 
 
 def _lists(value: Any) -> Iterator[Sequence[Any]]:
-    """Yields the ranges in an input, and its lists and tuples of several items without an array among them."""
+    """Yields the ranges in an input, and its lists and tuples of several items without an array
+    among them.
+    """
     if isinstance(value, range):
         yield value
     elif isinstance(value, dict):
@@ -894,7 +1165,9 @@ def _lists(value: Any) -> Iterator[Sequence[Any]]:
             yield from _lists(one)
     elif isinstance(value, list | tuple):
         leaves = take_apart(value)[0]
-        if len(value) > 1 and not any(isinstance(leaf, Variable | range) or getattr(leaf, "ndim", 0) for leaf in leaves):
+        if len(value) > 1 and not any(
+            isinstance(leaf, Variable | range) or getattr(leaf, "ndim", 0) for leaf in leaves
+        ):
             yield value
         else:
             for one in value:
@@ -902,7 +1175,9 @@ def _lists(value: Any) -> Iterator[Sequence[Any]]:
 
 
 def _rows_beside(leaf: Any) -> int | None:
-    """Returns the number of rows of an array, of an index range, or of a scattered variable; None of anything else."""
+    """Returns the number of rows of an array, of an index range, or of a scattered variable;
+    None of anything else.
+    """
     if isinstance(leaf, Variable):
         state = state_of(leaf)
         return sum(_lengths(leaf)) if state.sharded and not state.is_tree else None
@@ -920,13 +1195,19 @@ def _options(rows: Any, num_slices: int) -> dict[str, Any]:
 
 
 def _names(gradient: Any) -> list[str]:
-    """Returns the names of a gradient's parameters that the step passes; none if they cannot be read."""
+    """Returns the names of a gradient's parameters that the step passes; none if they cannot be
+    read.
+    """
     try:
         parameters = inspect.signature(gradient).parameters.values()
     except (TypeError, ValueError):
         return []
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [one.name for one in parameters if one.kind in plain and one.default is inspect.Parameter.empty]
+    return [
+        one.name
+        for one in parameters
+        if one.kind in plain and one.default is inspect.Parameter.empty
+    ]
 
 
 def _inputs(gradient: Any, name: str, after: int, *, is_kernel: bool) -> tuple[str, ...]:
@@ -934,22 +1215,32 @@ def _inputs(gradient: Any, name: str, after: int, *, is_kernel: bool) -> tuple[s
         parameters = list(inspect.signature(gradient).parameters.values())
     except (TypeError, ValueError):
         parameters = []
-    if len(parameters) > 1 and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:  # gradient(x, y, *params)
+    if (
+        len(parameters) > 1 and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL
+    ):  # gradient(x, y, *params)
         parameters, after = parameters[:-1], 0
-    while parameters and parameters[-1].default is not inspect.Parameter.empty:  # settings of the gradient's own
+    while (
+        parameters and parameters[-1].default is not inspect.Parameter.empty
+    ):  # settings of the gradient's own
         parameters = parameters[:-1]
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not parameters or any(one.kind not in plain for one in parameters):
-        raise ArgumentError(f'the parameters of {name} cannot be read by name; name its inputs, as in inputs=("x", "y")')
+        raise ArgumentError(
+            f"the parameters of {name} cannot be read by name; name its "
+            f'inputs, as in inputs=("x", "y")'
+        )
     if len(parameters) <= after and is_kernel:
         raise ArgumentError(
-            f"{name} takes {', '.join(one.name for one in parameters)}, of which the last {after} would be the model's "
-            "parameters, the loss, and a slope for each of the parameters, so that none is left for the batch; a kernel has "
+            f"{name} takes {', '.join(one.name for one in parameters)}, of which the last "
+            f"{after} would be the model's "
+            "parameters, the loss, and a slope for each of the parameters, so that none is left "
+            "for the batch; a kernel has "
             "the parameters (*batch, *params, loss, *slopes)"
         )
     if len(parameters) <= after:
         raise ArgumentError(
-            f"{name} takes {', '.join(one.name for one in parameters)}, of which the last {after} are for the model's "
+            f"{name} takes {', '.join(one.name for one in parameters)}, of which the last "
+            f"{after} are for the model's "
             "parameters, so that none is left for the batch; write it as gradient(x, y, *params)"
         )
     return tuple(one.name for one in parameters[: len(parameters) - after])
@@ -958,8 +1249,15 @@ def _inputs(gradient: Any, name: str, after: int, *, is_kernel: bool) -> tuple[s
 def _check_names(inputs: tuple[str, ...]) -> None:
     """Raises `ArgumentError` for inputs that cannot be the parameters of a function."""
     for one in inputs:
-        if not isinstance(one, str) or not one.isidentifier() or iskeyword(one) or one.startswith("synk_"):
-            raise ArgumentError(f"inputs need names of parameters, which do not begin with synk_; got {one!r}")
+        if (
+            not isinstance(one, str)
+            or not one.isidentifier()
+            or iskeyword(one)
+            or one.startswith("synk_")
+        ):
+            raise ArgumentError(
+                f"inputs need names of parameters, which do not begin with synk_; got {one!r}"
+            )
     twice = [one for one in inputs if inputs.count(one) > 1]
     if twice:
         raise ArgumentError(f"inputs name {twice[0]!r} twice")
@@ -1048,7 +1346,8 @@ def add_sums(
     except ValueError as error:
         if "read-only" in str(error):
             error.add_note(
-                "Inputs and parameters of a gradient are read-only; write to a copy. The step changes the parameters."
+                "Inputs and parameters of a gradient are read-only; write to a copy. The "
+                "step changes the parameters."
             )
         raise
     count = None if weights is None else sum_of_weights(batch[weights])
@@ -1064,14 +1363,18 @@ def add_weights(x: Any, count: Any) -> None:
 
 
 def sum_of_weights(weights: Any) -> Any:
-    """Returns the sum of weights of any shape, float64; raises `DataError` if they are no real numbers."""
+    """Returns the sum of weights of any shape, float64; raises `DataError` if they are no real
+    numbers.
+    """
     if weights.dtype.kind not in "fiub":
         raise DataError(f"weights must be real numbers, got an array of {weights.dtype}")
     return weights.sum(dtype=np.float64)
 
 
 def _read_only(params: Any) -> Any:
-    """Returns the parameters as arrays that cannot be written, where NumPy can see to that: replicas must stay equal."""
+    """Returns the parameters as arrays that cannot be written, where NumPy can see to that:
+    replicas must stay equal.
+    """
     leaves, structure = take_apart(params)
     views = [leaf.view() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
     for view in views:
@@ -1080,8 +1383,11 @@ def _read_only(params: Any) -> Any:
     return unflatten(structure, views)
 
 
-def _checked(found: Any, structure: Any, targets: Sequence[Any], rows: int, count: Any) -> list[Any]:
-    """Returns the slopes, loss and count of rows; raises `DataError` for another structure or shape.
+def _checked(
+    found: Any, structure: Any, targets: Sequence[Any], rows: int, count: Any
+) -> list[Any]:
+    """Returns the slopes, loss and count of rows; raises `DataError` for another structure or
+    shape.
 
     Args:
         found: what the gradient has returned.
@@ -1091,19 +1397,30 @@ def _checked(found: Any, structure: Any, targets: Sequence[Any], rows: int, coun
         count: sum of the weights; None without `weights=`.
     """
     if not isinstance(found, tuple) or len(found) not in ((2, 3) if count is None else (2,)):
-        told = f"a tuple of {len(found)}" if isinstance(found, tuple) else f"a {type(found).__name__}"
-        instead = " or (loss, slopes, count)" if count is None else ", of which weights= give the count"
+        told = (
+            f"a tuple of {len(found)}" if isinstance(found, tuple) else f"a {type(found).__name__}"
+        )
+        instead = (
+            " or (loss, slopes, count)" if count is None else ", of which weights= give the count"
+        )
         raise DataError(
-            f"the gradient must return the sum of the loss and that of its gradient, (loss, slopes){instead}; got {told}"
+            f"the gradient must return the sum of the loss and that of its gradient, (loss, "
+            f"slopes){instead}; got {told}"
         )
     if count is None:
         count = found[2] if len(found) == 3 else rows
     leaves = parts_like(structure, found[1])
-    if leaves is None and isinstance(found[1], tuple) and len(found[1]) == 1 and structure == ("leaf",):
+    if (
+        leaves is None
+        and isinstance(found[1], tuple)
+        and len(found[1]) == 1
+        and structure == ("leaf",)
+    ):
         leaves = list(found[1])
     if leaves is None:
         raise DataError(
-            f"the gradient returned slopes {describe(take_apart(found[1])[1])}, but the parameters are {describe(structure)}; "
+            f"the gradient returned slopes {describe(take_apart(found[1])[1])}, but the parameters "
+            f"are {describe(structure)}; "
             "return the loss first, then one slope for each parameter"
         )
     returned = [*leaves, found[0], count]
@@ -1121,36 +1438,60 @@ def _checked(found: Any, structure: Any, targets: Sequence[Any], rows: int, coun
     return values
 
 
-def _way_out(found: tuple[Any, ...], structure: Any, targets: Sequence[Any], shape: tuple[int, ...], rows: int) -> str:
-    """Returns what may be the reason for a shape in what a gradient has returned; "" if nothing is likely."""
+def _way_out(
+    found: tuple[Any, ...],
+    structure: Any,
+    targets: Sequence[Any],
+    shape: tuple[int, ...],
+    rows: int,
+) -> str:
+    """Returns what may be the reason for a shape in what a gradient has returned; "" if nothing
+    is likely.
+    """
     slopes = parts_like(structure, found[0])
-    if slopes is not None and [np.shape(one) for one in (*slopes, found[1])] == [one.shape for one in targets]:
+    if slopes is not None and [np.shape(one) for one in (*slopes, found[1])] == [
+        one.shape for one in targets
+    ]:
         return "; return the loss first, then slopes"
     if rows > 1 and shape.count(rows) > 1:
-        return f"; arrays of shapes ({rows},) and ({rows}, 1) broadcast to ({rows}, {rows}): write y.ravel() of a column"
+        return (
+            f"; arrays of shapes ({rows},) and ({rows}, 1) broadcast to ({rows}, {rows}): "
+            f"write y.ravel() of a column"
+        )
     return f"; add up the {rows} rows, as by .sum(0)" if shape[:1] == (rows,) else ""
 
 
 def _check_range(loss: Any, dtype: Any) -> None:
-    """Raises `DataError` for a finite loss that is an infinity in the dtype of the sums; on cores, where asking is no wait."""
+    """Raises `DataError` for a finite loss that is an infinity in the dtype of the sums; on
+    cores, where asking is no wait.
+    """
     largest = np.finfo(dtype).max
     if isinstance(loss, np.ndarray | np.generic) and largest < np.abs(loss) < np.inf:
         raise DataError(
-            f"the loss, a sum over rows, is {loss:.3g}, beyond what {dtype}, the dtype of the parameters and of sums, can be; "
+            f"the loss, a sum over rows, is {loss:.3g}, beyond what {dtype}, the dtype of the "
+            f"parameters and of sums, can be; "
             "pass parameters of float64, or divide loss and slopes by a number"
         )
 
 
 def _like(target: Any, value: Any) -> Any:
-    """Returns an array of another library as one of the target's; raises `DataError` for masked items."""
+    """Returns an array of another library as one of the target's; raises `DataError` for masked
+    items.
+    """
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise DataError("the gradient returned a masked array, whose mask would be lost; return one.filled(0)")
+        raise DataError(
+            "the gradient returned a masked array, whose mask would be lost; return one.filled(0)"
+        )
     if hasattr(value, "detach"):  # torch's
         value = value.detach()
     if isinstance(target, np.ndarray):
         return np.asarray(value)
     if hasattr(value, "__cuda_array_interface__") or not hasattr(value, "__dlpack__"):
-        return value if isinstance(value, type(target) | int | float | np.generic) else _cupy().asarray(value)
+        return (
+            value
+            if isinstance(value, type(target) | int | float | np.generic)
+            else _cupy().asarray(value)
+        )
     return _cupy().from_dlpack(value)
 
 

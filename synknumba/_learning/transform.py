@@ -1,11 +1,13 @@
-"""Optimisers as pure functions: `init` makes a state, `update` turns a gradient into a step of the parameters.
+"""Optimisers as pure functions: `init` makes a state, `update` turns a gradient into a step of the
+parameters.
 
     gradient ──rule──rule──rule──> step        each with its own arrays of state, and the numbers of this step
         numbers: learning rate, corrections; functions of how many steps were made
 
-A rule works on one element, with operators and the functions below alone. NumPy and CuPy apply the same rule to whole arrays,
-and the ranks to a vector of all parameters, in one kernel (`updater.py`).
-"""
+A rule works on one element, with operators and the functions below alone. NumPy and CuPy apply the
+same rule to whole arrays, and the ranks to a vector of all parameters, in one kernel
+(`updater.py`).
+"""  # noqa: E501
 
 import math
 from collections.abc import Callable, Sequence
@@ -45,11 +47,14 @@ class Transform:
     """One part of an optimiser.
 
     Attributes:
-        rule: (step, parameter, *slots, *numbers) → step, or (step, *slots) if it has any that change.
+        rule: (step, parameter, *slots, *numbers) → step, or (step, *slots) if it has any that
+            change.
         numbers: see `Numbers`.
         slots: state of the rule.
-        needs_norm: whether the Euclidean norm of the step, over all parameters, is the last of the numbers.
-        goes_up: whether its step is the gradient, more or less, without a learning rate: added to parameters, it goes uphill.
+        needs_norm: whether the Euclidean norm of the step, over all parameters, is the last of the
+            numbers.
+        goes_up: whether its step is the gradient, more or less, without a learning rate: added to
+            parameters, it goes uphill.
     """
 
     rule: Callable[..., Any]
@@ -104,9 +109,12 @@ class Optimizer:
         """
         leaves, structure = _parameters(params)
         parts = tuple(
-            {slot.name: unflatten(structure, _first(slot, params, leaves)) for slot in one.slots} for one in self.transforms
+            {slot.name: unflatten(structure, _first(slot, params, leaves)) for slot in one.slots}
+            for one in self.transforms
         )
-        gathered = unflatten(structure, [_zeros(leaf) for leaf in leaves]) if self.every > 1 else None
+        gathered = (
+            unflatten(structure, [_zeros(leaf) for leaf in leaves]) if self.every > 1 else None
+        )
         return State(0, parts, 0, gathered)
 
     def update(self, gradient: Any, state: State, params: Any) -> tuple[Any, State]:
@@ -127,10 +135,15 @@ class Optimizer:
             steps, parts = self._passed(steps, state, leaves, structure)
             return unflatten(structure, steps), State(state.steps + 1, parts)
         weight = 1.0 / (state.waiting + 1)
-        gathered = [mean + (one - mean) * weight for mean, one in zip(flatten(state.gathered)[0], steps, strict=True)]
+        gathered = [
+            mean + (one - mean) * weight
+            for mean, one in zip(flatten(state.gathered)[0], steps, strict=True)
+        ]
         if state.waiting + 1 < self.every:
             nothing = unflatten(structure, [_zeros(leaf) for leaf in leaves])
-            return nothing, state._replace(waiting=state.waiting + 1, gathered=unflatten(structure, gathered))
+            return nothing, state._replace(
+                waiting=state.waiting + 1, gathered=unflatten(structure, gathered)
+            )
         steps, parts = self._passed(gathered, state, leaves, structure)
         return unflatten(structure, steps), State(
             state.steps + 1, parts, 0, unflatten(structure, [_zeros(leaf) for leaf in leaves])
@@ -140,49 +153,77 @@ class Optimizer:
         """Raises `DataError` for the state of another optimiser, or of other parameters."""
         wanted = [{slot.name for slot in one.slots} for one in self.transforms]
         parts = getattr(state, "parts", None)
-        same = parts is not None and [{*part} for part in parts] == wanted and (self.every > 1) == (state.gathered is not None)
+        same = (
+            parts is not None
+            and [{*part} for part in parts] == wanted
+            and (self.every > 1) == (state.gathered is not None)
+        )
         if same:
-            trees = [*(one for part in state.parts for one in part.values()), *([state.gathered] if self.every > 1 else [])]
+            trees = [
+                *(one for part in state.parts for one in part.values()),
+                *([state.gathered] if self.every > 1 else []),
+            ]
             shapes = [np.shape(one) for one in params]
-            same = all(shapes == [np.shape(one) for one in parts_like(structure, tree) or ()] for tree in trees)
+            same = all(
+                shapes == [np.shape(one) for one in parts_like(structure, tree) or ()]
+                for tree in trees
+            )
         if not same:
-            raise DataError(f"the state is not one that init of {self!r} has made for such parameters")
+            raise DataError(
+                f"the state is not one that init of {self!r} has made for such parameters"
+            )
 
     def _passed(
         self, steps: list[Any], state: State, params: list[Any], structure: Structure
     ) -> tuple[list[Any], tuple[dict[str, Any], ...]]:
         parts = []
         for one, part in zip(self.transforms, state.parts, strict=True):
-            numbers = tuple(map(float, one.numbers(float(state.steps))))  # NumPy's float64 would make float32 so
+            numbers = tuple(
+                map(float, one.numbers(float(state.steps)))
+            )  # NumPy's float64 would make float32 so
             if one.needs_norm:
                 numbers = (*numbers, global_norm(steps))
             slots = [flatten(part[slot.name])[0] for slot in one.slots]
-            new = [_applied(one, step, *values, numbers=numbers) for step, *values in zip(steps, params, *slots, strict=True)]
+            new = [
+                _applied(one, step, *values, numbers=numbers)
+                for step, *values in zip(steps, params, *slots, strict=True)
+            ]
             steps = [step for step, _ in new]
-            changed = {slot.name: unflatten(structure, [kept[i] for _, kept in new]) for i, slot in enumerate(one.changing)}
+            changed = {
+                slot.name: unflatten(structure, [kept[i] for _, kept in new])
+                for i, slot in enumerate(one.changing)
+            }
             parts.append({**part, **changed})
         return steps, tuple(parts)
 
     def __repr__(self) -> str:
         """Shows the parts by name."""
         told = ", ".join(one.rule.__name__ for one in self.transforms)
-        return f"<Optimizer {told}{f', a step every {self.every} gradients' if self.every > 1 else ''}>"
+        return (
+            f"<Optimizer "
+            f"{told}{f', a step every {self.every} gradients' if self.every > 1 else ''}>"
+        )
 
 
-def _applied(one: Transform, step: Any, *values: Any, numbers: Sequence[float]) -> tuple[Any, tuple[Any, ...]]:
+def _applied(
+    one: Transform, step: Any, *values: Any, numbers: Sequence[float]
+) -> tuple[Any, tuple[Any, ...]]:
     """Returns the new step and slots of one array."""
     found = one.rule(step, *values, *numbers)
     if not one.changing:
         return found, ()
     step, slots = found[0], found[1:]
-    return (step.copy() if any(step is slot for slot in slots) else step), slots  # the caller may change it in place
+    return (
+        step.copy() if any(step is slot for slot in slots) else step
+    ), slots  # the caller may change it in place
 
 
 def chain(*optimizers: Optimizer) -> Optimizer:
     """Joins optimisers: the step of each is the gradient of the next.
 
     Args:
-        optimizers: such as `clip_by_global_norm(1.0)` and `adam(1e-3)`. One that has `accumulate` must be the only one.
+        optimizers: such as `clip_by_global_norm(1.0)` and `adam(1e-3)`. One that has `accumulate`
+            must be the only one.
 
     Raises:
         ArgumentError: there is none, or one is no optimiser.
@@ -197,22 +238,36 @@ def chain(*optimizers: Optimizer) -> Optimizer:
         array([-0.3, -0.4])
     """
     if not optimizers:
-        raise ArgumentError("chain needs optimisers, as in chain(clip_by_global_norm(1.0), adam(1e-3)); got none")
+        raise ArgumentError(
+            "chain needs optimisers, as in chain(clip_by_global_norm(1.0), adam(1e-3)); got none"
+        )
     if isinstance(optimizers[0], list | tuple):
-        raise ArgumentError("chain takes each optimiser as an argument of its own; write chain(*optimizers) of a list")
+        raise ArgumentError(
+            "chain takes each optimiser as an argument of its own; write "
+            "chain(*optimizers) of a list"
+        )
     for one in optimizers:
         check_optimizer("chain", one)
         if one.every > 1 and len(optimizers) > 1:
-            raise ArgumentError("chain got an optimiser that accumulates gradients; write accumulate(chain(…), steps=…)")
-        if one is not optimizers[-1] and any(slot.name == "average" for part in one.transforms for slot in part.slots):
-            raise ArgumentError("chain got averaged(…) before another part, which changes the step; write averaged(chain(…))")
+            raise ArgumentError(
+                "chain got an optimiser that accumulates gradients; write "
+                "accumulate(chain(…), steps=…)"
+            )
+        if one is not optimizers[-1] and any(
+            slot.name == "average" for part in one.transforms for slot in part.slots
+        ):
+            raise ArgumentError(
+                "chain got averaged(…) before another part, which changes the step; "
+                "write averaged(chain(…))"
+            )
     if len(optimizers) == 1:
         return optimizers[0]
     return Optimizer(tuple(part for one in optimizers for part in one.transforms))
 
 
 def accumulate(optimizer: Optimizer, steps: int) -> Optimizer:
-    """Makes one step of several gradients: of their mean, at the last of them; at the others the parameters stay.
+    """Makes one step of several gradients: of their mean, at the last of them; at the others the
+    parameters stay.
 
     It is optax's `MultiSteps`.
 
@@ -227,7 +282,9 @@ def accumulate(optimizer: Optimizer, steps: int) -> Optimizer:
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
         raise ArgumentError(f"accumulate needs steps as a positive int, got {steps!r}")
     if optimizer.every > 1:
-        raise ArgumentError("accumulate got an optimiser that accumulates already; multiply their steps")
+        raise ArgumentError(
+            "accumulate got an optimiser that accumulates already; multiply their steps"
+        )
     return replace(optimizer, every=int(steps))
 
 
@@ -235,27 +292,38 @@ def apply_updates(params: Any, step: Any) -> Any:
     """Returns the parameters with a step of `Optimizer.update` added."""
     leaves, structure = _parameters(params)
     return unflatten(
-        structure, [one + more for one, more in zip(leaves, _gradient(step, leaves, structure, "the step"), strict=True)]
+        structure,
+        [
+            one + more
+            for one, more in zip(
+                leaves, _gradient(step, leaves, structure, "the step"), strict=True
+            )
+        ],
     )
 
 
 def global_norm(leaves: Any) -> Any:
     """Returns the Euclidean norm of all elements of a tree of arrays."""
-    return math.sqrt(sum(float((one.astype(np.float64, copy=False) ** 2).sum()) for one in flatten(leaves)[0]))
+    return math.sqrt(
+        sum(float((one.astype(np.float64, copy=False) ** 2).sum()) for one in flatten(leaves)[0])
+    )
 
 
 def check_optimizer(what: str, one: Any) -> None:
     """Raises `ArgumentError` for what is no optimiser."""
     if not isinstance(one, Optimizer):
         hint = "; call it, as in adam(1e-3)" if callable(one) else ""
-        raise ArgumentError(f"{what} needs an optimiser of synk.optim, such as adam(1e-3); got {one!r}{hint}")
+        raise ArgumentError(
+            f"{what} needs an optimiser of synk.optim, such as adam(1e-3); got {one!r}{hint}"
+        )
 
 
 def check_descends(what: str, optimizer: Optimizer) -> None:
     """Raises `ArgumentError` for an optimiser of which no part takes a learning rate."""
     if all(part.goes_up for part in optimizer.transforms):
         raise ArgumentError(
-            f"{what} got {optimizer!r}, of which no part takes a learning rate: it would add the gradient, and go uphill; "
+            f"{what} got {optimizer!r}, of which no part takes a learning rate: it would add the "
+            f"gradient, and go uphill; "
             "write chain(…, sgd(0.1)) with it"
         )
 
@@ -266,30 +334,47 @@ def _parameters(params: Any) -> tuple[list[Any], Structure]:
         if isinstance(leaf, Data | Variable):
             kind = type(leaf).__name__
             raise ArgumentError(
-                f"params{path} is a {kind}: init and update are functions of arrays. For variables on the ranks use "
-                "synk.train.make_train_function, or optimizer's synk.optim.updater(optimizer, params, gradient)"
+                f"params{path} is a {kind}: init and update are functions of arrays. For "
+                f"variables on the ranks use "
+                "synk.train.make_train_function, or optimizer's "
+                "synk.optim.updater(optimizer, params, gradient)"
                 if kind == "Variable"
-                else f"params{path} is a Data: init and update return new arrays; pass its array, {path or 'x'}.data"
+                else f"params{path} is a Data: init and update return new arrays; pass its "
+                f"array, {path or 'x'}.data"
             )
     made = [np.asarray(leaf) if not hasattr(leaf, "dtype") else leaf for leaf in leaves]
     for path, leaf in zip(paths(structure), made, strict=True):
         if leaf.dtype.kind != "f":
-            raise DataError(f"params{path} has dtype {leaf.dtype}; optimisers take floats: convert it, as by astype(float)")
+            raise DataError(
+                f"params{path} has dtype {leaf.dtype}; optimisers take floats: "
+                f"convert it, as by astype(float)"
+            )
     return made, structure
 
 
-def _gradient(gradient: Any, params: Sequence[Any], structure: Structure, what: str = "the gradient") -> list[Any]:
+def _gradient(
+    gradient: Any, params: Sequence[Any], structure: Structure, what: str = "the gradient"
+) -> list[Any]:
     leaves = parts_like(structure, gradient)
     if leaves is None:
-        raise DataError(f"{what} is {describe(flatten(gradient)[1])}, but the parameters are {describe(structure)}")
+        raise DataError(
+            f"{what} is {describe(flatten(gradient)[1])}, but the parameters "
+            f"are {describe(structure)}"
+        )
     made = [np.asarray(one) if not hasattr(one, "dtype") else one for one in leaves]
     for path, one, param in zip(paths(structure), made, params, strict=True):
         if np.shape(one) != np.shape(param):
-            raise DataError(f"{what}{path} has shape {np.shape(one)}, but the parameter has {np.shape(param)}")
+            raise DataError(
+                f"{what}{path} has shape {np.shape(one)}, but the parameter has {np.shape(param)}"
+            )
         if one.dtype.kind not in "fiub":
             raise DataError(f"{what}{path} must be of real numbers, got {one.dtype}")
-    # A gradient of float64 would make parameters of float32, and the state, so. The ranks compute with the dtype of these, too.
-    return [one if one.dtype == param.dtype else one.astype(param.dtype) for one, param in zip(made, params, strict=True)]
+    # A gradient of float64 would make parameters of float32, and the state, so. The ranks compute
+    # with the dtype of these, too.
+    return [
+        one if one.dtype == param.dtype else one.astype(param.dtype)
+        for one, param in zip(made, params, strict=True)
+    ]
 
 
 def _first(slot: Slot, params: Any, leaves: Sequence[Any]) -> list[Any]:
@@ -304,5 +389,7 @@ def _first(slot: Slot, params: Any, leaves: Sequence[Any]) -> list[Any]:
 
 
 def _zeros(leaf: Any) -> Any:
-    """Returns zeros like an array, or a number like one; also of what is not finite yet, as `np.empty` before it is filled."""
+    """Returns zeros like an array, or a number like one; also of what is not finite yet, as
+    `np.empty` before it is filled.
+    """
     return np.zeros_like(leaf)[()]

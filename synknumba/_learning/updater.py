@@ -1,10 +1,12 @@
 """An optimiser on the ranks: its rules in one kernel over a vector of all parameters.
 
     gradient ──norms──> numbers ──update──> parameters and state, in place
-        norms: of parts that clip by the norm; summed in an order that does not depend on the rank, so that replicas stay equal
+        norms: of parts that clip by the norm; summed in an order that does not depend on the rank,
+            so that replicas stay equal
         numbers: by one thread: are all finite, which step this is, learning rate and corrections
 
-Every rank does the same with the same numbers; nothing is sent. State is replicated variables, flat like the parameters.
+Every rank does the same with the same numbers; nothing is sent. State is replicated variables, flat
+like the parameters.
 """
 
 import math
@@ -49,30 +51,48 @@ _GO, _FACTOR, _WEIGHT, _OPEN, _FIRST = range(5)
 
 @final
 class Updater:
-    """Makes the steps of an optimiser, on every rank. Created by `updater`; called without arguments, also in sequences.
+    """Makes the steps of an optimiser, on every rank. Created by `updater`; called without
+    arguments, also in sequences.
 
     Attributes:
         state: its variables, a tree for `synk.save` and `synk.load`.
     """
 
     def __init__(
-        self, optimizer: Optimizer, params: Variable, gradient: Variable, *, on_nonfinite: OnNonfinite, has_sums: bool = False
+        self,
+        optimizer: Optimizer,
+        params: Variable,
+        gradient: Variable,
+        *,
+        on_nonfinite: OnNonfinite,
+        has_sums: bool = False,
     ) -> None:
         value = params.get_value()
         start = optimizer.init(value)
         self._params, self._gradient = params, gradient
         self._slots: list[tuple[Slot, Variable]] = []
         dtype = state_of(params).dtypes()[0]
-        self._renewed: list[tuple[VariableState, list[float]]] = []  # what nobody saves, with the numbers that fill it
+        self._renewed: list[
+            tuple[VariableState, list[float]]
+        ] = []  # what nobody saves, with the numbers that fill it
         parts = []
         for number, (one, part) in enumerate(zip(optimizer.transforms, start.parts, strict=True)):
-            made = {slot.name: flatten(part[slot.name], name=f"{slot.name} of part {number}") for slot in one.slots}
+            made = {
+                slot.name: flatten(part[slot.name], name=f"{slot.name} of part {number}")
+                for slot in one.slots
+            }
             self._slots += [(slot, made[slot.name]) for slot in one.slots]
             self._renewed += [
-                (state_of(made[slot.name]), take_apart(slot.init(value))[0]) for slot in one.slots if slot.is_constant
+                (state_of(made[slot.name]), take_apart(slot.init(value))[0])
+                for slot in one.slots
+                if slot.is_constant
             ]
-            parts.append({slot.name: made[slot.name] for slot in one.changing})  # a mask is the script's, not a file's
-        self._gathered = None if optimizer.every == 1 else flatten(start.gathered, name="gathered gradients")
+            parts.append(
+                {slot.name: made[slot.name] for slot in one.changing}
+            )  # a mask is the script's, not a file's
+        self._gathered = (
+            None if optimizer.every == 1 else flatten(start.gathered, name="gathered gradients")
+        )
         self._count = variable(np.zeros(4, np.int64), name="count")
         self.state: dict[str, Any] = {"count": self._count, "parts": parts}
         if self._gathered is not None:
@@ -83,28 +103,42 @@ class Updater:
         self._renewed += [(state_of(self._sums), [0.0]), (state_of(self._numbers), [0.0])]
         self._optimizer = optimizer
         self._kernels: dict[DeviceKind, _Kernels] = {}
-        own = [params, gradient, *(one for _, one in self._slots), *([] if self._gathered is None else [self._gathered])]
+        own = [
+            params,
+            gradient,
+            *(one for _, one in self._slots),
+            *([] if self._gathered is None else [self._gathered]),
+        ]
         own.append(self._count)
         self._shapes = [(state_of(one), state_of(one).root_shapes()) for one in own]
 
     def __call__(self) -> Any:
-        """Makes a step, or gathers a gradient. Returns the mean loss and what was done, if there are sums of losses."""
+        """Makes a step, or gathers a gradient. Returns the mean loss and what was done, if there
+        are sums of losses.
+        """
         for state, shapes in self._shapes:
             if state.root_shapes() != shapes:
                 raise DataError(
-                    f"{state.label} had the shapes {shapes} when the optimiser was made for it, and has {state.root_shapes()} "
+                    f"{state.label} had the shapes {shapes} when the optimiser was made for it, "
+                    f"and has {state.root_shapes()} "
                     "now; make another optimiser's updater or training step for it"
                 )
         for one, filled in self._renewed:
             one.renew_if_lost(filled)
-        params, gradient, numbers = vector_of(self._params), vector_of(self._gradient), self._numbers
+        params, gradient, numbers = (
+            vector_of(self._params),
+            vector_of(self._gradient),
+            self._numbers,
+        )
         slots = [vector_of(one) for _, one in self._slots]
         if self._gathered is not None:
             slots.append(vector_of(self._gathered))
         kernels = self._kernels_of(current_world().device)
         if kernels.norm_at_start is not None:
             kernels.norm_at_start(params, gradient, numbers, *slots, self._sums)
-        told = kernels.begin(gradient, self._count, numbers, self._sums, *([STEP] if self._plan.halts else []))
+        told = kernels.begin(
+            gradient, self._count, numbers, self._sums, *([STEP] if self._plan.halts else [])
+        )
         for norm, note in kernels.norms:
             norm(params, gradient, numbers, *slots, self._sums)
             note(numbers, self._sums)
@@ -117,27 +151,37 @@ class Updater:
         return self._kernels[device]
 
     def counts(self) -> Sequence[int]:
-        """Returns the number of steps, of gradients since the last, whether it has halted, and of gradients left out."""
+        """Returns the number of steps, of gradients since the last, whether it has halted, and
+        of gradients left out.
+        """
         return [int(one) for one in self._count.get_value()]
 
 
 @known_options
 def updater(
-    optimizer: Optimizer, params: Variable, gradient: Variable, *, on_nonfinite: Literal["skip"] | None = None
+    optimizer: Optimizer,
+    params: Variable,
+    gradient: Variable,
+    *,
+    on_nonfinite: Literal["skip"] | None = None,
 ) -> Updater:
-    """Makes an optimiser's steps on the ranks, for a loop of one's own; `make_train_function` has one inside.
+    """Makes an optimiser's steps on the ranks, for a loop of one's own; `make_train_function` has
+    one inside.
 
-    Each call launches one kernel over all parameters, or two to four more with clipping by the norm and checks. It takes what
-    `gradient` has on each rank: combine it before, as by `synk.all_reduce(gradient, "mean")`, so that replicas stay equal.
+    Each call launches one kernel over all parameters, or two to four more with clipping by the norm
+    and checks. It takes what `gradient` has on each rank: combine it before, as by
+    `synk.all_reduce(gradient, "mean")`, so that replicas stay equal.
 
     Args:
         optimizer: of `synk.optim`.
         params: made by `synk.flatten`, of float32 or float64.
         gradient: the same, with the structure and shapes of `params`.
-        on_nonfinite: "skip" leaves out steps whose gradient has a NaN or an infinity; None takes them.
+        on_nonfinite: "skip" leaves out steps whose gradient has a NaN or an infinity; None takes
+            them.
 
     Returns:
-        An object that is called without arguments, also in sequences, and whose `state` can be saved.
+        An object that is called without arguments, also in sequences, and whose `state` can be
+        saved.
 
     Raises:
         ArgumentError: an argument is of another kind.
@@ -166,10 +210,18 @@ def updater(
     check_vector("updater", "gradient", gradient)
     one, other = state_of(params), state_of(gradient)
     if one is other:
-        raise ArgumentError("updater got the same variable as params and gradient; make another, as by synk.flatten(zeros)")
-    if one.structure() != other.structure() or one.root_shapes() != other.root_shapes() or one.dtypes() != other.dtypes():
+        raise ArgumentError(
+            "updater got the same variable as params and gradient; make another, "
+            "as by synk.flatten(zeros)"
+        )
+    if (
+        one.structure() != other.structure()
+        or one.root_shapes() != other.root_shapes()
+        or one.dtypes() != other.dtypes()
+    ):
         raise DataError(
-            f"gradient is {describe(other.structure())} with shapes {gradient.shape} of {other.dtypes()[0]}, but params are "
+            f"gradient is {describe(other.structure())} with shapes {gradient.shape} of "
+            f"{other.dtypes()[0]}, but params are "
             f"{describe(one.structure())} with shapes {params.shape} of {one.dtypes()[0]}"
         )
     if on_nonfinite not in {None, "skip"}:
@@ -180,9 +232,13 @@ def updater(
 def check_vector(what: str, name: str, value: Any) -> None:
     """Raises unless a value is a flat variable of floats, of which every rank has a replica."""
     if not isinstance(value, Variable) or not state_of(value).is_flat:
-        raise ArgumentError(f"{what} needs {name} as a variable made by synk.flatten, got {value!r}")
+        raise ArgumentError(
+            f"{what} needs {name} as a variable made by synk.flatten, got {value!r}"
+        )
     if state_of(value).dtypes()[0] not in {np.dtype(np.float32), np.dtype(np.float64)}:
-        raise DataError(f"{what} needs {name} of float32 or float64, got {state_of(value).dtypes()[0]}")
+        raise DataError(
+            f"{what} needs {name} of float32 or float64, got {state_of(value).dtypes()[0]}"
+        )
     state_of(value).check_whole("update", "use replicas, which have the same shape on every rank")
 
 
@@ -193,24 +249,35 @@ def check_vector(what: str, name: str, value: Any) -> None:
 class _Kernels:
     """The kernels of one optimiser, generated from its transforms.
 
-    On GPUs a thread has one element, and blocks sum. On cores one thread goes through all elements, since a loop is compiled to
-    vector instructions, with the numbers in registers.
+    On GPUs a thread has one element, and blocks sum. On cores one thread goes through all elements,
+    since a loop is compiled to vector instructions, with the numbers in registers.
     """
 
     def __init__(self, optimizer: Optimizer, plan: "_Plan", device: DeviceKind) -> None:
         self._optimizer, self._plan, self._on_cores = optimizer, plan, device == "cpu"
         self._every = optimizer.every
-        self._slots = [f"s{number}_{slot.name}" for number, one in enumerate(optimizer.transforms) for slot in one.slots]
+        self._slots = [
+            f"s{number}_{slot.name}"
+            for number, one in enumerate(optimizer.transforms)
+            for slot in one.slots
+        ]
         if self._every > 1:
             self._slots.append("gathered")
         real = plan.dtype.type
-        self._scope: dict[str, Any] = {"real": real, "THREADS": _THREADS, "float64": np.float64, "isfinite": math.isfinite}
+        self._scope: dict[str, Any] = {
+            "real": real,
+            "THREADS": _THREADS,
+            "float64": np.float64,
+            "isfinite": math.isfinite,
+        }
         self._scope["nan"] = math.nan
         for number, one in enumerate(optimizer.transforms):
             self._scope[f"rule{number}"] = device_function(one.rule, real)
             self._scope[f"numbers{number}"] = device_function(one.numbers, real)
         self.norm_at_start = (
-            self._norm_kernel("norm_of_gradient", lambda i: [f"step = gradient[{i}]"], plan.first_term)
+            self._norm_kernel(
+                "norm_of_gradient", lambda i: [f"step = gradient[{i}]"], plan.first_term
+            )
             if plan.checks or plan.norm_is_first
             else None
         )
@@ -227,7 +294,14 @@ class _Kernels:
         outputs = {}
         if self._plan.has_sums:
             outputs = {name: output("max", shape=(), dtype="float64") for name in ("loss", "done")}
-        parameters = ["gradient", "count", "numbers", "sums", *(["iteration"] if self._plan.halts else []), *outputs]
+        parameters = [
+            "gradient",
+            "count",
+            "numbers",
+            "sums",
+            *(["iteration"] if self._plan.halts else []),
+            *outputs,
+        ]
         return self._kernel("begin_step", parameters, lines, grid=1, outputs=outputs)
 
     def _numbers(self) -> Iterator[str]:
@@ -235,9 +309,14 @@ class _Kernels:
         yield f"weight = float64(gradient[{plan.size + 1}])" if plan.has_sums else "weight = 1.0"
         yield "factor = 1.0 / weight"
         yield f"steps = float64(count[{STEPS}])"
-        ends = [end_of_table(one.numbers) for one in self._optimizer.transforms]  # behind it a kernel would read on
+        ends = [
+            end_of_table(one.numbers) for one in self._optimizer.transforms
+        ]  # behind it a kernel would read on
         for number, end in enumerate(ends):
-            yield f"values{number} = numbers{number}({'steps' if end is None else f'min(steps, {end - 1}.0)'})"
+            yield (
+                f"values{number} = "
+                f"numbers{number}({'steps' if end is None else f'min(steps, {end - 1}.0)'})"
+            )
         go = "1.0"
         if plan.checks:
             go = "go"
@@ -248,10 +327,15 @@ class _Kernels:
             yield f"is_last = count[{WAITING}] + 1 == {self._every}"
             yield f"numbers[{_WEIGHT}] = real(1.0 / (count[{WAITING}] + 1))"
             yield f"numbers[{_OPEN}] = real(1.0 if is_last else 0.0)"
-        for number, (one, first, end) in enumerate(zip(self._optimizer.transforms, plan.first, ends, strict=True)):
+        for number, (one, first, end) in enumerate(
+            zip(self._optimizer.transforms, plan.first, ends, strict=True)
+        ):
             for index in range(len(one.numbers(0.0))):
                 value = f"values{number}[{index}]"
-                yield f"numbers[{first + index}] = real({value if end is None else f'{value} if steps < {end} else nan'})"
+                yield (
+                    f"numbers[{first + index}] = "
+                    f"real({value if end is None else f'{value} if steps < {end} else nan'})"
+                )
         if plan.norm_is_first:
             yield f"numbers[{plan.norm_position(0)}] = real(sqrt(total) * abs(factor))"
         yield from self._counts(go)
@@ -260,7 +344,9 @@ class _Kernels:
             yield f"done[0] = {go}"
 
     def _decided(self, ends: Sequence[int | None]) -> Iterator[str]:
-        """Yields lines that find out whether a step is made, and why not; `ends` are those of the tables of transforms."""
+        """Yields lines that find out whether a step is made, and why not; `ends` are those of
+        the tables of transforms.
+        """
         if self._plan.halts:  # steps after a refused one are left out in the same round
             yield "if iteration == 0:"
             yield f"    count[{HALTED}] = 0"
@@ -301,7 +387,9 @@ class _Kernels:
             yield f"    count[{HALTED}] = 1"
 
     def _norms(self) -> list[tuple[Any, Any]]:
-        """Returns, for each norm of a step in the middle, the kernel that sums its squares, and the one that notes it."""
+        """Returns, for each norm of a step in the middle, the kernel that sums its squares, and
+        the one that notes it.
+        """
         found = []
         for number, one in enumerate(self._optimizer.transforms):
             if one.needs_norm and not (number == 0 and self._plan.norm_is_first):
@@ -318,14 +406,29 @@ class _Kernels:
 
     def _update(self) -> Any:
         """Returns the kernel that makes the step of all parameters."""
-        inner = [*self._rules(len(self._optimizer.transforms), "i", stores=True), "params[i] = p + step"]
+        inner = [
+            *self._rules(len(self._optimizer.transforms), "i", stores=True),
+            "params[i] = p + step",
+        ]
         if self._every > 1:
-            inner = [f"if n{_OPEN} != 0:", *indented([*inner, "gathered[i] = real(0)"]), "else:", "    gathered[i] = step"]
+            inner = [
+                f"if n{_OPEN} != 0:",
+                *indented([*inner, "gathered[i] = real(0)"]),
+                "else:",
+                "    gathered[i] = step",
+            ]
         lines = indented([*self._gradient("i"), *inner])
-        loop = ["for i in range(params.shape[0]):"] if self._on_cores else ["i = cuda.grid(1)", "if i < params.shape[0]:"]
+        loop = (
+            ["for i in range(params.shape[0]):"]
+            if self._on_cores
+            else ["i = cuda.grid(1)", "if i < params.shape[0]:"]
+        )
         text = [*self._loaded(), f"if n{_GO} != 0:", *indented([*loop, *lines])]
         return self._kernel(
-            "make_step", ["params", "gradient", "numbers", *self._slots], text, grid=1 if self._on_cores else None
+            "make_step",
+            ["params", "gradient", "numbers", *self._slots],
+            text,
+            grid=1 if self._on_cores else None,
         )
 
     def _loaded(self) -> list[str]:
@@ -334,7 +437,11 @@ class _Kernels:
 
     def _gradient(self, index: str) -> Iterator[str]:
         """Yields lines that read the gradient of one element."""
-        yield f"step = gradient[{index}] * n{_FACTOR}" if self._plan.has_sums else f"step = gradient[{index}]"
+        yield (
+            f"step = gradient[{index}] * n{_FACTOR}"
+            if self._plan.has_sums
+            else f"step = gradient[{index}]"
+        )
         yield f"p = params[{index}]"
         if self._every > 1:
             yield f"step = gathered[{index}] + (step - gathered[{index}]) * n{_WEIGHT}"
@@ -346,18 +453,31 @@ class _Kernels:
             passed = ["step", "p", *(f"s{number}_{slot.name}[{index}]" for slot in one.slots)]
             passed += [f"n{self._plan.first[number] + position}" for position in range(count)]
             changing = [f"s{number}_{slot.name}" for slot in one.changing]
-            yield f"{', '.join(['step', *(f'new_{slot}' for slot in changing)])} = rule{number}({', '.join(passed)})"
+            yield (
+                f"{', '.join(['step', *(f'new_{slot}' for slot in changing)])} = "
+                f"rule{number}({', '.join(passed)})"
+            )
             if stores:
                 yield from (f"{slot}[{index}] = new_{slot}" for slot in changing)
 
-    def _norm_kernel(self, name: str, lines: Callable[[str], Sequence[str]], square: str = _SQUARE) -> Any:
-        """Returns a kernel that sums the squares of a step over all elements, on GPUs a part in each block."""
+    def _norm_kernel(
+        self, name: str, lines: Callable[[str], Sequence[str]], square: str = _SQUARE
+    ) -> Any:
+        """Returns a kernel that sums the squares of a step over all elements, on GPUs a part in
+        each block.
+        """
         if self._on_cores:  # several sums: each addition waits for the one before
             text = [
                 *(f"total{k} = 0.0" for k in range(_SUMS)),
                 f"whole = params.shape[0] // {_SUMS} * {_SUMS}",
                 f"for i in range(0, whole, {_SUMS}):",
-                *indented([line for k in range(_SUMS) for line in (*lines(f"i + {k}"), f"total{k} += {square}")]),
+                *indented(
+                    [
+                        line
+                        for k in range(_SUMS)
+                        for line in (*lines(f"i + {k}"), f"total{k} += {square}")
+                    ]
+                ),
                 "for i in range(whole, params.shape[0]):",
                 *indented([*lines("i"), f"total0 += {square}"]),
                 f"sums[0] = {' + '.join(f'total{k}' for k in range(_SUMS))}",
@@ -375,7 +495,12 @@ class _Kernels:
                 "    sums[cuda.blockIdx.x] = parts[0]",
             ]
         parameters = ["params", "gradient", "numbers", *self._slots, "sums"]
-        return self._kernel(name, parameters, [*self._loaded(), *text], grid=1 if self._on_cores else self._plan.blocks)
+        return self._kernel(
+            name,
+            parameters,
+            [*self._loaded(), *text],
+            grid=1 if self._on_cores else self._plan.blocks,
+        )
 
     def _summed(self) -> Iterator[str]:
         """Yields lines by which a block adds up the sums of all blocks."""
@@ -391,7 +516,14 @@ class _Kernels:
         yield from _halved()
         yield "total = parts[0]"
 
-    def _kernel(self, name: str, parameters: Sequence[str], lines: Sequence[str], grid: int | None, outputs: Any = None) -> Any:
+    def _kernel(
+        self,
+        name: str,
+        parameters: Sequence[str],
+        lines: Sequence[str],
+        grid: int | None,
+        outputs: Any = None,
+    ) -> Any:
         """Compiles a kernel's source, which `inspect` finds, on the ranks too."""
         from numba import cuda  # not when synknumba is imported
 
@@ -411,14 +543,23 @@ class _Plan:
         blocks: that sum, on a GPU; as many on all ranks, so that all sum in the same order.
     """
 
-    def __init__(self, optimizer: Optimizer, dtype: Any, size: int, on_nonfinite: OnNonfinite, *, has_sums: bool) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        dtype: Any,
+        size: int,
+        on_nonfinite: OnNonfinite,
+        *,
+        has_sums: bool,
+    ) -> None:
         self.dtype, self.size, self.has_sums = dtype, size, has_sums
         self._transforms = optimizer.transforms
         self.checks = on_nonfinite is not None
         self.halts = on_nonfinite == "raise"
         self.norm_is_first = optimizer.every == 1 and optimizer.transforms[0].needs_norm
         self.blocks = min(max(size // (_THREADS * _PER_THREAD), 1), _MOST_BLOCKS)
-        # Zeros add up to NaN if the gradient has a NaN or an infinity; squares overflow beyond 1e154.
+        # Zeros add up to NaN if the gradient has a NaN or an infinity; squares overflow beyond
+        # 1e154.
         self.first_term = _SQUARE if self.norm_is_first else "float64(step) * 0.0"
         counts = [len(one.numbers(0.0)) + one.needs_norm for one in optimizer.transforms]
         *self.first, self.count = accumulate(counts, initial=_FIRST)
@@ -463,9 +604,11 @@ def _sign_of(real: Any) -> Callable[[Any], Any]:
 
 
 def end_of_table(numbers: Numbers) -> int | None:
-    """Returns the number of steps after which the numbers of a rule are behind the end of a table; None if they never are.
+    """Returns the number of steps after which the numbers of a rule are behind the end of a table;
+    None if they never are.
 
-    Python raises `IndexError` there, and a kernel does not. Looked for is up to 2¹⁶ times as many steps as a table has entries.
+    Python raises `IndexError` there, and a kernel does not. Looked for is up to 2¹⁶ times as many
+    steps as a table has entries.
     """
     length = _longest_table(numbers)
     if not length:
@@ -484,23 +627,43 @@ def end_of_table(numbers: Numbers) -> int | None:
 
 
 def _longest_table(function: Any) -> int:
-    """Returns the length of the longest sequence that a function, and those that it calls, read from outside; 0 without any."""
+    """Returns the length of the longest sequence that a function, and those that it calls, read
+    from outside; 0 without any.
+    """
 
     def parts(value: Any) -> list[Any]:
-        return [*values_read(value), *(value.__defaults__ or ())] if isinstance(value, FunctionType) else []
+        return (
+            [*values_read(value), *(value.__defaults__ or ())]
+            if isinstance(value, FunctionType)
+            else []
+        )
 
     values = walk([function], parts)
-    return max((len(value) for value in values if isinstance(value, np.ndarray | tuple | list) and np.ndim(value)), default=0)
+    return max(
+        (
+            len(value)
+            for value in values
+            if isinstance(value, np.ndarray | tuple | list) and np.ndim(value)
+        ),
+        default=0,
+    )
 
 
 def device_function(function: Callable[..., Any], real: Any) -> Any:
-    """Returns a function as kernels call it, with the Python functions that it calls, and scalar ones in place of NumPy's.
+    """Returns a function as kernels call it, with the Python functions that it calls, and scalar
+    ones in place of NumPy's.
 
     Args:
         function: a rule, or the numbers of one.
         real: dtype of the parameters, as NumPy's type.
     """
-    scalar = {np.sqrt: math.sqrt, np.absolute: abs, np.maximum: _larger, np.minimum: _smaller, np.sign: _sign_of(real)}
+    scalar = {
+        np.sqrt: math.sqrt,
+        np.absolute: abs,
+        np.maximum: _larger,
+        np.minimum: _smaller,
+        np.sign: _sign_of(real),
+    }
     return _device_function(function, scalar, {})
 
 

@@ -13,11 +13,13 @@
     │ segments: the originals ───────────┼─── rows ───┼─► segments: mirrors                 │
     └────────────────────────────────────┘            └─────────────────────────────────────┘
 
-MPI is initialised in the relays only, which are forked before anything else and never fork: so ranks are forked from a process
-without MPI, as on one machine, and the script is never blocked inside MPI.
+MPI is initialised in the relays only, which are forked before anything else and never fork: so
+ranks are forked from a process without MPI, as on one machine, and the script is never blocked
+inside MPI.
 
-The relay of machine 0 answers rounds like a rank, in a line of the control block of its own. It brings each round to the other
-relays, which ring their ranks, and brings the results back before it arrives; small results go to the rows of the control block
-where ranks of one machine write theirs. The agent forks the ranks of its machine and looks after them, with the same code as
-the coordinator does (`_world/processes.py`, `_world/rounds.py`).
+The relay of machine 0 answers rounds like a rank, in a line of the control block of its own. It
+brings each round to the other relays, which ring their ranks, and brings the results back before it
+arrives; small results go to the rows of the control block where ranks of one machine write theirs.
+The agent forks the ranks of its machine and looks after them, with the same code as the coordinator
+does (`_world/processes.py`, `_world/rounds.py`).
 """

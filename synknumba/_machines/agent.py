@@ -1,4 +1,6 @@
-"""The agent of a machine other than the coordinator's: forks the ranks of its machine, and looks after them for its relay."""
+"""The agent of a machine other than the coordinator's: forks the ranks of its machine, and looks
+after them for its relay.
+"""
 
 import contextlib
 import os
@@ -38,7 +40,9 @@ class _AgentRounds(Rounds):
     def _show_warnings(self) -> None:
         """Leaves warnings to the coordinator."""
 
-    def _end(self, reason: str, death: Death, info: CallInfo, last_words: tuple[str, str] | None = None) -> NoReturn:
+    def _end(
+        self, reason: str, death: Death, info: CallInfo, last_words: tuple[str, str] | None = None
+    ) -> NoReturn:
         self._processes.kill()
         stack, stderr = self._processes.last_words(death.rank)
         self.kill(reason)
@@ -99,7 +103,9 @@ class Agent:
         self.tell(Answers({0: told}))
 
     def watch(self) -> None:
-        """Reads what the relay sends in the middle of a round: a question, or the order to end the world."""
+        """Reads what the relay sends in the middle of a round: a question, or the order to end
+        the world.
+        """
         while select.select([self._socket], [], [], 0)[0]:
             message, _ = channel.receive(self._socket, _nothing)
             if not isinstance(message, Ask):
@@ -131,7 +137,11 @@ class Agent:
             return
         given: list[int] = []
         try:
-            told, given = world.command(message, descriptors) if isinstance(message, Forward) else world.finish(message)
+            told, given = (
+                world.command(message, descriptors)
+                if isinstance(message, Forward)
+                else world.finish(message)
+            )
         except _LostError as error:
             told = Told(lost=error.lost)
         except Ended:
@@ -149,7 +159,11 @@ class Agent:
 
     def _failed(self, error: OSError) -> Told:
         first = 0 if self._world is None else self._world.first
-        return Told(lost=failure(f"the agent of machine {self._index} ({self._host})", error, first, self._host))
+        return Told(
+            lost=failure(
+                f"the agent of machine {self._index} ({self._host})", error, first, self._host
+            )
+        )
 
     def _end(self) -> None:
         if self._world is not None:
@@ -170,8 +184,10 @@ class _World:
             os.chdir(scene.directory)
         except OSError as error:
             raise WorldError(
-                f"the script's working directory, {scene.directory!r}, in which all ranks start, cannot be entered here: "
-                f"{error.strerror}. Start the job in a folder that all machines have, or os.chdir() to one before fork()"
+                f"the script's working directory, {scene.directory!r}, in which all ranks start, "
+                f"cannot be entered here: "
+                f"{error.strerror}. Start the job in a folder that all machines have, or "
+                f"os.chdir() to one before fork()"
             ) from None
         sys.path[:] = scene.path
         os.environ.clear()
@@ -225,7 +241,9 @@ class _World:
         self._rounds.arrive(code, watch)
         news = self._rounds.read_parcels(watch)
         given = [descriptor for _, _, descriptors in news for descriptor in descriptors]
-        return Told(tuple((rank, item) for rank, item, _ in news), tuple(self._rounds.take_warnings())), given
+        return Told(
+            tuple((rank, item) for rank, item, _ in news), tuple(self._rounds.take_warnings())
+        ), given
 
     def _watch(self) -> Callable[[], None]:
         check = self._rounds.watch(_ROUND)

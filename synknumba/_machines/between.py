@@ -1,7 +1,8 @@
-"""MPI between the relays: orders down a tree, rows straight to their machine, answers straight to the first one.
+"""MPI between the relays: orders down a tree, rows straight to their machine, answers straight to
+the first one.
 
-Waiting relays must leave the cores to the ranks: blocking receives spin in all implementations of MPI, so requests are tested,
-giving way to others for a while and then with naps in between.
+Waiting relays must leave the cores to the ranks: blocking receives spin in all implementations of
+MPI, so requests are tested, giving way to others for a while and then with naps in between.
 """
 
 import os
@@ -19,7 +20,9 @@ from synknumba._host import this_process
 from synknumba._host.gpu_packages import version_of
 from synknumba._types import Array
 
-YIELD_SECONDS = 0.02  # how long a wait gives way before it naps; as long as ranks wait for the next call (`control.ROOMY`)
+# how long a wait gives way before it naps; as long as ranks wait for the next call
+# (`control.ROOMY`)
+YIELD_SECONDS = 0.02
 FIRST_NAP, LONGEST_NAP = 50e-6, 1e-3
 LOOK_SECONDS = 0.05  # how often a wait calls its `watch`
 
@@ -27,14 +30,20 @@ ABORT_SECONDS = 5  # MPI's own end of a job may wait for a machine that is lost
 
 ORDER, BIG, ANSWER, ROWS, BACK, PULSE, QUESTION, REPLY, LIVES, PART, WHOLE = range(11, 22)  # tags
 
-LIVES_SECONDS = 1.0  # after which the first relay, if it has sent no order, tells the others that it lives
-ORPHAN_SECONDS = 20.0  # after which a machine that has not heard of the first one counts itself as lost
+LIVES_SECONDS = (
+    1.0  # after which the first relay, if it has sent no order, tells the others that it lives
+)
+ORPHAN_SECONDS = (
+    20.0  # after which a machine that has not heard of the first one counts itself as lost
+)
 LONGEST_LOOK = 1.0  # of a process that was stopped: it has not looked meanwhile
 
-WHICH_MPI = "and set MPI4PY_MPIABI=openmpi or MPI4PY_MPIABI=mpich"  # for wheels of mpi4py, which take any
+WHICH_MPI = (
+    "and set MPI4PY_MPIABI=openmpi or MPI4PY_MPIABI=mpich"  # for wheels of mpi4py, which take any
+)
 
-# Words before an order: kind, number, bytes of values, bytes of a payload. Before an answer: 0, ranks, bytes of small results
-# of each, bytes of news.
+# Words before an order: kind, number, bytes of values, bytes of a payload. Before an answer: 0,
+# ranks, bytes of small results of each, bytes of news.
 HEAD = 8
 ROOM = 32 << 10  # bytes of the first message of an order; larger payloads follow in another
 
@@ -50,7 +59,10 @@ def import_mpi() -> str:
         from mpi4py import MPI  # noqa: F401
     except (ImportError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        return f"mpi4py finds no MPI ({reason}): `module load` the cluster's {WHICH_MPI}, or pip install mpich"
+        return (
+            f"mpi4py finds no MPI ({reason}): `module load` the cluster's "
+            f"{WHICH_MPI}, or pip install mpich"
+        )
     return ""
 
 
@@ -73,13 +85,23 @@ class Between:
         low = self.index & -self.index or 1 << 62
         steps = [1 << k for k in range(self.count.bit_length())]
         self.parent = self.index & (self.index - 1)
-        self.children = [self.index + step for step in reversed(steps) if step < low and self.index + step < self.count]
+        self.children = [
+            self.index + step
+            for step in reversed(steps)
+            if step < low and self.index + step < self.count
+        ]
         self.hosts: tuple[str, ...] = tuple(self.jobs.allgather(socket.gethostname()))
         told = self.jobs.allgather(versions())
-        others = [f"machine {i} ({self.hosts[i]}) has {one}" for i, one in enumerate(told) if one != told[0]]
+        others = [
+            f"machine {i} ({self.hosts[i]}) has {one}"
+            for i, one in enumerate(told)
+            if one != told[0]
+        ]
         self.problem = ""  # why the job cannot be served
         if others:
-            self.problem = f"versions differ: machine 0 ({self.hosts[0]}) has {told[0]}, {', '.join(others)}"
+            self.problem = (
+                f"versions differ: machine 0 ({self.hosts[0]}) has {told[0]}, {', '.join(others)}"
+            )
 
     def wait(self, request: Any, watch: Callable[[], None]) -> None:
         """Waits for a request; calls `watch` now and then, which may raise."""
@@ -110,7 +132,9 @@ class Between:
                 self.jobs.Isend(self._byte, machine, LIVES).Free()
 
     def hears_first(self) -> bool:
-        """Returns whether the first machine has been heard of lately: without it nothing would end the ranks of this one."""
+        """Returns whether the first machine has been heard of lately: without it nothing would
+        end the ranks of this one.
+        """
         now = time.monotonic()
         self.silence += min(now - self._looked, LONGEST_LOOK)
         self._looked = now
@@ -120,7 +144,9 @@ class Between:
         return self.silence < ORPHAN_SECONDS
 
     def lose(self) -> None:
-        """Notes that a machine is lost: MPI is of no use any more, and this process outlives the script, to end the job."""
+        """Notes that a machine is lost: MPI is of no use any more, and this process outlives the
+        script, to end the job.
+        """
         self.is_lost = True
         this_process.end_with_parent(wanted=False)
 
@@ -137,12 +163,16 @@ class Between:
             self.jobs.Send(packed, machine, QUESTION)
 
     def next_serial(self) -> int:
-        """Returns the number of the next question, or order to end, whose answers are told apart by it."""
+        """Returns the number of the next question, or order to end, whose answers are told apart
+        by it.
+        """
         self.serial += 1
         return self.serial
 
     def question(self) -> Any:
-        """Returns a question of the first relay that has come, and notes its serial; None if none has."""
+        """Returns a question of the first relay that has come, and notes its serial; None if
+        none has.
+        """
         status = self.mpi.Status()
         if not self.jobs.Iprobe(source=0, tag=QUESTION, status=status):
             return None

@@ -1,8 +1,9 @@
 """Combines the arrays of machines: each machine combines a part of all, and sends it to the others.
 
-That moves 2 (M − 1) / M of an array into and out of each of M machines, which is the least there is (Rabenseifner 2004,
-"Optimization of collective reduction operations"), in two steps for any M, and combines in the order of machines. MPI's own
-reductions took two to six times as long (docs/design/2026-11-26-sums-over-machines.md).
+That moves 2 (M − 1) / M of an array into and out of each of M machines, which is the least there is
+(Rabenseifner 2004, "Optimization of collective reduction operations"), in two steps for any M, and
+combines in the order of machines. MPI's own reductions took two to six times as long
+(docs/design/2026-11-26-sums-over-machines.md).
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +31,10 @@ def pieces_of(nbytes: int, itemsize: int, machines: int) -> list[list[Piece]]:
     """
     edges = Partition.even(machines).edges(nbytes // itemsize)
     step = max(1, min(PIECE_BYTES, ROOM_BYTES // (2 * machines)) // itemsize)
-    return [[(at, min(at + step, stop)) for at in range(start, stop, step)] for start, stop in pairwise(edges)]
+    return [
+        [(at, min(at + step, stop)) for at in range(start, stop, step)]
+        for start, stop in pairwise(edges)
+    ]
 
 
 def combine(
@@ -64,11 +68,16 @@ def combine(
     def receive(number: int) -> list[Any]:
         start, stop = mine[number]
         into = room[number & 1]
-        return [rounds.Irecv(into[place, : stop - start], members[place], between.PART) for place in others]
+        return [
+            rounds.Irecv(into[place, : stop - start], members[place], between.PART)
+            for place in others
+        ]
 
     coming = receive(0) if mine else []
     sent = [
-        (rounds.Isend(array[a:b], members[place], between.PART), place, (a, b)) for place in others for a, b in pieces[place]
+        (rounds.Isend(array[a:b], members[place], between.PART), place, (a, b))
+        for place in others
+        for a, b in pieces[place]
     ]
     keep += [coming, sent]
     results: list[Any] = []
@@ -80,7 +89,9 @@ def combine(
         parts = list(room[number & 1, :, : stop - start])
         parts[me] = array[start:stop]
         _fold(ufunc, parts, array[start:stop])
-        results += [rounds.Isend(array[start:stop], members[place], between.WHOLE) for place in others]
+        results += [
+            rounds.Isend(array[start:stop], members[place], between.WHOLE) for place in others
+        ]
     for request, place, (start, stop) in sent:  # until then their bytes must stay
         job.wait(request, watch)
         results.append(rounds.Irecv(array[start:stop], members[place], between.WHOLE))

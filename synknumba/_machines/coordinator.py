@@ -1,4 +1,6 @@
-"""The coordinator's end of its relay: what `Rounds` and `Engine` need of the ranks of other machines."""
+"""The coordinator's end of its relay: what `Rounds` and `Engine` need of the ranks of other
+machines.
+"""
 
 import bisect
 import itertools
@@ -25,7 +27,8 @@ from synknumba._wire.program import Collective, Program, Transfer
 from synknumba._world.machines import Lost, MachineDevices
 
 END_SECONDS = 10.0  # for the ranks of other machines to end
-EXIT_SECONDS = 0.2  # launchers kill all processes when one fails, and report that instead of the script's exit code
+# launchers kill all processes when one fails, and report that instead of the script's exit code
+EXIT_SECONDS = 0.2
 
 
 class _Needed(NamedTuple):
@@ -55,14 +58,18 @@ class Coordinator:
     def __init__(self, sock: socket.socket, pid: int, ready: Ready, ranks_each: int | None) -> None:
         self.hosts, self.ranks_each = ready.hosts, ranks_each
         self._link, self._pid = Link(sock), pid
-        self._environment = dict(os.environ)  # that launchers have given to all machines, or to each its own
+        self._environment = dict(
+            os.environ
+        )  # that launchers have given to all machines, or to each its own
         self.line = -1
         self._firsts: tuple[int, ...] = ()  # rank of each machine, and the number of ranks
         self._control: ControlBlock | None = None
         self._styles: dict[int, str] = {}
         self._programs: dict[int, _Needed] = {}  # whose routes relays keep, by number
         self._is_open = self._is_stopping = False
-        self._serials = itertools.count(1)  # of questions: an answer may come after its question was given up
+        self._serials = itertools.count(
+            1
+        )  # of questions: an answer may come after its question was given up
         self._owner = os.getpid()
         self.exit_code = 0  # of the script
 
@@ -74,7 +81,10 @@ class Coordinator:
     @property
     def relay(self) -> str:
         """The process through which other machines are reached, in words."""
-        return f"the relay of machine 0 (pid {self._pid} on {self.hosts[0]}), which serves the other machines,"
+        return (
+            f"the relay of machine 0 (pid {self._pid} on {self.hosts[0]}), which "
+            f"serves the other machines,"
+        )
 
     @property
     def is_dead(self) -> bool:
@@ -88,7 +98,10 @@ class Coordinator:
         on: dict[int, list[str]] = {}
         for rank in ranks:
             on.setdefault(bisect.bisect(self._firsts, rank) - 1, []).append(str(rank))
-        return "; ".join(f"machine {one} ({self.hosts[one]}): rank {', '.join(told)}" for one, told in sorted(on.items()))
+        return "; ".join(
+            f"machine {one} ({self.hosts[one]}): rank {', '.join(told)}"
+            for one, told in sorted(on.items())
+        )
 
     def devices(self) -> list[MachineDevices]:
         """Returns what each machine has, this one first.
@@ -100,10 +113,19 @@ class Coordinator:
         found = self._ask("devices")
         if self.is_dead:
             raise self._ended()
-        silent = [f"machine {one} ({self.hosts[one]})" for one in range(1, len(self.hosts)) if one not in found]
+        silent = [
+            f"machine {one} ({self.hosts[one]})"
+            for one in range(1, len(self.hosts))
+            if one not in found
+        ]
         if silent:
-            raise WorldError(f"{', '.join(silent)} did not answer; see what the launcher says of it")
-        return [MachineDevices.of(usable_cores(), DeviceReport(0)), *(found[one] for one in range(1, len(self.hosts)))]
+            raise WorldError(
+                f"{', '.join(silent)} did not answer; see what the launcher says of it"
+            )
+        return [
+            MachineDevices.of(usable_cores(), DeviceReport(0)),
+            *(found[one] for one in range(1, len(self.hosts))),
+        ]
 
     def start(
         self,
@@ -131,8 +153,14 @@ class Coordinator:
             profile=profile,
             prefix_output=prefix_output,
             directory=_working_directory(),
-            path=tuple(str.__str__(entry) for entry in sys.path if isinstance(entry, str)),  # imports skip all others
-            environment={name: value for name, value in changed.items() if value != self._environment.get(name)},
+            path=tuple(
+                str.__str__(entry) for entry in sys.path if isinstance(entry, str)
+            ),  # imports skip all others
+            environment={
+                name: value
+                for name, value in changed.items()
+                if value != self._environment.get(name)
+            },
             state=ScriptState.now(),
             memory=(segment.id, segment.size),
             patience=(patience.pauses, patience.rank, patience.coordinator),
@@ -141,7 +169,9 @@ class Coordinator:
         self._send(scene, [segment.fd], _no_limit)
 
     def await_start(self, watch: Callable[[], None]) -> Sequence[Warned]:
-        """Waits until the ranks of other machines have started; raises the error of those that could not."""
+        """Waits until the ranks of other machines have started; raises the error of those that
+        could not.
+        """
         told, _ = self._receive(Told, watch)
         if told.lost is not None or told.refused is not None:
             self._is_open = False
@@ -151,14 +181,24 @@ class Coordinator:
             raise WorldError(f"{told.lost.reason} while starting\n{told.lost.stderr}".rstrip())
         return told.warned
 
-    def send(self, command: Command, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
+    def send(
+        self,
+        command: Command,
+        payload: bytes,
+        descriptors: Sequence[int],
+        watch: Callable[[], None],
+    ) -> None:
         """Sends a command for the ranks of other machines; part of a round."""
         forward = Forward(payload)
         match command:
             case Attach(segments):
                 forward = Forward(payload, attached=segments)
             case Drop():
-                forward = Forward(payload, dropped_segments=command.segments, dropped_programs=self._dropped(command))
+                forward = Forward(
+                    payload,
+                    dropped_segments=command.segments,
+                    dropped_programs=self._dropped(command),
+                )
             case Install(function, program):
                 if function is not None:
                     self._styles[function.id] = function.style
@@ -171,21 +211,27 @@ class Coordinator:
                     forward = Forward(payload, Route.nothing(program.number))
                 if isinstance(program, Program | Transfer | Collective):
                     called = program.function if isinstance(program, Program) else -1
-                    self._programs[program.number] = _Needed(program.segments(), program.variables(), called)
+                    self._programs[program.number] = _Needed(
+                        program.segments(), program.variables(), called
+                    )
             case Stop():
                 forward = Forward(payload, is_stop=True)
         self._send(forward, descriptors if isinstance(command, Attach) else (), watch)
         self._is_stopping = self._is_stopping or forward.is_stop
 
     def _dropped(self, gone: Drop) -> tuple[int, ...]:
-        """Returns the programs that ranks drop: those that are named, and those that need what is dropped."""
+        """Returns the programs that ranks drop: those that are named, and those that need what
+        is dropped.
+        """
         orphans = [number for number, needed in self._programs.items() if needed.is_touched(gone)]
         numbers = tuple({*gone.programs, *orphans})
         for number in numbers:
             self._programs.pop(number, None)
         return numbers
 
-    def read(self, watch: Callable[[], None]) -> tuple[list[tuple[int, Parcel, list[int]]], Sequence[Warned], Lost | None]:
+    def read(
+        self, watch: Callable[[], None]
+    ) -> tuple[list[tuple[int, Parcel, list[int]]], Sequence[Warned], Lost | None]:
         """Receives the news of a round: of ranks, with descriptors, warnings, and what has died."""
         told, descriptors = self._receive(Told, watch)
         if told.lost is not None:  # news of others come without descriptors
@@ -230,7 +276,9 @@ class Coordinator:
             time.sleep(EXIT_SECONDS)
 
     def _limit(self) -> Callable[[], None]:
-        """Returns a check that raises `TimeoutError` in END_SECONDS, or when the relay has ended."""
+        """Returns a check that raises `TimeoutError` in END_SECONDS, or when the relay has
+        ended.
+        """
         deadline = time.monotonic() + END_SECONDS
 
         def watch() -> None:
@@ -265,8 +313,12 @@ class Coordinator:
         except (EOFError, ConnectionError) as error:
             raise self._ended() from error
 
-    def _receive(self, kind: type, watch: Callable[[], None], serial: int = 0) -> tuple[Any, list[int]]:
-        """Receives the next message of a kind; of answers, those to the question with a serial number."""
+    def _receive(
+        self, kind: type, watch: Callable[[], None], serial: int = 0
+    ) -> tuple[Any, list[int]]:
+        """Receives the next message of a kind; of answers, those to the question with a serial
+        number.
+        """
 
         def is_wanted(message: Any) -> bool:
             return isinstance(message, kind) and getattr(message, "serial", 0) == serial
@@ -282,7 +334,9 @@ class Coordinator:
 
 
 def _working_directory() -> str:
-    """Returns the working directory of the script; the root if it was deleted, where ranks of this machine go, too."""
+    """Returns the working directory of the script; the root if it was deleted, where ranks of
+    this machine go, too.
+    """
     try:
         return os.getcwd()
     except OSError:

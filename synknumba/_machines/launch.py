@@ -1,4 +1,6 @@
-"""`python -m synknumba run`: the script on one machine, or on all machines of a job that mpiexec or srun has started."""
+"""`python -m synknumba run`: the script on one machine, or on all machines of a job that mpiexec
+or srun has started.
+"""
 
 import atexit
 import os
@@ -28,18 +30,32 @@ from synknumba._world import engine
 from synknumba._world import machines as machines_module
 from synknumba._world.machines import LAUNCHERS
 
-TELL_SECONDS = 5.0  # for the first machine to say what is wrong: launchers end all processes when one has failed
+# for the first machine to say what is wrong: launchers end all processes when one has failed
+TELL_SECONDS = 5.0
 
-# Beginnings of their variables. Of Slurm's only the one that tells a step of several processes: the others tell of the job, in
-# which the script may start steps.
+# Beginnings of their variables. Of Slurm's only the one that tells a step of several processes: the
+# others tell of the job, in which the script may start steps.
 _OF_LAUNCHERS = (
-    *("PMI_", "PMI2_", "PMIX_", "PRTE_", "OMPI_COMM_", "OMPI_UNIVERSE_", "MPI_LOCAL", "HYDI_", "MPIR_", "MV2_COMM_"),
+    *(
+        "PMI_",
+        "PMI2_",
+        "PMIX_",
+        "PRTE_",
+        "OMPI_COMM_",
+        "OMPI_UNIVERSE_",
+        "MPI_LOCAL",
+        "HYDI_",
+        "MPIR_",
+        "MV2_COMM_",
+    ),
     "SLURM_STEP_NUM_TASKS",
 )
 
 
 def launched() -> tuple[int, str]:
-    """Returns how many processes a launcher has started, and the variable that says so; 1 and "" if none has."""
+    """Returns how many processes a launcher has started, and the variable that says so; 1 and ""
+    if none has.
+    """
     size, _ = _variables()
     return (int(os.environ[size]), size) if size else (1, "")
 
@@ -51,14 +67,18 @@ def index() -> int:
 
 
 def _variables() -> tuple[str, str]:
-    """Returns the names of the variables with the number of processes and that of this one; "" if no launcher has set any."""
+    """Returns the names of the variables with the number of processes and that of this one; ""
+    if no launcher has set any.
+    """
     for names in LAUNCHERS:
         if all(os.environ.get(name, "").isdigit() for name in names):
             return names
     return "", ""
 
 
-def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is_module: bool = False) -> int:
+def run(
+    script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is_module: bool = False
+) -> int:
     """Runs a script, on every machine of the job.
 
     Args:
@@ -79,7 +99,9 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
         if ranks_per_node is not None:
             machines_module.ranks_alone[:] = [ranks_per_node]
         return _run_script(script, arguments, is_module=is_module)
-    if os.environ.get("PYTHONHASHSEED", "random") == "random":  # all machines have to order sets of strings alike
+    if (
+        os.environ.get("PYTHONHASHSEED", "random") == "random"
+    ):  # all machines have to order sets of strings alike
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606  # this program again
     if not is_first:
@@ -91,11 +113,14 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
         assert isinstance(ready, Ready)
     except EOFError:
         advice = f". {_for_srun('')}" if variable.startswith("SLURM") else ""
-        return _refused(f"MPI could not be initialised on {socket.gethostname()}; see above{advice}")
-    if not ready.problem and len(ready.hosts) != size:
         return _refused(
-            f"the launcher has started {size} processes ({variable}={size}), but MPI knows {len(ready.hosts)}: "
-            f"{_for_srun(ready.vendor) if variable.startswith('SLURM') else _for_mpiexec(ready.vendor)}",
+            f"MPI could not be initialised on {socket.gethostname()}; see above{advice}"
+        )
+    if not ready.problem and len(ready.hosts) != size:
+        remedy = _for_srun if variable.startswith("SLURM") else _for_mpiexec
+        return _refused(
+            f"the launcher has started {size} processes ({variable}={size}), but MPI "
+            f"knows {len(ready.hosts)}: {remedy(ready.vendor)}",
             is_told=is_first,
         )
     if ready.problem:
@@ -104,8 +129,12 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
         try:
             Agent(sock, ready.index, ready.hosts).serve()
         except EOFError:
-            return _refused(f"the relay of machine {ready.index} ({ready.hosts[ready.index]}) has ended")
-        os._exit(0)  # at once: the launcher may end the job as soon as the script's process has failed
+            return _refused(
+                f"the relay of machine {ready.index} ({ready.hosts[ready.index]}) has ended"
+            )
+        os._exit(
+            0
+        )  # at once: the launcher may end the job as soon as the script's process has failed
     coordinator = Coordinator(sock, pid, ready, ranks_per_node)
     machines_module.current[:] = [coordinator]
     atexit.register(_end_job, coordinator)
@@ -114,19 +143,23 @@ def run(script: str, arguments: Sequence[str], ranks_per_node: int | None, *, is
 
 
 def _for_srun(vendor: str) -> str:
-    """Returns what to do where srun has not told MPI of its processes, as by default; a vendor is "" if it is not known."""
+    """Returns what to do where srun has not told MPI of its processes, as by default; a vendor
+    is "" if it is not known.
+    """
     kinds = {"Open MPI": "--mpi=pmix", "MPICH": "--mpi=pmi2", "Intel MPI": "--mpi=pmi2"}
     option = kinds.get(vendor, "--mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH, Intel MPI)")
     which = f", which is {vendor}," if vendor else ""
     return (
-        f"srun has to start them for the MPI of mpi4py{which} by `srun {option}`, or SLURM_MPI_TYPE in the environment; "
+        f"srun has to start them for the MPI of mpi4py{which} by `srun {option}`, or "
+        f"SLURM_MPI_TYPE in the environment; "
         f"`srun --mpi=list` shows what there is. For another MPI, `module load` it {WHICH_MPI}"
     )
 
 
 def _for_mpiexec(vendor: str) -> str:
     return (
-        f"mpi4py uses another MPI than the launcher's, {vendor}. Start the script with the mpiexec of that MPI; or "
+        f"mpi4py uses another MPI than the launcher's, {vendor}. Start the script with the "
+        f"mpiexec of that MPI; or "
         f"`module load` the launcher's {WHICH_MPI}; or install an mpi4py for it"
     )
 
@@ -136,7 +169,8 @@ def _warn_of_other_nodes() -> None:
     nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")
     if nodes.isdigit() and int(nodes) > 1 and "SLURM_STEP_NUM_NODES" not in os.environ:
         sys.stderr.write(
-            f"synknumba run: this job has {nodes} nodes, and the script runs on one of them: start it by "
+            f"synknumba run: this job has {nodes} nodes, and the script runs on "
+            f"one of them: start it by "
             "`srun --ntasks-per-node=1 python -m synknumba run …` for all\n"
         )
 
@@ -144,14 +178,17 @@ def _warn_of_other_nodes() -> None:
 def _forget_launcher() -> None:
     """Removes variables of the launcher, which the relay has.
 
-    MPI in the script, or in ranks, is then one of its own, and what they start with `synknumba run` runs alone.
+    MPI in the script, or in ranks, is then one of its own, and what they start with `synknumba run`
+    runs alone.
     """
     for name in [name for name in os.environ if name.startswith(_OF_LAUNCHERS)]:
         del os.environ[name]
 
 
 def _refused(problem: str, code: int = 1, *, is_told: bool = True) -> int:
-    """Returns the exit code for what cannot be run; says why, or gives another machine the time to."""
+    """Returns the exit code for what cannot be run; says why, or gives another machine the time
+    to.
+    """
     if is_told:
         sys.stderr.write(f"synknumba run: {problem}\n")
     else:
@@ -176,7 +213,9 @@ def _run_script(script: str, arguments: Sequence[str], *, is_module: bool) -> in
         main = types.ModuleType("__main__")
         archive = _archive(path)
         if archive is not None:
-            main.__spec__ = archive.find_spec("__main__")  # by which linecache finds the source of kernels
+            main.__spec__ = archive.find_spec(
+                "__main__"
+            )  # by which linecache finds the source of kernels
             if main.__spec__ is None:
                 return _refused(f"there is no __main__.py in {path}", 2)
             code = archive.get_code("__main__")
@@ -205,7 +244,9 @@ def _run_script(script: str, arguments: Sequence[str], *, is_module: bool) -> in
 
 
 def _archive(path: Path) -> zipimport.zipimporter | None:
-    """Returns what imports from a zip file, such as those of zipapp; None if this is another file."""
+    """Returns what imports from a zip file, such as those of zipapp; None if this is another
+    file.
+    """
     try:
         return zipimport.zipimporter(str(path.resolve()))
     except zipimport.ZipImportError:
@@ -277,7 +318,12 @@ def _relay(sock: socket.socket, parent: int) -> None:
         return
     job = Between()
     leave_to_script()  # again: UCX takes SIGHUP for itself
-    channel.send(sock, channel.pack(Ready(job.index, job.hosts, job.problem, job.mpi.get_vendor()[0])), (), _nothing)
+    channel.send(
+        sock,
+        channel.pack(Ready(job.index, job.hosts, job.problem, job.mpi.get_vendor()[0])),
+        (),
+        _nothing,
+    )
     try:
         if not job.problem:
             (FirstRelay if job.index == 0 else OtherRelay)(job, sock, parent).serve()
@@ -286,12 +332,15 @@ def _relay(sock: socket.socket, parent: int) -> None:
             with suppress(OSError):
                 channel.send(sock, channel.pack(Quit()), (), _nothing)
             job.abort()
-    # Hydra, the mpiexec of MPICH and Intel MPI, takes the end of MPI in a relay for that of its machine, and ends the others.
-    # Open MPI's takes the end of a process before that of its MPI for a failure.
+    # Hydra, the mpiexec of MPICH and Intel MPI, takes the end of MPI in a relay for that of its
+    # machine, and ends the others. Open MPI's takes the end of a process before that of its MPI for
+    # a failure.
     is_hydra = "PMI_FD" in os.environ and "SLURM_STEP_ID" not in os.environ
     if not is_hydra:
         job.mpi.Finalize()
-    this_process.end_with_parent(wanted=False)  # before its parent may end: without the end of this MPI, others wait for it
+    this_process.end_with_parent(
+        wanted=False
+    )  # before its parent may end: without the end of this MPI, others wait for it
     with suppress(OSError):  # the script or the agent was ended meanwhile
         channel.send(sock, channel.pack(Quit()), (), _nothing)
     null = os.open(os.devnull, os.O_RDWR)

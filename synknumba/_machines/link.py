@@ -1,7 +1,9 @@
-"""The script's end of the socket of its relay: messages stay whole, whatever the script's handlers of signals raise.
+"""The script's end of the socket of its relay: messages stay whole, whatever the script's handlers
+of signals raise.
 
-Ctrl-C may raise between any two instructions of the main thread. What has been sent of a message, and what has been received of
-one, is noted in the same critical section as the system call, and the next transfer goes on from there.
+Ctrl-C may raise between any two instructions of the main thread. What has been sent of a message,
+and what has been received of one, is noted in the same critical section as the system call, and the
+next transfer goes on from there.
 """
 
 import pickle
@@ -30,11 +32,15 @@ class Link:
         self._socket = sock
         self._sending, self._receiving = threading.RLock(), threading.RLock()
         self._unsent = memoryview(b"")  # of a message that has begun
-        self._coming: tuple[bytearray, int, list[int], bool] | None = None  # payload, bytes that came, descriptors, all of them
+        self._coming: tuple[bytearray, int, list[int], bool] | None = (
+            None  # payload, bytes that came, descriptors, all of them
+        )
         self._inbox: list[Message] = []  # messages that came before the one waited for
 
     def send(self, message: object, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
-        """Sends a message, after the rest of one whose sending was interrupted; calls `watch` meanwhile, which may raise."""
+        """Sends a message, after the rest of one whose sending was interrupted; calls `watch`
+        meanwhile, which may raise.
+        """
         payload = channel.pack(message)
         with self._sending:
             self._send_rest(watch)
@@ -42,7 +48,8 @@ class Link:
             with held_signals():
                 channel.begin(self._socket, len(payload), descriptors)
                 self._unsent = memoryview(payload)
-                self._send_part()  # all of a short message: nothing may follow that would send the rest
+                # all of a short message: nothing may follow that would send the rest
+                self._send_part()
             self._send_rest(watch)
 
     def _send_rest(self, watch: Callable[[], None]) -> None:
@@ -63,8 +70,11 @@ class Link:
 
         channel.wait(self._socket, event, look)
 
-    def receive(self, wanted: Callable[[Any], bool], watch: Callable[[], None]) -> tuple[Any, list[int]]:
-        """Receives the next message that is wanted; others that come before are kept for those who wait for them.
+    def receive(
+        self, wanted: Callable[[Any], bool], watch: Callable[[], None]
+    ) -> tuple[Any, list[int]]:
+        """Receives the next message that is wanted; others that come before are kept for those who
+        wait for them.
 
         Raises:
             EOFError: the relay has ended.

@@ -1,4 +1,6 @@
-"""Messages between the coordinator, the relays and the agents, over sockets; between relays they travel inside MPI messages."""
+"""Messages between the coordinator, the relays and the agents, over sockets; between relays they
+travel inside MPI messages.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +34,9 @@ class Scene:
     prefix_output: bool
     directory: str
     path: tuple[str, ...]
-    environment: dict[str, str | None]  # variables that the script has changed; None for one that it has removed
+    environment: dict[
+        str, str | None
+    ]  # variables that the script has changed; None for one that it has removed
     state: ScriptState
     memory: tuple[int, int]  # of the control block of the coordinator's machine: id and bytes
     patience: tuple[int, int, int]  # of the processes there

@@ -1,4 +1,6 @@
-"""What the relays of all machines have in common: segments, moves, and the results of Python functions."""
+"""What the relays of all machines have in common: segments, moves, and the results of Python
+functions.
+"""
 
 import errno
 import mmap
@@ -50,29 +52,46 @@ class Mapped:
 
     def __init__(self) -> None:
         self._maps: dict[int, tuple[int, mmap.mmap]] = {}  # descriptor, mapping
-        self._reserved: dict[int, set[tuple[int, int]]] = {}  # (offset, bytes) that mirrors have memory for
+        self._reserved: dict[
+            int, set[tuple[int, int]]
+        ] = {}  # (offset, bytes) that mirrors have memory for
 
     def add(self, segment: int, fd: int, nbytes: int) -> None:
         """Maps a segment, or maps all of it again after it has grown; keeps the descriptor."""
         old = self._maps.get(segment)
-        self._maps[segment] = fd, mmap.mmap(fd, nbytes, prot=mmap.PROT_READ | (mmap.PROT_WRITE if is_writable(fd) else 0))
+        self._maps[segment] = (
+            fd,
+            mmap.mmap(
+                fd, nbytes, prot=mmap.PROT_READ | (mmap.PROT_WRITE if is_writable(fd) else 0)
+            ),
+        )
         if old is not None and old[0] != fd:
             os.close(old[0])
 
     def mirror(self, segment: int, nbytes: int) -> int:
-        """Makes or grows the mirror of a segment: a file in memory whose pages come with the rows. Returns its descriptor."""
+        """Makes or grows the mirror of a segment: a file in memory whose pages come with the
+        rows. Returns its descriptor.
+        """
         known = self._maps.get(segment)
-        fd = os.memfd_create(f"synk-mirror-{segment}", os.MFD_CLOEXEC) if known is None else known[0]
+        fd = (
+            os.memfd_create(f"synk-mirror-{segment}", os.MFD_CLOEXEC) if known is None else known[0]
+        )
         os.ftruncate(fd, nbytes)
         self.add(segment, fd, nbytes)
         return fd
 
     def reserve(self, move: Move, watch: Callable[[], None]) -> None:
-        """Takes memory for bytes that are about to come, so that a lack of it is an error, and not the end of a process."""
+        """Takes memory for bytes that are about to come, so that a lack of it is an error, and
+        not the end of a process.
+        """
         reserved = self._reserved.setdefault(move.segment, set())
         if move.rows is None and (move.offset, move.nbytes) not in reserved:
             for start in range(0, move.nbytes, RESERVE_STEP):
-                os.posix_fallocate(self._maps[move.segment][0], move.offset + start, min(RESERVE_STEP, move.nbytes - start))
+                os.posix_fallocate(
+                    self._maps[move.segment][0],
+                    move.offset + start,
+                    min(RESERVE_STEP, move.nbytes - start),
+                )
                 watch()
             if len(reserved) < RESERVED_KEPT:
                 reserved.add((move.offset, move.nbytes))
@@ -99,7 +118,8 @@ class Relay:
 
     Args:
         job: the machines.
-        rounds: communicator of this world's rounds: what an earlier world has left in flight arrives nowhere.
+        rounds: communicator of this world's rounds: what an earlier world has left in flight
+            arrives nowhere.
     """
 
     def __init__(self, job: Between, rounds: Any) -> None:
@@ -108,7 +128,9 @@ class Relay:
         self.under_way: Any = None  # the last receive
         self.moved = 0  # bytes of rows that were sent or received
         self.routes: dict[int, Route] = {}
-        self._lengths: dict[tuple[int, int, int], tuple[int, bool]] = {}  # by program, rank and spec: bytes, whether large
+        self._lengths: dict[
+            tuple[int, int, int], tuple[int, bool]
+        ] = {}  # by program, rank and spec: bytes, whether large
         self.large: dict[tuple[int, int], tuple[int, mmap.mmap]] = {}  # by program and rank
 
     def learn(self, number: int, rank: int, news: Parcel) -> None:
@@ -117,13 +139,20 @@ class Relay:
             self._lengths[number, rank, news.spec] = news.nbytes, news.segment is not None
 
     def small_bytes(self, number: int, specs: "dict[int, int]") -> int:
-        """Returns the bytes of small results that a round has written, for the numbers that ranks have left there."""
+        """Returns the bytes of small results that a round has written, for the numbers that
+        ranks have left there.
+        """
         known = (self._lengths.get((number, rank, spec), (0, True)) for rank, spec in specs.items())
         return FIRST_LEAF + max((nbytes for nbytes, is_large in known if not is_large), default=0)
 
     def large_results(self, number: int, specs: "dict[int, int]") -> list[tuple[int, int]]:
-        """Returns the ranks whose results are in segments of their own, and how many bytes these are."""
-        known = ((rank, self._lengths.get((number, rank, spec), (0, False))) for rank, spec in sorted(specs.items()))
+        """Returns the ranks whose results are in segments of their own, and how many bytes these
+        are.
+        """
+        known = (
+            (rank, self._lengths.get((number, rank, spec), (0, False)))
+            for rank, spec in sorted(specs.items())
+        )
         return [(rank, nbytes) for rank, (nbytes, is_large) in known if is_large and nbytes]
 
     def forget(self, programs: Iterable[int]) -> None:
@@ -149,7 +178,9 @@ class Relay:
     # ---- rows
 
     def sent(self, move: Move, machine: int, tag: int, present: Present) -> list[Any]:
-        """Starts to send the bytes of a move that are not `present` there; returns the request, if there are any."""
+        """Starts to send the bytes of a move that are not `present` there; returns the request,
+        if there are any.
+        """
         if move.rows is None:
             view = self.memory(move.segment, np.uint8, (move.nbytes,), move.offset)
         else:
@@ -158,7 +189,9 @@ class Relay:
         self.moved += view.nbytes
         return [self.rounds.Isend(view, machine, tag)] if view.nbytes else []
 
-    def received(self, move: Move, machine: int, tag: int, watch: Callable[[], None], present: Present) -> None:
+    def received(
+        self, move: Move, machine: int, tag: int, watch: Callable[[], None], present: Present
+    ) -> None:
         """Receives the bytes of a move that are not `present`."""
         if move.rows is None:
             view = self.memory(move.segment, np.uint8, (move.nbytes,), move.offset)
@@ -171,14 +204,18 @@ class Relay:
             table_of(move, self.memory)[rows] = packed
 
     def _receive(self, view: Array, machine: int, tag: int, watch: Callable[[], None]) -> None:
-        self.under_way = self.rounds.Irecv(view, machine, tag), view  # kept, with the buffer, if the wait is left
+        self.under_way = (
+            self.rounds.Irecv(view, machine, tag),
+            view,
+        )  # kept, with the buffer, if the wait is left
         self.job.wait(self.under_way[0], watch)
         self.moved += view.nbytes
 
     # ---- combinations
 
     def reduce(self, reduced: Reduced, firsts: Sequence[int], watch: Callable[[], None]) -> None:
-        """Combines the arrays of all ranks, first of those of this machine, and then of all machines, into that of its first.
+        """Combines the arrays of all ranks, first of those of this machine, and then of all
+        machines, into that of its first.
 
         The relays of all machines do.
 
@@ -195,7 +232,9 @@ class Relay:
         for other in others:
             ufunc(total, other, out=total)
             watch()
-        members = [machine for machine in range(self.job.count) if firsts[machine] < firsts[machine + 1]]
+        members = [
+            machine for machine in range(self.job.count) if firsts[machine] < firsts[machine + 1]
+        ]
         self.under_way = []
         combine(self.job, self.rounds, members, total.reshape(-1), ufunc, watch, self.under_way)
         if reduced.op == "avg":

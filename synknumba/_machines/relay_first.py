@@ -1,4 +1,6 @@
-"""The relay of the coordinator's machine: takes part in rounds like a rank, on behalf of the ranks of all other machines."""
+"""The relay of the coordinator's machine: takes part in rounds like a rank, on behalf of the
+ranks of all other machines.
+"""
 
 import os
 import pickle
@@ -26,10 +28,14 @@ from synknumba._wire.messages import Parcel
 from synknumba._world.failure import Death
 from synknumba._world.machines import Lost
 
-SILENCE_SECONDS = 5.0  # after which a machine that works, and whose relay sends pulses meanwhile, counts as lost
+SILENCE_SECONDS = (
+    5.0  # after which a machine that works, and whose relay sends pulses meanwhile, counts as lost
+)
 ASK_SECONDS = 5.0
 _OF_MPIEXEC = {"OMPI_COMM_WORLD_SIZE", "HYDI_CONTROL_FD"}  # variables that srun does not set
-LOST_SECONDS = 0.5  # for which answers are awaited once a machine is lost; those that are left answer at once
+LOST_SECONDS = (
+    0.5  # for which answers are awaited once a machine is lost; those that are left answer at once
+)
 
 
 @final
@@ -52,7 +58,9 @@ class FirstRelay:
         self.ends_job = "SLURM_STEP_ID" in os.environ and not _OF_MPIEXEC & os.environ.keys()
 
     def serve(self) -> None:
-        """Serves the script until it ends. Under srun, ends the job where the script dies; mpiexec does so itself."""
+        """Serves the script until it ends. Under srun, ends the job where the script dies;
+        mpiexec does so itself.
+        """
         this_process.end_with_parent(wanted=not self.ends_job)
         try:
             self._serve()
@@ -105,7 +113,9 @@ class FirstRelay:
         payload: Array | None = None,
         watch: Callable[[], None] | None = None,
     ) -> None:
-        """Sends an order to all machines, down the tree; calls `watch` meanwhile, by default on the parent, which may raise."""
+        """Sends an order to all machines, down the tree; calls `watch` meanwhile, by default on
+        the parent, which may raise.
+        """
         self._unsent = [one for one in self._unsent if not one[0].Test()]
         if self._unsent:  # with the buffer, by an order that was left
             self._order = np.zeros(ROOM, np.uint8)
@@ -123,14 +133,20 @@ class FirstRelay:
             parts.append((payload, between.BIG))
         jobs = self._job.jobs
         self._job.spoke = time.monotonic()
-        sends = [(jobs.Isend(part, child, tag), part) for child in self._job.children for part, tag in parts]
+        sends = [
+            (jobs.Isend(part, child, tag), part)
+            for child in self._job.children
+            for part, tag in parts
+        ]
         self._unsent += sends  # kept, with the buffers, if the wait is left
         self._job.wait_all([request for request, _ in sends], watch or self._watch_parent)
 
     def _asked(self, what: str) -> dict[int, Any]:
         """Returns what the machines answer to a question; without those that do not in time."""
         self._job.ask(Ask(what))  # with a serial
-        return {machine: answer for machine, answer in self._replies().items() if answer is not None}
+        return {
+            machine: answer for machine, answer in self._replies().items() if answer is not None
+        }
 
     def _replies(self, until: float | None = None) -> dict[int, Any]:
         jobs, mpi = self._job.jobs, self._job.mpi
@@ -178,7 +194,9 @@ class FirstRelay:
             world.close()
 
     def _end_others(self) -> None:
-        """Has all other machines end the ranks of the world, and waits for that, but not for ever."""
+        """Has all other machines end the ranks of the world, and waits for that, but not for
+        ever.
+        """
         until = time.monotonic() + (LOST_SECONDS if self._job.is_lost else ASK_SECONDS)
         self._order_last(relay.END, self._job.next_serial(), until)
         self._replies(until)
@@ -200,21 +218,30 @@ class FirstRelay:
 class _World:
     """The rounds of one world."""
 
-    def __init__(self, first: FirstRelay, job: Between, sock: socket.socket, scene: Scene, memory: Segment) -> None:
+    def __init__(
+        self, first: FirstRelay, job: Between, sock: socket.socket, scene: Scene, memory: Segment
+    ) -> None:
         self._first, self._job, self._socket, self._scene = first, job, sock, scene
         firsts = scene.firsts
         self._line = firsts[1]
-        self._control = ControlBlock(scene.world_size, Patience(*scene.patience), lines=firsts[1] + 1, segment=memory)
+        self._control = ControlBlock(
+            scene.world_size, Patience(*scene.patience), lines=firsts[1] + 1, segment=memory
+        )
         first.order(relay.START, payload=pickled(scene))
         this_process.end_with_parent()  # a machine that is lost takes part in no Dup
         self._relay = Relay(job, job.jobs.Dup())
         this_process.end_with_parent(wanted=not first.ends_job)
         self._others = range(1, job.count)
         self._ranks = {machine: (firsts[machine], firsts[machine + 1]) for machine in self._others}
-        self._machine_of = {rank: machine for machine, (low, high) in self._ranks.items() for rank in range(low, high)}
+        self._machine_of = {
+            rank: machine
+            for machine, (low, high) in self._ranks.items()
+            for rank in range(low, high)
+        }
         self._answers = {machine: np.zeros(ROOM, np.uint8) for machine in self._others}
         self._receives = {
-            machine: self._relay.rounds.Recv_init(buffer, machine, between.ANSWER) for machine, buffer in self._answers.items()
+            machine: self._relay.rounds.Recv_init(buffer, machine, between.ANSWER)
+            for machine, buffer in self._answers.items()
         }
         self._present = {machine: Present() for machine in self._others}
         self._last_heard = dict.fromkeys(self._others, 0.0)  # when machines were heard of last
@@ -258,7 +285,9 @@ class _World:
                 self._job.lose()
                 told = Told(lost=silent.lost)
             is_stop = told is not None and told.is_stop
-            if told is not None and (told.lost is not None or any(item.lost for _, item in told.news)):
+            if told is not None and (
+                told.lost is not None or any(item.lost for _, item in told.news)
+            ):
                 control.note_loss(sequence, line)
             news = 1 if told is not None and not is_stop else 0
             spins = (0, 0) if news or is_stop else (pauses, yields)
@@ -277,7 +306,9 @@ class _World:
     def _await_command(self, sequence: int) -> int:
         control, patience = self._control, self._control.patience
         while True:
-            number: int = doorbell.await_command(control.base, sequence, patience.pauses, patience.rank)
+            number: int = doorbell.await_command(
+                control.base, sequence, patience.pauses, patience.rank
+            )
             if number != doorbell.NO_COMMAND:
                 return number
             self._look()
@@ -308,19 +339,31 @@ class _World:
     def _watch(self) -> None:
         """Looks after the coordinator and the other machines while ranks work."""
         self._look()
-        rounds, status, byte, now = self._relay.rounds, self._job.mpi.Status(), np.zeros(1, np.uint8), time.monotonic()
+        rounds, status, byte, now = (
+            self._relay.rounds,
+            self._job.mpi.Status(),
+            np.zeros(1, np.uint8),
+            time.monotonic(),
+        )
         while rounds.Iprobe(source=self._job.mpi.ANY_SOURCE, tag=between.PULSE, status=status):
             rounds.Recv(byte, status.source, between.PULSE)
             self._last_heard[status.source] = now
-        if now - self._watched > between.LONGEST_LOOK:  # this process was stopped, and maybe the whole job
+        if (
+            now - self._watched > between.LONGEST_LOOK
+        ):  # this process was stopped, and maybe the whole job
             self._waits_since = now
         self._watched = now
         for machine, heard in self._last_heard.items():
             is_late = now - max(heard, self._waits_since) > SILENCE_SECONDS
-            if is_late and not self._receives[machine].Test():  # it may have answered while another is waited for
+            if (
+                is_late and not self._receives[machine].Test()
+            ):  # it may have answered while another is waited for
                 host, (first, after) = self._job.hosts[machine], self._ranks[machine]
                 which = f"rank {first}" if after == first + 1 else f"ranks {first} to {after - 1}"
-                reason = f"machine {machine} ({host}), of {which}, has not been heard of for {SILENCE_SECONDS:.0f} s"
+                reason = (
+                    f"machine {machine} ({host}), of {which}, has not been heard of "
+                    f"for {SILENCE_SECONDS:.0f} s"
+                )
                 raise _Silent(Lost(reason, Death(first, 0, None, host, with_machine=True)))
 
     def _command(self) -> Told | None:
@@ -370,11 +413,17 @@ class _World:
         self.requests.clear()
         return self._heard(number, told, backs)
 
-    def _heard(self, number: int, told: Told, backs: Mapping[int, Sequence[Move]]) -> tuple[Told | None, list[int]]:
-        """Receives the rows that a round has written, and large results; returns what ranks tell, with descriptors."""
+    def _heard(
+        self, number: int, told: Told, backs: Mapping[int, Sequence[Move]]
+    ) -> tuple[Told | None, list[int]]:
+        """Receives the rows that a round has written, and large results; returns what ranks
+        tell, with descriptors.
+        """
         if told.lost is not None:
             return told, []
-        failed = {self._machine_of[rank] for rank, item in told.news if item.failed}  # they send nothing more
+        failed = {
+            self._machine_of[rank] for rank, item in told.news if item.failed
+        }  # they send nothing more
         descriptors = self._learn(number, told.news) if told.news else []
         for machine, moves in backs.items():
             for move in moves if machine not in failed else ():
@@ -386,7 +435,9 @@ class _World:
         return (told if told.news or told.warned else None), descriptors
 
     def _learn(self, number: int, news: Sequence[tuple[int, Parcel]]) -> list[int]:
-        """Makes memory for large results of functions; returns descriptors of it, in the order of the news."""
+        """Makes memory for large results of functions; returns descriptors of it, in the order
+        of the news.
+        """
         descriptors = []
         for rank, item in news:
             self._relay.learn(number, rank, item)
@@ -395,7 +446,11 @@ class _World:
                 known = self._relay.large.get((number, rank))
                 if known is None or len(known[1]) != nbytes:
                     # The same file, longer: earlier specs are read in it, too, as on the rank.
-                    fd = os.memfd_create(f"synk-results-{rank}", os.MFD_CLOEXEC) if known is None else os.dup(known[0])
+                    fd = (
+                        os.memfd_create(f"synk-results-{rank}", os.MFD_CLOEXEC)
+                        if known is None
+                        else os.dup(known[0])
+                    )
                     os.ftruncate(fd, nbytes)
                     self._relay.keep_large(number, rank, fd, nbytes)
                 descriptors.append(os.dup(self._relay.large[number, rank][0]))
@@ -404,10 +459,14 @@ class _World:
     def _receive_large(self, number: int, start: int, failed: Collection[int]) -> None:
         specs = self._control.results[:, start : start + 8].copy().view(np.int64)[:, 0]
         ranks = [rank for rank, machine in self._machine_of.items() if machine not in failed]
-        for rank, nbytes in self._relay.large_results(number, {rank: int(specs[rank]) for rank in ranks}):
+        for rank, nbytes in self._relay.large_results(
+            number, {rank: int(specs[rank]) for rank in ranks}
+        ):
             view = self._relay.large_bytes(number, rank, nbytes)
             self._relay.moved += nbytes
-            self._job.wait(self._relay.rounds.Irecv(view, self._machine_of[rank], between.BACK), self._watch)
+            self._job.wait(
+                self._relay.rounds.Irecv(view, self._machine_of[rank], between.BACK), self._watch
+            )
 
     # ---- answers
 
@@ -430,12 +489,16 @@ class _World:
                 news += told.news
                 warned += told.warned
                 lost, refused = lost or told.lost, refused or told.refused
-                if lost is not None or any(item.lost for _, item in told.news):  # the others may wait for its ranks
+                if lost is not None or any(
+                    item.lost for _, item in told.news
+                ):  # the others may wait for its ranks
                     break
         return Told(tuple(news), tuple(warned), lost, refused=refused)
 
     def _read(self, machine: int, number: int | None) -> Told | None:
-        """Reads an answer: copies small results to where ranks of this machine write theirs, and returns the rest."""
+        """Reads an answer: copies small results to where ranks of this machine write theirs, and
+        returns the rest.
+        """
         buffer = self._answers[machine]
         _, ranks, used, size = buffer[:32].view(np.int64).tolist()
         body = buffer[8 * HEAD :]
@@ -446,7 +509,9 @@ class _World:
         if used:
             first, after = self._ranks[machine]
             start = 0 if number is None else max(self._relay.routes[number].small_start, 0)
-            self._control.results[first:after, start : start + used] = body[: ranks * used].reshape(ranks, used)
+            self._control.results[first:after, start : start + used] = body[: ranks * used].reshape(
+                ranks, used
+            )
         return pickle.loads(body[ranks * used : total].tobytes()) if size else None  # noqa: S301  # of a relay of this job
 
 

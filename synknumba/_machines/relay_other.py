@@ -25,7 +25,9 @@ from synknumba._wire import channel, doorbell
 from synknumba._wire.control import ControlBlock, Patience
 
 PULSE_SECONDS = 0.5
-ALONE_SECONDS = 0.1  # how long a relay waits for ranks before it has the agent wait, which sees deaths
+ALONE_SECONDS = (
+    0.1  # how long a relay waits for ranks before it has the agent wait, which sees deaths
+)
 
 
 @final
@@ -65,7 +67,9 @@ class OtherRelay:
                     return
 
     def _next(self) -> tuple[int, int, bytes, bytes]:
-        """Receives the next order, and passes it on down the tree; returns its kind, number, values and payload."""
+        """Receives the next order, and passes it on down the tree; returns its kind, number,
+        values and payload.
+        """
         job = self._job
         self._receive.Start()
         job.wait(self._receive, self._look)
@@ -88,16 +92,22 @@ class OtherRelay:
         """Sends a part of an order down the tree."""
         job = self._job
         if job.children:
-            job.wait_all([job.jobs.Isend(message, child, tag) for child in job.children], self._watch_order)
+            job.wait_all(
+                [job.jobs.Isend(message, child, tag) for child in job.children], self._watch_order
+            )
 
     def _watch_order(self) -> None:
-        """Looks around while an order is on its way: a long one takes its time, another machine may be lost."""
+        """Looks around while an order is on its way: a long one takes its time, another machine
+        may be lost.
+        """
         if self._world is not None:
             self._world.pulse()
         self._look()
 
     def _carry_out(self, do: "Callable[[_World], None]") -> None:
-        """Carries out an order of a world; what comes after the end of the world is an order to end it."""
+        """Carries out an order of a world; what comes after the end of the world is an order to
+        end it.
+        """
         if self._world is None:
             return
         try:
@@ -108,13 +118,16 @@ class OtherRelay:
             self._world.fail(error)
 
     def watch_parent(self) -> None:
-        """Ends this process with the agent's, and where the first machine is not heard of any more."""
+        """Ends this process with the agent's, and where the first machine is not heard of any
+        more.
+        """
         if os.getppid() != self._agent:
             os._exit(1)
         if not self._job.hears_first():
             (first, *_), index = self._job.hosts, self._job.index
             sys.stderr.write(
-                f"synknumba run: machine {index} ({self._job.hosts[index]}) has not heard of machine 0 ({first}) for "
+                f"synknumba run: machine {index} ({self._job.hosts[index]}) has not heard of "
+                f"machine 0 ({first}) for "
                 f"{between.ORPHAN_SECONDS:.0f} s, and ends\n"
             )
             sys.stderr.flush()
@@ -161,7 +174,9 @@ class OtherRelay:
         assert isinstance(told, Told)
         if descriptors:
             world.attach(told, descriptors[0])
-        world.answer(told if told.refused is not None or told.lost is not None or told.warned else None)
+        world.answer(
+            told if told.refused is not None or told.lost is not None or told.warned else None
+        )
 
     def _end(self) -> None:
         self.tell(End())
@@ -197,7 +212,9 @@ class _World:
         """Maps the control block that the agent has made."""
         lines = self._after - self._first
         segment = Segment.attach(told.memory[0], fd, told.memory[1])
-        self._control = ControlBlock(self._scene.world_size, Patience(*told.patience), lines=lines, segment=segment)
+        self._control = ControlBlock(
+            self._scene.world_size, Patience(*told.patience), lines=lines, segment=segment
+        )
 
     def close(self) -> None:
         """Frees memory."""
@@ -222,7 +239,9 @@ class _World:
     def fail(self, error: Exception) -> None:
         """Tells that this relay cannot go on with the world."""
         host = self._job.hosts[self._job.index]
-        lost = relay.failure(f"the relay of machine {self._job.index} ({host})", error, self._first, host)
+        lost = relay.failure(
+            f"the relay of machine {self._job.index} ({host})", error, self._first, host
+        )
         self.answer(Told(lost=lost))
 
     # ---- orders
@@ -244,7 +263,9 @@ class _World:
         told, descriptors = (None, []) if code == doorbell.ALL_DONE else self._finished(code)
         if told is not None:
             self._learn(number, told, descriptors)
-        failed = told is not None and (told.lost is not None or any(item.failed for _, item in told.news))
+        failed = told is not None and (
+            told.lost is not None or any(item.failed for _, item in told.news)
+        )
         if failed:
             self.answer(told)
             return
@@ -254,15 +275,23 @@ class _World:
             specs = self._specs(route.small_start)
             used = relay_.small_bytes(number, specs)
         self.answer(told, used, route.small_start)
-        requests = [request for move in outs for request in relay_.sent(move, 0, between.BACK, Present())]
+        requests = [
+            request for move in outs for request in relay_.sent(move, 0, between.BACK, Present())
+        ]
         for rank, nbytes in relay_.large_results(number, specs):
-            requests.append(relay_.rounds.Isend(relay_.large_bytes(number, rank, nbytes), 0, between.BACK))
+            requests.append(
+                relay_.rounds.Isend(relay_.large_bytes(number, rank, nbytes), 0, between.BACK)
+            )
         self._job.wait_all(requests, self._watch)
 
     def _ring(self, control: ControlBlock, number: int) -> int:
         """Rings the ranks, and waits for a while; returns the code of the wait."""
         self._sequence += 1
-        base, lines, spins = control.base, control.lines, (control.patience.pauses, control.patience.coordinator)
+        base, lines, spins = (
+            control.base,
+            control.lines,
+            (control.patience.pauses, control.patience.coordinator),
+        )
         code: int = doorbell.call(base, lines, self._sequence, number, *spins)
         if code == -1:
             control.wake_ranks()
@@ -273,7 +302,11 @@ class _World:
 
     def _specs(self, start: int) -> dict[int, int]:
         assert self._control is not None
-        mine = self._control.results[self._first : self._after, start : start + 8].copy().view(np.int64)[:, 0]
+        mine = (
+            self._control.results[self._first : self._after, start : start + 8]
+            .copy()
+            .view(np.int64)[:, 0]
+        )
         return {self._first + i: int(spec) for i, spec in enumerate(mine)}
 
     def _learn(self, number: int, told: Told, descriptors: list[int]) -> None:
@@ -298,7 +331,9 @@ class _World:
         self.answer(told if told.news or told.warned or told.lost is not None else None)
 
     def _finished(self, code: int) -> tuple[Told | None, list[int]]:
-        """Has the agent complete a round that does not end within the compiled wait, or has news."""
+        """Has the agent complete a round that does not end within the compiled wait, or has
+        news.
+        """
         self._other.tell(Finish(self._sequence, code))
         told, descriptors = self._told()
         quiet = not told.news and not told.warned and told.lost is None
@@ -324,7 +359,9 @@ class _World:
             body = np.empty(block + size, np.uint8)
         if used:
             assert self._control is not None
-            body[:block].reshape(ranks, used)[:] = self._control.results[self._first : self._after, start : start + used]
+            body[:block].reshape(ranks, used)[:] = self._control.results[
+                self._first : self._after, start : start + used
+            ]
         if news is not None:
             body[block : block + size] = news
         rounds = self._relay.rounds

@@ -1,10 +1,11 @@
-"""Routes: which bytes of which segments a program moves between the coordinator's machine and another one.
+"""Routes: which bytes of which segments a program moves between the coordinator's machine and
+another one.
 
     Program ──Route.of──> Route, which has nothing of the user's ──at (values of a call)──> Moves of one machine: in, and out
 
-Both machines work out the same moves from the same values, so nothing but the rows is sent. Frozen rows are sent once: both
-note which were.
-"""
+Both machines work out the same moves from the same values, so nothing but the rows is sent. Frozen
+rows are sent once: both note which were.
+"""  # noqa: E501
 
 import struct
 from collections.abc import Iterable, Iterator
@@ -58,7 +59,9 @@ class Indices:
     count: int
 
 
-Moves: TypeAlias = tuple[tuple[Move, ...], tuple[Move, ...]]  # to the machine before its ranks work, and back after it
+Moves: TypeAlias = tuple[
+    tuple[Move, ...], tuple[Move, ...]
+]  # to the machine before its ranks work, and back after it
 
 
 @dataclass(slots=True)
@@ -69,8 +72,8 @@ class Route:
         number: of the program.
         values: `struct` format of the values of a call.
         arrays: parameters that lie in segments.
-        small_bytes: bytes of a rank's small results that a round may write, from the first; −1 for a Python function, whose
-            results say how many they are.
+        small_bytes: bytes of a rank's small results that a round may write, from the first; −1 for
+            a Python function, whose results say how many they are.
         small_start: first byte of a Python function's small results.
         scalar_bytes: bytes of the scalars, the first of the values, which select nothing.
         reduced: arrays that the machines combine.
@@ -103,9 +106,15 @@ class Route:
         """Returns the route of a program; `is_kernel` if its function is a kernel."""
         if isinstance(program, wire.Transfer):
             moved = () if program.stays else program.arrays
-            return replace(cls.nothing(program.number), transfers=moved, up=program.up, reduced=program.reduced)
+            return replace(
+                cls.nothing(program.number), transfers=moved, up=program.up, reduced=program.reduced
+            )
         kinds = wire.Sharded | wire.Broadcast | wire.Result | wire.Update
-        leaves = [_plain(leaf) for leaf in program.leaves() if isinstance(leaf, kinds) and not _is_stored(leaf)]
+        leaves = [
+            _plain(leaf)
+            for leaf in program.leaves()
+            if isinstance(leaf, kinds) and not _is_stored(leaf)
+        ]
         first = program.small[0] if program.small else 0
         return cls(
             number=program.number,
@@ -137,21 +146,32 @@ class Route:
             by_ranks = self._known[selecting] = {}
         known = by_ranks.get((first, after))
         if known is None:
-            known = by_ranks[first, after] = self._worked_out(struct.unpack("<" + self.values, packed), first, after)
+            known = by_ranks[first, after] = self._worked_out(
+                struct.unpack("<" + self.values, packed), first, after
+            )
         return known
 
     def _worked_out(self, values: tuple[Any, ...], first: int, after: int) -> Moves:
         if first == after:  # a machine without ranks
             return (), ()
         if self.transfers:
-            hosts = (host for one in self.transfers for host in one.hosts[first:after] if host is not None)
-            moves = tuple(dict.fromkeys(move for move in map(_whole, hosts) if move.nbytes))  # ranks may share an array
+            hosts = (
+                host
+                for one in self.transfers
+                for host in one.hosts[first:after]
+                if host is not None
+            )
+            moves = tuple(
+                dict.fromkeys(move for move in map(_whole, hosts) if move.nbytes)
+            )  # ranks may share an array
             return (moves, ()) if self.up else ((), moves)
         fields = len(self.rows.values)
         own_fields = 0 if self.own is None else len(self.own.values)
         selecting = values[len(values) - self.lent - own_fields - fields :]
         low, high, rows = self._rows(selecting[:fields], first, after)
-        ins: list[Move] = list(self._lists(rows, selecting[fields : fields + own_fields], first, after))
+        ins: list[Move] = list(
+            self._lists(rows, selecting[fields : fields + own_fields], first, after)
+        )
         outs: list[Move] = []
         if self.rows.kind == "none" and self.own is not None:
             low, high = self._own_edges(selecting[fields : fields + own_fields], first, after)
@@ -167,9 +187,13 @@ class Route:
                     outs += self._parts(one, values, low, high, first, after)
                 case wire.Update(parts=HostArray() as parts):
                     outs += _rows_of(parts, _span(*self._shards(first, after)))
-        return tuple(move for move in ins if move.nbytes), tuple(move for move in outs if move.nbytes)
+        return tuple(move for move in ins if move.nbytes), tuple(
+            move for move in outs if move.nbytes
+        )
 
-    def _rows(self, selecting: tuple[Any, ...], first: int, after: int) -> "tuple[int, int, Rows | Indices | None]":
+    def _rows(
+        self, selecting: tuple[Any, ...], first: int, after: int
+    ) -> "tuple[int, int, Rows | Indices | None]":
         """Returns the positions of the ranks' rows among those of the call, and the rows."""
         source = self.rows
         if source.kind == "none":
@@ -178,7 +202,9 @@ class Route:
             assert source.indices is not None  # of lines
             number: int = source.indices.shape[1]
         else:
-            number = {"range": lambda: selecting[2], "list": lambda: selecting[0]}.get(source.kind, lambda: source.length)()
+            number = {"range": lambda: selecting[2], "list": lambda: selecting[0]}.get(
+                source.kind, lambda: source.length
+            )()
         low, high = self._edges(number, first, after)
         if source.kind == "all":
             return low, high, Range(low, 1, high - low)
@@ -202,7 +228,9 @@ class Route:
             return (0, self.shards or 1) if first == 0 else (0, 0)
         if self.shards is None:
             return first, after
-        return self.partition.part(self.shards, first)[0], self.partition.part(self.shards, after - 1)[1]
+        return self.partition.part(self.shards, first)[0], self.partition.part(
+            self.shards, after - 1
+        )[1]
 
     def _own_edges(self, selecting: tuple[Any, ...], first: int, after: int) -> tuple[int, int]:
         """Returns how many own rows of variables lower ranks have, and lower ones with these."""
@@ -210,7 +238,9 @@ class Route:
         counts = {"all": self.own.lengths, "range": selecting[2::3]}.get(self.own.kind, selecting)
         return sum(counts[:first]), sum(counts[:after])
 
-    def _lists(self, rows: "Rows | Indices | None", selecting: tuple[Any, ...], first: int, after: int) -> Iterator[Move]:
+    def _lists(
+        self, rows: "Rows | Indices | None", selecting: tuple[Any, ...], first: int, after: int
+    ) -> Iterator[Move]:
         """Returns the moves of lists of row numbers."""
         if isinstance(rows, Indices):
             array = rows.array
@@ -221,7 +251,13 @@ class Route:
             yield Move(array.segment, array.offset + 8 * low, 8 * (high - low))
 
     def _parts(
-        self, result: wire.Result, values: tuple[Any, ...], low: int, high: int, first: int, after: int
+        self,
+        result: wire.Result,
+        values: tuple[Any, ...],
+        low: int,
+        high: int,
+        first: int,
+        after: int,
     ) -> Iterator[Move]:
         """Returns the moves of a large output."""
         if result.parts is None:
@@ -230,7 +266,9 @@ class Route:
         rows = _span(low, high) if result.op == "gather" else _span(*self._shards(first, after))
         for place in (result.parts, result.rows):
             if place is not None:
-                yield from _rows_of(place if segment is None else replace(place, segment=segment), rows)
+                yield from _rows_of(
+                    place if segment is None else replace(place, segment=segment), rows
+                )
 
 
 def _plain(leaf: Any) -> Any:
@@ -238,20 +276,25 @@ def _plain(leaf: Any) -> Any:
     if isinstance(leaf, wire.Result):
         if leaf.parts is None or leaf.is_small or leaf.stays:
             return None
-        return leaf if isinstance(leaf.op, str) or leaf.op is None else replace(leaf, op="sum")  # any that is not "gather"
+        return (
+            leaf if isinstance(leaf.op, str) or leaf.op is None else replace(leaf, op="sum")
+        )  # any that is not "gather"
     if isinstance(leaf, wire.Update):
         return None if leaf.parts is None else replace(leaf, op="sum")
     return leaf
 
 
 def _is_stored(leaf: Any) -> bool:
-    """Returns whether a parameter is in a file that each rank opens itself, also on another machine."""
+    """Returns whether a parameter is in a file that each rank opens itself, also on another
+    machine.
+    """
     return isinstance(leaf, wire.Sharded | wire.Broadcast) and leaf.array.source is not None
 
 
 def _small_bytes(program: wire.Program) -> int:
     ends = [
-        leaf.parts.offset + int(np.prod(leaf.shape, dtype=np.int64)) * np.dtype(leaf.parts.dtype).itemsize
+        leaf.parts.offset
+        + int(np.prod(leaf.shape, dtype=np.int64)) * np.dtype(leaf.parts.dtype).itemsize
         for leaf in program.leaves()
         if isinstance(leaf, wire.Result) and leaf.is_small and leaf.parts is not None
     ]
@@ -277,8 +320,24 @@ def _rows_of(array: HostArray, rows: "Rows | Indices | None") -> list[Move]:
     if rows is None or rows.count == 0 or width == 0:
         return []
     if isinstance(rows, Range) and rows.step == 1:
-        return [Move(array.segment, array.offset + rows.start * width, rows.count * width, version=array.version)]
-    return [Move(array.segment, array.offset, rows.count * width, rows, (array.shape[0], width), array.version)]
+        return [
+            Move(
+                array.segment,
+                array.offset + rows.start * width,
+                rows.count * width,
+                version=array.version,
+            )
+        ]
+    return [
+        Move(
+            array.segment,
+            array.offset,
+            rows.count * width,
+            rows,
+            (array.shape[0], width),
+            array.version,
+        )
+    ]
 
 
 class MemoryOf(Protocol):
@@ -290,20 +349,32 @@ class MemoryOf(Protocol):
 
 
 class Present:
-    """Frozen contents that a machine has got from the first one; both keep one, with the same contents."""
+    """Frozen contents that a machine has got from the first one; both keep one, with the same
+    contents.
+    """
 
     def __init__(self) -> None:
         self._sent: set[tuple[int, int, int, int]] = set()  # keys of consecutive bytes
-        self._rows: dict[tuple[int, int, int], Array] = {}  # by segment, version and offset of a table: whether a row is there
+        self._rows: dict[
+            tuple[int, int, int], Array
+        ] = {}  # by segment, version and offset of a table: whether a row is there
 
     def unsent(self, moves: Iterable[Move]) -> list[Move]:
-        """Returns the moves whose bytes are not there yet, and notes frozen ones as sent; of rows, all: see `missing`."""
-        left = [move for move in moves if not move.version or move.rows is not None or move.key not in self._sent]
+        """Returns the moves whose bytes are not there yet, and notes frozen ones as sent; of
+        rows, all: see `missing`.
+        """
+        left = [
+            move
+            for move in moves
+            if not move.version or move.rows is not None or move.key not in self._sent
+        ]
         self._sent.update(move.key for move in left if move.version and move.rows is None)
         return left
 
     def missing(self, move: Move, numbers: Array) -> Array:
-        """Returns the rows of a move that have to be sent, and notes them; of frozen contents those that are not there."""
+        """Returns the rows of a move that have to be sent, and notes them; of frozen contents
+        those that are not there.
+        """
         if not move.version:
             return numbers
         key = move.segment, move.version, move.offset
@@ -326,7 +397,9 @@ def row_numbers(move: Move, memory: MemoryOf) -> Array:
     rows = move.rows
     if isinstance(rows, Indices):
         array = rows.array
-        return memory(array.segment, np.dtype(np.int64), (rows.count,), array.offset + 8 * rows.start)
+        return memory(
+            array.segment, np.dtype(np.int64), (rows.count,), array.offset + 8 * rows.start
+        )
     assert rows is not None  # of a move of rows
     return rows.indices() if isinstance(rows, Range) else rows.indices
 

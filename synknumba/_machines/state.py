@@ -1,4 +1,6 @@
-"""What ranks of other machines have of the script's process, as ranks of its own machine inherit it."""
+"""What ranks of other machines have of the script's process, as ranks of its own machine inherit
+it.
+"""
 
 import decimal
 import os
@@ -52,7 +54,9 @@ class ScriptState:
         os.umask(umask)
         file = getattr(sys.modules.get("__main__"), "__file__", None)
         return cls(
-            argv=tuple(str.__str__(one) if isinstance(one, str) else str(one) for one in sys.argv),  # no class of the script
+            argv=tuple(
+                str.__str__(one) if isinstance(one, str) else str(one) for one in sys.argv
+            ),  # no class of the script
             file=file if type(file) is str else None,
             python_random=random.getstate(),
             numpy_random=np.random.get_state(),  # noqa: NPY002  # that of functions that use it

@@ -1,1 +1,3 @@
-"""Pure arithmetic: partition of rows, reductions, moments, launch sizes, trees. No processes, no devices."""
+"""Pure arithmetic: partition of rows, reductions, moments, launch sizes, trees. No processes, no
+devices.
+"""

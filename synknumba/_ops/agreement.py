@@ -1,14 +1,16 @@
 """Whether results on several numbers of ranks agree, and the usual cause where they do not.
 
-Another number of ranks sums in another order, so floats agree within a bound, and everything else by equality:
+Another number of ranks sums in another order, so floats agree within a bound, and everything else
+by equality:
 
     |a − b| ≤ min(64 ε √n t, 0.01) (max |a|, |b| of the array + s M) + 1000 d max |a|, |b|
 
-n is the number of elements that the call reads, t its iterations, ε that of the coarsest float among its arrays, and M the
-greatest magnitude that it reads, or, of a call that reads no floats, that of the array. s is √n for results, in which sums
-over rows may cancel, and 1 for arrays that are written; d is the relative difference of the inputs. √n is how the error of a
-sum grows, unless all roundings point the same way: Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition,
-chapter 4.
+n is the number of elements that the call reads, t its iterations, ε that of the coarsest float
+among its arrays, and M the greatest magnitude that it reads, or, of a call that reads no floats,
+that of the array. s is √n for results, in which sums over rows may cancel, and 1 for arrays that
+are written; d is the relative difference of the inputs. √n is how the error of a sum grows, unless
+all roundings point the same way: Higham, "Accuracy and Stability of Numerical Algorithms", 2nd
+edition, chapter 4.
 """
 
 from argparse import ArgumentTypeError
@@ -24,7 +26,8 @@ from synknumba._types import Array
 
 MOST = 0.01  # relative: half precision and long sequences must not make the bound meaningless
 SAME = 1e-4  # relative difference of inputs which another order of sums explains
-MOST_OF = 0.9  # of the rows of all ranks but the first, where an index is wrong; some may be equal by chance
+# of the rows of all ranks but the first, where an index is wrong; some may be equal by chance
+MOST_OF = 0.9
 # The usual cause of an index out of bounds on several ranks.
 BEYOND = (
     "an index beyond the rank's rows: a guard by a length that is not the rank's, which synk.ROWS "
@@ -61,7 +64,10 @@ class Bound:
         epsilon = max(self.epsilon, coarsest((first, second)))
         scale = max(greatest(first), greatest(second))
         terms = (self.magnitude or scale) * (root if is_result else 1.0)
-        return min(64 * epsilon * root * self.times, MOST) * (scale + terms) + 1000 * self.drift * scale
+        return (
+            min(64 * epsilon * root * self.times, MOST) * (scale + terms)
+            + 1000 * self.drift * scale
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,8 @@ class Difference:
     """Where two arrays differ by more than rounding; without rows if their shapes or types differ.
 
     Attributes:
-        what: "shape" or "dtype", or "value" of anything but arrays, if that differs; "" for elements.
+        what: "shape" or "dtype", or "value" of anything but arrays, if that differs; "" for
+            elements.
         index: of the first element that differs.
         values: what the two have there, or their shapes or dtypes.
         rows: those that differ, along axis 0; none of a number.
@@ -97,7 +104,9 @@ def rank_numbers(text: str) -> list[int]:
         numbers = [int(number) for number in text.split(",")]
         if are_sizes(numbers):
             return numbers
-    raise ArgumentTypeError(f"must be at least 1, or a list of different numbers to compare, as 1,2,3; got {text!r}")
+    raise ArgumentTypeError(
+        f"must be at least 1, or a list of different numbers to compare, as 1,2,3; got {text!r}"
+    )
 
 
 def are_sizes(numbers: Sequence[Any]) -> bool:
@@ -114,7 +123,9 @@ def greatest(array: Array) -> float:
     return float(np.max(magnitudes, initial=0, where=np.isfinite(magnitudes)))
 
 
-def difference(first: Any, second: Any, bound: Bound, *, is_result: bool = False) -> Difference | None:
+def difference(
+    first: Any, second: Any, bound: Bound, *, is_result: bool = False
+) -> Difference | None:
     """Returns where two arrays, or anything else, differ beyond a bound; None if they agree.
 
     NaN equals NaN, and infinities equal themselves.
@@ -153,7 +164,11 @@ def drift(first: Any, second: Any) -> float:
     """
     if difference(first, second, Bound()) is None:
         return 0.0
-    if not isinstance(first, np.ndarray) or first.shape != np.shape(second) or first.dtype.kind not in "fc":
+    if (
+        not isinstance(first, np.ndarray)
+        or first.shape != np.shape(second)
+        or first.dtype.kind not in "fc"
+    ):
         return np.inf
     scale = np.float64(max(greatest(first), greatest(second)))
     with np.errstate(all="ignore"):  # of infinities, and of zeros beside NaN
@@ -187,36 +202,48 @@ def cause(difference: Difference, ranks: tuple[int, int], *, has_grid: bool = Fa
     rows, count, factor = difference.rows, difference.count, ranks[1] / ranks[0]
     if difference.ratio and np.isclose([factor, 1 / factor], difference.ratio, 1e-3).any():
         return (
-            "a factor of the number of ranks: every rank adds what is there once, as of a replica or a broadcast argument; or "
-            'ranks\' sums are averaged, as atomics into an output of op "mean", which takes "sum" and a division by the rows'
+            "a factor of the number of ranks: every rank adds what is there once, as of a replica "
+            "or a broadcast argument; or "
+            'ranks\' sums are averaged, as atomics into an output of op "mean", which takes "sum" '
+            "and a division by the rows"
         )
     if has_grid:
         return (
-            "grid= launches as many blocks on each rank, for as many rows: go on by strides, for i in range(cuda.grid(1), "
+            "grid= launches as many blocks on each rank, for as many rows: go on by strides, for "
+            "i in range(cuda.grid(1), "
             "x.shape[0], cuda.gridsize(1)), or leave grid= out"
         )
     borders = {edge for size in ranks for edge in Partition.even(size).edges(count)[1:-1]}
     if rows and all(any(edge - BORDER <= row < edge + BORDER for edge in borders) for row in rows):
         return (
-            "rows at the borders between ranks: a guard by a length that is not the rank's, which synk.ROWS passes (or "
-            "x.shape[0]); or neighbours that are other ranks' rows, which a variable with halo= has, and synk.exchange renews"
+            "rows at the borders between ranks: a guard by a length that is not the rank's, "
+            "which synk.ROWS passes (or "
+            "x.shape[0]); or neighbours that are other ranks' rows, which a variable with halo= "
+            "has, and synk.exchange renews"
         )
     start = max(_first_share(size, count) for size in ranks)
     if rows and rows[0] >= start and len(rows) > MOST_OF * (count - start):
         return (
-            "rows of all ranks but the first: an index in the whole where arrays have the rank's rows, which begin at 0; the "
-            "rank's row where that of the whole is meant, as of random numbers, which is synk.OFFSET more; or a guard by a "
+            "rows of all ranks but the first: an index in the whole where arrays have the rank's "
+            "rows, which begin at 0; the "
+            "rank's row where that of the whole is meant, as of random numbers, which is "
+            "synk.OFFSET more; or a guard by a "
             "length that is not the rank's, which synk.ROWS passes, so that rows are written twice"
         )
     return (
-        "rows that are counted twice, left out, or another rank's: a guard by a length that is not the rank's, which "
-        "synk.ROWS passes (or x.shape[0]); a loop over halo rows, which are other ranks' (synk.OWN passes its own); or "
-        "reads of rows beside its own, which take a variable with halo= and synk.exchange, or broadcast= for all rows"
+        "rows that are counted twice, left out, or another rank's: a guard by a length that "
+        "is not the rank's, which "
+        "synk.ROWS passes (or x.shape[0]); a loop over halo rows, which are other ranks' "
+        "(synk.OWN passes its own); or "
+        "reads of rows beside its own, which take a variable with halo= and synk.exchange, "
+        "or broadcast= for all rows"
     )
 
 
 def _first_share(size: int, count: int) -> int:
-    """Returns the number of rows of the first of several ranks; 0 of one rank, which has all of them."""
+    """Returns the number of rows of the first of several ranks; 0 of one rank, which has all of
+    them.
+    """
     return Partition.even(size).edges(count)[1] if size > 1 else 0
 
 
@@ -239,4 +266,7 @@ def _ratio(first: Array, second: Array) -> float | None:
 
 def coarsest(arrays: Sequence[Array]) -> float:
     """Returns the machine epsilon of the coarsest float among arrays; 0 without any."""
-    return max((float(np.finfo(array.dtype).eps) for array in arrays if array.dtype.kind in "fc"), default=0.0)
+    return max(
+        (float(np.finfo(array.dtype).eps) for array in arrays if array.dtype.kind in "fc"),
+        default=0.0,
+    )

@@ -1,4 +1,5 @@
-"""`Estimate`: the sample mean of rows with its standard error. `Measurement`: a value computed from such means.
+"""`Estimate`: the sample mean of rows with its standard error. `Measurement`: a value computed from
+such means.
 
     Estimate + Estimate      the rows of both                    → Estimate
     Estimate and a number    +, −, *, / of each row              → Estimate; exact
@@ -6,13 +7,13 @@
     Measurement and any      +, −, *, / of the values            → Measurement; likewise
     powers, |a|, NumPy's exp, log, sqrt, sin, … of the mean      → Measurement; likewise
 
-Rows have an identity, which multiples of an estimate keep and sums collect. Errors of the same rows are not independent, so an
-operation on the means of two operands that share an identity is refused; so is a / (a + b), where `+` might be meant as that of
-the means.
+Rows have an identity, which multiples of an estimate keep and sums collect. Errors of the same rows
+are not independent, so an operation on the means of two operands that share an identity is refused;
+so is a / (a + b), where `+` might be meant as that of the means.
 
-Comparisons are left out: whether two means "are equal" or one is greater is a statistical test, at a level that only the user
-can choose; `==` compares identities of objects.
-"""
+Comparisons are left out: whether two means "are equal" or one is greater is a statistical test, at
+a level that only the user can choose; `==` compares identities of objects.
+"""  # noqa: E501
 
 import math
 import os
@@ -34,13 +35,15 @@ from synknumba._ops.derivatives import DERIVATIVES
 from synknumba._ops.moments import Moments, Powers
 from synknumba._types import Array, as_flag
 
-# Threshold of the effective number of rows: if one row has all the weight, rounding may give slightly more than 1.
+# Threshold of the effective number of rows: if one row has all the weight, rounding may give
+# slightly more than 1.
 _ONE_ROW = 1 + 1e-12
 
 _MOST_ROWS = 16  # identities of rows that a sum keeps, the last ones, as a sum may have 10^6 terms
 
-# Step of numerical derivatives, in standard errors: small against the region where the function is taken for linear, and large
-# against rounding: for a mean of 1 ± 10^-8 the error bar is still accurate to 10^-5.
+# Step of numerical derivatives, in standard errors: small against the region where the function is
+# taken for linear, and large against rounding: for a mean of 1 ± 10^-8 the error bar is still
+# accurate to 10^-5.
 _STEP = 0.01
 
 # How NumPy's arrays and scalars come to Python's operators of what is on their other side.
@@ -56,7 +59,9 @@ _IDENTITY: dict[np.ufunc, Callable[[Any, Any], bool]] = {np.equal: is_, np.not_e
 
 
 class _Quantity(ABC):
-    """A mean with its standard error: powers, absolute value, and NumPy's functions of it, to first order."""
+    """A mean with its standard error: powers, absolute value, and NumPy's functions of it, to
+    first order.
+    """
 
     __slots__ = ()
 
@@ -66,7 +71,9 @@ class _Quantity(ABC):
 
     @abstractmethod
     def _function_of_means(self, function: str, others: tuple[Any, ...]) -> str:
-        """Returns the expression that propagates errors through a NumPy function of `others`, which include this one."""
+        """Returns the expression that propagates errors through a NumPy function of `others`,
+        which include this one.
+        """
 
     def _repr_html_(self) -> str | None:
         """Shows means and errors in a notebook."""
@@ -86,7 +93,9 @@ class _Quantity(ABC):
         return _combined(self._measured(), other, lambda a, s, b, t: _power(b, t, a, s))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        """Propagates errors through NumPy's functions of one number, and leaves operations of arrays to this object."""
+        """Propagates errors through NumPy's functions of one number, and leaves operations of
+        arrays to this object.
+        """
         plain = method == "__call__" and not options
         if plain and len(inputs) == 1 and ufunc in DERIVATIVES:
             return _through(ufunc, self._measured())
@@ -97,27 +106,37 @@ class _Quantity(ABC):
         if plain and ufunc in _OPERATORS:
             left, right = inputs
             name = _OPERATORS[ufunc]  # by name, since `left * right` would come here again
-            found = getattr(left, f"__{name}__")(right) if isinstance(left, _Quantity) else getattr(right, f"__r{name}__")(left)
+            found = (
+                getattr(left, f"__{name}__")(right)
+                if isinstance(left, _Quantity)
+                else getattr(right, f"__r{name}__")(left)
+            )
             if found is not NotImplemented:
                 return found
         first = next(one for one in inputs if isinstance(one, _Quantity))
         if method != "__call__":  # as np.sum(a) ends in np.add.reduce
             raise ArgumentError(_no_array(f"np.{ufunc.__name__}.{method}", first))
-        way_out = f"pass its mean, as in np.{ufunc.__name__}(a.mean{', x' if len(inputs) > 1 else ''})"
+        way_out = (
+            f"pass its mean, as in np.{ufunc.__name__}(a.mean{', x' if len(inputs) > 1 else ''})"
+        )
         if plain and any(one[-1] not in "?O" for one in ufunc.types):
             line = first._function_of_means(f"np.{ufunc.__name__}", inputs)  # noqa: SLF001  # same class
             way_out = f"write {line}, which propagates the error to first order, or {way_out}"
         raise ArgumentError(f"np.{ufunc.__name__} takes no {type(first).__name__}: {way_out}")
 
     def __array_function__(self, function: Callable[..., Any], *_: Any) -> Any:
-        """Refuses NumPy's functions of arrays, of which some would call methods that an estimate has not."""
+        """Refuses NumPy's functions of arrays, of which some would call methods that an estimate
+        has not.
+        """
         raise ArgumentError(_no_array(f"np.{function.__name__}", self))
 
 
 def _no_array(called: str, one: _Quantity) -> str:
     return (
-        f"{called} is for arrays, and this is one {type(one).__name__}, a mean with its standard error; write a.mean, a.stderr "
-        "or a.variance for its numbers, a + b for the estimate of the rows of both, and 2 * a or np.exp(a) for functions of it"
+        f"{called} is for arrays, and this is one {type(one).__name__}, a mean with its standard "
+        f"error; write a.mean, a.stderr "
+        "or a.variance for its numbers, a + b for the estimate of the rows of both, and 2 * a or "
+        "np.exp(a) for functions of it"
     )
 
 
@@ -126,19 +145,21 @@ def _no_array(called: str, one: _Quantity) -> str:
 class Estimate(_Quantity):
     """Mean, variance and standard error of rows.
 
-    Returned by `expectation`, or made from values in memory by `from_values`. Estimates of different rows can be added: `a + b`
-    is the estimate of all their rows. `2 * a`, `a / 2`, `-a`, `a + 1`, `1 - a` are estimates of the rows so transformed; with k
-    values per row, the number may be an array of shape (k,). `a - b`, `a * b`, `a / b` and `1 / a` combine means of different
-    rows, and give a `Measurement`; so do `a**2`, `abs(a)` and NumPy's `np.exp(a)`, `np.log(a)`, `np.sqrt(a)`, … of the mean,
-    and `propagate`, for any function of the means.
+    Returned by `expectation`, or made from values in memory by `from_values`. Estimates of
+    different rows can be added: `a + b` is the estimate of all their rows. `2 * a`, `a / 2`, `-a`,
+    `a + 1`, `1 - a` are estimates of the rows so transformed; with k values per row, the number may
+    be an array of shape (k,). `a - b`, `a * b`, `a / b` and `1 / a` combine means of different
+    rows, and give a `Measurement`; so do `a**2`, `abs(a)` and NumPy's `np.exp(a)`, `np.log(a)`,
+    `np.sqrt(a)`, … of the mean, and `propagate`, for any function of the means.
 
-    `str()` gives the mean, with the standard error in parentheses, in units of the last digits. A format for floats is applied
-    to mean and standard error, any other to the text. Estimates have no order, and `==` is identity.
+    `str()` gives the mean, with the standard error in parentheses, in units of the last digits. A
+    format for floats is applied to mean and standard error, any other to the text. Estimates have
+    no order, and `==` is identity.
 
     Standard errors hold for independent rows. For those of a Markov chain see `blocked`.
 
-    A NaN makes mean and variance NaN; an infinite value makes the mean infinite, as in a sum, and the variance NaN. If rows
-    have several values, only the column that contains it is affected.
+    A NaN makes mean and variance NaN; an infinite value makes the mean infinite, as in a sum, and
+    the variance NaN. If rows have several values, only the column that contains it is affected.
 
     >>> Estimate.from_values([1.0, 2.0, 6.0, 7.0])
     Estimate(mean=4.0, variance=8.666666666666666, stderr=1.4719601443879744, count=4)
@@ -152,12 +173,15 @@ class Estimate(_Quantity):
     _rows: tuple[bytes, ...] = field(default_factory=lambda: (os.urandom(16),))
 
     @classmethod
-    def from_values(cls, values: Any, weights: Any = None, *, covariance: bool = False, block: int = 1) -> "Estimate":
+    def from_values(
+        cls, values: Any, weights: Any = None, *, covariance: bool = False, block: int = 1
+    ) -> "Estimate":
         """Computes the estimate of values in memory.
 
-        With `block`, the estimate is that of the means of n // block blocks of consecutive rows: `count`, `variance` and
-        `covariance` are those of the blocks, and `stderr` is right for correlated rows if blocks are much longer than the
-        correlation. The n mod `block` rows after the last whole block are in the mean, but not in the error bar.
+        With `block`, the estimate is that of the means of n // block blocks of consecutive rows:
+        `count`, `variance` and `covariance` are those of the blocks, and `stderr` is right for
+        correlated rows if blocks are much longer than the correlation. The n mod `block` rows after
+        the last whole block are in the mean, but not in the error bar.
 
         Args:
             values: real numbers, shape (n,), or (n, k) for k values per row.
@@ -166,42 +190,58 @@ class Estimate(_Quantity):
             block: rows per block, from 1 to n.
 
         Raises:
-            ReductionError: invalid shapes or dtypes, no rows, a negative weight, or an invalid block.
+            ReductionError: invalid shapes or dtypes, no rows, a negative weight, or an invalid
+                block.
         """
         for name, one in (("values", values), ("weights", weights)):
             if np.ma.is_masked(one):
-                raise ReductionError(f"{name} has masked items; pass {name}.compressed(), or {name}.filled(…)")
+                raise ReductionError(
+                    f"{name} has masked items; pass {name}.compressed(), or {name}.filled(…)"
+                )
         array, w = np.asarray(values), None if weights is None else np.asarray(weights)
         for name, one in (("values", array), ("weights", w)):
             if one is not None and one.dtype.kind not in "biuf":
                 raise ReductionError(f"{name} must be real numbers, got dtype {one.dtype}")
         if array.ndim not in {1, 2} or not array.size:
-            raise ReductionError(f"values must have shape (n,) or (n, k) with at least one row, got {array.shape}")
+            raise ReductionError(
+                f"values must have shape (n,) or (n, k) with at least one row, got {array.shape}"
+            )
         if w is not None and (w.shape != array.shape[:1] or (w < 0).any()):
             raise ReductionError(
-                f"weights must be one non-negative number for each of the {len(array)} rows, got shape {w.shape}"
+                f"weights must be one non-negative number for each of the {len(array)} "
+                f"rows, got shape {w.shape}"
             )
         check_covariance(covariance=covariance, weighted=w is not None)
         check_block(block, len(array))
-        rows, w = array.reshape(len(array), -1).astype(np.float64), None if w is None else w.astype(np.float64)
-        return cls(moments_module.of_values(rows, w, covariance=covariance, block=int(block)), array.ndim == 1)
+        rows, w = (
+            array.reshape(len(array), -1).astype(np.float64),
+            None if w is None else w.astype(np.float64),
+        )
+        return cls(
+            moments_module.of_values(rows, w, covariance=covariance, block=int(block)),
+            array.ndim == 1,
+        )
 
     @classmethod
     def blocked(cls, values: Any, *, covariance: bool = False) -> "Estimate":
-        """Computes the estimate of correlated rows, such as those of a Markov chain, in their order.
+        """Computes the estimate of correlated rows, such as those of a Markov chain, in their
+        order.
 
-        The blocking method: H. Flyvbjerg, H. G. Petersen, J. Chem. Phys. 91, 461 (1989). The standard error of means of blocks
-        of B = 1, 2, 4, … rows grows with B, up to a plateau where blocks are longer than the correlation. The block taken is
-        the first with B³ > 2 n (stderr_B / stderr_1)⁴, which balances bias and statistical error: U. Wolff, Comput. Phys.
-        Commun. 156, 143 (2004), in the form of R. M. Lee et al., Phys. Rev. E 83, 066706 (2011). With k values per row, all
-        have to satisfy it.
+        The blocking method: H. Flyvbjerg, H. G. Petersen, J. Chem. Phys. 91, 461 (1989). The
+        standard error of means of blocks of B = 1, 2, 4, … rows grows with B, up to a plateau where
+        blocks are longer than the correlation. The block taken is the first with B³ > 2 n (stderr_B
+        / stderr_1)⁴, which balances bias and statistical error: U. Wolff, Comput. Phys. Commun.
+        156, 143 (2004), in the form of R. M. Lee et al., Phys. Rev. E 83, 066706 (2011). With k
+        values per row, all have to satisfy it.
 
-        Without a plateau, in a chain that is too short, the standard error is NaN. `stderr_error` is the uncertainty of the
-        standard error; `from_values(values, block=B)` gives the estimate for one B.
+        Without a plateau, in a chain that is too short, the standard error is NaN. `stderr_error`
+        is the uncertainty of the standard error; `from_values(values, block=B)` gives the estimate
+        for one B.
 
         Args:
             values: real numbers, shape (n,), or (n, k) for k values per row.
-            covariance: whether to compute the covariance of the k values, that is, of the means of blocks.
+            covariance: whether to compute the covariance of the k values, that is, of the means of
+                blocks.
 
         Returns:
             The estimate of the means of blocks; `count` is the number of blocks.
@@ -215,7 +255,9 @@ class Estimate(_Quantity):
         with np.errstate(invalid="ignore", divide="ignore"):
             while 2 * block <= n:
                 growth = np.divide(cls.from_values(values, block=block).stderr, plain.stderr)
-                if not (block**3 <= 2 * n * growth**4).any():  # NaN if the value is constant or not finite
+                if not (
+                    block**3 <= 2 * n * growth**4
+                ).any():  # NaN if the value is constant or not finite
                     return cls.from_values(values, covariance=covariance, block=block)
                 block *= 2
         return cls.from_values(values, covariance=covariance, block=n)
@@ -227,14 +269,18 @@ class Estimate(_Quantity):
 
     @property
     def mean(self) -> Any:
-        """Mean of the rows, a float or shape (k,). With weights, the self-normalised mean Σ w v / Σ w."""
+        """Mean of the rows, a float or shape (k,). With weights, the self-normalised mean Σ w v
+        / Σ w.
+        """
         return self._told(np.where(self._moments.weight != 0, self._moments.mean, np.nan)[0])
 
     @property
     def variance(self) -> Any:
-        """Unbiased variance of the rows, a float or shape (k,): Σ (v − mean)² / (n − 1). NaN for one row.
+        """Unbiased variance of the rows, a float or shape (k,): Σ (v − mean)² / (n − 1). NaN for
+        one row.
 
-        With weights: Σ w (v − mean)² / (Σ w − Σ w² / Σ w), which equals the former if all weights are equal.
+        With weights: Σ w (v − mean)² / (Σ w − Σ w² / Σ w), which equals the former if all weights
+        are equal.
         """
         return self._told(self._per_freedom(self._squares()))
 
@@ -242,8 +288,9 @@ class Estimate(_Quantity):
     def stderr(self) -> Any:
         """Standard error of the mean, a float or shape (k,): √(variance / n). NaN for one row.
 
-        With weights, by the delta method: √(n / (n − 1) · Σ w² (v − mean)²) / Σ w, which equals the former if all weights are
-        equal. Valid for many rows, none of which dominates the weight; see `effective_size`.
+        With weights, by the delta method: √(n / (n − 1) · Σ w² (v − mean)²) / Σ w, which equals the
+        former if all weights are equal. Valid for many rows, none of which dominates the weight;
+        see `effective_size`.
         """
         moments = self._moments
         if moments.squares is None:
@@ -255,16 +302,19 @@ class Estimate(_Quantity):
 
     @property
     def stderr_error(self) -> Any:
-        """Standard deviation of `stderr`, stderr / √(2 (n − 1)), for rows (or means of blocks) that are normally distributed.
+        """Standard deviation of `stderr`, stderr / √(2 (n − 1)), for rows (or means of blocks) that
+        are normally distributed.
 
-        H. Flyvbjerg, H. G. Petersen, J. Chem. Phys. 91, 461 (1989). With weights, n is `effective_size`.
+        H. Flyvbjerg, H. G. Petersen, J. Chem. Phys. 91, 461 (1989). With weights, n is
+        `effective_size`.
         """
         freedom = self.effective_size - 1
         return self.stderr / math.sqrt(2 * freedom) if freedom > 0 else self.stderr
 
     @property
     def covariance(self) -> Array:
-        """Unbiased covariance of the k values of a row, shape (k, k); divide by `count` for the covariance of their means.
+        """Unbiased covariance of the k values of a row, shape (k, k); divide by `count` for the
+        covariance of their means.
 
         Raises:
             ReductionError: the estimate was made without covariance=True.
@@ -275,7 +325,9 @@ class Estimate(_Quantity):
 
     @property
     def effective_size(self) -> float:
-        """Effective sample size (Σ w)² / Σ w² (L. Kish): the equivalent number of unweighted rows; `count` without weights."""
+        """Effective sample size (Σ w)² / Σ w² (L. Kish): the equivalent number of unweighted
+        rows; `count` without weights.
+        """
         if self._moments.squares is None:
             return float(self.count)
         weight, square = float(self._moments.weight[0, 0]), float(self._moments.squares[0, 0, 0])
@@ -286,7 +338,9 @@ class Estimate(_Quantity):
         return products if products.ndim == 1 else np.diagonal(products)
 
     def _per_freedom(self, sums: Array) -> Any:
-        """Returns sums of squared deviations divided by the degrees of freedom; NaN if there are none."""
+        """Returns sums of squared deviations divided by the degrees of freedom; NaN if there are
+        none.
+        """
         if not self.effective_size > _ONE_ROW:
             return np.full(sums.shape, np.nan)
         weight = float(self._moments.weight[0, 0])
@@ -296,43 +350,57 @@ class Estimate(_Quantity):
         return float(values[0]) if self._scalar else values
 
     def propagate(
-        self, function: Callable[..., Any], *others: "Estimate", gradient: Callable[..., Any] | None = None
+        self,
+        function: Callable[..., Any],
+        *others: "Estimate",
+        gradient: Callable[..., Any] | None = None,
     ) -> "Measurement":
-        """Computes a function of the means, with its standard error to first order (the delta method).
+        """Computes a function of the means, with its standard error to first order (the delta
+        method).
 
-        stderr² = Σ gᵀ C g over the estimates, with g the derivatives by the means of an estimate, and C the covariance of these
-        means, `covariance` / `count`: JCGM 100:2008 (GUM), equations 10 and 13. Values of one row may be correlated; the rows
-        of different estimates must be independent. Valid if the function is nearly linear within the standard errors.
+        stderr² = Σ gᵀ C g over the estimates, with g the derivatives by the means of an estimate,
+        and C the covariance of these means, `covariance` / `count`: JCGM 100:2008 (GUM), equations
+        10 and 13. Values of one row may be correlated; the rows of different estimates must be
+        independent. Valid if the function is nearly linear within the standard errors.
 
         >>> rows = Estimate.from_values([[1.0, 2.0], [2.0, 4.1], [3.0, 5.9]], covariance=True)
         >>> print(rows.propagate(lambda mean: mean[0] / mean[1]))
         0.5000(72)
 
         Args:
-            function: gets the mean of each estimate, a float or an array of shape (k,); returns a real number.
+            function: gets the mean of each estimate, a float or an array of shape (k,); returns a
+                real number.
             others: further estimates, of different rows.
-            gradient: gets what `function` gets; returns the derivatives, a float or shape (k,), for several estimates a tuple
-                of these. Default: central differences, a hundredth of a standard error to both sides.
+            gradient: gets what `function` gets; returns the derivatives, a float or shape (k,), for
+                several estimates a tuple of these. Default: central differences, a hundredth of a
+                standard error to both sides.
 
         Raises:
-            ReductionError: an estimate of several values has no covariance, estimates share their rows, or the function returns
-                something other than a real number.
+            ReductionError: an estimate of several values has no covariance, estimates share their
+                rows, or the function returns something other than a real number.
         """
         estimates = (self, *others)
         for one in estimates:
             if not isinstance(one, Estimate):
-                raise ArgumentError(f"propagate takes estimates after the function, got {type(one).__name__}")
+                raise ArgumentError(
+                    f"propagate takes estimates after the function, got {type(one).__name__}"
+                )
         rows = [row for one in map(Estimate._measured, estimates) for row in one.rows]
         if len(rows) != len(set(rows)):
             raise _shared()
         means = [one.mean for one in estimates]
         value = _real_number(function(*means))
         if gradient is None:
-            slopes: Any = [_slopes(function, means, position, one) for position, one in enumerate(estimates)]
+            slopes: Any = [
+                _slopes(function, means, position, one) for position, one in enumerate(estimates)
+            ]
         else:
             slopes = gradient(*means) if others else (gradient(*means),)
             if not isinstance(slopes, tuple | list) or len(slopes) != len(estimates):
-                raise ReductionError(f"gradient must return a tuple of {len(estimates)}, one for each estimate, got {slopes!r}")
+                raise ReductionError(
+                    f"gradient must return a tuple of {len(estimates)}, one for each "
+                    f"estimate, got {slopes!r}"
+                )
         stderr = math.hypot(*map(Estimate._error_along, estimates, slopes))
         return Measurement(value, stderr, frozenset(rows))
 
@@ -346,7 +414,8 @@ class Estimate(_Quantity):
             return float(g[0]) * float(np.ravel(self.stderr)[0])
         if self._moments.squares is not None:
             raise ReductionError(
-                "propagate of several values needs their covariance, which is not implemented for weights; make an estimate of "
+                "propagate of several values needs their covariance, which is not implemented for "
+                "weights; make an estimate of "
                 "each value, from different rows, and pass them all to propagate"
             )
         with np.errstate(invalid="ignore", over="ignore"):
@@ -378,7 +447,10 @@ class Estimate(_Quantity):
         if self._scalar and all(isinstance(one, Estimate) for one in others):
             return f"a.propagate({function}{', b' if len(others) > 1 else ''})"
         mean = "mean" if self._scalar else "mean[0]"
-        return f"a.propagate(lambda mean: {function}({', '.join(mean if one is self else 'x' for one in others)}))"
+        return (
+            f"a.propagate(lambda mean: "
+            f"{function}({', '.join(mean if one is self else 'x' for one in others)}))"
+        )
 
     def __neg__(self) -> "Estimate":
         return self._scaled(mul, np.full(self._moments.mean.shape[1], -1.0))
@@ -422,18 +494,23 @@ class Estimate(_Quantity):
         return _single(self.mean)
 
     def __add__(self, other: Any) -> "Estimate":
-        """Returns the estimate of the rows of both, which must be different ones; adds a number to each row."""
+        """Returns the estimate of the rows of both, which must be different ones; adds a number
+        to each row.
+        """
         if not isinstance(other, Estimate):
             shift = self._constant(other)
             return NotImplemented if shift is None else self._shifted(shift)
         if self._kind() != other._kind():
             raise ReductionError(
-                f"cannot add an estimate of {other._words()} to one of {self._words()}: they must be of the same kind"
+                f"cannot add an estimate of {other._words()} to one of {self._words()}: they "
+                f"must be of the same kind"
             )
         if not {*self._rows}.isdisjoint(other._rows):
             raise ReductionError(
-                "estimates of different rows can be added, but the same rows occur in both, so that the error bar would be too "
-                "small; add each estimate once; for a multiple write 2 * a, and for a sum of means a function of them, as in "
+                "estimates of different rows can be added, but the same rows occur in both, so "
+                "that the error bar would be too "
+                "small; add each estimate once; for a multiple write 2 * a, and for a sum of means "
+                "a function of them, as in "
                 "a.propagate(lambda x: x + x)"
             )
         moments = moments_module.merge(moments_module.joined(self._moments, other._moments))
@@ -456,13 +533,18 @@ class Estimate(_Quantity):
         return _text(self.mean, self.stderr, concise)
 
     def __format__(self, spec: str) -> str:
-        """Applies a format of floats (".3f", "10.2e") to mean and standard error; any other, as ">20", to the text."""
+        """Applies a format of floats (".3f", "10.2e") to mean and standard error; any other, as
+        ">20", to the text.
+        """
         return _formatted(self, spec)
 
     def __repr__(self) -> str:
         """Shows all statistics at full precision."""
         size = "" if self._moments.squares is None else f", effective_size={self.effective_size!r}"
-        told = (f"{name}={np.asarray(getattr(self, name)).tolist()!r}" for name in ("mean", "variance", "stderr", "count"))
+        told = (
+            f"{name}={np.asarray(getattr(self, name)).tolist()!r}"
+            for name in ("mean", "variance", "stderr", "count")
+        )
         return f"Estimate({', '.join(told)}{size})"
 
 
@@ -471,11 +553,13 @@ class Estimate(_Quantity):
 class Measurement(_Quantity):
     """A value with its standard error, computed from the means of estimates.
 
-    Returned by `a - b`, `a * b`, `a / b` of estimates, and by `Estimate.propagate`. It has no `count`, and `+`, `-`, `*`, `/`
-    all combine values, with numbers, measurements and estimates. Errors are propagated to first order for independent
-    operands: JCGM 100:2008 (GUM), equation 10; so they are by `**`, `abs` and NumPy's functions of one number. If both operands
-    contain the same rows, as in `a / (a - b)`, they are refused; `propagate` takes such functions. With several values,
-    operations are elementwise.
+    Returned by `a - b`, `a * b`, `a / b` of estimates, and by `Estimate.propagate`. It has no
+    `count`, and `+`, `-`, `*`, `/` all combine values, with numbers, measurements and estimates.
+    Errors are propagated to first order for independent
+    operands: JCGM 100:2008 (GUM), equation 10; so they are by `**`, `abs` and NumPy's functions of
+        one number. If both operands
+    contain the same rows, as in `a / (a - b)`, they are refused; `propagate` takes such functions.
+    With several values, operations are elementwise.
 
     >>> a, b = Estimate.from_values([9.0, 10.0, 11.0]), Estimate.from_values([4.9, 5.1])
     >>> print(a / b, 2 * (a - b), f"{a * b:.1f}")
@@ -521,7 +605,10 @@ class Measurement(_Quantity):
 
     def _function_of_means(self, function: str, others: tuple[Any, ...]) -> str:
         arguments = ", ".join("x / y" if one is self else "z" for one in others)
-        return f"one function of the means of estimates, as in a.propagate(lambda x, y: {function}({arguments}), b)"
+        return (
+            f"one function of the means of estimates, as in a.propagate(lambda x, y: "
+            f"{function}({arguments}), b)"
+        )
 
     def __float__(self) -> float:
         """Returns a single value."""
@@ -537,7 +624,10 @@ class Measurement(_Quantity):
 
     def __repr__(self) -> str:
         """Shows value and standard error at full precision."""
-        return f"Measurement(mean={np.asarray(self.mean).tolist()!r}, stderr={np.asarray(self.stderr).tolist()!r})"
+        return (
+            f"Measurement(mean={np.asarray(self.mean).tolist()!r}, "
+            f"stderr={np.asarray(self.stderr).tolist()!r})"
+        )
 
 
 def _combined(one: Measurement, other: Any, combine: Callable[..., tuple[Any, Any]]) -> Measurement:
@@ -554,8 +644,13 @@ def _combined(one: Measurement, other: Any, combine: Callable[..., tuple[Any, An
     numbers = [np.asarray(number) for number in (one.mean, one.stderr, other.mean, other.stderr)]
     shapes = numbers[0].shape, numbers[2].shape
     if len(shapes[1]) > 1 or (all(shapes) and shapes[0] != shapes[1]):
-        raise ReductionError(f"operands must be single values or have one shape (k,), got {shapes[0]} and {shapes[1]}")
-    with np.errstate(all="ignore"):  # division by a mean of 0 and overflow give infinity or NaN, as in arrays
+        raise ReductionError(
+            f"operands must be single values or have one shape (k,), got "
+            f"{shapes[0]} and {shapes[1]}"
+        )
+    with np.errstate(
+        all="ignore"
+    ):  # division by a mean of 0 and overflow give infinity or NaN, as in arrays
         mean, stderr = (array if array.ndim else float(array) for array in combine(*numbers))
     return Measurement(mean, stderr, one.rows | other.rows)
 
@@ -572,16 +667,24 @@ def _through(function: np.ufunc, one: Measurement) -> Measurement:
 def _power(a: Array, s: Array, b: Array, t: Array) -> tuple[Array, Array]:
     """Returns aᵇ and its error, of a ± s and b ± t."""
     value = a**b
-    return value, np.hypot(_part(np.where(b == 0, 0.0, b * a ** (b - 1)), s), _part(np.log(a) * value, t))
+    return value, np.hypot(
+        _part(np.where(b == 0, 0.0, b * a ** (b - 1)), s), _part(np.log(a) * value, t)
+    )
 
 
 def _part(slope: Array, stderr: Array) -> Array:
-    """Returns the error that an operand with this error brings; 0 if it has none, also where there is no slope."""
+    """Returns the error that an operand with this error brings; 0 if it has none, also where
+    there is no slope.
+    """
     return np.where(stderr == 0, 0.0, np.absolute(slope) * stderr)
 
 
-def _slopes(function: Callable[..., Any], means: list[Any], position: int, estimate: Estimate) -> Array:
-    """Returns the derivatives of `function` by the means of one estimate, by central differences."""
+def _slopes(
+    function: Callable[..., Any], means: list[Any], position: int, estimate: Estimate
+) -> Array:
+    """Returns the derivatives of `function` by the means of one estimate, by central
+    differences.
+    """
     mean = np.asarray(estimate.mean, np.float64)
     steps, slopes = np.ravel(estimate.stderr) * _STEP, np.zeros(mean.size)
     for i, step in enumerate(steps.tolist()):
@@ -591,23 +694,32 @@ def _slopes(function: Callable[..., Any], means: list[Any], position: int, estim
         for sign in (1, -1):
             moved = mean.copy()
             moved.reshape(-1)[i] += sign * step
-            arguments = [*means[:position], moved if mean.ndim else float(moved), *means[position + 1 :]]
+            arguments = [
+                *means[:position],
+                moved if mean.ndim else float(moved),
+                *means[position + 1 :],
+            ]
             ends.append(moved.reshape(-1)[i])
             values.append(_real_number(function(*arguments)))
-        slopes[i] = (values[0] - values[1]) / (ends[0] - ends[1]) if ends[0] != ends[1] else math.nan
+        slopes[i] = (
+            (values[0] - values[1]) / (ends[0] - ends[1]) if ends[0] != ends[1] else math.nan
+        )
     return slopes.reshape(mean.shape)
 
 
 def _shared() -> ReductionError:
     return ReductionError(
-        "errors are propagated for independent rows, but the same rows occur in more than one operand; write one function of "
+        "errors are propagated for independent rows, but the same rows occur in more than one "
+        "operand; write one function of "
         "the means, as in a.propagate(lambda x, y: x / (x + y), b)"
     )
 
 
 def _real_array(value: Any) -> Array | None:
     """Returns a real number or an array of real numbers as float64; None for other types."""
-    if isinstance(value, Real) or (isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf"):
+    if isinstance(value, Real) or (
+        isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf"
+    ):
         return np.asarray(value, np.float64)
     return None
 
@@ -615,13 +727,17 @@ def _real_array(value: Any) -> Array | None:
 def _real_number(value: Any) -> float:
     array = _real_array(value)
     if array is None or array.size != 1:
-        raise ReductionError(f"the function that propagate gets must return one real number, got {value!r}")
+        raise ReductionError(
+            f"the function that propagate gets must return one real number, got {value!r}"
+        )
     return float(array.reshape(-1)[0])
 
 
 def _single(mean: Any) -> float:
     if np.ndim(mean):
-        raise ArgumentError(f"float() takes an estimate of one value, got {len(mean)} values; use its mean")
+        raise ArgumentError(
+            f"float() takes an estimate of one value, got {len(mean)} values; use its mean"
+        )
     return float(mean)
 
 
@@ -634,7 +750,9 @@ def _text(mean: Any, stderr: Any, write: Callable[[float, float], str]) -> str:
 
 def _formatted(value: Estimate | Measurement, spec: str) -> str:
     if re.search(r"\.\d|[eEfFgGn%]$", spec):
-        return _text(value.mean, value.stderr, lambda mean, stderr: f"{mean:{spec}} ± {stderr:{spec}}")
+        return _text(
+            value.mean, value.stderr, lambda mean, stderr: f"{mean:{spec}} ± {stderr:{spec}}"
+        )
     return format(str(value), spec)
 
 
@@ -642,11 +760,14 @@ def check_covariance(*, covariance: bool, weighted: bool) -> None:
     """Refuses covariance together with weights, which is not implemented."""
     if as_flag(covariance, "covariance") and weighted:
         raise ReductionError(
-            "covariance=True cannot be combined with weights; estimate the products of the values as further values"
+            "covariance=True cannot be combined with weights; estimate the products of the "
+            "values as further values"
         )
 
 
-MAX_BLOCK = 1 << 62  # more than there are rows anywhere; kernels add it to the position of a row, in 64 bits
+MAX_BLOCK = (
+    1 << 62
+)  # more than there are rows anywhere; kernels add it to the position of a row, in 64 bits
 
 
 def check_block(block: Any, rows: int | None = None) -> None:
@@ -654,16 +775,24 @@ def check_block(block: Any, rows: int | None = None) -> None:
     known = hasattr(block, "__index__") and not isinstance(block, bool)
     if not known or not 1 <= block <= MAX_BLOCK or (rows is not None and block > rows):
         most = "" if rows is None else f", {rows}"
-        raise ReductionError(f"block must be an integer from 1 to the number of rows{most}, got {block!r}")
+        raise ReductionError(
+            f"block must be an integer from 1 to the number of rows{most}, got {block!r}"
+        )
 
 
 def merged(
-    parts: Moments, *, scalar: bool, powers: Powers | None = None, rest: Moments | None = None, block: int = 1
+    parts: Moments,
+    *,
+    scalar: bool,
+    powers: Powers | None = None,
+    rest: Moments | None = None,
+    block: int = 1,
 ) -> Estimate:
     """Merges parts, in order, into one estimate; raises ReductionError if there are no rows.
 
-    `scalar` if the function returned a single number instead of a tuple. Values are in units of the `powers` of two, if given.
-    With `block`, the parts are of means of blocks of rows, and `rest` is the part of the rows after the last whole block.
+    `scalar` if the function returned a single number instead of a tuple. Values are in units of the
+    `powers` of two, if given. With `block`, the parts are of means of blocks of rows, and `rest` is
+    the part of the rows after the last whole block.
     """
     total = moments_module.merge(parts)
     rows = int(total.count[0, 0]) * block + (0 if rest is None else int(rest.count[0, 0]))
@@ -680,7 +809,7 @@ def concise(mean: float, stderr: float) -> str:
 
     >>> concise(0.198773, 0.000123), concise(12.345, 1.26), concise(123456.0, 2340.0), concise(1 / 3, math.nan)
     ('0.19877(12)', '12.3(1.3)', '1.235(23)e+05', '0.333333(nan)')
-    """
+    """  # noqa: E501
     if math.isnan(stderr):
         return f"{mean:.6g}(nan)"  # nothing says how many digits are significant
     if not (math.isfinite(mean) and math.isfinite(stderr) and stderr > 0):
@@ -689,7 +818,13 @@ def concise(mean: float, stderr: float) -> str:
     first = max(math.floor(math.log10(abs(mean))) if mean else last, last)
     if last <= 0 and first >= -4:
         error = f"{stderr:.{-last}f}"
-        return f"{mean:.{-last}f}({error if last < 0 and stderr >= 1 else error.replace('.', '').lstrip('0')})"
+        if last >= 0 or stderr < 1:
+            error = error.replace(".", "").lstrip("0")
+        return f"{mean:.{-last}f}({error})"
     power = max(first, last + 1)
-    digits = f"{Decimal(stderr).scaleb(-power):.1f}" if power == last + 1 else f"{Decimal(stderr).scaleb(-last):.0f}"
+    digits = (
+        f"{Decimal(stderr).scaleb(-power):.1f}"
+        if power == last + 1
+        else f"{Decimal(stderr).scaleb(-last):.0f}"
+    )
     return f"{Decimal(mean).scaleb(-power):.{power - last}f}({digits})e{power:+03d}"

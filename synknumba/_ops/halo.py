@@ -3,8 +3,8 @@
     rank 1:   | rank 0's last rows | own rows | rank 2's first rows |
                lower halo                       upper halo
 
-There is none below the first row of the whole and above the last, unless the halo is periodic: the first and the last rank are
-then neighbours, and a single rank is its own.
+There is none below the first row of the whole and above the last, unless the halo is periodic: the
+first and the last rank are then neighbours, and a single rank is its own.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,9 @@ class Copy:
 @final
 @dataclass(frozen=True, slots=True)
 class Halo:
-    """How many rows of each neighbour a rank holds, and whether the last rank and the first are neighbours."""
+    """How many rows of each neighbour a rank holds, and whether the last rank and the first are
+    neighbours.
+    """
 
     width: int  # at least 1
     periodic: bool = False
@@ -68,7 +70,8 @@ class Halo:
         return sum(self.sides(rank, world_size)) + own
 
     def spans(self, start: int, stop: int, n: int, rank: int, world_size: int) -> list[Span]:
-        """Returns the rows of the whole that a rank holds: its own, start … stop − 1 of n, and those of its halos, in order.
+        """Returns the rows of the whole that a rank holds: its own, start … stop − 1 of n, and
+        those of its halos, in order.
 
         No rank has fewer rows than the halo.
 
@@ -82,9 +85,11 @@ class Halo:
         return [*found, Span(0, high - n)] if high > n else found
 
     def copies(self, counts: Sequence[int]) -> list[Copy]:
-        """Returns the copies that renew all halos, in rows of the ranks' arrays, given the number of own rows of each rank.
+        """Returns the copies that renew all halos, in rows of the ranks' arrays, given the number
+        of own rows of each rank.
 
-        No rank has fewer rows than the halo. The copies read own rows, and write rows of halos, each once.
+        No rank has fewer rows than the halo. The copies read own rows, and write rows of halos,
+        each once.
 
         >>> Halo(1).copies([3, 2])[0]
         Copy(source=1, source_start=1, target=0, target_start=3, count=1)
@@ -98,16 +103,21 @@ class Halo:
                 found.append(Copy(below, first, rank, 0, lower))
             if upper:
                 above = (rank + 1) % len(counts)
-                found.append(Copy(above, self.sides(above, len(counts))[0], rank, lower + count, upper))
+                found.append(
+                    Copy(above, self.sides(above, len(counts))[0], rank, lower + count, upper)
+                )
         return found
 
     def problem(self, counts: Sequence[int], what: str) -> str | None:
-        """Returns why the halo does not fit own rows of these numbers on the ranks; None if it does. `what` has the rows."""
+        """Returns why the halo does not fit own rows of these numbers on the ranks; None if it
+        does. `what` has the rows.
+        """
         if min(counts) >= self.width:
             return None
         total, leave = sum(counts), "leaves" if sum(counts) == 1 else "leave"
         return (
-            f"halo={self.width} needs {_counted(self.width, 'row')} on every rank, and {_counted(total, 'row')} of {what} on "
+            f"halo={self.width} needs {_counted(self.width, 'row')} on every rank, and "
+            f"{_counted(total, 'row')} of {what} on "
             f"{_counted(len(counts), 'rank')} {leave} {min(counts)}"
         )
 
@@ -121,10 +131,14 @@ def _counted(number: int, thing: str) -> str:
 
 
 def first_rows(halo: Halo | None, counts: Sequence[int]) -> tuple[int, ...]:
-    """Returns the row of the whole that is row 0 of each rank's array, given own rows; below 0 for a row before the first.
+    """Returns the row of the whole that is row 0 of each rank's array, given own rows; below 0 for
+    a row before the first.
 
     >>> first_rows(Halo(1), [3, 2]), first_rows(Halo(1, periodic=True), [3, 2]), first_rows(None, [3, 2])
     ((0, 2), (-1, 2), (0, 3))
-    """
+    """  # noqa: E501
     starts = accumulate(counts[:-1], initial=0)
-    return tuple(start - (0 if halo is None else halo.sides(rank, len(counts))[0]) for rank, start in enumerate(starts))
+    return tuple(
+        start - (0 if halo is None else halo.sides(rank, len(counts))[0])
+        for rank, start in enumerate(starts)
+    )

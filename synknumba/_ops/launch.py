@@ -1,7 +1,9 @@
-"""Launch configurations: grid, block and shared memory of a kernel, checked against CUDA's limits before anything is sent.
+"""Launch configurations: grid, block and shared memory of a kernel, checked against CUDA's limits
+before anything is sent.
 
-The limits are those of every GPU since compute capability 3.0 ("Technical Specifications per Compute Capability" in the CUDA
-C++ Programming Guide). They apply on the CPU device too, so that a script that runs there also runs on a GPU.
+The limits are those of every GPU since compute capability 3.0 ("Technical Specifications per
+Compute Capability" in the CUDA C++ Programming Guide). They apply on the CPU device too, so that a
+script that runs there also runs on a GPU.
 """
 
 import inspect
@@ -19,10 +21,13 @@ from synknumba._types import MAX_GRID, Block, Grid, Shape
 Dim3: TypeAlias = tuple[int, int, int]
 
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
-MAX_SMEM_BYTES = 227 << 10  # of one block, on GPUs of compute capability 9.0 (CUDA C++ Programming Guide, table of limits)
+MAX_SMEM_BYTES = (
+    227 << 10
+)  # of one block, on GPUs of compute capability 9.0 (CUDA C++ Programming Guide, table of limits)
 MAX_THREADS = 1024  # threads per block, over all dimensions
-# Blocks by number of axes. A warp is 32 elements of the last axis, which a GPU reads together; further axes share rows in its
-# cache. On a core, five- and seven-point stencils take the same time, within 5 %, in all blocks of 128 to 1024 threads.
+# Blocks by number of axes. A warp is 32 elements of the last axis, which a GPU reads together;
+# further axes share rows in its cache. On a core, five- and seven-point stencils take the same
+# time, within 5 %, in all blocks of 128 to 1024 threads.
 BLOCKS: Mapping[int, tuple[int, ...]] = MappingProxyType({1: (256,), 2: (32, 8), 3: (32, 4, 2)})
 ELEMENTS = "elements"
 _NOTHING = "no argument is sharded, and none is a variable with rows, so there are no"
@@ -34,7 +39,8 @@ class Extent(NamedTuple):
     Attributes:
         rows: number of rows; None if no argument has rows.
         shapes: shapes of the array arguments in this launch, by name.
-        source: the argument whose rows, and elements, these are; None if they are those of an index range, or there are none.
+        source: the argument whose rows, and elements, these are; None if they are those of an index
+            range, or there are none.
     """
 
     rows: int | None
@@ -43,8 +49,12 @@ class Extent(NamedTuple):
 
     @classmethod
     def of(cls, count: int | None, shapes: Mapping[str, Shape], source: str | None) -> "Extent":
-        """Returns the extent of a launch on so many rows of the call; on those of the source if the call has none."""
-        return cls(shapes[source][0] if count is None and source is not None else count, shapes, source)
+        """Returns the extent of a launch on so many rows of the call; on those of the source if
+        the call has none.
+        """
+        return cls(
+            shapes[source][0] if count is None and source is not None else count, shapes, source
+        )
 
     @property
     def elements(self) -> Shape | None:
@@ -67,23 +77,31 @@ class LaunchConfig:
     """
 
     block: Block | None = None  # threads per block, 1 to 3 dimensions; None: those of `BLOCKS`
-    grid: Grid = None  # blocks, 1 to 3 dimensions, "elements", or a function of rows and shapes; None: one thread per row
+    # blocks, 1 to 3 dimensions, "elements", or a function of rows and shapes; None: one thread per
+    # row
+    grid: Grid = None
     smem_bytes: int = 0  # dynamic shared memory of a block
 
     def __post_init__(self) -> None:
         """Checks everything that does not depend on the number of rows."""
         block = _dim3("block", self.threads, MAX_BLOCK)
         if math.prod(block) > MAX_THREADS:
-            raise LaunchError(f"block={self.block!r} has {math.prod(block)} threads; a block has at most {MAX_THREADS}")
+            raise LaunchError(
+                f"block={self.block!r} has {math.prod(block)} threads; a block "
+                f"has at most {MAX_THREADS}"
+            )
         if self.grid is None and block[1:] != (1, 1):
             raise LaunchError(
-                f"grid= is required with the {len(_dimensions(self.block))}-D block={self.block!r}: the default, one thread "
-                'per row, is for 1-D blocks. Pass grid="elements" for one thread per element, a number of blocks per axis, or '
+                f"grid= is required with the {len(_dimensions(self.block))}-D "
+                f"block={self.block!r}: the default, one thread "
+                'per row, is for 1-D blocks. Pass grid="elements" for one thread per element, a '
+                "number of blocks per axis, or "
                 "a function of the number of rows."
             )
         if isinstance(self.grid, str) and self.grid != ELEMENTS:
             raise LaunchError(
-                f'grid must be a number of blocks per axis, a function, None for one thread per row, or "{ELEMENTS}" for one '
+                f"grid must be a number of blocks per axis, a function, None for one thread per "
+                f'row, or "{ELEMENTS}" for one '
                 f"per element; got {self.grid!r}"
             )
         if not self.is_derived:
@@ -92,7 +110,8 @@ class LaunchConfig:
             raise LaunchError(f"smem_bytes must be a non-negative int; got {self.smem_bytes!r}")
         if self.smem_bytes > MAX_SMEM_BYTES:
             raise LaunchError(
-                f"smem_bytes={self.smem_bytes} is more than a block can have on any GPU, {MAX_SMEM_BYTES} bytes; use smaller "
+                f"smem_bytes={self.smem_bytes} is more than a block can have on any GPU, "
+                f"{MAX_SMEM_BYTES} bytes; use smaller "
                 "blocks, or global memory"
             )
 
@@ -108,24 +127,36 @@ class LaunchConfig:
 
     @property
     def axes(self) -> int:
-        """Number of axes for which block or grid give a size; 3 if that depends on the arguments."""
+        """Number of axes for which block or grid give a size; 3 if that depends on the
+        arguments.
+        """
         if callable(self.grid) or (self.grid == ELEMENTS and self.block is None):
             return len(MAX_GRID)
         dimensions = len(_dimensions(self.threads))
-        return dimensions if isinstance(self.grid, str) else max(dimensions, len(_dimensions(self.grid)))
+        return (
+            dimensions
+            if isinstance(self.grid, str)
+            else max(dimensions, len(_dimensions(self.grid)))
+        )
 
     def launches_nothing(self, extent: Extent) -> bool:
-        """Returns whether there is not one row, or element, from which to derive a grid: CUDA has no empty grids."""
+        """Returns whether there is not one row, or element, from which to derive a grid: CUDA
+        has no empty grids.
+        """
         if isinstance(self.grid, str):
             return 0 in (extent.elements or ())
         return self.is_derived and extent.rows == 0
 
     def resolve(
-        self, rows: int | None, shapes: Mapping[str, Shape] = MappingProxyType({}), source: str | None = None
+        self,
+        rows: int | None,
+        shapes: Mapping[str, Shape] = MappingProxyType({}),
+        source: str | None = None,
     ) -> tuple[Dim3, Dim3]:
         """Returns grid and block of one launch; arguments as for `Extent`.
 
-        Raises LaunchError if the grid depends on rows or elements but no argument has any, or CUDA would refuse the grid.
+        Raises LaunchError if the grid depends on rows or elements but no argument has any, or CUDA
+        would refuse the grid.
         """
         if isinstance(self.grid, str):
             return self._by_elements(Extent(rows, shapes, source))
@@ -135,28 +166,37 @@ class LaunchConfig:
         if self.grid is not None:
             return _dim3("grid", self.grid, MAX_GRID), block
         if rows is None:
-            raise LaunchError(f"{_NOTHING} rows to derive the grid from; pass grid= as a number of blocks")
+            raise LaunchError(
+                f"{_NOTHING} rows to derive the grid from; pass grid= as a number of blocks"
+            )
         blocks = max(1, -(-rows // block[0]))
         if blocks > MAX_GRID[0]:
             raise LaunchError(
-                f"one thread per row needs {blocks} blocks of {block[0]} for {rows} rows; a grid has at most {MAX_GRID[0]}. "
+                f"one thread per row needs {blocks} blocks of {block[0]} for {rows} rows; a grid "
+                f"has at most {MAX_GRID[0]}. "
                 "Pass grid= and loop over the rows with a stride of cuda.gridsize(1)."
             )
         return (blocks, 1, 1), block
 
     @staticmethod
-    def _by_function(function: Callable[..., Any], rows: int | None, shapes: Mapping[str, Shape]) -> Dim3:
-        """Returns the grid by the user's function, of the rows, of the shapes by name, or of both."""
+    def _by_function(
+        function: Callable[..., Any], rows: int | None, shapes: Mapping[str, Shape]
+    ) -> Dim3:
+        """Returns the grid by the user's function, of the rows, of the shapes by name, or of
+        both.
+        """
         call, told, needs_rows = _bound(function, rows, shapes)
         if needs_rows and rows is None:
             raise LaunchError(
-                f"{_NOTHING} rows to derive the grid from; pass grid= as a number of blocks, or as a function of shapes"
+                f"{_NOTHING} rows to derive the grid from; pass grid= as a number of blocks, "
+                f"or as a function of shapes"
             )
         try:
             size = call()
         except Exception as error:  # the function is the user's
             raise LaunchError(
-                f"{told} raised {type(error).__name__}: {error}; grid= takes the rows of a launch, or in a parameter named "
+                f"{told} raised {type(error).__name__}: {error}; grid= takes the rows of a launch, "
+                f"or in a parameter named "
                 "shapes the shapes of its arrays by name, or both"
             ) from error
         return _dim3(told, size, MAX_GRID)
@@ -165,17 +205,22 @@ class LaunchConfig:
         """Returns the grid and block of a thread for each element, the last axis along x."""
         shape, name = extent.elements, extent.source or "the index range"
         if shape is None:
-            raise LaunchError(f"{_NOTHING} elements to derive the grid from; pass grid= as a number of blocks")
+            raise LaunchError(
+                f"{_NOTHING} elements to derive the grid from; pass grid= as a number of blocks"
+            )
         if len(shape) not in BLOCKS:
             raise LaunchError(
-                f'grid="{ELEMENTS}" is for arrays of 1 to 3 axes, as grids have; {name} has {len(shape)}: {shape}. Merge axes '
-                f'of {name}, or pass grid=lambda shapes: math.prod(shapes["{name}"]) // 256 + 1 and work out the indices from '
+                f'grid="{ELEMENTS}" is for arrays of 1 to 3 axes, as grids have; {name} has '
+                f"{len(shape)}: {shape}. Merge axes "
+                f'of {name}, or pass grid=lambda shapes: math.prod(shapes["{name}"]) // 256 + 1 '
+                f"and work out the indices from "
                 "cuda.grid(1)."
             )
         block = BLOCKS[len(shape)] if self.block is None else _dimensions(self.block)
         if len(block) != len(shape):
             raise LaunchError(
-                f"block={self.block!r} has {_axes(len(block))}, but {name} has {_axes(len(shape))}, {shape}; with "
+                f"block={self.block!r} has {_axes(len(block))}, but {name} has "
+                f"{_axes(len(shape))}, {shape}; with "
                 f'grid="{ELEMENTS}", write block={told_size(BLOCKS[len(shape)])}, or leave it out'
             )
         sizes = _dim3("block", block, MAX_BLOCK)
@@ -185,15 +230,21 @@ class LaunchConfig:
             needed, limit = blocks[axis], MAX_GRID[axis]
             if needed > limit:
                 raise LaunchError(
-                    f'grid="{ELEMENTS}" needs {needed} blocks of {sizes[axis]} along {along} for {name} of shape {shape}, '
-                    f"but a grid has at most {limit}. {_larger_block(len(shape), axis, lengths[axis])}"
+                    f'grid="{ELEMENTS}" needs {needed} blocks of {sizes[axis]} along {along} for '
+                    f"{name} of shape {shape}, "
+                    f"but a grid has at most {limit}. "
+                    f"{_larger_block(len(shape), axis, lengths[axis])}"
                 )
         x, y, z = blocks
         return (x, y, z), sizes
 
 
-def _bound(function: Callable[..., Any], rows: int | None, shapes: Mapping[str, Shape]) -> tuple[Callable[[], Any], str, bool]:
-    """Returns the call of a user's function for the grid, the call as text, and whether it takes the rows."""
+def _bound(
+    function: Callable[..., Any], rows: int | None, shapes: Mapping[str, Shape]
+) -> tuple[Callable[[], Any], str, bool]:
+    """Returns the call of a user's function for the grid, the call as text, and whether it takes
+    the rows.
+    """
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a function in C
@@ -201,7 +252,11 @@ def _bound(function: Callable[..., Any], rows: int | None, shapes: Mapping[str, 
     if "shapes" not in parameters:
         return partial(function, rows), f"grid({rows})", True
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    others = [name for name, one in parameters.items() if name != "shapes" and one.kind in plain and one.default is one.empty]
+    others = [
+        name
+        for name, one in parameters.items()
+        if name != "shapes" and one.kind in plain and one.default is one.empty
+    ]
     by_name = {**dict.fromkeys(others[:1], rows), "shapes": dict(shapes)}
     told = ", ".join(f"{name}={value}" for name, value in by_name.items())
     return partial(function, **by_name), f"grid({told})", bool(others)
@@ -211,7 +266,10 @@ def _larger_block(axes: int, axis: int, length: int) -> str:
     """Returns the advice for an array that is too long along an axis for the blocks of a launch."""
     size = 1 << (-(-length // MAX_GRID[axis]) - 1).bit_length()
     if size > MAX_BLOCK[axis]:
-        return "Pass grid= as a function of shapes, and loop over the elements with a stride of cuda.gridsize."
+        return (
+            "Pass grid= as a function of shapes, and loop over the elements with a "
+            "stride of cuda.gridsize."
+        )
     block = [1] * axes
     block[0] = min(32, 256 // size) if size <= 256 else 1
     block[axis] = size
@@ -223,7 +281,9 @@ def _axes(count: int) -> str:
 
 
 def told_size(sizes: tuple[int, ...]) -> str:
-    """Returns sizes as a user would write them: without axes of 1 at the end, and one size without parentheses."""
+    """Returns sizes as a user would write them: without axes of 1 at the end, and one size
+    without parentheses.
+    """
     while len(sizes) > 1 and sizes[-1] == 1:
         sizes = sizes[:-1]
     return str(sizes[0] if len(sizes) == 1 else sizes)
@@ -266,10 +326,12 @@ def _dim3(what: str, value: object, limits: Dim3) -> Dim3:
 @final
 @dataclass(frozen=True, slots=True)
 class RowGrid:
-    """Grid size from the number of rows, limited to one wave of blocks or, for many rows, to several waves.
+    """Grid size from the number of rows, limited to one wave of blocks or, for many rows, to
+    several waves.
 
-    A GPU reads memory faster with several waves of short-lived blocks than with one wave of long-lived ones, by 5 % on an H200,
-    but a block with little work costs more than that. So beyond one wave, each block gets the work of four blocks or more.
+    A GPU reads memory faster with several waves of short-lived blocks than with one wave of
+    long-lived ones, by 5 % on an H200, but a block with little work costs more than that. So beyond
+    one wave, each block gets the work of four blocks or more.
     """
 
     rows: int  # per block

@@ -1,4 +1,6 @@
-"""Row selection of sliceable variables: the rows of its own array that `local_batch` selects on each rank (pure)."""
+"""Row selection of sliceable variables: the rows of its own array that `local_batch` selects on
+each rank (pure).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +13,8 @@ from synknumba._ops.rows import Listed, Range, Rows, select
 from synknumba._types import Array
 
 _ACCEPTED = (
-    "a local_batch is one selection for all ranks (an int, a slice, or a list of row numbers), or a list with one selection "
+    "a local_batch is one selection for all ranks (an int, a slice, or a list of row numbers), or "
+    "a list with one selection "
     "for each rank"
 )
 
@@ -44,9 +47,10 @@ class OwnRows:
 def select_own(local_batch: Any, lengths: Sequence[int]) -> OwnRows:
     """Selects rows on each rank, given the number of rows of each.
 
-    A local_batch is None for all rows; an int (the first rows), a slice or a list of row numbers, for all ranks; or a list or
-    2-D array with one such selection, or None, for each rank. Raises BatchError if a row does not exist on its rank, the list
-    does not have one entry per rank, or no rank gets a row.
+    A local_batch is None for all rows; an int (the first rows), a slice or a list of row numbers,
+    for all ranks; or a list or 2-D array with one such selection, or None, for each rank. Raises
+    BatchError if a row does not exist on its rank, the list does not have one entry per rank, or no
+    rank gets a row.
 
     >>> [rows.indices().tolist() for rows in select_own([slice(0, 2), slice(3, 6)], [6, 6]).rows]
     [[0, 1], [3, 4, 5]]
@@ -56,10 +60,18 @@ def select_own(local_batch: Any, lengths: Sequence[int]) -> OwnRows:
     if not _is_per_rank(local_batch):
         local_batch = [local_batch] * len(lengths)
     elif len(local_batch) != len(lengths):
-        raise BatchError(f"local_batch lists {len(local_batch)} selections for {len(lengths)} ranks; {_ACCEPTED}")
-    rows = tuple(_select(rank, one, length) for rank, (one, length) in enumerate(zip(local_batch, lengths, strict=True)))
+        raise BatchError(
+            f"local_batch lists {len(local_batch)} selections for {len(lengths)} ranks; {_ACCEPTED}"
+        )
+    rows = tuple(
+        _select(rank, one, length)
+        for rank, (one, length) in enumerate(zip(local_batch, lengths, strict=True))
+    )
     if not any(one.count for one in rows):
-        raise BatchError(f"empty local_batch: it selects no rows on any rank, which have {', '.join(map(str, lengths))}")
+        raise BatchError(
+            f"empty local_batch: it selects no rows on any rank, which have "
+            f"{', '.join(map(str, lengths))}"
+        )
     return OwnRows(rows, whole=False)
 
 
@@ -69,7 +81,10 @@ def _is_per_rank(local_batch: Any) -> bool:
         return local_batch.ndim == 2
     if not isinstance(local_batch, list | tuple):
         return False
-    return any(one is None or isinstance(one, slice | range | list | tuple | np.ndarray) for one in local_batch)
+    return any(
+        one is None or isinstance(one, slice | range | list | tuple | np.ndarray)
+        for one in local_batch
+    )
 
 
 def _select(rank: int, selection: Any, length: int) -> Rows:
@@ -78,15 +93,21 @@ def _select(rank: int, selection: Any, length: int) -> Rows:
         try:
             found = range(*selection.indices(length))
         except (TypeError, ValueError) as error:
-            raise BatchError(f"local_batch on rank {rank}: {selection!r} is not a slice of rows: {error}") from error
+            raise BatchError(
+                f"local_batch on rank {rank}: {selection!r} is not a slice of rows: {error}"
+            ) from error
         return Range(found.start, found.step, len(found)) if found else Range(0, 1, 0)
-    if isinstance(selection, list | tuple | range | np.ndarray) and np.size(np.asarray(selection)) == 0:
+    if (
+        isinstance(selection, list | tuple | range | np.ndarray)
+        and np.size(np.asarray(selection)) == 0
+    ):
         return Listed(np.empty(0, np.int64))
     if length == 0:
         if selection is None:
             return Range(0, 1, 0)
         raise BatchError(
-            f"local_batch on rank {rank}, which has no rows: {selection!r} selects some; give [] or None for that rank"
+            f"local_batch on rank {rank}, which has no rows: {selection!r} selects some; give "
+            f"[] or None for that rank"
         )
     try:
         return select(selection, length)

@@ -1,20 +1,25 @@
-"""Moments of rows: counts, means and sums of squared deviations of parts of the rows, and their numerically stable merge.
+"""Moments of rows: counts, means and sums of squared deviations of parts of the rows, and their
+numerically stable merge.
 
-Parts p with weights A_p (numbers of rows, if there are no weights), means a_p and M_p = Σ w (v − a_p)² merge to
+Parts p with weights A_p (numbers of rows, if there are no weights), means a_p and M_p = Σ w (v −
+a_p)² merge to
 
     mean = a_0 + Σ A_p (a_p − a_0) / Σ A_p        M = Σ M_p + Σ A_p (a_p − mean)²
 
-which for two parts is M_0 + M_1 + (a_1 − a_0)² A_0 A_1 / (A_0 + A_1), the formula of T. Chan, G. Golub, R. LeVeque, *Updating
-formulae and a pairwise algorithm for computing sample variances* (1979). A mean is stored as an unevaluated sum of two numbers,
-`mean` + `rest`, where `rest` is the rounding error of `mean`: near 10^9 a float64 is accurate to 10^-7, and so would be
-a_p − a_0, and the variance of values that differ by 1.
+which for two parts is M_0 + M_1 + (a_1 − a_0)² A_0 A_1 / (A_0 + A_1), the formula of T. Chan, G.
+Golub, R. LeVeque, *Updating formulae and a pairwise algorithm for computing sample variances*
+(1979). A mean is stored as an unevaluated sum of two numbers, `mean` + `rest`, where `rest` is the
+rounding error of `mean`: near 10^9 a float64 is accurate to 10^-7, and so would be a_p − a_0, and
+the variance of values that differ by 1.
 
-If a_p − a_0 or (a_p − mean)² exceeds the float64 range, the parts are merged in units of 2^700, in which means are at most
-2^324; M overflows only if the true value does. Weights are in units of a power of two close to the largest weight, so that
-products of squared weights and squared values neither overflow nor underflow unless the squared values do.
+If a_p − a_0 or (a_p − mean)² exceeds the float64 range, the parts are merged in units of 2^700, in
+which means are at most 2^324; M overflows only if the true value does. Weights are in units of a
+power of two close to the largest weight, so that products of squared weights and squared values
+neither overflow nor underflow unless the squared values do.
 
-The standard error of a weighted mean needs sums with squared weights, S_j = Σ w² (v − mean)^j for j = 0, 1, 2. They depend on
-the mean: about a mean larger by d they are S_0, S_1 − d S_0, S_2 − 2 d S_1 + d² S_0.
+The standard error of a weighted mean needs sums with squared weights, S_j = Σ w² (v − mean)^j for j
+= 0, 1, 2. They depend on the mean: about a mean larger by d they are S_0, S_1 − d S_0, S_2 − 2 d
+S_1 + d² S_0.
 """
 
 import math
@@ -42,15 +47,22 @@ class Moments:
 
     count: Array  # shape (P, 1): number of rows
     weight: Array  # shape (P, 1): Σ w; the number of rows if there are no weights
-    mean: Array  # shape (P, k): Σ w v / Σ w, rounded; if the weight is 0, any number, or NaN if some v is not finite
+    # shape (P, k): Σ w v / Σ w, rounded; if the weight is 0, any number, or NaN if some v is not
+    # finite
+    mean: Array
     rest: Array  # shape (P, k): Σ w v / Σ w − `mean`
-    products: Array  # shape (P, k): Σ w (v − mean)²; or shape (P, k, k): Σ (v − mean)(v' − mean') for each pair of values
-    squares: Array | None = None  # shape (P, 3, k): Σ w² (v − mean)^j for j = 0, 1, 2; None if there are no weights
+    # shape (P, k): Σ w (v − mean)²; or shape (P, k, k): Σ (v − mean)(v' − mean') for each pair of
+    # values
+    products: Array
+    squares: Array | None = (
+        None  # shape (P, 3, k): Σ w² (v − mean)^j for j = 0, 1, 2; None if there are no weights
+    )
     power: int = 0  # weights are in units of 2^power
 
 
 def merge(parts: Moments) -> Moments:
-    """Merges all parts into one, shape (1, …). A part of weight 0 leaves the mean unchanged unless its own mean is NaN.
+    """Merges all parts into one, shape (1, …). A part of weight 0 leaves the mean unchanged unless
+    its own mean is NaN.
 
     Infinities and NaN propagate as in a sum: the mean of ∞ and 1 is ∞, of ∞ and −∞ NaN; M is NaN.
     """
@@ -67,7 +79,9 @@ def merge(parts: Moments) -> Moments:
 
 
 def _overflown(parts: Moments, total: Moments) -> Array:
-    """Returns a mask, shape (k,): values that are finite in all parts but overflowed in the total."""
+    """Returns a mask, shape (k,): values that are finite in all parts but overflowed in the
+    total.
+    """
     squares = _diagonal(parts.products), _diagonal(total.products)
     lost = np.isfinite(squares[0]).all(axis=0) & ~np.isfinite(squares[1][0])
     return (lost | ~np.isfinite(total.mean[0])) & np.isfinite(parts.mean).all(axis=0)  # type: ignore[no-any-return]
@@ -82,7 +96,9 @@ def in_units(parts: Moments, powers: Powers) -> Moments:
             mean=np.ldexp(parts.mean, -powers),
             rest=np.ldexp(parts.rest, -powers),
             products=np.ldexp(parts.products, -twice),
-            squares=None if parts.squares is None else np.ldexp(parts.squares, -np.arange(3)[:, None] * powers),
+            squares=None
+            if parts.squares is None
+            else np.ldexp(parts.squares, -np.arange(3)[:, None] * powers),
         )
 
 
@@ -95,12 +111,20 @@ def shifted(parts: Moments, shift: Array) -> Moments:
 
 
 def scaled(parts: Moments, op: Callable[[Any, Any], Any], factor: Array) -> Moments:
-    """Returns the moments of op(values, factor), `op` being `operator.mul` or `truediv`; `factor` finite, shape (k,)."""
+    """Returns the moments of op(values, factor), `op` being `operator.mul` or `truediv`;
+    `factor` finite, shape (k,).
+    """
     rows = zip(parts.mean.tolist(), parts.rest.tolist(), strict=True)
-    pairs = [[_scaled_mean(*one, op) for one in zip(*row, factor.tolist(), strict=True)] for row in rows]
+    pairs = [
+        [_scaled_mean(*one, op) for one in zip(*row, factor.tolist(), strict=True)] for row in rows
+    ]
     mean, rest = np.moveaxis(np.array(pairs), 2, 0)
-    with np.errstate(invalid="ignore", over="ignore"):  # twice by the factor, whose square might overflow
-        products = op(op(parts.products, factor if parts.products.ndim == 2 else factor[:, None]), factor)
+    with np.errstate(
+        invalid="ignore", over="ignore"
+    ):  # twice by the factor, whose square might overflow
+        products = op(
+            op(parts.products, factor if parts.products.ndim == 2 else factor[:, None]), factor
+        )
         squares = parts.squares
         if squares is not None:
             zeroth, first, second = np.moveaxis(squares, 1, 0)
@@ -108,8 +132,12 @@ def scaled(parts: Moments, op: Callable[[Any, Any], Any], factor: Array) -> Mome
     return replace(parts, mean=mean, rest=rest, products=products, squares=squares)
 
 
-def _scaled_mean(mean: float, rest: float, factor: float, op: Callable[[Any, Any], Any]) -> tuple[float, float]:
-    """Returns op(mean + rest, factor) as an unevaluated sum: in fractions, as float64 would lose `rest`."""
+def _scaled_mean(
+    mean: float, rest: float, factor: float, op: Callable[[Any, Any], Any]
+) -> tuple[float, float]:
+    """Returns op(mean + rest, factor) as an unevaluated sum: in fractions, as float64 would lose
+    `rest`.
+    """
     if not math.isfinite(mean):
         return op(mean, factor), 0.0
     exact = op(Fraction(mean) + Fraction(rest), Fraction(factor))
@@ -138,12 +166,19 @@ def _merged(parts: Moments) -> Moments:
         if parts.products.ndim == 3:  # of all pairs of values
             weight, square = weight[:, :, None], delta[:, :, None] * delta[:, None, :]
         products = (parts.products + square * weight).sum(axis=0, keepdims=True)
-        squares = None if parts.squares is None else _moved(parts.squares, -delta).sum(axis=0, keepdims=True)
-    return Moments(parts.count.sum(axis=0, keepdims=True), total, mean, rest, products, squares, parts.power)
+        squares = (
+            None
+            if parts.squares is None
+            else _moved(parts.squares, -delta).sum(axis=0, keepdims=True)
+        )
+    return Moments(
+        parts.count.sum(axis=0, keepdims=True), total, mean, rest, products, squares, parts.power
+    )
 
 
 def _merged_few(parts: Moments) -> Moments | None:
-    """Merges a few parts of one value without weights, with Python's numbers: 5 µs in place of 40, and the same bits.
+    """Merges a few parts of one value without weights, with Python's numbers: 5 µs in place of 40,
+    and the same bits.
 
     None if there are more of them, a part has no rows, or a number is not finite.
     """
@@ -153,7 +188,9 @@ def _merged_few(parts: Moments) -> Moments | None:
     found = of_few_lines([*zip(*(one[:, 0].tolist() for one in columns), strict=True)])
     if found is None:
         return None
-    return replace(found, products=found.products.reshape(1, *parts.products.shape[1:]), power=parts.power)
+    return replace(
+        found, products=found.products.reshape(1, *parts.products.shape[1:]), power=parts.power
+    )
 
 
 def of_few_lines(lines: Sequence[Sequence[float]]) -> Moments | None:
@@ -163,7 +200,8 @@ def of_few_lines(lines: Sequence[Sequence[float]]) -> Moments | None:
         lines: of each part its rows, weight, mean, the mean's rounding error, and Σ (v − mean)².
 
     Returns:
-        The moments of all; None if there are too many parts, one has no rows, or a number is not finite.
+        The moments of all; None if there are too many parts, one has no rows, or a number is not
+        finite.
     """
     if len(lines) >= _FEW:
         return None
@@ -196,10 +234,16 @@ def joined(a: Moments, b: Moments) -> Moments:
     """Concatenates the parts of `a` and `b`, with weights in common units."""
     power = 0
     if a.squares is not None:
-        sizes = [one.power + int(np.frexp(one.weight.max())[1]) for one in (a, b) if one.weight.any()]
+        sizes = [
+            one.power + int(np.frexp(one.weight.max())[1]) for one in (a, b) if one.weight.any()
+        ]
         power = max(sizes, default=0)
         a, b = _weighed(a, power), _weighed(b, power)
-    pairs = [(getattr(a, field.name), getattr(b, field.name)) for field in fields(a) if field.name != "power"]
+    pairs = [
+        (getattr(a, field.name), getattr(b, field.name))
+        for field in fields(a)
+        if field.name != "power"
+    ]
     both = [None if one is None else np.concatenate([one, other]) for one, other in pairs]
     return Moments(*both, power=power)  # type: ignore[arg-type, misc]
 
@@ -212,18 +256,28 @@ def _weighed(parts: Moments, power: int) -> Moments:
     assert parts.squares is not None  # there are weights
     with np.errstate(over="ignore", under="ignore"):
         weight, products = np.ldexp(parts.weight, more), np.ldexp(parts.products, more)
-        return replace(parts, weight=weight, products=products, squares=np.ldexp(parts.squares, 2 * more), power=power)
+        return replace(
+            parts,
+            weight=weight,
+            products=products,
+            squares=np.ldexp(parts.squares, 2 * more),
+            power=power,
+        )
 
 
 def with_rest(blocks: Moments, rest: Moments, block: int) -> Moments:
-    """Returns the moments of means of blocks, with the mean of their rows and of the rows of `rest`, which make no block.
+    """Returns the moments of means of blocks, with the mean of their rows and of the rows of
+    `rest`, which make no block.
 
-    Without weights, those of `blocks` are numbers of blocks of `block` rows, and that of `rest` is its number of rows.
+    Without weights, those of `blocks` are numbers of blocks of `block` rows, and that of `rest` is
+    its number of rows.
     """
     rows = blocks if blocks.squares is not None else replace(blocks, weight=blocks.weight * block)
     both = merge(joined(rows, rest))
     undefined = np.where(np.isfinite(both.mean), 0.0, np.nan)
-    products = blocks.products + (undefined if blocks.products.ndim == 2 else undefined[:, :, None] + undefined[:, None, :])
+    products = blocks.products + (
+        undefined if blocks.products.ndim == 2 else undefined[:, :, None] + undefined[:, None, :]
+    )
     squares = blocks.squares
     if squares is not None:
         squares = squares + np.stack([np.zeros_like(undefined), undefined, undefined], axis=1)
@@ -231,34 +285,50 @@ def with_rest(blocks: Moments, rest: Moments, block: int) -> Moments:
 
 
 def as_rows(parts: Moments, *, weighted: bool) -> Moments:
-    """Returns the moments of single rows whose values are the means of the parts; without weights, each counts once."""
+    """Returns the moments of single rows whose values are the means of the parts; without
+    weights, each counts once.
+    """
     undefined = np.where(np.isfinite(parts.mean), 0.0, np.nan)
-    products = undefined if parts.products.ndim == 2 else undefined[:, :, None] + undefined[:, None, :]
+    products = (
+        undefined if parts.products.ndim == 2 else undefined[:, :, None] + undefined[:, None, :]
+    )
     ones = np.ones_like(parts.weight)
     if not weighted:
         return Moments(ones, ones, parts.mean, parts.rest, products)
-    squares = np.stack([np.broadcast_to(parts.weight**2, undefined.shape), undefined, undefined], axis=1)
+    squares = np.stack(
+        [np.broadcast_to(parts.weight**2, undefined.shape), undefined, undefined], axis=1
+    )
     return replace(parts, count=ones, products=products, squares=squares)
 
 
 def of_values(values: Array, weights: Array | None, *, covariance: bool, block: int = 1) -> Moments:
-    """Computes the moments of rows in memory, as one part; with `covariance`, the products of all pairs of values.
+    """Computes the moments of rows in memory, as one part; with `covariance`, the products of all
+    pairs of values.
 
-    Values are float64, shape (n, k), n ≥ 1; weights float64, shape (n,). With `block` > 1, at most n, the moments are those of
-    the means of blocks of consecutive rows; rows after the last whole block are in the mean only.
+    Values are float64, shape (n, k), n ≥ 1; weights float64, shape (n,). With `block` > 1, at most
+    n, the moments are those of the means of blocks of consecutive rows; rows after the last whole
+    block are in the mean only.
     """
     powers = np.where(_exponents(values) > _LARGE, FAR, 0)
     power = 0 if weights is None else int(_exponents(weights))
-    values, weights = np.ldexp(values, -powers), None if weights is None else np.ldexp(weights, -power)
+    values, weights = (
+        np.ldexp(values, -powers),
+        None if weights is None else np.ldexp(weights, -power),
+    )
     if block == 1:
         moments = _of_values(values, weights, covariance=covariance)
     else:
         centre = _of_values(values, weights, covariance=False).mean[0]
         centre = np.where(np.isfinite(centre), centre, 0.0)
         away, whole = values - centre, len(values) // block * block
-        moments = _of_values(*_blocks(away[:whole], None if weights is None else weights[:whole], block), covariance=covariance)
+        moments = _of_values(
+            *_blocks(away[:whole], None if weights is None else weights[:whole], block),
+            covariance=covariance,
+        )
         if whole < len(values):
-            left = _of_values(away[whole:], None if weights is None else weights[whole:], covariance=covariance)
+            left = _of_values(
+                away[whole:], None if weights is None else weights[whole:], covariance=covariance
+            )
             moments = with_rest(moments, left, block)
         moments = shifted(moments, centre)
     return replace(in_units(moments, -powers) if powers.any() else moments, power=power)
@@ -286,14 +356,24 @@ def _of_values(values: Array, weights: Array | None, *, covariance: bool) -> Mom
     with np.errstate(invalid="ignore", over="ignore"):
         w = np.ones((len(values), 1)) if weights is None else weights[:, None]
         total = w.sum(axis=0, keepdims=True)
-        weighted = (w * values).sum(axis=0, keepdims=True)  # a row of weight 0 adds 0, or NaN if not finite
+        weighted = (w * values).sum(
+            axis=0, keepdims=True
+        )  # a row of weight 0 adds 0, or NaN if not finite
         mean = np.divide(weighted, total, out=values[:1] + weighted, where=total != 0)
         away = np.where(np.isfinite(mean), values - mean, np.nan)
-        left = np.divide((w * away).sum(axis=0, keepdims=True), total, out=np.zeros_like(mean), where=total != 0)
+        left = np.divide(
+            (w * away).sum(axis=0, keepdims=True), total, out=np.zeros_like(mean), where=total != 0
+        )
         mean, rest = _rounded(mean, np.where(np.isfinite(mean), left, 0.0))
         away -= left
-        products = (away.T @ away)[None] if covariance else (w * away * away).sum(axis=0, keepdims=True)
-        squares = None if weights is None else np.stack([(w * w * away**j).sum(axis=0) for j in range(3)])[None]
+        products = (
+            (away.T @ away)[None] if covariance else (w * away * away).sum(axis=0, keepdims=True)
+        )
+        squares = (
+            None
+            if weights is None
+            else np.stack([(w * w * away**j).sum(axis=0) for j in range(3)])[None]
+        )
     return Moments(count, total, mean, rest, products, squares)
 
 
@@ -304,7 +384,9 @@ def _rounded(mean: Array, rest: Array) -> tuple[Array, Array]:
 
 
 def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
-    """Returns a sum rounded to float64, and its exact rounding error (TwoSum: D. Knuth, TAOCP volume 2, 4.2.2, theorem B)."""
+    """Returns a sum rounded to float64, and its exact rounding error (TwoSum: D. Knuth, TAOCP
+    volume 2, 4.2.2, theorem B).
+    """
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)

@@ -10,10 +10,11 @@ With w the number of rows of a slice (or of a rank) and v the kernel's result fo
     argmin      +∞, no row      the better, with its row          the better, with its row
     argmax      −∞, no row      the better, with its row          the better, with its row
 
-So a mean is weighted by rows throughout, and exact however uneven shards and slices are. `None` accumulates like "sum" and is
-never combined; "gather" concatenates rows and needs neither step. "argmin" and "argmax" keep the row together with the value;
-of equal values the first wins. An op defined by the user has its own identity, and is evaluated by a kernel generated from its
-function (`_device/fold_kernel.py`).
+So a mean is weighted by rows throughout, and exact however uneven shards and slices are. `None`
+accumulates like "sum" and is never combined; "gather" concatenates rows and needs neither step.
+"argmin" and "argmax" keep the row together with the value; of equal values the first wins. An op
+defined by the user has its own identity, and is evaluated by a kernel generated from its function
+(`_device/fold_kernel.py`).
 """
 
 import inspect
@@ -30,9 +31,16 @@ from synknumba._types import Array, NamedOp, Op, UserOp
 _OPS: tuple[str | None, ...] = (*get_args(NamedOp), None)
 _op_numbers = counter()
 
-UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+UFUNCS: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
 
-PIECE_BYTES = 256 << 10  # bytes of a result combined at a time: several such pieces fit in an L2 cache
+PIECE_BYTES = (
+    256 << 10
+)  # bytes of a result combined at a time: several such pieces fit in an L2 cache
 
 LOCATING = frozenset({"argmin", "argmax"})  # ops that return a value and its row
 BY_ROWS = LOCATING | {"gather"}  # ops for which the kernel writes one or more values for each row
@@ -47,34 +55,45 @@ _REFUSED = {  # (op, dtype kind): alternative; kinds as in numpy.dtype.kind
 
 
 def as_op(op: Any, name: str, identity: Any = None) -> Op:
-    """Converts a user's argument to an op: a name, None, or a function of two numbers, possibly decorated, with an identity.
+    """Converts a user's argument to an op: a name, None, or a function of two numbers, possibly
+    decorated, with an identity.
 
-    "avg" becomes "mean". Raises ReductionError if it is none of these, its function does not take two numbers, or a named op
-    has an identity.
+    "avg" becomes "mean". Raises ReductionError if it is none of these, its function does not take
+    two numbers, or a named op has an identity.
     """
     if isinstance(op, str) and op == "avg":
         op = "mean"
     if op is None or isinstance(op, UserOp) or (isinstance(op, str) and op in _OPS):
         if identity is not None:
-            raise ReductionError(f"{name}: op {op!r} has a built-in identity; pass identity= with functions only")
+            raise ReductionError(
+                f"{name}: op {op!r} has a built-in identity; pass identity= with functions only"
+            )
         return op  # type: ignore[return-value]
     function = getattr(op, "py_func", op)
     if not inspect.isfunction(function):
         known = ", ".join(repr(known) for known in _OPS)
-        raise ReductionError(f"{name}: op must be one of {known}, or a Python function of two numbers; got {op!r}")
+        raise ReductionError(
+            f"{name}: op must be one of {known}, or a Python function of two numbers; got {op!r}"
+        )
     parameters = inspect.signature(function).parameters.values()
     if len(parameters) != 2 or any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in parameters):
         raise ReductionError(
-            f"{name}: op {function.__name__}{inspect.signature(function)} must be a function of two numbers, as f(a, b)"
+            f"{name}: op {function.__name__}{inspect.signature(function)} must be a function "
+            f"of two numbers, as f(a, b)"
         )
     return UserOp(function, identity, next(_op_numbers))
 
 
 def check_dtype(op: Op, dtype: DTypeLike, name: str) -> None:
-    """Refuses a dtype of values for which the op is not defined; the ReductionError names the output and an alternative."""
+    """Refuses a dtype of values for which the op is not defined; the ReductionError names the
+    output and an alternative.
+    """
     dtype = np.dtype(dtype)
     if dtype.hasobject:
-        raise ReductionError(f"{name}: dtype {dtype} holds Python objects, which ranks cannot share; declare a numeric dtype")
+        raise ReductionError(
+            f"{name}: dtype {dtype} holds Python objects, which ranks cannot "
+            f"share; declare a numeric dtype"
+        )
     if op == "gather":
         return
     way_out = _REFUSED.get((op, dtype.kind)) if isinstance(op, str) else None
@@ -84,7 +103,8 @@ def check_dtype(op: Op, dtype: DTypeLike, name: str) -> None:
         raise ReductionError(f"{name}: op {op!r} is not defined for dtype {dtype}; {way_out}")
     if isinstance(op, UserOp) and op.identity is not None and not _is_exact(op.identity, dtype):
         raise ReductionError(
-            f"{name}: identity={op.identity!r} of op {op!r} is not exactly representable in dtype {dtype}; pass one that is"
+            f"{name}: identity={op.identity!r} of op {op!r} is not exactly representable in dtype "
+            f"{dtype}; pass one that is"
         )
 
 
@@ -97,16 +117,20 @@ def _is_exact(value: Any, dtype: np.dtype[Any]) -> bool:
     if kind == "f" and dtype.kind in "biu" and not np.isfinite(number):
         return False
     with np.errstate(all="ignore"):
-        held, wanted = number.astype(dtype).item(), number.item()  # Python compares ints with floats exactly
+        held, wanted = (
+            number.astype(dtype).item(),
+            number.item(),
+        )  # Python compares ints with floats exactly
     return held == wanted or (held != held and wanted != wanted)  # noqa: PLR0124  # NaN
 
 
 def identity(op: Op, dtype: DTypeLike) -> np.generic:
-    """Returns the identity element: the initial value of an output, which leaves the result unchanged.
+    """Returns the identity element: the initial value of an output, which leaves the result
+    unchanged.
 
     >>> int(identity("min", "int16")), float(identity("max", "float32")), bool(identity("min", "bool"))
     (32767, -inf, True)
-    """
+    """  # noqa: E501
     dtype = np.dtype(dtype)
     match op:
         case UserOp():
@@ -125,8 +149,9 @@ def identity(op: Op, dtype: DTypeLike) -> np.generic:
 def result_dtype(op: Op, dtype: DTypeLike) -> np.dtype[Any]:
     """Returns the dtype of the result, in which slices are accumulated too.
 
-    It is the output's dtype, except for means: those of integers and booleans are float64, as in NumPy, and those of float16
-    are float32, unlike in NumPy, because Σ w·v exceeds float16's largest number, 65504, beyond 65504 rows of ones.
+    It is the output's dtype, except for means: those of integers and booleans are float64, as in
+    NumPy, and those of float16 are float32, unlike in NumPy, because Σ w·v exceeds float16's
+    largest number, 65504, beyond 65504 rows of ones.
 
     >>> result_dtype("mean", "int32"), result_dtype("sum", "int32")
     (dtype('float64'), dtype('int32'))
@@ -142,7 +167,8 @@ def result_dtype(op: Op, dtype: DTypeLike) -> np.dtype[Any]:
 def summed_dtype(op: Op, dtype: DTypeLike) -> np.dtype[Any]:
     """Returns the dtype in which results of Python functions are combined, which declare none.
 
-    As in NumPy, sums and products of integers of fewer bits than int64 are int64, and uint64 if they are unsigned.
+    As in NumPy, sums and products of integers of fewer bits than int64 are int64, and uint64 if
+    they are unsigned.
 
     >>> summed_dtype("sum", "int32"), summed_dtype("prod", "uint8"), summed_dtype("max", "int32")
     (dtype('int64'), dtype('uint64'), dtype('int32'))
@@ -159,9 +185,10 @@ def accumulate(op: Op, acc: Any, value: Any, weight: int) -> None:
     The ufuncs dispatch on their arguments, so both arrays may be CuPy arrays.
 
     Args:
-        op: a named op other than "gather", "argmin" and "argmax", or None, which accumulates like "sum".
-        acc: array of the op's result dtype, initially zeros for "mean" and the identity otherwise. For "mean" it holds
-            Σ weight · value, to be divided by Σ weight after the last slice.
+        op: a named op other than "gather", "argmin" and "argmax", or None, which accumulates like
+            "sum".
+        acc: array of the op's result dtype, initially zeros for "mean" and the identity otherwise.
+            For "mean" it holds Σ weight · value, to be divided by Σ weight after the last slice.
         value: array with the shape of `acc`.
         weight: number of rows of the slice.
     """
@@ -174,11 +201,13 @@ def accumulate(op: Op, acc: Any, value: Any, weight: int) -> None:
 def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
     """Combines the results of all ranks (or shards), in order.
 
-    Returns shape (…) in the op's result dtype, or a NumPy scalar if `parts` is 1-D; ReductionError for a mean of no rows.
+    Returns shape (…) in the op's result dtype, or a NumPy scalar if `parts` is 1-D; ReductionError
+    for a mean of no rows.
 
     Args:
         op: a named op other than "gather", "argmin" and "argmax".
-        parts: shape (W, …): result of each rank. For a rank without rows, the identity, or for "mean" any value.
+        parts: shape (W, …): result of each rank. For a rank without rows, the identity, or for
+            "mean" any value.
         weights: shape (W,): number of rows of each rank; used by "mean" only.
 
     >>> combine("mean", np.array([[1.0, 2.0], [6.0, 7.0]]), np.array([2, 3]))
@@ -187,14 +216,18 @@ def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
     if op == "mean":
         return _weighted_mean(parts, weights)
     if not isinstance(op, str) or op in BY_ROWS:
-        raise ReductionError(f"op {op!r} keeps the results of ranks apart: there is nothing to combine")
+        raise ReductionError(
+            f"op {op!r} keeps the results of ranks apart: there is nothing to combine"
+        )
     return UFUNCS[op].reduce(parts, axis=0, dtype=parts.dtype)
 
 
 def combine_into(op: Op, parts: Array, weights: Array, out: Array) -> None:
-    """Like `combine`, but into `out`, piece by piece so that each piece stays in a cache. Bitwise equal to `combine`.
+    """Like `combine`, but into `out`, piece by piece so that each piece stays in a cache. Bitwise
+    equal to `combine`.
 
-    The op is in `UFUNCS`, or "mean"; `parts` has shape (W, n), and `out` shape (n,) and the op's result dtype.
+    The op is in `UFUNCS`, or "mean"; `parts` has shape (W, n), and `out` shape (n,) and the op's
+    result dtype.
     """
     pieces = max(out.nbytes // PIECE_BYTES, 1)
     with np.errstate(all="ignore"):  # other transports do not warn either
@@ -217,7 +250,9 @@ def locate(op: Op, values: Array, rows: Array, scores: Array, first: int) -> Non
         first: row number of scores[0]; greater than all earlier rows.
     """
     index = scores.argmin(axis=0) if op == "argmin" else scores.argmax(axis=0)
-    found = scores[index, np.arange(len(index))]  # for a few columns, a tenth of the time of take_along_axis
+    found = scores[
+        index, np.arange(len(index))
+    ]  # for a few columns, a tenth of the time of take_along_axis
     with np.errstate(invalid="ignore"):  # from comparisons with NaN
         better = found < values if op == "argmin" else found > values
     better |= (rows < 0) | ((found != found) & (values == values))  # noqa: PLR0124  # NaN wins, as in NumPy
@@ -226,12 +261,14 @@ def locate(op: Op, values: Array, rows: Array, scores: Array, first: int) -> Non
 
 
 def best(op: Op, values: Array, rows: Array) -> tuple[Any, Any]:
-    """Returns the best value over all ranks (or shards), and its row: two arrays of shape (…), or two NumPy scalars.
+    """Returns the best value over all ranks (or shards), and its row: two arrays of shape (…), or
+    two NumPy scalars.
 
     Args:
         op: "argmin" or "argmax".
         values: shape (W, …): best value of each rank.
-        rows: int64, shape (W, …): rows of these values, increasing with the rank; −1 on ranks without rows.
+        rows: int64, shape (W, …): rows of these values, increasing with the rank; −1 on ranks
+            without rows.
 
     >>> [int(one) for one in best("argmax", np.array([3, 9, 5, 5]), np.array([2, -1, 7, 8]))]
     [5, 7]
@@ -241,7 +278,9 @@ def best(op: Op, values: Array, rows: Array) -> tuple[Any, Any]:
     index = values.argmin(axis=0) if op == "argmin" else values.argmax(axis=0)
     if values.ndim == 1:
         return values[index], rows[index]
-    return np.take_along_axis(values, index[None], 0)[0], np.take_along_axis(rows, index[None], 0)[0]
+    return np.take_along_axis(values, index[None], 0)[0], np.take_along_axis(rows, index[None], 0)[
+        0
+    ]
 
 
 def check_weights(weights: Array) -> None:

@@ -1,8 +1,9 @@
 """Selection of rows by a `batch`, and their partition into shards and slices (pure).
 
-One rule cuts rows into shards, and shards into slices, in calls and in `scatter`: of n rows in W parts, part r is the rows from
-r·n // W up to (r+1)·n // W. Only `Partition` implements it. A world has a partition of rows into ranks, which its programs
-carry; shards and slices have partitions of their own.
+One rule cuts rows into shards, and shards into slices, in calls and in `scatter`: of n rows in W
+parts, part r is the rows from r·n // W up to (r+1)·n // W. Only `Partition` implements it. A world
+has a partition of rows into ranks, which its programs carry; shards and slices have partitions of
+their own.
 """
 
 import operator
@@ -17,7 +18,10 @@ from numpy.typing import NDArray
 from synknumba._errors import BatchError, PartitionError
 from synknumba._types import Array, Batch, shown
 
-_ACCEPTED = "a batch is an int k (the first k rows), a slice, a 1-D list or array of integers, or a boolean mask"
+_ACCEPTED = (
+    "a batch is an int k (the first k rows), a slice, a 1-D list or array of "
+    "integers, or a boolean mask"
+)
 
 
 @final
@@ -46,7 +50,9 @@ class Range:
         if self.count == 0:
             return slice(0, 0)
         stop = self.start + self.count * self.step
-        return slice(self.start, stop if stop >= 0 else None, self.step)  # a stop of −1 would mean the last row
+        return slice(
+            self.start, stop if stop >= 0 else None, self.step
+        )  # a stop of −1 would mean the last row
 
     def indices(self) -> NDArray[np.int64]:
         """Returns the row numbers: int64, shape (count,)."""
@@ -58,7 +64,9 @@ class Range:
 class Listed:
     """Rows in any order, possibly repeated."""
 
-    indices: NDArray[np.int64]  # row numbers: shape (count,), C-contiguous; all rows exist, none is negative
+    indices: NDArray[
+        np.int64
+    ]  # row numbers: shape (count,), C-contiguous; all rows exist, none is negative
 
     @property
     def count(self) -> int:
@@ -73,7 +81,9 @@ class Listed:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class InLine:
-    """Rows that one line of a table lists, where another line may follow without the host: `count` of them from `start` on."""
+    """Rows that one line of a table lists, where another line may follow without the host:
+    `count` of them from `start` on.
+    """
 
     table: NDArray[np.int64]  # row numbers as in `Listed`, a line for each selection; C-contiguous
     line: int
@@ -99,7 +109,8 @@ Selection: TypeAlias = Rows | InLine
 class Partition:
     """Rule that cuts any number of rows into consecutive parts, which may be empty.
 
-    Of n rows, part r of W is the rows from m[r]·n // m[W] up to m[r+1]·n // m[W], where m are the marks.
+    Of n rows, part r of W is the rows from m[r]·n // m[W] up to m[r+1]·n // m[W], where m are the
+    marks.
     """
 
     marks: tuple[int, ...]  # W + 1 integers that increase from 0; 0, 1, …, W for even parts
@@ -111,15 +122,20 @@ class Partition:
 
     @classmethod
     def weighted(cls, weights: Sequence[float]) -> "Partition":
-        """Returns the partition into parts in proportion to positive weights; even parts for equal ones.
+        """Returns the partition into parts in proportion to positive weights; even parts for equal
+        ones.
 
-        Weights in the ratio of integers up to 1,000 times the least are kept exactly, others to six digits of it.
+        Weights in the ratio of integers up to 1,000 times the least are kept exactly, others to six
+        digits of it.
 
         >>> Partition.weighted([0.5, 1.5]), Partition.weighted([3, 3])
         (Partition(marks=(0, 1, 4)), Partition(marks=(0, 1, 2)))
         """
         ratios = [weight / min(weights) for weight in weights]
-        scale = next((k for k in range(1, 1001) if all(_is_integer(k * ratio) for ratio in ratios)), 1_000_000)
+        scale = next(
+            (k for k in range(1, 1001) if all(_is_integer(k * ratio) for ratio in ratios)),
+            1_000_000,
+        )
         return cls(tuple(accumulate((round(scale * ratio) for ratio in ratios), initial=0)))
 
     @property
@@ -130,7 +146,9 @@ class Partition:
     @property
     def shares(self) -> tuple[float, ...]:
         """Share of each part in all rows."""
-        return tuple(weight / self.marks[-1] for weight in map(operator.sub, self.marks[1:], self.marks))
+        return tuple(
+            weight / self.marks[-1] for weight in map(operator.sub, self.marks[1:], self.marks)
+        )
 
     def part(self, n: int, index: int) -> tuple[int, int]:
         """Returns start and stop of one part of n rows.
@@ -149,7 +167,9 @@ class Partition:
         (0, 2, 5, 7, 10)
         """
         total = self.marks[-1]
-        return tuple([mark * n // total for mark in self.marks])  # a list takes half the time of a generator
+        return tuple(
+            [mark * n // total for mark in self.marks]
+        )  # a list takes half the time of a generator
 
     def counts(self, n: int) -> tuple[int, ...]:
         """Returns the number of rows in each part of n rows.
@@ -170,10 +190,11 @@ class Partition:
         return rows.between(*self.part(rows.count, index))
 
     def shard_edges(self, n: int, shards: int | None, index: int) -> tuple[int, ...]:
-        """Returns the start of each shard in one part of the shards, and the stop of the last shard.
-
-        The n rows are cut into `shards` even shards, and this partition cuts the shards into parts. With None, each part is one
+        """Returns the start of each shard in one part of the shards, and the stop of the last
         shard.
+
+        The n rows are cut into `shards` even shards, and this partition cuts the shards into parts.
+        With None, each part is one shard.
 
         >>> Partition.even(2).shard_edges(10, 4, 1), Partition.even(2).shard_edges(10, None, 1)
         ((5, 7, 10), (5, 10))
@@ -189,11 +210,13 @@ def _is_integer(number: float) -> bool:
 
 
 def select(batch: Batch, n: int) -> Rows:
-    """Returns the rows that a batch selects from n, in its order, like NumPy indexing (but an int k selects the first k rows).
+    """Returns the rows that a batch selects from n, in its order, like NumPy indexing (but an int k
+    selects the first k rows).
 
-    A batch is None for all rows; k for the first k; a slice; a 1-D list or array of integers, where negative ones count from
-    the end; or a boolean mask of length n. An int64 array without negative indices is not copied. Raises BatchError if it
-    selects no rows or a row that does not exist, or is of another type.
+    A batch is None for all rows; k for the first k; a slice; a 1-D list or array of integers, where
+    negative ones count from the end; or a boolean mask of length n. An int64 array without negative
+    indices is not copied. Raises BatchError if it selects no rows or a row that does not exist, or
+    is of another type.
 
     >>> select(slice(None, None, -3), 8)
     Range(start=7, step=-3, count=3)
@@ -220,13 +243,16 @@ def select(batch: Batch, n: int) -> Rows:
 
 
 def minibatch_rows(rows: Rows, length: int, name: str) -> Range:
-    """Returns the rows of a minibatch input, which is indexed by position: its row i belongs to the i-th selected row.
+    """Returns the rows of a minibatch input, which is indexed by position: its row i belongs to the
+    i-th selected row.
 
-    Raises PartitionError if the input, of this length and name, has fewer rows than the batch selects from the data.
+    Raises PartitionError if the input, of this length and name, has fewer rows than the batch
+    selects from the data.
     """
     if length < rows.count:
         raise PartitionError(
-            f"{name} has {length} rows but the batch selects {rows.count}; a minibatch input needs one row per row "
+            f"{name} has {length} rows but the batch selects {rows.count}; a minibatch "
+            f"input needs one row per row "
             f"of the batch. Give {name} at least {rows.count} rows, or select fewer."
         )
     return Range(0, 1, rows.count)
@@ -235,12 +261,16 @@ def minibatch_rows(rows: Rows, length: int, name: str) -> Range:
 def common_length(lengths: Mapping[str, int], written: Collection[str] = ()) -> int:
     """Returns the number of rows that all sharded arguments have, given that of each by name.
 
-    Raises PartitionError if they differ. Arguments in `written`, whose rows are written back, cannot be broadcast instead.
+    Raises PartitionError if they differ. Arguments in `written`, whose rows are written back,
+    cannot be broadcast instead.
     """
     first, length = next(iter(lengths.items()))
     for name, other in lengths.items():
         if other != length:
-            message = f"{name} has {other} rows but {first} has {length}; sharded arguments must agree along axis 0."
+            message = (
+                f"{name} has {other} rows but {first} has {length}; sharded arguments "
+                f"must agree along axis 0."
+            )
             if readable := [label for label in (name, first) if label not in written]:
                 whole, _, _ = readable[0].partition("[")  # for an array inside a nested argument
                 message += f' Pass {whole} in broadcast=("{whole}",) if every rank needs all of it.'
@@ -253,25 +283,35 @@ def _refuse_empty(what: str) -> Never:
 
 
 def _refuse_index(index: int, position: int, n: int) -> Never:
-    raise BatchError(f"batch has index {index} at position {position}, which is out of range for {n} rows; use -{n} to {n - 1}")
+    raise BatchError(
+        f"batch has index {index} at position {position}, which is out of range for {n} "
+        f"rows; use -{n} to {n - 1}"
+    )
 
 
 def _first(array: Array, batch: object, n: int) -> Range:
     """Returns the first k rows."""
     if array.dtype == np.bool_:
-        raise BatchError(f"batch is {batch!r}; {_ACCEPTED}. Leave batch out, or pass None, for all rows.")
+        raise BatchError(
+            f"batch is {batch!r}; {_ACCEPTED}. Leave batch out, or pass None, for all rows."
+        )
     try:
         k = operator.index(cast("Any", batch))
     except TypeError as error:
-        raise BatchError(f"batch is {batch!r}, of type {type(batch).__name__}; {_ACCEPTED}") from error
+        raise BatchError(
+            f"batch is {batch!r}, of type {type(batch).__name__}; {_ACCEPTED}"
+        ) from error
     if k == 0:
         _refuse_empty("batch=0")
     if k < 0:
         raise BatchError(
-            f"batch={shown(k)} asks for a negative number; use 1 to {n}, or slice({shown(k)}, None) for the last {shown(-k)}"
+            f"batch={shown(k)} asks for a negative number; use 1 to {n}, or slice({shown(k)}, "
+            f"None) for the last {shown(-k)}"
         )
     if k > n:
-        raise BatchError(f"batch={shown(k)} asks for the first {shown(k)} rows, but there are {n}; use 1 to {n}")
+        raise BatchError(
+            f"batch={shown(k)} asks for the first {shown(k)} rows, but there are {n}; use 1 to {n}"
+        )
     return Range(0, 1, k)
 
 
@@ -286,7 +326,9 @@ def _from_slice(batch: slice, n: int) -> Range:
 
 
 def _from_range(batch: range, n: int) -> Rows:
-    """Returns the rows of a Python range, whose items are indices; `Listed` only if it crosses zero."""
+    """Returns the rows of a Python range, whose items are indices; `Listed` only if it crosses
+    zero.
+    """
     if not batch:
         _refuse_empty(repr(batch))
     exists = range(-n, n)
@@ -303,7 +345,8 @@ def _from_range(batch: range, n: int) -> Rows:
 def _from_mask(mask: Array, n: int) -> Listed:
     if len(mask) != n:
         raise BatchError(
-            f"batch is a boolean mask of length {len(mask)}, but there are {n} rows; a mask needs one entry per row"
+            f"batch is a boolean mask of length {len(mask)}, but there are {n} rows; a "
+            f"mask needs one entry per row"
         )
     indices = np.flatnonzero(mask).astype(np.int64, copy=False)
     if not len(indices):
@@ -316,7 +359,8 @@ def _from_list(array: Array, batch: object, n: int) -> Listed:
         _refuse_empty("an empty list")
     if array.dtype.kind not in "iu":
         if isinstance(batch, list | tuple) and all(isinstance(index, int) for index in batch):
-            # Python integers beyond 64 bits, which are out of range, have made an array of another dtype.
+            # Python integers beyond 64 bits, which are out of range, have made an array of another
+            # dtype.
             for position, index in enumerate(batch):
                 if not -n <= index < n:
                     _refuse_index(index, position, n)

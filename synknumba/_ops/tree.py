@@ -5,7 +5,8 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 Structure: TypeAlias = tuple[Any, ...]
-"""("leaf",) | ("none",) | ("list" | "tuple", children) | ("named", class, children) | ("dict", keys, types of keys, children).
+"""("leaf",) | ("none",) | ("list" | "tuple", children) | ("named", class, children) | ("dict",
+keys, types of keys, children).
 
 Hashable, and pickles."""
 
@@ -19,11 +20,14 @@ def is_nested(value: object) -> bool:
 
 
 def _is_dict(value: object) -> bool:
-    return isinstance(value, dict) and not hasattr(value, "shape")  # SciPy's sparse matrix by keys derives from dict
+    return isinstance(value, dict) and not hasattr(
+        value, "shape"
+    )  # SciPy's sparse matrix by keys derives from dict
 
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
-    """Returns the leaves, left to right (dicts in key order), and the structure. None is a subtree without leaves.
+    """Returns the leaves, left to right (dicts in key order), and the structure. None is a subtree
+    without leaves.
 
     >>> flatten(["a", ("b", None)])
     (['a', 'b'], ('list', (('leaf',), ('tuple', (('leaf',), ('none',))))))
@@ -37,11 +41,19 @@ def _flatten(tree: Any, leaves: list[Any]) -> Structure:
         return NONE
     if _is_dict(tree):
         # The types of the keys distinguish 1, 1.0 and True, which compare equal.
-        return ("dict", tuple(tree), tuple(map(type, tree)), tuple(_flatten(child, leaves) for child in tree.values()))
+        return (
+            "dict",
+            tuple(tree),
+            tuple(map(type, tree)),
+            tuple(_flatten(child, leaves) for child in tree.values()),
+        )
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return ("named", type(tree), tuple(_flatten(child, leaves) for child in tree))
     if isinstance(tree, list | tuple):
-        return ("list" if isinstance(tree, list) else "tuple", tuple(_flatten(child, leaves) for child in tree))
+        return (
+            "list" if isinstance(tree, list) else "tuple",
+            tuple(_flatten(child, leaves) for child in tree),
+        )
     leaves.append(tree)
     return LEAF
 
@@ -62,7 +74,9 @@ def _unflatten(structure: Structure, leaves: Any) -> Any:
         case ("none",):
             return None
         case ("dict", keys, _, children):
-            return {key: _unflatten(child, leaves) for key, child in zip(keys, children, strict=True)}
+            return {
+                key: _unflatten(child, leaves) for key, child in zip(keys, children, strict=True)
+            }
         case ("named", cls, children):
             return cls(*(_unflatten(child, leaves) for child in children))
         case ("list", children):
@@ -72,7 +86,8 @@ def _unflatten(structure: Structure, leaves: Any) -> Any:
 
 
 def child(structure: Structure, key: Any) -> tuple[int, Structure]:
-    """Returns the index of the first leaf of a subtree, and its structure; raises KeyError or IndexError.
+    """Returns the index of the first leaf of a subtree, and its structure; raises KeyError or
+    IndexError.
 
     >>> child(flatten({"a": 1, "b": [2, 3]})[1], "b")
     (1, ('list', (('leaf',), ('leaf',))))
@@ -90,18 +105,24 @@ def child(structure: Structure, key: Any) -> tuple[int, Structure]:
 
 
 def spread(prefix: Any, structure: Structure) -> list[Any] | None:
-    """Broadcasts the leaves of the tree `prefix` to the leaves below them; None if it is no prefix of the structure.
+    """Broadcasts the leaves of the tree `prefix` to the leaves below them; None if it is no prefix
+    of the structure.
 
     >>> spread(("sum", "max"), flatten((1, [2, 3]))[1])
     ['sum', 'max', 'max']
     >>> spread(("sum",), flatten((1, 2))[1]) is None
     True
     """
-    return _below(prefix, structure, spread) if is_nested(prefix) else [prefix] * count_leaves(structure)
+    return (
+        _below(prefix, structure, spread)
+        if is_nested(prefix)
+        else [prefix] * count_leaves(structure)
+    )
 
 
 def parts_like(structure: Structure, value: Any) -> list[Any] | None:
-    """Returns the parts of a value, possibly trees, at the leaves of a structure; None if the value does not match.
+    """Returns the parts of a value, possibly trees, at the leaves of a structure; None if the value
+    does not match.
 
     The order of dict keys does not matter, and a list matches a tuple.
 
@@ -119,8 +140,12 @@ def parts_like(structure: Structure, value: Any) -> list[Any] | None:
             return _below(value, structure, lambda part, child: parts_like(child, part))
 
 
-def _below(value: Any, structure: Structure, parts: Callable[[Any, Structure], list[Any] | None]) -> list[Any] | None:
-    """Joins what `parts` returns for each child of a value and of a structure; None if these or the children do not match."""
+def _below(
+    value: Any, structure: Structure, parts: Callable[[Any, Structure], list[Any] | None]
+) -> list[Any] | None:
+    """Joins what `parts` returns for each child of a value and of a structure; None if these or
+    the children do not match.
+    """
     match structure:
         case ("dict", keys, _, children):
             if not isinstance(value, dict) or set(value) != set(keys):
@@ -136,7 +161,8 @@ def _below(value: Any, structure: Structure, parts: Callable[[Any, Structure], l
 
 
 def unmatched(prefix: Any, structure: Structure, path: str = "") -> tuple[list[str], list[str]]:
-    """Returns paths of a structure that the tree `prefix` has no leaf for, and paths of `prefix` that the structure lacks.
+    """Returns paths of a structure that the tree `prefix` has no leaf for, and paths of `prefix`
+    that the structure lacks.
 
     Both are empty where one has a node of another kind, such as a dict in place of a tuple.
 
@@ -180,7 +206,9 @@ def paths(structure: Structure) -> tuple[str, ...]:
             steps = [f".{field}" for field in cls._fields]
         case (*_, children):
             steps = [f"[{position}]" for position in range(len(children))]
-    return tuple(step + path for step, child in zip(steps, children, strict=True) for path in paths(child))
+    return tuple(
+        step + path for step, child in zip(steps, children, strict=True) for path in paths(child)
+    )
 
 
 def count_leaves(structure: Structure) -> int:
@@ -204,7 +232,13 @@ def describe(structure: Structure) -> str:
         case ("none",):
             return "None"
         case ("dict", keys, _, children):
-            return "{" + ", ".join(f"{key!r}: {describe(child)}" for key, child in zip(keys, children, strict=True)) + "}"
+            return (
+                "{"
+                + ", ".join(
+                    f"{key!r}: {describe(child)}" for key, child in zip(keys, children, strict=True)
+                )
+                + "}"
+            )
         case ("named", cls, children):
             return f"{cls.__name__}({', '.join(map(describe, children))})"
         case ("list", children):

@@ -3,8 +3,9 @@
     rank r:  | leaf 0 | pad | leaf 1 | pad | leaf 2 |        one allocation, every leaf aligned to 256 bytes
     flat:    | leaf 0 | leaf 1 | leaf 2 |                    one dtype, no padding: the leaves form one vector
 
-Shapes may differ between ranks. A layout never changes: a variable with other shapes, or another halo, gets other memory.
-"""
+Shapes may differ between ranks. A layout never changes: a variable with other shapes, or another
+halo, gets other memory.
+"""  # noqa: E501
 
 import math
 from collections.abc import Sequence
@@ -58,7 +59,9 @@ class StorageLayout:
         (([0, 256], 512), ([0, 12], 28))
         """
         unit = 1 if self.flat else ALIGNMENT
-        *offsets, total = accumulate((-(-leaf.nbytes(rank) // unit) * unit for leaf in self.leaves), initial=0)
+        *offsets, total = accumulate(
+            (-(-leaf.nbytes(rank) // unit) * unit for leaf in self.leaves), initial=0
+        )
         return offsets, total
 
     def own(self, index: int, rank: int) -> Span:
@@ -77,7 +80,9 @@ class StorageLayout:
         shapes = self.leaves[index].shapes
         if self.halo is None:
             return shapes
-        return tuple((count, *shape[1:]) for count, shape in zip(self.own_counts(index), shapes, strict=True))
+        return tuple(
+            (count, *shape[1:]) for count, shape in zip(self.own_counts(index), shapes, strict=True)
+        )
 
     def copies(self, index: int) -> list[Copy]:
         """Returns the copies, in rows, that renew the halos of one array."""
@@ -92,7 +97,10 @@ class StorageLayout:
         if index != VECTOR:
             return self.leaves[index]
         ranks = range(len(self.leaves[0].shapes))
-        return LeafLayout(self.leaves[0].dtype, tuple((sum(leaf.size(rank) for leaf in self.leaves),) for rank in ranks))
+        return LeafLayout(
+            self.leaves[0].dtype,
+            tuple((sum(leaf.size(rank) for leaf in self.leaves),) for rank in ranks),
+        )
 
 
 def line_type(dtype: Any, count: int) -> tuple[Any, int]:

@@ -1,4 +1,6 @@
-"""Routines for collectives and transfers: arrays are looked up and steps created once, then run at every call."""
+"""Routines for collectives and transfers: arrays are looked up and steps created once, then run
+at every call.
+"""
 
 from abc import abstractmethod
 from typing import Any, final
@@ -17,7 +19,9 @@ LINE_BYTES = 64  # of a cache line; arrays on a stage begin at one
 
 
 class Steps(Repeated):
-    """A routine without values: its steps are created at the first run, and again after memory has moved."""
+    """A routine without values: its steps are created at the first run, and again after memory
+    has moved.
+    """
 
     function = None
 
@@ -40,7 +44,11 @@ class Steps(Repeated):
 
     @property
     def again(self) -> Again | None:
-        return None if self._run is None else self._run.again(self._number, self.place.control.values, b"")
+        return (
+            None
+            if self._run is None
+            else self._run.again(self._number, self.place.control.values, b"")
+        )
 
     def forget_buffers(self) -> None:
         if self._run is not None:
@@ -60,19 +68,30 @@ class CollectiveRoutine(Steps):
     def make(self) -> list[Step]:
         told = self._told
         exchanges = [
-            Exchange(dtype, self._lines(dtype, source), self._lines(dtype, target), source.counts, target.counts, copies)
+            Exchange(
+                dtype,
+                self._lines(dtype, source),
+                self._lines(dtype, target),
+                source.counts,
+                target.counts,
+                copies,
+            )
             for dtype, source, target, copies in told.arrays
         ]
         step = make_step(self._communicator, told.kind, told.op, told.root, exchanges)
         return [self.place.device.on_stream(step) if self._communicator.on_stream else step]
 
     def _lines(self, dtype: Any, end: End) -> tuple[Any, ...]:
-        """Returns the 1-D arrays of all ranks; None in place of those that this rank cannot reach."""
+        """Returns the 1-D arrays of all ranks; None in place of those that this rank cannot
+        reach.
+        """
         if end.hosts:
             return tuple(self.place.host(host) for host in end.hosts)
         own = self.place.holdings[end.variable].line(end.leaf)
         assert own.dtype == np.dtype(dtype)  # ensured by the coordinator
-        return tuple(own if rank == self.place.rank else None for rank in range(self.place.world_size))
+        return tuple(
+            own if rank == self.place.rank else None for rank in range(self.place.world_size)
+        )
 
 
 @final
@@ -108,7 +127,11 @@ class StagedRoutine(Repeated):
             copies.append(place.device.copy(places[place.rank], own))
             exchanges.append(Exchange(dtype, places, (own,), end.counts, (len(own),)))
             offset += -(-own.nbytes // LINE_BYTES) * LINE_BYTES
-        return [make_step(host_communicator(0, 1), "all_reduce", told.op, 0, exchanges)] if told.combines else copies
+        return (
+            [make_step(host_communicator(0, 1), "all_reduce", told.op, 0, exchanges)]
+            if told.combines
+            else copies
+        )
 
     def __call__(self) -> None:
         """Runs the step."""
@@ -134,7 +157,13 @@ class TransferRoutine(Steps):
             mine, holding = hosts[self.place.rank], self.place.holdings[number]
             if mine is None:
                 continue
-            array = holding.rows(leaf, firsts[self.place.rank], mine.shape[0]) if firsts else holding.array(leaf)
+            array = (
+                holding.rows(leaf, firsts[self.place.rank], mine.shape[0])
+                if firsts
+                else holding.array(leaf)
+            )
             host = self.place.host(mine)
-            steps.append(device.upload(array, host) if self._told.up else device.download(host, array))
+            steps.append(
+                device.upload(array, host) if self._told.up else device.download(host, array)
+            )
         return steps or [lambda: None]

@@ -1,10 +1,11 @@
-"""Routine that combines large results: each rank combines its share of the elements, over all ranks' parts.
+"""Routine that combines large results: each rank combines its share of the elements, over all
+ranks' parts.
 
 cores    parts[0][own], parts[1][own], … ──op──> place[own]
 GPUs     result ──(mean: · rows)──> reduce_scatter, in place ──(mean: / all rows)──> result[own] ──copy──> place[own]
 
 Steps are created once for each place that results are written to (`_host/lent_results.py`).
-"""
+"""  # noqa: E501
 
 import struct
 from collections.abc import Sequence
@@ -26,7 +27,9 @@ from synknumba._wire.program import Combination, Combined, Joined
 from synknumba._wire.relaunch import Again
 
 SHARED_BYTES = 64 << 10  # of a smaller array, one rank combines all elements
-RUNS_KEPT = 64 * MOST_PLACES  # one run for each combination of places and, for means, of the ranks' row counts
+RUNS_KEPT = (
+    64 * MOST_PLACES
+)  # one run for each combination of places and, for means, of the ranks' row counts
 
 
 @final
@@ -40,7 +43,13 @@ class CombinationRoutine(Repeated):
         communicator: communicator between the devices; None if the parts are in shared memory.
     """
 
-    def __init__(self, told: Combination, place: Place, source: KernelRoutine, communicator: Communicator | None) -> None:
+    def __init__(
+        self,
+        told: Combination,
+        place: Place,
+        source: KernelRoutine,
+        communicator: Communicator | None,
+    ) -> None:
         self.segments = source.segments  # so that it is dropped together with the kernel's program
         self.variables = source.variables
         self.function = source.function
@@ -49,8 +58,12 @@ class CombinationRoutine(Repeated):
         self._place = place
         self._source = source
         self._communicator = communicator
-        self._partition = Partition.even(place.world_size)  # of the elements: equal work for each rank, independent of its rows
-        self._layout = struct.Struct(f"<{len(told.results) + (place.world_size if told.weighted else 0)}q")
+        self._partition = Partition.even(
+            place.world_size
+        )  # of the elements: equal work for each rank, independent of its rows
+        self._layout = struct.Struct(
+            f"<{len(told.results) + (place.world_size if told.weighted else 0)}q"
+        )
         self._runs: dict[bytes, Repetition] = {}
         self._last: tuple[bytes, Repetition] | None = None
 
@@ -61,7 +74,9 @@ class CombinationRoutine(Repeated):
             while len(self._runs) >= RUNS_KEPT:
                 self._runs.pop(next(iter(self._runs))).close()
             values = self._layout.unpack(packed)
-            run = self._make(values)  # may call `forget_buffers`, if memory must be page-locked anew
+            run = self._make(
+                values
+            )  # may call `forget_buffers`, if memory must be page-locked anew
             self._runs[packed] = run
             self.written.update(values[: len(self._told.results)])
         self._last = (packed, run)
@@ -84,7 +99,10 @@ class CombinationRoutine(Repeated):
     def _make(self, values: Sequence[int]) -> Repetition:
         results = self._told.results
         weights = np.array(values[len(results) :], np.int64)
-        parts = [self._part(result, segment) for result, segment in zip(results, values[: len(results)], strict=True)]
+        parts = [
+            self._part(result, segment)
+            for result, segment in zip(results, values[: len(results)], strict=True)
+        ]
         make = self._on_cores if self._communicator is None else self._on_devices
         return Repetition(self._place.device, make(parts, weights))
 
@@ -98,7 +116,9 @@ class CombinationRoutine(Repeated):
         for result, target in zip(self._told.results, targets, strict=True):
             assert result.parts is not None  # without a communicator, parts are in shared memory
             start, stop = self._partition.part(result.count, self._place.rank)
-            parts = self._place.host(result.parts).reshape(self._place.world_size, result.count)[:, start:stop]
+            parts = self._place.host(result.parts).reshape(self._place.world_size, result.count)[
+                :, start:stop
+            ]
             steps.append(partial(reduction.combine_into, result.op, parts, weights, target))
         return steps
 
@@ -120,10 +140,16 @@ class CombinationRoutine(Repeated):
             if result.op == "mean":
                 own = self._divided(result, own, weights, after)
             after.append(device.download(target, own))
-        return [*before, *(device.on_stream(step) if communicator.on_stream else step for step in reductions), *after]
+        return [
+            *before,
+            *(device.on_stream(step) if communicator.on_stream else step for step in reductions),
+            *after,
+        ]
 
     def _exchange(self, result: Combined, line: Any) -> tuple[Exchange, Any]:
-        """Returns the exchange that reduces the result in place, and this rank's share of `line`."""
+        """Returns the exchange that reduces the result in place, and this rank's share of
+        `line`.
+        """
         world_size, rank = self._place.world_size, self._place.rank
         own = line[slice(*self._partition.part(result.count, rank))]
         sources = tuple(line if one == rank else None for one in range(world_size))
@@ -132,9 +158,13 @@ class CombinationRoutine(Repeated):
         return Exchange(line.dtype, sources, targets, (result.count,) * world_size, counts), own
 
     def _weighted(self, result: Combined, line: Any, weights: Array, steps: list[Step]) -> Any:
-        """Adds steps that multiply this rank's mean by its rows; returns the product, in double precision or wider."""
+        """Adds steps that multiply this rank's mean by its rows; returns the product, in double
+        precision or wider.
+        """
         device = self._place.device
-        wide = self._source.workspace.scratch((result.name, "wide"), np.result_type(result.dtype, np.float64), line.shape)
+        wide = self._source.workspace.scratch(
+            (result.name, "wide"), np.result_type(result.dtype, np.float64), line.shape
+        )
         steps.append(device.fill(wide, wide.dtype.type(0)))
         weight = int(_shares(weights)[self._place.rank])
         if weight:  # a rank without rows contributes 0, even if its mean is NaN
@@ -142,7 +172,9 @@ class CombinationRoutine(Repeated):
         return wide
 
     def _divided(self, result: Combined, own: Any, weights: Array, steps: list[Step]) -> Any:
-        """Adds steps that compute the mean from the weighted sum; returns it in the result's dtype."""
+        """Adds steps that compute the mean from the weighted sum; returns it in the result's
+        dtype.
+        """
         device = self._place.device
         total = int(_shares(weights).sum())
         if total > 1:
@@ -187,7 +219,10 @@ class JoinRoutine(Repeated):
         if not told.is_small:
             return place.host(told.parts)
         memory, shape, dtype = place.control.results, told.parts.shape, np.dtype(told.parts.dtype)
-        strides = memory.strides[0], *np.ndarray(shape, dtype).strides  # as the coordinator reads them
+        strides = (
+            memory.strides[0],
+            *np.ndarray(shape, dtype).strides,
+        )  # as the coordinator reads them
         return np.ndarray((len(memory), *shape), dtype, memory.data, told.parts.offset, strides)
 
     def forget_buffers(self) -> None:
@@ -195,5 +230,7 @@ class JoinRoutine(Repeated):
 
 
 def _shares(weights: Array) -> Array:
-    """Returns the weights; 1 if a single rank has all rows, since w·v / w may differ from v in the last bit."""
+    """Returns the weights; 1 if a single rank has all rows, since w·v / w may differ from v in
+    the last bit.
+    """
     return weights if np.count_nonzero(weights) > 1 else np.minimum(weights, 1)

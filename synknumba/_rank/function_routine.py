@@ -1,4 +1,6 @@
-"""Routine for Python functions: calls the function per slice, merges the results, and packs them for the coordinator."""
+"""Routine for Python functions: calls the function per slice, merges the results, and packs them
+for the coordinator.
+"""
 
 import copy
 import pickle
@@ -29,13 +31,34 @@ from synknumba._wire.program import Constant, Held, HeldRows, Param, Program, Sh
 
 _INT64 = struct.Struct("<q")
 _FIXED = (
-    *(type(None), bool, int, float, complex, str, bytes, range, slice, type, Enum, np.generic, np.dtype),
+    *(
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        range,
+        slice,
+        type,
+        Enum,
+        np.generic,
+        np.dtype,
+    ),
     *(FunctionType, BuiltinFunctionType, ModuleType),
 )
 
 
-# NumPy's and CuPy's words where an array stands for a number: in `math.exp(x)`, `if x > 0`, `range(x)`.
-_NEEDS_NUMBER = "truth value of an array", "only 0-dim", "only size-1", "only length-1", "only integer scalar"
+# NumPy's and CuPy's words where an array stands for a number: in `math.exp(x)`, `if x > 0`,
+# `range(x)`.
+_NEEDS_NUMBER = (
+    "truth value of an array",
+    "only 0-dim",
+    "only size-1",
+    "only length-1",
+    "only integer scalar",
+)
 
 
 @final
@@ -52,34 +75,50 @@ class FunctionBinding:
 
     checks: Sequence[Step]  # loads that are run before, at the beginning of a round
     steps: list[Step]
-    in_line: Sequence[LineRows] = ()  # gathers to run before the steps, if the rows are those of a line that may change
+    in_line: Sequence[
+        LineRows
+    ] = ()  # gathers to run before the steps, if the rows are those of a line that may change
 
 
 @final
 class FunctionRoutine(Routine):
-    """A Python function of device arrays, called once per slice; its results are its return values."""
+    """A Python function of device arrays, called once per slice; its results are its return
+    values.
+    """
 
     def __init__(self, program: Program, place: Place, function: Callable[..., Any]) -> None:
         super().__init__(program, place)
         self._function = function
         first, nbytes = program.small or (0, RESULT_BYTES)
         memory = place.control.results[place.rank, first : first + nbytes]
-        self._writer = ResultWriter(memory, nbytes, place.device, getattr(function, "__name__", "the function"))
+        self._writer = ResultWriter(
+            memory, nbytes, place.device, getattr(function, "__name__", "the function")
+        )
         self._queues_work = place.device.traits.queues_work
         self._steps: list[Step] = []  # through the last slice
         self._after: list[Step] = []  # assignments of updated variables
         self._gathers: list[Gather] = []  # of rows of a line, if all that depends on it
-        self._but_line = b"", b""  # the packed values that are bound, before and after the number of the line
+        self._but_line = (
+            b"",
+            b"",
+        )  # the packed values that are bound, before and after the number of the line
         self._results: list[tuple[Any, SliceRows | None]] = []
         self._objects: dict[object, Any] = {}  # copies of objects that are arguments, of this run
-        # Records the calls, if the function has `record=True` and Python is what its calls wait for.
+        # Records the calls, if the function has `record=True` and Python is what its calls wait
+        # for.
         name = getattr(function, "__name__", "the function")
         self._recorder = place.device.recorder(name) if program.is_recorded else None
-        self._alone: Callable[[], Any] | None = None  # the only call, if it needs no steps around it: fast path
+        self._alone: Callable[[], Any] | None = (
+            None  # the only call, if it needs no steps around it: fast path
+        )
 
     def bind_packed(self, packed: bytes) -> None:
         line = self._line_of(packed)
-        if self._gathers and packed[:line] == self._but_line[0] and packed[line + 8 :] == self._but_line[1]:
+        if (
+            self._gathers
+            and packed[:line] == self._but_line[0]
+            and packed[line + 8 :] == self._but_line[1]
+        ):
             self._packed = None
             for gather in self._gathers:
                 gather.take(_INT64.unpack_from(packed, line)[0])
@@ -90,7 +129,9 @@ class FunctionRoutine(Routine):
         self._but_line = packed[:line], packed[line + 8 :]
 
     def _line_of(self, packed: bytes) -> int:
-        """Returns where packed values have the number of a line of rows; their end if they have none that may change."""
+        """Returns where packed values have the number of a line of rows; their end if they have
+        none that may change.
+        """
         return len(packed) if self.program.line_offset is None else self.program.line_offset
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
@@ -103,25 +144,48 @@ class FunctionRoutine(Routine):
             call, moves = self._call_of(number, rows, values, updates)
             moves.loads += [line.gather.step for line in moves.in_line]
             self._gathers = [] if moves.has_fixed_line else [line.gather for line in moves.in_line]
-            parts.append(moves.around(partial(self._call_slice, call, rows, done[number], alone=len(slices) == 1)))
+            parts.append(
+                moves.around(
+                    partial(self._call_slice, call, rows, done[number], alone=len(slices) == 1)
+                )
+            )
             checks += moves.checks
             calls.append((call, moves.is_empty))
         before = [step for update in updates.values() for step in update.before()]
         self._steps = [*checks, *before, *self.workspace.in_order(parts)]
         self._after = [step for update in updates.values() for step in update.after()]
-        plain = not self._queues_work and len(calls) == 1 and calls[0][1] and not updates and not self.program.shows_slices
-        self._alone = calls[0][0] if plain and self.program.subset is None and self.program.shards is None else None
+        plain = (
+            not self._queues_work
+            and len(calls) == 1
+            and calls[0][1]
+            and not updates
+            and not self.program.shows_slices
+        )
+        self._alone = (
+            calls[0][0]
+            if plain and self.program.subset is None and self.program.shards is None
+            else None
+        )
 
     def apart(self, packed: bytes) -> FunctionBinding | None:
-        """Returns the steps of a recorded function that has been called with these values; None if it takes Python."""
+        """Returns the steps of a recorded function that has been called with these values; None
+        if it takes Python.
+        """
         values = self._unpack(packed)
         slices = self.slices(values, in_line=self.program.line_offset is not None)
-        if self._recorder is None or len(slices) != 1 or self.program.subset is not None or self.program.shards is not None:
+        if (
+            self._recorder is None
+            or len(slices) != 1
+            or self.program.subset is not None
+            or self.program.shards is not None
+        ):
             return None
         replaced, (rows,) = self.workspace.replaced, slices
         updates = variable_updates(self, slices, lift=False)
         call, moves = self._call_of(0, rows, values, updates)
-        if self.workspace.replaced != replaced:  # the steps of other calls refer to the replaced memory
+        if (
+            self.workspace.replaced != replaced
+        ):  # the steps of other calls refer to the replaced memory
             self._packed = None
         made = call.step() if isinstance(call, RecordedCall) else None
         copies = None if made is None else self._writer.copies(made[1])
@@ -133,15 +197,24 @@ class FunctionRoutine(Routine):
         return FunctionBinding(moves.checks, steps, moves.in_line)
 
     def _call_of(
-        self, number: int, rows: SliceRows | None, values: tuple[Any, ...], updates: Mapping[object, OutputSteps]
+        self,
+        number: int,
+        rows: SliceRows | None,
+        values: tuple[Any, ...],
+        updates: Mapping[object, OutputSteps],
     ) -> tuple[Callable[[], Any], Moves]:
         """Returns the call of the function for one slice, and the steps around it."""
         moves = Moves(number, self.workspace.turns, updates)
-        arguments = {name: self.argument(name, param, rows, values, moves) for name, param in self.program.parameters}
+        arguments = {
+            name: self.argument(name, param, rows, values, moves)
+            for name, param in self.program.parameters
+        }
         moves.after += [step for update in updates.values() for step in update.fold(rows)]
         return self._recorded(self._call_with(arguments), arguments), moves
 
-    def _call_slice(self, call: Callable[[], Any], rows: SliceRows | None, done: int, *, alone: bool) -> None:
+    def _call_slice(
+        self, call: Callable[[], Any], rows: SliceRows | None, done: int, *, alone: bool
+    ) -> None:
         result, subset = call(), self.program.subset
         end_child()
         if subset is not None:
@@ -155,30 +228,46 @@ class FunctionRoutine(Routine):
             return result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
         except (LookupError, TypeError):
             raise ReductionError(
-                f"{self._function.__name__} returned {result_told(flatten(result)[1])}, which lacks some of "
+                f"{self._function.__name__} returned "
+                f"{result_told(flatten(result)[1])}, which lacks some of "
                 f"output_subset={list(subset)}"
             ) from None
 
-    def argument(self, slot: object, param: Any, rows: SliceRows | None, values: tuple[Any, ...], moves: Moves) -> Any:
+    def argument(
+        self,
+        slot: object,
+        param: Any,
+        rows: SliceRows | None,
+        values: tuple[Any, ...],
+        moves: Moves,
+    ) -> Any:
         if isinstance(param, Constant) and not _is_fixed(param.value):
             return _Passed(slot, param.value)
         found = super().argument(slot, param, rows, values, moves)
-        return range(*found) if isinstance(found, Span) else found  # a `Span` has a length of 2, and these two as items
+        return (
+            range(*found) if isinstance(found, Span) else found
+        )  # a `Span` has a length of 2, and these two as items
 
     def _call_with(self, arguments: dict[str, Any]) -> Callable[[], Any]:
-        """Returns a callable that calls the function, which may modify dicts, lists and objects: it gets new ones."""
+        """Returns a callable that calls the function, which may modify dicts, lists and objects:
+        it gets new ones.
+        """
         renewed = [name for name, param in self.program.parameters if isinstance(param, Tree)]
         renewed += [name for name, argument in arguments.items() if isinstance(argument, _Passed)]
         if not renewed:
             return partial(self._function, **arguments)
-        return lambda: self._function(**arguments | {name: self._renewed(arguments[name]) for name in renewed})
+        return lambda: self._function(
+            **arguments | {name: self._renewed(arguments[name]) for name in renewed}
+        )
 
     def _recorded(self, call: Callable[[], Any], arguments: dict[str, Any]) -> Callable[[], Any]:
         """Returns a call that is recorded, if the function is."""
         if self._recorder is None:
             return call
         leaves, structure = flatten(list(arguments.values()))
-        plain = unflatten(structure, [leaf.value if isinstance(leaf, _Passed) else leaf for leaf in leaves])
+        plain = unflatten(
+            structure, [leaf.value if isinstance(leaf, _Passed) else leaf for leaf in leaves]
+        )
         written = [
             array
             for name, param in self.program.parameters
@@ -190,7 +279,10 @@ class FunctionRoutine(Routine):
     def _renewed(self, argument: Any) -> Any:
         """Returns a tree with new dicts, lists and tuples, and this run's objects."""
         leaves, structure = flatten(argument)
-        return unflatten(structure, [self._object(leaf) if isinstance(leaf, _Passed) else leaf for leaf in leaves])
+        return unflatten(
+            structure,
+            [self._object(leaf) if isinstance(leaf, _Passed) else leaf for leaf in leaves],
+        )
 
     def _object(self, passed: "_Passed") -> Any:
         """Returns this run's copy of an object: the next call is to get what the script passes."""
@@ -213,7 +305,11 @@ class FunctionRoutine(Routine):
             self._objects.clear()
         if self._alone is not None:
             try:
-                result = self._alone() if spans.active is None else spans.active.run_one(self._alone, "function")
+                result = (
+                    self._alone()
+                    if spans.active is None
+                    else spans.active.run_one(self._alone, "function")
+                )
             except (ValueError, TypeError, pickle.PicklingError) as error:
                 self._explain(error)
                 raise
@@ -230,7 +326,9 @@ class FunctionRoutine(Routine):
             except (ValueError, TypeError, pickle.PicklingError) as error:
                 self._explain(error)
                 raise
-            news = self._answer(self._results)  # before the updates: a result may be a view of a variable
+            news = self._answer(
+                self._results
+            )  # before the updates: a result may be a view of a variable
             self._results.clear()
             for step in self._after:
                 step()
@@ -244,17 +342,24 @@ class FunctionRoutine(Routine):
         """
         if isinstance(error, pickle.PicklingError) and "not the same object" in str(error):
             error.add_note(
-                "Functions and classes of the script are copies on a rank, which multiprocessing cannot find by their names. "
-                "Define them in a module of their own and import it, or use multiprocessing.pool.ThreadPool."
+                "Functions and classes of the script are copies on a rank, which multiprocessing "
+                "cannot find by their names. "
+                "Define them in a module of their own and import it, or use "
+                "multiprocessing.pool.ThreadPool."
             )
         if any(words in str(error) for words in _NEEDS_NUMBER):
             self._explain_arrays(error)
-        if "read-only" not in str(error) or getattr(error, "__notes__", None):  # a training step has told what to do
+        if "read-only" not in str(error) or getattr(
+            error, "__notes__", None
+        ):  # a training step has told what to do
             return
         inputs = [name for name, param in self.program.parameters if _has_input_rows(param)]
         if inputs:
             told = " or ".join(f'inout=("{name}",)' for name in inputs)
-            error.add_note(f"Inputs are read-only. Name one in {told} to have its rows written back, or write to a copy.")
+            error.add_note(
+                f"Inputs are read-only. Name one in {told} to have its rows written "
+                f"back, or write to a copy."
+            )
 
     def _explain_arrays(self, error: BaseException) -> None:
         """Adds a note about which arguments are arrays."""
@@ -263,18 +368,28 @@ class FunctionRoutine(Routine):
             if names:
                 several = "are arrays" if len(names) > 1 else "is an array"
                 error.add_note(
-                    f"{', '.join(names)} {several} of the rank's {what}, for which the function is called once. Write it "
-                    "for arrays, as np.exp(x) in place of math.exp(x) and np.where(x > 0, a, b) in place of if x > 0; "
+                    f"{', '.join(names)} {several} of the rank's {what}, for which the function "
+                    f"is called once. Write it "
+                    "for arrays, as np.exp(x) in place of math.exp(x) and np.where(x > 0, a, "
+                    "b) in place of if x > 0; "
                     "synk.vectorize and synk.expectation take a function of one row."
                 )
                 return
 
     def _names_of(self, kinds: Any) -> list[str]:
         """Returns the parameters that are, or contain, arguments of some kinds."""
-        return [name for name, param in self.program.parameters if any(isinstance(leaf, kinds) for leaf in _leaves(param))]
+        return [
+            name
+            for name, param in self.program.parameters
+            if any(isinstance(leaf, kinds) for leaf in _leaves(param))
+        ]
 
     def descriptors(self, news: News) -> list[int]:
-        return self._writer.descriptors if isinstance(news, Returned) and news.segment is not None else []
+        return (
+            self._writer.descriptors
+            if isinstance(news, Returned) and news.segment is not None
+            else []
+        )
 
     def close(self) -> None:
         super().close()
@@ -299,7 +414,9 @@ class FunctionRoutine(Routine):
             yield group[0][0] if len(group) == 1 else self._merge(group)
 
     def _keep(self, result: Any) -> Any:
-        """Copies a result to the host: the next slice reuses the arguments' memory, and a result may be a view of it."""
+        """Copies a result to the host: the next slice reuses the arguments' memory, and a result
+        may be a view of it.
+        """
         leaves, structure = flatten(result)
         return unflatten(structure, [np.array(self.place.device.to_host(leaf)) for leaf in leaves])
 
@@ -308,7 +425,10 @@ class FunctionRoutine(Routine):
         flat = [flatten(result) for result, _ in results]
         structure = flat[0][1]
         if any(other != structure for _, other in flat):
-            raise PartitionError(f"{self._function.__name__} returned results of different structure for different slices")
+            raise PartitionError(
+                f"{self._function.__name__} returned results of different "
+                f"structure for different slices"
+            )
         ops = spread(self.program.ops, structure)
         if ops is None:
             return results[0][0]  # the coordinator raises the error for ops that do not fit
@@ -316,19 +436,28 @@ class FunctionRoutine(Routine):
         if not any(weights):  # rows of variables only: slices count equally; this rank has weight 0
             weights = [1] * len(results)
         to_host = self.place.device.to_host
-        merged = [_merge_leaf(op, [to_host(leaves[i]) for leaves, _ in flat], weights) for i, op in enumerate(ops)]
+        merged = [
+            _merge_leaf(op, [to_host(leaves[i]) for leaves, _ in flat], weights)
+            for i, op in enumerate(ops)
+        ]
         return unflatten(structure, merged)
 
 
 def _has_input_rows(param: Param) -> bool:
-    """Returns whether a parameter, or a leaf of a nested one, is rows that the function must not write."""
+    """Returns whether a parameter, or a leaf of a nested one, is rows that the function must not
+    write.
+    """
     if isinstance(param, Tree):
         return any(map(_has_input_rows, param.leaves))
     return isinstance(param, Sharded | HeldRows) and not param.writable
 
 
 def _leaves(param: Param) -> list[Param]:
-    return [leaf for one in param.leaves for leaf in _leaves(one)] if isinstance(param, Tree) else [param]
+    return (
+        [leaf for one in param.leaves for leaf in _leaves(one)]
+        if isinstance(param, Tree)
+        else [param]
+    )
 
 
 def _is_written(leaf: Param) -> bool:
@@ -356,7 +485,8 @@ def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:
     shapes = [part.shape for part in parts]
     if len(set(shapes)) > 1:
         raise ReductionError(
-            f'results of different shapes cannot be combined across slices: {shapes}. Use num_slices=1, or the op "gather".'
+            f"results of different shapes cannot be combined across slices: {shapes}. Use "
+            f'num_slices=1, or the op "gather".'
         )
     op = "sum" if op is None else op
     for part in parts:

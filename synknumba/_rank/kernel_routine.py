@@ -2,9 +2,9 @@
 
     loads → fill outputs with the identity → launch → stores → fold into the rank's part           once per slice
 
-`KernelRoutine` keeps the steps of each selection of rows. A subclass of `OutputSteps` for each kind of output creates the steps
-around the launches.
-"""
+`KernelRoutine` keeps the steps of each selection of rows. A subclass of `OutputSteps` for each kind
+of output creates the steps around the launches.
+"""  # noqa: E501
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,9 @@ from synknumba._types import Array, Shape
 from synknumba._wire.program import ARRAYS, Dynamic, Program, Result
 from synknumba._wire.relaunch import Again, Scalar, ScalarPacking
 
-BINDINGS_KEPT = 512  # row selections whose steps are kept; enough for an epoch of minibatches in most scripts
+BINDINGS_KEPT = (
+    512  # row selections whose steps are kept; enough for an epoch of minibatches in most scripts
+)
 
 
 @dataclass(slots=True)
@@ -44,7 +46,9 @@ class Binding:
 class KernelRoutine(Routine):
     """A Numba CUDA kernel, launched once per slice; its results are output parameters."""
 
-    def __init__(self, program: Program, place: Place, kernel: DeviceKernel, launch: LaunchConfig) -> None:
+    def __init__(
+        self, program: Program, place: Place, kernel: DeviceKernel, launch: LaunchConfig
+    ) -> None:
         super().__init__(program, place)
         self.written: set[int] = set()
         self._kernel = kernel
@@ -57,7 +61,9 @@ class KernelRoutine(Routine):
         self._has_loaded = False  # whether this run has loaded frozen rows
         self._kept: dict[tuple[Any, ...], Binding] = {}
         self._dynamic = {
-            position: param for position, (_, param) in enumerate(program.parameters) if isinstance(param, Dynamic)
+            position: param
+            for position, (_, param) in enumerate(program.parameters)
+            if isinstance(param, Dynamic)
         }
         first = {position: param.index for position, param in self._dynamic.items()}
         self._packing = ScalarPacking(program.values, self._scalar_bytes, first)
@@ -69,7 +75,9 @@ class KernelRoutine(Routine):
             replaced = self.workspace.replaced
             binding = self._make_binding(values, scalars, in_line=self._follows)
             self._follows &= bool(binding.in_line)
-            if self.workspace.replaced != replaced:  # the other bindings refer to the replaced memory
+            if (
+                self.workspace.replaced != replaced
+            ):  # the other bindings refer to the replaced memory
                 self._let_go()
             while len(self._kept) >= BINDINGS_KEPT * (MOST_PLACES if self.program.lent else 1):
                 gone = self._kept.pop(next(iter(self._kept))).run
@@ -101,17 +109,22 @@ class KernelRoutine(Routine):
     def steps(self, packed: bytes) -> list[Step]:
         """Binds packed values; returns the steps of a run, for whoever runs them one by one.
 
-        The caller keeps them only as long as no buffers are forgotten and no other values are bound.
+        The caller keeps them only as long as no buffers are forgotten and no other values are
+        bound.
         """
         self.bind_packed(packed)
         assert self._now is not None  # bound
         return self._now.run.steps
 
     def apart(self, packed: bytes) -> Binding:
-        """Returns steps for packed values, with arguments of their own, which no other call changes."""
+        """Returns steps for packed values, with arguments of their own, which no other call
+        changes.
+        """
         replaced = self.workspace.replaced
         values, in_line = self._unpack(packed), self.program.line_offset is not None
-        binding = self._make_binding(values, packed[: self._scalar_bytes], in_line=in_line, apart=True)
+        binding = self._make_binding(
+            values, packed[: self._scalar_bytes], in_line=in_line, apart=True
+        )
         if self.workspace.replaced != replaced:  # as in `bind`
             self._let_go()
             self._packed = None
@@ -129,11 +142,16 @@ class KernelRoutine(Routine):
                 yield position, param
 
     def places_of(self, offset: int, among: Sequence[Scalar]) -> list[Scalar]:
-        """Returns the places that have the scalar at an offset among the packed values, if compiled code can write it there."""
+        """Returns the places that have the scalar at an offset among the packed values, if
+        compiled code can write it there.
+        """
         positions = {
             position
             for position, param in self.dynamic_at(offset)
-            if not param.is_complex and (param.dtype is None or np.dtype(param.dtype).name in {"int64", "float64", "float32"})
+            if not param.is_complex
+            and (
+                param.dtype is None or np.dtype(param.dtype).name in {"int64", "float64", "float32"}
+            )
         }
         return [place for place in among if place.position in positions]
 
@@ -152,8 +170,8 @@ class KernelRoutine(Routine):
     @property
     def again(self) -> Again | None:
         now = self._now
-        # After a run that loads frozen rows, the next one probably loads others, as in an epoch of minibatches. If it does not,
-        # it becomes known then.
+        # After a run that loads frozen rows, the next one probably loads others, as in an epoch of
+        # minibatches. If it does not, it becomes known then.
         if now is None or not now.run.is_recorded or self._packed is None or self._has_loaded:
             return None
         self._known.add(now.run)
@@ -183,18 +201,29 @@ class KernelRoutine(Routine):
         self._now = None
         self.written.clear()
 
-    def _make_binding(self, values: tuple[Any, ...], scalars: bytes, *, in_line: bool, apart: bool = False) -> Binding:
+    def _make_binding(
+        self, values: tuple[Any, ...], scalars: bytes, *, in_line: bool, apart: bool = False
+    ) -> Binding:
         """Returns steps for these values; if `apart`, without the gathers of rows of a line."""
         slices = self.slices(values, in_line=in_line)
-        results = [(name, self._placed(param, values)) for name, param in self.program.parameters if isinstance(param, Result)]
-        outputs: dict[object, OutputSteps] = {name: self._output(name, param, slices) for name, param in results}
+        results = [
+            (name, self._placed(param, values))
+            for name, param in self.program.parameters
+            if isinstance(param, Result)
+        ]
+        outputs: dict[object, OutputSteps] = {
+            name: self._output(name, param, slices) for name, param in results
+        }
         outputs |= variable_updates(self, slices, lift=True)
         parts: list[SliceSteps] = []
         launches, checks, gathers = [], [], []
         shows = self._shows(slices) if self.program.shows_slices else []
         for number, rows in enumerate(slices):
             moves = Moves(number, self.workspace.turns, outputs)
-            arguments = [self.argument(name, param, rows, values, moves) for name, param in self.program.parameters]
+            arguments = [
+                self.argument(name, param, rows, values, moves)
+                for name, param in self.program.parameters
+            ]
             moves.after += [step for output in outputs.values() for step in output.fold(rows)]
             moves.after += shows[number : number + 1]
             gathers += [] if moves.has_fixed_line else moves.in_line
@@ -209,10 +238,14 @@ class KernelRoutine(Routine):
         before = [step for output in outputs.values() for step in output.before()]
         after = [step for output in outputs.values() for step in output.after()]
         steps = [*before, *self.workspace.in_order(parts), *after]
-        return Binding(scalars, launches, Repetition(self.place.device, steps, checks, self._packing), gathers)
+        return Binding(
+            scalars, launches, Repetition(self.place.device, steps, checks, self._packing), gathers
+        )
 
     def _shows(self, slices: Sequence[object]) -> list[Step]:
-        """Returns steps that show how many slices are done, one for each slice, as copies that a device can record."""
+        """Returns steps that show how many slices are done, one for each slice, as copies that a
+        device can record.
+        """
         device, line = self.place.device, self.place.line
         shown = self.place.control.slices[line : line + 1]
         done = np.array(self.done_after(slices), np.int64)
@@ -224,12 +257,16 @@ class KernelRoutine(Routine):
     def _extent(self, rows: SliceRows | None, arguments: Sequence[Any]) -> Extent:
         """Returns what a launch with these arguments works on."""
         pairs = zip(self.program.parameters, arguments, strict=True)
-        shapes = {name: argument.shape for (name, param), argument in pairs if isinstance(param, ARRAYS)}
+        shapes = {
+            name: argument.shape for (name, param), argument in pairs if isinstance(param, ARRAYS)
+        }
         return Extent.of(None if rows is None else rows.count, shapes, self.program.sized_by)
 
     def _bind_launch(self, extent: Extent, arguments: list[Any]) -> Step:
         grid, block = self._launch.resolve(*extent)
-        bind = partial(self._kernel.bind, grid, block, self._launch.smem_bytes, arguments, tuple(self._dynamic))
+        bind = partial(
+            self._kernel.bind, grid, block, self._launch.smem_bytes, arguments, tuple(self._dynamic)
+        )
         if spans.active is None:
             return bind()
         return cast("Step", spans.active.run_one(bind, spans.COMPILE))
@@ -238,7 +275,9 @@ class KernelRoutine(Routine):
         """Returns the result with its segment in this call, if it is lent."""
         if result.lent is None or result.parts is None:
             return result
-        return replace(result, parts=replace(result.parts, segment=values[result.lent - self.program.lent]))
+        return replace(
+            result, parts=replace(result.parts, segment=values[result.lent - self.program.lent])
+        )
 
     def _output(self, name: str, param: Result, slices: Sequence[SliceRows | None]) -> OutputSteps:
         own = self.program.own_shards(self.place.rank)
@@ -249,11 +288,15 @@ class KernelRoutine(Routine):
         return ShardAccumulator(self, name, param, slices, own)
 
     def total(self, name: str, dtype: Any, shape: Shape) -> Any:
-        """Returns the array of an output that stays on the device, combined over slices; always the same memory."""
+        """Returns the array of an output that stays on the device, combined over slices; always
+        the same memory.
+        """
         return self.workspace.scratch((name, "total"), dtype, shape)
 
     def held(self, number: int, leaf: int) -> Any:
-        """Returns the rank's array of a variable; a 0-d array with shape (1,), which a kernel can index."""
+        """Returns the rank's array of a variable; a 0-d array with shape (1,), which a kernel
+        can index.
+        """
         array = super().held(number, leaf)
         return array if array.shape else array.reshape(1)
 
@@ -262,12 +305,15 @@ class KernelRoutine(Routine):
 class Accumulator(OutputSteps):
     """An output whose slices are combined into the rank's part, or gathered.
 
-    With one slice, the kernel writes the rank's part directly if the dtypes agree. Otherwise each slice writes to scratch
-    memory that starts at the op's identity, and is then folded into the part. If an output with the op None is not filled,
-    slices write different elements, all directly to the part.
+    With one slice, the kernel writes the rank's part directly if the dtypes agree. Otherwise each
+    slice writes to scratch memory that starts at the op's identity, and is then folded into the
+    part. If an output with the op None is not filled, slices write different elements, all directly
+    to the part.
     """
 
-    def __init__(self, routine: KernelRoutine, name: str, param: Result, slices: Sequence[SliceRows | None]) -> None:
+    def __init__(
+        self, routine: KernelRoutine, name: str, param: Result, slices: Sequence[SliceRows | None]
+    ) -> None:
         self._routine = routine
         self._device = routine.place.device
         self._name = name
@@ -283,19 +329,27 @@ class Accumulator(OutputSteps):
         if param.stays and not self._direct:
             self._total = routine.total(name, final_dtype, param.shape)
         elif self._part is not None and param.op != "gather" and not self._direct:
-            buffer = routine.workspace.output(None if param.is_small else (name, "total"), self._part)
+            buffer = routine.workspace.output(
+                None if param.is_small else (name, "total"), self._part
+            )
             self._total = buffer.array
-            self._stores = [] if buffer.store is None else [self._device.download(self._part, buffer.array)]
+            self._stores = (
+                [] if buffer.store is None else [self._device.download(self._part, buffer.array)]
+            )
         self._scratch: Any = None
 
     def _find_part(self) -> Array | None:
-        """Returns the host array of this rank's part, or for "gather" of the rows of all ranks; None if there is none."""
+        """Returns the host array of this rank's part, or for "gather" of the rows of all ranks;
+        None if there is none.
+        """
         param, place = self._param, self._routine.place
         if param.parts is None or param.stays:
             return None
         if param.is_small:
             memory = place.control.results[place.rank, param.parts.offset :]
-            nbytes = int(np.prod(param.shape, dtype=np.int64)) * np.dtype(param.parts.dtype).itemsize
+            nbytes = (
+                int(np.prod(param.shape, dtype=np.int64)) * np.dtype(param.parts.dtype).itemsize
+            )
             return memory[:nbytes].view(param.parts.dtype).reshape(param.shape or (1,))
         host = place.host(param.parts)
         if param.op == "gather":
@@ -331,13 +385,19 @@ class Accumulator(OutputSteps):
             moves.stores += [] if buffer.store is None else [buffer.store]
         private = target is not None and self._param.is_small
         if self._param.filled:
-            moves.before.append(self._device.fill(array, reduction.identity(op, dtype), private=private))
+            moves.before.append(
+                self._device.fill(array, reduction.identity(op, dtype), private=private)
+            )
         return array
 
     def fold(self, rows: SliceRows | None) -> list[Step]:
         if self._total is None or self._shared:
             return []
-        return [self._device.accumulate(self._param.op, self._total, self._scratch, 1 if rows is None else rows.count)]
+        return [
+            self._device.accumulate(
+                self._param.op, self._total, self._scratch, 1 if rows is None else rows.count
+            )
+        ]
 
     def after(self) -> list[Step]:
         if self._total is None:
@@ -351,12 +411,17 @@ class Accumulator(OutputSteps):
 class ShardAccumulator(OutputSteps):
     """An output whose shards are kept apart: line s of an array is shard s of this rank.
 
-    All lines start at the op's identity, which remains for a shard without rows. If a shard is one slice, the kernel writes its
-    line directly; several slices are folded into it.
+    All lines start at the op's identity, which remains for a shard without rows. If a shard is one
+    slice, the kernel writes its line directly; several slices are folded into it.
     """
 
     def __init__(
-        self, routine: KernelRoutine, name: str, param: Result, slices: Sequence[SliceRows | None], own: tuple[int, int]
+        self,
+        routine: KernelRoutine,
+        name: str,
+        param: Result,
+        slices: Sequence[SliceRows | None],
+        own: tuple[int, int],
     ) -> None:
         assert param.parts is not None  # only requested outputs are kept apart
         self._routine = routine
@@ -367,8 +432,12 @@ class ShardAccumulator(OutputSteps):
         for rows in slices:
             assert rows is not None  # the coordinator refuses shards without rows
             self._rows[rows.shard] += rows.count
-        self._host = routine.place.host(param.parts)[slice(*own)].reshape(own[1] - own[0], *(param.shape or (1,)))
-        one_slice = routine.program.num_slices == 1 and np.dtype(param.parts.dtype) == np.dtype(param.dtype)
+        self._host = routine.place.host(param.parts)[slice(*own)].reshape(
+            own[1] - own[0], *(param.shape or (1,))
+        )
+        one_slice = routine.program.num_slices == 1 and np.dtype(param.parts.dtype) == np.dtype(
+            param.dtype
+        )
         self._direct = one_slice or (param.op is None and not param.filled)
         buffer = routine.workspace.output((name, "shards"), self._host)
         self._lines = buffer.array
@@ -377,7 +446,11 @@ class ShardAccumulator(OutputSteps):
 
     def before(self) -> list[Step]:
         op = "sum" if self._param.op == "mean" else self._param.op
-        return [self._device.fill(self._lines, reduction.identity(op, self._lines.dtype))] if len(self._host) else []
+        return (
+            [self._device.fill(self._lines, reduction.identity(op, self._lines.dtype))]
+            if len(self._host)
+            else []
+        )
 
     def array(self, rows: SliceRows | None, moves: Moves) -> Any:
         assert rows is not None  # as above
@@ -385,19 +458,29 @@ class ShardAccumulator(OutputSteps):
             return self._lines[rows.shard]
         dtype, shape = np.dtype(self._param.dtype), self._param.shape or (1,)
         self._scratch = self._routine.workspace.scratch((self._name, moves.turn), dtype, shape)
-        moves.before.append(self._device.fill(self._scratch, reduction.identity(self._param.op, dtype)))
+        moves.before.append(
+            self._device.fill(self._scratch, reduction.identity(self._param.op, dtype))
+        )
         return self._scratch
 
     def fold(self, rows: SliceRows | None) -> list[Step]:
         assert rows is not None  # as above
         if self._direct:
             return []
-        return [self._device.accumulate(self._param.op, self._lines[rows.shard], self._scratch, rows.count)]
+        return [
+            self._device.accumulate(
+                self._param.op, self._lines[rows.shard], self._scratch, rows.count
+            )
+        ]
 
     def after(self) -> list[Step]:
         steps: list[Step] = []
         if self._param.op == "mean" and not self._direct:
-            steps = [self._device.divide(self._lines[s], rows) for s, rows in enumerate(self._rows) if rows]
+            steps = [
+                self._device.divide(self._lines[s], rows)
+                for s, rows in enumerate(self._rows)
+                if rows
+            ]
         if len(self._host) and not self._on_host:
             steps.append(self._device.download(self._host, self._lines))
         return steps
@@ -405,12 +488,16 @@ class ShardAccumulator(OutputSteps):
 
 @final
 class Locator(OutputSteps):
-    """An output with op "argmin" or "argmax": line s of two arrays, values and rows, is the best of shard s of this rank.
+    """An output with op "argmin" or "argmax": line s of two arrays, values and rows, is the best of
+    shard s of this rank.
 
-    The kernel writes one or more values for each row of a slice; the best so far is kept from slice to slice.
+    The kernel writes one or more values for each row of a slice; the best so far is kept from slice
+    to slice.
     """
 
-    def __init__(self, routine: KernelRoutine, name: str, param: Result, own: tuple[int, int]) -> None:
+    def __init__(
+        self, routine: KernelRoutine, name: str, param: Result, own: tuple[int, int]
+    ) -> None:
         self._routine = routine
         self._device = routine.place.device
         self._name = name
@@ -420,9 +507,17 @@ class Locator(OutputSteps):
         if param.parts is None or param.rows is None:  # the caller did not request it
             return
         shape = own[1] - own[0], int(np.prod(param.shape, dtype=np.int64))
-        self._hosts = [routine.place.host(one)[slice(*own)].reshape(shape) for one in (param.parts, param.rows)]
-        slots = (name, "values"), (name, "rows")  # differ from the slots of the scores: (name, turn)
-        buffers = [routine.workspace.output(slot, host) for slot, host in zip(slots, self._hosts, strict=True)]
+        self._hosts = [
+            routine.place.host(one)[slice(*own)].reshape(shape) for one in (param.parts, param.rows)
+        ]
+        slots = (
+            (name, "values"),
+            (name, "rows"),
+        )  # differ from the slots of the scores: (name, turn)
+        buffers = [
+            routine.workspace.output(slot, host)
+            for slot, host in zip(slots, self._hosts, strict=True)
+        ]
         self._best = [buffer.array for buffer in buffers]
         self._on_host = all(buffer.store is None for buffer in buffers)
 
@@ -439,7 +534,9 @@ class Locator(OutputSteps):
         assert rows is not None  # the coordinator refuses "argmin" and "argmax" without rows
         dtype, shape = np.dtype(self._param.dtype), (rows.count, *self._param.shape)
         self._scores = self._routine.workspace.scratch((self._name, moves.turn), dtype, shape)
-        moves.before.append(self._device.fill(self._scores, reduction.identity(self._param.op, dtype)))
+        moves.before.append(
+            self._device.fill(self._scores, reduction.identity(self._param.op, dtype))
+        )
         return self._scores
 
     def fold(self, rows: SliceRows | None) -> list[Step]:
@@ -447,9 +544,16 @@ class Locator(OutputSteps):
             return []
         values, best_rows = self._best
         scores = self._scores.reshape(rows.count, values.shape[1])
-        return list(self._device.locate(self._param.op, values[rows.shard], best_rows[rows.shard], scores, rows.start))
+        return list(
+            self._device.locate(
+                self._param.op, values[rows.shard], best_rows[rows.shard], scores, rows.start
+            )
+        )
 
     def after(self) -> list[Step]:
         if not self._hosts or not self._hosts[0].size or self._on_host:
             return []
-        return [self._device.download(host, best) for host, best in zip(self._hosts, self._best, strict=True)]
+        return [
+            self._device.download(host, best)
+            for host, best in zip(self._hosts, self._best, strict=True)
+        ]

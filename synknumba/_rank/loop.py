@@ -2,12 +2,13 @@
 
     wait for the doorbell → number of a program: run its routine
                           → MESSAGE: receive a command from the socket and execute it
-                          → a call recorded on the device: compiled code repeats it (`_wire/relaunch.py`)
+                          → a call recorded on the device: compiled code repeats it
+                          (`_wire/relaunch.py`)
     arrive (flagged, if there is news or a warning) → send the news → wait again
 
-A Python exception, of the user's code or of this package, is sent as news, and the loop continues. A rank ends on the command
-`Stop`, or when the coordinator has died: the kernel then kills it at once, whatever it executes, by the parent-death signal or
-by SIGIO from the lifeline.
+A Python exception, of the user's code or of this package, is sent as news, and the loop continues.
+A rank ends on the command `Stop`, or when the coordinator has died: the kernel then kills it at
+once, whatever it executes, by the parent-death signal or by SIGIO from the lifeline.
 """
 
 import errno
@@ -43,15 +44,28 @@ from synknumba._wire import channel, messages
 from synknumba._wire import doorbell as doorbell_module
 from synknumba._wire import function_pickling as pickling
 from synknumba._wire.control import MESSAGE
-from synknumba._wire.program import Collective, Combination, FunctionSpec, Joined, Program, Staged, Transfer
+from synknumba._wire.program import (
+    Collective,
+    Combination,
+    FunctionSpec,
+    Joined,
+    Program,
+    Staged,
+    Transfer,
+)
 from synknumba._wire.rank_warnings import Collector
 from synknumba._wire.relaunch import Table
 from synknumba._wire.sequence import SequenceProgram
 from synknumba.simt.internals import explain, with_frame_space
 
-RESERVE_BYTES = 4 << 20  # memory that a rank gives up to report that it has no more: Python takes it by the MiB
+RESERVE_BYTES = (
+    4 << 20
+)  # memory that a rank gives up to report that it has no more: Python takes it by the MiB
 
-_FILES = " The limit of open files is reached: raise it by `ulimit -n`, close files before fork(), or fork fewer ranks."
+_FILES = (
+    " The limit of open files is reached: raise it by `ulimit -n`, close files before "
+    "fork(), or fork fewer ranks."
+)
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
@@ -77,10 +91,18 @@ class Rank:
         self._collector = collector
         self.segments: dict[int, Segment] = {}  # mapped, by id
         self.functions: dict[int, Loaded] = {}  # by id
-        self.routines: dict[int, Repeated] = {}  # programs, collectives, combinations and transfers, by number
+        self.routines: dict[
+            int, Repeated
+        ] = {}  # programs, collectives, combinations and transfers, by number
         self.holdings: dict[int, Holding] = {}  # memory of variables, by number
         self.place = Place(
-            config.rank, config.line, config.control.world_size, config.control, device, self.segments, self.holdings
+            config.rank,
+            config.line,
+            config.control.world_size,
+            config.control,
+            device,
+            self.segments,
+            self.holdings,
         )
         self._table = Table()
         self._transports: dict[Transport, Communicator] = {}
@@ -101,7 +123,9 @@ class Rank:
         sequence, number, table = 0, self._await_command(0), self._table
         words = table.words
         while number is not None:
-            sequence += 1  # rounds are consecutive, so the doorbell can only have been rung for this one
+            sequence += (
+                1  # rounds are consecutive, so the doorbell can only have been rung for this one
+            )
             self._sequence = sequence
             news, descriptors, again = None, [], None
             if self._reserve is None:  # until there is memory for it
@@ -111,7 +135,11 @@ class Rank:
                     again = table.late
                     again.finish()
                 elif (routine := self.routines.get(number)) is not None:
-                    news = routine() if spans.active is None else spans.active.run_round(routine, self._name(routine))
+                    news = (
+                        routine()
+                        if spans.active is None
+                        else spans.active.run_round(routine, self._name(routine))
+                    )
                     again = routine.again
                     if news is not None:
                         descriptors = routine.descriptors(news)
@@ -125,18 +153,24 @@ class Rank:
                 self._make_room(error)
                 end_child(error)
                 control.note_failure(sequence)
-                # Wait for copies in progress: they must not write to memory that the script uses next.
+                # Wait for copies in progress: they must not write to memory that the script uses
+                # next.
                 lost = not self.device.recover()
                 if lost:
                     control.note_loss(sequence, line)
                 news = replace(
-                    describe_failure(self._explained(number, error), "" if lost else self.device.explain(error)), lost=lost
+                    describe_failure(
+                        self._explained(number, error), "" if lost else self.device.explain(error)
+                    ),
+                    lost=lost,
                 )
             silent = news is None and not warned
             if silent and again is not None:
                 table.add(again)
             if silent and table.known:
-                number = doorbell_module.serve(base, lines, line, sequence, pauses, yields, table.address)
+                number = doorbell_module.serve(
+                    base, lines, line, sequence, pauses, yields, table.address
+                )
                 sequence += words[doorbell_module.SERVED]
                 if words[doorbell_module.REWRITTEN]:
                     table.catch_up()  # before Python runs one of the calls
@@ -154,9 +188,12 @@ class Rank:
                 number = self._await_command(sequence)
 
     def _await_command(self, sequence: int) -> int | None:
-        """Waits for the round after `sequence`. Returns its command, or None if the coordinator has died."""
+        """Waits for the round after `sequence`. Returns its command, or None if the coordinator
+        has died.
+        """
         control, config = self.config.control, self.config
-        # Before the first call ranks sleep at once: spinning, they would delay the start of the others.
+        # Before the first call ranks sleep at once: spinning, they would delay the start of the
+        # others.
         pauses, yields = (control.patience.pauses, control.patience.rank) if sequence else (1, 0)
         while True:
             number: int = doorbell_module.await_command(control.base, sequence, pauses, yields)
@@ -164,21 +201,31 @@ class Rank:
                 if spans.active is not None:
                     doorbell_module.see(control.base, config.line)
                 return number
-            if not control.sleep_line(config.line, sequence, lambda: os.getppid() == config.coordinator):
+            if not control.sleep_line(
+                config.line, sequence, lambda: os.getppid() == config.coordinator
+            ):
                 return None
 
     def _pack(self, news: messages.News | None, descriptors: list[int]) -> tuple[bytes, list[int]]:
-        """Pickles news and warnings, with their descriptors; if the news does not pickle, sends that error instead."""
+        """Pickles news and warnings, with their descriptors; if the news does not pickle, sends
+        that error instead.
+        """
         rank, warned = self.config.rank, self._collector.hand_over()
         try:
-            return channel.pack(messages.Answer(rank, None if news is None else messages.Parcel.of(news), warned)), descriptors
+            return channel.pack(
+                messages.Answer(rank, None if news is None else messages.Parcel.of(news), warned)
+            ), descriptors
         except BaseException as error:  # noqa: BLE001  # a user's class may raise anything when it is pickled, also SystemExit
             self._make_room(error)
-            return channel.pack(messages.Answer(rank, messages.Parcel.of(describe_failure(error)), warned)), []
+            return channel.pack(
+                messages.Answer(rank, messages.Parcel.of(describe_failure(error)), warned)
+            ), []
 
     def _make_room(self, error: BaseException) -> None:
         """Frees the reserve after a `MemoryError`, to describe and send it."""
-        if isinstance(error, MemoryError | SystemError):  # CPython 3.11 raises this one where it has no memory for a frame
+        if isinstance(
+            error, MemoryError | SystemError
+        ):  # CPython 3.11 raises this one where it has no memory for a frame
             self._reserve = None
 
     def watch(self) -> None:
@@ -189,7 +236,9 @@ class Rank:
     # ---- commands
 
     def _obey(self) -> messages.News | None:
-        """Receives a command from the socket and executes it; returns news for the coordinator, if any."""
+        """Receives a command from the socket and executes it; returns news for the coordinator,
+        if any.
+        """
         try:
             command, descriptors = channel.receive(self.config.socket, self.watch)
         except EOFError:
@@ -241,26 +290,45 @@ class Rank:
     def _install(
         self,
         spec: FunctionSpec | None,
-        program: Program | Combination | Collective | Joined | Staged | Transfer | SequenceProgram | None,
+        program: Program
+        | Combination
+        | Collective
+        | Joined
+        | Staged
+        | Transfer
+        | SequenceProgram
+        | None,
     ) -> None:
         if spec is not None:
-            if spec.id in self.functions:  # sent again after a failure: the programs refer to what was sent first
+            if (
+                spec.id in self.functions
+            ):  # sent again after a failure: the programs refer to what was sent first
                 self._drop(messages.Drop(functions=(spec.id,)))
             self.functions[spec.id] = self._load(spec)
         match program:
             case Program():
-                self.routines[program.number] = self._routine(program, self.functions[program.function])
+                self.routines[program.number] = self._routine(
+                    program, self.functions[program.function]
+                )
             case Collective():
-                self.routines[program.number] = CollectiveRoutine(program, self.place, self._transport(program.transport))
+                self.routines[program.number] = CollectiveRoutine(
+                    program, self.place, self._transport(program.transport)
+                )
             case Staged():
                 self.routines[program.number] = StagedRoutine(program, self.place)
             case Joined():
                 self.routines[program.number] = JoinRoutine(program, self.place)
             case Combination():
                 source = self.routines[program.program]
-                assert isinstance(source, KernelRoutine)  # installed earlier, and a combination follows only a kernel
-                transport = None if program.transport is None else self._transport(program.transport)
-                self.routines[program.number] = CombinationRoutine(program, self.place, source, transport)
+                assert isinstance(
+                    source, KernelRoutine
+                )  # installed earlier, and a combination follows only a kernel
+                transport = (
+                    None if program.transport is None else self._transport(program.transport)
+                )
+                self.routines[program.number] = CombinationRoutine(
+                    program, self.place, source, transport
+                )
             case Transfer():
                 self.routines[program.number] = TransferRoutine(program, self.place)
             case SequenceProgram():
@@ -290,7 +358,9 @@ class Rank:
 
     def _transport(self, name: Transport) -> Communicator:
         """Returns this rank's end of a transport."""
-        if name not in self._transports and (DRIVERS[name].in_shared_memory or self.place.world_size == 1):
+        if name not in self._transports and (
+            DRIVERS[name].in_shared_memory or self.place.world_size == 1
+        ):
             self._open(name, b"")  # needs no other rank
         return self._transports[name]
 
@@ -302,7 +372,9 @@ class Rank:
 
     def _open(self, name: Transport, unique_id: bytes) -> None:
         place = self.place
-        self._transports[name] = DRIVERS[name].open(place.rank, place.world_size, unique_id, self.device.stream)
+        self._transports[name] = DRIVERS[name].open(
+            place.rank, place.world_size, unique_id, self.device.stream
+        )
 
     def _trace(self, records: int) -> messages.Traced | None:
         """Begins to record what the rank does, or ends that."""
@@ -321,9 +393,15 @@ class Rank:
         routine = self.routines.get(number)
         if isinstance(routine, SequenceRoutine) and routine.running is not None:
             routine = self.routines.get(routine.running.number)
-        if not isinstance(routine, KernelRoutine | FunctionRoutine) or routine.function not in self.functions:
+        if (
+            not isinstance(routine, KernelRoutine | FunctionRoutine)
+            or routine.function not in self.functions
+        ):
             return error
-        function, is_kernel = self.functions[routine.function].function, isinstance(routine, KernelRoutine)
+        function, is_kernel = (
+            self.functions[routine.function].function,
+            isinstance(routine, KernelRoutine),
+        )
         explained = explain(error, function, compiled=is_kernel, anywhere=is_kernel)
         if explained is None:
             return error
@@ -334,7 +412,9 @@ class Rank:
     def _name(self, routine: Repeated) -> str:
         """Returns the name of the function that a routine runs, or what it is."""
         if isinstance(routine, KernelRoutine | FunctionRoutine):
-            return str(getattr(self.functions[routine.program.function].function, "__name__", "function"))
+            return str(
+                getattr(self.functions[routine.program.function].function, "__name__", "function")
+            )
         return type(routine).__name__.removesuffix("Routine").lower()
 
     def _load(self, spec: FunctionSpec) -> Loaded:
@@ -345,14 +425,17 @@ class Rank:
         if spec.revision != self._revision:
             self._revision = spec.revision
             pickling.renew_device_functions()
-        function, launch, options = pickling.load(spec.payload, lambda number: self.functions[number].function)
+        function, launch, options = pickling.load(
+            spec.payload, lambda number: self.functions[number].function
+        )
         kernel = self.device.kernel(function, options) if spec.style == "kernel" else None
         return Loaded(function, kernel, launch)
 
     def _drop(self, gone: messages.Drop) -> None:
         if spans.active is not None:
             spans.active.forget_steps()
-        # A program that uses dropped memory is never run again; it would keep the mapping and its own buffers alive.
+        # A program that uses dropped memory is never run again; it would keep the mapping and its
+        # own buffers alive.
         orphans = [
             number
             for number, routine in self.routines.items()
@@ -377,7 +460,14 @@ class Rank:
 
     def close(self) -> None:
         """Frees all resources of the rank."""
-        self._drop(messages.Drop(tuple(self.segments), tuple(self.routines), tuple(self.functions), tuple(self.holdings)))
+        self._drop(
+            messages.Drop(
+                tuple(self.segments),
+                tuple(self.routines),
+                tuple(self.functions),
+                tuple(self.holdings),
+            )
+        )
         for transport in self._transports.values():
             transport.close()
         self.device.close()
@@ -391,7 +481,9 @@ def _reserve() -> mmap | None:
 
 
 def describe_failure(error: BaseException, more: str = "") -> messages.Failed:
-    """Returns an exception as news, with text `more` from the device; the traceback starts at the user's code."""
+    """Returns an exception as news, with text `more` from the device; the traceback starts at
+    the user's code.
+    """
     start = error.__traceback__
     while start is not None and start.tb_frame.f_code.co_filename.startswith((_PACKAGE, GENERATED)):
         start = start.tb_next
@@ -429,7 +521,8 @@ def _settled(config: RankConfig) -> bool:
     except Exception as error:  # noqa: BLE001  # any error is sent to the coordinator
         where = traceback.extract_tb(error.__traceback__)[-1]
         told = WorldError(
-            f"rank {config.rank} could not start, since {where.line or where.name} failed: {type(error).__name__}: {error}."
+            f"rank {config.rank} could not start, since {where.line or where.name} failed: "
+            f"{type(error).__name__}: {error}."
             f"{_way_out(error)}"
         )
         answer = messages.Answer(config.rank, messages.Parcel.of(describe_failure(told)))
@@ -451,10 +544,17 @@ def _live(config: RankConfig) -> int:
     try:
         device = open_device(config.device, config.device_index, config.compiler)
     except BaseException as error:  # noqa: BLE001  # any error is sent to the coordinator
-        answer = messages.Answer(config.rank, messages.Parcel.of(describe_failure(error)), collector.hand_over())
+        answer = messages.Answer(
+            config.rank, messages.Parcel.of(describe_failure(error)), collector.hand_over()
+        )
         channel.send(config.socket, channel.pack(answer), [], lambda: None)
         return 1
-    channel.send(config.socket, channel.pack(messages.Answer(config.rank, None, collector.hand_over())), [], lambda: None)
+    channel.send(
+        config.socket,
+        channel.pack(messages.Answer(config.rank, None, collector.hand_over())),
+        [],
+        lambda: None,
+    )
     device.attach(config.control.segment)
     rank = Rank(config, device, collector)
     try:

@@ -1,4 +1,5 @@
-"""Repeated runs of a list of steps: one by one at first, later as one recorded launch if the device supports that.
+"""Repeated runs of a list of steps: one by one at first, later as one recorded launch if the device
+supports that.
 
 1st run    steps one by one, which compiles kernels
 2nd run    the device records the steps, and launches the recording
@@ -53,7 +54,9 @@ class Repetition:
         if self._runs == 1:
             self._runs = 2
             record = partial(self._device.record, self._steps, alone=self._alone)
-            self._replay = record() if spans.active is None else spans.active.run_one(record, spans.RECORD)
+            self._replay = (
+                record() if spans.active is None else spans.active.run_one(record, spans.RECORD)
+            )
             if self._replay is not None:
                 self._now = [*self._checks, self._replay]
         if spans.active is None:
@@ -79,8 +82,11 @@ class Repetition:
         """Whether the steps are recorded."""
         return self._replay is not None
 
-    def again(self, number: int, values: Array, packed: bytes, changed: Callable[[], None] = lambda: None) -> Again | None:
-        """Returns the `Again` by which compiled code repeats the last run; None if that is not possible, or not yet.
+    def again(
+        self, number: int, values: Array, packed: bytes, changed: Callable[[], None] = lambda: None
+    ) -> Again | None:
+        """Returns the `Again` by which compiled code repeats the last run; None if that is not
+        possible, or not yet.
 
         The object is created once: `renew` updates its scalars, and any other change closes it.
 
@@ -92,7 +98,9 @@ class Repetition:
         """
         replay = self._replay
         if self._again is None and replay is not None and replay.relaunch:
-            self._again = Again(number, values, packed, self._packing, replay.relaunch, replay.wait, changed)
+            self._again = Again(
+                number, values, packed, self._packing, replay.relaunch, replay.wait, changed
+            )
             self._again.know(packed, replay.scalars if self._packing.first else None)
         return self._again
 
@@ -103,7 +111,9 @@ class Repetition:
             self._again = None
 
     def renew(self, packed: bytes) -> None:
-        """Updates the recording to the scalars now in the launches' argument lists; `packed` are their bytes in the values."""
+        """Updates the recording to the scalars now in the launches' argument lists; `packed` are
+        their bytes in the values.
+        """
         if self._replay is None:
             return
         if self._again is not None:

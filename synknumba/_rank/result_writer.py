@@ -1,4 +1,6 @@
-"""Packs results of Python functions on a rank; for the layout and the coordinator's reader, see `_wire/results.py`."""
+"""Packs results of Python functions on a rank; for the layout and the coordinator's reader, see
+`_wire/results.py`.
+"""
 
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -26,14 +28,18 @@ class ResultWriter:
         name: of the function, for messages.
     """
 
-    def __init__(self, memory: Array, capacity: int, device: Device, name: str = "a function") -> None:
+    def __init__(
+        self, memory: Array, capacity: int, device: Device, name: str = "a function"
+    ) -> None:
         self._name = name
         self._device = device
         self._number: Array = memory[:8].view(np.int64)
         self._memory: Array = memory[FIRST_LEAF:]
         self._capacity = capacity - FIRST_LEAF
         self._specs: dict[Any, _Spec] = {}
-        self._plain: dict[type, _Spec] = {}  # specs of a single scalar or None, by Python type: fast path
+        self._plain: dict[
+            type, _Spec
+        ] = {}  # specs of a single scalar or None, by Python type: fast path
         self._made = 0
         self._segment: Segment | None = None
 
@@ -42,7 +48,9 @@ class ResultWriter:
         self._number[0] = 0
 
     def write(self, result: Any) -> Returned | None:
-        """Packs one result; complete after `Device.synchronize`. Returns its spec if that is new, else None."""
+        """Packs one result; complete after `Device.synchronize`. Returns its spec if that is
+        new, else None.
+        """
         spec = self._plain.get(type(result))
         if spec is not None:
             with suppress(OverflowError):  # the int needs a wider dtype than earlier ones
@@ -67,7 +75,8 @@ class ResultWriter:
         return news
 
     def copies(self, result: Any) -> list[Step] | None:
-        """Returns steps that pack a result whose arrays stay where they are; None if that takes more than copies of the device.
+        """Returns steps that pack a result whose arrays stay where they are; None if that takes
+        more than copies of the device.
 
         A result of this structure has been packed before.
         """
@@ -81,7 +90,9 @@ class ResultWriter:
         pairs = [*zip(spec[1], leaves, strict=True), (self._number, number)]
         return [self._device.download(view, leaf) for view, leaf in pairs if view.size]
 
-    def _new_spec(self, structure: Structure, types: tuple[LeafType, ...]) -> tuple[_Spec, Returned]:
+    def _new_spec(
+        self, structure: Structure, types: tuple[LeafType, ...]
+    ) -> tuple[_Spec, Returned]:
         if len(self._specs) >= SPECS_KEPT:
             self._specs.clear()
             self._plain.clear()
@@ -99,11 +110,13 @@ class ResultWriter:
             self._device.attach(self._segment, whole=True)
         elif self._segment.size < nbytes:
             self._device.detach(self._segment)
-            # By at least half: each mapping in the coordinator keeps a descriptor, and results that grow a little at each call
-            # would exhaust them.
+            # By at least half: each mapping in the coordinator keeps a descriptor, and results that
+            # grow a little at each call would exhaust them.
             wanted = max(nbytes, self._segment.size * 3 // 2)
             try:
-                self._segment.grow(wanted, may_move=False)  # the coordinator reads results of earlier specs where they were
+                self._segment.grow(
+                    wanted, may_move=False
+                )  # the coordinator reads results of earlier specs where they were
             except SharedMemoryError:  # /dev/shm is full; those specs keep the old segment
                 self._segment = Segment(wanted)
             self._device.attach(self._segment, whole=True)
@@ -124,10 +137,18 @@ class ResultWriter:
 def _checked(array: Any, name: str) -> Any:
     if array.dtype.hasobject:
         if array.ndim == 0 and isinstance(array.item(), int):
-            raise ReductionError(f"{name} returned an int that does not fit in 64 bits: {shown(array.item())}; return a float")
-        kind = f"object of type {type(array.item()).__name__}" if array.ndim == 0 else f"array of dtype {array.dtype}"
+            raise ReductionError(
+                f"{name} returned an int that does not fit in 64 bits: "
+                f"{shown(array.item())}; return a float"
+            )
+        kind = (
+            f"object of type {type(array.item()).__name__}"
+            if array.ndim == 0
+            else f"array of dtype {array.dtype}"
+        )
         raise ReductionError(
-            f"{name} returned an {kind}; only numbers and arrays of a fixed-size dtype can be combined. "
+            f"{name} returned an {kind}; only numbers and arrays of a "
+            f"fixed-size dtype can be combined. "
             "Return arrays, numbers, or dicts, lists and tuples of them."
         )
     return array

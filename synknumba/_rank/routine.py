@@ -2,9 +2,10 @@
 
     program ──prepare──> Routine ──bind (values)──> steps ──run──> results in control block and segments
 
-A routine is prepared once per program. Binding determines the slices and their buffers for one selection of rows and one set of
-scalars, and creates a flat list of steps; it is repeated only if these change. Running executes the steps.
-"""
+A routine is prepared once per program. Binding determines the slices and their buffers for one
+selection of rows and one set of scalars, and creates a flat list of steps; it is repeated only if
+these change. Running executes the steps.
+"""  # noqa: E501
 
 import struct
 from abc import ABC, abstractmethod
@@ -39,7 +40,9 @@ class Place:
     control: ControlBlock
     device: Device
     segments: Mapping[int, Segment]  # mapped, by id; changes as segments are attached and dropped
-    holdings: Mapping[int, Holding]  # memory of variables by number; changes as variables are created and dropped
+    holdings: Mapping[
+        int, Holding
+    ]  # memory of variables by number; changes as variables are created and dropped
 
     def host(self, array: wire.HostArray) -> Array:
         """Returns a view of an array in a segment."""
@@ -54,7 +57,9 @@ class SliceRows:
     start: int  # position of the first row among the rows of the call
     stop: int  # position after the last row
     own: Rows | None = None  # of the rank's sliceable variables, if any
-    among: Selection | None = None  # all rows of the sharded arguments that the rank receives, in all slices
+    among: Selection | None = (
+        None  # all rows of the sharded arguments that the rank receives, in all slices
+    )
     shard: int = 0  # index of the slice's shard among the rank's shards
     number: int = 0  # index of the slice among the slices of its shard that have rows
 
@@ -70,7 +75,9 @@ class Repeated(ABC):
     It is dropped with any of the segments, variables and the function that it uses.
     """
 
-    written: Collection[int] = ()  # ids of further segments that its steps refer to, which may be dropped before it
+    written: Collection[
+        int
+    ] = ()  # ids of further segments that its steps refer to, which may be dropped before it
     segments: frozenset[int]  # ids
     variables: frozenset[int]  # numbers of their memory
     function: int | None  # id
@@ -81,11 +88,15 @@ class Repeated(ABC):
 
     @abstractmethod
     def forget_buffers(self) -> None:
-        """Makes the next call look up its memory again, after a segment has been mapped or page-locked anew."""
+        """Makes the next call look up its memory again, after a segment has been mapped or
+        page-locked anew.
+        """
 
     @property
     def again(self) -> Again | None:
-        """The `Again` by which compiled code repeats the last call; None if that is not possible, or not yet."""
+        """The `Again` by which compiled code repeats the last call; None if that is not
+        possible, or not yet.
+        """
         return None
 
     def descriptors(self, news: News) -> list[int]:
@@ -104,23 +115,31 @@ class Routine(Repeated):
         self.program = program
         self.function = program.function
         self.place = place
-        self.workspace = place.device.workspace(sliced=program.is_cut)  # device memory of the program
+        self.workspace = place.device.workspace(
+            sliced=program.is_cut
+        )  # device memory of the program
         self.segments = program.segments()
         self.variables = program.variables()
         layout = struct.Struct("<" + program.values)
-        self._refuses_writes = place.device.traits.shares_memory  # inputs are the host's memory, so their arrays are read-only
+        self._refuses_writes = (
+            place.device.traits.shares_memory
+        )  # inputs are the host's memory, so their arrays are read-only
         self._slicing = Partition.even(program.num_slices)  # of each shard into slices
         self._unpack = layout.unpack
         self._packed_values = place.control.values.data[: layout.size]
         self._loaded: dict[object, tuple[Any, object]] = {}  # slot → contents, if known, and memory
-        self._packed: bytes | None = None  # bytes, not values: 0.0 equals −0.0, and NaN differs from itself
+        self._packed: bytes | None = (
+            None  # bytes, not values: 0.0 equals −0.0, and NaN differs from itself
+        )
         # Order of the values: scalars, row selections, ids of segments for results.
         self._row_values = len(program.scalars)  # one letter of the format per value
         self._scalar_bytes = struct.calcsize("<" + program.scalars)
 
     @abstractmethod
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
-        """Creates the steps for a call with these values; `scalars` are the bytes of those among them that are scalars."""
+        """Creates the steps for a call with these values; `scalars` are the bytes of those among
+        them that are scalars.
+        """
 
     @abstractmethod
     def run(self) -> News | None:
@@ -161,7 +180,9 @@ class Routine(Repeated):
     # ---- rows
 
     def selected(self, values: tuple[Any, ...], *, in_line: bool = False) -> Selection | None:
-        """Returns all rows of the call; None if it has no sharded arguments. `values` are those that select rows."""
+        """Returns all rows of the call; None if it has no sharded arguments. `values` are those
+        that select rows.
+        """
         source = self.program.rows
         if source.kind == "none":
             return None
@@ -176,7 +197,9 @@ class Routine(Repeated):
         return Listed(host[values[0]] if source.kind == "line" else host[: values[0]])
 
     def own_rows(self, values: tuple[Any, ...]) -> tuple[Rows | None, int]:
-        """Returns this rank's rows of sliceable variables, and the total number of rows of lower ranks."""
+        """Returns this rank's rows of sliceable variables, and the total number of rows of lower
+        ranks.
+        """
         source, rank = self.program.own, self.place.rank
         if source is None:
             return None, 0
@@ -203,12 +226,18 @@ class Routine(Repeated):
             return [None] if own is None else self._own_slices(own, before)
         cuts = self.program.partition.shard_edges(rows.count, self.program.shards, self.place.rank)
         among = rows.between(cuts[0], cuts[-1])
-        return [one for shard in range(len(cuts) - 1) for one in self._shard_slices(rows, cuts, shard, own, among)]
+        return [
+            one
+            for shard in range(len(cuts) - 1)
+            for one in self._shard_slices(rows, cuts, shard, own, among)
+        ]
 
     def _shard_slices(
         self, rows: Selection, cuts: Sequence[int], shard: int, own: Rows | None, among: Selection
     ) -> list[SliceRows]:
-        """Returns the slices of one of this rank's shards; `cuts` has the start of each shard and the stop of the last."""
+        """Returns the slices of one of this rank's shards; `cuts` has the start of each shard
+        and the stop of the last.
+        """
         start, stop = cuts[shard : shard + 2]
         mine, slicing = rows.between(start, stop), self._slicing
         out: list[SliceRows] = []
@@ -216,7 +245,17 @@ class Routine(Repeated):
             low, high = slicing.part(stop - start, k)
             of_own = None if own is None else _between(own, *slicing.part(own.count, k))
             if high > low or (of_own is not None and of_own.count):
-                out.append(SliceRows(_between(mine, low, high), start + low, start + high, of_own, among, shard, len(out)))
+                out.append(
+                    SliceRows(
+                        _between(mine, low, high),
+                        start + low,
+                        start + high,
+                        of_own,
+                        among,
+                        shard,
+                        len(out),
+                    )
+                )
         return out
 
     def _own_slices(self, own: Rows, before: int) -> list[SliceRows | None]:
@@ -224,21 +263,36 @@ class Routine(Repeated):
         for k in range(self._slicing.parts):
             low, high = self._slicing.part(own.count, k)
             if high > low:
-                out.append(SliceRows(None, before + low, before + high, own.between(low, high), number=len(out)))
+                out.append(
+                    SliceRows(
+                        None, before + low, before + high, own.between(low, high), number=len(out)
+                    )
+                )
         return out
 
     def done_after(self, slices: Sequence[object]) -> list[int]:
-        """Returns what the rank shows after each slice: how many are done, those without rows among them."""
+        """Returns what the rank shows after each slice: how many are done, those without rows
+        among them.
+        """
         first, after = self.program.own_shards(self.place.rank)
         most = self.program.num_slices * (after - first)
         return [most * (number + 1) // len(slices) for number in range(len(slices))]
 
     # ---- arguments
 
-    def argument(self, slot: object, param: Any, rows: SliceRows | None, values: tuple[Any, ...], moves: "Moves") -> Any:
-        """Returns the argument of one slice for one parameter; adds the steps that it needs to the moves.
+    def argument(
+        self,
+        slot: object,
+        param: Any,
+        rows: SliceRows | None,
+        values: tuple[Any, ...],
+        moves: "Moves",
+    ) -> Any:
+        """Returns the argument of one slice for one parameter; adds the steps that it needs to the
+        moves.
 
-        The slot is the key of the argument's memory: the name of the parameter, or (slot, index) inside a nested argument.
+        The slot is the key of the argument's memory: the name of the parameter, or (slot, index)
+        inside a nested argument.
         """
         match param:
             case wire.Sharded(array, by_position, writable):
@@ -246,17 +300,26 @@ class Routine(Repeated):
                 assert rows.data is not None
                 selection = Range(rows.start, 1, rows.count) if by_position else rows.data
                 if array.source is not None:
-                    return self._bring_stored((slot, moves.turn), array, array.source, selection, moves)
+                    return self._bring_stored(
+                        (slot, moves.turn), array, array.source, selection, moves
+                    )
                 if isinstance(selection, InLine):
                     return self._bring_line((slot, moves.turn), array, selection, moves)
                 if moves.number == 0 and not by_position and rows.among is not None:
                     self.workspace.expect(self.place.host(array), rows.among)
-                make = partial(self.workspace.rows, host=self.place.host(array), rows=selection, writable=writable)
+                make = partial(
+                    self.workspace.rows,
+                    host=self.place.host(array),
+                    rows=selection,
+                    writable=writable,
+                )
                 return self._bring((slot, moves.turn), array, selection, make, moves)
             case wire.Broadcast(array) if array.source is not None:
                 whole = Range(0, 1, array.shape[0])
                 if moves.number:
-                    return self.workspace.stored(slot, opened(array.source), array.dtype, array.shape, whole).array
+                    return self.workspace.stored(
+                        slot, opened(array.source), array.dtype, array.shape, whole
+                    ).array
                 return self._bring_stored(slot, array, array.source, whole, moves)
             case wire.Broadcast(array):
                 make = partial(self.workspace.whole, host=self.place.host(array))
@@ -288,16 +351,25 @@ class Routine(Repeated):
             case wire.PerRank(per_rank):
                 return per_rank[self.place.rank]
             case wire.Tree(structure, leaves):
-                parts = [self.argument((slot, i), leaf, rows, values, moves) for i, leaf in enumerate(leaves)]
+                parts = [
+                    self.argument((slot, i), leaf, rows, values, moves)
+                    for i, leaf in enumerate(leaves)
+                ]
                 return unflatten(structure, parts)
         raise AssertionError(param)
 
     def _bring(
-        self, slot: object, array: wire.HostArray, rows: Rows | None, make: Callable[[object], Buffer], moves: "Moves"
+        self,
+        slot: object,
+        array: wire.HostArray,
+        rows: Rows | None,
+        make: Callable[[object], Buffer],
+        moves: "Moves",
     ) -> Any:
         """Returns an input; adds its load and store to the moves.
 
-        Frozen contents are loaded once. If the kernel may write to them, it receives a device copy, made anew at each call.
+        Frozen contents are loaded once. If the kernel may write to them, it receives a device copy,
+        made anew at each call.
         """
         # The rows of a list may change, and slices overwrite each other's buffers.
         stays = array.version and not isinstance(rows, Listed) and not self.program.is_cut
@@ -311,15 +383,32 @@ class Routine(Repeated):
         if not stays:
             moves.loads.append(buffer.load)
             return buffer.array
-        moves.checks.append(partial(self._load_once, kept, (array.version, rows), self.workspace.storage(kept), buffer.load))
+        moves.checks.append(
+            partial(
+                self._load_once,
+                kept,
+                (array.version, rows),
+                self.workspace.storage(kept),
+                buffer.load,
+            )
+        )
         if is_read:
             return buffer.array
         own = self.workspace.scratch(slot, buffer.array.dtype, buffer.array.shape)
         moves.before.append(self.place.device.copy(own, buffer.array))
         return own
 
-    def _bring_stored(self, slot: object, array: wire.HostArray, source: Source, selection: Selection, moves: "Moves") -> Any:
-        """Returns an input that is read from a file that this rank opens; adds the steps that read it to the moves."""
+    def _bring_stored(
+        self,
+        slot: object,
+        array: wire.HostArray,
+        source: Source,
+        selection: Selection,
+        moves: "Moves",
+    ) -> Any:
+        """Returns an input that is read from a file that this rank opens; adds the steps that
+        read it to the moves.
+        """
         moves.has_fixed_line |= isinstance(selection, InLine)
         rows = selection.listed if isinstance(selection, InLine) else selection
         shape = (rows.count, *array.shape[1:])
@@ -330,13 +419,19 @@ class Routine(Repeated):
         return self._bring(slot, array, rows, make, moves)
 
     def _bring_line(self, slot: object, array: wire.HostArray, rows: InLine, moves: "Moves") -> Any:
-        """Returns an input that has the rows of a line; adds the steps that gather them to the moves."""
+        """Returns an input that has the rows of a line; adds the steps that gather them to the
+        moves.
+        """
         host = self.place.host(array)
         found = self.workspace.line_rows(slot, host, rows)
         if found is None:
             moves.has_fixed_line = True
             return self._bring(
-                slot, array, rows.listed, partial(self.workspace.rows, host=host, rows=rows.listed, writable=False), moves
+                slot,
+                array,
+                rows.listed,
+                partial(self.workspace.rows, host=host, rows=rows.listed, writable=False),
+                moves,
             )
         found.gather.take(rows.line)
         moves.in_line.append(found)
@@ -384,21 +479,31 @@ def _name_of(slot: object) -> object:
 
 
 def _between(rows: Any, low: int, high: int) -> Any:
-    """Returns the rows at positions low … high − 1; for none, an empty `Range`, which needs no gather."""
+    """Returns the rows at positions low … high − 1; for none, an empty `Range`, which needs no
+    gather.
+    """
     return rows.between(low, high) if high > low else Range(0, 1, 0)
 
 
 def scalar_value(param: wire.Dynamic, values: tuple[Any, ...]) -> Any:
     """Returns the value of a scalar parameter in this call."""
-    value = complex(values[param.index], values[param.index + 1]) if param.is_complex else values[param.index]
+    value = (
+        complex(values[param.index], values[param.index + 1])
+        if param.is_complex
+        else values[param.index]
+    )
     return value if param.dtype is None else np.dtype(param.dtype).type(value)
 
 
 def _index_bounds(rows: SliceRows | None) -> tuple[int, int]:
-    """Returns the first index of contiguous rows and the one after the last; the coordinator has refused other selections."""
+    """Returns the first index of contiguous rows and the one after the last; the coordinator has
+    refused other selections.
+    """
     if rows is None:
         return 0, 0
-    if rows.data is None:  # rows of variables: the index is the position among the rows of all ranks
+    if (
+        rows.data is None
+    ):  # rows of variables: the index is the position among the rows of all ranks
         return rows.start, rows.stop
     assert isinstance(rows.data, Range)  # checked in the coordinator
     return rows.data.start, rows.data.start + rows.count
@@ -417,10 +522,14 @@ class Moves:
         self.number = number
         self.turn = number % turns
         self.outputs = outputs
-        self.checks: list[Step] = []  # loads that are skipped if nothing has changed; run before all other steps of the call
+        self.checks: list[
+            Step
+            # loads that are skipped if nothing has changed; run before all other steps of the call
+        ] = []
         self.loads: list[Step] = []  # copies from the host
         self.in_line: list[LineRows] = []  # rows of a line, whose gathers are in none of the others
-        self.has_fixed_line = False  # whether other rows of a line are among the loads, and the line cannot be changed
+        # whether other rows of a line are among the loads, and the line cannot be changed
+        self.has_fixed_line = False
         self.before: list[Step] = []  # on the device, before the launch or call
         self.after: list[Step] = []  # on the device, after it
         self.stores: list[Step] = []  # copies to the host
@@ -436,7 +545,9 @@ class Moves:
 
 
 class OutputSteps(ABC):
-    """One output of a kernel, or updated variable, on one rank: the arrays that are written, and the steps around that."""
+    """One output of a kernel, or updated variable, on one rank: the arrays that are written, and
+    the steps around that.
+    """
 
     @abstractmethod
     def before(self) -> list[Step]:
@@ -444,7 +555,9 @@ class OutputSteps(ABC):
 
     @abstractmethod
     def array(self, rows: SliceRows | None, moves: Moves) -> Any:
-        """Returns the array to write for one slice; adds the steps that prepare and store it to the moves."""
+        """Returns the array to write for one slice; adds the steps that prepare and store it to
+        the moves.
+        """
 
     @abstractmethod
     def fold(self, rows: SliceRows | None) -> list[Step]:
@@ -452,4 +565,6 @@ class OutputSteps(ABC):
 
     @abstractmethod
     def after(self) -> list[Step]:
-        """Returns the steps after the last slice, such as those that divide a mean's weighted sum and store the total."""
+        """Returns the steps after the last slice, such as those that divide a mean's weighted
+        sum and store the total.
+        """

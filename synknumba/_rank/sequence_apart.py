@@ -1,7 +1,9 @@
-"""Parts of a sequence as steps of their own, which a rank can record: launches, collectives, gathers of rows.
+"""Parts of a sequence as steps of their own, which a rank can record: launches, collectives,
+gathers of rows.
 
-Rows that each iteration takes from another line of a table are gathered from the host's memory. Where nothing in an iteration
-writes them, those of the next one are gathered meanwhile, into memory of their own:
+Rows that each iteration takes from another line of a table are gathered from the host's memory.
+Where nothing in an iteration writes them, those of the next one are gathered meanwhile, into memory
+of their own:
 
     work     take 0 | calls 0                | take 1 | calls 1                | take 2 ...
     beside            gather 1 ..........              gather 2 ..........
@@ -94,7 +96,8 @@ class Layouts:
     """The iterations of a loop.
 
     Attributes:
-        turns: an iteration that gathers its own rows, and the next ones until swapped variables have their memory again.
+        turns: an iteration that gathers its own rows, and the next ones until swapped variables
+            have their memory again.
         ahead: the same where rows are gathered ahead; None if there are none.
     """
 
@@ -133,16 +136,21 @@ class AllApart:
             return False
         routine = self._routines[part.number]
         if isinstance(routine, FunctionRoutine):
-            return routine.program.is_recorded and all(one[0] == routine.program.line_offset for one in part.formulas)
+            return routine.program.is_recorded and all(
+                one[0] == routine.program.line_offset for one in part.formulas
+            )
         if isinstance(routine, KernelRoutine):
             line = routine.program.line_offset
-            return all(offset < routine.scalar_bytes or offset == line for offset, _, _ in part.formulas)
+            return all(
+                offset < routine.scalar_bytes or offset == line for offset, _, _ in part.formulas
+            )
         return isinstance(routine, Steps)
 
     def layouts(self, turns: Sequence[Sequence[Part]], *, copies_apart: bool) -> Layouts | None:
         """Returns the steps of the parts of each iteration; None if the host is needed for one.
 
-        With `copies_apart` they are all that is done in a loop, and copies of their results are apart.
+        With `copies_apart` they are all that is done in a loop, and copies of their results are
+        apart.
         """
         calls = self._calls([part for parts in turns for part in parts], copies_apart=copies_apart)
         if calls is None:
@@ -157,7 +165,11 @@ class AllApart:
         return self._call(part, copies_apart=False) is not None
 
     def _calls(self, parts: Sequence[Part], *, copies_apart: bool) -> list[_Call] | None:
-        used = {id(routine): routine for part in parts if isinstance(routine := self._routines[part.number], Routine)}
+        used = {
+            id(routine): routine
+            for part in parts
+            if isinstance(routine := self._routines[part.number], Routine)
+        }
         replaced = -1
         found: list[_Call] = []
         while replaced != (now := sum(routine.workspace.replaced for routine in used.values())):
@@ -168,7 +180,9 @@ class AllApart:
                     return None
                 found.append(one)
         loading = [id(one.call.routine) for one in found if one.call.checks]
-        return None if len(set(loading)) < len(loading) else found  # two that load other rows to the same memory
+        return (
+            None if len(set(loading)) < len(loading) else found
+        )  # two that load other rows to the same memory
 
     def _call(self, part: Part, *, copies_apart: bool) -> _Call | None:
         routine, device = self._routines[part.number], self._place.device
@@ -178,7 +192,10 @@ class AllApart:
             binding = routine.apart(part.values)
             checks, steps = binding.run.parted
             one = Apart(part, routine, checks, [*steps], part.formulas, packed=part.values)
-            one.change, one.find_places = partial(routine.change_scalars, binding.launches), routine.places_of
+            one.change, one.find_places = (
+                partial(routine.change_scalars, binding.launches),
+                routine.places_of,
+            )
             in_line = binding.in_line
         elif isinstance(routine, FunctionRoutine):
             recorded = routine.apart(part.values)
@@ -191,7 +208,11 @@ class AllApart:
             one = Apart(part, routine, (), routine.make())
         if isinstance(routine, Routine) and routine.program.line_offset is not None:
             one.formulas = tuple(told for told in one.formulas if told[0] < routine.scalar_bytes)
-            gather = _gathers(part, routine.program, [line.gather for line in in_line]) if in_line else None
+            gather = (
+                _gathers(part, routine.program, [line.gather for line in in_line])
+                if in_line
+                else None
+            )
         if not device.can_chain(one.steps):
             return None
         if copies_apart:
@@ -201,14 +222,22 @@ class AllApart:
         return _Call(gather, one, in_line)
 
     def _ahead(self, calls: Sequence[_Call]) -> Ahead | None:
-        """Returns the iterations of a loop whose rows are gathered ahead; None if that cannot be."""
+        """Returns the iterations of a loop whose rows are gathered ahead; None if that cannot
+        be.
+        """
         gathering = [call for call in calls if call.gather is not None]
         beside = self._place.device.beside()
         numbers = [call.call.part.number for call in calls]
-        if not gathering or beside is None or any(numbers.count(call.call.part.number) > 1 for call in gathering):
+        if (
+            not gathering
+            or beside is None
+            or any(numbers.count(call.call.part.number) > 1 for call in gathering)
+        ):
             return None
         parts = [call.call.part for call in calls]
-        written = frozenset[Key]().union(*(part.access.writes | part.access.remote_writes for part in parts))
+        written = frozenset[Key]().union(
+            *(part.access.writes | part.access.remote_writes for part in parts)
+        )
         taking: list[Step] = []
         gathers: list[Placed] = []
         for call in gathering:
@@ -219,7 +248,9 @@ class AllApart:
             made = [line.ahead() for line in call.in_line if line.ahead is not None]
             taking += [take for _, take in made]
             assert call.gather is not None  # as above
-            gathers.append(Placed(_gathers(call.gather.part, routine.program, [gather for gather, _ in made])))
+            gathers.append(
+                Placed(_gathers(call.gather.part, routine.program, [gather for gather, _ in made]))
+            )
         begin, end = (Placed(_between(steps)) for steps in beside)
         taken, work = Placed(_between(taking)), [Placed(call.call) for call in calls]
         later = [Placed(gather.one, 1) for gather in gathers]
@@ -236,7 +267,11 @@ _NO_PART = Part(-1, "", 0, Access())
 
 def _tables(program: Program) -> frozenset[Key]:
     """Returns the memory whose rows a line lists, and that of the lines."""
-    found = {param.array.segment for param in program.leaves() if isinstance(param, Sharded) and not param.by_position}
+    found = {
+        param.array.segment
+        for param in program.leaves()
+        if isinstance(param, Sharded) and not param.by_position
+    }
     assert program.rows.indices is not None  # lines have indices
     return frozenset(("data", segment) for segment in found | {program.rows.indices.segment})
 

@@ -1,4 +1,5 @@
-"""Numbers of a sequence on a rank: the steps of its loops, the scalars of a call, and results that ranks share.
+"""Numbers of a sequence on a rank: the steps of its loops, the scalars of a call, and results that
+ranks share.
 
 They are kept in cells, words of 8 bytes that compiled code can read, too.
 """
@@ -16,8 +17,12 @@ from synknumba._types import Array, shown
 from synknumba._wire.sequence import Formula, Formulas
 
 
-def _as_numpy(python: Callable[[Any, Any], Any], numpy: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Returns an operation like Python's that gives what NumPy gives for floats, where Python raises or gets complex."""
+def _as_numpy(
+    python: Callable[[Any, Any], Any], numpy: Callable[[Any, Any], Any]
+) -> Callable[[Any, Any], Any]:
+    """Returns an operation like Python's that gives what NumPy gives for floats, where Python
+    raises or gets complex.
+    """
 
     def compute(left: Any, right: Any) -> Any:
         try:
@@ -41,7 +46,9 @@ def _as_float(value: Any) -> np.float64:
 
 
 def _of_floats(ufunc: np.ufunc, of_ints: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Returns a function of NumPy as one of float64; of ints that a formula keeps ints, as `of_ints` computes."""
+    """Returns a function of NumPy as one of float64; of ints that a formula keeps ints, as
+    `of_ints` computes.
+    """
 
     def compute(*operands: Any) -> Any:
         if of_ints is not None and all(isinstance(one, int) for one in operands):
@@ -52,7 +59,8 @@ def _of_floats(ufunc: np.ufunc, of_ints: Callable[..., Any] | None = None) -> Ca
     return compute
 
 
-# Python raises where NumPy has inf: for a division by 0, and a float beside an int beyond its range.
+# Python raises where NumPy has inf: for a division by 0, and a float beside an int beyond its
+# range.
 _RAISING: Mapping[str, np.ufunc] = {
     "+": np.add,
     "-": np.subtract,
@@ -85,7 +93,11 @@ class Numbers:
     """
 
     def __init__(
-        self, depth: int, scalars: str, slots: int, lines: Mapping[tuple[str, Formula], str] = MappingProxyType({})
+        self,
+        depth: int,
+        scalars: str,
+        slots: int,
+        lines: Mapping[tuple[str, Formula], str] = MappingProxyType({}),
     ) -> None:
         self.steps: Array = np.zeros(depth, np.int64)
         self.scalars: Array = np.zeros(len(scalars), np.int64)
@@ -121,7 +133,9 @@ class Numbers:
             cell.view(np.float64 if self._is_float[slot] else np.int64)[0] = value
 
     def _cell(self, cells: Array, index: int, *, is_float: bool) -> Any:
-        return cells[index : index + 1].view(np.float64)[0].item() if is_float else int(cells[index])
+        return (
+            cells[index : index + 1].view(np.float64)[0].item() if is_float else int(cells[index])
+        )
 
     def evaluate(self, formula: Formula) -> Any:
         """Returns the value of a formula."""
@@ -132,16 +146,26 @@ class Numbers:
             case "step":
                 return int(self.steps[operands[0]])
             case "scalar":
-                return self._cell(self.scalars, operands[0], is_float=self._letters[operands[0]] == "d")
+                return self._cell(
+                    self.scalars, operands[0], is_float=self._letters[operands[0]] == "d"
+                )
             case "result":
                 slot = operands[0]
                 is_float = self._is_float.get(slot)
-                return self._values[slot] if is_float is None else self._cell(self.results, slot, is_float=is_float)
+                return (
+                    self._values[slot]
+                    if is_float is None
+                    else self._cell(self.results, slot, is_float=is_float)
+                )
         return OPERATORS[kind](*map(self.evaluate, operands))
 
     def count(self, formula: Formula) -> int:
-        """Returns the value of a formula for the number of iterations of an inner sequence; raises as `packed` does."""
-        return int.from_bytes(self.packed("q", formula, "times= of an inner sequence"), "little", signed=True)
+        """Returns the value of a formula for the number of iterations of an inner sequence;
+        raises as `packed` does.
+        """
+        return int.from_bytes(
+            self.packed("q", formula, "times= of an inner sequence"), "little", signed=True
+        )
 
     def fill(self, values: bytearray, name: str, formulas: Formulas) -> None:
         """Writes what formulas give into the packed values of a part; raises as `packed` does."""
@@ -163,9 +187,14 @@ class Numbers:
                 return struct.pack("<d", _as_float(value))
             what = "does not fit in 64 bits"
             if isinstance(value, float):  # of a division by 0, or a negative exponent
-                what = "has a negative exponent, and is no int" if math.isfinite(value) else "is no finite int"
+                what = (
+                    "has a negative exponent, and is no int"
+                    if math.isfinite(value)
+                    else "is no finite int"
+                )
             line = self._lines.get((part, formula))
             raise OverflowError(
-                f"{f'{line}: ' if line else ''}a number that the sequence computes for {part} {what}: {shown(value)}; compute "
+                f"{f'{line}: ' if line else ''}a number that the sequence computes for {part} "
+                f"{what}: {shown(value)}; compute "
                 "with floats, as in 1.0 * n"
             ) from None

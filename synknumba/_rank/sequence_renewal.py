@@ -1,7 +1,7 @@
 """Renewals: the numbers of the next iterations are written into a recording by compiled code.
 
 for each iteration: step ──formulas──> scalars of its launches ──> the device is told of each launch whose scalars have changed
-"""
+"""  # noqa: E501
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, final
@@ -25,15 +25,20 @@ class Renewal(FormulaRows):
         numbers: of the sequence.
         letters: `struct` letters of its scalars.
         depth: of the loop whose step counts the iterations.
-        launches: of each part whose numbers depend on the step: iteration in the recording, the formulas, what finds the
-            places of a scalar by its offset among the packed values, and the places of all scalars in the recording.
+        launches: of each part whose numbers depend on the step: iteration in the recording, the
+            formulas, what finds the places of a scalar by its offset among the packed values, and
+            the places of all scalars in the recording.
 
     Raises:
         PythonOnlyError: compiled code cannot do it.
     """
 
     def __init__(
-        self, numbers: Numbers, letters: str, depth: int, launches: Iterable[tuple[int, Formulas, FindPlaces, Scalars]]
+        self,
+        numbers: Numbers,
+        letters: str,
+        depth: int,
+        launches: Iterable[tuple[int, Formulas, FindPlaces, Scalars]],
     ) -> None:
         super().__init__(numbers, letters)
         self._first = np.zeros(1, np.int64)  # step of the first iteration
@@ -43,7 +48,13 @@ class Renewal(FormulaRows):
                 continue
             if iteration != begun:
                 begun = iteration
-                self._row(table.OPERATE, step, self._first.ctypes.data, self._cell(iteration), table.INT_ADD)
+                self._row(
+                    table.OPERATE,
+                    step,
+                    self._first.ctypes.data,
+                    self._cell(iteration),
+                    table.INT_ADD,
+                )
             for offset, letter, formula in formulas:
                 self._store(formula, letter, find_places(offset, scalars.places))
             for call in scalars.calls:
@@ -55,7 +66,9 @@ class Renewal(FormulaRows):
         self._addresses = self._table.ctypes.data, self._state.ctypes.data
 
     def __call__(self, step: int) -> bool:
-        """Renews the recording for the iterations from `step` on. Returns false if a number needs Python, or a call fails."""
+        """Renews the recording for the iterations from `step` on. Returns false if a number
+        needs Python, or a call fails.
+        """
         self._first[0] = step
         self._state[: table.ITERATION + 1] = 0
         self._state[table.TIMES], self._state[table.BEGAN] = 1, 0

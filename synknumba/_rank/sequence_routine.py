@@ -2,11 +2,12 @@
 
     values ──> for each iteration: for each part: wait for other ranks → formulas → run its routine → show the count
 
-On cores the parts become a table, which compiled code runs (`sequence_table.py`). On other devices the loop is Python's: parts
-that need no host between them are recorded together (`sequence_stretches.py`), and the others are run by their own routines,
-whose values come from templates in which formulas are filled in. If a part fails, the rank sets a word of the board, on which
-the others leave their waits, and the world remains usable.
-"""
+On cores the parts become a table, which compiled code runs (`sequence_table.py`). On other devices
+the loop is Python's: parts that need no host between them are recorded together
+(`sequence_stretches.py`), and the others are run by their own routines, whose values come from
+templates in which formulas are filled in. If a part fails, the rank sets a word of the board, on
+which the others leave their waits, and the world remains usable.
+"""  # noqa: E501
 
 import struct
 import time
@@ -28,10 +29,21 @@ from synknumba._types import Array
 from synknumba._wire import sequence, sequence_waits
 from synknumba._wire.messages import News, Returned, ReturnedInSequence
 from synknumba._wire.relaunch import Again, Relaunch, Scalar, ScalarPacking, Scalars
-from synknumba._wire.sequence import CARRIED, HEAD, Formula, Loop, Part, SequenceProgram, Shared, Wait
+from synknumba._wire.sequence import (
+    CARRIED,
+    HEAD,
+    Formula,
+    Loop,
+    Part,
+    SequenceProgram,
+    Shared,
+    Wait,
+)
 
 TRIALS = 3  # rounds in which functions have their chance to be recorded
-ABORT_PERIOD = 64  # iterations in Python after which a rank that waits for no other sees that one has failed
+ABORT_PERIOD = (
+    64  # iterations in Python after which a rank that waits for no other sees that one has failed
+)
 
 
 @final
@@ -41,39 +53,59 @@ class SequenceRoutine(Repeated):
     Args:
         program: the sequence.
         place: state of the rank.
-        routines: those of the parts' programs, by number; changes as programs are installed and dropped.
+        routines: those of the parts' programs, by number; changes as programs are installed and
+            dropped.
     """
 
     function = None
 
-    def __init__(self, program: SequenceProgram, place: Place, routines: Mapping[int, Repeated]) -> None:
+    def __init__(
+        self, program: SequenceProgram, place: Place, routines: Mapping[int, Repeated]
+    ) -> None:
         self.program = program
         self.place = place
         self.segments = program.segments()
         self.variables = program.variables()
         self._routines = routines
         head = struct.Struct("<" + HEAD)
-        self._numbers = Numbers(sequence.depth(program.parts), program.scalars, program.slots, program.lines)
-        self._unpack, self._packed, self._head = head.unpack, place.control.values.data[: head.size], head.size
+        self._numbers = Numbers(
+            sequence.depth(program.parts), program.scalars, program.slots, program.lines
+        )
+        self._unpack, self._packed, self._head = (
+            head.unpack,
+            place.control.values.data[: head.size],
+            head.size,
+        )
         scalars = place.control.values[head.size :][: self._numbers.scalars.nbytes]
         self._round = place.control.values.data[: head.size + scalars.nbytes]  # all values
-        self._again_for: bytes | None = None  # those of the last round, if compiled code may repeat it
+        self._again_for: bytes | None = (
+            None  # those of the last round, if compiled code may repeat it
+        )
         self._seen_for: bytes | None = None  # those of the round before, by Python
-        self._repeated: tuple[bytes, Relaunch, Again] | None = None  # of a table: values of a round, and what repeats it
-        self._scalars: Array | None = scalars.view(np.int64) if program.scalars else None  # of a round
+        self._repeated: tuple[bytes, Relaunch, Again] | None = (
+            None  # of a table: values of a round, and what repeats it
+        )
+        self._scalars: Array | None = (
+            scalars.view(np.int64) if program.scalars else None
+        )  # of a round
         self._carried = sorted({index for turn in program.carried for index, _ in turn})
-        self._turns: Array = np.zeros(program.slots, np.int64)  # how often each shared result has been combined
+        self._turns: Array = np.zeros(
+            program.slots, np.int64
+        )  # how often each shared result has been combined
         self._uses_table = runs_tables(place.device)
         self._table: SequenceTable | None = None
         self._stretches = Stretches(place, self._numbers, program.scalars, routines, self._seen)
-        self._whole: Stretch | None = None  # all parts of an iteration, where no host is needed between them
+        self._whole: Stretch | None = (
+            None  # all parts of an iteration, where no host is needed between them
+        )
         self._actions: list[list[Action]] | None = None  # of the parts of each iteration, in Python
         self._staged: list[StagedRoutine] = []  # of the parts
         self._count = 0  # parts finished in this call
         self._news: list[tuple[int, Returned]] = []
         self._descriptors: list[int] = []
         self._running: Part | None = None
-        # Where functions are recorded: the parts with waits for those that fail, until all ranks' functions are recorded.
+        # Where functions are recorded: the parts with waits for those that fail, until all ranks'
+        # functions are recorded.
         self._parts = program.parts
         self._trials = TRIALS if program.free and not self._uses_table else 0
 
@@ -91,11 +123,17 @@ class SequenceRoutine(Repeated):
             return self._again_by_table(self._table, packed)
         if self._whole is None:
             return None
-        return self._whole.again(self.program.number, self.place.control.values, packed, self._unpack(packed[: self._head])[0])
+        return self._whole.again(
+            self.program.number,
+            self.place.control.values,
+            packed,
+            self._unpack(packed[: self._head])[0],
+        )
 
     def _again_by_table(self, table: SequenceTable, packed: bytes) -> Again | None:
         """Returns the `Again` that repeats a round with the same values."""
-        # Rounds are alike whatever their first iteration is, unless iterations differ, or begin with numbers of the last round.
+        # Rounds are alike whatever their first iteration is, unless iterations differ, or begin
+        # with numbers of the last round.
         alike = len(self.program.starts) == 1 and not self._carried
         key = packed[8:] if alike else packed
         if self._repeated is None or self._repeated[0] != key:
@@ -104,10 +142,16 @@ class SequenceRoutine(Repeated):
             if seen != key:  # worth the work once they are repeated
                 return None
             first, count, times, *_ = self._unpack(packed[: self._head])
-            reached = self._numbers.scalars.copy()  # carried numbers, with which the next round of the call goes on
+            reached = (
+                self._numbers.scalars.copy()
+            )  # carried numbers, with which the next round of the call goes on
             self._begin_turns()
             self._take_scalars(first)
-            state = [self._turns, self._numbers.scalars, *(routine.turn for routine in self._staged)]
+            state = [
+                self._turns,
+                self._numbers.scalars,
+                *(routine.turn for routine in self._staged),
+            ]
             found = table.repetition(first, count, state)
             self._numbers.scalars[:] = reached
             if found is None:
@@ -115,8 +159,19 @@ class SequenceRoutine(Repeated):
             launch, firsts = found
             packing = ScalarPacking(HEAD, 8, {0: 0}) if alike else ScalarPacking()
             resume = partial(self._resume, table, times)
-            again = Again(self.program.number, self.place.control.values, packed, packing, launch.address, resume, _no_change)
-            again.know(packed, Scalars([Scalar(0, 0, "q", word) for word in firsts], 0, ()) if alike else None)
+            again = Again(
+                self.program.number,
+                self.place.control.values,
+                packed,
+                packing,
+                launch.address,
+                resume,
+                _no_change,
+            )
+            again.know(
+                packed,
+                Scalars([Scalar(0, 0, "q", word) for word in firsts], 0, ()) if alike else None,
+            )
             self._repeated = key, launch, again
         return self._repeated[2]
 
@@ -155,13 +210,19 @@ class SequenceRoutine(Repeated):
             self._begin_turns()
             if self._table is not None:
                 self._table.run(first, count, period, kept)
-                self._again_for = None if period or self._news or (first and self._carried) else bytes(self._round)
+                self._again_for = (
+                    None
+                    if period or self._news or (first and self._carried)
+                    else bytes(self._round)
+                )
             else:
                 done = self._try_out(first, count, period, kept) if self._trials else 0
                 self._numbers.steps[0] = first + done
                 self._stretches.begin()
                 if count > done:
-                    (self._run if self._whole is None else self._queue)(first, range(done, count), period, kept)
+                    (self._run if self._whole is None else self._queue)(
+                        first, range(done, count), period, kept
+                    )
                 self._again_for = bytes(self._round) if count == 1 and not period else None
         except GivenUp:
             self.place.device.synchronize()  # parts that were queued
@@ -170,7 +231,9 @@ class SequenceRoutine(Repeated):
         return ReturnedInSequence(tuple(self._news)) if self._news else None
 
     def _take_scalars(self, first: int) -> None:
-        """Takes the scalars of a round; those that are carried keep what they have got in the round before."""
+        """Takes the scalars of a round; those that are carried keep what they have got in the
+        round before.
+        """
         if self._scalars is not None:
             kept = self._numbers.scalars[self._carried] if self._carried and first else None
             self._numbers.scalars[:] = self._scalars
@@ -188,19 +251,29 @@ class SequenceRoutine(Repeated):
             self._table.build()
         else:
             at = sequence.position_word(self.place.world_size, self.place.rank)
-            self._position = self._board[at : at + sequence.LINE].data  # faster to index than the array
+            self._position = self._board[
+                at : at + sequence.LINE
+            ].data  # faster to index than the array
             self._abort = self._board[sequence.abort_word(self.place.world_size) :].data
             ends = (*self.program.starts[1:], len(self._parts))
-            turns = [self._parts[start:end] for start, end in zip(self.program.starts, ends, strict=True)]
+            turns = [
+                self._parts[start:end] for start, end in zip(self.program.starts, ends, strict=True)
+            ]
             self._whole = None if self._carried else self._stretches.whole(turns, 0)
             self._actions = (
-                [] if self._whole else [self._actions_of(*one) for one in zip(turns, self.program.starts, strict=True)]
+                []
+                if self._whole
+                else [
+                    self._actions_of(*one) for one in zip(turns, self.program.starts, strict=True)
+                ]
             )
 
     def _try_out(self, first: int, count: int, period: int, kept: Array | None) -> int:
-        """Runs some iterations one by one, which records functions; then goes over to parts without waits for these.
+        """Runs some iterations one by one, which records functions; then goes over to parts without
+        waits for these.
 
-        All ranks do, or none: they wait for each other's. Returns the number of iterations that were run.
+        All ranks do, or none: they wait for each other's. Returns the number of iterations that
+        were run.
         """
         some = min(count, len(self.program.starts))
         self._numbers.steps[0] = first
@@ -208,7 +281,10 @@ class SequenceRoutine(Repeated):
         self._run(first, range(some), period, kept)
         self._trials -= 1
         world_size, rank = self.place.world_size, self.place.rank
-        own, after = sequence.ready_word(world_size, rank), sequence.ready_word(world_size, world_size)
+        own, after = (
+            sequence.ready_word(world_size, rank),
+            sequence.ready_word(world_size, world_size),
+        )
         self._board[own] = self._stretches.are_recorded(self.program.parts)
         self._meet()
         if self._board[after - world_size : after].all():
@@ -219,7 +295,9 @@ class SequenceRoutine(Repeated):
         return some
 
     def _begin_turns(self) -> None:
-        """Lets all ranks begin a round with the same places on their stages, also where a failure has ended the last one."""
+        """Lets all ranks begin a round with the same places on their stages, also where a
+        failure has ended the last one.
+        """
         if self.program.slots:
             self._turns.fill(0)
         for routine in self._staged:
@@ -241,7 +319,9 @@ class SequenceRoutine(Repeated):
                 kept[iteration // period] = self._results()
 
     def _queue(self, first: int, iterations: range, period: int, kept: Array | None) -> None:
-        """Queues some of the iterations from `first` on on the device, and waits for it where results are kept."""
+        """Queues some of the iterations from `first` on on the device, and waits for it where
+        results are kept.
+        """
         assert self._whole is not None  # prepared
         self._position[sequence.AT] = -1
         at, end = iterations.start, iterations.stop
@@ -280,7 +360,10 @@ class SequenceRoutine(Repeated):
         """Gives scalars their values for the next iteration, at the end of one."""
         self._running = None
         scalars = self.program.scalars
-        found = [(index, self._numbers.packed(scalars[index], formula, CARRIED)) for index, formula in carried]
+        found = [
+            (index, self._numbers.packed(scalars[index], formula, CARRIED))
+            for index, formula in carried
+        ]
         for index, packed in found:
             self._numbers.scalars[index] = np.frombuffer(packed, np.int64)[0]
 
@@ -304,8 +387,12 @@ class SequenceRoutine(Repeated):
 
     # ---- parts
 
-    def _actions_of(self, parts: Sequence[Part | Loop], shown: int, word: int = sequence.AT, depth: int = 0) -> list[Action]:
-        """Returns callables that run parts; meanwhile a word of the rank's position shows which, from `shown` on."""
+    def _actions_of(
+        self, parts: Sequence[Part | Loop], shown: int, word: int = sequence.AT, depth: int = 0
+    ) -> list[Action]:
+        """Returns callables that run parts; meanwhile a word of the rank's position shows which,
+        from `shown` on.
+        """
         actions, at = [], 0
         for group, stretch in self._stretches.groups(parts, depth):
             if stretch is None:
@@ -315,7 +402,9 @@ class SequenceRoutine(Repeated):
             at += len(group)
         return actions
 
-    def _action_of(self, stretch: Stretch, group: Sequence[Part | Loop], word: int, shown: int, depth: int) -> Action:
+    def _action_of(
+        self, stretch: Stretch, group: Sequence[Part | Loop], word: int, shown: int, depth: int
+    ) -> Action:
         """Returns a callable that runs the parts of a stretch once, and waits for them."""
         position, wait, last = self._shown(word), wait_of(group), group[-1]
         assert isinstance(last, Part)  # loops are in no stretch
@@ -338,7 +427,9 @@ class SequenceRoutine(Repeated):
         return action
 
     def _action(self, part: Part | Loop, word: int, shown: int) -> Action:
-        """Returns a callable that runs one part; meanwhile a word of the rank's position, if there is one, shows which."""
+        """Returns a callable that runs one part; meanwhile a word of the rank's position, if
+        there is one, shows which.
+        """
         position = self._shown(word)
         if isinstance(part, Loop):
             inner = sequence.inner_word(part.depth)
@@ -372,11 +463,17 @@ class SequenceRoutine(Repeated):
         return action
 
     def _shown(self, word: int) -> memoryview:
-        """Returns the words of the rank's position that others read; for deeper loops than it has, unused ones."""
+        """Returns the words of the rank's position that others read; for deeper loops than it
+        has, unused ones.
+        """
         return self._position if word < sequence.LINE else np.zeros(word + 2, np.int64).data
 
-    def _loop(self, loop: Loop, actions: Sequence[Action], whole: Stretch | None, word: int) -> None:
-        """Runs an inner sequence; `word` shows its parts meanwhile. Where ranks do not meet, its parts do not count."""
+    def _loop(
+        self, loop: Loop, actions: Sequence[Action], whole: Stretch | None, word: int
+    ) -> None:
+        """Runs an inner sequence; `word` shows its parts meanwhile. Where ranks do not meet, its
+        parts do not count.
+        """
         times, before = self._numbers.count(loop.times), self._count
         position = self._shown(word)
         if loop.meets:
@@ -410,7 +507,13 @@ class SequenceRoutine(Repeated):
         place, patience = self.place, self.place.control.patience
         while True:
             code = sequence_waits.await_counts(
-                self._address, place.world_size, place.rank, level, nearby, patience.pauses, patience.rank
+                self._address,
+                place.world_size,
+                place.rank,
+                level,
+                nearby,
+                patience.pauses,
+                patience.rank,
             )
             if code == sequence_waits.REACHED:
                 return
@@ -446,18 +549,26 @@ class SequenceRoutine(Repeated):
 
     def _put(self, shared: Shared) -> None:
         nbytes, rank = np.dtype(shared.dtype).itemsize, self.place.rank
-        mine = self.place.control.results[rank, shared.offset : shared.offset + nbytes].view(shared.dtype)
+        mine = self.place.control.results[rank, shared.offset : shared.offset + nbytes].view(
+            shared.dtype
+        )
         self._stage(shared, self._turns[shared.slot] % 2, rank)[:] = mine
 
     def _combine(self, shared: Shared) -> None:
         turn = self._turns[shared.slot] % 2
-        parts = np.array([self._stage(shared, turn, rank)[0] for rank in range(self.place.world_size)])
+        parts = np.array(
+            [self._stage(shared, turn, rank)[0] for rank in range(self.place.world_size)]
+        )
         self._turns[shared.slot] += 1
-        self._numbers.set_result(shared.slot, fold_kernel.combined(shared.op, parts, shared.weights).item())
+        self._numbers.set_result(
+            shared.slot, fold_kernel.combined(shared.op, parts, shared.weights).item()
+        )
 
 
 def _no_change() -> None:
-    """Does nothing after compiled code has changed the first iteration of a round: Python keeps no copy of it."""
+    """Does nothing after compiled code has changed the first iteration of a round: Python keeps
+    no copy of it.
+    """
 
 
 def _numbers(parts: Sequence[Part | Loop]) -> set[int]:

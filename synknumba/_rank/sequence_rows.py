@@ -11,7 +11,14 @@ from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.numpy_loops import loop_of, words_of_call
 from synknumba._wire.sequence import Formula
 
-_FLOAT_OPERATIONS = {"+": table.ADD, "-": table.SUB, "*": table.MUL, "/": table.DIV, "neg": table.NEG, "abs": table.ABS}
+_FLOAT_OPERATIONS = {
+    "+": table.ADD,
+    "-": table.SUB,
+    "*": table.MUL,
+    "/": table.DIV,
+    "neg": table.NEG,
+    "abs": table.ABS,
+}
 _INT_OPERATIONS = {
     "+": table.INT_ADD,
     "-": table.INT_SUB,
@@ -64,7 +71,9 @@ class FormulaRows:
             self._row(table.OPERATE, target, source, source, table.TO_FLOAT)
 
     def _number(self, formula: Formula) -> tuple[int, bool]:
-        """Adds rows that compute a formula; returns the address of its value, and whether that is a float."""
+        """Adds rows that compute a formula; returns the address of its value, and whether that
+        is a float.
+        """
         kind, *operands = formula
         numbers = self._numbers
         match kind:

@@ -1,11 +1,13 @@
-"""Stretches of a sequence: consecutive parts that only put work on the device's stream, so that nothing waits between them.
+"""Stretches of a sequence: consecutive parts that only put work on the device's stream, so that
+nothing waits between them.
 
     first iteration one by one ──> recordings of 64, 8 and 1 iterations, queued ──> one of the last, with copies of its results
 
-Each part of a stretch has steps, and arguments of launches, of its own. Numbers that change from iteration to iteration are
-written into a recording before it is queued. A few recordings at most are under way, so that the rank knows where it is. The
-last iteration is recorded as a call is: the host waits for its results, and so for all iterations.
-"""
+Each part of a stretch has steps, and arguments of launches, of its own. Numbers that change from
+iteration to iteration are written into a recording before it is queued. A few recordings at most
+are under way, so that the rank knows where it is. The last iteration is recorded as a call is: the
+host waits for its results, and so for all iterations.
+"""  # noqa: E501
 
 import math
 import time
@@ -62,7 +64,8 @@ class Stretch:
         letters: `struct` letters of its scalars.
         depth: of the loop whose step counts the iterations.
         layouts: the iterations.
-        seen: called meanwhile with the number of the first iteration not known to be done; what it raises ends the run.
+        seen: called meanwhile with the number of the first iteration not known to be done; what it
+            raises ends the run.
 
     Attributes:
         running: the part whose numbers are computed.
@@ -80,16 +83,23 @@ class Stretch:
         self.running: Part | None = None
         self._device, self._numbers, self._letters, self._depth = device, numbers, letters, depth
         self._seen, self._alone, self._ahead = seen, layouts.turns, layouts.ahead
-        # The iterations of which several are recorded together, and those after which the host waits: alone, or with rows that
-        # were gathered ahead, without and with a gather for the one after.
+        # The iterations of which several are recorded together, and those after which the host
+        # waits: alone, or with rows that were gathered ahead, without and with a gather for the one
+        # after.
         self._turns = layouts.turns if layouts.ahead is None else [layouts.ahead.between]
         self._last = [_Last(device, turn) for turn in layouts.turns]
         self._ends = (
-            [] if layouts.ahead is None else [_Last(device, one) for one in (layouts.ahead.last, layouts.ahead.between)]
+            []
+            if layouts.ahead is None
+            else [_Last(device, one) for one in (layouts.ahead.last, layouts.ahead.between)]
         )
         self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
-        self._warm = [False] * len(self._turns)  # whether the steps of each turn were run, which compiles kernels
-        self._recordings: dict[tuple[int, int], _Recording | None] = {}  # by turn and count; None if there cannot be one
+        self._warm = [False] * len(
+            self._turns
+        )  # whether the steps of each turn were run, which compiles kernels
+        self._recordings: dict[
+            tuple[int, int], _Recording | None
+        ] = {}  # by turn and count; None if there cannot be one
         # Of recordings: whether they are done, their iterations, the number of the one after.
         self._under_way: deque[tuple[Callable[[], bool], int, int]] = deque()
         self._queued = 0  # iterations, in all runs
@@ -105,7 +115,8 @@ class Stretch:
                     check()
 
     def run(self, first: int, count: int, *, goes_on: bool = False) -> None:
-        """Runs iterations `first`, `first + 1`, …, copies the results of the last one to the host, and waits for them.
+        """Runs iterations `first`, `first + 1`, …, copies the results of the last one to the host,
+        and waits for them.
 
         If it `goes_on`, more iterations of the round follow at once.
         """
@@ -125,7 +136,8 @@ class Stretch:
         self._gathered = first + count if goes_on and self._ends else None
 
     def again(self, number: int, values: Array, packed: bytes, step: int) -> Again | None:
-        """Returns the `Again` that repeats a round of one iteration; None if it would not do what `run` does.
+        """Returns the `Again` that repeats a round of one iteration; None if it would not do what
+        `run` does.
 
         Args:
             number: of the sequence's program.
@@ -194,7 +206,9 @@ class Stretch:
                 run()
 
     def _recording(self, turn: int, left: int, step: int) -> _Recording | None:
-        """Returns a recording of at most so many iterations, made if need be; None if the next one runs one by one."""
+        """Returns a recording of at most so many iterations, made if need be; None if the next
+        one runs one by one.
+        """
         if not self._warm[turn]:
             return None
         for count in self._counts(turn, left):
@@ -210,7 +224,12 @@ class Stretch:
         steps = sum(len(placed.one.steps) for turn in self._turns for placed in turn)
         for size in SIZES:
             count = size * len(self._turns)
-            if count > left or size * steps > MOST_STEPS or count * self._seconds > MOST_SECONDS or not all(self._warm):
+            if (
+                count > left
+                or size * steps > MOST_STEPS
+                or count * self._seconds > MOST_SECONDS
+                or not all(self._warm)
+            ):
                 continue
             if (turn, count) in self._recordings or self._queued + left >= WORTH * count:
                 yield count
@@ -224,9 +243,14 @@ class Stretch:
             for iteration in range(count):
                 for placed in self._turns[(turn + iteration) % len(self._turns)]:
                     one = placed.one
-                    packed, after = self._write_one(placed, step + iteration), position + len(one.steps)
+                    packed, after = (
+                        self._write_one(placed, step + iteration),
+                        position + len(one.steps),
+                    )
                     if one.formulas:
-                        written.append(_Written(iteration + placed.later, one, position, after, packed))
+                        written.append(
+                            _Written(iteration + placed.later, one, position, after, packed)
+                        )
                     yield from one.steps
                     position = after
 
@@ -238,16 +262,26 @@ class Stretch:
             for place in written
             if place.one.lines is not None and _has_step(place.one.formulas, self._depth)
         ]
-        return _Recording(chain, count, written, self._renewal(chain, written), min(lines, default=math.inf))
+        return _Recording(
+            chain, count, written, self._renewal(chain, written), min(lines, default=math.inf)
+        )
 
     def _renewal(self, chain: Chain, written: Sequence[_Written]) -> Renewal | None:
         """Returns what writes the numbers that depend on the step into a recording."""
         stepping = [place for place in written if _has_step(place.one.formulas, self._depth)]
-        if any(place.one.lines is not None and not _is_step(place.one.formulas, self._depth) for place in stepping):
+        if any(
+            place.one.lines is not None and not _is_step(place.one.formulas, self._depth)
+            for place in stepping
+        ):
             return None  # a line that may not exist
         try:
             launches = [
-                (place.iteration, place.one.formulas, place.one.find_places, chain.scalars(place.first, place.after))
+                (
+                    place.iteration,
+                    place.one.formulas,
+                    place.one.find_places,
+                    chain.scalars(place.first, place.after),
+                )
                 for place in stepping
                 if place.one.find_places is not None
             ]
@@ -256,7 +290,9 @@ class Stretch:
             return None
 
     def _renew(self, recording: _Recording, step: int) -> bool:
-        """Writes the numbers of the iterations from `step` on into a recording; if that is not possible, gives it up."""
+        """Writes the numbers of the iterations from `step` on into a recording; if that is not
+        possible, gives it up.
+        """
         others = self._numbers.all_but(self._depth)
         is_known = recording.known == others and step < recording.before
         if recording.renewal is not None and is_known and recording.renewal(step):
@@ -288,17 +324,25 @@ class Stretch:
 
 
 def wait_of(group: Sequence[Part | Loop]) -> Wait | None:
-    """Returns the wait before parts that are run together: that for the last part for which one of them waits.
+    """Returns the wait before parts that are run together: that for the last part for which one of
+    them waits.
 
     >>> from synknumba._wire.sequence import Access
     >>> first, second, third = (Part(0, "", 0, Access(), wait=wait) for wait in (Wait(2), None, Wait(3, nearby=True)))
     >>> wait_of([first, second, third])
     Wait(back=1, nearby=False)
-    """
-    found = [(place, one.wait) for place, one in enumerate(group) if isinstance(one, Part) and one.wait is not None]
+    """  # noqa: E501
+    found = [
+        (place, one.wait)
+        for place, one in enumerate(group)
+        if isinstance(one, Part) and one.wait is not None
+    ]
     if not found:
         return None
-    return Wait(min(wait.back - place for place, wait in found), nearby=all(wait.nearby for _, wait in found))
+    return Wait(
+        min(wait.back - place for place, wait in found),
+        nearby=all(wait.nearby for _, wait in found),
+    )
 
 
 def _is_step(formulas: Formulas, depth: int) -> bool:
@@ -310,20 +354,26 @@ def _has_step(formulas: Formulas, depth: int) -> bool:
     """Whether a number depends on the step of a loop."""
 
     def inside(formula: Formula) -> bool:
-        return formula == ("step", depth) or any(isinstance(one, tuple) and inside(one) for one in formula[1:])
+        return formula == ("step", depth) or any(
+            isinstance(one, tuple) and inside(one) for one in formula[1:]
+        )
 
     return any(inside(formula) for _, _, formula in formulas)
 
 
 @final
 class _Last:
-    """The last iteration of a run, with copies of its results; the arguments of its launches are written before."""
+    """The last iteration of a run, with copies of its results; the arguments of its launches are
+    written before.
+    """
 
     def __init__(self, device: Device, layout: Layout) -> None:
         self.layout = layout
         parts = [placed.one for placed in layout]
         self._numbered = [one for one in parts if one.formulas]
-        steps = [step for one in parts for step in one.steps] + [step for one in parts for step in one.copies]
+        steps = [step for one in parts for step in one.steps] + [
+            step for one in parts for step in one.copies
+        ]
         self._repetition = Repetition(device, steps, alone=False)
         self._packed: list[bytes] = []  # the values that the recording has
         self._round = b""  # values of the round that compiled code may repeat
@@ -349,7 +399,7 @@ class _Last:
         self._repetition.close()
 
 
-# ---- which parts ---------------------------------------------------------------------------------------------------------
+# ---- which parts ---------------------------------------------------------------------------------
 
 
 @final
@@ -365,27 +415,43 @@ class Stretches:
     """
 
     def __init__(
-        self, place: Place, numbers: Numbers, letters: str, routines: Mapping[int, Repeated], seen: Callable[[int, int], None]
+        self,
+        place: Place,
+        numbers: Numbers,
+        letters: str,
+        routines: Mapping[int, Repeated],
+        seen: Callable[[int, int], None],
     ) -> None:
         self._place, self._numbers, self._letters, self._seen = place, numbers, letters, seen
         self._apart = AllApart(place, routines)
         self._made: list[Stretch] = []
 
     def whole(self, turns: Sequence[Sequence[Part | Loop]], depth: int) -> Stretch | None:
-        """Returns the stretch of all parts of a loop; None if the host must do something in between."""
-        plain = [[one for one in parts if isinstance(one, Part) and self._is_free(one)] for parts in turns]
+        """Returns the stretch of all parts of a loop; None if the host must do something in
+        between.
+        """
+        plain = [
+            [one for one in parts if isinstance(one, Part) and self._is_free(one)]
+            for parts in turns
+        ]
         if not any(turns) or list(map(len, plain)) != list(map(len, turns)):
             return None
         layouts = self._apart.layouts(plain, copies_apart=True)
         return None if layouts is None else self._note(layouts, depth)
 
-    def groups(self, parts: Sequence[Part | Loop], depth: int) -> Iterator[tuple[Sequence[Part | Loop], Stretch | None]]:
-        """Yields the parts of an iteration in order: several that are a stretch together, or one."""
+    def groups(
+        self, parts: Sequence[Part | Loop], depth: int
+    ) -> Iterator[tuple[Sequence[Part | Loop], Stretch | None]]:
+        """Yields the parts of an iteration in order: several that are a stretch together, or
+        one.
+        """
         at = 0
         while at < len(parts):
             end = self._end_of_group(parts, at)
             several = [one for one in parts[at:end] if isinstance(one, Part)]
-            layouts = self._apart.layouts([several], copies_apart=False) if len(several) > 1 else None
+            layouts = (
+                self._apart.layouts([several], copies_apart=False) if len(several) > 1 else None
+            )
             if layouts is None:
                 end = at + 1
             yield parts[at:end], None if layouts is None else self._note(layouts, depth)
@@ -405,7 +471,9 @@ class Stretches:
     def are_recorded(self, parts: Sequence[Part | Loop]) -> bool:
         """Whether all functions that can be recorded have been, with the values of these parts."""
         return all(
-            self.are_recorded(part.parts) if isinstance(part, Loop) else not part.is_recorded or self._apart.can_be(part)
+            self.are_recorded(part.parts)
+            if isinstance(part, Loop)
+            else not part.is_recorded or self._apart.can_be(part)
             for part in parts
         )
 
@@ -417,13 +485,19 @@ class Stretches:
 
     def _is_free(self, part: Part) -> bool:
         """Whether a part waits for no other rank, and none for it."""
-        return self._apart.is_possible(part) and (self._place.world_size == 1 or (part.wait is None and not part.shows))
+        return self._apart.is_possible(part) and (
+            self._place.world_size == 1 or (part.wait is None and not part.shows)
+        )
 
     def _end_of_group(self, parts: Sequence[Part | Loop], at: int) -> int:
-        """Returns the end of the longest group from a part on: it waits for earlier parts, and only its last is waited for."""
+        """Returns the end of the longest group from a part on: it waits for earlier parts, and
+        only its last is waited for.
+        """
         end, waits = at, self._place.world_size > 1
         while end < len(parts) and self._apart.is_possible(one := parts[end]):
-            if waits and one.wait is not None and one.wait.back <= end - at:  # for a part of the group
+            if (
+                waits and one.wait is not None and one.wait.back <= end - at
+            ):  # for a part of the group
                 break
             end += 1
             if waits and one.shows:

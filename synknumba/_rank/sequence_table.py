@@ -1,4 +1,5 @@
-"""Tables of sequences: the parts as rows that compiled code runs, without Python (`_wire/sequence_interpreter.py`).
+"""Tables of sequences: the parts as rows that compiled code runs, without Python
+(`_wire/sequence_interpreter.py`).
 
     part ──> its routine's steps ──native()──> launches, copies ─┐
          ──> its formulas ──> operations on cells, and stores ───┼──> rows
@@ -6,7 +7,7 @@
     anything else ──> a row at which compiled code returns, and Python does the step, the formula or the part
 
 A table refers to memory by address, so it is made anew after memory has moved.
-"""
+"""  # noqa: E501
 
 import struct
 import time
@@ -44,7 +45,9 @@ from synknumba._wire.sequence import CARRIED, Formula, Loop, Part, SequenceProgr
 NAP_SECONDS = 2e-4  # between two rounds of spins, in a wait for a rank that works for long
 
 Action: TypeAlias = Callable[[], None]
-_Ways: TypeAlias = tuple[Step, Sequence[NativeStep] | None]  # a step, and what compiled code does in its place
+_Ways: TypeAlias = tuple[
+    Step, Sequence[NativeStep] | None
+]  # a step, and what compiled code does in its place
 
 _COMBINATIONS = {  # (op, dtype): operation, type of the parts
     ("sum", "d"): (table.ADD, table.DOUBLE),
@@ -68,7 +71,9 @@ def _ways(step: Step) -> _Ways:
 
 
 def runs_tables(device: Device) -> bool:
-    """Returns whether compiled code can run a device's steps: they are calls of compiled functions, done when they return."""
+    """Returns whether compiled code can run a device's steps: they are calls of compiled
+    functions, done when they return.
+    """
     traits = device.traits
     return traits.shares_memory and traits.compiled_by_simt and not traits.queues_work
 
@@ -101,7 +106,9 @@ class SequenceTable(FormulaRows):
         self._program, self._place = program, place
         self._board, self._turns, self._routines, self._doing = board, turns, routines, doing
         self._parts: list[Part | None] = []  # of the rows
-        self._python: dict[int, tuple[Action, int]] = {}  # what Python does at a row, and the row after that
+        self._python: dict[
+            int, tuple[Action, int]
+        ] = {}  # what Python does at a row, and the row after that
         self._begins: list[int] = []  # of the iterations that differ, the first rows
         self.running: Part | None = None  # for messages
         self._repeated: NativeCall | None = None  # of a run, by compiled code
@@ -113,13 +120,18 @@ class SequenceTable(FormulaRows):
         self._add_iterations()
         self._table = np.array(self._rows, np.int64)
         self._state = self._make_state()
-        self._words, self._step = self._state.data, self._numbers.steps.data  # faster to index than the arrays
+        self._words, self._step = (
+            self._state.data,
+            self._numbers.steps.data,
+        )  # faster to index than the arrays
         self._addresses = self._table.ctypes.data, self._state.ctypes.data
 
     # ---- runs
 
     def run(self, first: int, count: int, period: int, kept: Array | None) -> None:
-        """Runs iterations; `kept`, shape (entries, bytes), gets this rank's small results after each period."""
+        """Runs iterations; `kept`, shape (entries, bytes), gets this rank's small results after
+        each period.
+        """
         if count:
             self._start(first, count, period, kept)
             self._go_on(table.run(*self._addresses))
@@ -129,8 +141,11 @@ class SequenceTable(FormulaRows):
         assert self._repeated is not None  # it has
         self._go_on(int(self._repeated.words[RESULT]))
 
-    def repetition(self, first: int, count: int, others: Sequence[Array]) -> tuple[Relaunch, list[int]] | None:
-        """Returns the launch with which compiled code repeats the run of iterations; None if it takes Python.
+    def repetition(
+        self, first: int, count: int, others: Sequence[Array]
+    ) -> tuple[Relaunch, list[int]] | None:
+        """Returns the launch with which compiled code repeats the run of iterations; None if it
+        takes Python.
 
         With it, the addresses of words that hold the number of the first iteration.
 
@@ -141,14 +156,18 @@ class SequenceTable(FormulaRows):
         """
         if not count or any(row[0] == table.PYTHON for row in self._rows):
             return None
-        position = self._board[sequence.position_word(self._place.world_size, self._place.rank) :][: sequence.LINE]
+        position = self._board[sequence.position_word(self._place.world_size, self._place.rank) :][
+            : sequence.LINE
+        ]
         position.fill(0)
         self._start(first, count, 0, None)
         changing = [self._state, self._numbers.steps, position, *others]
         copies = [copy_of(one, one.copy()) for one in changing if one.nbytes]
         result = table.run.overloads[types.int64, types.int64]
         kinds = types.int64, types.int64
-        self._repeated = NativeCall(address_of(result), kinds, self._addresses, (table.run, self._table, self._state))
+        self._repeated = NativeCall(
+            address_of(result), kinds, self._addresses, (table.run, self._table, self._state)
+        )
         rows = rows_of([*copies, self._repeated], table.FINISHED)
         steps, words = copies[1].source, copies[2].source
         return Relaunch.of_rows(rows, copies), [steps, words + 8 * sequence.ITERATION]
@@ -166,7 +185,9 @@ class SequenceTable(FormulaRows):
             words[table.KEPT], words[table.KEPT_STRIDE] = kept.ctypes.data, kept.strides[0]
 
     def _go_on(self, code: int) -> None:
-        """Does what compiled code leaves to Python, and lets it go on, until the run is finished."""
+        """Does what compiled code leaves to Python, and lets it go on, until the run is
+        finished.
+        """
         while code != table.FINISHED:
             if code == table.TO_PYTHON:
                 at = self._words[table.AT]
@@ -181,7 +202,11 @@ class SequenceTable(FormulaRows):
         at = self._words[table.AT]
         self.running = self._parts[at]
         if code == table.FAILED:
-            call = next(one for one in self._kept if isinstance(one, NativeCall) and one.words.ctypes.data == self._rows[at][3])
+            call = next(
+                one
+                for one in self._kept
+                if isinstance(one, NativeCall) and one.words.ctypes.data == self._rows[at][3]
+            )
             raise_error(self._words[table.CODE], int(call.words[1]))
         if code == table.GIVEN_UP or self._abort[0]:
             raise GivenUp
@@ -241,8 +266,13 @@ class SequenceTable(FormulaRows):
         self._rows[-1][1] = 0
 
     def _add_carried(self, carried: Sequence[tuple[int, Formula]]) -> None:
-        """Adds rows that give scalars their values for the next iteration: all are computed before the first is replaced."""
-        moves = [(index, self._next_value(self._program.scalars[index], formula)) for index, formula in carried]
+        """Adds rows that give scalars their values for the next iteration: all are computed
+        before the first is replaced.
+        """
+        moves = [
+            (index, self._next_value(self._program.scalars[index], formula))
+            for index, formula in carried
+        ]
         for index, address in moves:
             self._row(table.MOVE, self._numbers.scalars[index:].ctypes.data, address)
 
@@ -255,17 +285,29 @@ class SequenceTable(FormulaRows):
             cell[:] = np.frombuffer(self._numbers.packed(letter, formula, CARRIED), np.int64)
 
         store = self._store_float if letter == "d" else self._store_int
-        self._store(formula, compute, lambda source, is_float: store(address, source, is_float=is_float))
+        self._store(
+            formula, compute, lambda source, is_float: store(address, source, is_float=is_float)
+        )
         self._kept.append(cell)
         return address
 
-    def _add(self, parts: Sequence[Part | Loop], first: int = 0, word: int = sequence.AT, *, counts: bool = True) -> None:
-        """Adds parts, whose indices begin at `first`; the word of the rank's position shows which one it runs.
+    def _add(
+        self,
+        parts: Sequence[Part | Loop],
+        first: int = 0,
+        word: int = sequence.AT,
+        *,
+        counts: bool = True,
+    ) -> None:
+        """Adds parts, whose indices begin at `first`; the word of the rank's position shows which
+        one it runs.
 
         With `counts`, the rank counts those that it has finished.
         """
         for index, part in enumerate(parts, first):
-            following = index + 1 if word == sequence.AT else index + 2  # in inner loops, 0 shows nothing
+            following = (
+                index + 1 if word == sequence.AT else index + 2
+            )  # in inner loops, 0 shows nothing
             self.running = part if isinstance(part, Part) else None
             ring, note = (0, 0) if spans.active is None else spans.active.note_of(part.name)
             if part.wait is not None:
@@ -296,7 +338,11 @@ class SequenceTable(FormulaRows):
         def count() -> None:
             times[0] = self._numbers.count(loop.times)
 
-        self._store(loop.times, count, lambda source, is_float: self._store_int(times.ctypes.data, source, is_float=is_float))
+        self._store(
+            loop.times,
+            count,
+            lambda source, is_float: self._store_int(times.ctypes.data, source, is_float=is_float),
+        )
         if loop.meets:
             self._row(table.MEET)
         enter = len(self._rows)
@@ -354,18 +400,39 @@ class SequenceTable(FormulaRows):
         mine = self._place.control.results[self._place.rank, shared.offset :]
         nbytes = np.dtype(shared.dtype).itemsize
         turn = self._turns[shared.slot :].ctypes.data
-        self._row(table.PUT, self._stage(shared, 0, self._place.rank), mine.ctypes.data, nbytes, self._between(shared), turn)
+        self._row(
+            table.PUT,
+            self._stage(shared, 0, self._place.rank),
+            mine.ctypes.data,
+            nbytes,
+            self._between(shared),
+            turn,
+        )
 
     def _add_combination(self, part: Part, shared: Shared) -> None:
-        found = _COMBINATIONS.get((shared.op, np.dtype(shared.dtype).char)) if isinstance(shared.op, str) else None
-        if found is None or self._place.world_size >= _SEQUENTIAL or not np.dtype(shared.dtype).isnative:
+        found = (
+            _COMBINATIONS.get((shared.op, np.dtype(shared.dtype).char))
+            if isinstance(shared.op, str)
+            else None
+        )
+        if (
+            found is None
+            or self._place.world_size >= _SEQUENTIAL
+            or not np.dtype(shared.dtype).isnative
+        ):
             self._in_python(self._doing(part))
             return
-        target, turn = (cells[shared.slot :].ctypes.data for cells in (self._numbers.results, self._turns))
-        self._row(table.COMBINE, target, self._stage(shared, 0, 0), *found, self._between(shared), turn)
+        target, turn = (
+            cells[shared.slot :].ctypes.data for cells in (self._numbers.results, self._turns)
+        )
+        self._row(
+            table.COMBINE, target, self._stage(shared, 0, 0), *found, self._between(shared), turn
+        )
 
     def _stage(self, shared: Shared, turn: int, rank: int) -> int:
-        return int(self._board.ctypes.data) + 8 * sequence.stage_word(self._place.world_size, shared.slot, turn, rank)
+        return int(self._board.ctypes.data) + 8 * sequence.stage_word(
+            self._place.world_size, shared.slot, turn, rank
+        )
 
     def _between(self, shared: Shared) -> int:
         return self._stage(shared, 1, 0) - self._stage(shared, 0, 0)
@@ -373,7 +440,8 @@ class SequenceTable(FormulaRows):
     # ---- calls
 
     def _steps(self, part: Part) -> list[_Ways] | None:
-        """Returns the steps of a part, and what compiled code does for each; adds the rows of its formulas.
+        """Returns the steps of a part, and what compiled code does for each; adds the rows of its
+        formulas.
 
         None if Python does the part as a whole.
         """
@@ -382,13 +450,22 @@ class SequenceTable(FormulaRows):
             return [_ways(step) for step in routine.make()]
         if not isinstance(routine, KernelRoutine):
             return None
-        if any(offset >= routine.scalar_bytes for offset, _, _ in part.formulas):  # other rows, or other memory, each time
+        if any(
+            offset >= routine.scalar_bytes for offset, _, _ in part.formulas
+        ):  # other rows, or other memory, each time
             return None
         if any(param.is_complex for param in routine.dynamic.values()) and part.formulas:
             return None
         steps = [_ways(step) for step in routine.steps(part.values)]
-        calls = [one for _, native in steps for one in native or () if isinstance(one, NativeCall) and one.changing]
-        if part.formulas and len(calls) != routine.launches:  # Python launches, with arguments that it renews
+        calls = [
+            one
+            for _, native in steps
+            for one in native or ()
+            if isinstance(one, NativeCall) and one.changing
+        ]
+        if (
+            part.formulas and len(calls) != routine.launches
+        ):  # Python launches, with arguments that it renews
             return None
         for offset, letter, formula in part.formulas:
             for position, param in routine.dynamic_at(offset):
@@ -398,7 +475,15 @@ class SequenceTable(FormulaRows):
 
     # ---- numbers
 
-    def _renew(self, call: NativeCall, position: int, param: Dynamic, letter: str, formula: Formula, part: str) -> None:
+    def _renew(
+        self,
+        call: NativeCall,
+        position: int,
+        param: Dynamic,
+        letter: str,
+        formula: Formula,
+        part: str,
+    ) -> None:
         """Adds rows that store the value of a formula as an argument of a call."""
         word, kind = call.place(position)
         self._kept.append(call)
@@ -425,7 +510,9 @@ class SequenceTable(FormulaRows):
         self._store(formula, renew, lambda source, is_float: store(source, is_float=is_float))
 
     def _store(self, formula: Formula, action: Action, store: Callable[[int, bool], None]) -> None:
-        """Adds rows that compute a formula and store its value; `action` does both in Python, where these rows cannot."""
+        """Adds rows that compute a formula and store its value; `action` does both in Python,
+        where these rows cannot.
+        """
         begin = len(self._rows)
         try:
             store(*self._number(formula))

@@ -5,7 +5,7 @@
     spans    steps that Python runs, and events on the device's stream      the others
 
 `active` is None unless the rank is traced, so that a round costs no more than to look at it.
-"""
+"""  # noqa: E501
 
 import socket
 import time
@@ -57,7 +57,9 @@ class Spans:
     # ---- by Python
 
     def run_round(self, routine: Callable[[], Any], name: str) -> Any:
-        """Runs what a round asks for, under a name for the device's profilers; compiled code records the round itself."""
+        """Runs what a round asks for, under a name for the device's profilers; compiled code
+        records the round itself.
+        """
         self._device.enter(name)
         try:
             return routine()
@@ -71,7 +73,11 @@ class Spans:
             if known is None:
                 if len(self._known) >= _STEPS_KNOWN:
                     self._known.clear()
-                known = self._known[id(step)] = step, *self._device.told(step), self._device.timeline(step)
+                known = self._known[id(step)] = (
+                    step,
+                    *self._device.told(step),
+                    self._device.timeline(step),
+                )
             self._run(*known, -1)
 
     def forget_steps(self) -> None:
@@ -83,7 +89,9 @@ class Spans:
         self.forget_steps()  # a "bind" may end some
         return self._run(step, name, 0, self._device.timeline(step), at)
 
-    def _run(self, step: Callable[[], object], name: str, nbytes: int, timeline: Any, at: int) -> Any:
+    def _run(
+        self, step: Callable[[], object], name: str, nbytes: int, timeline: Any, at: int
+    ) -> Any:
         device, first, second = self._device, None, None
         if timeline is not None:
             if len(self._marked) == self._marked.maxlen:
@@ -104,7 +112,9 @@ class Spans:
     # ---- by tables
 
     def note_of(self, name: str) -> tuple[int, int]:
-        """Returns the address of the ring of notes, and the first of the numbers that notes of a part have."""
+        """Returns the address of the ring of notes, and the first of the numbers that notes of a
+        part have.
+        """
         self._parts.append(name)
         return self._notes.address, (len(self._parts) - 1) * _PHASES
 
@@ -129,11 +139,20 @@ class Spans:
         """Ends the records, and returns them."""
         self._control.set_ring(self._line, 0)
         rounds, _ = self._rounds.read()
-        rounds = rounds[rounds[:, 2] >= self._base_at]  # without that in which the trace began, which was seen before
+        rounds = rounds[
+            rounds[:, 2] >= self._base_at
+        ]  # without that in which the trace began, which was seen before
         noted, lost = self._noted()
         lost += self._count - len(self._spans) - len(self._marked)
         spans = [*(Span(*one) for one in self._spans), *noted, *self._on_device()]
-        return Traced(rounds.tobytes(), tuple(spans), lost, time.time_ns() - time.monotonic_ns(), 0, socket.gethostname())
+        return Traced(
+            rounds.tobytes(),
+            tuple(spans),
+            lost,
+            time.time_ns() - time.monotonic_ns(),
+            0,
+            socket.gethostname(),
+        )
 
     def _on_device(self) -> list[Span]:
         if self._base is None:

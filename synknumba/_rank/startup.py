@@ -1,4 +1,6 @@
-"""Turns a forked child of the script into a rank, up to the opening of its device: signals, descriptors, threads, seeds."""
+"""Turns a forked child of the script into a rank, up to the opening of its device: signals,
+descriptors, threads, seeds.
+"""
 
 import fcntl
 import gc
@@ -43,11 +45,15 @@ class RankConfig:
 
 
 def settle(config: RankConfig) -> None:
-    """Separates the child from the script: signals, death with the coordinator, descriptors, threads, random state."""
+    """Separates the child from the script: signals, death with the coordinator, descriptors,
+    threads, random state.
+    """
     # A group of its own, which includes the processes that functions start: they end with the rank.
     os.setpgid(0, 0)
     leave_to_script()
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # else a terminal with `stty tostop` stops a rank that prints
+    signal.signal(
+        signal.SIGTTOU, signal.SIG_IGN
+    )  # else a terminal with `stty tostop` stops a rank that prints
     _die_with_the_coordinator(config)
     config.stacks.enter()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # all signals were blocked during the fork
@@ -55,7 +61,9 @@ def settle(config: RankConfig) -> None:
         os._exit(1)
     this_process.enter(config.rank, config.control.world_size, config.ranks_here)
     inherited_module.replace(config.others)
-    release_inherited((config.control.segment,), config.others)  # else the ranks would keep the memory of dropped Data
+    release_inherited(
+        (config.control.segment,), config.others
+    )  # else the ranks would keep the memory of dropped Data
     _take_over_streams(config)
     inherited_module.settle_trackers()
     inherited_module.leave_deleted_directory()
@@ -66,17 +74,20 @@ def settle(config: RankConfig) -> None:
 
 
 def _die_with_the_coordinator(config: RankConfig) -> None:
-    # The kernel sends the parent-death signal when the *thread* that forked ends, so it is requested only if that is the main
-    # thread, which lives as long as its process.
+    # The kernel sends the parent-death signal when the *thread* that forked ends, so it is
+    # requested only if that is the main thread, which lives as long as its process.
     if config.from_main_thread:
         this_process.end_with_parent()
-    # Only the coordinator has the lifeline's other end. It closes when the coordinator ends or calls exec. The kernel then
-    # sends SIGIO to the rank's group; its default action is to end the process.
+    # Only the coordinator has the lifeline's other end. It closes when the coordinator ends or
+    # calls exec. The kernel then sends SIGIO to the rank's group; its default action is to end the
+    # process.
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     try:
         fcntl.fcntl(config.lifeline, fcntl.F_SETOWN, -os.getpid())
         fcntl.fcntl(config.lifeline, fcntl.F_SETFL, os.O_ASYNC)
-    except OSError:  # a sandbox refuses it; a thread does the same, but cannot while compiled code holds the GIL
+    except (
+        OSError
+    ):  # a sandbox refuses it; a thread does the same, but cannot while compiled code holds the GIL
         threading.Thread(target=end_with_the_lifeline, args=(config.lifeline,), daemon=True).start()
 
 

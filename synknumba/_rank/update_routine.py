@@ -1,10 +1,12 @@
-"""Updates of variables: each slice fills an accumulator; their combination is assigned to the variable at the end of the call.
+"""Updates of variables: each slice fills an accumulator; their combination is assigned to the
+variable at the end of the call.
 
     fill acc ── slice 1: fill part, run, acc ← acc op part ── slice 2: … ── variable ← acc
 
-Every slice sees the variable's old value. A rank without rows assigns the op's identity, so a reduction over the ranks gives
-the same as one rank with all rows. If no parameter reads the variable and there is one slice, the function accumulates into
-the variable directly. With `shards=`, each shard has an accumulator of its own, in shared memory, and the coordinator combines
+Every slice sees the variable's old value. A rank without rows assigns the op's identity, so a
+reduction over the ranks gives the same as one rank with all rows. If no parameter reads the
+variable and there is one slice, the function accumulates into the variable directly. With
+`shards=`, each shard has an accumulator of its own, in shared memory, and the coordinator combines
 them and assigns the variable on every rank (`_call/shared_updates.py`).
 """
 
@@ -32,7 +34,13 @@ class UpdateRun(OutputSteps):
     """
 
     def __init__(
-        self, routine: Routine, slot: object, param: Update, slices: Sequence[SliceRows | None], *, lift: bool
+        self,
+        routine: Routine,
+        slot: object,
+        param: Update,
+        slices: Sequence[SliceRows | None],
+        *,
+        lift: bool,
     ) -> None:
         self._device = routine.place.device
         self._workspace = routine.workspace
@@ -44,7 +52,10 @@ class UpdateRun(OutputSteps):
         held = routine.place.holdings[param.variable].array(param.leaf)
         self._variable = held.reshape(self._shape) if lift else held
         self._identity = reduction_module.identity(param.op, self._dtype)
-        reads = any(isinstance(leaf, Held | HeldRows) and leaf.variable == param.variable for leaf in routine.program.leaves())
+        reads = any(
+            isinstance(leaf, Held | HeldRows) and leaf.variable == param.variable
+            for leaf in routine.program.leaves()
+        )
         self._several = len(slices) > 1
         self._direct = len(slices) == 1 and not reads
         self._acting = not (routine.program.solo and routine.place.rank != 0)
@@ -55,7 +66,11 @@ class UpdateRun(OutputSteps):
         return self._workspace.scratch((self._slot, which), self._dtype, self._shape)
 
     def before(self) -> list[Step]:
-        return [] if self._direct or not self._acting else [self._device.fill(self._total, self._identity)]
+        return (
+            []
+            if self._direct or not self._acting
+            else [self._device.fill(self._total, self._identity)]
+        )
 
     def array(self, rows: SliceRows | None, moves: Moves) -> Any:
         self._part = self._scratch("part") if self._several else self._total
@@ -66,14 +81,20 @@ class UpdateRun(OutputSteps):
         return [self._device.accumulate(self._op, self._total, self._part)] if self._several else []
 
     def after(self) -> list[Step]:
-        return [] if self._direct or not self._acting else [self._device.copy(self._variable, self._total)]
+        return (
+            []
+            if self._direct or not self._acting
+            else [self._device.copy(self._variable, self._total)]
+        )
 
 
 @final
 class ShardUpdateRun(OutputSteps):
-    """Update of one variable whose shards are kept apart: line s of an array is shard s of this rank.
+    """Update of one variable whose shards are kept apart: line s of an array is shard s of this
+    rank.
 
-    All lines start at the op's identity, which remains for a shard without rows. The coordinator combines all ranks' lines.
+    All lines start at the op's identity, which remains for a shard without rows. The coordinator
+    combines all ranks' lines.
 
     Args:
         routine: routine of the program.
@@ -83,7 +104,9 @@ class ShardUpdateRun(OutputSteps):
         lift: as for `UpdateRun`.
     """
 
-    def __init__(self, routine: Routine, slot: object, param: Update, parts: HostArray, *, lift: bool) -> None:
+    def __init__(
+        self, routine: Routine, slot: object, param: Update, parts: HostArray, *, lift: bool
+    ) -> None:
         self._device = routine.place.device
         self._workspace = routine.workspace
         self._slot = slot
@@ -106,19 +129,31 @@ class ShardUpdateRun(OutputSteps):
         assert rows is not None  # the coordinator refuses shards without rows
         if self._direct:
             return self._lines[rows.shard, ...]
-        self._part = self._workspace.scratch((self._slot, "part", moves.turn), self._lines.dtype, self._shape)
+        self._part = self._workspace.scratch(
+            (self._slot, "part", moves.turn), self._lines.dtype, self._shape
+        )
         moves.before.append(self._device.fill(self._part, self._identity))
         return self._part
 
     def fold(self, rows: SliceRows | None) -> list[Step]:
         assert rows is not None  # as above
-        return [] if self._direct else [self._device.accumulate(self._op, self._lines[rows.shard, ...], self._part)]
+        return (
+            []
+            if self._direct
+            else [self._device.accumulate(self._op, self._lines[rows.shard, ...], self._part)]
+        )
 
     def after(self) -> list[Step]:
-        return [] if self._on_host or not len(self._host) else [self._device.download(self._host, self._lines)]
+        return (
+            []
+            if self._on_host or not len(self._host)
+            else [self._device.download(self._host, self._lines)]
+        )
 
 
-def variable_updates(routine: Routine, slices: Sequence[SliceRows | None], *, lift: bool) -> dict[object, OutputSteps]:
+def variable_updates(
+    routine: Routine, slices: Sequence[SliceRows | None], *, lift: bool
+) -> dict[object, OutputSteps]:
     """Returns the updates of all variables of one program by slot; arguments as for `UpdateRun`."""
     return {
         slot: UpdateRun(routine, slot, param, slices, lift=lift)
@@ -131,7 +166,9 @@ def variable_updates(routine: Routine, slices: Sequence[SliceRows | None], *, li
 
 
 def _slots(name: str, param: Param) -> Iterator[tuple[object, Param]]:
-    """Yields (slot, param) of a parameter or of its leaves, with the slots of `Routine.argument`."""
+    """Yields (slot, param) of a parameter or of its leaves, with the slots of
+    `Routine.argument`.
+    """
     if isinstance(param, Tree):
         yield from (((name, i), leaf) for i, leaf in enumerate(param.leaves))
     else:

@@ -1,1 +1,3 @@
-"""Functions of one row made into kernels: `vectorize`, `expectation`, and reductions by a function."""
+"""Functions of one row made into kernels: `vectorize`, `expectation`, and reductions by a
+function.
+"""

@@ -1,4 +1,6 @@
-"""Arguments of a vectorized function: the type and shape of one row of each, and the shape of a row of the result."""
+"""Arguments of a vectorized function: the type and shape of one row of each, and the shape of a
+row of the result.
+"""
 
 import math
 from collections.abc import Collection, Mapping
@@ -33,7 +35,9 @@ class Given:
     kind: Kind  # of the kernel's parameter
     element: Any  # Numba's type of one element
     shape: Shape = ()  # of an array; of rows, without the number of rows
-    python: type | None = None  # class of a Python number, whose width does not affect the choice of a signature
+    python: type | None = (
+        None  # class of a Python number, whose width does not affect the choice of a signature
+    )
 
     @property
     def text(self) -> str:
@@ -46,28 +50,39 @@ class Given:
 
 
 def quick_key(value: Any, first: int = 1) -> Any:
-    """The part of an array that decides on the kernel, where it is quick to compute; None otherwise.
+    """The part of an array that decides on the kernel, where it is quick to compute; None
+    otherwise.
 
     `first` is the first axis whose length matters: 1 where axis 0 is rows.
     """
     kind = type(value)
     if kind is Data or kind is np.ndarray:
         return kind, value.dtype, value.ndim, value.shape[first:]
-    if kind is Variable and (layout := layout_of(value))[1] >= 0:  # its memory never changes dtype or shape
+    if (
+        kind is Variable and (layout := layout_of(value))[1] >= 0
+    ):  # its memory never changes dtype or shape
         return layout
     return None
 
 
-def describe(function: str, name: str, value: Any, *, broadcast: Collection[str], sliceable: Collection[str]) -> Given:
+def describe(
+    function: str, name: str, value: Any, *, broadcast: Collection[str], sliceable: Collection[str]
+) -> Given:
     """The argument as the kernel gets it.
 
     Raises:
         ArgumentError: a function of numbers cannot take it.
     """
     if type(value) is int and not -(1 << 63) <= value < 1 << 64:
-        raise ArgumentError(f"{name} of {function} is {value}, which does not fit in 64 bits; pass a float")
+        raise ArgumentError(
+            f"{name} of {function} is {value}, which does not fit in 64 bits; pass a float"
+        )
     if isinstance(value, bool | int | float | complex | np.generic):
-        return Given("scalar", _typeof(function, name, value), python=None if isinstance(value, np.generic) else type(value))
+        return Given(
+            "scalar",
+            _typeof(function, name, value),
+            python=None if isinstance(value, np.generic) else type(value),
+        )
     if isinstance(value, IndexRange):
         return Given("indices", types.int64)
     if isinstance(value, Variable):
@@ -78,28 +93,44 @@ def describe(function: str, name: str, value: Any, *, broadcast: Collection[str]
     if isinstance(value, PerRankValues):
         return _describe_per_rank(function, name, value)
     if isinstance(value, Branch):
-        raise ArgumentError(f"{name} of {function} is {value.label}, a part of a tree of arrays; make one variable per array")
+        raise ArgumentError(
+            f"{name} of {function} is {value.label}, a part of a tree of arrays; "
+            f"make one variable per array"
+        )
     if not hasattr(value, "__array__"):
-        raise ArgumentError(f"{name} of {function} is a {type(value).__name__}; {array_hint(value)}")
-    array = value if isinstance(value, Data | np.ndarray) else adopted(value, f"{name} of {function}")
+        raise ArgumentError(
+            f"{name} of {function} is a {type(value).__name__}; {array_hint(value)}"
+        )
+    array = (
+        value if isinstance(value, Data | np.ndarray) else adopted(value, f"{name} of {function}")
+    )
     kind = _number(function, name, numba_type(array.dtype), array.dtype)
     if array.ndim == 0:
-        return Given("number" if isinstance(array, Data) else "scalar", kind)  # a 0-d NumPy array is passed as a number
-    return Given("whole", kind, array.shape) if name in broadcast else Given("rows", kind, array.shape[1:])
+        return Given(
+            "number" if isinstance(array, Data) else "scalar", kind
+        )  # a 0-d NumPy array is passed as a number
+    return (
+        Given("whole", kind, array.shape)
+        if name in broadcast
+        else Given("rows", kind, array.shape[1:])
+    )
 
 
 def refuse_span(function: str, name: str, constant: Any) -> None:
     """Raises `ArgumentError` for a constant that is no number."""
     if constant is RankConstant.OWN:
         raise ArgumentError(
-            f"{name} of {function} is synk.OWN, the span of a variable's own rows, which kernels and functions of arrays take; "
+            f"{name} of {function} is synk.OWN, the span of a variable's own rows, which kernels "
+            f"and functions of arrays take; "
             "pass numbers, or name the variable in sliceable= to get its own rows"
         )
 
 
 def _describe_variable(function: str, name: str, variable: VariableState, *, rows: bool) -> Given:
     if variable.is_tree:
-        raise ArgumentError(f"{name} of {function} is a tree of arrays; make one variable per array")
+        raise ArgumentError(
+            f"{name} of {function} is a tree of arrays; make one variable per array"
+        )
     shape = variable_shape(function, name, variable, rows=rows)
     kind = _number(function, name, numba_type(variable.dtypes()[0]), variable.dtypes()[0])
     if not shape and not rows:
@@ -108,12 +139,17 @@ def _describe_variable(function: str, name: str, variable: VariableState, *, row
 
 
 def variable_shape(function: str, name: str, variable: VariableState, *, rows: bool) -> Shape:
-    """The shape of a variable's array, or of one row of it, which must be the same on every rank."""
+    """The shape of a variable's array, or of one row of it, which must be the same on every
+    rank.
+    """
     shapes = variable.shapes()[0] if variable._layout[1] >= 0 else tuple(variable.root_shapes())  # noqa: SLF001  # as in a call
     found = {shape[1:] if rows else shape for shape in shapes}
     if len(found) > 1:
         hint = "" if rows else f'; if they are rows, name it in sliceable=("{name}",)'
-        raise DataError(f"{name} of {function} is {variable.label}, whose shape differs between ranks: {sorted(found)}{hint}")
+        raise DataError(
+            f"{name} of {function} is {variable.label}, whose shape differs between "
+            f"ranks: {sorted(found)}{hint}"
+        )
     return found.pop()
 
 
@@ -122,7 +158,8 @@ def _describe_per_rank(function: str, name: str, value: PerRankValues) -> Given:
     if len(kinds) != 1:
         several = ", ".join(sorted(map(str, kinds)))
         raise ArgumentError(
-            f"{name}=per_rank(...) of {function} has values of several types ({several}); pass values of one type"
+            f"{name}=per_rank(...) of {function} has values of several types "
+            f"({several}); pass values of one type"
         )
     return Given("scalar", kinds.pop())
 
@@ -139,14 +176,19 @@ def numba_type(dtype: DType) -> Any:
     """Numba's type of a dtype, in native byte order; None where it has none."""
     try:
         return from_dtype(dtype.newbyteorder("="))
-    except (NumbaError, NotImplementedError, TypeError):  # TypeError: a dtype without byte order, as NumPy's StringDType
+    except (
+        NumbaError,
+        NotImplementedError,
+        TypeError,
+    ):  # TypeError: a dtype without byte order, as NumPy's StringDType
         return None
 
 
 def _number(function: str, name: str, kind: Any, dtype: DType) -> Any:
     if not isinstance(kind, types.Number | types.Boolean):
         raise ArgumentError(
-            f"{name} of {function} has dtype {dtype}, which Numba cannot compute with; convert it to a numeric one"
+            f"{name} of {function} has dtype {dtype}, which Numba cannot compute with; "
+            f"convert it to a numeric one"
         )
     return kind
 
@@ -155,7 +197,9 @@ def _number(function: str, name: str, kind: Any, dtype: DType) -> Any:
 
 
 def rows_hint(values: Mapping[str, Any], sliceable: Collection[str]) -> str:
-    """How to pass variables by rows, for a message about arguments without; "" if there is none to pass so."""
+    """How to pass variables by rows, for a message about arguments without; "" if there is none
+    to pass so.
+    """
     held = [
         name
         for name, value in values.items()
@@ -167,11 +211,17 @@ def rows_hint(values: Mapping[str, Any], sliceable: Collection[str]) -> str:
     if not held:
         return ""
     named = ", ".join(f'"{name}"' for name in held)
-    return f"; for the rows of {' and '.join(held)}, which a call passes whole, write sliceable=({named},) in the decorator"
+    return (
+        f"; for the rows of {' and '.join(held)}, which a call passes whole, write "
+        f"sliceable=({named},) in the decorator"
+    )
 
 
-def result_row(function: str, given: Mapping[str, Given], out: Shape | None, hint: str = "") -> Shape:
-    """The shape of a row of the result, by NumPy's rules of broadcasting; `out` is that of a row of `out=`, if there is one.
+def result_row(
+    function: str, given: Mapping[str, Given], out: Shape | None, hint: str = ""
+) -> Shape:
+    """The shape of a row of the result, by NumPy's rules of broadcasting; `out` is that of a row of
+    `out=`, if there is one.
 
     `hint` ends the messages about arguments without rows.
 
@@ -183,17 +233,25 @@ def result_row(function: str, given: Mapping[str, Given], out: Shape | None, hin
     ndims |= {} if out is None else {OUT: len(out)}
     if not ndims and not any(one.kind == "indices" for one in given.values()):
         raise ArgumentError(
-            f"{function} gets one element of each row, but none of its arguments has rows; pass Data, an array, "
+            f"{function} gets one element of each row, but none of its arguments has "
+            f"rows; pass Data, an array, "
             f"synknumba.arange(n) for the indices 0 … n − 1, or out={hint}"
         )
     axes = max(ndims.values(), default=0)
     for name, ndim in ndims.items():
         if ndim != axes:
             most = next(other for other, one in ndims.items() if one == axes)
-            way_out = f"reshape it to (n, {', '.join('1' * (axes - ndim))}, …), or name it in broadcast="
+            way_out = (
+                f"reshape it to (n, {', '.join('1' * (axes - ndim))}, …), or name it in broadcast="
+            )
             way_out = "out needs as many as the arguments" if name == OUT else way_out
-            raise DataError(f"{name} of {function} has {ndim + 1} dimensions and {most} has {axes + 1}; {way_out}")
-    shapes = [one.shape for one in given.values() if one.kind in _ARRAYS] + ([] if out is None else [out])
+            raise DataError(
+                f"{name} of {function} has {ndim + 1} dimensions and {most} "
+                f"has {axes + 1}; {way_out}"
+            )
+    shapes = [one.shape for one in given.values() if one.kind in _ARRAYS] + (
+        [] if out is None else [out]
+    )
     try:
         found = np.broadcast_shapes(*shapes, (1,) * axes)
     except ValueError:
@@ -204,14 +262,17 @@ def result_row(function: str, given: Mapping[str, Given], out: Shape | None, hin
         arrays = [f"{name} {one.text}" for name, one in given.items() if one.kind in _ARRAYS]
         arrays += [] if out is None else [f"{OUT} {Given('rows', None, out).text}"]
         raise DataError(
-            f"{function}: the shapes {', '.join(arrays)} do not broadcast. As in NumPy, trailing axes are aligned; only "
+            f"{function}: the shapes {', '.join(arrays)} do not broadcast. As in NumPy, "
+            f"trailing axes are aligned; only "
             f"sharded arguments have an axis for the rows{hint}"
         )
     return found
 
 
 def merged(given: Mapping[str, Given], row: Shape) -> dict[str, Given] | None:
-    """The arguments with the axes of a row merged into one; None where an array has only some of the result's axes."""
+    """The arguments with the axes of a row merged into one; None where an array has only some of
+    the result's axes.
+    """
     found = {}
     for name, one in given.items():
         size = math.prod(one.shape)
@@ -226,4 +287,8 @@ def operand(one: Given, row: Shape, cast: str | None) -> Operand:
     if one.kind not in _ARRAYS:
         return Operand(one.kind, (), cast)
     lengths = (0, *row)[len(row) + 1 - len(one.shape) :] if one.shape else ()
-    return Operand(one.kind, tuple(mine == length for mine, length in zip(one.shape, lengths, strict=True)), cast)
+    return Operand(
+        one.kind,
+        tuple(mine == length for mine, length in zip(one.shape, lengths, strict=True)),
+        cast,
+    )

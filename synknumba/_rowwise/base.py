@@ -1,4 +1,6 @@
-"""Base of `Expectation` and `Vectorized`: the wrapped function, its parameters, and the cache of its generated kernels."""
+"""Base of `Expectation` and `Vectorized`: the wrapped function, its parameters, and the cache of
+its generated kernels.
+"""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -17,7 +19,8 @@ MAX_KNOWN = 512  # quick keys per function; beyond, most are of variables that n
 
 
 class RowFunction(Decorated):
-    """A function of one row that is called like a `Function`; kernels are generated around it for the arguments it gets.
+    """A function of one row that is called like a `Function`; kernels are generated around it for
+    the arguments it gets.
 
     Args:
         function: a plain function.
@@ -43,25 +46,44 @@ class RowFunction(Decorated):
         self.__wrapped__ = function
         self._options = options
         self._parameters = signature_names(function, "the function", reserved)
-        own = [parameter for parameter in self._parameters if parameter.startswith(OWN_PREFIX) or parameter in own_names]
+        own = [
+            parameter
+            for parameter in self._parameters
+            if parameter.startswith(OWN_PREFIX) or parameter in own_names
+        ]
         if own:
-            raise ArgumentError(f"{self.name} has a parameter named {own[0]!r}, which the generated kernel uses; rename it")
+            raise ArgumentError(
+                f"{self.name} has a parameter named {own[0]!r}, which the "
+                f"generated kernel uses; rename it"
+            )
         check_names(self.name, self._parameters, options)
-        self._binder = Binder(self.name, self._parameters, options, [one for one in reserved if one != "output_subset"])
+        self._binder = Binder(
+            self.name,
+            self._parameters,
+            options,
+            [one for one in reserved if one != "output_subset"],
+        )
         self._inner = InnerFunction(self.name, function)
-        self._kernels: dict[tuple[Any, ...], Any] = {}  # generated kernels, by all that they depend on
-        self._known: dict[Any, Any] = {}  # what calls with the same quick key have in common; a repeated call looks there only
+        self._kernels: dict[
+            tuple[Any, ...], Any
+        ] = {}  # generated kernels, by all that they depend on
+        self._known: dict[
+            Any, Any
+            # what calls with the same quick key have in common; a repeated call looks there only
+        ] = {}
         self._inner.dependent += [self._kernels, self._known]
 
     def __repr__(self) -> str:
         """Name and parameters."""
-        return f"<synknumba {type(self).__name__.lower()} {self.name}({', '.join(self._parameters)})>"
+        return (
+            f"<synknumba {type(self).__name__.lower()} {self.name}({', '.join(self._parameters)})>"
+        )
 
     def _device(self, world: Engine | None) -> DeviceKind:
         """The device that a call is made or planned for: that of the world, or the CPU.
 
-        Kernels, and the types that they are for, depend on the values that the function reads. What was made for another
-        world, by a plan, or with other values, is dropped.
+        Kernels, and the types that they are for, depend on the values that the function reads. What
+        was made for another world, by a plan, or with other values, is dropped.
         """
         if world is None:
             self._inner.renew()
@@ -71,7 +93,9 @@ class RowFunction(Decorated):
         return world.device
 
     def _kernel(self, key: tuple[Any, ...], make: Callable[..., Any]) -> Any:
-        """Returns what `make(*key)` returned for the key. Beyond `MAX_KERNELS` the oldest is dropped, here and on the ranks."""
+        """Returns what `make(*key)` returned for the key. Beyond `MAX_KERNELS` the oldest is
+        dropped, here and on the ranks.
+        """
         found = self._kernels.get(key)
         if found is None:
             while len(self._kernels) >= MAX_KERNELS:
@@ -87,5 +111,11 @@ class RowFunction(Decorated):
 
 
 def split_selection(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Takes the options of a call that select rows out of its keyword arguments, and returns them."""
-    return {name: kwargs.pop(name) for name in ("batch", "local_batch", "num_slices", "shards") if name in kwargs}
+    """Takes the options of a call that select rows out of its keyword arguments, and returns
+    them.
+    """
+    return {
+        name: kwargs.pop(name)
+        for name in ("batch", "local_batch", "num_slices", "shards")
+        if name in kwargs
+    }

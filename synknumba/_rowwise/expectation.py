@@ -1,4 +1,5 @@
-"""`Expectation`: a function of one row becomes a kernel, runs on all ranks, and its partial results become an `Estimate`.
+"""`Expectation`: a function of one row becomes a kernel, runs on all ranks, and its partial results
+become an `Estimate`.
 
 f(x, 0.5)   kinds of arguments → kernel, generated once → Function → lines (rank, slice) → Estimate
 """
@@ -37,28 +38,38 @@ from synknumba._types import DeviceKind, RankConstant, as_flag
 from synknumba._variables.variable import Variable, state_of
 from synknumba._world.engine import Engine, current_world, open_world
 
-# Most blocks of a launch. A core runs block after block, and one is the fastest. 1056 are the 8 blocks of 256 threads that fit
-# on each of the 132 multiprocessors of an H100: 6 % faster than half of them for random numbers.
+# Most blocks of a launch. A core runs block after block, and one is the fastest. 1056 are the 8
+# blocks of 256 threads that fit on each of the 132 multiprocessors of an H100: 6 % faster than half
+# of them for random numbers.
 _BLOCKS: Mapping[DeviceKind, int] = {"cpu": 1, "cuda": 1056}
 
-# For light functions on a GPU: rows whose numbers a thread reads before it uses any; most numbers read so; and most blocks,
-# which are fewer, so that their results are sooner combined.
+# For light functions on a GPU: rows whose numbers a thread reads before it uses any; most numbers
+# read so; and most blocks, which are fewer, so that their results are sooner combined.
 _TOGETHER = 8
 _NUMBERS = 16
 _LIGHT_BLOCKS = 528
 
 # Values of the global names in the kernel.
-_SCOPE = {"float32": types.float32, "float64": types.float64, "int32": types.int32, "nan": math.nan, **INDEX_TYPES}
+_SCOPE = {
+    "float32": types.float32,
+    "float64": types.float64,
+    "int32": types.int32,
+    "nan": math.nan,
+    **INDEX_TYPES,
+}
 
 
 @final
 class Expectation(RowFunction):
-    """The expectation value of a function of one row. Made by `expectation`; called like a `Function`, it gives an `Estimate`.
+    """The expectation value of a function of one row. Made by `expectation`; called like a
+    `Function`, it gives an `Estimate`.
 
-    Call it as `f(*args, batch=None, local_batch=None, num_slices=1, shards=None, block=1, until=None, min_rows=10_000,
-    max_rows=None, progress=None, **kwargs)`. For each row, the function gets
+    Call it as `f(*args, batch=None, local_batch=None, num_slices=1, shards=None, block=1,
+    until=None, min_rows=10_000, max_rows=None, progress=None, **kwargs)`. For each row, the
+    function gets
 
-    - of `Data`, NumPy arrays and variables in `sliceable=`: the row, a number or an array of one dimension less;
+    - of `Data`, NumPy arrays and variables in `sliceable=`: the row, a number or an array of one
+      dimension less;
     - of `synknumba.arange(n)`: the global index of the row;
     - of numbers, of arrays in `broadcast=`, of other variables: the whole.
     """
@@ -77,21 +88,33 @@ class Expectation(RowFunction):
         plain = getattr(function, "py_func", function)
         if not inspect.isfunction(plain):
             raise ArgumentError(f"expectation wraps a function of one row, got {function!r}")
-        super().__init__(plain, options, name, moment_kernels.OWN_NAMES, (*RESERVED, "block", "until", "min_rows", "max_rows"))
-        # The parameter that is the row's weight; "" where the last of the values returned is; None without weights.
+        super().__init__(
+            plain,
+            options,
+            name,
+            moment_kernels.OWN_NAMES,
+            (*RESERVED, "block", "until", "min_rows", "max_rows"),
+        )
+        # The parameter that is the row's weight; "" where the last of the values returned is; None
+        # without weights.
         if not (weights is None or isinstance(weights, str | bool)):
-            raise ArgumentError(f"weights= of {self.name} must be the name of a parameter, True or None; got {weights!r}")
+            raise ArgumentError(
+                f"weights= of {self.name} must be the name of a parameter, True "
+                f"or None; got {weights!r}"
+            )
         self._weight = weights if isinstance(weights, str) else "" if weights else None
         self._covariance = as_flag(covariance, f"covariance of {self.name}")
         self._size = _size(self.name, plain, size)
         self._real = _real(dtype)
         if isinstance(weights, str) and weights not in self._parameters:
             raise ArgumentError(
-                f"weights={weights!r} is not a parameter of {self.name}; it has {', '.join(self._parameters) or 'none'}"
+                f"weights={weights!r} is not a parameter of {self.name}; it has "
+                f"{', '.join(self._parameters) or 'none'}"
             )
         if weights is True and (self._size or 0) < 2:
             raise ArgumentError(
-                f"weights=True of {self.name} means that its last value is the row's weight, but it does not return a tuple"
+                f"weights=True of {self.name} means that its last value is the row's weight, but "
+                f"it does not return a tuple"
             )
         estimate.check_covariance(covariance=covariance, weighted=self._weight is not None)
 
@@ -115,20 +138,23 @@ class Expectation(RowFunction):
         """Takes the mean over the rows of all ranks.
 
         Args:
-            *args: arguments by position. With `until`, an argument may be a function that makes rows: it gets a number n, and
-                returns the next n rows.
+            *args: arguments by position. With `until`, an argument may be a function that makes
+                rows: it gets a number n, and returns the next n rows.
             batch: rows to select, as for a `Function`.
             local_batch: rows to select of sliceable variables, as for a `Function`.
             num_slices: number of slices of each rank's rows, as for a `Function`.
             shards: number of parts into which the rows are cut, as for a `Function`.
-            block: rows of a block, for correlated rows, such as those of a Markov chain: the error bar is that of the means of
-                blocks of consecutive rows, in their order over all slices and ranks. Rows after the last whole block are in the
-                mean, but not in the error bar.
-            until: a condition, as in `until=lambda e: e.stderr < 1e-3`. Rows are taken in order, `min_rows` at first, then a
-                quarter more at a time, until the condition holds for the estimate of all rows so far, or there are no more.
-            min_rows: number of rows before the condition is asked for the first time, rounded up to whole blocks.
-            max_rows: most rows to take with `until`, rounded down to whole blocks; None for all. Required if rows are made by
-                functions.
+            block: rows of a block, for correlated rows, such as those of a Markov chain: the error
+                bar is that of the means of blocks of consecutive rows, in their order over all
+                slices and ranks. Rows after the last whole block are in the mean, but not in the
+                error bar.
+            until: a condition, as in `until=lambda e: e.stderr < 1e-3`. Rows are taken in order,
+                `min_rows` at first, then a quarter more at a time, until the condition holds for
+                the estimate of all rows so far, or there are no more.
+            min_rows: number of rows before the condition is asked for the first time, rounded up to
+                whole blocks.
+            max_rows: most rows to take with `until`, rounded down to whole blocks; None for all.
+                Required if rows are made by functions.
             progress: as for a `Function`; with `until`, each part of the rows has its own bar.
             **kwargs: arguments by name.
 
@@ -136,9 +162,16 @@ class Expectation(RowFunction):
             SynkError: as for a `Function`.
             ReductionError: there are no rows, or fewer than those of a block.
         """
-        selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
+        selecting = {
+            "batch": batch,
+            "local_batch": local_batch,
+            "num_slices": num_slices,
+            "shards": shards,
+        }
         selecting |= {"progress": progress}
-        return self._taken(Function.__call__, selecting, args, kwargs, block, until, (min_rows, max_rows))
+        return self._taken(
+            Function.__call__, selecting, args, kwargs, block, until, (min_rows, max_rows)
+        )
 
     @shortened
     def submit(
@@ -157,18 +190,26 @@ class Expectation(RowFunction):
         An estimate whose sums overflow is computed again, by `result()`.
 
         Raises:
-            ArgumentError: `until` is given, whose condition decides after each part whether there is another; or as for a call.
+            ArgumentError: `until` is given, whose condition decides after each part whether there
+                is another; or as for a call.
         """
         given = [option for option in ("min_rows", "max_rows") if option in kwargs]
         if until is not None or given:
             option = "until" if until is not None else given[0]
             raise ArgumentError(
-                f"{self.name}.submit takes no {option}=, since until= decides between parts of a call; write "
-                f"{self.name}(..., until=...), or submit parts, as in {self.name}.submit(..., batch=slice(0, 1000)), and add "
+                f"{self.name}.submit takes no {option}=, since until= decides "
+                f"between parts of a call; write "
+                f"{self.name}(..., until=...), or submit parts, as in {self.name}.submit(..., "
+                f"batch=slice(0, 1000)), and add "
                 "the estimates"
             )
         estimate.check_block(block)
-        selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
+        selecting = {
+            "batch": batch,
+            "local_batch": local_batch,
+            "num_slices": num_slices,
+            "shards": shards,
+        }
         blocked, last = block > 1, (int(block),) if block > 1 else ()
         device = self._device(current_world())
         function, reader, passed = self._prepared(device, num_slices, args, kwargs, blocked=blocked)
@@ -178,7 +219,9 @@ class Expectation(RowFunction):
             def run(again: Function[..., Any], *values: Any, **_: Any) -> Any:
                 return again._call_held(world, values, options)  # noqa: SLF001
 
-            return self._completed(run, reader, results, device, selecting, args, kwargs, int(block))
+            return self._completed(
+                run, reader, results, device, selecting, args, kwargs, int(block)
+            )
 
         return function._submit_then(finished, (*passed, *last), {}, options)  # noqa: SLF001
 
@@ -197,21 +240,41 @@ class Expectation(RowFunction):
         **kwargs: Any,
     ) -> Estimate:
         """Takes the mean on the root alone, of all the rows. Arguments are those of a call."""
-        selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
-        return self._taken(Function.as_serial, selecting, args, kwargs, block, until, (min_rows, max_rows))
+        selecting = {
+            "batch": batch,
+            "local_batch": local_batch,
+            "num_slices": num_slices,
+            "shards": shards,
+        }
+        return self._taken(
+            Function.as_serial, selecting, args, kwargs, block, until, (min_rows, max_rows)
+        )
 
     @shortened
-    def plan(self, *args: Any, num_slices: int = 1, block: int = 1, world_size: int | None = None, **kwargs: Any) -> PlanReport:
-        """Plans a call without making it, as `Function.plan` does; without `until`, which takes several parts."""
+    def plan(
+        self,
+        *args: Any,
+        num_slices: int = 1,
+        block: int = 1,
+        world_size: int | None = None,
+        **kwargs: Any,
+    ) -> PlanReport:
+        """Plans a call without making it, as `Function.plan` does; without `until`, which takes
+        several parts.
+        """
         estimate.check_block(block)
         given = [f"{option}=" for option in ("until", "min_rows", "max_rows") if option in kwargs]
         if given:
             raise ArgumentError(
-                f"plan() of {self.name} got {', '.join(given)}, but how many rows a call with until= takes shows only when it "
-                f"runs; plan a part of them: without these options, and with batch=slice(0, {MIN_ROWS}) for the first part"
+                f"plan() of {self.name} got {', '.join(given)}, but how many rows a call with "
+                f"until= takes shows only when it "
+                f"runs; plan a part of them: without these options, and with batch=slice(0, "
+                f"{MIN_ROWS}) for the first part"
             )
         selection = split_selection(kwargs)
-        function, _, passed = self._prepared(self._device(open_world()), num_slices, args, kwargs, blocked=block > 1)
+        function, _, passed = self._prepared(
+            self._device(open_world()), num_slices, args, kwargs, blocked=block > 1
+        )
         passed += (int(block),) if block > 1 else ()
         report = function.plan(*passed, num_slices=num_slices, **selection, world_size=world_size)
         return replace(report, outputs=(("estimate", "mean"),))
@@ -229,9 +292,14 @@ class Expectation(RowFunction):
         """Takes all rows, or with `until` enough of them."""
         estimate.check_block(block)
         if until is not None:
-            return self._stopped(run, until, limits, selecting, self._binder.match(args, kwargs), int(block))
+            return self._stopped(
+                run, until, limits, selecting, self._binder.match(args, kwargs), int(block)
+            )
         if limits != (MIN_ROWS, None):
-            raise ArgumentError(f"{self.name} got min_rows= or max_rows= without until=; to take fewer rows, pass batch=")
+            raise ArgumentError(
+                f"{self.name} got min_rows= or max_rows= without until=; to "
+                f"take fewer rows, pass batch="
+            )
         return self._estimate(run, selecting, args, kwargs, int(block))
 
     # ---- kernels
@@ -247,7 +315,9 @@ class Expectation(RowFunction):
         """Runs the kernel, and makes an estimate of its results."""
         device, blocked = self._device(current_world()), block > 1
         last = (block,) if blocked else ()
-        function, reader, passed = self._prepared(device, selecting["num_slices"], args, kwargs, blocked=blocked)
+        function, reader, passed = self._prepared(
+            device, selecting["num_slices"], args, kwargs, blocked=blocked
+        )
         results = run(function, *passed, *last, **selecting)
         return self._completed(run, reader, results, device, selecting, args, kwargs, block)
 
@@ -262,14 +332,25 @@ class Expectation(RowFunction):
         kwargs: Mapping[str, Any],
         block: int,
     ) -> Estimate:
-        """Returns the estimate; runs the kernel again with weights, or values, in other units where its sums overflow."""
+        """Returns the estimate; runs the kernel again with weights, or values, in other units
+        where its sums overflow.
+        """
         if (found := reader.quick(results)) is not None:
             return found
-        num_slices, blocked, last = selecting["num_slices"], block > 1, (block,) if block > 1 else ()
+        num_slices, blocked, last = (
+            selecting["num_slices"],
+            block > 1,
+            (block,) if block > 1 else (),
+        )
         lines, units = reader.read(results), None
         while (others := reader.units(lines, units)) is not None:  # at most twice
-            function, reader, passed = self._prepared(device, num_slices, args, kwargs, scaled=True, blocked=blocked)
-            units, powers = others, [*others.values.tolist(), *([] if self._weight is None else [others.weight])]
+            function, reader, passed = self._prepared(
+                device, num_slices, args, kwargs, scaled=True, blocked=blocked
+            )
+            units, powers = (
+                others,
+                [*others.values.tolist(), *([] if self._weight is None else [others.weight])],
+            )
             scales = [2.0**-power for power in powers]
             lines = reader.read(run(function, *passed, *scales, *last, **selecting))
         return reader.estimate(lines, units, block)
@@ -298,15 +379,22 @@ class Expectation(RowFunction):
         return total
 
     def _rows_of(self, selecting: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the arguments that have rows, by name; refuses those of which no consecutive parts can be taken."""
+        """Returns the arguments that have rows, by name; refuses those of which no consecutive
+        parts can be taken.
+        """
         for option in ("batch", "local_batch"):
             if selecting[option] is not None:
                 raise ArgumentError(
-                    f"{self.name} got {option}= and until=, which takes all rows in order; pass only one of them"
+                    f"{self.name} got {option}= and until=, which takes all rows in "
+                    f"order; pass only one of them"
                 )
         rows = {}
         for name, value in values.items():
-            if callable(value) and name not in self._options.broadcast and not hasattr(value, "__array__"):
+            if (
+                callable(value)
+                and name not in self._options.broadcast
+                and not hasattr(value, "__array__")
+            ):
                 rows[name] = value
             elif self._kind(name, value) in moment_kernels.DIVIDED:
                 rows[name] = value
@@ -317,7 +405,8 @@ class Expectation(RowFunction):
                     what = "a minibatch input"
                 if what:
                     raise ArgumentError(
-                        f"until= of {self.name} takes parts of its rows, but {name} is {what}; pass Data, an array, "
+                        f"until= of {self.name} takes parts of its rows, but {name} is "
+                        f"{what}; pass Data, an array, "
                         "synknumba.arange(n), or a function that makes rows"
                     )
         return rows
@@ -332,11 +421,15 @@ class Expectation(RowFunction):
         scaled: bool = False,
         blocked: bool = False,
     ) -> tuple[Function[..., Any], LineReader, tuple[Any, ...]]:
-        """The function for arguments of these types, the reader of its lines, and the arguments by position."""
+        """The function for arguments of these types, the reader of its lines, and the arguments
+        by position.
+        """
         if kwargs or len(args) != len(self._binder.passed):
             values = self._binder.match(args, kwargs)
             args = tuple(values[name] for name in self._binder.passed)
-        slices = max(1, int(num_slices)) if hasattr(num_slices, "__index__") else 1  # the call raises for a wrong number
+        slices = (
+            max(1, int(num_slices)) if hasattr(num_slices, "__index__") else 1
+        )  # the call raises for a wrong number
         key = (device, slices, scaled, blocked, *map(type_key, args))
         found = self._known.get(key)
         if found is None:
@@ -351,17 +444,23 @@ class Expectation(RowFunction):
         for name, value in values.items():
             if callable(value) and parameters[name] == "whole":
                 raise ArgumentError(
-                    f"{name} of {self.name} is a function; if it makes rows, pass until= and max_rows=, as in "
-                    f"until=lambda e: e.stderr < 1e-3, max_rows=1_000_000; else pass what it returns"
+                    f"{name} of {self.name} is a function; if it makes rows, pass "
+                    f"until= and max_rows=, as in "
+                    f"until=lambda e: e.stderr < 1e-3, max_rows=1_000_000; "
+                    f"else pass what it returns"
                 )
         if moment_kernels.DIVIDED.isdisjoint(parameters.values()):
             raise ArgumentError(
-                f"{self.name} is an expectation over rows, but none of its arguments has any; pass Data, an array, or "
-                f"synknumba.arange(n) for the indices 0 … n − 1{rows_hint(values, self._options.sliceable)}"
+                f"{self.name} is an expectation over rows, but none of its arguments has any; "
+                f"pass Data, an array, or "
+                f"synknumba.arange(n) for the indices 0 … n − "
+                f"1{rows_hint(values, self._options.sliceable)}"
             )
         weight = self._weight
         if weight and parameters[weight] not in moment_kernels.ARRAYS_OF_ROWS:
-            raise ArgumentError(f"weights={weight!r} of {self.name} must be an array with a number for each row")
+            raise ArgumentError(
+                f"weights={weight!r} of {self.name} must be an array with a number for each row"
+            )
         check_types(self._inner, parameters, values, size=self._size, weight=weight)
 
     def _kind(self, name: str, value: Any) -> Kind:
@@ -372,7 +471,9 @@ class Expectation(RowFunction):
                 return "whole"
             state = state_of(value)
             return "numbers" if not state.is_tree and len(state.root_shapes()[0]) == 1 else "rows"
-        if not (isinstance(value, Data | np.ndarray) or hasattr(value, "__array__")) or isinstance(value, np.generic):
+        if not (isinstance(value, Data | np.ndarray) or hasattr(value, "__array__")) or isinstance(
+            value, np.generic
+        ):
             return "whole"
         ndim = np.ndim(value)
         if ndim == 0 and isinstance(value, Data):
@@ -382,35 +483,62 @@ class Expectation(RowFunction):
         return "numbers" if ndim == 1 else "rows"
 
     def _make(
-        self, device: DeviceKind, num_slices: int, kinds: tuple[Kind, ...], scaled: bool, blocked: bool
+        self,
+        device: DeviceKind,
+        num_slices: int,
+        kinds: tuple[Kind, ...],
+        scaled: bool,
+        blocked: bool,
     ) -> tuple[Function[..., Any], LineReader]:
         blocks, numbers, together = _BLOCKS[device], kinds.count("numbers"), 1
         if blocks > 1 and numbers and not blocked and is_light(self.py_func):
             together = max(1, min(_TOGETHER, _NUMBERS // numbers))
             blocks = blocks if together == 1 else min(blocks, _LIGHT_BLOCKS)
-        name, parameters = kernel_name("mean_of", self.py_func.__name__), dict(zip(self._parameters, kinds, strict=True))
+        name, parameters = (
+            kernel_name("mean_of", self.py_func.__name__),
+            dict(zip(self._parameters, kinds, strict=True)),
+        )
         recipe = moment_kernels.Recipe(
-            name, parameters, self._size, self._weight, self._covariance, self._real, blocks == 1, scaled, together, blocked
+            name,
+            parameters,
+            self._size,
+            self._weight,
+            self._covariance,
+            self._real,
+            blocks == 1,
+            scaled,
+            together,
+            blocked,
         )
         if recipe.values > moment_kernels.MAX_VALUES:
             raise ArgumentError(
-                f"{self.name} returns {recipe.values} values, but a GPU's shared memory holds the sums of at most "
+                f"{self.name} returns {recipe.values} values, but a GPU's shared memory "
+                f"holds the sums of at most "
                 f"{moment_kernels.MAX_VALUES}; return fewer values at a time"
             )
         float64 = np.dtype(np.float64)
-        outputs = {"synk_partials": Output(None, (num_slices, recipe.columns + 2 * recipe.part_columns), float64)}
+        outputs = {
+            "synk_partials": Output(
+                None, (num_slices, recipe.columns + 2 * recipe.part_columns), float64
+            )
+        }
         if not recipe.one_block:
-            outputs["synk_lines"] = Output(None, (blocks + 1, recipe.columns), float64, scratch=True)
+            outputs["synk_lines"] = Output(
+                None, (blocks + 1, recipe.columns), float64, scratch=True
+            )
         position = {"synk_position": RankConstant.POSITION} if blocked else {}
         options = replace(
             self._options,
             outputs=outputs,
             givens={**self._options.givens, "synk_slice": RankConstant.SLICE, **position},
             unfit=(
-                f"{self.name} is an expectation, which a sequence cannot call, since the script makes the estimate of the "
+                f"{self.name} is an expectation, which a sequence cannot call, since the script "
+                f"makes the estimate of the "
                 'ranks\' sums; call a kernel with an output of op "sum", and divide after the call'
             ),
-            launch=LaunchConfig(moment_kernels.THREADS, RowGrid(moment_kernels.THREADS * together, blocks)),
+            launch=LaunchConfig(
+                moment_kernels.THREADS, RowGrid(moment_kernels.THREADS * together, blocks)
+            ),
         )
         source = moment_kernels.kernel_source(recipe)
         kernel = define_kernel(source, name, "expectation", self._inner.device_function, _SCOPE)
@@ -427,24 +555,33 @@ def _real(dtype: Any) -> str:
     except TypeError:
         name = ""
     if name not in {"float32", "float64"}:
-        raise ArgumentError(f"dtype of an expectation, used for each thread's sums, must be float64 or float32; got {dtype!r}")
+        raise ArgumentError(
+            f"dtype of an expectation, used for each thread's sums, must be float64 "
+            f"or float32; got {dtype!r}"
+        )
     return name
 
 
 def _size(name: str, function: Callable[..., Any], size: Any) -> int | None:
-    """Length of the tuple that the function returns, None for a number: its source shows it, or must not contradict `size`."""
+    """Length of the tuple that the function returns, None for a number: its source shows it, or
+    must not contradict `size`.
+    """
     if size is None:
         returns = _read_returns(function)
-        sizes = {len(node.value.elts) if isinstance(node.value, ast.Tuple) else None for node in returns}
+        sizes = {
+            len(node.value.elts) if isinstance(node.value, ast.Tuple) else None for node in returns
+        }
         if len(sizes) != 1 or any(node.value is None for node in returns):
             raise ArgumentError(
-                f"{name} must return a number, or tuples of one length; if its source does not show which, pass size=: the "
+                f"{name} must return a number, or tuples of one length; if its source does not "
+                f"show which, pass size=: the "
                 "length of the tuple, or 0 for a number"
             )
         return sizes.pop()
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
         raise ArgumentError(
-            f"size= of {name} must be an integer, the length of the returned tuple, or 0 for a number; got {size!r}"
+            f"size= of {name} must be an integer, the length of the returned tuple, or 0 "
+            f"for a number; got {size!r}"
         )
     try:
         returns = _read_returns(function)
@@ -452,8 +589,15 @@ def _size(name: str, function: Callable[..., Any], size: Any) -> int | None:
         returns = []
     for node in returns:
         parts = node.value.elts if isinstance(node.value, ast.Tuple) else None
-        if parts is not None and len(parts) != size and not any(isinstance(part, ast.Starred) for part in parts):
-            raise ArgumentError(f"size={size} of {name}, but line {node.lineno} of its file returns a tuple of {len(parts)}")
+        if (
+            parts is not None
+            and len(parts) != size
+            and not any(isinstance(part, ast.Starred) for part in parts)
+        ):
+            raise ArgumentError(
+                f"size={size} of {name}, but line {node.lineno} of its file "
+                f"returns a tuple of {len(parts)}"
+            )
     return int(size) or None
 
 

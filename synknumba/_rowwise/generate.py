@@ -1,4 +1,6 @@
-"""Kernels generated around a user's function: their names, and how their text becomes a Python function."""
+"""Kernels generated around a user's function: their names, and how their text becomes a Python
+function.
+"""
 
 import builtins
 import dis
@@ -28,10 +30,11 @@ def kernel_name(what: str, function: str) -> str:
 
 
 def is_light(function: Callable[..., Any]) -> bool:
-    """Whether a function seems to cost little beside reading its arguments: some arithmetic, functions of `math`, no loop.
+    """Whether a function seems to cost little beside reading its arguments: some arithmetic,
+    functions of `math`, no loop.
 
-    A kernel may then contain it several times, for several rows at once. With a heavy function such a kernel is slower, and
-    slower to compile.
+    A kernel may then contain it several times, for several rows at once. With a heavy function such
+    a kernel is slower, and slower to compile.
 
     >>> is_light(lambda x, y: y * math.exp(-x * x))
     True
@@ -39,12 +42,18 @@ def is_light(function: Callable[..., Any]) -> bool:
     False
     """
     code = function.__code__
-    instructions = [one for one in dis.get_instructions(code) if one.opname != "PRECALL"]  # Python 3.11 has it before a CALL
+    instructions = [
+        one for one in dis.get_instructions(code) if one.opname != "PRECALL"
+    ]  # Python 3.11 has it before a CALL
     calls = [one for one in instructions if one.opname.startswith("CALL")]
     if len(calls) > _LIGHT_CALLS or len(instructions) > _LIGHT_INSTRUCTIONS:
         return False
-    has_loop = any("BACKWARD" in one.opname or one.opname.startswith("FOR_") for one in instructions)
-    if has_loop or any(isinstance(one, CodeType) for one in code.co_consts):  # an inner function, of unknown cost
+    has_loop = any(
+        "BACKWARD" in one.opname or one.opname.startswith("FOR_") for one in instructions
+    )
+    if has_loop or any(
+        isinstance(one, CodeType) for one in code.co_consts
+    ):  # an inner function, of unknown cost
         return False
     try:
         return all(map(_is_light_value, _outside(function, instructions)))
@@ -52,7 +61,9 @@ def is_light(function: Callable[..., Any]) -> bool:
         return False
 
 
-def _outside(function: Callable[..., Any], instructions: Iterable[dis.Instruction]) -> Iterator[object]:
+def _outside(
+    function: Callable[..., Any], instructions: Iterable[dis.Instruction]
+) -> Iterator[object]:
     """The values of the global and closure names that a function reads."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     for one in instructions:
@@ -82,8 +93,11 @@ def kernel_text(name: str, parameters: Iterable[str], body: Iterable[str]) -> st
     return "\n".join([f"def {name}({', '.join(parameters)}):", *indented(body)]) + "\n"
 
 
-def define_kernel(text: str, name: str, what: str, function: Any, scope: Mapping[str, Any]) -> Callable[..., Any]:
-    """Compiles a kernel's source to a Python function whose source `inspect` finds, on the ranks too.
+def define_kernel(
+    text: str, name: str, what: str, function: Any, scope: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Compiles a kernel's source to a Python function whose source `inspect` finds, on the ranks
+    too.
 
     Args:
         text: the source.
@@ -94,15 +108,24 @@ def define_kernel(text: str, name: str, what: str, function: Any, scope: Mapping
     """
     from numba import cuda  # not when synknumba is imported
 
-    whole = {"synk_function": function, "cuda": cuda, "__name__": function.py_func.__module__, **scope}
+    whole = {
+        "synk_function": function,
+        "cuda": cuda,
+        "__name__": function.py_func.__module__,
+        **scope,
+    }
     kernel = define(text, name, what, whole)
     kernel.__doc__ = function.py_func.__doc__
     return kernel
 
 
 def define(text: str, name: str, what: str, scope: dict[str, Any]) -> Callable[..., Any]:
-    """Returns a function from its source, which `inspect` finds; the arguments are those of `define_kernel`."""
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # the same text, the same name: kernels on disk are found again
+    """Returns a function from its source, which `inspect` finds; the arguments are those of
+    `define_kernel`.
+    """
+    digest = hashlib.sha256(text.encode()).hexdigest()[
+        :16
+    ]  # the same text, the same name: kernels on disk are found again
     filename = f"{GENERATED}{what} {digest}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     exec(compile(text, filename, "exec"), scope)  # noqa: S102  # generated

@@ -1,8 +1,9 @@
-"""`Vectorized`: a function of numbers becomes a kernel that maps it over elements, and one that reduces rows with it.
+"""`Vectorized`: a function of numbers becomes a kernel that maps it over elements, and one that
+reduces rows with it.
 
 f(x, y, 0.5)   types, shapes → kernel, generated once → Function → rows gathered, or written to out
 f.reduce(x)    type → kernel → Function → a row for each chunk → the same kernel in the coordinator → a row
-"""
+"""  # noqa: E501
 
 import inspect
 import math
@@ -21,7 +22,16 @@ from synknumba._call.report import PlanReport
 from synknumba._errors import ArgumentError, shortened
 from synknumba._host.data import Data
 from synknumba._progress import Progress
-from synknumba._rowwise.arguments import Given, describe, merged, operand, quick_key, result_row, rows_hint, variable_shape
+from synknumba._rowwise.arguments import (
+    Given,
+    describe,
+    merged,
+    operand,
+    quick_key,
+    result_row,
+    rows_hint,
+    variable_shape,
+)
 from synknumba._rowwise.base import split_selection
 from synknumba._rowwise.generate import INDEX_TYPES, define_kernel, kernel_name
 from synknumba._rowwise.map_kernels import OUT, MapRecipe, element_launch, map_source
@@ -31,13 +41,23 @@ from synknumba._types import DeviceKind, Shape
 from synknumba._variables.variable import Variable, state_of
 from synknumba._world.engine import Engine, current_world, open_world
 
-# Blocks of a launch. A core runs one thread per element. On a GPU threads loop over rows: about as many blocks as fit on 132
-# multiprocessors at once a few times over; where rows are numbers, of which there are more, up to 16 such waves.
+# Blocks of a launch. A core runs one thread per element. On a GPU threads loop over rows: about as
+# many blocks as fit on 132 multiprocessors at once a few times over; where rows are numbers, of
+# which there are more, up to 16 such waves.
 _BLOCKS: Mapping[DeviceKind, int | None] = {"cpu": None, "cuda": 4224}
 _WAVES = 16
 
 # Argument types that decide on the kernel whatever the value.
-_PLAIN = frozenset({bool, float, complex, IndexRange, type(None), *(np.dtype(char).type for char in "?bhilBHILfdFD")})
+_PLAIN = frozenset(
+    {
+        bool,
+        float,
+        complex,
+        IndexRange,
+        type(None),
+        *(np.dtype(char).type for char in "?bhilBHILfdFD"),
+    }
+)
 
 
 @final
@@ -49,7 +69,9 @@ class _Layout:
     loop: Loop  # the types that the function is compiled for
     row: Shape  # shape of a row of the result, as the kernel sees it
     place: str | None  # the parameter that the result is written to; None where it is gathered
-    aliases: tuple[str, ...]  # arguments that are the same array as `place`; the kernel reads them there
+    aliases: tuple[
+        str, ...
+    ]  # arguments that are the same array as `place`; the kernel reads them there
     variables: frozenset[str]  # parameters that are variables of rows
     flat: frozenset[str] = frozenset()  # arrays whose axes of a row the kernel sees as one
 
@@ -61,23 +83,37 @@ class _Call:
 
     function: Function[..., Any]  # runs the kernel
     row: Shape  # shape of a row of the result
-    passed: tuple[int, ...]  # positions of its arguments; the one after the last is `out`, where that is none of them
-    limits: tuple[tuple[int, float, float], ...]  # (position, least, most) of each Python integer: the range of its type
+    passed: tuple[
+        int, ...
+    ]  # positions of its arguments; the one after the last is `out`, where that is none of them
+    limits: tuple[
+        tuple[int, float, float], ...
+    ]  # (position, least, most) of each Python integer: the range of its type
 
 
 @final
 class Vectorized(Reducible):
-    """A function of numbers, applied to each element. Made by `vectorize`; called like a `Function`.
+    """A function of numbers, applied to each element. Made by `vectorize`; called like a
+    `Function`.
 
-    Call it as `f(*args, out=None, batch=None, local_batch=None, num_slices=1, shards=None, progress=None,
-    **kwargs)`. Arrays broadcast against
-    each other as in NumPy, but for axis 0 of `Data`, NumPy arrays and variables in `sliceable=`, which is rows. The result has
-    as many rows. It is gathered, or written to `out`, which is then returned.
+    Call it as `f(*args, out=None, batch=None, local_batch=None, num_slices=1, shards=None,
+    progress=None, **kwargs)`. Arrays broadcast against
+    each other as in NumPy, but for axis 0 of `Data`, NumPy arrays and variables in `sliceable=`,
+    which is rows. The result has as many rows. It is gathered, or written to `out`, which is then
+    returned.
     """
 
-    def __init__(self, function: Callable[..., Any], options: FunctionOptions, signatures: Any, name: str | None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: FunctionOptions,
+        signatures: Any,
+        name: str | None,
+    ) -> None:
         super().__init__(function, options, signatures, name)
-        self._firsts = [0 if name in options.broadcast else 1 for name in self._binder.passed]  # axes that are not rows
+        self._firsts = [
+            0 if name in options.broadcast else 1 for name in self._binder.passed
+        ]  # axes that are not rows
 
     # ---- calls
 
@@ -98,10 +134,16 @@ class Vectorized(Reducible):
         Raises:
             SynkError: as for a `Function`.
             DataError: shapes do not broadcast.
-            ArgumentError: Numba cannot compile the function for the types given, or the result does not cast to `out`.
+            ArgumentError: Numba cannot compile the function for the types given, or the result does
+                not cast to `out`.
         """
         function, passed, row = self._prepared(self._device(current_world()), out, args, kwargs)
-        selection = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
+        selection = {
+            "batch": batch,
+            "local_batch": local_batch,
+            "num_slices": num_slices,
+            "shards": shards,
+        }
         result = function(*passed, **selection, progress=progress)
         return result.reshape(len(result), *row) if out is None else out
 
@@ -116,7 +158,9 @@ class Vectorized(Reducible):
         shards: int | None = None,
         **kwargs: Any,
     ) -> Future[Any]:
-        """Starts a call, and returns while the ranks work; see `Function.submit`. `out` is written when the call has ended."""
+        """Starts a call, and returns while the ranks work; see `Function.submit`. `out` is
+        written when the call has ended.
+        """
         function, passed, row = self._prepared(self._device(current_world()), out, args, kwargs)
         options = CallOptions(batch, num_slices, local_batch=local_batch, shards=shards)
 
@@ -134,7 +178,9 @@ class Vectorized(Reducible):
         return result.reshape(len(result), *row) if out is None else out
 
     @shortened
-    def plan(self, *args: Any, out: Any = None, world_size: int | None = None, **kwargs: Any) -> PlanReport:
+    def plan(
+        self, *args: Any, out: Any = None, world_size: int | None = None, **kwargs: Any
+    ) -> PlanReport:
         """Plans a call without making it, as `Function.plan` does."""
         selection = split_selection(kwargs)
         function, passed, _ = self._prepared(self._device(open_world()), out, args, kwargs)
@@ -145,7 +191,9 @@ class Vectorized(Reducible):
     def _prepared(
         self, device: DeviceKind, out: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Function[..., Any], tuple[Any, ...], Shape]:
-        """The function for such arguments, what to call it with, by position, and the shape of a row of the result."""
+        """The function for such arguments, what to call it with, by position, and the shape of a
+        row of the result.
+        """
         if out is not None:
             self._check_writeable(out)
         seen = None if kwargs else self._quick_key(device, args, out)
@@ -158,17 +206,24 @@ class Vectorized(Reducible):
                 self._note(seen, call)
         for position, least, most in call.limits:
             if not least <= args[position] <= most:
-                raise out_of_range(self.name, self._binder.passed[position], args[position], least, most)
+                raise out_of_range(
+                    self.name, self._binder.passed[position], args[position], least, most
+                )
         given = args if out is None else (*args, out)
         return call.function, tuple([given[position] for position in call.passed]), call.row
 
     def _call(self, device: DeviceKind, out: Any, values: Mapping[str, Any]) -> _Call:
         broadcast, sliceable = self._options.broadcast, self._options.sliceable
-        given = {name: describe(self.name, name, one, broadcast=broadcast, sliceable=sliceable) for name, one in values.items()}
+        given = {
+            name: describe(self.name, name, one, broadcast=broadcast, sliceable=sliceable)
+            for name, one in values.items()
+        }
         written, places = (None, ()) if out is None else self._written(out, values)
         row = result_row(self.name, given, written, rows_hint(values, sliceable))
         loop = self._signatures.choose([*given.values()])
-        arrays = {name: value for name, value in values.items() if given[name].kind in {"rows", "whole"}}
+        arrays = {
+            name: value for name, value in values.items() if given[name].kind in {"rows", "whole"}
+        }
         if places:
             arrays[places[0]] = out
         layout = _layout(given, loop, row, arrays, places)
@@ -176,30 +231,41 @@ class Vectorized(Reducible):
         result = as_dtype(loop.result)
         if out is not None and not np.can_cast(result, out.dtype, "same_kind"):
             raise ArgumentError(
-                f"the result of {self.name} has dtype {result}, which does not cast to out of dtype {out.dtype} as "
+                f"the result of {self.name} has dtype {result}, which does not cast to out "
+                f"of dtype {out.dtype} as "
                 '"same_kind"; pass an out of another dtype, or convert in the function'
             )
         names = self._binder.passed
         passed = [position for position, name in enumerate(names) if name not in places[1:]]
         passed += [len(names)] if OUT in places else []
-        limits = {name: integer_limits(kind) for name, kind in zip(given, loop.args, strict=True) if given[name].python is int}
+        limits = {
+            name: integer_limits(kind)
+            for name, kind in zip(given, loop.args, strict=True)
+            if given[name].python is int
+        }
         for name, (least, most) in limits.items():
             if not least <= values[name] <= most:
                 raise out_of_range(self.name, name, values[name], least, most)
-        changing = tuple((position, *limits[name]) for position, name in enumerate(names) if name in limits)
+        changing = tuple(
+            (position, *limits[name]) for position, name in enumerate(names) if name in limits
+        )
         return _Call(function, row, tuple(passed), changing)
 
     def _check_writeable(self, out: Any) -> None:
         problem = ""
         if isinstance(out, Data) and out.frozen:
-            problem = "is frozen, so its rows cannot be written; call thaw() first, or pass another out"
+            problem = (
+                "is frozen, so its rows cannot be written; call thaw() first, or pass another out"
+            )
         if isinstance(out, np.ndarray) and not out.flags.writeable:
             problem = "is a read-only array, so its rows cannot be written; pass another, or a copy"
         if problem:
             raise ArgumentError(f"out of {self.name} {problem}")
 
     def _quick_key(self, device: DeviceKind, args: tuple[Any, ...], out: Any) -> Any:
-        """The key of calls that share a `_Call`, where it is quick to compute; it makes a call take 15 µs instead of 35."""
+        """The key of calls that share a `_Call`, where it is quick to compute; it makes a call
+        take 15 µs instead of 35.
+        """
         if len(args) != len(self._firsts):
             return None
         parts: list[Any] = [device]
@@ -214,7 +280,9 @@ class Vectorized(Reducible):
         return tuple(parts)
 
     def _written(self, out: Any, values: Mapping[str, Any]) -> tuple[Shape, tuple[str, ...]]:
-        """The shape of a row of `out`, and its parameters: the arguments that are the same array, or `OUT`."""
+        """The shape of a row of `out`, and its parameters: the arguments that are the same
+        array, or `OUT`.
+        """
         if isinstance(out, Variable):
             state = state_of(out)
             row = () if state.is_tree else variable_shape(self.name, OUT, state, rows=True)
@@ -222,16 +290,29 @@ class Vectorized(Reducible):
         elif isinstance(out, Data | np.ndarray):
             row, has_rows = out.shape[1:], out.ndim > 0
         else:
-            raise ArgumentError(f"out of {self.name} must be Data, a Variable or a NumPy array, got a {type(out).__name__}")
+            raise ArgumentError(
+                f"out of {self.name} must be Data, a Variable or a NumPy array, "
+                f"got a {type(out).__name__}"
+            )
         if not has_rows:
             raise ArgumentError(f"out of {self.name} must be an array with rows, got {out!r}")
         # NumPy arrays are copied, so they need not be the same.
-        names = [name for name, value in values.items() if value is out and not isinstance(out, np.ndarray)]
+        names = [
+            name
+            for name, value in values.items()
+            if value is out and not isinstance(out, np.ndarray)
+        ]
         for name in names:
             is_whole = isinstance(out, Variable) and name not in self._options.sliceable
             if name in self._options.broadcast or is_whole:
-                way_out = "pass it in sliceable=" if isinstance(out, Variable) else "leave it out of broadcast="
-                raise ArgumentError(f"{name} and out of {self.name} are the same {type(out).__name__}; {way_out}")
+                way_out = (
+                    "pass it in sliceable="
+                    if isinstance(out, Variable)
+                    else "leave it out of broadcast="
+                )
+                raise ArgumentError(
+                    f"{name} and out of {self.name} are the same {type(out).__name__}; {way_out}"
+                )
         return row, tuple(names) or (OUT,)
 
     def _make(self, device: DeviceKind, layout: _Layout) -> Function[..., Any]:
@@ -242,11 +323,25 @@ class Vectorized(Reducible):
         }
         name = kernel_name("map_of", self.py_func.__name__)
         cast, place = cast_name(loop.result), layout.place or OUT
-        recipe = MapRecipe(name, operands, len(layout.row), cast, place, layout.aliases, counted=_BLOCKS[device] is None)
+        recipe = MapRecipe(
+            name,
+            operands,
+            len(layout.row),
+            cast,
+            place,
+            layout.aliases,
+            counted=_BLOCKS[device] is None,
+        )
         scope = {cast_name(kind): kind for kind in (*loop.args, loop.result)}
         scope |= {} if recipe.counted else INDEX_TYPES
-        kernel = define_kernel(map_source(recipe), name, "vectorize", self._inner.device_function, scope)
-        gathered = {} if layout.place else {OUT: Output("gather", layout.row, as_dtype(loop.result), filled=False)}
+        kernel = define_kernel(
+            map_source(recipe), name, "vectorize", self._inner.device_function, scope
+        )
+        gathered = (
+            {}
+            if layout.place
+            else {OUT: Output("gather", layout.row, as_dtype(loop.result), filled=False)}
+        )
         options = replace(
             self._options,
             outputs=gathered,
@@ -255,7 +350,8 @@ class Vectorized(Reducible):
             launch=element_launch(layout.row, _BLOCKS[device], _WAVES),
             flat=layout.flat,
             unfit=(
-                f"{self.name} gives its result to the script, which waits for the whole sequence; pass out=, a variable or an "
+                f"{self.name} gives its result to the script, which waits for the whole sequence; "
+                f"pass out=, a variable or an "
                 "array"
                 if gathered
                 else ""
@@ -264,34 +360,57 @@ class Vectorized(Reducible):
         return Function(kernel, options, self.name, self._inner)
 
 
-def _layout(given: Mapping[str, Given], loop: Loop, row: Shape, arrays: Mapping[str, Any], places: tuple[str, ...]) -> _Layout:
+def _layout(
+    given: Mapping[str, Given],
+    loop: Loop,
+    row: Shape,
+    arrays: Mapping[str, Any],
+    places: tuple[str, ...],
+) -> _Layout:
     place, aliases = places[0] if places else None, places[1:]
     variables = frozenset(
         name
         for name, value in arrays.items()
-        if isinstance(value, Variable) and (name == OUT or given[name].kind == "rows") and name not in aliases
+        if isinstance(value, Variable)
+        and (name == OUT or given[name].kind == "rows")
+        and name not in aliases
     )
     # A core is fastest at loops over two axes. The ranks' arrays of a variable keep their shape.
-    is_mergeable = len(row) > 1 and not any(isinstance(value, Variable) for value in arrays.values())
+    is_mergeable = len(row) > 1 and not any(
+        isinstance(value, Variable) for value in arrays.values()
+    )
     flat = merged(given, row) if is_mergeable else None
     if flat is None:
         return _Layout(tuple(given.items()), loop, row, place, aliases, variables)
     arrays_seen = frozenset(arrays).difference(aliases)
-    return _Layout(tuple(flat.items()), loop, (math.prod(row),), place, aliases, variables, arrays_seen)
+    return _Layout(
+        tuple(flat.items()), loop, (math.prod(row),), place, aliases, variables, arrays_seen
+    )
 
 
 def python_function(target: Any) -> Callable[..., Any]:
     """The plain function of a function, a Numba dispatcher, or a ufunc of `numba.vectorize`."""
     dispatcher, wrapped = getattr(target, "_dispatcher", None), getattr(target, "__wrapped__", None)
-    for found in (getattr(target, "py_func", None), getattr(dispatcher, "py_func", None), target, wrapped):
+    for found in (
+        getattr(target, "py_func", None),
+        getattr(dispatcher, "py_func", None),
+        target,
+        wrapped,
+    ):
         if inspect.isfunction(found):
             return found
-    hint = "; a ufunc does not expose its Python function, so pass that" if isinstance(target, np.ufunc) else ""
+    hint = (
+        "; a ufunc does not expose its Python function, so pass that"
+        if isinstance(target, np.ufunc)
+        else ""
+    )
     raise ArgumentError(f"vectorize wraps a function of numbers, got {target!r}{hint}")
 
 
 def ufunc_signatures(target: Any) -> list[str]:
-    """The signatures that a ufunc of `numba.vectorize` was declared with, as Numba's text: NumPy's "dd->d" is one of them."""
+    """The signatures that a ufunc of `numba.vectorize` was declared with, as Numba's text:
+    NumPy's "dd->d" is one of them.
+    """
     if not getattr(target, "_frozen", False):  # Numba has no public name for it
         return []
     found = []

@@ -1,16 +1,20 @@
-"""Text of the kernels of a vectorized function: one that maps it over elements, one that reduces rows with it.
+"""Text of the kernels of a vectorized function: one that maps it over elements, one that reduces
+rows with it.
 
     map         out[j, k] = function(x[j, k], y[j, 0], table[k], a)           a CUDA thread for each element
     reduction   partials[c, k] = function(… function(x[a, k], x[a + 1, k]) …, x[b − 1, k])
-                                                                             a CUDA thread for each chunk c of rows a … b − 1
+                                                                             a CUDA thread for each
+                                                                             chunk c of rows a … b −
+                                                                             1
 
-j is the row, k the indices in it. Neighbouring threads have neighbouring columns of the last axis, or rows where these are
-numbers. The next axis is on the rows' threads (y), the first of the others on z; the rest are loops. For rows that are numbers
-a GPU's chunks have blocks in place of threads, so that neighbouring threads read neighbouring rows.
+j is the row, k the indices in it. Neighbouring threads have neighbouring columns of the last axis,
+or rows where these are numbers. The next axis is on the rows' threads (y), the first of the others
+on z; the rest are loops. For rows that are numbers a GPU's chunks have blocks in place of threads,
+so that neighbouring threads read neighbouring rows.
 
-The kernels are text, with the rows read in the kernel itself: its source then shows that it only reads them, so that frozen
-inputs need no copy on a GPU.
-"""
+The kernels are text, with the rows read in the kernel itself: its source then shows that it only
+reads them, so that frozen inputs need no copy on a GPU.
+"""  # noqa: E501
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +25,13 @@ from synknumba._rowwise.generate import SIGNED, UNSIGNED, indented, kernel_text
 
 THREADS = 256  # of a block
 WARP = 32  # threads of a warp
-TILE_BYTES = 128  # most that a thread reduces at a time, where blocks reduce rows of one number; 38 KiB of a block's smem
+# most that a thread reduces at a time, where blocks reduce rows of one number; 38 KiB of a block's
+# smem
+TILE_BYTES = 128
 MAX_TILE = 16  # rows that a thread reduces at a time
-CHAINS = 8  # groups of rows that a core reduces side by side, where rows are numbers: in one, each sum waits 4 cycles
+# groups of rows that a core reduces side by side, where rows are numbers: in one, each sum waits 4
+# cycles
+CHAINS = 8
 _MAX_BLOCKS = 65535  # along y and z, by CUDA's limits
 
 OUT = "out"  # parameter of the result
@@ -39,8 +47,14 @@ class Operand:
     """One argument as the kernel reads it."""
 
     kind: Kind
-    axes: tuple[bool, ...] = ()  # of an array, without that of rows: whether it has the result's length along each, or length 1
-    cast: str | None = None  # name of the type that an element is converted to; None to pass it unconverted
+    axes: tuple[
+        bool, ...
+        # of an array, without that of rows: whether it has the result's length along each, or
+        # length 1
+    ] = ()
+    cast: str | None = (
+        None  # name of the type that an element is converted to; None to pass it unconverted
+    )
 
 
 @final
@@ -51,12 +65,14 @@ class MapRecipe:
     name: str
     operands: Mapping[str, Operand]  # by parameter of the function
     axes: int  # number of the result's axes, without that of rows
-    cast: str | None = None  # name of the type that a value is converted to; None to store it unconverted
+    cast: str | None = (
+        None  # name of the type that a value is converted to; None to store it unconverted
+    )
     place: str = OUT  # parameter that the result is written to: `OUT`, or one of the function's own
     aliases: tuple[str, ...] = ()  # operands that are the same array as `place`
-    # Whether loops over rows and elements compute their number of steps first: compilers for cores need it, and on GPUs it is a
-    # 64-bit division per loop, as much as a dozen elements. Otherwise indices are unsigned, which saves the test at each access
-    # whether they count from the end.
+    # Whether loops over rows and elements compute their number of steps first: compilers for cores
+    # need it, and on GPUs it is a 64-bit division per loop, as much as a dozen elements. Otherwise
+    # indices are unsigned, which saves the test at each access whether they count from the end.
     counted: bool = True
 
 
@@ -71,7 +87,8 @@ class ReductionRecipe:
     axes: int  # of a row
     cast: str  # name of the result's type, to which every element is converted
     is_divided: bool  # whether there are several chunks of rows
-    tile: int = MAX_TILE  # rows that a thread reduces at a time, where blocks reduce rows of one number: 8 or 16
+    # rows that a thread reduces at a time, where blocks reduce rows of one number: 8 or 16
+    tile: int = MAX_TILE
 
 
 @final
@@ -87,7 +104,11 @@ class _Loop:
     def around(self, body: Sequence[str], *, counted: bool) -> list[str]:
         """The lines of the loop with a body."""
         if counted:
-            steps = self.stop if (self.start, self.step) == ("0", "1") else f"{self.start}, {self.stop}, {self.step}"
+            steps = (
+                self.stop
+                if (self.start, self.step) == ("0", "1")
+                else f"{self.start}, {self.stop}, {self.step}"
+            )
             return [f"for {self.name} in range({steps}):", *indented(body)]
         return [
             f"{self.name} = {UNSIGNED}({self.start})",
@@ -99,7 +120,9 @@ class _Loop:
 @final
 @dataclass(frozen=True, slots=True)
 class ElementGrid:
-    """Grid rule with a thread per element of rows that have axes; threads loop beyond `most` blocks along y."""
+    """Grid rule with a thread per element of rows that have axes; threads loop beyond `most`
+    blocks along y.
+    """
 
     columns: int
     rows: int
@@ -114,8 +137,8 @@ class ElementGrid:
 def element_launch(shape: Sequence[int], most: int | None = None, waves: int = 1) -> LaunchConfig:
     """The launch configuration for rows of a shape, with threads for all of the last axis.
 
-    Threads loop beyond about `most` blocks of a wave, None for a thread per element within CUDA's limits; and beyond `waves`
-    waves where rows are numbers, as in `RowGrid`.
+    Threads loop beyond about `most` blocks of a wave, None for a thread per element within CUDA's
+    limits; and beyond `waves` waves where rows are numbers, as in `RowGrid`.
 
     >>> element_launch((3, 5)).resolve(1000)
     ((1, 32, 3), (8, 32, 1))
@@ -133,21 +156,35 @@ def element_launch(shape: Sequence[int], most: int | None = None, waves: int = 1
 
 
 def map_source(recipe: MapRecipe) -> str:
-    """The kernel: a function of the function's parameters, and of the result where that is none of them."""
+    """The kernel: a function of the function's parameters, and of the result where that is none
+    of them.
+    """
     row = "synk_j" if recipe.counted else f"{SIGNED}(synk_j)"
     arguments = ", ".join(
         _argument(recipe.place if name in recipe.aliases else name, operand, recipe.axes, row)
         for name, operand in recipe.operands.items()
     )
     value = _cast(recipe.cast, f"synk_function({arguments})")
-    body = [f"{recipe.place}[{', '.join(['synk_j', *(f'synk_k{axis}' for axis in range(recipe.axes))])}] = {value}"]
-    loops = [_row_loop(recipe.axes, f"{recipe.place}.shape[0]"), *_axis_loops(recipe.axes, recipe.place)]
-    parameters = [name for name in {**recipe.operands, recipe.place: None} if name not in recipe.aliases]
-    return kernel_text(recipe.name, parameters, [*_threads(recipe.axes), *_nested(loops, body, counted=recipe.counted)])
+    indices = ", ".join(["synk_j", *(f"synk_k{axis}" for axis in range(recipe.axes))])
+    body = [f"{recipe.place}[{indices}] = {value}"]
+    loops = [
+        _row_loop(recipe.axes, f"{recipe.place}.shape[0]"),
+        *_axis_loops(recipe.axes, recipe.place),
+    ]
+    parameters = [
+        name for name in {**recipe.operands, recipe.place: None} if name not in recipe.aliases
+    ]
+    return kernel_text(
+        recipe.name,
+        parameters,
+        [*_threads(recipe.axes), *_nested(loops, body, counted=recipe.counted)],
+    )
 
 
 def reduction_source(recipe: ReductionRecipe) -> str:
-    """The kernel: a function of partial results, flags of the chunks that have one, the slice's number, and the rows."""
+    """The kernel: a function of partial results, flags of the chunks that have one, the slice's
+    number, and the rows.
+    """
     x = recipe.parameter
     head = [f"synk_n = {f'{x}.stop - {x}.start' if recipe.is_indices else f'{x}.shape[0]'}"]
     if not recipe.axes:
@@ -162,26 +199,39 @@ def reduction_source(recipe: ReductionRecipe) -> str:
         ]
         body = [*_threads(recipe.axes), "synk_chunks = synk_partials.shape[1]"]
         body += _nested([_row_loop(recipe.axes, "synk_chunks")], chunk)
-    else:  # with plain lengths as bounds, the loop over rows goes around that over threads: an eighth of the time
-        body = [*_threads(recipe.axes), "synk_there[synk_slice, 0] = 1", *_reduced(recipe, "0", "0", "1, synk_n")]
-    return kernel_text(recipe.name, ["synk_partials", "synk_there", "synk_slice", x], [*head, *body])
+    # with plain lengths as bounds, the loop over rows goes around that over threads: an eighth of
+    # the time
+    else:
+        body = [
+            *_threads(recipe.axes),
+            "synk_there[synk_slice, 0] = 1",
+            *_reduced(recipe, "0", "0", "1, synk_n"),
+        ]
+    return kernel_text(
+        recipe.name, ["synk_partials", "synk_there", "synk_slice", x], [*head, *body]
+    )
 
 
 def _by_blocks(recipe: ReductionRecipe) -> list[str]:
-    """Block b of B reduces rows b n / B to (b + 1) n / B, each of its warps a part of them, tile after tile.
+    """Block b of B reduces rows b n / B to (b + 1) n / B, each of its warps a part of them, tile
+    after tile.
 
-    Neighbouring threads read neighbouring rows of a tile, the next while this one is reduced, then take a few neighbours each
-    from shared memory. Threads are combined in pairs of neighbours, then pairs of these, which keeps the order of rows; then
-    warps, in order. Warps do not wait for each other before they have reduced all of their rows.
+    Neighbouring threads read neighbouring rows of a tile, the next while this one is reduced, then
+    take a few neighbours each from shared memory. Threads are combined in pairs of neighbours, then
+    pairs of these, which keeps the order of rows; then warps, in order. Warps do not wait for each
+    other before they have reduced all of their rows.
 
-    Row r of a tile is at r + r // 2T of shared memory, T a thread's rows: neighbouring threads then read from different banks.
+    Row r of a tile is at r + r // 2T of shared memory, T a thread's rows: neighbouring threads then
+    read from different banks.
     """
     tile, warps = recipe.tile, THREADS // WARP
     rows, row_room = WARP * tile, WARP * tile + WARP // 2
     shift = tile.bit_length()
 
     def loads(first: str) -> list[str]:
-        return [f"synk_{k} = {_row(recipe, f'{first} + {k * WARP} + synk_lane')}" for k in range(tile)]
+        return [
+            f"synk_{k} = {_row(recipe, f'{first} + {k * WARP} + synk_lane')}" for k in range(tile)
+        ]
 
     def own(offset: str) -> str:
         return f"synk_rows[synk_start + {offset}]"
@@ -200,13 +250,19 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
         "synk_rest = (synk_b + 1) * synk_n // cuda.gridDim.x - synk_begin",
         f"synk_first = synk_begin + synk_warp * synk_rest // {warps}",
         f"synk_last = synk_begin + (synk_warp + 1) * synk_rest // {warps}",
-        *(f"{name} = {_cast(recipe.cast, '0')}" for name in ("synk_total", *(f"synk_{k}" for k in range(tile)))),
+        *(
+            f"{name} = {_cast(recipe.cast, '0')}"
+            for name in ("synk_total", *(f"synk_{k}" for k in range(tile)))
+        ),
         f"if synk_last - synk_first >= {rows}:",
         *indented(loads("synk_first")),
         f"for synk_tile in range(synk_first, synk_last, {rows}):",
         "    synk_left = synk_last - synk_tile",
         f"    if synk_left >= {rows}:",
-        *(f"        synk_rows[synk_into + {k * (WARP + WARP // (2 * tile))}] = synk_{k}" for k in range(tile)),
+        *(
+            f"        synk_rows[synk_into + {k * (WARP + WARP // (2 * tile))}] = synk_{k}"
+            for k in range(tile)
+        ),
         f"        if synk_left >= {2 * rows}:",
         f"            synk_next = synk_tile + {rows}",
         *(f"            {line}" for line in loads("synk_next")),
@@ -218,11 +274,15 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
         f"        synk_used = {WARP}",
         "    else:",
         f"        for synk_i in range(synk_lane, synk_left, {WARP}):",
-        f"            synk_rows[synk_room + synk_i + (synk_i >> {shift})] = {_row(recipe, 'synk_tile + synk_i')}",
+        (
+            f"            synk_rows[synk_room + synk_i + (synk_i >> {shift})] = "
+            f"{_row(recipe, 'synk_tile + synk_i')}"
+        ),
         "        cuda.syncwarp()",
         f"        synk_stop = synk_left - synk_lane * {tile}",
         "        if synk_stop > 0:",
-        f"            if synk_stop > {tile}:",  # without min(), which may be the name of a parameter
+        # without min(), which may be the name of a parameter
+        f"            if synk_stop > {tile}:",
         f"                synk_stop = {tile}",
         f"            synk_value = {own('0')}",
         "            for synk_i in range(1, synk_stop):",
@@ -235,7 +295,10 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
         "        synk_i = 2 * synk_lane * synk_step",
         "        if synk_i + synk_step < synk_used:",
         "            synk_i += synk_place",
-        f"            synk_threads[synk_i] = {_both(recipe, 'synk_threads[synk_i]', 'synk_threads[synk_i + synk_step]')}",
+        (
+            f"            synk_threads[synk_i] = "
+            f"{_both(recipe, 'synk_threads[synk_i]', 'synk_threads[synk_i + synk_step]')}"
+        ),
         "        cuda.syncwarp()",
         "        synk_step *= 2",
         "    if synk_lane == 0 and synk_tile == synk_first:",
@@ -258,7 +321,10 @@ def _by_first_thread(recipe: ReductionRecipe, warps: int) -> list[str]:
         f"    for synk_i in range({warps}):",
         f"        if synk_i * synk_rest // {warps} < (synk_i + 1) * synk_rest // {warps}:",
         f"            synk_value = synk_threads[synk_i * {WARP}]",
-        f"            synk_total = synk_value if synk_used == 0 else {_both(recipe, 'synk_total', 'synk_value')}",
+        (
+            f"            synk_total = synk_value if synk_used == 0 else "
+            f"{_both(recipe, 'synk_total', 'synk_value')}"
+        ),
         "            synk_used += 1",
         "    synk_there[synk_slice, synk_b] = 1",
         "    synk_partials[synk_slice, synk_b] = synk_total",
@@ -266,10 +332,15 @@ def _by_first_thread(recipe: ReductionRecipe, warps: int) -> list[str]:
 
 
 def _by_chains(recipe: ReductionRecipe) -> list[str]:
-    """One thread reduces rows that are numbers: `CHAINS` groups of neighbours side by side, then their results."""
+    """One thread reduces rows that are numbers: `CHAINS` groups of neighbours side by side, then
+    their results.
+    """
     values = [f"synk_{k}" for k in range(CHAINS)]
     starts = [f"synk_{k}_start" for k in range(CHAINS)]
-    both = [_both(recipe, value, _row(recipe, f"{start} + synk_i")) for value, start in zip(values, starts, strict=True)]
+    both = [
+        _both(recipe, value, _row(recipe, f"{start} + synk_i"))
+        for value, start in zip(values, starts, strict=True)
+    ]
     return [
         "synk_there[synk_slice, 0] = 1",
         "if cuda.grid(1) == 0:",
@@ -278,7 +349,10 @@ def _by_chains(recipe: ReductionRecipe) -> list[str]:
         "    synk_first = 1",
         "    if synk_part > 1:",
         *(f"        {start} = {k} * synk_part" for k, start in enumerate(starts)),
-        *(f"        {value} = {_row(recipe, start)}" for value, start in zip(values, starts, strict=True)),
+        *(
+            f"        {value} = {_row(recipe, start)}"
+            for value, start in zip(values, starts, strict=True)
+        ),
         "        for synk_i in range(1, synk_part):",
         *(f"            {value} = {one}" for value, one in zip(values, both, strict=True)),
         "        synk_value = synk_0",
@@ -301,14 +375,19 @@ def _row(recipe: ReductionRecipe, index: str) -> str:
 
 
 def _reduced(recipe: ReductionRecipe, chunk: str, first: str, others: str) -> list[str]:
-    """Reduces the rows of one chunk, which have axes, with a thread for each column: its first row, and a range of others."""
+    """Reduces the rows of one chunk, which have axes, with a thread for each column: its first
+    row, and a range of others.
+    """
     x, last = recipe.parameter, recipe.axes - 1
     index = "".join(f", synk_k{axis}" for axis in range(recipe.axes))
     loops = _axis_loops(recipe.axes, "synk_partials", first=2)[:-1]
     element = [
         f"synk_value = {_cast(recipe.cast, f'{x}[{first}{index}]')}",
         f"for synk_i in range({others}):",
-        f"    synk_value = {_both(recipe, 'synk_value', _cast(recipe.cast, f'{x}[synk_i{index}]'))}",
+        (
+            f"    synk_value = "
+            f"{_both(recipe, 'synk_value', _cast(recipe.cast, f'{x}[synk_i{index}]'))}"
+        ),
         f"synk_partials[synk_slice, {chunk}{index}] = synk_value",
     ]
     element = [f"if synk_k{last} < synk_partials.shape[{2 + last}]:", *indented(element)]
@@ -326,13 +405,19 @@ def _threads(axes: int) -> list[str]:
     """The thread's place in the grid, and the number of threads, along x, y and z."""
     lines = []
     for axis in "xyz"[: axes + 1] if axes else "":
-        lines.append(f"synk_{axis} = cuda.blockIdx.{axis} * cuda.blockDim.{axis} + cuda.threadIdx.{axis}")
+        lines.append(
+            f"synk_{axis} = cuda.blockIdx.{axis} * cuda.blockDim.{axis} + cuda.threadIdx.{axis}"
+        )
         lines.append(f"synk_{axis}_step = cuda.gridDim.{axis} * cuda.blockDim.{axis}")
     return lines
 
 
 def _row_loop(axes: int, count: str) -> _Loop:
-    return _Loop("synk_j", count, *(("synk_y", "synk_y_step") if axes else ("cuda.grid(1)", "cuda.gridsize(1)")))
+    return _Loop(
+        "synk_j",
+        count,
+        *(("synk_y", "synk_y_step") if axes else ("cuda.grid(1)", "cuda.gridsize(1)")),
+    )
 
 
 def _axis_loops(axes: int, array: str, first: int = 1) -> list[_Loop]:
@@ -340,7 +425,9 @@ def _axis_loops(axes: int, array: str, first: int = 1) -> list[_Loop]:
     for axis in range(axes):
         name, length = f"synk_k{axis}", f"{array}.shape[{first + axis}]"
         thread = "x" if axis == axes - 1 else "z" if axis == 0 else ""
-        loops.append(_Loop(name, length, *((f"synk_{thread}", f"synk_{thread}_step") if thread else ())))
+        loops.append(
+            _Loop(name, length, *((f"synk_{thread}", f"synk_{thread}_step") if thread else ()))
+        )
     return loops
 
 

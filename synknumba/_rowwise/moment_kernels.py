@@ -1,29 +1,32 @@
-"""Text of the kernel that takes an expectation value: the user's function of every row, and its moments.
+"""Text of the kernel that takes an expectation value: the user's function of every row, and its
+moments.
 
-    row → function → value, less the thread's first value → sums and sums of squares of each thread, in the loop
-    sums → smem → mean of the block → sums of squares about it → smem → one line
+    row → function → value, less the thread's first value → sums and sums of squares of each thread,
+    in the loop sums → smem → mean of the block → sums of squares about it → smem → one line
     lines of all blocks → the block that ends last, in their order → one line of the partial results
 
-Sums about one of the values are as exact as those about the mean, but for the square of its distance from the mean in units of
-the spread. They take no division per row, and so on a core a 30th of the time of a running mean (Welford's method). From
-thread to block they are moved to the mean of the block, where they add up; so are those of the blocks to the mean of all, by
-the formula of `synknumba._ops.moments`. The kernel is in Numba's CUDA dialect, with the parameters of the function and some of
-its own.
+Sums about one of the values are as exact as those about the mean, but for the square of its
+distance from the mean in units of the spread. They take no division per row, and so on a core a
+30th of the time of a running mean (Welford's method). From thread to block they are moved to the
+mean of the block, where they add up; so are those of the blocks to the mean of all, by the formula
+of `synknumba._ops.moments`. The kernel is in Numba's CUDA dialect, with the parameters of the
+function and some of its own.
 
-Correlated rows are summed in blocks of k, counted from the first row of the call: a thread adds up the rows of a block, and
-the mean of the block is its value. What a launch has of a block that began before it, or ends after it, is stored as a part,
-beside its line.
+Correlated rows are summed in blocks of k, counted from the first row of the call: a thread adds up
+the rows of a block, and the mean of the block is its value. What a launch has of a block that began
+before it, or ends after it, is stored as a part, beside its line.
 
     rows of the call   0      k      2k     3k     4k            two launches, of blocks of k rows: three of their means, and
     launches           ├───────────────┼──────────────┤          two parts, which are put together from the lines
                          mean   mean  part part  mean
 
-Where rows are numbers and the function is light, a thread of a GPU reads those of several rows before it uses one: waiting for
-each row would take longer than the function.
+Where rows are numbers and the function is light, a thread of a GPU reads those of several rows
+before it uses one: waiting for each row would take longer than the function.
 
-It is text as the loop has variables for each value. With the parts after the loop as Python functions with closure constants,
-which saves 24 lines, a core is as fast, but takes 2.2 s instead of 1.75 s to compile the kernel of one value.
-"""
+It is text as the loop has variables for each value. With the parts after the loop as Python
+functions with closure constants, which saves 24 lines, a core is as fast, but takes 2.2 s instead
+of 1.75 s to compile the kernel of one value.
+"""  # noqa: E501
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,8 +35,12 @@ from typing import Literal, TypeAlias, final
 from synknumba._rowwise.generate import SIGNED, UNSIGNED, indented, kernel_text
 
 THREADS = 256  # of a block
-MAX_ROOMS = 23  # of 2 KiB each: with the centres, within the 48 KiB of smem that a block has on every GPU
-MAX_VALUES = MAX_ROOMS - 2  # of a row: with the numbers of rows and weights, their sums are in smem at once
+MAX_ROOMS = (
+    23  # of 2 KiB each: with the centres, within the 48 KiB of smem that a block has on every GPU
+)
+MAX_VALUES = (
+    MAX_ROOMS - 2
+)  # of a row: with the numbers of rows and weights, their sums are in smem at once
 
 # Global names that the kernel uses, which no parameter may have.
 OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "nan", "range"})
@@ -44,8 +51,8 @@ _LINE = "synk_lines[cuda.blockIdx.x + 1"
 _PART = f"{_RESULT}, synk_at"
 
 Kind: TypeAlias = Literal["numbers", "rows", "indices", "number", "whole"]
-"""What the function gets of an argument: its row, which is a number or an array; the row's global index; the number of a 0-d
-array; the argument itself."""
+"""What the function gets of an argument: its row, which is a number or an array; the row's global
+index; the number of a 0-d array; the argument itself."""
 
 ARRAYS_OF_ROWS: frozenset[Kind] = frozenset({"numbers", "rows"})
 DIVIDED: frozenset[Kind] = ARRAYS_OF_ROWS | {"indices"}  # over the ranks
@@ -58,12 +65,20 @@ class Recipe:
 
     name: str
     parameters: Mapping[str, Kind]  # of the function, and what it gets for each
-    size: int | None  # length of the tuple that the function returns; None where it returns a number
-    weight: str | None  # the parameter that is the row's weight; "" if the last of the values returned is; None without weights
+    size: (
+        int | None
+    )  # length of the tuple that the function returns; None where it returns a number
+    weight: (
+        str | None
+        # the parameter that is the row's weight; "" if the last of the values returned is; None
+        # without weights
+    )
     covariance: bool  # whether products of different values are summed
     real: str  # type of a thread's sums, "float64" or "float32"
     one_block: bool  # whether there is only one block, whose line is the partial result
-    scaled: bool = False  # whether each value, and the weight, is multiplied by a number passed with the call
+    scaled: bool = (
+        False  # whether each value, and the weight, is multiplied by a number passed with the call
+    )
     together: int = 1  # rows whose numbers a thread reads before it uses any
     blocked: bool = False  # whether the moments are those of means of blocks of rows
 
@@ -76,12 +91,16 @@ class Recipe:
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """Pairs of values whose products are summed."""
         values = range(self.values)
-        return tuple((i, j) for i in values for j in values if i == j or (i < j and self.covariance))
+        return tuple(
+            (i, j) for i in values for j in values if i == j or (i < j and self.covariance)
+        )
 
     @property
     def scales(self) -> list[str]:
         """Parameters that the values, and the weight, are multiplied by."""
-        names = [f"synk_by{i}" for i in range(self.values)] + ([] if self.weight is None else ["synk_by_w"])
+        names = [f"synk_by{i}" for i in range(self.values)] + (
+            [] if self.weight is None else ["synk_by_w"]
+        )
         return names if self.scaled else []
 
     @property
@@ -91,12 +110,16 @@ class Recipe:
 
     @property
     def part_columns(self) -> int:
-        """Numbers of each of the two parts of blocks after a line: rows, weight, number of the block, mean, rounding error."""
+        """Numbers of each of the two parts of blocks after a line: rows, weight, number of the
+        block, mean, rounding error.
+        """
         return 3 + 2 * self.values if self.blocked else 0
 
     @property
     def rooms(self) -> int:
-        """Numbers of each thread in smem at once. Those for the means are there together, the sums about these in groups."""
+        """Numbers of each thread in smem at once. Those for the means are there together, the
+        sums about these in groups.
+        """
         return max(2 + self.values, min(self.late_rooms, MAX_ROOMS))
 
     @property
@@ -106,11 +129,12 @@ class Recipe:
 
 
 def kernel_source(recipe: Recipe) -> str:
-    """The kernel: a function of partial results, the slice's number, the function's parameters, and the scales.
+    """The kernel: a function of partial results, the slice's number, the function's parameters, and
+    the scales.
 
-    Where it sums blocks, the position of the slice's first row comes before the parameters, and the rows of a block at the end.
-    With several blocks, their lines are the second parameter: zeros, shape (blocks + 1, columns). The first line counts the
-    blocks that have written theirs.
+    Where it sums blocks, the position of the slice's first row comes before the parameters, and the
+    rows of a block at the end. With several blocks, their lines are the second parameter: zeros,
+    shape (blocks + 1, columns). The first line counts the blocks that have written theirs.
     """
     body = [*_head(recipe), *(_loop_over_blocks(recipe) if recipe.blocked else _loop(recipe))]
     own = ["synk_partials", "synk_slice", *(["synk_position"] if recipe.blocked else [])]
@@ -126,14 +150,21 @@ def kernel_source(recipe: Recipe) -> str:
 def _head(recipe: Recipe) -> list[str]:
     """Declarations, and a thread's sums at 0.
 
-    p: first value; s: Σ w (v − p); q: Σ w (v − p) (v' − p'); w: Σ w; z: Σ w²; a: Σ w² (v − p); b: Σ w² (v − p)².
+    p: first value; s: Σ w (v − p); q: Σ w (v − p) (v' − p'); w: Σ w; z: Σ w²; a: Σ w² (v − p); b: Σ
+        w² (v − p)².
     """
     name, kind = next((name, kind) for name, kind in recipe.parameters.items() if kind in DIVIDED)
     count = f"{name}.stop - {name}.start" if kind == "indices" else f"{name}.shape[0]"
-    sums = [f"synk_p{i}" for i in range(recipe.values)] + [f"synk_s{i}" for i in range(recipe.values)]
+    sums = [f"synk_p{i}" for i in range(recipe.values)] + [
+        f"synk_s{i}" for i in range(recipe.values)
+    ]
     sums += [f"synk_q{i}_{j}" for i, j in recipe.pairs]
     if recipe.weight is not None:
-        sums += ["synk_w", "synk_z", *(f"synk_{letter}{i}" for letter in "ab" for i in range(recipe.values))]
+        sums += [
+            "synk_w",
+            "synk_z",
+            *(f"synk_{letter}{i}" for letter in "ab" for i in range(recipe.values)),
+        ]
     return [
         f"synk_sums = cuda.shared.array(({recipe.rooms}, {THREADS}), float64)",
         f"synk_centre = cuda.shared.array({recipe.values}, float64)",
@@ -146,16 +177,23 @@ def _head(recipe: Recipe) -> list[str]:
 
 
 def _loop(recipe: Recipe) -> list[str]:
-    """Loop over a thread's rows, one after another, or several at a time as long as there are so many.
+    """Loop over a thread's rows, one after another, or several at a time as long as there are so
+    many.
 
-    The latter is for light functions on GPUs. Indices are unsigned there: a signed one is tested for counting from the end at
-    each access, which takes as long as such a function.
+    The latter is for light functions on GPUs. Indices are unsigned there: a signed one is tested
+    for counting from the end at each access, which takes as long as such a function.
     """
     rest = [*_read(recipe, 0), *_added_row(recipe, 0)]
     if recipe.together == 1:
-        return ["synk_first = synk_start", "for synk_j in range(synk_start, synk_n, synk_stride):", *indented(rest)]
+        return [
+            "synk_first = synk_start",
+            "for synk_j in range(synk_start, synk_n, synk_stride):",
+            *indented(rest),
+        ]
     rows = range(recipe.together)
-    body = [line for k in rows for line in _read(recipe, k)] + [line for k in rows for line in _added_row(recipe, k)]
+    body = [line for k in rows for line in _read(recipe, k)] + [
+        line for k in rows for line in _added_row(recipe, k)
+    ]
     return [
         f"synk_first = {UNSIGNED}(synk_start)",
         f"synk_end = {UNSIGNED}(synk_n)",
@@ -169,14 +207,19 @@ def _loop(recipe: Recipe) -> list[str]:
 
 
 def _loop_over_blocks(recipe: Recipe) -> list[str]:
-    """Loop over a thread's blocks of rows. Those of which the launch has all rows are added like rows.
+    """Loop over a thread's blocks of rows. Those of which the launch has all rows are added like
+    rows.
 
     f: Σ w (v − p) of the block; g: Σ w of the block; e: the mean of the block, less p.
     """
     values, real, weighted = range(recipe.values), recipe.real, recipe.weight is not None
     sums = [f"synk_f{i}" for i in values] + (["synk_g"] if weighted else [])
     by = "synk_x * " if weighted else ""
-    row = [*_read(recipe, 0), *_value_of_row(recipe, 0), *(f"synk_f{i} += {by}synk_d{i}" for i in values)]
+    row = [
+        *_read(recipe, 0),
+        *_value_of_row(recipe, 0),
+        *(f"synk_f{i} += {by}synk_d{i}" for i in values),
+    ]
     if weighted:
         row += ["synk_g += synk_x"]
         mean = [f"synk_e{i} = synk_f{i} / synk_g if synk_g != 0.0 else synk_f{i}" for i in values]
@@ -216,11 +259,16 @@ def _loop_over_blocks(recipe: Recipe) -> list[str]:
 
 
 def _stored_part(recipe: Recipe) -> list[str]:
-    """Stores what the launch has of a block that it does not have as a whole; its first block, or its last."""
+    """Stores what the launch has of a block that it does not have as a whole; its first block,
+    or its last.
+    """
     rows = "float64(synk_stop - synk_from)"
     weight = rows if recipe.weight is None else "float64(synk_g)"
     return [
-        f"synk_at = {recipe.columns} if synk_number == synk_low else {recipe.columns + recipe.part_columns}",
+        (
+            f"synk_at = {recipe.columns} if synk_number == synk_low else "
+            f"{recipe.columns + recipe.part_columns}"
+        ),
         *_stored(_PART, 0, (rows, weight, "float64(synk_number)")),
         *_stored_means(recipe, _PART, "float64(synk_p{i})", 3),
     ]
@@ -248,7 +296,9 @@ def _argument(name: str, kind: Kind, k: int) -> str:
 
 
 def _added_row(recipe: Recipe, k: int) -> list[str]:
-    """Adds a row to the thread's sums; k is its place among the rows read together. The thread's first row has k = 0."""
+    """Adds a row to the thread's sums; k is its place among the rows read together. The thread's
+    first row has k = 0.
+    """
     lines = _value_of_row(recipe, k)
     if recipe.weight is not None:
         lines += ["synk_w += synk_x", "synk_z += synk_x * synk_x"]
@@ -266,7 +316,9 @@ def _added_row(recipe: Recipe, k: int) -> list[str]:
 
 
 def _value_of_row(recipe: Recipe, k: int) -> list[str]:
-    """Computes the weight x of a row, and the distances d of its values from the thread's first ones."""
+    """Computes the weight x of a row, and the distances d of its values from the thread's first
+    ones.
+    """
     arguments = ", ".join(_argument(name, kind, k) for name, kind in recipe.parameters.items())
     lines = [f"synk_r = synk_function({arguments})"]
     if recipe.weight is not None:
@@ -282,7 +334,8 @@ def _value_of_row(recipe: Recipe, k: int) -> list[str]:
         lines += [f"synk_v{i} = {recipe.real}({_scaled(recipe, value, f'synk_by{i}')})"]
         if k == 0:
             lines += [
-                f"if synk_j == synk_first and synk_v{i} - synk_v{i} == 0.0:",  # sums about ∞ would be NaN
+                # sums about ∞ would be NaN
+                f"if synk_j == synk_first and synk_v{i} - synk_v{i} == 0.0:",
                 f"    synk_p{i} = synk_v{i}",
             ]
         lines += [f"synk_d{i} = synk_v{i} - synk_p{i}"]
@@ -294,7 +347,9 @@ def _scaled(recipe: Recipe, value: str, scale: str) -> str:
 
 
 def _means(recipe: Recipe, target: str) -> list[str]:
-    """The block's rows, weight and means. The centre of its sums is the first value of its first thread."""
+    """The block's rows, weight and means. The centre of its sums is the first value of its first
+    thread.
+    """
     values, weighted = range(recipe.values), recipe.weight is not None
     counted = [
         "synk_c = 0.0",
@@ -316,7 +371,8 @@ def _means(recipe: Recipe, target: str) -> list[str]:
 
 
 def _divided(recipe: Recipe, target: str) -> list[str]:
-    """Divides the threads' sums in smem into the means, less the centre, and stores the means to a line.
+    """Divides the threads' sums in smem into the means, less the centre, and stores the means to a
+    line.
 
     Sums without weight are 0, so that the mean is the centre, or NaN, as 0 · NaN and 0 · ∞ are.
     """
@@ -328,13 +384,19 @@ def _divided(recipe: Recipe, target: str) -> list[str]:
         "if synk_total != 0.0:",
         *(f"    synk_e{i} /= synk_total" for i in values),
         "if synk_t == 0:",
-        *indented([*_stored(target, 0, ("synk_sums[0, 0]", "synk_total")), *_stored_means(recipe, target)]),
+        *indented(
+            [*_stored(target, 0, ("synk_sums[0, 0]", "synk_total")), *_stored_means(recipe, target)]
+        ),
         "cuda.syncthreads()",
     ]
 
 
-def _stored_means(recipe: Recipe, target: str, centre: str = "synk_centre[{i}]", first: int = 2) -> list[str]:
-    """Stores each mean and its rounding error: D. Knuth, TAOCP volume 2, section 4.2.2, theorem B."""
+def _stored_means(
+    recipe: Recipe, target: str, centre: str = "synk_centre[{i}]", first: int = 2
+) -> list[str]:
+    """Stores each mean and its rounding error: D. Knuth, TAOCP volume 2, section 4.2.2, theorem
+    B.
+    """
     lines: list[str] = []
     for i in range(recipe.values):
         lines += [
@@ -352,12 +414,19 @@ def _stored_means(recipe: Recipe, target: str, centre: str = "synk_centre[{i}]",
 
 def _squares(recipe: Recipe, target: str) -> list[str]:
     """The block's sums of squares and products about its means."""
-    lines = [f"synk_x{i} -= synk_e{i}" for i in range(recipe.values)]  # from the mean to the thread's first value
+    lines = [
+        f"synk_x{i} -= synk_e{i}" for i in range(recipe.values)
+    ]  # from the mean to the thread's first value
     rooms = []
     for i, j in recipe.pairs:
         parts = f"float64(synk_q{i}_{j})", f"float64(synk_s{i})", f"float64(synk_s{j})"
         name = f"synk_o{i}_{j}"
-        lines += [f"{name} = {parts[0]} + synk_x{j} * {parts[1]} + synk_x{i} * ({parts[2]} + synk_x{j} * synk_u)"]
+        lines += [
+            (
+                f"{name} = {parts[0]} + synk_x{j} * {parts[1]} + synk_x{i} * "
+                f"({parts[2]} + synk_x{j} * synk_u)"
+            )
+        ]
         lines += [f"if {name} < 0.0:", f"    {name} = 0.0"] if i == j else []  # rounding
         rooms.append(name)
     if recipe.weight is not None:
@@ -374,17 +443,23 @@ def _squares(recipe: Recipe, target: str) -> list[str]:
 
 
 def _summed(recipe: Recipe, rooms: Sequence[str], target: str) -> list[str]:
-    """Adds up the threads' sums about the mean, as many at once as smem holds, and stores them after the means of a line."""
+    """Adds up the threads' sums about the mean, as many at once as smem holds, and stores them
+    after the means of a line.
+    """
     lines: list[str] = []
     for start in range(0, len(rooms), MAX_ROOMS):
         group = rooms[start : start + MAX_ROOMS]
         column = 2 + 2 * recipe.values + start
         lines += [
-            *(["cuda.syncthreads()"] if start else []),  # thread 0 has read the sums of the group before
+            *(
+                ["cuda.syncthreads()"] if start else []
+            ),  # thread 0 has read the sums of the group before
             *(f"synk_sums[{room}, synk_t] = {value}" for room, value in enumerate(group)),
             *_added(len(group)),
             "if synk_t == 0:",
-            *indented(_stored(target, column, [f"synk_sums[{room}, 0]" for room in range(len(group))])),
+            *indented(
+                _stored(target, column, [f"synk_sums[{room}, 0]" for room in range(len(group))])
+            ),
         ]
     return lines
 
@@ -392,7 +467,8 @@ def _summed(recipe: Recipe, rooms: Sequence[str], target: str) -> list[str]:
 def _last_block(recipe: Recipe) -> list[str]:
     """The block that ends last, whichever it is, merges the lines of all in their order.
 
-    A thread takes every 256th line. The centre is the mean of the first block, which always has rows.
+    A thread takes every 256th line. The centre is the mean of the first block, which always has
+    rows.
     """
     values = range(recipe.values)
     rooms = [f"synk_g{room}" for room in range(recipe.late_rooms)]
@@ -406,7 +482,10 @@ def _last_block(recipe: Recipe) -> list[str]:
     squares = [*distances, *(f"synk_x{i} -= synk_e{i}" for i in values), *_moved_line(recipe)]
     return [
         *_ended_last(recipe),
-        *(f"{name} = 0.0" for name in ("synk_c", "synk_u", *(f"synk_f{i}" for i in values), *rooms)),
+        *(
+            f"{name} = 0.0"
+            for name in ("synk_c", "synk_u", *(f"synk_f{i}" for i in values), *rooms)
+        ),
         every_line,
         *indented(sums),
         "synk_sums[0, synk_t] = synk_c",
@@ -420,18 +499,24 @@ def _last_block(recipe: Recipe) -> list[str]:
 
 
 def _ended_last(recipe: Recipe) -> list[str]:
-    """Returns from the other blocks, and reads the centre: the `threadFenceReduction` of NVIDIA's CUDA samples."""
+    """Returns from the other blocks, and reads the centre: the `threadFenceReduction` of
+    NVIDIA's CUDA samples.
+    """
     centres: list[str] = []
     for i in range(recipe.values):
         centres += [
             f"synk_m = synk_lines[1, {2 + i}]",
-            f"synk_centre[{i}] = synk_m if synk_m - synk_m == 0.0 else 0.0",  # a distance from ∞ would be NaN
+            # a distance from ∞ would be NaN
+            f"synk_centre[{i}] = synk_m if synk_m - synk_m == 0.0 else 0.0",
         ]
     return [
         "synk_last = cuda.shared.array(1, int32)",
         "if synk_t == 0:",
         "    cuda.threadfence()",  # the line is visible before it is counted
-        "    synk_last[0] = 1 if cuda.atomic.add(synk_lines, (0, 0), 1.0) == cuda.gridDim.x - 1 else 0",
+        (
+            "    synk_last[0] = 1 if cuda.atomic.add(synk_lines, (0, 0), 1.0) == "
+            "cuda.gridDim.x - 1 else 0"
+        ),
         "    cuda.threadfence()",
         *indented(centres),
         "cuda.syncthreads()",
@@ -445,7 +530,9 @@ def _moved_line(recipe: Recipe) -> list[str]:
     first, room = 2 + 2 * recipe.values, 0
     lines = []
     for i, j in recipe.pairs:
-        lines.append(f"synk_g{room} += synk_lines[synk_j, {first + room}] + synk_h * synk_x{i} * synk_x{j}")
+        lines.append(
+            f"synk_g{room} += synk_lines[synk_j, {first + room}] + synk_h * synk_x{i} * synk_x{j}"
+        )
         room += 1
     if recipe.weight is None:
         return lines
@@ -456,7 +543,10 @@ def _moved_line(recipe: Recipe) -> list[str]:
         one = f"synk_lines[synk_j, {first + a}]"
         lines += [
             f"synk_g{a} += {one} + synk_x{i} * {z}",
-            f"synk_g{b} += synk_lines[synk_j, {first + b}] + synk_x{i} * (2.0 * {one} + synk_x{i} * {z})",
+            (
+                f"synk_g{b} += synk_lines[synk_j, {first + b}] + synk_x{i} * (2.0 * "
+                f"{one} + synk_x{i} * {z})"
+            ),
         ]
     return lines
 

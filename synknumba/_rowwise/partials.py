@@ -1,4 +1,6 @@
-"""Reads the partial results of an expectation's kernels, called lines, into an `Estimate`; finds sums that overflowed."""
+"""Reads the partial results of an expectation's kernels, called lines, into an `Estimate`; finds
+sums that overflowed.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,20 +25,28 @@ _LIGHTEST = -1000  # the least unit of weights, as a power of two: its inverse m
 class _Range:
     """Ranges of the type of a thread's sums, in powers of two."""
 
-    far: int  # unit of values whose sums or squares overflow; in this unit those of any number of rows do not
+    # unit of values whose sums or squares overflow; in this unit those of any number of rows do not
+    far: int
     squares: int  # sums of squares of weights between 2^−squares and 2^squares have lost no bits
-    spread: int  # sums of squares of weights times squares of values have lost no bits above 2^−spread
+    spread: (
+        int  # sums of squares of weights times squares of values have lost no bits above 2^−spread
+    )
     heavy: int  # unit of weights whose sum overflows
     even: int  # weights whose sum is within 2^±even cause no overflow that values alone do not
 
 
-_RANGES: Mapping[str, _Range] = {"float64": _Range(FAR, 600, 980, 960, 60), "float32": _Range(80, 60, 100, 100, 10)}
+_RANGES: Mapping[str, _Range] = {
+    "float64": _Range(FAR, 600, 980, 960, 60),
+    "float32": _Range(80, 60, 100, 100, 10),
+}
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Units of each value and of the weights, as powers of two, in which sums neither overflow nor vanish."""
+    """Units of each value and of the weights, as powers of two, in which sums neither overflow
+    nor vanish.
+    """
 
     values: Powers
     weight: int
@@ -44,16 +54,29 @@ class Units:
 
 @final
 class LineReader:
-    """Reads lines: rows, weight, means, their rounding errors, products; with weights also the sums with w²."""
+    """Reads lines: rows, weight, means, their rounding errors, products; with weights also the
+    sums with w².
+    """
 
-    __slots__ = ("_columns", "_cuts", "_is_plain", "_pairs", "_part_columns", "_range", "_scalar", "_values")
+    __slots__ = (
+        "_columns",
+        "_cuts",
+        "_is_plain",
+        "_pairs",
+        "_part_columns",
+        "_range",
+        "_scalar",
+        "_values",
+    )
 
     def __init__(self, recipe: Recipe) -> None:
         k = recipe.values
         widths = [1, 1, k, k, len(recipe.pairs), *([] if recipe.weight is None else [1, k, k])]
         self._columns = recipe.columns
         self._part_columns = recipe.part_columns
-        self._cuts = [slice(end - width, end) for end, width in zip(accumulate(widths), widths, strict=True)]
+        self._cuts = [
+            slice(end - width, end) for end, width in zip(accumulate(widths), widths, strict=True)
+        ]
         self._pairs = recipe.pairs
         self._scalar = recipe.size is None or (recipe.weight == "" and recipe.size == 2)
         self._values = k
@@ -62,17 +85,24 @@ class LineReader:
 
     def read(self, parts: Sequence[Array]) -> Array:
         """The lines of all ranks and slices, in order."""
-        return np.concatenate([part.reshape(-1, self._columns + 2 * self._part_columns) for part in parts])
+        return np.concatenate(
+            [part.reshape(-1, self._columns + 2 * self._part_columns) for part in parts]
+        )
 
     def quick(self, parts: Sequence[Array]) -> Estimate | None:
-        """Returns what `estimate` does, of the parts of `read`, if they are few and simple: in a tenth of the time."""
+        """Returns what `estimate` does, of the parts of `read`, if they are few and simple: in a
+        tenth of the time.
+        """
         if not self._is_plain:
             return None
-        moments = of_few_lines([line for part in parts for line in part.reshape(-1, self._columns).tolist()])
+        moments = of_few_lines(
+            [line for part in parts for line in part.reshape(-1, self._columns).tolist()]
+        )
         return None if moments is None else Estimate(moments, self._scalar)
 
     def estimate(self, lines: Array, units: Units | None = None, block: int = 1) -> Estimate:
-        """Merges lines, from `read`, into one estimate. The kernels' sums are in `units`; None for 1.
+        """Merges lines, from `read`, into one estimate. The kernels' sums are in `units`; None for
+        1.
 
         Raises:
             ReductionError: there are no rows, or fewer than a block's.
@@ -83,7 +113,11 @@ class LineReader:
             for column, (i, j) in enumerate(self._pairs):
                 matrices[:, i, j] = matrices[:, j, i] = products[:, column]
             products = matrices
-        stacked = np.stack([np.broadcast_to(one, mean.shape) for one in squares], axis=1) if squares else None
+        stacked = (
+            np.stack([np.broadcast_to(one, mean.shape) for one in squares], axis=1)
+            if squares
+            else None
+        )
         power, powers = (0, None) if units is None else (units.weight, units.values)
         moments = Moments(count, weight, mean, rest, products, stacked, power)
         if not self._part_columns:
@@ -94,7 +128,9 @@ class LineReader:
                 moments = joined(moments, as_rows(one, weighted=stacked is not None))
             else:
                 left = one  # after the last whole block
-        return estimate_module.merged(moments, scalar=self._scalar, powers=powers, rest=left, block=block)
+        return estimate_module.merged(
+            moments, scalar=self._scalar, powers=powers, rest=left, block=block
+        )
 
     def _parts(self, lines: Array) -> Array:
         """The parts of blocks that are beside the lines, in the order of their rows."""
@@ -102,7 +138,9 @@ class LineReader:
         return parts[parts[:, 0] > 0]
 
     def _put_together(self, lines: Array, like: Moments) -> Iterator[Moments]:
-        """Merges the parts of each block that no launch has as a whole; their sums of squares are of no use."""
+        """Merges the parts of each block that no launch has as a whole; their sums of squares
+        are of no use.
+        """
         parts, k = self._parts(lines), self._values
         for number in np.unique(parts[:, 2]):
             own = parts[parts[:, 2] == number]
@@ -112,28 +150,44 @@ class LineReader:
             yield merge(Moments(own[:, :1], own[:, 1:2], mean, rest, products, squares, like.power))
 
     def units(self, lines: Array, used: Units | None) -> Units | None:
-        """The units in which to repeat the sums: if some overflowed, or those with squares of weights vanished; None if not.
+        """The units in which to repeat the sums: if some overflowed, or those with squares of
+        weights vanished; None if not.
 
-        Infinite and NaN values look the same as overflow, and remain. Weights are rescaled first, as they may be the cause.
+        Infinite and NaN values look the same as overflow, and remain. Weights are rescaled first,
+        as they may be the cause.
         """
         is_finite = np.isfinite(lines)
         has_overflown = not np.logical_and.reduce(is_finite, axis=None)
         if len(self._cuts) > _SQUARES and used is None:
-            # Python's sum gives no warning of overflow, and takes a quarter of NumPy's time for few lines.
-            total, square = (sum(lines[:, self._cuts[field].start].tolist()) for field in (_WEIGHT, _SQUARES))
+            # Python's sum gives no warning of overflow, and takes a quarter of NumPy's time for few
+            # lines.
+            total, square = (
+                sum(lines[:, self._cuts[field].start].tolist()) for field in (_WEIGHT, _SQUARES)
+            )
             if math.isnan(total):
                 return None  # a weight is negative or NaN, so all results are NaN
-            power = max(math.frexp(total)[1], _LIGHTEST) if math.isfinite(total) else self._range.heavy
+            power = (
+                max(math.frexp(total)[1], _LIGHTEST) if math.isfinite(total) else self._range.heavy
+            )
             is_odd = not 2.0**-self._range.squares < square < 2.0**self._range.squares
-            # No spread may come of light weights, or of equal values; only sums in other units can tell.
-            has_vanished = power < 0 and bool((lines[:, self._cuts[_SPREAD]].sum(axis=0) < 2.0**-self._range.spread).any())
-            if total != 0 and (is_odd or has_vanished or (has_overflown and abs(power) > self._range.even)):
+            # No spread may come of light weights, or of equal values; only sums in other units can
+            # tell.
+            has_vanished = power < 0 and bool(
+                (lines[:, self._cuts[_SPREAD]].sum(axis=0) < 2.0**-self._range.spread).any()
+            )
+            if total != 0 and (
+                is_odd or has_vanished or (has_overflown and abs(power) > self._range.even)
+            ):
                 return Units(np.zeros(self._values, np.int64), power)
         if not has_overflown or (used is not None and used.values.any()):
             return None
-        _, _, means, _, products, *squares = [np.all(is_finite[:, cut], axis=0) for cut in self._cuts]
+        _, _, means, _, products, *squares = [
+            np.all(is_finite[:, cut], axis=0) for cut in self._cuts
+        ]
         parts = [means, products[[i == j for i, j in self._pairs]], *squares[1:]]
         if self._part_columns:
             parts.append(np.all(np.isfinite(self._parts(lines)[:, 3 : 3 + self._values]), axis=0))
-        powers = np.where(np.logical_and.reduce(parts), 0, self._range.far)  # 0 for values with finite sums in all lines
+        powers = np.where(
+            np.logical_and.reduce(parts), 0, self._range.far
+        )  # 0 for values with finite sums in all lines
         return Units(powers, 0 if used is None else used.weight) if powers.any() else None

@@ -1,6 +1,7 @@
 """Reduction of rows by a function of two numbers.
 
-rows → rank, slice, chunk → a row for each chunk, in order → the same kernel, in the coordinator → one row
+rows → rank, slice, chunk → a row for each chunk, in order → the same kernel, in the coordinator →
+one row
 """
 
 import math
@@ -35,9 +36,10 @@ from synknumba._types import Array, DeviceKind, RankConstant, Shape, as_flag
 from synknumba._variables.variable import Variable
 from synknumba._world.engine import current_world
 
-# Most chunks of rows that a rank makes of a slice. A core reduces one after the other. On a GPU a chunk has a block where rows
-# are numbers, and one thread for each element of a row otherwise; the limit is on these threads. For rows that are numbers, 264
-# blocks are 2 on each of an H200's 132 multiprocessors: they read as fast as more, and fewer results are sooner combined.
+# Most chunks of rows that a rank makes of a slice. A core reduces one after the other. On a GPU a
+# chunk has a block where rows are numbers, and one thread for each element of a row otherwise; the
+# limit is on these threads. For rows that are numbers, 264 blocks are 2 on each of an H200's 132
+# multiprocessors: they read as fast as more, and fewer results are sooner combined.
 _CHUNKS: Mapping[DeviceKind, int] = {"cpu": 1, "cuda": 1 << 16}
 _BLOCKS = 264
 
@@ -57,9 +59,17 @@ class _Reduction:
 class Reducible(RowFunction):
     """A function of numbers, which also reduces rows if it takes two."""
 
-    def __init__(self, function: Callable[..., Any], options: FunctionOptions, signatures: Any, name: str | None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: FunctionOptions,
+        signatures: Any,
+        name: str | None,
+    ) -> None:
         super().__init__(function, options, name, OWN_NAMES)
-        self._signatures = Signatures(self._inner, parse(self.name, signatures, len(self._parameters)) if signatures else ())
+        self._signatures = Signatures(
+            self._inner, parse(self.name, signatures, len(self._parameters)) if signatures else ()
+        )
 
     @shortened
     def reduce(
@@ -78,7 +88,8 @@ class Reducible(RowFunction):
     ) -> Any:
         """Reduces rows to one: f(… f(f(row 0, row 1), row 2) …, last row), element by element.
 
-        Rows are combined in order, but in groups, so the function must be associative. It need not be commutative.
+        Rows are combined in order, but in groups, so the function must be associative. It need not
+        be commutative.
 
         Args:
             array: the rows: `Data`, an array, a variable, or `arange(n)`.
@@ -97,18 +108,24 @@ class Reducible(RowFunction):
 
         Raises:
             SynkError: as for a `Function`.
-            ArgumentError: the function does not take two numbers, or does not return the type that it takes.
+            ArgumentError: the function does not take two numbers, or does not return the type that
+                it takes.
             ReductionError: there are no rows and no `initial`.
         """
         if len(self._parameters) != 2 or self._options.givens:
             raise ArgumentError(
-                f"{self.name}.reduce needs a function of two numbers, none of them in givens=; it has "
+                f"{self.name}.reduce needs a function of two numbers, none of "
+                f"them in givens=; it has "
                 f"({', '.join(self._parameters)})"
             )
         if isinstance(axis, bool) or axis != 0:
-            raise ArgumentError(f"{self.name}.reduce works along axis 0, the rows, only; got axis={axis!r}")
+            raise ArgumentError(
+                f"{self.name}.reduce works along axis 0, the rows, only; got axis={axis!r}"
+            )
         keepdims = as_flag(keepdims, f"keepdims of {self.name}.reduce")
-        room = int(num_slices) if hasattr(num_slices, "__index__") else 1  # the call raises for what is wrong with it
+        room = (
+            int(num_slices) if hasattr(num_slices, "__index__") else 1
+        )  # the call raises for what is wrong with it
         device = self._device(current_world())
         key = None if dtype is not None else quick_key(array)
         seen = "reduce", device, room, key
@@ -120,7 +137,12 @@ class Reducible(RowFunction):
         first = None if initial is None else self._initial(initial, reduction)
         if first is None and isinstance(array, IndexRange) and not array.length:
             raise self._no_rows()
-        selection = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
+        selection = {
+            "batch": batch,
+            "local_batch": local_batch,
+            "num_slices": num_slices,
+            "shards": shards,
+        }
         parts, there = reduction.function(array, **selection, progress=progress)
         lines = np.concatenate(parts)[np.concatenate(there).view(np.bool_)]
         if first is not None:
@@ -128,7 +150,8 @@ class Reducible(RowFunction):
         if len(lines) == 0:
             raise self._no_rows()
         partials = np.empty((1, 1, *reduction.seen), reduction.dtype)
-        lines.flags.writeable = False  # as inputs are on the ranks, so that the kernel compiled there is found in the cache
+        # as inputs are on the ranks, so that the kernel compiled there is found in the cache
+        lines.flags.writeable = False
         reduction.fold(partials, np.empty((1, 1), np.uint8), 0, lines)
         reduced = partials[0, 0].reshape(reduction.row)
         return reduced[np.newaxis] if keepdims else reduced[()]
@@ -137,8 +160,10 @@ class Reducible(RowFunction):
     def accumulate(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         """Raises ReductionError: ranks cannot accumulate independently."""
         raise ReductionError(
-            f"{self.name}.accumulate is not implemented: each row of its result needs all rows before it, so the ranks "
-            f"could not work in parallel. Use reduce for the last row, or NumPy's accumulate in the script"
+            f"{self.name}.accumulate is not implemented: each row of its result needs all rows "
+            f"before it, so the ranks "
+            f"could not work in parallel. Use reduce for the last row, or NumPy's "
+            f"accumulate in the script"
         )
 
     def _reduction(self, device: DeviceKind, array: Any, dtype: Any, slices: int) -> _Reduction:
@@ -147,7 +172,8 @@ class Reducible(RowFunction):
         given = describe(self.name, parameter, array, broadcast=(), sliceable=(parameter,))
         if given.kind not in {"rows", "indices"}:
             raise ArgumentError(
-                f"{self.name}.reduce reduces rows, which a {type(array).__name__} does not have here; pass Data or an array"
+                f"{self.name}.reduce reduces rows, which a {type(array).__name__} does not have "
+                f"here; pass Data or an array"
             )
         kind = self._signatures.choose_repeated(given, dtype)
         key = device, given, kind, slices, isinstance(array, Variable)
@@ -158,24 +184,33 @@ class Reducible(RowFunction):
         dtype, row = reduction.dtype, reduction.row
         if not np.can_cast(np.min_scalar_type(initial), dtype, "same_kind"):
             raise ArgumentError(
-                f"initial={initial!r} of {self.name}.reduce does not cast to {dtype}, the dtype of the reduction"
+                f"initial={initial!r} of {self.name}.reduce does not cast to {dtype}, "
+                f"the dtype of the reduction"
             )
         try:
-            return np.broadcast_to(np.asarray(initial, dtype), (1, *row)).reshape(1, *reduction.seen)
+            return np.broadcast_to(np.asarray(initial, dtype), (1, *row)).reshape(
+                1, *reduction.seen
+            )
         except (ValueError, OverflowError) as error:
             raise DataError(
-                f"initial of {self.name}.reduce must be a number that {dtype} holds, or a row of shape {row}: {error}"
+                f"initial of {self.name}.reduce must be a number that {dtype} holds, or a "
+                f"row of shape {row}: {error}"
             ) from error
 
     def _no_rows(self) -> ReductionError:
         return ReductionError(f"{self.name}.reduce got no rows; pass at least one, or initial=")
 
-    def _make_reduction(self, device: DeviceKind, given: Given, kind: Any, slices: int, of_variable: bool) -> _Reduction:
+    def _make_reduction(
+        self, device: DeviceKind, given: Given, kind: Any, slices: int, of_variable: bool
+    ) -> _Reduction:
         dtype, row = as_dtype(kind), given.shape
         parameter, tile = next(iter(self._parameters)), min(MAX_TILE, TILE_BYTES // dtype.itemsize)
         flat = frozenset({parameter} if len(row) > 1 and not of_variable else ())
         row = (math.prod(row),) if flat else row
-        chunks = max(1, min(_CHUNKS[device], _BLOCKS) if not row else _CHUNKS[device] // max(1, math.prod(row)))
+        chunks = max(
+            1,
+            min(_CHUNKS[device], _BLOCKS) if not row else _CHUNKS[device] // max(1, math.prod(row)),
+        )
         options = replace(
             self._options,
             outputs={
@@ -188,8 +223,10 @@ class Reducible(RowFunction):
             launch=_launch(row, chunks, tile),
             flat=flat,
             unfit=(
-                f"{self.name}.reduce cannot be called in a sequence, since the script combines what the ranks have; call a "
-                "kernel with an output whose op is the plain function, as in synk.output(function, identity=0, shape=())"
+                f"{self.name}.reduce cannot be called in a sequence, since the script combines "
+                f"what the ranks have; call a "
+                "kernel with an output whose op is the plain function, as in "
+                "synk.output(function, identity=0, shape=())"
             ),
         )
 
@@ -198,15 +235,25 @@ class Reducible(RowFunction):
             recipe = ReductionRecipe(name, parameter, is_indices, len(row), cast, is_divided, tile)
             return define_kernel(reduction_source(recipe), name, "vectorize", inner, {cast: kind})
 
-        divided = kernel(self._inner.device_function, is_indices=given.kind == "indices", is_divided=chunks > 1)
-        function: Function[..., Any] = Function(divided, options, f"{self.name}.reduce", self._inner)
+        divided = kernel(
+            self._inner.device_function, is_indices=given.kind == "indices", is_divided=chunks > 1
+        )
+        function: Function[..., Any] = Function(
+            divided, options, f"{self.name}.reduce", self._inner
+        )
         fold = simt.jit(kernel(self._inner.snapshot, is_indices=False, is_divided=False))
         return _Reduction(function, fold[_launch(row, 1, tile).resolve(1)], dtype, given.shape, row)
 
 
 def _launch(row: Shape, chunks: int, tile: int) -> LaunchConfig:
-    """A thread for each chunk and element of a row; a block for each chunk where rows are numbers."""
+    """A thread for each chunk and element of a row; a block for each chunk where rows are
+    numbers.
+    """
     if not row:
-        return LaunchConfig(1, 1) if chunks == 1 else LaunchConfig(THREADS, RowGrid(THREADS * tile, chunks))
+        return (
+            LaunchConfig(1, 1)
+            if chunks == 1
+            else LaunchConfig(THREADS, RowGrid(THREADS * tile, chunks))
+        )
     grid, (columns, rows, _) = element_launch(row).resolve(chunks)
     return LaunchConfig((columns, min(rows, chunks)), grid)

@@ -1,6 +1,8 @@
-"""Types that generated kernels are compiled for, worked out in the coordinator before anything is sent.
+"""Types that generated kernels are compiled for, worked out in the coordinator before anything is
+sent.
 
-    arguments → types of what the function gets → Numba's type inference, without compilation → type of what it returns
+    arguments → types of what the function gets → Numba's type inference, without compilation → type
+    of what it returns
 
 `Signatures` chooses those of a vectorized function; `check_types` checks those of an expectation.
 """
@@ -30,12 +32,15 @@ from synknumba._types import RankConstant
 from synknumba._variables.variable import Branch, Variable, state_of
 from synknumba.simt.internals import cause, explain
 
-# The dtype kinds that a Python number casts to: its own and those above, whatever the width, as in NEP 50.
+# The dtype kinds that a Python number casts to: its own and those above, whatever the width, as in
+# NEP 50.
 _WEAK_KINDS: dict[type, str] = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
 
 
 # Numba's message for the name of a function that it cannot call.
-_PLAIN_FUNCTION = re.compile(r"Untyped global name '(\w+)':\s*Cannot determine Numba type of <class 'function'>")
+_PLAIN_FUNCTION = re.compile(
+    r"Untyped global name '(\w+)':\s*Cannot determine Numba type of <class 'function'>"
+)
 
 
 def cast_name(kind: Any) -> str:
@@ -67,11 +72,13 @@ def infer_result(inner: InnerFunction, kinds: Sequence[Any]) -> Any:
             raise
         if plain is None:
             raise KernelError(
-                f"{inner.name} cannot be compiled: {type(error).__name__}: {error}; check the functions that it calls"
+                f"{inner.name} cannot be compiled: {type(error).__name__}: {error}; check "
+                f"the functions that it calls"
             ) from cause(error)
         code = inner.py_func.__code__
         raise ArgumentError(
-            f"{plain[1]}, called in {inner.name} ({code.co_filename}:{code.co_firstlineno}) or in a function that it calls, "
+            f"{plain[1]}, called in {inner.name} ({code.co_filename}:{code.co_firstlineno}) or in "
+            f"a function that it calls, "
             "is a plain Python function; decorate it with @numba.njit or @cuda.jit(device=True)"
         ) from cause(error)
 
@@ -94,11 +101,13 @@ class Signatures:
 
     Args:
         inner: the user's function.
-        signatures: (argument types, result type); a result type of None is inferred. Without signatures, the function is
-            compiled for the types of the arguments.
+        signatures: (argument types, result type); a result type of None is inferred. Without
+            signatures, the function is compiled for the types of the arguments.
     """
 
-    def __init__(self, inner: InnerFunction, signatures: Sequence[tuple[tuple[Any, ...], Any]]) -> None:
+    def __init__(
+        self, inner: InnerFunction, signatures: Sequence[tuple[tuple[Any, ...], Any]]
+    ) -> None:
         self._name = inner.name
         self._inner = inner
         self._signatures = tuple(signatures)
@@ -106,7 +115,8 @@ class Signatures:
         inner.dependent.append(self._results)
 
     def choose(self, given: Sequence[Given]) -> Loop:
-        """The first signature that all arguments cast to safely, as for NumPy's ufuncs; or the arguments' types.
+        """The first signature that all arguments cast to safely, as for NumPy's ufuncs; or the
+        arguments' types.
 
         Raises:
             ArgumentError: no signature fits, or Numba cannot compile the function for these types.
@@ -116,7 +126,9 @@ class Signatures:
         return self._first(given, self._signatures)
 
     def choose_repeated(self, given: Given, dtype: Any) -> Any:
-        """The type T with f(T, T) → T for rows of the given type: that of `dtype`, or inferred if it is None."""
+        """The type T with f(T, T) → T for rows of the given type: that of `dtype`, or inferred
+        if it is None.
+        """
         if dtype is not None:
             try:
                 kind = numba_type(np.dtype(dtype))
@@ -125,25 +137,34 @@ class Signatures:
             if kind is None:
                 raise ArgumentError(f"dtype must be numeric, got {dtype!r}")
         elif self._signatures:
-            alike = [one for one in self._signatures if len({*one[0]}) == 1 and one[1] in {None, one[0][0]}]
+            alike = [
+                one
+                for one in self._signatures
+                if len({*one[0]}) == 1 and one[1] in {None, one[0][0]}
+            ]
             kind = self._first([given, given], alike).args[0]
         else:
             kind = self._with_result((given.element, given.element), None).result
         loop = self.choose([Given("scalar", kind)] * 2)
         if loop.result != kind or {*loop.args} != {kind}:
             raise ArgumentError(
-                f"{self._name} returns a {loop.result} for two {kind}, so its result cannot be reduced further; pass dtype= "
+                f"{self._name} returns a {loop.result} for two {kind}, so its result cannot be "
+                f"reduced further; pass dtype= "
                 f"or a signature of the form T(T, T)"
             )
         return kind
 
-    def _first(self, given: Sequence[Given], signatures: Sequence[tuple[tuple[Any, ...], Any]]) -> Loop:
+    def _first(
+        self, given: Sequence[Given], signatures: Sequence[tuple[tuple[Any, ...], Any]]
+    ) -> Loop:
         for args, result in signatures:
             if all(_fits(one, kind) for one, kind in zip(given, args, strict=True)):
                 return self._with_result(args, result)
         got = ", ".join(str(one.element) for one in given)
         known = "; ".join(f"({', '.join(map(str, args))})" for args, _ in self._signatures)
-        raise ArgumentError(f"{self._name} has no signature that ({got}) casts to safely; it has {known}")
+        raise ArgumentError(
+            f"{self._name} has no signature that ({got}) casts to safely; it has {known}"
+        )
 
     def _with_result(self, args: tuple[Any, ...], result: Any) -> Loop:
         if result is None and (result := self._results.get(args)) is None:
@@ -158,7 +179,8 @@ class Signatures:
             raise ArgumentError(f"{call} cannot be compiled: {error}") from cause(error)
         except NotImplementedError as error:  # types that Numba has no arithmetic for on cores
             raise ArgumentError(
-                f"{call} cannot be compiled, as Numba has no {error} there; convert the rows, for example to float32"
+                f"{call} cannot be compiled, as Numba has no {error} there; convert the "
+                f"rows, for example to float32"
             ) from error
         if not isinstance(found, types.Number | types.Boolean):
             raise ArgumentError(f"{call} returns {found}; a vectorized function returns one number")
@@ -166,37 +188,55 @@ class Signatures:
 
 
 def parse(name: str, signatures: Any, count: int) -> tuple[tuple[tuple[Any, ...], Any], ...]:
-    """The signatures given to the decorator, one or a list, each in a form that Numba takes, as (argument types, result type).
+    """The signatures given to the decorator, one or a list, each in a form that Numba takes, as
+    (argument types, result type).
 
     Raises:
         ArgumentError: one is not a signature of `count` numbers.
     """
-    is_types = isinstance(signatures, tuple) and all(isinstance(one, types.Type) for one in signatures)
+    is_types = isinstance(signatures, tuple) and all(
+        isinstance(one, types.Type) for one in signatures
+    )
     parsed = []
-    for one in signatures if isinstance(signatures, list | tuple) and not is_types else [signatures]:
+    for one in (
+        signatures if isinstance(signatures, list | tuple) and not is_types else [signatures]
+    ):
         try:
             args, result = sigutils.normalize_signature(one)
         except Exception as error:  # Numba evaluates the text, which may raise anything
             raise ArgumentError(
-                f"signature {one!r} of {name} is not one that Numba knows: {error}; write it as 'float64(float64)'"
+                f"signature {one!r} of {name} is not one that Numba knows: {error}; write "
+                f"it as 'float64(float64)'"
             ) from error
         kinds = (*args, *(() if result is None else (result,)))
-        if len(args) != count or not all(isinstance(kind, types.Number | types.Boolean) for kind in kinds):
-            raise ArgumentError(f"signature {one!r} of {name} must be of {count} numbers and have a number as its result")
+        if len(args) != count or not all(
+            isinstance(kind, types.Number | types.Boolean) for kind in kinds
+        ):
+            raise ArgumentError(
+                f"signature {one!r} of {name} must be of {count} numbers and "
+                f"have a number as its result"
+            )
         parsed.append((tuple(args), result))
     return tuple(parsed)
 
 
 def integer_limits(kind: Any) -> tuple[float, float]:
-    """The least and the greatest Python integer that a type holds; ±∞ for types that are not integers."""
+    """The least and the greatest Python integer that a type holds; ±∞ for types that are not
+    integers.
+    """
     dtype = as_dtype(kind)
-    return (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)) if dtype.kind in "iu" else (-math.inf, math.inf)
+    return (
+        (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+        if dtype.kind in "iu"
+        else (-math.inf, math.inf)
+    )
 
 
 def out_of_range(function: str, name: str, value: int, least: float, most: float) -> ArgumentError:
     """The error for a Python integer that its type does not hold, which NumPy raises as well."""
     return ArgumentError(
-        f"{name} of {function} is {value}, but its signature takes integers of {least} to {most} there; pass one in that "
+        f"{name} of {function} is {value}, but its signature takes integers of {least} to {most} "
+        f"there; pass one in that "
         f"range, or an array or NumPy scalar, whose type selects the signature"
     )
 
@@ -232,16 +272,20 @@ def check_types(
 ) -> None:
     """Checks the types of an expectation's arguments, and of what its function returns for them.
 
-    Errors that Numba finds inside the function are left to the ranks, which report them with their place in the source. `size`
-    and `weight` are those of the kernel's `Recipe`.
+    Errors that Numba finds inside the function are left to the ranks, which report them with their
+    place in the source. `size` and `weight` are those of the kernel's `Recipe`.
 
     Raises:
-        ArgumentError: no kernel can take an argument, or the function does not return `size` real numbers.
+        ArgumentError: no kernel can take an argument, or the function does not return `size` real
+            numbers.
     """
-    found = {name: _type_of(inner.name, name, value, parameters[name]) for name, value in values.items()}
+    found = {
+        name: _type_of(inner.name, name, value, parameters[name]) for name, value in values.items()
+    }
     if weight and not _is_real(found[weight]):
         raise ArgumentError(
-            f"weights={weight!r} of {inner.name} must be an array with a real number for each row, got {found[weight]}"
+            f"weights={weight!r} of {inner.name} must be an array with a real number for each "
+            f"row, got {found[weight]}"
         )
     if any(kind is None for kind in found.values()):
         return
@@ -252,7 +296,10 @@ def check_types(
     if kind is not types.unknown and not _fits_size(kind, size):
         wanted = "a real number" if size is None else f"a tuple of {size} real numbers"
         got = ", ".join(f"{name}: {kind}" for name, kind in found.items())
-        raise ArgumentError(f"{inner.name}({got}) returns {kind}; an expectation needs {wanted} for each row. {_way_out(kind)}")
+        raise ArgumentError(
+            f"{inner.name}({got}) returns {kind}; an expectation needs {wanted} for "
+            f"each row. {_way_out(kind)}"
+        )
 
 
 def _type_of(function: str, name: str, value: Any, parameter: Kind) -> Any:
@@ -263,12 +310,19 @@ def _type_of(function: str, name: str, value: Any, parameter: Kind) -> Any:
             return None
         dtype, ndim = state.dtypes()[0], len(state.root_shapes()[0])
     elif isinstance(value, Branch):
-        raise ArgumentError(f"{name} of {function} is {value.label}, a part of a tree of arrays; make one variable per array")
+        raise ArgumentError(
+            f"{name} of {function} is {value.label}, a part of a tree of arrays; "
+            f"make one variable per array"
+        )
     elif isinstance(value, IndexRange | RankConstant):
         refuse_span(function, name, value)
         return types.int64
     elif hasattr(value, "__array__"):
-        array = value if isinstance(value, Data | np.ndarray) else adopted(value, f"{name} of {function}")
+        array = (
+            value
+            if isinstance(value, Data | np.ndarray)
+            else adopted(value, f"{name} of {function}")
+        )
         dtype, ndim = array.dtype, array.ndim
     elif isinstance(value, list | set):
         return None  # the call raises for them; `typeof` warns
@@ -280,7 +334,8 @@ def _type_of(function: str, name: str, value: Any, parameter: Kind) -> Any:
     element = None if dtype.hasobject else numba_type(dtype)
     if element is None:
         raise ArgumentError(
-            f"{name} of {function} has dtype {dtype}, which Numba cannot compute with; convert it to a numeric one"
+            f"{name} of {function} has dtype {dtype}, which Numba cannot compute with; "
+            f"convert it to a numeric one"
         )
     axes = ndim - 1 if parameter in ARRAYS_OF_ROWS else ndim
     return types.Array(element, axes, "C") if axes > 0 else element
@@ -289,7 +344,11 @@ def _type_of(function: str, name: str, value: Any, parameter: Kind) -> Any:
 def _fits_size(kind: Any, size: int | None) -> bool:
     if size is None:
         return _is_real(kind)
-    return isinstance(kind, types.BaseTuple) and len(kind) == size and all(_is_real(one) for one in kind)
+    return (
+        isinstance(kind, types.BaseTuple)
+        and len(kind) == size
+        and all(_is_real(one) for one in kind)
+    )
 
 
 def _is_real(kind: Any) -> bool:
@@ -305,7 +364,10 @@ def _way_out(kind: Any) -> str:
     if any(isinstance(one, types.Complex) for one in parts):
         return "Return the real and the imaginary part as two values"
     if any(isinstance(one, types.Array) for one in parts):
-        return "For rows with more dimensions, the function gets an array; return its elements as a tuple, or a number"
+        return (
+            "For rows with more dimensions, the function gets an array; return its "
+            "elements as a tuple, or a number"
+        )
     if isinstance(kind, types.BaseTuple) and all(_is_real(one) for one in parts):
         return "Pass size=: the length of the tuple, or 0 for a number"
     return "Return numbers"

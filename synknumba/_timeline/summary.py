@@ -23,7 +23,8 @@ class FunctionTimes:
         waited: time of the script in rounds of it.
         ranks: time that each rank worked on it, by rank.
         nbytes: bytes passed to the ranks.
-        compiling: time of each rank in compiling and recording kernels, by rank, which `ranks` includes.
+        compiling: time of each rank in compiling and recording kernels, by rank, which `ranks`
+            includes.
     """
 
     name: str
@@ -41,7 +42,9 @@ class FunctionTimes:
 
     @property
     def rate(self) -> float:
-        """Bytes a second, by the time of the busiest rank without compilation; NaN if none are known."""
+        """Bytes a second, by the time of the busiest rank without compilation; NaN if none are
+        known.
+        """
         times = (seconds - self.compiling.get(rank, 0.0) for rank, seconds in self.ranks.items())
         most = max(times, default=0.0)
         return self.nbytes / most if most and self.nbytes else float("nan")
@@ -67,7 +70,8 @@ class Summary:
         seconds: from the first event to the last, of those that were kept.
         functions: those that took longest first.
         steps: what ranks have done in rounds, likewise.
-        binding, combining, messages: time of the script in preparing rounds, after them, and in messages to the ranks.
+        binding, combining, messages: time of the script in preparing rounds, after them, and in
+            messages to the ranks.
         ranks: their names.
         lost_rounds, lost_steps: how many there were before these, and were not kept.
     """
@@ -86,13 +90,28 @@ class Summary:
         """Formats the summary as tables."""
         lines = [f"{self.seconds:.6g} s in all, {len(self.ranks)} ranks"]
         if self.lost_rounds:
-            lines.append(f"  without {self.lost_rounds:,} rounds before, which were not kept; records= keeps more")
+            lines.append(
+                f"  without {self.lost_rounds:,} rounds before, which were not "
+                f"kept; records= keeps more"
+            )
         if self.lost_steps:
-            lines.append(f"  without {self.lost_steps:,} steps of ranks, which were not kept; records= keeps more")
+            lines.append(
+                f"  without {self.lost_steps:,} steps of ranks, which were not "
+                f"kept; records= keeps more"
+            )
         for name, seconds in self.of_script():
             lines.append(f"  {name:<24}{in_words(seconds):>12}{_percent(seconds, self.seconds):>8}")
         if self.functions:
-            head = ["function", "rounds", "waited", "a round", "busiest rank", "imbalance", "bytes", "GB/s"]
+            head = [
+                "function",
+                "rounds",
+                "waited",
+                "a round",
+                "busiest rank",
+                "imbalance",
+                "bytes",
+                "GB/s",
+            ]
             rows = [
                 [
                     one.name,
@@ -156,11 +175,20 @@ def summarise(records: Sequence[Record]) -> Summary:
         worked[one["name"]][names[one["pid"]]] += one["dur"] / 1e6
     compiling = _compiling(kinds["step"], kinds["round"], names)
     functions = [
-        FunctionTimes(name, len(mine), _total(mine), dict(worked[name]), sum(map(_bytes, called[name])), compiling[name])
+        FunctionTimes(
+            name,
+            len(mine),
+            _total(mine),
+            dict(worked[name]),
+            sum(map(_bytes, called[name])),
+            compiling[name],
+        )
         for name, mine in waited.items()
     ]
     ends = [(one["ts"], one["ts"] + one["dur"]) for one in spans]
-    whole = (max(after for _, after in ends) - min(first for first, _ in ends)) / 1e6 if ends else 0.0
+    whole = (
+        (max(after for _, after in ends) - min(first for first, _ in ends)) / 1e6 if ends else 0.0
+    )
     compiled = _total([one for one in kinds["step"] if one["name"] == COMPILE])
     steps = [
         StepTimes(
@@ -187,7 +215,9 @@ def summarise(records: Sequence[Record]) -> Summary:
     )
 
 
-def _compiling(steps: Sequence[Record], rounds: Sequence[Record], names: dict[int, str]) -> dict[str, dict[str, float]]:
+def _compiling(
+    steps: Sequence[Record], rounds: Sequence[Record], names: dict[int, str]
+) -> dict[str, dict[str, float]]:
     """Returns the time of each rank in compilation, by the function in whose round it was."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     by_rank: dict[int, list[Record]] = defaultdict(list)
@@ -228,7 +258,9 @@ def in_words(value: float) -> str:
     """Returns a time with its unit."""
     for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if value >= unit:
-            return f"{value / unit:.3g} {name}" if value < 100 * unit else f"{value / unit:.0f} {name}"
+            return (
+                f"{value / unit:.3g} {name}" if value < 100 * unit else f"{value / unit:.0f} {name}"
+            )
     return f"{value * 1e9:.0f} ns" if value else "0"
 
 
@@ -249,6 +281,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     lines = [list(head), *([*map(str, row)] for row in rows)]
     widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
     return [
-        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))])
+        "  ".join(
+            [
+                line[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
+            ]
+        )
         for line in lines
     ]

@@ -24,7 +24,9 @@ from synknumba._world.events import Events
 
 MOST_RECORDS = 10_000_000  # for which a rank reserves 2.4 GiB
 VARIABLE = "SYNKNUMBA_TRACE"
-_OWNER = "SYNKNUMBA_TRACE_OWNER"  # process that writes the file of this name; its children write others
+_OWNER = (
+    "SYNKNUMBA_TRACE_OWNER"  # process that writes the file of this name; its children write others
+)
 
 
 @final
@@ -53,13 +55,21 @@ class Trace:
             return "<Trace, under way>" if self._began else "<Trace, not begun>"
         told = self.summary()
         rounds = sum(one.rounds for one in told.functions)
-        return f"<Trace of {told.seconds:.6g} s, {rounds:,} rounds{'' if self.path is None else f', in {self.path}'}>"
+        return (
+            f"<Trace of {told.seconds:.6g} s, {rounds:,} "
+            f"rounds{'' if self.path is None else f', in {self.path}'}>"
+        )
 
     def _repr_html_(self) -> str | None:
         """Shows the summary in a notebook; nothing but its text while the trace is not over."""
         return None if self._found is None else self.summary()._repr_html_()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Ends the trace, and writes the file."""
         self.stop()
 
@@ -103,9 +113,13 @@ class Trace:
         return summarise(self.records())
 
     def records(self) -> list[Record]:
-        """Returns the events, as in the file; after the end of the trace. Raises `WorldError` before."""
+        """Returns the events, as in the file; after the end of the trace. Raises `WorldError`
+        before.
+        """
         if not self._began:
-            raise WorldError("the trace has not begun; make calls in its block, with synk.trace() as made: ...")
+            raise WorldError(
+                "the trace has not begun; make calls in its block, with synk.trace() as made: ..."
+            )
         if self._found is None:
             raise WorldError("the trace is not over; ask after its with block")
         return self._found
@@ -115,7 +129,11 @@ class Trace:
         write(_checked(path), self.records(), self._told())
 
     def _told(self) -> dict[str, Any]:
-        lost = sum(one["args"]["rounds"] + one["args"]["steps"] for one in self.records() if one.get("cat") == "lost")
+        lost = sum(
+            one["args"]["rounds"] + one["args"]["steps"]
+            for one in self.records()
+            if one.get("cat") == "lost"
+        )
         reasons = [events.reason for events in self._worlds if events.reason is not None]
         return {"made by": MAKER, "lost": lost, "ended": reasons}
 
@@ -153,20 +171,23 @@ def _go_on(world: Engine | None) -> None:
 def trace(path: str | os.PathLike[str] | None = None, *, records: int = 100_000) -> Trace:
     """Records what the script, the ranks and their devices do, in a `with` block.
 
-    The file can be opened by Perfetto's viewer, and by Chrome's at chrome://tracing. It has a track for the script's calls
-    (preparing, waiting, combining) and messages, and for each rank its rounds, what was done in them, and the work on its GPU's
-    stream. `python -m synknumba trace --summary run.json` prints where the time went. Of a world whose ranks were killed, only
-    the script's tracks are there. Traces may be made inside each other.
+    The file can be opened by Perfetto's viewer, and by Chrome's at chrome://tracing. It has a track
+    for the script's calls (preparing, waiting, combining) and messages, and for each rank its
+    rounds, what was done in them, and the work on its GPU's stream.
+    `python -m synknumba trace --summary run.json` prints where the time went. Of a world whose
+    ranks were killed, only the script's tracks are there. Traces may be made inside each other.
 
     Args:
         path: file to write at the end, "run.json" or "run.json.gz"; None for none.
-        records: rounds that are kept, the last ones, and for each as many as eight steps; at most 10,000,000.
+        records: rounds that are kept, the last ones, and for each as many as eight steps; at most
+            10,000,000.
 
     Returns:
         A context manager with `summary()`, `records()` and `save(path)`, after the block.
 
     Raises:
-        ArgumentError: `path` cannot be written, or does not end in .json or .json.gz; `records` is no int from 1 to 10⁷.
+        ArgumentError: `path` cannot be written, or does not end in .json or .json.gz; `records` is
+            no int from 1 to 10⁷.
 
     Example:
         >>> import numpy as np
@@ -190,18 +211,30 @@ def trace(path: str | os.PathLike[str] | None = None, *, records: int = 100_000)
 
 def _checked(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
-        raise ArgumentError(f"a trace needs the name of a file, as in synk.trace('run.json'), got {path!r}")
+        raise ArgumentError(
+            f"a trace needs the name of a file, as in synk.trace('run.json'), got {path!r}"
+        )
     if "\0" in os.fsdecode(path):
-        raise ArgumentError(f"a trace needs the name of a file, which has no null character, got {path!r}")
+        raise ArgumentError(
+            f"a trace needs the name of a file, which has no null character, got {path!r}"
+        )
     found = Path(os.fsdecode(path)).absolute()
     if not found.name.endswith((".json", ".json.gz")):
-        raise ArgumentError(f"a trace needs a name that ends in .json or .json.gz, got {os.fspath(path)!r}")
+        raise ArgumentError(
+            f"a trace needs a name that ends in .json or .json.gz, got {os.fspath(path)!r}"
+        )
     if not found.parent.is_dir():
         raise ArgumentError(f"the folder of the trace {os.fspath(path)!r} does not exist")
     if found.is_dir():
-        raise ArgumentError(f"the trace {os.fspath(path)!r} is a folder; name a file, as in {os.fspath(path)}/run.json")
+        raise ArgumentError(
+            f"the trace {os.fspath(path)!r} is a folder; name a file, as in "
+            f"{os.fspath(path)}/run.json"
+        )
     if not os.access(found if found.exists() else found.parent, os.W_OK):
-        raise ArgumentError(f"the trace {os.fspath(path)!r} cannot be written: permission denied; name a file elsewhere")
+        raise ArgumentError(
+            f"the trace {os.fspath(path)!r} cannot be written: permission "
+            f"denied; name a file elsewhere"
+        )
     return found
 
 
@@ -231,7 +264,9 @@ def _numbered(path: str) -> str:
 def _stop(made: Trace) -> None:
     try:
         if made.path is not None and made.path.exists() and made.path.stat().st_mtime >= _since():
-            made.path = Path(_numbered(str(made.path)))  # another process that was started with this one has written it
+            made.path = Path(
+                _numbered(str(made.path))
+            )  # another process that was started with this one has written it
         with suppress(SynkError):
             made.stop()
     except OSError as error:  # at exit it would be shown as a fault of this package
@@ -239,13 +274,20 @@ def _stop(made: Trace) -> None:
 
 
 def _since() -> float:
-    """Returns when the first process with this SYNKNUMBA_TRACE was started, of this one and those above: time of the day."""
+    """Returns when the first process with this SYNKNUMBA_TRACE was started, of this one and
+    those above: time of the day.
+    """
     wanted, ticks = f"{VARIABLE}={os.environ.get(VARIABLE)}".encode(), os.sysconf("SC_CLK_TCK")
     boot, started, pid = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME), 0, os.getpid()
     with suppress(OSError):  # a process of another user's
         while True:
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            pid, started = int(fields[1]), int(fields[19])  # proc(5): ppid and starttime, the fourth and the 22nd
+            fields = (
+                Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            )
+            pid, started = (
+                int(fields[1]),
+                int(fields[19]),
+            )  # proc(5): ppid and starttime, the fourth and the 22nd
             if wanted not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 break
     return boot + started / ticks

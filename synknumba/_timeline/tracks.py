@@ -1,10 +1,12 @@
-"""Events of one or several worlds as tracks of spans, in the format of Chrome's trace viewer, which Perfetto reads too.
+"""Events of one or several worlds as tracks of spans, in the format of Chrome's trace viewer, which
+Perfetto reads too.
 
     script   calls │ bind, wait, combine │ messages
     rank r   rounds │ what was done in them
              device: the same on the device's stream
 
-Of a world with more rounds than are kept, all tracks begin with the same call, after a span of the kind "lost".
+Of a world with more rounds than are kept, all tracks begin with the same call, after a span of the
+kind "lost".
 
 Format: "Trace Event Format", complete events ("X"), times in microseconds.
 """
@@ -34,12 +36,18 @@ CALLS, MESSAGES = range(2)  # threads of the script's process
 ROUNDS, DEVICE = range(2)  # threads of a rank's process
 SCRIPT = "script"
 MAKER = "synknumba"  # in a file
-LARGEST = 1 << 30  # bytes of a packed trace that are read, of some 5 million events: gzip packs up to 1,000 into one
+LARGEST = (
+    1 << 30
+    # bytes of a packed trace that are read, of some 5 million events: gzip packs up to 1,000 into
+    # one
+)
 
 
 def tracks(worlds: list[Events], began: int) -> list[Record]:
     """Returns the events of worlds, with times since `began`, by `time.monotonic_ns`."""
-    found: list[Record] = list(_named(os.getpid(), SCRIPT, {CALLS: "calls", MESSAGES: "messages"}, 0))
+    found: list[Record] = list(
+        _named(os.getpid(), SCRIPT, {CALLS: "calls", MESSAGES: "messages"}, 0)
+    )
     for events in worlds:
         kept = _kept(events)
         found += _of_script(events, began, kept)
@@ -61,8 +69,17 @@ def _named(pid: int, name: str, threads: dict[int, str], index: int) -> Iterator
         yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": told}}
 
 
-def _span(pid: int, tid: int, kind: str, name: str, began: int, ended: int, told: Mapping[str, Any]) -> Record:
-    made: Record = {"ph": "X", "pid": pid, "tid": tid, "cat": kind, "name": name, "ts": began / 1000}
+def _span(
+    pid: int, tid: int, kind: str, name: str, began: int, ended: int, told: Mapping[str, Any]
+) -> Record:
+    made: Record = {
+        "ph": "X",
+        "pid": pid,
+        "tid": tid,
+        "cat": kind,
+        "name": name,
+        "ts": began / 1000,
+    }
     made["dur"] = max(ended - began, 0) / 1000
     if known := {key: value for key, value in told.items() if value is not None}:
         made["args"] = known
@@ -85,7 +102,8 @@ class _Kept(NamedTuple):
 
 def _kept(events: Events) -> _Kept:
     rounds, lost = events.rounds()
-    # The oldest rounds of ranks are older than the script's, unless messages have taken their place.
+    # The oldest rounds of ranks are older than the script's, unless messages have taken their
+    # place.
     here = [
         _rounds_of(traced) for traced in events.ranks.values() if traced.host == _host()
     ]  # others may number them otherwise
@@ -109,7 +127,15 @@ def _of_script(events: Events, began: int, kept: _Kept) -> Iterator[Record]:
     if kept.lost or steps:
         name = f"{kept.lost:,} rounds and {steps:,} steps were not kept"
         until = max(kept.since, events.started) - began
-        yield _span(pid, CALLS, "lost", name, events.started - began, until, {"rounds": kept.lost, "steps": steps})
+        yield _span(
+            pid,
+            CALLS,
+            "lost",
+            name,
+            events.started - began,
+            until,
+            {"rounds": kept.lost, "steps": steps},
+        )
     for sequence, number, ring, arrived in rounds.tolist():
         info = events.names[number]
         told = {"round": sequence, "call": str(info)}
@@ -121,7 +147,9 @@ def _of_script(events: Events, began: int, kept: _Kept) -> Iterator[Record]:
         *_, number, ring, _ = rounds[low].tolist()
         arrived = int(rounds[high - 1, 3])
         told = {"rounds": int(high - low), "bytes": sent or None}
-        yield _span(pid, CALLS, "call", events.names[number].function, first - began, last - began, told)
+        yield _span(
+            pid, CALLS, "call", events.names[number].function, first - began, last - began, told
+        )
         yield _span(pid, CALLS, "bind", "bind", first - began, ring - began, {})
         if arrived <= last:  # else it is in flight
             yield _span(pid, CALLS, "combine", "combine", arrived - began, last - began, {})
@@ -129,14 +157,23 @@ def _of_script(events: Events, began: int, kept: _Kept) -> Iterator[Record]:
         if message.began < kept.since:
             continue
         what, told = f"{message.name} to all ranks", {"bytes": message.nbytes}
-        yield _span(pid, MESSAGES, "message", what, message.began - began, message.ended - began, told)
+        yield _span(
+            pid, MESSAGES, "message", what, message.began - began, message.ended - began, told
+        )
 
 
 def _of_rank(rank: int, traced: Traced, events: Events, began: int, since: int) -> Iterator[Record]:
     name = f"rank {rank}" if traced.host == _host() else f"rank {rank} on {traced.host}"
-    pid = traced.pid if traced.host == _host() else traced.pid + (rank << 32)  # other machines have the same numbers
+    pid = (
+        traced.pid if traced.host == _host() else traced.pid + (rank << 32)
+    )  # other machines have the same numbers
     on_device = any(span.on_device for span in traced.spans)
-    yield from _named(pid, name, {ROUNDS: "rounds"} | ({DEVICE: "stream of the GPU"} if on_device else {}), rank + 1)
+    yield from _named(
+        pid,
+        name,
+        {ROUNDS: "rounds"} | ({DEVICE: "stream of the GPU"} if on_device else {}),
+        rank + 1,
+    )
     records = _rounds_of(traced)
     for sequence, number, seen, answered in records[records[:, 2] >= since].tolist():
         kind = "obey" if number == MESSAGE else "round"
@@ -152,8 +189,12 @@ def _of_rank(rank: int, traced: Traced, events: Events, began: int, since: int) 
 
 
 def write(path: Path, records: list[Record], told: dict[str, Any]) -> None:
-    """Writes a file; packed by gzip if its name ends in .gz. Raises `OSError`, as of a full disk, and leaves no part of it."""
-    text = json.dumps({"traceEvents": records, "displayTimeUnit": "ns", "otherData": told}, separators=(",", ":")).encode()
+    """Writes a file; packed by gzip if its name ends in .gz. Raises `OSError`, as of a full
+    disk, and leaves no part of it.
+    """
+    text = json.dumps(
+        {"traceEvents": records, "displayTimeUnit": "ns", "otherData": told}, separators=(",", ":")
+    ).encode()
     packed = gzip.compress(text, 6) if path.suffix == ".gz" else text
     file = path.open("wb", buffering=0)
     try:
@@ -164,7 +205,10 @@ def write(path: Path, records: list[Record], told: dict[str, Any]) -> None:
     except OSError as error:
         with suppress(OSError):
             path.unlink()
-        why = f"the trace could not be written: {error.strerror}; keep it by made.save(path) elsewhere, of synk.trace() as made"
+        why = (
+            f"the trace could not be written: {error.strerror}; keep it by made.save(path) "
+            f"elsewhere, of synk.trace() as made"
+        )
         raise type(error)(error.errno, why, str(path)) from None
 
 
@@ -193,10 +237,21 @@ def read(path: Path) -> list[Record]:
             raise ValueError("an event is no object with ph")  # noqa: TRY301
     except OSError as error:
         raise ArgumentError(f"the trace cannot be read: {error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError, zlib.error) as error:
-        raise ArgumentError(f"{path} is no trace: it needs a JSON object with traceEvents, as synk.trace writes") from error
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        RecursionError,
+        zlib.error,
+    ) as error:
+        raise ArgumentError(
+            f"{path} is no trace: it needs a JSON object with traceEvents, as synk.trace writes"
+        ) from error
     if maker != MAKER:
         raise ArgumentError(
-            f"{path} is the trace of another tool ({maker or 'it names none'}); synk.trace writes those that are read"
+            f"{path} is the trace of another tool ({maker or 'it names none'}); synk.trace "
+            f"writes those that are read"
         )
     return list(records)

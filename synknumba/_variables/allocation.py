@@ -5,7 +5,7 @@
     GPUs               one allocation per GPU, which the coordinator knows by its number only
 
 An allocation never changes its layout: a variable that gets other shapes gets a new allocation.
-"""
+"""  # noqa: E501
 
 import itertools
 import weakref
@@ -34,28 +34,42 @@ _uses: dict[int, dict[Any, Callable[[], None]]] = {}  # callbacks by key, for ea
 class Allocation:
     """Memory on all ranks of a world."""
 
-    def __init__(self, world: Engine, layout: StorageLayout, carry: "Allocation | None" = None) -> None:
+    def __init__(
+        self, world: Engine, layout: StorageLayout, carry: "Allocation | None" = None
+    ) -> None:
         """Allocates memory on all ranks; called between the world's `begin` and `end`.
 
-        From the memory `carry`, each rank copies those of its arrays whose shape on that rank is unchanged.
+        From the memory `carry`, each rank copies those of its arrays whose shape on that rank is
+        unchanged.
         """
         self.number = next(_numbers)  # by which the ranks identify the memory; never reused
         self.layout = layout
         self.world = world
         self.life = world._life  # noqa: SLF001  # a world that starts its ranks again begins another one
-        self.segment: Segment | None = None  # contains all parts; None on GPUs, and on several machines
-        self.mirrored: Segment | None = None  # on cores of several machines: contains the parts of this machine's ranks
-        self._starts: list[list[int]] = []  # by rank: offset of each array; the last is that of `VECTOR`, −1
+        self.segment: Segment | None = (
+            None  # contains all parts; None on GPUs, and on several machines
+        )
+        self.mirrored: Segment | None = (
+            None  # on cores of several machines: contains the parts of this machine's ranks
+        )
+        self._starts: list[
+            list[int]
+        ] = []  # by rank: offset of each array; the last is that of `VECTOR`, −1
         hosts: tuple[HostArray, ...] = ()
         if world.traits.shares_memory:
             hosts, self.segment = self._placed([(0, world.world_size)])
         elif world.mirrors_variables:
-            hosts, self.mirrored = self._placed([(first, after) for _, first, after in world.machines])
+            hosts, self.mirrored = self._placed(
+                [(first, after) for _, first, after in world.machines]
+            )
         when_gone(self, partial(_release, weakref.ref(world), self.number))
-        world.command(Hold(self.number, layout, hosts, -1 if carry is None else carry.number), info=calling())
+        world.command(
+            Hold(self.number, layout, hosts, -1 if carry is None else carry.number), info=calling()
+        )
 
     def _placed(self, machines: Sequence[tuple[int, int]]) -> tuple[tuple[HostArray, ...], Segment]:
-        """Makes the segment, and returns with it each rank's part, at the same place in the segment of the rank's machine.
+        """Makes the segment, and returns with it each rank's part, at the same place in the segment
+        of the rank's machine.
 
         Args:
             machines: the ranks that share a segment, as (first, one after the last).
@@ -72,21 +86,26 @@ class Allocation:
             size = max(size, at)
         segment = Segment(size)
         self.world.attach([segment])
-        return tuple(HostArray(segment.id, np.dtype(np.uint8), (nbytes,), at) for at, nbytes in parts), segment
+        return tuple(
+            HostArray(segment.id, np.dtype(np.uint8), (nbytes,), at) for at, nbytes in parts
+        ), segment
 
     def lives_in(self, world: Engine | None) -> bool:
         """Returns whether the ranks of a world, as last started, have the memory."""
         return self.world is world and self.life is world._life  # noqa: SLF001
 
     def when_gone(self, key: Any, callback: Callable[[], None]) -> None:
-        """Registers a callback, in place of an earlier one with the same key, that runs when the memory is freed.
+        """Registers a callback, in place of an earlier one with the same key, that runs when the
+        memory is freed.
 
         It may run in any thread, so it must not take a lock.
         """
         _uses.setdefault(self.number, {})[key] = callback
 
     def host(self, leaf: int, rank: int) -> HostArray:
-        """Returns the location of one rank's array in the segment, that of the rank's machine; on cores only."""
+        """Returns the location of one rank's array in the segment, that of the rank's machine;
+        on cores only.
+        """
         segment = self.segment or self.mirrored
         assert segment is not None  # called on cores only
         of = self.layout.leaf(leaf)
@@ -99,14 +118,17 @@ class Allocation:
         return self.segment.array(host.dtype, host.shape, host.offset)
 
     def own(self, leaf: int, rank: int) -> Array:
-        """Returns a view of one rank's own rows of an array, of at least one dimension; on cores of one machine only."""
+        """Returns a view of one rank's own rows of an array, of at least one dimension; on cores
+        of one machine only.
+        """
         return self.array(leaf, rank)[slice(*self.layout.own(leaf, rank))]
 
     def end(self, leaf: int, places: Sequence[HostArray] = ()) -> tuple[Any, End]:
-        """Returns one array, or `VECTOR`, as an operand of a collective: its transfer dtype, and its location on every rank.
+        """Returns one array, or `VECTOR`, as an operand of a collective: its transfer dtype, and
+        its location on every rank.
 
-        If the collective works on copies, `places` are their locations in a segment that all processes have mapped; ignored on
-        cores of one machine.
+        If the collective works on copies, `places` are their locations in a segment that all
+        processes have mapped; ignored on cores of one machine.
         """
         of, ranks = self.layout.leaf(leaf), range(self.world.world_size)
         dtype = line_type(of.dtype, 0)[0]
@@ -115,12 +137,16 @@ class Allocation:
             places = [self.host(leaf, rank) for rank in ranks]
         elif not places:
             return dtype, End(self.number, leaf, counts)
-        hosts = tuple(HostArray(p.segment, dtype, (n,), p.offset) for p, n in zip(places, counts, strict=True))
+        hosts = tuple(
+            HostArray(p.segment, dtype, (n,), p.offset) for p, n in zip(places, counts, strict=True)
+        )
         return dtype, End(self.number, leaf, counts, hosts)
 
 
 def not_in_use(numbers: Iterable[int], key: Any) -> None:
-    """Removes callbacks of `Allocation.when_gone`, without running them, from allocations that may have been freed already."""
+    """Removes callbacks of `Allocation.when_gone`, without running them, from allocations that
+    may have been freed already.
+    """
     for number in numbers:
         _uses.get(number, {}).pop(key, None)
 

@@ -1,14 +1,17 @@
-"""Plans of transfers and collectives of variables: made once, numbered, repeated. The public functions: `collectives`.
+"""Plans of transfers and collectives of variables: made once, numbered, repeated. The public
+functions: `collectives`.
 
     deliver     values from the coordinator to the ranks' arrays
     fetch       copies of the ranks' arrays to the coordinator
     collective  among the ranks' arrays
 
-Plans are cached by the memory that they refer to, so repeating a collective costs one round, or less: if the arrays are small
-and in memory that the coordinator has mapped, it does the work itself, since the ranks are idle between calls.
+Plans are cached by the memory that they refer to, so repeating a collective costs one round, or
+less: if the arrays are small and in memory that the coordinator has mapped, it does the work
+itself, since the ranks are idle between calls.
 
-`Traffic` is the interface. `CoreTraffic` implements it on cores, where all memory is shared, so values are written, read and
-combined in place; `GpuTraffic` (in `gpu_transfers`) implements it on GPUs.
+`Traffic` is the interface. `CoreTraffic` implements it on cores, where all memory is shared, so
+values are written, read and combined in place; `GpuTraffic` (in `gpu_transfers`) implements it on
+GPUs.
 """
 
 import math
@@ -29,24 +32,40 @@ from synknumba._ops.variable_layout import line_type
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation, not_in_use
 from synknumba._wire.messages import Install
-from synknumba._wire.program import Collective, End, HostArray, Operand, Staged, Transfer, next_number
+from synknumba._wire.program import (
+    Collective,
+    End,
+    HostArray,
+    Operand,
+    Staged,
+    Transfer,
+    next_number,
+)
 from synknumba._wire.sequence import Access, Key
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 
-DIRECT_BYTES = 1 << 20  # read and written in total: two cores are faster by half of this, which takes as long as a round
+DIRECT_BYTES = (
+    1 << 20
+)  # read and written in total: two cores are faster by half of this, which takes as long as a round
 LINE_BYTES = 64  # of a cache line; no two ranks write to one of a stage
-# Read by each rank of an all_reduce in a sequence that is done with one wait instead of two, by every rank in full.
+# Read by each rank of an all_reduce in a sequence that is done with one wait instead of two, by
+# every rank in full.
 STAGED_BYTES = 16 << 10
-PLANS_KEPT = 4096  # a few KiB each; a model of thousands of arrays needs one for each unless they are flattened
+# a few KiB each; a model of thousands of arrays needs one for each unless they are flattened
+PLANS_KEPT = 4096
 
 Run: TypeAlias = Callable[[], object]
-Row: TypeAlias = tuple[Array | None, ...]  # new values of one array of a variable, by rank; None where the rank keeps its own
+Row: TypeAlias = tuple[
+    Array | None, ...
+]  # new values of one array of a variable, by rank; None where the rank keeps its own
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One array of a collective: the source and target memory, which are often the same, and the index of the array."""
+    """One array of a collective: the source and target memory, which are often the same, and the
+    index of the array.
+    """
 
     source: Allocation
     target: Allocation
@@ -58,14 +77,18 @@ class Pair:
         return self.source is self.target
 
     def operand(self, given: Sequence[HostArray] = (), got: Sequence[HostArray] = ()) -> Operand:
-        """Returns the operand of a collective; `given` and `got` are locations of copies, as in `Allocation.end`."""
+        """Returns the operand of a collective; `given` and `got` are locations of copies, as in
+        `Allocation.end`.
+        """
         return Operand(*self.source.end(self.leaf, given), self.target.end(self.leaf, got)[1])
 
     def exchanged(self) -> Operand:
         """Returns the operand of an exchange, with the copies between the ranks."""
         of = self.source.layout.leaf(self.leaf)
         elements = line_type(of.dtype, math.prod(of.shapes[0][1:]))[1]  # of one row
-        copies = [copy.scaled(elements) for copy in self.source.layout.copies(self.leaf) if elements]
+        copies = [
+            copy.scaled(elements) for copy in self.source.layout.copies(self.leaf) if elements
+        ]
         return self.operand()._replace(copies=tuple(copies))
 
 
@@ -96,15 +119,18 @@ def operands_of(work: Work, pairs: Sequence[Pair]) -> list[Operand]:
 class Traffic(ABC):
     """Transfers and collectives of one world.
 
-    All methods are called between the world's `begin` and `end`, except `forget`, which may run at any time in a garbage
-    collection.
+    All methods are called between the world's `begin` and `end`, except `forget`, which may run at
+    any time in a garbage collection.
     """
 
     def __init__(self, world: Engine) -> None:
         self.world = world
-        # Of each plan: what runs it, the numbers of its programs, and those of the memory that it refers to.
+        # Of each plan: what runs it, the numbers of its programs, and those of the memory that it
+        # refers to.
         self._plans: OrderedDict[Any, tuple[Run, tuple[int, ...], list[int]]] = OrderedDict()
-        self.quick: dict[Any, Run] = {}  # what runs a collective, by the key of the call: for `run_known`
+        self.quick: dict[
+            Any, Run
+        ] = {}  # what runs a collective, by the key of the call: for `run_known`
 
     @abstractmethod
     def deliver(self, storage: Allocation, values: Sequence[Row], *, own: bool = False) -> None:
@@ -119,17 +145,22 @@ class Traffic(ABC):
 
     @abstractmethod
     def reduced(self, work: Work, storage: Allocation) -> list[Array]:
-        """Returns the result that `reduce` gives the root, one array per leaf, in the coordinator's own memory.
+        """Returns the result that `reduce` gives the root, one array per leaf, in the coordinator's
+        own memory.
 
         The ranks' arrays do not change.
         """
 
     @abstractmethod
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
-        """Plans a collective for repeated use. Returns a callable that runs it, and the numbers of its programs."""
+        """Plans a collective for repeated use. Returns a callable that runs it, and the numbers
+        of its programs.
+        """
 
     @abstractmethod
-    def programs(self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]) -> list[tuple[int, list[Segment], Access]]:
+    def programs(
+        self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]
+    ) -> list[tuple[int, list[Segment], Access]]:
         """Installs programs by which the ranks carry out a collective in place, in a sequence.
 
         Args:
@@ -138,18 +169,23 @@ class Traffic(ABC):
             keys: the arrays, for their accesses.
 
         Returns:
-            The number of each program, the segments that only it uses, and what it reads and writes.
+            The number of each program, the segments that only it uses, and what it reads and
+            writes.
         """
 
     def collective(self, work: Work, pairs: Sequence[Pair]) -> Run:
         """Returns a callable that runs a collective; the plan is reused if it is cached."""
         key = (work, *((pair.source.number, pair.target.number, pair.leaf) for pair in pairs))
         return self.known(key) or self.keep(
-            key, self.plan(work, pairs), (storage for pair in pairs for storage in (pair.source, pair.target))
+            key,
+            self.plan(work, pairs),
+            (storage for pair in pairs for storage in (pair.source, pair.target)),
         )
 
     def known(self, key: Any) -> Run | None:
-        """Returns the callable of a cached plan, which becomes the most recently used; None if it is not cached."""
+        """Returns the callable of a cached plan, which becomes the most recently used; None if
+        it is not cached.
+        """
         plan = self._plans.get(key)
         if plan is None:
             return None
@@ -170,7 +206,9 @@ class Traffic(ABC):
             self._watch(key, about)
 
     def _watch(self, key: Any, about: Iterable[Allocation]) -> list[int]:
-        """Drops an entry as soon as any memory that it refers to is freed; it does not keep the memory alive."""
+        """Drops an entry as soon as any memory that it refers to is freed; it does not keep the
+        memory alive.
+        """
         storages = set(about)
         numbers = [storage.number for storage in storages]
         for storage in storages:
@@ -180,11 +218,17 @@ class Traffic(ABC):
     def over_host(
         self, work: Work, arrays: Sequence[Operand], segments: Sequence[Segment], info: CallInfo
     ) -> tuple[Run, tuple[int, ...]]:
-        """Plans a collective over shared memory: the coordinator does a small one itself, the ranks a large one.
+        """Plans a collective over shared memory: the coordinator does a small one itself, the ranks
+        a large one.
 
-        The operands give the locations of all ranks' arrays, which are in `segments`. Returns what `plan` does.
+        The operands give the locations of all ranks' arrays, which are in `segments`. Returns what
+        `plan` does.
         """
-        nbytes = sum(map(_bytes_moved, arrays)) if work.kind == "exchange" else sum(map(_bytes_of_all, arrays))
+        nbytes = (
+            sum(map(_bytes_moved, arrays))
+            if work.kind == "exchange"
+            else sum(map(_bytes_of_all, arrays))
+        )
         if nbytes <= DIRECT_BYTES or self.world.world_size == 1 or self.world.spans_machines:
             return direct(work, arrays, segments, self.alone), ()
         return self.install(self.host_program(work, arrays), info)
@@ -201,8 +245,12 @@ class Traffic(ABC):
         """The communicator with which the coordinator carries out collectives by itself."""
         return host_communicator(0, 1)
 
-    def install(self, program: Collective | Staged | Transfer, info: CallInfo) -> tuple[Run, tuple[int]]:
-        """Installs a program on the ranks. Returns a callable that runs it, and the program's number."""
+    def install(
+        self, program: Collective | Staged | Transfer, info: CallInfo
+    ) -> tuple[Run, tuple[int]]:
+        """Installs a program on the ranks. Returns a callable that runs it, and the program's
+        number.
+        """
         self.world.command(Install(None, program), info=info)
         return partial(self.world.run, program.number, info, _nothing_to_learn), (program.number,)
 
@@ -213,13 +261,17 @@ class Traffic(ABC):
 
     def _drop(self, key: Any) -> None:
         self.quick.clear()  # one of them may belong to the dropped plan
-        _, programs, about = self._plans.pop(key, (None, (), ()))  # freed meanwhile, perhaps, in a garbage collection
+        _, programs, about = self._plans.pop(
+            key, (None, (), ())
+        )  # freed meanwhile, perhaps, in a garbage collection
         not_in_use(about, key)
         for number in programs:
             self.world.forget("program", number)
 
     def forget(self, key: Any) -> None:
-        """Drops an entry in the coordinator; the ranks drop its programs together with the memory that they refer to."""
+        """Drops an entry in the coordinator; the ranks drop its programs together with the
+        memory that they refer to.
+        """
         self._plans.pop(key, None)
         self.quick.pop(key, None)
 
@@ -254,12 +306,16 @@ def _bytes_moved(one: Operand) -> int:
     return 2 * int(np.dtype(one.dtype).itemsize) * sum(copy.count for copy in one.copies)
 
 
-def direct(work: Work, arrays: Sequence[Operand], segments: Sequence[Segment], transport: Communicator) -> Run:
+def direct(
+    work: Work, arrays: Sequence[Operand], segments: Sequence[Segment], transport: Communicator
+) -> Run:
     """Returns a callable with which a single participant carries out a whole collective."""
     by_id = {segment.id: segment for segment in segments}
 
     def lines(end: End) -> tuple[Array, ...]:
-        return tuple(by_id[host.segment].array(host.dtype, host.shape, host.offset) for host in end.hosts)
+        return tuple(
+            by_id[host.segment].array(host.dtype, host.shape, host.offset) for host in end.hosts
+        )
 
     exchanges = [
         Exchange(dtype, lines(source), lines(target), source.counts, target.counts, copies)
@@ -269,19 +325,29 @@ def direct(work: Work, arrays: Sequence[Operand], segments: Sequence[Segment], t
 
 
 def stage_bytes(kind: CollectiveKind, world_size: int, sizes: Sequence[int]) -> int:
-    """Returns the bytes of a rank on the stage of a small all_reduce of arrays of these sizes; 0 for what works in place."""
+    """Returns the bytes of a rank on the stage of a small all_reduce of arrays of these sizes; 0
+    for what works in place.
+    """
     nbytes = sum(-(-size // LINE_BYTES) * LINE_BYTES for size in sizes)
-    return nbytes if kind == "all_reduce" and world_size > 1 and nbytes * world_size <= STAGED_BYTES else 0
+    return (
+        nbytes
+        if kind == "all_reduce" and world_size > 1 and nbytes * world_size <= STAGED_BYTES
+        else 0
+    )
 
 
 def staged_accesses(keys: frozenset[Key], stage: Key) -> tuple[Access, Access]:
-    """Returns what the two steps of a small all_reduce read and write, with one wait between them."""
+    """Returns what the two steps of a small all_reduce read and write, with one wait between
+    them.
+    """
     key = frozenset({stage})
     return Access(reads=keys, writes=key), Access(writes=keys, remote_reads=key)
 
 
 def access_in_place(kind: CollectiveKind, keys: frozenset[Key]) -> Access:
-    """Returns what a collective reads and writes that works on the ranks' arrays in shared memory."""
+    """Returns what a collective reads and writes that works on the ranks' arrays in shared
+    memory.
+    """
     if kind == "exchange":  # each rank writes its own halos, which no other reads
         return Access(remote_reads=keys, nearby=True)
     return Access(keys, keys, keys, keys)  # each works on a part of all ranks' arrays
@@ -307,23 +373,38 @@ class CoreTraffic(Traffic):
         return [storage.array(leaf, rank).copy() for leaf, rank in places]
 
     def reduced(self, work: Work, storage: Allocation) -> list[Array]:
-        # By the coordinator alone: for the ranks to take part, the result would first need new shared memory.
+        # By the coordinator alone: for the ranks to take part, the result would first need new
+        # shared memory.
         assert work.op is not None  # a reduction has an op
         results, exchanges = [], []
         for leaf, of in enumerate(storage.layout.leaves):
             results.append(np.empty(of.shapes[0], of.dtype))
-            sources = tuple(storage.array(leaf, rank).reshape(-1) for rank in range(self.world.world_size))
+            sources = tuple(
+                storage.array(leaf, rank).reshape(-1) for rank in range(self.world.world_size)
+            )
             counts = tuple(map(len, sources))
-            exchanges.append(Exchange(results[-1].dtype, sources, (results[-1].reshape(-1),), counts, counts[:1]))
+            exchanges.append(
+                Exchange(results[-1].dtype, sources, (results[-1].reshape(-1),), counts, counts[:1])
+            )
         self.alone.reduce(exchanges, work.op, 0)()
         return results
 
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
-        segments = [storage.segment for pair in pairs for storage in (pair.source, pair.target) if storage.segment]
+        segments = [
+            storage.segment
+            for pair in pairs
+            for storage in (pair.source, pair.target)
+            if storage.segment
+        ]
         return self.over_host(work, operands_of(work, pairs), segments, describe(work, pairs))
 
     def _staged(
-        self, program: Collective, arrays: tuple[tuple[Any, End], ...], nbytes: int, keys: frozenset[Key], info: CallInfo
+        self,
+        program: Collective,
+        arrays: tuple[tuple[Any, End], ...],
+        nbytes: int,
+        keys: frozenset[Key],
+        info: CallInfo,
     ) -> list[tuple[int, list[Segment], Access]]:
         """Installs a small all_reduce as two steps with one wait between them."""
         shape = 2, self.world.world_size, nbytes
@@ -331,18 +412,24 @@ class CoreTraffic(Traffic):
         self.world.attach([segment], info)
         stage = HostArray(segment.id, np.dtype(np.uint8), shape)
         found = []
-        for combines, access in enumerate(staged_accesses(keys, ("stage", ("segment", segment.id)))):
+        for combines, access in enumerate(
+            staged_accesses(keys, ("stage", ("segment", segment.id)))
+        ):
             assert program.op is not None  # a reduction has an op
             step = Staged(next_number(), arrays, program.op, stage, bool(combines))
             self.install(step, info)
             found.append((step.number, [segment], access))
         return found
 
-    def programs(self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]) -> list[tuple[int, list[Segment], Access]]:
+    def programs(
+        self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]
+    ) -> list[tuple[int, list[Segment], Access]]:
         program = self.host_program(work, operands_of(work, pairs))
         arrays = tuple((one.dtype, one.source) for one in program.arrays)
         nbytes = stage_bytes(
-            work.kind, self.world.world_size, [max(end.counts) * np.dtype(dtype).itemsize for dtype, end in arrays]
+            work.kind,
+            self.world.world_size,
+            [max(end.counts) * np.dtype(dtype).itemsize for dtype, end in arrays],
         )
         if nbytes:
             return self._staged(program, arrays, nbytes, keys, describe(work, pairs))

@@ -2,12 +2,13 @@
 
     vars, values ──checked──> world.begin ── variables placed, plan found or made, run ── world.end ──> vars, or NumPy arrays
 
-`vars` is one `Variable`, or a nested dict, list or tuple of variables, which are processed together; values and results have
-the same structure. All arguments are checked before anything is sent.
+`vars` is one `Variable`, or a nested dict, list or tuple of variables, which are processed
+together; values and results have the same structure. All arguments are checked before anything is
+sent.
 
-Only the coordinator calls these functions, once for all ranks; on a rank they raise `WorldError`. All ranks take part, and a
-function returns when every rank is done.
-"""
+Only the coordinator calls these functions, once for all ranks; on a rank they raise `WorldError`.
+All ranks take part, and a function returns when every rank is done.
+"""  # noqa: E501
 
 import operator
 import sys
@@ -23,7 +24,15 @@ from synknumba._ops import rows as rows_module
 from synknumba._ops.halo import Halo
 from synknumba._ops.rows import Rows
 from synknumba._ops.tree import describe, flatten, parts_like, shape_told, unflatten
-from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape, as_flag, known_options
+from synknumba._types import (
+    Array,
+    Batch,
+    CollectiveKind,
+    CollectiveOp,
+    Shape,
+    as_flag,
+    known_options,
+)
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_plans import Pair, Traffic, Work, leaf_pairs, pairs_of
 from synknumba._variables.kept_values import held_rows
@@ -39,7 +48,8 @@ class placed:  # noqa: N801  # used as a function
     Args:
         several: the variables.
         written: those of them that the collective writes to; None for all.
-        initial: new values of all ranks, which a variable without a value in this world starts from; None where there are none.
+        initial: new values of all ranks, which a variable without a value in this world starts
+            from; None where there are none.
 
     Not a generator: one interrupted by Ctrl-C would release the world when it is
     garbage-collected, in the middle of another call.
@@ -68,7 +78,9 @@ class placed:  # noqa: N801  # used as a function
             raise
         return world
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
         """Releases the world."""
         try:
             if error is not None:
@@ -77,15 +89,28 @@ class placed:  # noqa: N801  # used as a function
             self._world.end()
 
 
-def give_rows(world: Engine, several: Sequence[VariableState], values: Sequence[Values], halo: Halo | None) -> None:
-    """Writes each rank's rows to several variables; if memory does not suffice for all, none of them changes."""
+def give_rows(
+    world: Engine, several: Sequence[VariableState], values: Sequence[Values], halo: Halo | None
+) -> None:
+    """Writes each rank's rows to several variables; if memory does not suffice for all, none of
+    them changes.
+    """
     rooms = [one.room_for(world, new, halo) for one, new in zip(several, values, strict=True)]
     for one, new, room in zip(several, values, rooms, strict=True):
         one.assign(world, new, room, sharded=True)
 
 
-def run_in_place(world: Engine, work: Work, several: Sequence[VariableState], *, differs: bool, sharded: bool = False) -> None:
-    """Runs a collective that writes its result over its source; `differs` is whether replicas may differ afterwards."""
+def run_in_place(
+    world: Engine,
+    work: Work,
+    several: Sequence[VariableState],
+    *,
+    differs: bool,
+    sharded: bool = False,
+) -> None:
+    """Runs a collective that writes its result over its source; `differs` is whether replicas
+    may differ afterwards.
+    """
     traffic = traffic_of(world)
     run = traffic.collective(work, pairs_in_place(work, several))
     run()
@@ -97,7 +122,9 @@ def run_in_place(world: Engine, work: Work, several: Sequence[VariableState], *,
 
 
 def pairs_in_place(work: Work, several: Sequence[VariableState]) -> list[Pair]:
-    """Returns the arrays of a collective in place; halos are of each array, so an exchange has no vectors."""
+    """Returns the arrays of a collective in place; halos are of each array, so an exchange has
+    no vectors.
+    """
     storages = [one.storage() for one in several]
     return [
         pair
@@ -107,9 +134,11 @@ def pairs_in_place(work: Work, several: Sequence[VariableState]) -> list[Pair]:
 
 
 def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: Any = None) -> Any:
-    """Repeats an earlier collective over one variable, in place or into one other variable: the fast path.
+    """Repeats an earlier collective over one variable, in place or into one other variable: the
+    fast path.
 
-    Returns the variable that has the result; None if the collective is not cached, for the caller to take the general path.
+    Returns the variable that has the result; None if the collective is not cached, for the caller
+    to take the general path.
     """
     if tracing.current is not None and tracing.current.is_here:
         return tracing.current.collective(kind, vars, op, root, dest)
@@ -153,15 +182,21 @@ def run_into(
 ) -> None:
     """Runs a collective whose results, in `targets`, have other shapes than its sources.
 
-    `shape` returns the shape of a result on a rank; it gets the shapes of the source by rank, and the rank. `sharded` is
-    whether each rank has its own rows of the result.
+    `shape` returns the shape of a result on a rank; it gets the shapes of the source by rank, and
+    the rank. `sharded` is whether each rank has its own rows of the result.
     """
     pairs, storages = [], []
     for one, target in zip(several, targets, strict=True):
-        shapes = [tuple(shape(given, rank) for rank in range(world.world_size)) for given in one.shapes()]
+        shapes = [
+            tuple(shape(given, rank) for rank in range(world.world_size)) for given in one.shapes()
+        ]
         storage = target.storage()
         # A source must not be overwritten before every rank has read it.
-        if any(target is other for other in several) or target.shapes() != shapes or target.halo is not None:
+        if (
+            any(target is other for other in several)
+            or target.shapes() != shapes
+            or target.halo is not None
+        ):
             storage = Allocation(world, target.layout_with(shapes))
         storages.append(storage)
         pairs += [Pair(one.storage(), storage, leaf) for leaf in one.leaves()]
@@ -183,7 +218,9 @@ _REFUSED = {  # op: {dtype kind: way out}
     "prod": {"b": "make it an integer variable, or use 'min' for all"},
     "min": {"c": _ORDER},
     "max": {"c": _ORDER},
-    "avg": dict.fromkeys("biu", "an average is rarely an integer: use 'sum' and divide, or make it a float variable"),
+    "avg": dict.fromkeys(
+        "biu", "an average is rarely an integer: use 'sum' and divide, or make it a float variable"
+    ),
 }
 
 
@@ -195,10 +232,14 @@ def several_of(vars: Any, what: str) -> list[VariableState]:
     for one in flatten(vars)[0]:
         if isinstance(one, Branch):
             raise ArgumentError(
-                f"{what} takes whole variables, and {one.label} is a part of one; pass the tree, or make one variable per array"
+                f"{what} takes whole variables, and {one.label} is a part of one; pass the tree, "
+                f"or make one variable per array"
             )
         if not isinstance(one, Variable):
-            raise ArgumentError(f"{what} needs a Variable, or a dict, list or tuple of them; got a {type(one).__name__}")
+            raise ArgumentError(
+                f"{what} needs a Variable, or a dict, list or tuple of them; "
+                f"got a {type(one).__name__}"
+            )
         found.append(state_of(one))
     if not found:
         raise ArgumentError(f"{what} got no variables")
@@ -215,15 +256,27 @@ def like(vars: Any, results: Sequence[Any]) -> Any:
     return results[0] if isinstance(vars, Variable) else unflatten(flatten(vars)[1], results)
 
 
-def matched(vars: Any, several: Sequence[VariableState], values: Any, what: str) -> list[list[Array]]:
+def matched(
+    vars: Any, several: Sequence[VariableState], values: Any, what: str
+) -> list[list[Array]]:
     """Returns the arrays of each variable, checked, from values in the structure of `vars`."""
-    return [accepted(one, value) for one, value in zip(several, values_of(vars, values, what), strict=True)]
+    return [
+        accepted(one, value)
+        for one, value in zip(several, values_of(vars, values, what), strict=True)
+    ]
 
 
-def matched_or_none(vars: Any, several: Sequence[VariableState], values: Any, what: str) -> list[list[Array] | None]:
-    """Returns the arrays of each variable, as `matched` does; None for a variable whose value is None, or if all values are."""
+def matched_or_none(
+    vars: Any, several: Sequence[VariableState], values: Any, what: str
+) -> list[list[Array] | None]:
+    """Returns the arrays of each variable, as `matched` does; None for a variable whose value is
+    None, or if all values are.
+    """
     given = [None] * len(several) if values is None else values_of(vars, values, what)
-    return [None if value is None else accepted(one, value) for one, value in zip(several, given, strict=True)]
+    return [
+        None if value is None else accepted(one, value)
+        for one, value in zip(several, given, strict=True)
+    ]
 
 
 def values_of(vars: Any, values: Any, what: str) -> list[Any]:
@@ -234,39 +287,56 @@ def values_of(vars: Any, values: Any, what: str) -> list[Any]:
     found = parts_like(structure, values)
     if found is None:
         raise DataError(
-            f"{what} needs values in the structure of its variables, {describe(structure)}, but got {shape_told(values)}"
+            f"{what} needs values in the structure of its variables, {describe(structure)}, but "
+            f"got {shape_told(values)}"
         )
     return found
 
 
-def destinations(vars: Any, several: Sequence[VariableState], dest: Any, what: str) -> Sequence[VariableState]:
-    """Returns the target variables, checked against the sources; the sources themselves if `dest` is None."""
+def destinations(
+    vars: Any, several: Sequence[VariableState], dest: Any, what: str
+) -> Sequence[VariableState]:
+    """Returns the target variables, checked against the sources; the sources themselves if
+    `dest` is None.
+    """
     if dest is None:
         return several
     targets = several_of(dest, what)
     if not isinstance(vars, Variable) and flatten(vars)[1] != flatten(dest)[1]:
-        raise ArgumentError(f"{what} needs dest= in the structure of its variables, {describe(flatten(vars)[1])}")
+        raise ArgumentError(
+            f"{what} needs dest= in the structure of its variables, {describe(flatten(vars)[1])}"
+        )
     if len(targets) != len(several):
-        raise ArgumentError(f"{what} needs {len(several)} variables in dest=, one per source, got {len(targets)}")
+        raise ArgumentError(
+            f"{what} needs {len(several)} variables in dest=, one per source, got {len(targets)}"
+        )
     for one, target in zip(several, targets, strict=True):
         if one.structure() != target.structure():
-            raise ArgumentError(f"{what}: {target.label} in dest= is not a tree of the same structure as {one.label}")
+            raise ArgumentError(
+                f"{what}: {target.label} in dest= is not a tree of the same "
+                f"structure as {one.label}"
+            )
         shapes = zip(one.root_shapes(), target.root_shapes(), strict=True)
         for (mine, theirs), gives, gets in zip(shapes, one.dtypes(), target.dtypes(), strict=True):
             if gives != gets or len(mine) != len(theirs):
                 raise DataError(
-                    f"{what}: {target.label} in dest= is {len(theirs)}-D {gets}, but {one.label} is {len(mine)}-D {gives}; "
+                    f"{what}: {target.label} in dest= is {len(theirs)}-D {gets}, but {one.label} "
+                    f"is {len(mine)}-D {gives}; "
                     "use the same dtype and number of dimensions"
                 )
     return targets
 
 
 def checked_op(several: Sequence[VariableState], op: object, what: str) -> CollectiveOp:
-    """Returns the op, "avg" for "mean"; raises `ReductionError` if it is unknown, or not defined for a variable's dtype."""
+    """Returns the op, "avg" for "mean"; raises `ReductionError` if it is unknown, or not defined
+    for a variable's dtype.
+    """
     if op is None:
         raise ReductionError(
-            f"{what} needs an op; there is no default, as torch and mpi4py sum and Synkhronos averaged: write "
-            f'synk.{what}(v, "sum") for the sum over the ranks, or synk.{what}(v, "mean") for their average'
+            f"{what} needs an op; there is no default, as torch and mpi4py sum and "
+            f"Synkhronos averaged: write "
+            f'synk.{what}(v, "sum") for the sum over the ranks, or synk.{what}(v, '
+            f'"mean") for their average'
         )
     if not isinstance(op, str) or op not in _OPS:
         raise ReductionError(f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}")
@@ -275,9 +345,13 @@ def checked_op(several: Sequence[VariableState], op: object, what: str) -> Colle
         for leaf, dtype in enumerate(one.dtypes()):
             way_out = _REFUSED[known].get(dtype.kind)
             if dtype.kind not in "biufc":
-                way_out = "gather it and combine it yourself, or use a variable for each numeric field"
+                way_out = (
+                    "gather it and combine it yourself, or use a variable for each numeric field"
+                )
             if way_out is not None:
-                raise ReductionError(f"{one.label_of(leaf)}: op {op!r} is not defined for dtype {dtype}; {way_out}")
+                raise ReductionError(
+                    f"{one.label_of(leaf)}: op {op!r} is not defined for dtype {dtype}; {way_out}"
+                )
     return known
 
 
@@ -291,11 +365,14 @@ def check_rows(several: Sequence[VariableState], what: str) -> None:
 
 
 def check_no_halo(several: Sequence[VariableState], what: str) -> None:
-    """Raises `PartitionError` if ranks hold rows of their neighbours; the variables must have been placed."""
+    """Raises `PartitionError` if ranks hold rows of their neighbours; the variables must have
+    been placed.
+    """
     for one in several:
         if one.halo is not None:
             raise PartitionError(
-                f"{what}: {one.label} is scattered with a halo: rows of different ranks are not the same rows; gather it"
+                f"{what}: {one.label} is scattered with a halo: rows of different ranks are not "
+                f"the same rows; gather it"
             )
 
 
@@ -308,14 +385,17 @@ def check_halos(several: Sequence[VariableState]) -> None:
 
 
 def check_uniform(
-    several: Sequence[VariableState], what: str, way_out: str = "use all_gather or gather for arrays of different lengths"
+    several: Sequence[VariableState],
+    what: str,
+    way_out: str = "use all_gather or gather for arrays of different lengths",
 ) -> None:
     """Raises `PartitionError` if the shapes of own rows differ between ranks."""
     for one in several:
         for leaf, shapes in enumerate(map(one.storage().layout.own_shapes, one.leaves())):
             if len(set(shapes)) > 1:
                 raise PartitionError(
-                    f"{what} needs one shape on all ranks, but {one.label_of(leaf)} has {_told(shapes)}; {way_out}"
+                    f"{what} needs one shape on all ranks, but {one.label_of(leaf)} has "
+                    f"{_told(shapes)}; {way_out}"
                 )
 
 
@@ -325,7 +405,8 @@ def check_row_shapes(several: Sequence[VariableState], what: str) -> None:
         for leaf, shapes in enumerate(one.shapes()):
             if len({shape[1:] for shape in shapes}) > 1:
                 raise PartitionError(
-                    f"{what} concatenates rows, but those of {one.label_of(leaf)} differ in shape: {_told(shapes)}"
+                    f"{what} concatenates rows, but those of {one.label_of(leaf)} differ "
+                    f"in shape: {_told(shapes)}"
                 )
 
 
@@ -333,22 +414,23 @@ def _told(shapes: Sequence[Shape]) -> str:
     return ", ".join(f"{shape} on rank {rank}" for rank, shape in enumerate(shapes))
 
 
-# ---- collectives ---------------------------------------------------------------------------------------------------------
+# ---- collectives ---------------------------------------------------------------------------------
 
 
 @known_options
 def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
     """Copies the root's arrays, or new values, to every rank.
 
-    Without `values`, the ranks copy the root's arrays, in place if all ranks have the root's shapes. With `values`, the
-    coordinator writes them to all ranks; a variable with a halo, which needs `values`, becomes a replica. Either way, arrays of
-    other shapes are replaced, and all replicas are equal afterwards. Every rank waits for the root; the call returns when all
-    ranks have their arrays.
+    Without `values`, the ranks copy the root's arrays, in place if all ranks have the root's
+    shapes. With `values`, the coordinator writes them to all ranks; a variable with a halo, which
+    needs `values`, becomes a replica. Either way, arrays of other shapes are replaced, and all
+    replicas are equal afterwards. Every rank waits for the root; the call returns when all ranks
+    have their arrays.
 
     Args:
         vars: a `Variable`, or a tree of variables.
-        values: new values for all ranks, in the structure of `vars`: arrays, `Data`, numbers or trees of these; None for the
-            root's arrays, of all variables or in the place of one.
+        values: new values for all ranks, in the structure of `vars`: arrays, `Data`, numbers or
+            trees of these; None for the root's arrays, of all variables or in the place of one.
         root: rank whose arrays are copied; of no effect on variables that get values.
 
     Returns:
@@ -356,12 +438,15 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
 
     Raises:
         ArgumentError: `vars` contains something other than variables, or one variable twice.
-        DataError: a value has another structure or number of dimensions, or its dtype does not cast safely.
+        DataError: a value has another structure or number of dimensions, or its dtype does not cast
+            safely.
         PartitionError: there is no such rank, or a variable has a halo and gets no values.
-        WorldError: there is no world, or it is busy, or a variable belongs to another one, or this process is a rank.
+        WorldError: there is no world, or it is busy, or a variable belongs to another one, or this
+            process is a rank.
         SharedMemoryError, RankError: there is no memory for the arrays; nothing has changed.
         DeviceError: the transport requested from `fork()` cannot be set up.
-        RankDied, CallTimeout: a rank has died or takes too long; the world is closed, and `fork()` works again.
+        RankDied, CallTimeout: a rank has died or takes too long; the world is closed, and `fork()`
+            works again.
     """
     if values is None and (quick := run_known(vars, "broadcast", None, root)) is not None:
         return quick
@@ -375,7 +460,9 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
                 own.append(one)
             else:
                 of_ranks = dict.fromkeys(range(world.world_size), arrays)
-                new.append((one, of_ranks, one.room_for(world, of_ranks)))  # before anything changes: there may be none
+                new.append(
+                    (one, of_ranks, one.room_for(world, of_ranks))
+                )  # before anything changes: there may be none
         if own:
             check_no_halo(own, "broadcast")
             _broadcast_from(world, own, root)
@@ -401,26 +488,33 @@ def _broadcast_from(world: Engine, several: Sequence[VariableState], root: int) 
 
 
 @known_options
-def scatter(vars: Any, values: Any = None, batch: Batch = None, *, halo: int = 0, periodic: bool = False) -> Any:
-    """Divides rows among the ranks: of n rows, rank r of W gets rows r·n // W up to (r+1)·n // W, as in calls.
+def scatter(
+    vars: Any, values: Any = None, batch: Batch = None, *, halo: int = 0, periodic: bool = False
+) -> Any:
+    """Divides rows among the ranks: of n rows, rank r of W gets rows r·n // W up to (r+1)·n // W,
+    as in calls.
 
-    The rows pass through the coordinator: it writes each rank's part of `values`, or of the array that it first fetches from
-    the root, rank 0: of a variable that is divided already, the root's own rows. Each rank holds only its own rows afterwards,
-    possibly none; where the shape changes, in new memory. The call returns when all ranks have their rows.
+    The rows pass through the coordinator: it writes each rank's part of `values`, or of the array
+    that it first fetches from the root, rank 0: of a variable that is divided already, the root's
+    own rows. Each rank holds only its own rows afterwards, possibly none; where the shape changes,
+    in new memory. The call returns when all ranks have their rows.
 
-    With `halo=h`, a rank's array also has copies of h rows of each neighbour, before and after its own rows. Kernels and
-    functions get the array with these halos, which `exchange` renews; values, lengths and `sliceable=` are those of own rows.
-    `synk.OWN` passes the `Span`, to functions the `range`, of own rows in the array, and `synk.OFFSET` the row of the whole at
-    which the array begins; `synk.ROWS` is the length of the array, halos included.
+    With `halo=h`, a rank's array also has copies of h rows of each neighbour, before and after its
+    own rows. Kernels and functions get the array with these halos, which `exchange` renews; values,
+    lengths and `sliceable=` are those of own rows. `synk.OWN` passes the `Span`, to functions the
+    `range`, of own rows in the array, and `synk.OFFSET` the row of the whole at which the array
+    begins; `synk.ROWS` is the length of the array, halos included.
 
     Args:
         vars: a `Variable`, or a tree of variables, of at least one dimension.
-        values: rows to divide, in the structure of `vars`: arrays, `Data` or trees of these; None for the root's arrays, of all
-            variables or in the place of one.
-        batch: rows to select before dividing: an int (the first rows), a slice, a list of row numbers, or a boolean mask; None
-            for all.
-        halo: number of rows of each neighbour that a rank holds beside its own; 0 for none, also where there was a halo.
-        periodic: whether the first and the last rank are neighbours too, so that the rows form a ring.
+        values: rows to divide, in the structure of `vars`: arrays, `Data` or trees of these; None
+            for the root's arrays, of all variables or in the place of one.
+        batch: rows to select before dividing: an int (the first rows), a slice, a list of row
+            numbers, or a boolean mask; None for all.
+        halo: number of rows of each neighbour that a rank holds beside its own; 0 for none, also
+            where there was a halo.
+        periodic: whether the first and the last rank are neighbours too, so that the rows form a
+            ring.
 
     Returns:
         `vars`.
@@ -428,22 +522,34 @@ def scatter(vars: Any, values: Any = None, batch: Batch = None, *, halo: int = 0
     Raises:
         BatchError: the batch selects rows that do not exist, or none.
         PartitionError: an array is 0-d, or a rank would have fewer rows than the halo.
-        ArgumentError: `halo` is no int of at least 0, or `periodic` is given without it; or as for `broadcast`.
-        DataError, WorldError, SharedMemoryError, RankError, RankDied, CallTimeout: as for `broadcast`.
+        ArgumentError: `halo` is no int of at least 0, or `periodic` is given without it; or as for
+            `broadcast`.
+        DataError, WorldError, SharedMemoryError, RankError, RankDied, CallTimeout: as for
+            `broadcast`.
     """
     several, ring = several_of(vars, "scatter"), _halo_of(halo, periodic)
     check_rows(several, "scatter")
     given = matched_or_none(vars, several, values, "scatter")
-    accepted = [one.fetch([0])[0] if arrays is None else arrays for one, arrays in zip(several, given, strict=True)]
-    chosen = [[(array, rows_module.select(batch, len(array))) for array in arrays] for arrays in accepted]
-    empty = [None if arrays is None else [array[:0] for array in arrays] for arrays in given]  # the rows follow
+    accepted = [
+        one.fetch([0])[0] if arrays is None else arrays
+        for one, arrays in zip(several, given, strict=True)
+    ]
+    chosen = [
+        [(array, rows_module.select(batch, len(array))) for array in arrays] for arrays in accepted
+    ]
+    empty = [
+        None if arrays is None else [array[:0] for array in arrays] for arrays in given
+    ]  # the rows follow
     for one, arrays in zip(several, chosen, strict=True):
         check_rows_for(ring, [rows.count for _, rows in arrays], one.label)
     with placed(several, initial=empty) as world:
         ranks, partition = range(world.world_size), world.partition
         parts = [
             {
-                rank: [held_rows(partial(_taken_between, *pair), pair[1].count, partition, rank, ring) for pair in one]
+                rank: [
+                    held_rows(partial(_taken_between, *pair), pair[1].count, partition, rank, ring)
+                    for pair in one
+                ]
                 for rank in ranks
             }
             for one in chosen
@@ -460,18 +566,27 @@ def _halo_of(width: Any, periodic: Any) -> Halo | None:
     except TypeError:
         number = -1
     if number < 0:
-        raise ArgumentError(f"scatter: halo must be an int of at least 1, or 0 for no halo, got {width!r}")
+        raise ArgumentError(
+            f"scatter: halo must be an int of at least 1, or 0 for no halo, got {width!r}"
+        )
     if is_ring and not number:
-        raise ArgumentError("scatter: periodic=True needs halo=…, the number of rows of each neighbour, such as halo=1")
+        raise ArgumentError(
+            "scatter: periodic=True needs halo=…, the number of rows of each "
+            "neighbour, such as halo=1"
+        )
     return Halo(number, is_ring) if number else None
 
 
 def check_rows_for(halo: Halo | None, lengths: Sequence[int], label: str) -> None:
-    """Raises `PartitionError` if arrays of these lengths have too few rows for a halo on the ranks of the open world."""
+    """Raises `PartitionError` if arrays of these lengths have too few rows for a halo on the
+    ranks of the open world.
+    """
     if halo is None:
         return
     partition = current_world().partition
-    for problem in filter(None, (halo.problem(partition.counts(length), label) for length in lengths)):
+    for problem in filter(
+        None, (halo.problem(partition.counts(length), label) for length in lengths)
+    ):
         raise PartitionError(f"scatter: {problem}; use a narrower halo, or fewer ranks")
 
 
@@ -481,22 +596,28 @@ def _taken_between(array: Array, rows: Rows, start: int, stop: int) -> Array:
 
 def _taken(array: Array, rows: Rows) -> Array:
     """Returns rows of an array: a view for a range of rows, a copy for a list."""
-    return array[rows.as_slice()] if isinstance(rows, rows_module.Range) else np.take(array, rows.indices, axis=0)
+    return (
+        array[rows.as_slice()]
+        if isinstance(rows, rows_module.Range)
+        else np.take(array, rows.indices, axis=0)
+    )
 
 
 @known_options
 def gather(vars: Any, nd_up: Literal[0, 1] | None = None) -> Any:
-    """Returns the arrays of all ranks, joined in rank order, without halos. The variables do not change.
+    """Returns the arrays of all ranks, joined in rank order, without halos. The variables do not
+    change.
 
     Args:
         vars: a `Variable`, or a tree of variables.
-        nd_up: 0 to concatenate rows, whose number may differ between ranks; 1 to stack along a new first axis, one entry per
-            rank, which needs one shape on all ranks. None for the rows of a divided variable, as after `scatter`, and one
-            entry per rank of replicas.
+        nd_up: 0 to concatenate rows, whose number may differ between ranks; 1 to stack along a new
+            first axis, one entry per rank, which needs one shape on all ranks. None for the rows of
+            a divided variable, as after `scatter`, and one entry per rank of replicas.
 
     Returns:
-        NumPy arrays in the coordinator's own memory, in the structure of `vars`. With W ranks and arrays of shape (n, …), their
-        shape is (sum of all n, …) for `nd_up=0`, and (W, n, …) for `nd_up=1`.
+        NumPy arrays in the coordinator's own memory, in the structure of `vars`. With W ranks and
+        arrays of shape (n, …), their shape is (sum of all n, …) for `nd_up=0`, and (W, n, …) for
+        `nd_up=1`.
 
     Raises:
         PartitionError: the shapes on the ranks do not allow it, or `nd_up` is none of these.
@@ -504,7 +625,10 @@ def gather(vars: Any, nd_up: Literal[0, 1] | None = None) -> Any:
     """
     several = several_of(vars, "gather")
     if nd_up is not None and (type(nd_up) is not int or nd_up not in {0, 1}):
-        raise PartitionError(f"nd_up must be 1 (a new axis, one entry per rank) or 0 (rows concatenated), got {nd_up!r}")
+        raise PartitionError(
+            f"nd_up must be 1 (a new axis, one entry per rank) or 0 (rows "
+            f"concatenated), got {nd_up!r}"
+        )
     with placed(several, written=()) as world:
         stacked = [not one.sharded if nd_up is None else nd_up == 1 for one in several]
         check_uniform(
@@ -526,16 +650,17 @@ def gather(vars: Any, nd_up: Literal[0, 1] | None = None) -> Any:
 
 @known_options
 def all_gather(vars: Any, dest: Any = None) -> Any:
-    """Concatenates the rows of all ranks in rank order, on every rank. Numbers of rows may differ between ranks.
+    """Concatenates the rows of all ranks in rank order, on every rank. Numbers of rows may differ
+    between ranks.
 
-    Every rank waits for all others; the call returns when all have the result. Replicas of the result are equal. Not in place:
-    the result of `vars` themselves gets new memory, and so does that of a `dest` whose shapes do not fit or that is in `vars`
-    too.
+    Every rank waits for all others; the call returns when all have the result. Replicas of the
+    result are equal. Not in place: the result of `vars` themselves gets new memory, and so does
+    that of a `dest` whose shapes do not fit or that is in `vars` too.
 
     Args:
         vars: a `Variable`, or a tree of variables, of at least one dimension.
-        dest: variables for the result, in the structure of `vars`, of the same dtypes and numbers of dimensions; None for
-            `vars` themselves.
+        dest: variables for the result, in the structure of `vars`, of the same dtypes and numbers
+            of dimensions; None for `vars` themselves.
 
     Returns:
         The variables that have the result: `dest`, or `vars`.
@@ -543,7 +668,8 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
     Raises:
         PartitionError: an array is 0-d, or the shapes of rows differ between ranks.
         ArgumentError, DataError: as for `broadcast`, or `dest` does not match `vars`.
-        WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
+        WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for
+            `broadcast`.
     """
     if (quick := run_known(vars, "all_gather", None, dest=dest)) is not None:
         return quick
@@ -562,16 +688,24 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
 
 
 @known_options
-def reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, in_place: bool = True, *, root: int = 0) -> Any:
+def reduce(
+    vars: Any,
+    op: CollectiveOp | Literal["mean"] | None = None,
+    in_place: bool = True,
+    *,
+    root: int = 0,
+) -> Any:
     """Combines the arrays of all ranks, element by element, on the root.
 
-    In place, the root's array becomes the result and other ranks keep theirs, so replicas may differ afterwards. Not in place,
-    the result is returned, and no rank's array changes. The root waits for all ranks; the call returns when all are done.
+    In place, the root's array becomes the result and other ranks keep theirs, so replicas may
+    differ afterwards. Not in place, the result is returned, and no rank's array changes. The root
+    waits for all ranks; the call returns when all are done.
 
     Args:
         vars: a `Variable`, or a tree of variables, of the same shape on all ranks.
-        op: "sum", "prod": in the variable's dtype, so integers wrap; "min", "max": a NaN on any rank gives NaN; "mean" or
-            "avg": the sum divided by the number of ranks, in the variable's dtype. Required.
+        op: "sum", "prod": in the variable's dtype, so integers wrap; "min", "max": a NaN on any
+            rank gives NaN; "mean" or "avg": the sum divided by the number of ranks, in the
+            variable's dtype. Required.
         in_place: whether the root's array becomes the result.
         root: rank that gets the result.
 
@@ -579,10 +713,12 @@ def reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, in_place
         `vars`; not in place, NumPy arrays in the structure of `vars`.
 
     Raises:
-        ReductionError: the op is missing, unknown, or not defined for the dtype: "mean" needs floats or complex numbers, "min"
-            and "max" ordered values, and no op but "min" and "max" takes booleans.
+        ReductionError: the op is missing, unknown, or not defined for the dtype: "mean" needs
+            floats or complex numbers, "min" and "max" ordered values, and no op but "min" and "max"
+            takes booleans.
         PartitionError: the shapes differ between ranks, or there is no such rank.
-        ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
+        ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout:
+            as for `broadcast`.
     """
     if in_place and (quick := run_known(vars, "reduce", op, root)) is not None:
         return quick
@@ -596,15 +732,20 @@ def reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, in_place
             run_in_place(world, Work("reduce", known, root), several, differs=world.world_size > 1)
             return vars
         traffic = traffic_of(world)
-        results = [unflatten(one.structure(), traffic.reduced(Work("reduce", known, root), one.storage())) for one in several]
+        results = [
+            unflatten(one.structure(), traffic.reduced(Work("reduce", known, root), one.storage()))
+            for one in several
+        ]
     return like(vars, results)
 
 
 @known_options
 def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> Any:
-    """Combines the arrays of all ranks, element by element, and gives every rank the result, in place.
+    """Combines the arrays of all ranks, element by element, and gives every rank the result, in
+    place.
 
-    Every rank waits for all others; the call returns when all have the result. All replicas are equal afterwards.
+    Every rank waits for all others; the call returns when all have the result. All replicas are
+    equal afterwards.
 
     Args:
         vars: a `Variable`, or a tree of variables, of the same shape on all ranks.
@@ -615,7 +756,8 @@ def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> A
 
     Raises:
         ReductionError, PartitionError: as for `reduce`.
-        ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
+        ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout:
+            as for `broadcast`.
     """
     if (quick := run_known(vars, "all_reduce", op)) is not None:
         return quick
@@ -629,18 +771,22 @@ def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> A
 
 
 @known_options
-def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, dest: Any = None) -> Any:
-    """Combines the arrays of all ranks, element by element, and gives each rank its rows of the result.
+def reduce_scatter(
+    vars: Any, op: CollectiveOp | Literal["mean"] | None = None, dest: Any = None
+) -> Any:
+    """Combines the arrays of all ranks, element by element, and gives each rank its rows of the
+    result.
 
-    Rows are divided as by `scatter`. Every rank waits for all others; the call returns when all have their rows. Not in place:
-    the result of `vars` themselves gets new memory, and so does that of a `dest` whose shapes do not fit or that is in `vars`
-    too.
+    Rows are divided as by `scatter`. Every rank waits for all others; the call returns when all
+    have their rows. Not in place: the result of `vars` themselves gets new memory, and so does that
+    of a `dest` whose shapes do not fit or that is in `vars` too.
 
     Args:
-        vars: a `Variable`, or a tree of variables, of the same shape on all ranks and at least one dimension.
+        vars: a `Variable`, or a tree of variables, of the same shape on all ranks and at least one
+            dimension.
         op: op, as for `reduce`.
-        dest: variables for the result, in the structure of `vars`, of the same dtypes and numbers of dimensions; None for
-            `vars` themselves.
+        dest: variables for the result, in the structure of `vars`, of the same dtypes and numbers
+            of dimensions; None for `vars` themselves.
 
     Returns:
         The variables that have the result: `dest`, or `vars`.
@@ -649,7 +795,8 @@ def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, 
         PartitionError: an array is 0-d, or the shapes differ between ranks.
         ArgumentError, DataError: as for `broadcast`, or `dest` does not match `vars`.
         ReductionError: as for `reduce`.
-        WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
+        WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for
+            `broadcast`.
     """
     if (quick := run_known(vars, "reduce_scatter", op, dest=dest)) is not None:
         return quick
@@ -676,30 +823,36 @@ _NOTHING: Any = object()
 def exchange(vars: Any, *, during: Callable[[], object] = _NOTHING) -> Any:
     """Copies rows of neighbours to the halos of variables that are scattered with a halo.
 
-    Every rank waits for its neighbours; the call returns when all have their rows. Own rows do not change. The halos of several
-    variables are exchanged together.
+    Every rank waits for its neighbours; the call returns when all have their rows. Own rows do not
+    change. The halos of several variables are exchanged together.
 
     Args:
         vars: a `Variable`, or a tree of variables, each divided by `scatter` with `halo=`.
         during: function that makes calls, for which neighbours need not be waited, as in
-            `edges(u, v); synk.exchange(v, during=lambda: interior(u, v))`. It runs first, unless the exchange is refused. Its
-            calls must neither read the halos of `vars`, which are old, nor write the rows that neighbours get: in a sequence
-            they may run while neighbours read those.
+            `edges(u, v); synk.exchange(v, during=lambda: interior(u, v))`. It runs first, unless
+            the exchange is refused. Its calls must neither read the halos of `vars`, which are old,
+            nor write the rows that neighbours get: in a sequence they may run while neighbours read
+            those.
 
     Returns:
         `vars`.
 
     Raises:
         PartitionError: a variable has no halo.
-        ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
+        ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout:
+            as for `broadcast`.
     """
     if during is not _NOTHING:
         if not callable(during):
             called = (
-                ". Write during=lambda: f(u, v): the call during=f(u, v) is made before the exchange" if during is None else ""
+                ". Write during=lambda: f(u, v): the call during=f(u, v) is "
+                "made before the exchange"
+                if during is None
+                else ""
             )
             raise ArgumentError(
-                f"exchange: during takes a function without arguments, that makes calls; got {during!r}{called}"
+                f"exchange: during takes a function without arguments, that makes "
+                f"calls; got {during!r}{called}"
             )
         several = several_of(vars, "exchange")
         if tracing.current is not None and tracing.current.is_here:
@@ -718,9 +871,11 @@ def exchange(vars: Any, *, during: Callable[[], object] = _NOTHING) -> Any:
 
 @known_options
 def swap(first: Variable, second: Variable) -> None:
-    """Exchanges the memory of two variables: each has the other's values, rows and halo afterwards. Nothing is copied.
+    """Exchanges the memory of two variables: each has the other's values, rows and halo afterwards.
+    Nothing is copied.
 
-    In a sequence the calls after it use the memory of the other; the ranks run the body alternately in both ways.
+    In a sequence the calls after it use the memory of the other; the ranks run the body alternately
+    in both ways.
 
     Args:
         first: a `Variable`.
@@ -748,8 +903,12 @@ def swap(first: Variable, second: Variable) -> None:
         one.trade(other)
 
 
-def check_alike(first: VariableState, second: VariableState, shapes: Sequence[Sequence[tuple[Shape, ...]]]) -> None:
-    """Raises `DataError` if two variables cannot take each other's place; `shapes` are those of their arrays, by rank."""
+def check_alike(
+    first: VariableState, second: VariableState, shapes: Sequence[Sequence[tuple[Shape, ...]]]
+) -> None:
+    """Raises `DataError` if two variables cannot take each other's place; `shapes` are those of
+    their arrays, by rank.
+    """
     for index, (mine, theirs) in enumerate(zip(*shapes, strict=True)):
         one, other = first.dtypes()[index], second.dtypes()[index]
         if (one, mine) != (other, theirs):
@@ -757,12 +916,16 @@ def check_alike(first: VariableState, second: VariableState, shapes: Sequence[Se
                 f"{variable.label} is {dtype} {of[0] if len(set(of)) == 1 else list(of)}"
                 for variable, dtype, of in ((first, one, mine), (second, other, theirs))
             )
-            raise DataError(f"swap: {told}; swapped variables must have the same dtype, and the same shape on every rank")
+            raise DataError(
+                f"swap: {told}; swapped variables must have the same dtype, and the "
+                f"same shape on every rank"
+            )
 
 
 @known_options
 def snapshot(vars: Any) -> Any:
-    """Returns copies of the values of variables: a replica's array, and of divided variables the rows of all ranks, joined.
+    """Returns copies of the values of variables: a replica's array, and of divided variables the
+    rows of all ranks, joined.
 
     To keep the values of all variables for the case that a rank dies, call `World.snapshot`.
 
@@ -770,48 +933,57 @@ def snapshot(vars: Any) -> Any:
         vars: a `Variable`, or a tree of variables.
 
     Returns:
-        NumPy arrays in the structure of `vars`. `broadcast(v, value)` puts that of a replica back, and `scatter(v, value)` that
-        of a divided variable, in this world or another.
+        NumPy arrays in the structure of `vars`. `broadcast(v, value)` puts that of a replica back,
+        and `scatter(v, value)` that of a divided variable, in this world or another.
 
     Raises:
-        PartitionError: each rank has an array of its own that is not a part of a whole, such as a scalar.
+        PartitionError: each rank has an array of its own that is not a part of a whole, such as a
+            scalar.
         VariableLost: the values ended with the ranks of their world.
         ArgumentError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
     """
     return like(vars, [one.whole_value() for one in several_of(vars, "snapshot")])
 
 
-# ---- single ranks --------------------------------------------------------------------------------------------------------
+# ---- single ranks --------------------------------------------------------------------------------
 
 
 @known_options
 def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
-    """Sets one rank's arrays to new values; other ranks keep theirs, so replicas may differ afterwards.
+    """Sets one rank's arrays to new values; other ranks keep theirs, so replicas may differ
+    afterwards.
 
     Args:
         rank: rank to write to.
         vars: a `Variable`, or a tree of variables.
-        values: new values, in the structure of `vars`: arrays, `Data`, numbers or trees of these. Shapes may differ from the
-            old ones; those of a variable with a halo are its own rows on that rank, as many as before, and halos stay as they
-            are until `exchange`.
+        values: new values, in the structure of `vars`: arrays, `Data`, numbers or trees of these.
+            Shapes may differ from the old ones; those of a variable with a halo are its own rows on
+            that rank, as many as before, and halos stay as they are until `exchange`.
         batch: rows of `values` to write, as for `scatter`; None for all.
 
     Returns:
         `vars`.
 
     Raises:
-        PartitionError: there is no such rank, or an array is 0-d and `batch` is given, or a variable has a halo
-            and own rows of another shape.
-        ArgumentError, DataError, BatchError, WorldError, SharedMemoryError, RankError, RankDied, CallTimeout: as for `scatter`.
+        PartitionError: there is no such rank, or an array is 0-d and `batch` is given, or a
+            variable has a halo and own rows of another shape.
+        ArgumentError, DataError, BatchError, WorldError, SharedMemoryError, RankError, RankDied,
+            CallTimeout: as for `scatter`.
     """
     several = several_of(vars, "set_value")
     accepted = matched(vars, several, values, "set_value")
     if batch is not None:
         check_rows(several, "set_value with batch=")
-        accepted = [[_taken(array, rows_module.select(batch, len(array))) for array in arrays] for arrays in accepted]
+        accepted = [
+            [_taken(array, rows_module.select(batch, len(array))) for array in arrays]
+            for arrays in accepted
+        ]
     with placed(several) as world:
         rank = check_rank(rank, world.world_size)
-        rooms = [one.room_to_set(world, {rank: arrays}) for one, arrays in zip(several, accepted, strict=True)]
+        rooms = [
+            one.room_to_set(world, {rank: arrays})
+            for one, arrays in zip(several, accepted, strict=True)
+        ]
         for one, arrays, (room, own) in zip(several, accepted, rooms, strict=True):
             one.assign(world, {rank: arrays}, room, own=own)
     return vars
@@ -819,17 +991,20 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
 
 @known_options
 def get_value(rank: int, vars: Any) -> Any:
-    """Returns copies of one rank's arrays, without halos, as NumPy arrays in the structure of `vars`.
+    """Returns copies of one rank's arrays, without halos, as NumPy arrays in the structure of
+    `vars`.
 
     Raises:
-        ArgumentError, PartitionError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
+        ArgumentError, PartitionError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for
+            `broadcast`.
     """
     return like(vars, [one.value_on(rank) for one in several_of(vars, "get_value")])
 
 
 @known_options
 def get_lengths(vars: Any) -> Any:
-    """Returns the number of own rows of each rank: for each array a list with one int per rank, in the structure of `vars`.
+    """Returns the number of own rows of each rank: for each array a list with one int per rank, in
+    the structure of `vars`.
 
     Raises:
         PartitionError: an array is 0-d.
@@ -842,15 +1017,23 @@ def get_lengths(vars: Any) -> Any:
 
 @known_options
 def get_shapes(vars: Any) -> Any:
-    """Returns the shape on each rank, with halos: for each array a list with one tuple per rank, in the structure of `vars`.
+    """Returns the shape on each rank, with halos: for each array a list with one tuple per rank, in
+    the structure of `vars`.
 
     Raises:
         ArgumentError, WorldError: as for `broadcast`.
     """
-    return _of_ranks(vars, several_of(vars, "get_shapes"), lambda one, leaf: list(one.shapes()[leaf]))
+    return _of_ranks(
+        vars, several_of(vars, "get_shapes"), lambda one, leaf: list(one.shapes()[leaf])
+    )
 
 
-def _of_ranks(vars: Any, several: Sequence[VariableState], told: Callable[[VariableState, int], list[Any]]) -> Any:
+def _of_ranks(
+    vars: Any, several: Sequence[VariableState], told: Callable[[VariableState, int], list[Any]]
+) -> Any:
     with placed(several, written=()):
-        results = [unflatten(one.structure(), [told(one, leaf) for leaf in one.leaves()]) for one in several]
+        results = [
+            unflatten(one.structure(), [told(one, leaf) for leaf in one.leaves()])
+            for one in several
+        ]
     return like(vars, results)

@@ -20,12 +20,14 @@ from synknumba._world.engine import open_world
 def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
     """Creates a variable: an array, or a tree of arrays, that stays on the ranks between calls.
 
-    Every rank starts with a replica of the value. If no world is open, the variable is placed on the ranks at its first use.
+    Every rank starts with a replica of the value. If no world is open, the variable is placed on
+    the ranks at its first use.
 
     Args:
-        value: array, `Data`, number or nested list of numbers, of any fixed-size dtype and any number of dimensions, including
-            0; or a nested dict, list or tuple of these, which makes one variable with several arrays. A variable stands for its
-            value, as `get_value()` returns it.
+        value: array, `Data`, number or nested list of numbers, of any fixed-size dtype and any
+            number of dimensions, including 0; or a nested dict, list or tuple of these, which makes
+            one variable with several arrays. A variable stands for its value, as `get_value()`
+            returns it.
         name: name in messages.
         dtype: dtype of all arrays; default: that of each value. Casts must be safe.
 
@@ -33,7 +35,8 @@ def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = N
         The `Variable`.
 
     Raises:
-        DataError: there is no array, its dtype cannot be stored on the ranks, or the value does not cast safely to `dtype`.
+        DataError: there is no array, its dtype cannot be stored on the ranks, or the value does not
+            cast safely to `dtype`.
         ArgumentError: `name` is not a string.
         WorldError: this process is a rank.
 
@@ -51,13 +54,14 @@ def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = N
 
 @known_options
 def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
-    """Creates a variable whose arrays are stored as one contiguous vector, so that a collective transfers all of them at once.
+    """Creates a variable whose arrays are stored as one contiguous vector, so that a collective
+    transfers all of them at once.
 
     Functions receive the same tree of arrays as for any other variable.
 
     Args:
-        tree: nested dict, list or tuple of arrays of one dtype. A variable stands for its value, as `get_value()`
-            returns it.
+        tree: nested dict, list or tuple of arrays of one dtype. A variable stands for its value, as
+            `get_value()` returns it.
         name: name in messages.
         dtype: dtype of all arrays; default: their own.
 
@@ -72,7 +76,10 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
     made = _make(tree, name, dtype, flat=True)
     kinds = sorted({str(one) for one in state_of(made).dtypes()})
     if len(kinds) > 1:
-        raise DataError(f"flatten needs arrays of one dtype, got {', '.join(kinds)}; convert them, or pass dtype=")
+        raise DataError(
+            f"flatten needs arrays of one dtype, got {', '.join(kinds)}; "
+            f"convert them, or pass dtype="
+        )
     return _place_now(made)
 
 
@@ -80,11 +87,15 @@ def _make(value: Any, name: str | None, dtype: DTypeLike | None, *, flat: bool) 
     leaves, structure = take_apart(_told_apart(value))
     refuse_on_rank("variables are created")
     if name is not None and not isinstance(name, str):
-        raise ArgumentError(f"a variable's name must be a string, got {name!r}; pass a dtype as dtype=…")
+        raise ArgumentError(
+            f"a variable's name must be a string, got {name!r}; pass a dtype as dtype=…"
+        )
     label = "the variable" if name is None else f"variable {name!r}"
     if not leaves:
         raise DataError(f"{label} has no arrays; pass at least one")
-    return Variable(VariableState([_owned(leaf, dtype, label) for leaf in leaves], structure, name, flat=flat))
+    return Variable(
+        VariableState([_owned(leaf, dtype, label) for leaf in leaves], structure, name, flat=flat)
+    )
 
 
 def _place_now(made: Variable) -> Variable:
@@ -101,11 +112,19 @@ def _owned(value: Any, dtype: DTypeLike | None, label: str) -> Array:
     try:
         wanted = np.asarray(plain).dtype if dtype is None else np.dtype(dtype)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{label}: a {type(plain).__name__} cannot be read as an array: {error}") from error
+        raise DataError(
+            f"{label}: a {type(plain).__name__} cannot be read as an array: {error}"
+        ) from error
     if wanted.subdtype is not None:
-        raise DataError(f"{label}: dtype {wanted} is a subarray dtype; pass the dtype of its items, {wanted.base}")
+        raise DataError(
+            f"{label}: dtype {wanted} is a subarray dtype; pass the dtype of "
+            f"its items, {wanted.base}"
+        )
     if wanted.hasobject or wanted.itemsize == 0:
-        raise DataError(f"{label}: dtype {wanted} cannot be stored on the ranks; pass one of fixed size, such as float64")
+        raise DataError(
+            f"{label}: dtype {wanted} cannot be stored on the ranks; pass one of "
+            f"fixed size, such as float64"
+        )
     native = wanted.newbyteorder("=")
     source = accept(plain, native, None, label, force_cast=None)
     copied: Array = np.empty(source.shape, native)
@@ -122,7 +141,9 @@ class _Numbers:
 
 
 def _told_apart(value: Any) -> Any:
-    """Returns an initial value with nested lists of numbers marked, and variables replaced by their values."""
+    """Returns an initial value with nested lists of numbers marked, and variables replaced by
+    their values.
+    """
     if isinstance(value, Variable):
         return value.get_value()
     if isinstance(value, dict):

@@ -30,18 +30,34 @@ from synknumba._variables.collective_plans import (
     operands_of,
     pairs_of,
 )
-from synknumba._wire.program import Collective, HostArray, Reduced, Transfer, Transferred, next_number
+from synknumba._wire.program import (
+    Collective,
+    HostArray,
+    Reduced,
+    Transfer,
+    Transferred,
+    next_number,
+)
 from synknumba._wire.sequence import RECORDED, SUCCESS, Access, Key
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.transport_setup import join
 
 ALIGNMENT = 256
-BETWEEN_BYTES = 64 << 10  # of an array from which on machines combine it, instead of the coordinator
+BETWEEN_BYTES = (
+    64 << 10
+)  # of an array from which on machines combine it, instead of the coordinator
 BYTES_KEPT = 256 << 20  # of staging memory; a larger segment is freed after the call
 
-# Dtypes, by NumPy's letters, of the arrays that machines combine; float16 is summed in float32, in one place.
-_KINDS = {"sum": "fdFDbhilqBHILQ", "prod": "fdFDbhilqBHILQ", "avg": "fdFD", "min": "?efdbhilqBHILQ", "max": "?efdbhilqBHILQ"}
+# Dtypes, by NumPy's letters, of the arrays that machines combine; float16 is summed in float32, in
+# one place.
+_KINDS = {
+    "sum": "fdFDbhilqBHILQ",
+    "prod": "fdFDbhilqBHILQ",
+    "avg": "fdFD",
+    "min": "?efdbhilqBHILQ",
+    "max": "?efdbhilqBHILQ",
+}
 
 _Arrays = tuple[Transferred, ...]
 
@@ -74,14 +90,21 @@ class GpuTraffic(Traffic):
             dtype = storage.layout.leaf(leaf).dtype
             for value in row:
                 if value is not None and (leaf, id(value)) not in places:
-                    places[leaf, id(value)] = packing.place(dtype, value.shape, self._staging.id), value
+                    places[leaf, id(value)] = (
+                        packing.place(dtype, value.shape, self._staging.id),
+                        value,
+                    )
         self._stage(packing)
         for host, value in places.values():
             fill(self._host(host), value)
         arrays = []
         for leaf, row in enumerate(values):
             hosts = tuple(None if value is None else places[leaf, id(value)][0] for value in row)
-            firsts = tuple(storage.layout.own(leaf, rank).start for rank in range(len(row))) if own else ()
+            firsts = (
+                tuple(storage.layout.own(leaf, rank).start for rank in range(len(row)))
+                if own
+                else ()
+            )
             arrays.append(Transferred(storage.number, leaf, hosts, firsts))
         self._transfer(tuple(arrays), storage, up=True)
         self._let_go(packing)
@@ -108,7 +131,10 @@ class GpuTraffic(Traffic):
         run()
 
     def _install_transfer(self, arrays: _Arrays, *, up: bool) -> tuple[Run, tuple[int]]:
-        return self.install(Transfer(next_number(), up, arrays), CallInfo("sending values" if up else "fetching values"))
+        return self.install(
+            Transfer(next_number(), up, arrays),
+            CallInfo("sending values" if up else "fetching values"),
+        )
 
     # ---- staging memory
 
@@ -121,7 +147,9 @@ class GpuTraffic(Traffic):
         return self._staging.array(host.dtype, host.shape, host.offset)
 
     def _let_go(self, packing: StagingLayout) -> None:
-        """Frees a large staging segment, and drops all plans; the ranks drop their programs with the segment."""
+        """Frees a large staging segment, and drops all plans; the ranks drop their programs with
+        the segment.
+        """
         if packing.nbytes > BYTES_KEPT:
             self._staging.close()
             self._staging = Segment(1)
@@ -131,7 +159,10 @@ class GpuTraffic(Traffic):
 
     def reduced(self, work: Work, storage: Allocation) -> list[Array]:
         layout = storage.layout
-        target = Allocation(self.world, StorageLayout(tuple(_on_root(leaf, work.root) for leaf in layout.leaves), layout.flat))
+        target = Allocation(
+            self.world,
+            StorageLayout(tuple(_on_root(leaf, work.root) for leaf in layout.leaves), layout.flat),
+        )
         self.collective(work, pairs_of(storage, target))()
         return self.fetch(target, [(leaf, work.root) for leaf in range(len(layout.leaves))])
 
@@ -142,10 +173,19 @@ class GpuTraffic(Traffic):
         return self._staged_copies(pairs) if work.kind == "exchange" else self._staged(work, pairs)
 
     def _on_stream(self, work: Work, pairs: Sequence[Pair]) -> Collective:
-        return Collective(next_number(), work.kind, tuple(operands_of(work, pairs)), work.op, work.root, self.world.transport)
+        return Collective(
+            next_number(),
+            work.kind,
+            tuple(operands_of(work, pairs)),
+            work.op,
+            work.root,
+            self.world.transport,
+        )
 
     def _staged_copies(self, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
-        """Plans an exchange in which the rows that travel go to the staging segment, and from there to their targets."""
+        """Plans an exchange in which the rows that travel go to the staging segment, and from
+        there to their targets.
+        """
         packing = StagingLayout()
         down, up = self._travelling(packing, pairs, self._staging.id)
         if not down:
@@ -160,8 +200,12 @@ class GpuTraffic(Traffic):
 
         return run, (*first, *second)
 
-    def _travelling(self, packing: StagingLayout, pairs: Sequence[Pair], segment: int) -> tuple[_Arrays, _Arrays]:
-        """Returns the copies of an exchange to a staging segment, and those from there to their targets."""
+    def _travelling(
+        self, packing: StagingLayout, pairs: Sequence[Pair], segment: int
+    ) -> tuple[_Arrays, _Arrays]:
+        """Returns the copies of an exchange to a staging segment, and those from there to their
+        targets.
+        """
         down: list[Transferred] = []
         up: list[Transferred] = []
         size = self.world.world_size
@@ -170,9 +214,21 @@ class GpuTraffic(Traffic):
             for copy in pair.source.layout.copies(pair.leaf):
                 host = packing.place(of.dtype, (copy.count, *of.shapes[copy.source][1:]), segment)
                 down.append(
-                    Transferred(pair.source.number, pair.leaf, _on(copy.source, host, size), (copy.source_start,) * size)
+                    Transferred(
+                        pair.source.number,
+                        pair.leaf,
+                        _on(copy.source, host, size),
+                        (copy.source_start,) * size,
+                    )
                 )
-                up.append(Transferred(pair.target.number, pair.leaf, _on(copy.target, host, size), (copy.target_start,) * size))
+                up.append(
+                    Transferred(
+                        pair.target.number,
+                        pair.leaf,
+                        _on(copy.target, host, size),
+                        (copy.target_start,) * size,
+                    )
+                )
         return tuple(down), tuple(up)
 
     def _staged(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
@@ -185,7 +241,9 @@ class GpuTraffic(Traffic):
             for pair, given in zip(pairs, gives, strict=True)
         ]
         self._stage(packing)
-        arrays = [pair.operand(given, got) for pair, given, got in zip(pairs, gives, gets, strict=True)]
+        arrays = [
+            pair.operand(given, got) for pair, given, got in zip(pairs, gives, gets, strict=True)
+        ]
         root_gives = {work.root} if work.kind == "broadcast" else None
         root_gets = {work.root} if work.kind == "reduce" else None
         given_arrays = tuple(
@@ -198,7 +256,8 @@ class GpuTraffic(Traffic):
         )
         if self._is_between_machines(work, pairs):
             got_arrays = tuple(
-                Transferred(pair.target.number, pair.leaf, hosts) for pair, hosts in zip(pairs, gives, strict=True)
+                Transferred(pair.target.number, pair.leaf, hosts)
+                for pair, hosts in zip(pairs, gives, strict=True)
             )
             programs = self._between_machines(work, given_arrays, got_arrays, gives)
             return self._one_after_the_other(programs, describe(work, pairs))
@@ -213,7 +272,9 @@ class GpuTraffic(Traffic):
 
         return run, (*first, *second, *third)
 
-    def _one_after_the_other(self, programs: Sequence[Transfer], info: CallInfo) -> tuple[Run, tuple[int, ...]]:
+    def _one_after_the_other(
+        self, programs: Sequence[Transfer], info: CallInfo
+    ) -> tuple[Run, tuple[int, ...]]:
         """Plans some programs; returns what `plan` does."""
         runs = [self.install(program, info)[0] for program in programs]
 
@@ -224,23 +285,32 @@ class GpuTraffic(Traffic):
         return run, tuple(program.number for program in programs)
 
     def _is_between_machines(self, work: Work, pairs: Sequence[Pair]) -> bool:
-        """Whether machines combine arrays, each those of its ranks and then with each other, instead of the coordinator.
+        """Whether machines combine arrays, each those of its ranks and then with each other,
+        instead of the coordinator.
 
         Small arrays are combined in the coordinator, in the order of ranks.
         """
         if not self.world.spans_machines or work.kind != "all_reduce" or work.op not in _KINDS:
             return False
         leaves = [pair.source.layout.leaf(pair.leaf) for pair in pairs]
-        plain = all(leaf.dtype.char in _KINDS[work.op] and leaf.dtype.isnative and leaf.uniform for leaf in leaves)
+        plain = all(
+            leaf.dtype.char in _KINDS[work.op] and leaf.dtype.isnative and leaf.uniform
+            for leaf in leaves
+        )
         return plain and sum(leaf.size(0) * leaf.dtype.itemsize for leaf in leaves) >= BETWEEN_BYTES
 
     def _between_machines(
         self, work: Work, down: _Arrays, up: _Arrays, hosts: Sequence[tuple[HostArray, ...]]
     ) -> list[Transfer]:
-        """Returns the programs of such an all_reduce; ranks read the result where the first of their machine has written."""
+        """Returns the programs of such an all_reduce; ranks read the result where the first of
+        their machine has written.
+        """
         about = frozenset(one.variable for one in (*down, *up))
         first_of = self._firsts()
-        up = tuple(one._replace(hosts=tuple(own[first] for first in first_of)) for one, own in zip(up, hosts, strict=True))
+        up = tuple(
+            one._replace(hosts=tuple(own[first] for first in first_of))
+            for one, own in zip(up, hosts, strict=True)
+        )
         return [
             Transfer(next_number(), up=False, arrays=down, stays=True),
             self._combined(work, hosts, about),
@@ -253,12 +323,21 @@ class GpuTraffic(Traffic):
         The first rank of each machine has the result then; others, if there are any, copy it.
         """
         first_of = self._firsts()
-        hosts = [tuple(pair.source.host(pair.leaf, rank) for rank in range(self.world.world_size)) for pair in pairs]
+        hosts = [
+            tuple(pair.source.host(pair.leaf, rank) for rank in range(self.world.world_size))
+            for pair in pairs
+        ]
         combined = self._combined(work, hosts, frozenset(pair.source.number for pair in pairs))
         if len(set(first_of)) == len(first_of):
             return [combined]
-        copies = (tuple(None if rank == first else one[first] for rank, first in enumerate(first_of)) for one in hosts)
-        up = tuple(Transferred(pair.target.number, pair.leaf, own) for pair, own in zip(pairs, copies, strict=True))
+        copies = (
+            tuple(None if rank == first else one[first] for rank, first in enumerate(first_of))
+            for one in hosts
+        )
+        up = tuple(
+            Transferred(pair.target.number, pair.leaf, own)
+            for pair, own in zip(pairs, copies, strict=True)
+        )
         return [combined, Transfer(next_number(), up=True, arrays=up, stays=True)]
 
     def _firsts(self) -> list[int]:
@@ -266,35 +345,54 @@ class GpuTraffic(Traffic):
         return [first for _, first, after in self.world.machines for _ in range(first, after)]
 
     @staticmethod
-    def _combined(work: Work, hosts: Sequence[tuple[HostArray, ...]], about: frozenset[int]) -> Transfer:
+    def _combined(
+        work: Work, hosts: Sequence[tuple[HostArray, ...]], about: frozenset[int]
+    ) -> Transfer:
         assert work.op is not None  # of a reduction
         reduced = tuple(Reduced(work.op, one) for one in hosts)
         return Transfer(next_number(), up=False, arrays=(), reduced=reduced, about=about)
 
-    def programs(self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]) -> list[tuple[int, list[Segment], Access]]:
+    def programs(
+        self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]
+    ) -> list[tuple[int, list[Segment], Access]]:
         join(self.world)
         info = describe(work, pairs)
         if not DRIVERS[self.world.transport].in_shared_memory:
             program = self._on_stream(work, pairs)
             self.install(program, info)
-            return [(program.number, [], Access(keys, keys, SUCCESS | RECORDED))]  # the stream waits for other ranks
+            return [
+                (program.number, [], Access(keys, keys, SUCCESS | RECORDED))
+            ]  # the stream waits for other ranks
         if self._is_between_machines(work, pairs) and _are_mirrored(pairs):
             transfers = self._in_mirrors(work, pairs)
             for transfer in transfers:
                 self.install(transfer, info)
-            return [(transfer.number, [], access_in_place(work.kind, keys)) for transfer in transfers]
-        packing, segment = StagingLayout(), Segment(1)  # of its own: the staging segment is freed after large transfers
+            return [
+                (transfer.number, [], access_in_place(work.kind, keys)) for transfer in transfers
+            ]
+        packing, segment = (
+            StagingLayout(),
+            Segment(1),
+        )  # of its own: the staging segment is freed after large transfers
         middle: list[Collective] = []
         places: list[tuple[HostArray, ...]] = []
         if work.kind == "exchange":
             down, up = self._travelling(packing, pairs, segment.id)
         else:
             layouts = [pair.source.layout.leaf(pair.leaf) for pair in pairs]
-            places = [tuple(packing.place(of.dtype, shape, segment.id) for shape in of.shapes) for of in layouts]
+            places = [
+                tuple(packing.place(of.dtype, shape, segment.id) for shape in of.shapes)
+                for of in layouts
+            ]
             down = up = tuple(
-                Transferred(pair.source.number, pair.leaf, hosts) for pair, hosts in zip(pairs, places, strict=True)
+                Transferred(pair.source.number, pair.leaf, hosts)
+                for pair, hosts in zip(pairs, places, strict=True)
             )
-            middle = [self.host_program(work, [p.operand(hosts, hosts) for p, hosts in zip(pairs, places, strict=True)])]
+            middle = [
+                self.host_program(
+                    work, [p.operand(hosts, hosts) for p, hosts in zip(pairs, places, strict=True)]
+                )
+            ]
         if not down:
             return []
         segment.grow(max(packing.nbytes, 1))
@@ -312,7 +410,9 @@ class GpuTraffic(Traffic):
         told = list(zip(programs, accesses, strict=True))
         for program_of, _ in told:
             if isinstance(program_of, Collective) and self.world.spans_machines:
-                self.world.own_programs[program_of.number] = direct(work, program_of.arrays, [segment], self.alone)
+                self.world.own_programs[program_of.number] = direct(
+                    work, program_of.arrays, [segment], self.alone
+                )
             else:
                 self.install(program_of, info)
         return [(program_of.number, [segment], access) for program_of, access in told]
@@ -322,8 +422,13 @@ class GpuTraffic(Traffic):
 
 
 def _on_root(leaf: LeafLayout, root: int) -> LeafLayout:
-    """Returns the layout of an array on the root alone, empty on other ranks; 0-d arrays, which are small, stay."""
-    return LeafLayout(leaf.dtype, tuple(s if rank == root else (0,) * len(s) for rank, s in enumerate(leaf.shapes)))
+    """Returns the layout of an array on the root alone, empty on other ranks; 0-d arrays, which
+    are small, stay.
+    """
+    return LeafLayout(
+        leaf.dtype,
+        tuple(s if rank == root else (0,) * len(s) for rank, s in enumerate(leaf.shapes)),
+    )
 
 
 def _on(rank: int, host: HostArray, world_size: int) -> tuple[HostArray | None, ...]:
@@ -331,7 +436,9 @@ def _on(rank: int, host: HostArray, world_size: int) -> tuple[HostArray | None, 
 
 
 def _are_mirrored(pairs: Sequence[Pair]) -> bool:
-    """Whether the arrays of a collective in place are in memory that the relays of their machines reach."""
+    """Whether the arrays of a collective in place are in memory that the relays of their
+    machines reach.
+    """
     return all(pair.in_place and pair.source.mirrored is not None for pair in pairs)
 
 
@@ -340,4 +447,6 @@ def _do_nothing() -> None:
 
 
 def _for_ranks(hosts: Sequence[HostArray], ranks: set[int] | None) -> tuple[HostArray | None, ...]:
-    return tuple(host if ranks is None or rank in ranks else None for rank, host in enumerate(hosts))
+    return tuple(
+        host if ranks is None or rank in ranks else None for rank, host in enumerate(hosts)
+    )

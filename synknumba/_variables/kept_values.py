@@ -1,4 +1,6 @@
-"""`Kept`: values of a variable in the coordinator's own memory, to be put on the ranks of the next world."""
+"""`Kept`: values of a variable in the coordinator's own memory, to be put on the ranks of the
+next world.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +14,9 @@ from synknumba._ops.halo import Halo
 from synknumba._ops.rows import Partition
 from synknumba._types import Array
 
-GIVEN_BYTES = 1 << 20  # of a value for GPUs: it is copied in some 0.1 ms, the least time that sending it takes
+GIVEN_BYTES = (
+    1 << 20
+)  # of a value for GPUs: it is copied in some 0.1 ms, the least time that sending it takes
 CLOSE_BYTES = 1 << 30  # of a variable on GPUs: fetched in about a second when its world is closed
 
 
@@ -36,11 +40,12 @@ class Kept:
     partition: Partition | None = None
 
     def fit(self, partition: Partition, label: str) -> "Kept":
-        """Returns the values for a world of another size: replicas on every rank, rows divided anew, and halos of these rows.
+        """Returns the values for a world of another size: replicas on every rank, rows divided
+        anew, and halos of these rows.
 
         Raises:
-            PartitionError: each rank had an array of its own that is not a part of a whole, or there are fewer rows for a rank
-                than the halo has.
+            PartitionError: each rank had an array of its own that is not a part of a whole, or
+                there are fewer rows for a rank than the halo has.
         """
         size = partition.parts
         if len(self.parts) == size and not self._follows_another(partition):
@@ -48,20 +53,33 @@ class Kept:
         first, *others = self.parts
         if not self.sharded and all(_same(first, other) for other in others):
             return Kept((first,) * size)
-        joinable = all(len({array.shape[1:] for array in leaf}) == 1 for leaf in zip(*self.parts, strict=True))
+        joinable = all(
+            len({array.shape[1:] for array in leaf}) == 1 for leaf in zip(*self.parts, strict=True)
+        )
         if not self.sharded or not joinable:
             raise PartitionError(
-                f"{label} has an array of its own on each of {len(self.parts)} ranks, which have no place on {size}; call "
-                f"fork({len(self.parts)}), or set it: synk.broadcast(v, value) for replicas, synk.scatter(v, value) for rows"
+                f"{label} has an array of its own on each of {len(self.parts)} ranks, which have "
+                f"no place on {size}; call "
+                f"fork({len(self.parts)}), or set it: synk.broadcast(v, value) for replicas, "
+                f"synk.scatter(v, value) for rows"
             )
         wholes = [np.concatenate(leaf) for leaf in zip(*self.own(), strict=True)]
-        problems = [self.halo.problem(partition.counts(len(one)), label) for one in wholes] if self.halo else []
+        problems = (
+            [self.halo.problem(partition.counts(len(one)), label) for one in wholes]
+            if self.halo
+            else []
+        )
         for problem in filter(None, problems):
-            raise PartitionError(f"{problem}; call fork({len(self.parts)}), or divide it anew: synk.scatter(v, value, halo=…)")
+            raise PartitionError(
+                f"{problem}; call fork({len(self.parts)}), or divide it anew: "
+                f"synk.scatter(v, value, halo=…)"
+            )
         return Kept.divided(wholes, partition, self.halo)
 
     def _follows_another(self, partition: Partition) -> bool:
-        """Returns whether rows were divided by a world's partition, and not by the script, and this is another one."""
+        """Returns whether rows were divided by a world's partition, and not by the script, and
+        this is another one.
+        """
         old = self.partition
         if not self.sharded or old is None or old == partition:
             return False
@@ -70,7 +88,9 @@ class Kept:
 
     @classmethod
     def divided(cls, wholes: Sequence[Array], partition: Partition, halo: Halo | None) -> "Kept":
-        """Returns the values of a variable whose rows are divided; without a halo the parts are views of the rows."""
+        """Returns the values of a variable whose rows are divided; without a halo the parts are
+        views of the rows.
+        """
         parts = [
             [held_rows(partial(_between, one), len(one), partition, rank, halo) for one in wholes]
             for rank in range(partition.parts)
@@ -82,7 +102,10 @@ class Kept:
         if self.halo is None:
             return self.parts
         size = len(self.parts)
-        spans = [[self.halo.own(len(one), rank, size) for one in arrays] for rank, arrays in enumerate(self.parts)]
+        spans = [
+            [self.halo.own(len(one), rank, size) for one in arrays]
+            for rank, arrays in enumerate(self.parts)
+        ]
         return [
             [one[slice(*span)] for one, span in zip(arrays, of, strict=True)]
             for arrays, of in zip(self.parts, spans, strict=True)
@@ -90,7 +113,10 @@ class Kept:
 
     def with_own(self, values: Mapping[int, list[Array]]) -> "Kept":
         """Returns the same with other values of some ranks' own rows."""
-        parts = [[array.copy() for array in arrays] if rank in values else arrays for rank, arrays in enumerate(self.parts)]
+        parts = [
+            [array.copy() for array in arrays] if rank in values else arrays
+            for rank, arrays in enumerate(self.parts)
+        ]
         new = Kept(parts, self.sharded, self.differs, self.halo, self.partition)
         for rank, arrays in values.items():
             for own, value in zip(new.own()[rank], arrays, strict=True):
@@ -102,8 +128,10 @@ class Kept:
         first, *others = self.parts
         if not self.sharded and not all(_same(first, other) for other in others):
             raise PartitionError(
-                f"the replicas of {label} differ between the ranks, and none is its value. Combine them first, as by "
-                'synk.all_reduce(v, "sum"), or copy that of rank 0 to all: synk.broadcast(v); or divide rows by synk.scatter'
+                f"the replicas of {label} differ between the ranks, and none is its value. "
+                f"Combine them first, as by "
+                'synk.all_reduce(v, "sum"), or copy that of rank 0 to all: synk.broadcast(v); or '
+                "divide rows by synk.scatter"
             )
 
     def whole(self, label: str) -> list[Array]:
@@ -115,12 +143,19 @@ class Kept:
         by_leaf = list(zip(*self.own(), strict=True))
         fits = all(len({array.shape[self.sharded :] for array in leaf}) == 1 for leaf in by_leaf)
         if not fits or (self.sharded and not all(leaf[0].ndim for leaf in by_leaf)):
-            raise PartitionError(f"the arrays of {label} differ in shape between the ranks; use get_value(rank=…) for each")
+            raise PartitionError(
+                f"the arrays of {label} differ in shape between the ranks; use "
+                f"get_value(rank=…) for each"
+            )
         return [np.concatenate(leaf) if self.sharded else leaf[0].copy() for leaf in by_leaf]
 
 
-def held_rows(take: Callable[[int, int], Array], n: int, partition: Partition, rank: int, halo: Halo | None) -> Array:
-    """Returns the rows of a whole of n rows that a rank holds, with its halos; `take` returns those from start to stop − 1."""
+def held_rows(
+    take: Callable[[int, int], Array], n: int, partition: Partition, rank: int, halo: Halo | None
+) -> Array:
+    """Returns the rows of a whole of n rows that a rank holds, with its halos; `take` returns
+    those from start to stop − 1.
+    """
     start, stop = partition.part(n, rank)
     if halo is None:
         return take(start, stop)
@@ -135,7 +170,9 @@ def _between(whole: Array, start: int, stop: int) -> Array:
 def _same(some: Sequence[Array], others: Sequence[Array]) -> bool:
     """Returns whether two ranks hold the same bits."""
     pairs = list(zip(some, others, strict=True))
-    return some is others or all(a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b)) for a, b in pairs)
+    return some is others or all(
+        a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b)) for a, b in pairs
+    )
 
 
 def _bytes(array: Array) -> Array:

@@ -1,4 +1,6 @@
-"""Restoring variables: whole values, as `VariableState.whole_arrays` returns them, back to the ranks."""
+"""Restoring variables: whole values, as `VariableState.whole_arrays` returns them, back to the
+ranks.
+"""
 
 from collections.abc import Sequence
 
@@ -12,9 +14,9 @@ from synknumba._world.engine import open_world
 def restore(several: Sequence[VariableState], wholes: Sequence[Sequence[Array]]) -> None:
     """Sets variables to whole values of their dtypes and shapes, on however many ranks there are.
 
-    A replica gets its value on every rank. The rows of a divided variable are divided among the ranks by the rule of `scatter`,
-    with the halo that it has. Without an open world, the values are those that the next one starts from. Values that are lost
-    are not needed.
+    A replica gets its value on every rank. The rows of a divided variable are divided among the
+    ranks by the rule of `scatter`, with the halo that it has. Without an open world, the values are
+    those that the next one starts from. Values that are lost are not needed.
 
     Args:
         several: different variables.
@@ -30,7 +32,10 @@ def restore(several: Sequence[VariableState], wholes: Sequence[Sequence[Array]])
         for one, arrays in zip(several, wholes, strict=True):
             one.restart(list(arrays))
         return
-    are_divided, halos = [one.sharded for one in several], [one.halo for one in several]  # before they are placed
+    are_divided, halos = (
+        [one.sharded for one in several],
+        [one.halo for one in several],
+    )  # before they are placed
     for one, arrays, halo in zip(several, wholes, halos, strict=True):
         check_rows_for(halo, list(map(len, arrays)) if halo else [], one.label)
     # The rows of divided ones follow, by the same partition.
@@ -46,6 +51,9 @@ def restore(several: Sequence[VariableState], wholes: Sequence[Sequence[Array]])
             else {rank: list(arrays) for rank in ranks}
             for arrays, is_divided, halo in zip(wholes, are_divided, halos, strict=True)
         ]
-        rooms = [one.room_for(world, new, halo) for one, new, halo in zip(several, values, halos, strict=True)]
+        rooms = [
+            one.room_for(world, new, halo)
+            for one, new, halo in zip(several, values, halos, strict=True)
+        ]
         for one, new, room, is_divided in zip(several, values, rooms, are_divided, strict=True):
             one.assign(world, new, room, sharded=is_divided)

@@ -1,13 +1,14 @@
-"""What the coordinator knows of a variable: dtypes, shapes, memory, and whether replicas may differ; not the values.
+"""What the coordinator knows of a variable: dtypes, shapes, memory, and whether replicas may
+differ; not the values.
 
     value ──created, or first used in a world──> a replica on every rank ──scatter──> a shard on every rank
 
-Each rank may change its own array. The coordinator fetches values on request. Scripts have a `Variable`, which is a handle of
-this state (`variable.py`); everything else asks the state.
+Each rank may change its own array. The coordinator fetches values on request. Scripts have a
+`Variable`, which is a handle of this state (`variable.py`); everything else asks the state.
 
-A variable outlives its world: at its first use in the next one, `_recall` finds the values that the coordinator knows, and
-`place` puts them on the new ranks.
-"""
+A variable outlives its world: at its first use in the next one, `_recall` finds the values that the
+coordinator knows, and `place` puts them on the new ranks.
+"""  # noqa: E501
 
 import math
 import operator
@@ -44,11 +45,20 @@ Arrays: TypeAlias = list[Array]  # of a variable on one rank
 Values: TypeAlias = dict[int, Arrays]  # arrays of a variable, by rank
 
 # Raised by checks before anything is written.
-_HARMLESS = (ArgumentError, BatchError, DataError, PartitionError, ReductionError, SharedMemoryError)
+_HARMLESS = (
+    ArgumentError,
+    BatchError,
+    DataError,
+    PartitionError,
+    ReductionError,
+    SharedMemoryError,
+)
 
 
 def traffic_of(world: Engine) -> Traffic:
-    """Returns the object that transfers a world's variables; called between the world's `begin` and `end`."""
+    """Returns the object that transfers a world's variables; called between the world's `begin`
+    and `end`.
+    """
     if world.traffic is None:
         world.traffic = CoreTraffic(world) if world.traits.shares_memory else GpuTraffic(world)
     traffic: Traffic = world.traffic
@@ -56,7 +66,18 @@ def traffic_of(world: Engine) -> Traffic:
 
 
 # What belongs to the values of a variable, rather than to its name, dtypes and structure.
-_TRADED = ("_differs", "_given", "_layout", "_pending", "_seen", "_sharded", "_snapshot", "_storage", "_torn", "_written")
+_TRADED = (
+    "_differs",
+    "_given",
+    "_layout",
+    "_pending",
+    "_seen",
+    "_sharded",
+    "_snapshot",
+    "_storage",
+    "_torn",
+    "_written",
+)
 _values_of = operator.attrgetter(*_TRADED)
 
 
@@ -88,21 +109,36 @@ class VariableState:
 
     _layout: tuple[str, int]
 
-    def __init__(self, values: Sequence[Array], structure: Structure, name: str | None, *, flat: bool = False) -> None:
+    def __init__(
+        self, values: Sequence[Array], structure: Structure, name: str | None, *, flat: bool = False
+    ) -> None:
         self.name = name
         self._structure = structure
         self._flat = flat
         self._dtypes = [value.dtype for value in values]
-        self._pending: Arrays | None = list(values)  # initial values; None once they are on the ranks
+        self._pending: Arrays | None = list(
+            values
+        )  # initial values; None once they are on the ranks
         self._storage: Allocation | None = None
         self._layout = ("variable", -1)
         self._sharded = False
         self._differs = False
-        self._written = False  # whether ranks may have written since the coordinator gave or kept the value
-        self._torn = False  # whether the world was ended by a failure in a call that may have written
-        self._given: Kept | None = None  # the coordinator's copy of the present values; none on cores, where it can read them
-        self._snapshot: Kept | None = None  # values of the last snapshot, or those that a later world began with
-        self._seen = snapshots_taken()  # snapshots up to the creation, the last placement, or the last one of these values
+        self._written = (
+            False  # whether ranks may have written since the coordinator gave or kept the value
+        )
+        self._torn = (
+            False  # whether the world was ended by a failure in a call that may have written
+        )
+        self._given: Kept | None = (
+            # the coordinator's copy of the present values; none on cores, where it can read them
+            None
+        )
+        self._snapshot: Kept | None = (
+            None  # values of the last snapshot, or those that a later world began with
+        )
+        self._seen = (
+            snapshots_taken()
+        )  # snapshots up to the creation, the last placement, or the last one of these values
 
     # ---- properties
 
@@ -145,7 +181,11 @@ class VariableState:
     def __repr__(self) -> str:
         """Shows name, dtype, shape, location, and whether replicas may differ."""
         name = "" if self.name is None else f" {self.name!r}"
-        what = f"{self._dtypes[0]} {self.root_shapes()[0]}" if not self.is_tree else f"tree {describe(self._structure)}"
+        what = (
+            f"{self._dtypes[0]} {self.root_shapes()[0]}"
+            if not self.is_tree
+            else f"tree {describe(self._structure)}"
+        )
         flat = ", one vector" if self._flat else ""
         return f"<Variable{name} {what}{flat}, {self.place_text()}>"
 
@@ -159,7 +199,8 @@ class VariableState:
         return paths(self._structure)
 
     def readable(self) -> Arrays | None:
-        """Returns the root's arrays if they are in the coordinator's memory and no rank is at work; None otherwise.
+        """Returns the root's arrays if they are in the coordinator's memory and no rank is at work;
+        None otherwise.
 
         For showing them: asks no rank, and waits for none.
         """
@@ -190,31 +231,46 @@ class VariableState:
         return unflatten(self._structure, self.fetch([rank])[0])
 
     def held_on(self, rank: int) -> Any:
-        """Returns a copy of one rank's array as functions get it, with its halos; for a tree, the tree of arrays."""
+        """Returns a copy of one rank's array as functions get it, with its halos; for a tree,
+        the tree of arrays.
+        """
         return unflatten(self._structure, self.fetch([rank], own=False)[0])
 
     def whole_value(self) -> Any:
-        """Returns a copy of the value, for a divided variable the rows of all ranks; for a tree, the tree of arrays."""
+        """Returns a copy of the value, for a divided variable the rows of all ranks; for a tree,
+        the tree of arrays.
+        """
         return unflatten(self._structure, self._present().whole(self.label))
 
     def whole_arrays(self) -> Arrays:
-        """Returns copies of the arrays, as `whole_value`; raises `PartitionError` if replicas differ between the ranks."""
+        """Returns copies of the arrays, as `whole_value`; raises `PartitionError` if replicas
+        differ between the ranks.
+        """
         kept = self._present()
         kept.check_equal(self.label)
         return kept.whole(self.label)
 
     def whole_shapes(self) -> list[Shape | None]:
-        """Returns the shape of each array of `whole_value`, whose values may be lost; None if the ranks' do not allow one."""
+        """Returns the shape of each array of `whole_value`, whose values may be lost; None if
+        the ranks' do not allow one.
+        """
         if self._storage is None:
             return list(self.root_shapes())
         layout = self._storage.layout
         shapes = [layout.own_shapes(leaf) for leaf in self.leaves()]
         if self._sharded:
-            return [(sum(one[0] for one in of), *of[0][1:]) if len({one[1:] for one in of}) == 1 else None for of in shapes]
+            return [
+                (sum(one[0] for one in of), *of[0][1:])
+                if len({one[1:] for one in of}) == 1
+                else None
+                for of in shapes
+            ]
         return [of[0] if len(set(of)) == 1 else None for of in shapes]
 
     def _present(self) -> Kept:
-        """Returns the values on all ranks of the open world; without one, those that the next would start from."""
+        """Returns the values on all ranks of the open world; without one, those that the next
+        would start from.
+        """
         refuse_on_rank("variables are read")
         _refuse_in_body()
         self.check_process()
@@ -229,7 +285,8 @@ class VariableState:
             world.end()
 
     def restart(self, wholes: Arrays) -> None:
-        """Makes arrays of the dtypes and shapes of `whole_value` those that the next world starts from; there is none open.
+        """Makes arrays of the dtypes and shapes of `whole_value` those that the next world starts
+        from; there is none open.
 
         A divided variable stays divided, with its halo.
         """
@@ -246,7 +303,8 @@ class VariableState:
         if rank is None:
             self.check_whole(
                 "value to set",
-                "use set_value(value, rank=…) for one rank's part, synk.scatter(v, value) to divide the value, or "
+                "use set_value(value, rank=…) for one rank's part, synk.scatter(v, value) "
+                "to divide the value, or "
                 "synk.broadcast(v, value) to make it a replica on every rank",
             )
         if open_world() is None and (rank is None or self._storage is None):
@@ -258,7 +316,9 @@ class VariableState:
         world.begin()
         try:
             self.place(world, values if rank is None else None)
-            ranks = range(world.world_size) if rank is None else [check_rank(rank, world.world_size)]
+            ranks = (
+                range(world.world_size) if rank is None else [check_rank(rank, world.world_size)]
+            )
             new = dict.fromkeys(ranks, values)
             try:
                 room, own = self.room_to_set(world, new)
@@ -270,14 +330,19 @@ class VariableState:
             world.end()
 
     def check_whole(self, what: str, way_out: str) -> None:
-        """Raises `PartitionError` if the variable is divided, so that the root's array does not stand for those of others."""
+        """Raises `PartitionError` if the variable is divided, so that the root's array does not
+        stand for those of others.
+        """
         storage = self._storage
         if storage is None or storage.world.world_size == 1:
             return
         if self._sharded or not all(leaf.uniform for leaf in storage.layout.leaves):
             shapes = max(self.shapes(), key=lambda shapes: len(set(shapes)))
             told = ", ".join(map(str, shapes))
-            raise PartitionError(f"{self.label} is divided among the ranks (shapes {told}) and has no single {what}; {way_out}")
+            raise PartitionError(
+                f"{self.label} is divided among the ranks (shapes {told}) and has no "
+                f"single {what}; {way_out}"
+            )
 
     # ---- for collectives and calls
 
@@ -313,18 +378,25 @@ class VariableState:
         return [leaf.shapes for leaf in self.storage().layout.leaves]
 
     def place(self, world: Engine, initial: Arrays | None = None) -> Allocation:
-        """Places the variable on the ranks, unless they have it, and returns its memory; called between `begin` and `end`.
+        """Places the variable on the ranks, unless they have it, and returns its memory; called
+        between `begin` and `end`.
 
-        The values are `initial` or, if it is None, those that the coordinator knows: raises `VariableLost` without any.
+        The values are `initial` or, if it is None, those that the coordinator knows: raises
+        `VariableLost` without any.
         """
         if self._storage is not None and self._storage.lives_in(world):
             return self._storage
         self.check_process()
         self._check_device(world)
-        kept = (self._recall() if initial is None else Kept((initial,))).fit(world.partition, self.label)
+        kept = (self._recall() if initial is None else Kept((initial,))).fit(
+            world.partition, self.label
+        )
         known = kept if initial is None else self._known()
         by_leaf = [tuple(arrays[leaf] for arrays in kept.parts) for leaf in self.leaves()]
-        storage = Allocation(world, self.layout_with([tuple(value.shape for value in row) for row in by_leaf], kept.halo))
+        storage = Allocation(
+            world,
+            self.layout_with([tuple(value.shape for value in row) for row in by_leaf], kept.halo),
+        )
         traffic_of(world).deliver(storage, by_leaf)
         world._residents[self] = None  # noqa: SLF001
         self._pending = None
@@ -337,13 +409,18 @@ class VariableState:
         return storage
 
     def place_to_assign(self, world: Engine) -> Allocation:
-        """As `place`, for a call that assigns the variable without reading it: values may be lost, or have no place here."""
+        """As `place`, for a call that assigns the variable without reading it: values may be
+        lost, or have no place here.
+        """
         try:
             return self.place(world)
         except (VariableLost, PartitionError):
             if self._sharded or not all(leaf.uniform for leaf in self.storage().layout.leaves):
                 raise
-            zeros = [np.zeros(shape, dtype) for shape, dtype in zip(self.root_shapes(), self._dtypes, strict=True)]
+            zeros = [
+                np.zeros(shape, dtype)
+                for shape, dtype in zip(self.root_shapes(), self._dtypes, strict=True)
+            ]
             return self.place(world, zeros)
 
     def _known(self) -> Kept | None:
@@ -354,15 +431,24 @@ class VariableState:
             return None
 
     def renew_if_lost(self, numbers: Sequence[float] | None = None) -> None:
-        """Fills each array with a number, by default 0, if the values are lost: of variables that scripts do not see."""
+        """Fills each array with a number, by default 0, if the values are lost: of variables
+        that scripts do not see.
+        """
         storage = self._storage
-        if storage is None or (storage.lives_in(open_world()) and storage.life.reason is None) or self._known() is not None:
+        if (
+            storage is None
+            or (storage.lives_in(open_world()) and storage.life.reason is None)
+            or self._known() is not None
+        ):
             return
         shapes = self.root_shapes()
-        self._start_from([np.full(*one) for one in zip(shapes, numbers or [0.0] * len(shapes), strict=True)])
+        self._start_from(
+            [np.full(*one) for one in zip(shapes, numbers or [0.0] * len(shapes), strict=True)]
+        )
 
     def _begin_from(self, known: Kept | None, world: Engine) -> None:
-        """Keeps the values with which the variable enters a world, if snapshots are taken: they are as at the last.
+        """Keeps the values with which the variable enters a world, if snapshots are taken: they are
+        as at the last.
 
         If they are lost, and a snapshot was taken since they were, it has none of this variable.
         """
@@ -375,13 +461,17 @@ class VariableState:
 
     def _start_from(self, values: Arrays) -> None:
         """Makes values the initial ones of the next world."""
-        self._pending = [np.array(one, dtype) for one, dtype in zip(values, self._dtypes, strict=True)]
+        self._pending = [
+            np.array(one, dtype) for one, dtype in zip(values, self._dtypes, strict=True)
+        ]
         self._storage = self._given = None
         self._layout = ("variable", -1)
         self._sharded = self._differs = self._written = self._torn = False
 
     def _recall(self) -> Kept:
-        """Returns the values to put on the ranks of another world: the present ones if known, else the last snapshot's."""
+        """Returns the values to put on the ranks of another world: the present ones if known,
+        else the last snapshot's.
+        """
         storage = self._storage
         if storage is None:
             return Kept((self._pending or [],))
@@ -399,42 +489,62 @@ class VariableState:
         if life.not_kept is not None:
             why = f"could not be fetched when its world was closed: {life.not_kept}"
         elif life.reason is None:
-            why = f"were not fetched when its world was closed, since they have more than {CLOSE_BYTES >> 30} GiB"
+            why = (
+                f"were not fetched when its world was closed, since they have more "
+                f"than {CLOSE_BYTES >> 30} GiB"
+            )
         else:
             why = f"ended with the ranks ({life.reason}), and there is no snapshot of them"
         raise VariableLost(
-            f"the values of {self.label} {why}. Give it a value to use it again: v.set_value(value), or synk.scatter(v, value) "
-            "to divide its rows. Call world.snapshot() now and then to keep the values of all variables."
+            f"the values of {self.label} {why}. Give it a value to use it again: "
+            f"v.set_value(value), or synk.scatter(v, value) "
+            "to divide its rows. Call world.snapshot() now and then to keep the "
+            "values of all variables."
         )
 
     def _recall_parts(self, *, own: bool) -> Sequence[Arrays]:
-        """Returns the values that the coordinator knows, for the ranks of the world that has ended."""
+        """Returns the values that the coordinator knows, for the ranks of the world that has
+        ended.
+        """
         kept, world = self._recall(), self.storage().world
         fitted = kept.fit(world.partition, self.label)
         return fitted.own() if own else fitted.parts
 
     def _parts_in_memory(self) -> list[Arrays]:
-        """Returns views of the arrays of all ranks, in shared memory; raises `WorldError` if they are on GPUs."""
+        """Returns views of the arrays of all ranks, in shared memory; raises `WorldError` if
+        they are on GPUs.
+        """
         storage = self.storage()
         if storage.segment is None:
             raise self._inherited()
-        return [[storage.array(leaf, rank) for leaf in self.leaves()] for rank in range(storage.world.world_size)]
+        return [
+            [storage.array(leaf, rank) for leaf in self.leaves()]
+            for rank in range(storage.world.world_size)
+        ]
 
     def _inherited_parts(self, *, own: bool) -> Sequence[Arrays]:
-        """Returns views of the arrays that the process from which this one was forked shares with it."""
+        """Returns views of the arrays that the process from which this one was forked shares
+        with it.
+        """
         kept = Kept(self._parts_in_memory(), halo=self.halo)
         return kept.own() if own else kept.parts
 
     def _are_equal(self) -> bool:
         """Whether all ranks certainly have equal replicas."""
-        return not (self._differs or self._sharded) and all(leaf.uniform for leaf in self.storage().layout.leaves)
+        return not (self._differs or self._sharded) and all(
+            leaf.uniform for leaf in self.storage().layout.leaves
+        )
 
     def _fetch_kept(self, world: Engine) -> Kept:
-        """Returns copies of all ranks' arrays, once for equal replicas; called between the world's `begin` and `end`."""
+        """Returns copies of all ranks' arrays, once for equal replicas; called between the
+        world's `begin` and `end`.
+        """
         ranks = range(world.world_size)
         if self._are_equal():
             return Kept(self.copies(world, [0]) * len(ranks))
-        return Kept(self.copies(world, ranks), self._sharded, self._differs, self.halo, world.partition)
+        return Kept(
+            self.copies(world, ranks), self._sharded, self._differs, self.halo, world.partition
+        )
 
     def take_snapshot(self, world: Engine) -> Kept:
         """Returns the values for a snapshot; those of the last one if nothing was written since."""
@@ -455,7 +565,9 @@ class VariableState:
             self._given = self._fetch_kept(world)
 
     def check_process(self) -> None:
-        """Raises `WorldError` if the variable is on the ranks of the process from which this one was forked."""
+        """Raises `WorldError` if the variable is on the ranks of the process from which this one
+        was forked.
+        """
         if self._storage is not None and self._storage.world.is_inherited:
             raise self._inherited()
 
@@ -464,14 +576,17 @@ class VariableState:
         for leaf, dtype in enumerate(() if world.traits.has_long_double else self._dtypes):
             if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
                 raise DataError(
-                    f"{self.label_of(leaf)} has dtype {dtype}, which GPUs do not support; use float64 or complex128"
+                    f"{self.label_of(leaf)} has dtype {dtype}, which GPUs do not support; "
+                    f"use float64 or complex128"
                 )
 
     def room_to_set(self, world: Engine, values: Values) -> tuple[Allocation, bool]:
-        """Returns memory for values that the script sets, and whether they are own rows only, beside halos that stay.
+        """Returns memory for values that the script sets, and whether they are own rows only,
+        beside halos that stay.
 
         Raises:
-            PartitionError: the variable has a halo, and a value has another shape than the own rows.
+            PartitionError: the variable has a halo, and a value has another shape than the own
+                rows.
         """
         layout = self.storage().layout
         if layout.halo is None:
@@ -481,17 +596,20 @@ class VariableState:
             for rank, arrays in values.items():
                 if arrays[leaf].shape != shapes[rank]:
                     raise PartitionError(
-                        f"set_value: {self.label_of(leaf)} is scattered with {layout.halo}, so its own rows on rank {rank} "
-                        f"keep their shape {shapes[rank]}; got {arrays[leaf].shape}. Divide other rows with "
+                        f"set_value: {self.label_of(leaf)} is scattered with {layout.halo}, so its "
+                        f"own rows on rank {rank} "
+                        f"keep their shape {shapes[rank]}; got "
+                        f"{arrays[leaf].shape}. Divide other rows with "
                         f"synk.scatter(v, value, halo={layout.halo.width})"
                     )
         return self.storage(), True
 
     def room_for(self, world: Engine, values: Values, halo: Halo | None = None) -> Allocation:
-        """Returns memory for new values: the variable's own, or, if shapes change, new memory with the arrays to keep.
+        """Returns memory for new values: the variable's own, or, if shapes change, new memory with
+        the arrays to keep.
 
-        Ranks that are absent in `values` keep their arrays. Values and memory have the given halo. Called between the world's
-        `begin` and `end`.
+        Ranks that are absent in `values` keep their arrays. Values and memory have the given halo.
+        Called between the world's `begin` and `end`.
         """
         old = self.storage()
         ranks = range(world.world_size)
@@ -501,18 +619,32 @@ class VariableState:
         ]
         if shapes == self.shapes() and halo == old.layout.halo:
             return old
-        return Allocation(world, self.layout_with(shapes, halo), carry=old if len(values) < world.world_size else None)
+        return Allocation(
+            world,
+            self.layout_with(shapes, halo),
+            carry=old if len(values) < world.world_size else None,
+        )
 
     def assign(
-        self, world: Engine, values: Values, storage: Allocation, *, sharded: bool | None = None, own: bool = False
+        self,
+        world: Engine,
+        values: Values,
+        storage: Allocation,
+        *,
+        sharded: bool | None = None,
+        own: bool = False,
     ) -> None:
-        """Writes new values to memory that `room_for` has returned; called between the world's `begin` and `end`.
+        """Writes new values to memory that `room_for` has returned; called between the world's
+        `begin` and `end`.
 
-        `sharded` is whether each rank has its own rows from now on; None leaves this unchanged. With `own`, the values are own
-        rows only.
+        `sharded` is whether each rank has its own rows from now on; None leaves this unchanged.
+        With `own`, the values are own rows only.
         """
         ranks = range(world.world_size)
-        told = [tuple(values[rank][i] if rank in values else None for rank in ranks) for i in self.leaves()]
+        told = [
+            tuple(values[rank][i] if rank in values else None for rank in ranks)
+            for i in self.leaves()
+        ]
         traffic_of(world).deliver(storage, told, own=own)
         whole = len(values) == world.world_size and not own
         same = whole and all(all(one is row[0] for one in row) for row in told)
@@ -524,8 +656,12 @@ class VariableState:
             self._given = self._copy_given(world, values, given, own=own)
             self._written = self._given is None
 
-    def _copy_given(self, world: Engine, values: Values, old: Kept | None, *, own: bool) -> Kept | None:
-        """Returns a copy of the values that GPUs have got, with those that other ranks keep; None if it would be large."""
+    def _copy_given(
+        self, world: Engine, values: Values, old: Kept | None, *, own: bool
+    ) -> Kept | None:
+        """Returns a copy of the values that GPUs have got, with those that other ranks keep;
+        None if it would be large.
+        """
         if own:  # beside halos that stay
             return None if old is None else old.with_own(values)
         different = {id(array): array for arrays in values.values() for array in arrays}
@@ -533,7 +669,9 @@ class VariableState:
             return None
         copies = {key: np.array(array, copy=True) for key, array in different.items()}
         parts = [
-            [copies[id(array)] for array in values[rank]] if rank in values or old is None else old.parts[rank]
+            [copies[id(array)] for array in values[rank]]
+            if rank in values or old is None
+            else old.parts[rank]
             for rank in range(world.world_size)
         ]
         return Kept(parts, self._sharded, self._differs, self.halo, world.partition)
@@ -541,8 +679,12 @@ class VariableState:
     def trade(self, other: "VariableState") -> None:
         """Exchanges memory and values with another variable."""
         mine, theirs = _values_of(self), _values_of(other)
-        # By `map`, so that no handler of a signal runs in the middle: Ctrl-C would leave both with the same memory.
-        deque(map(setattr, (self,) * len(mine) + (other,) * len(theirs), _TRADED * 2, theirs + mine), 0)
+        # By `map`, so that no handler of a signal runs in the middle: Ctrl-C would leave both with
+        # the same memory.
+        deque(
+            map(setattr, (self,) * len(mine) + (other,) * len(theirs), _TRADED * 2, theirs + mine),
+            0,
+        )
 
     def replace(self, storage: Allocation, *, sharded: bool) -> None:
         """Replaces the memory of the variable; replicas may differ afterwards if it is sharded."""
@@ -550,7 +692,9 @@ class VariableState:
         self._use(storage)
 
     def mark(self, *, differs: bool, sharded: bool | None = None) -> None:
-        """Records that ranks may have written: whether replicas may differ, and each rank has its own rows; None: as before."""
+        """Records that ranks may have written: whether replicas may differ, and each rank has
+        its own rows; None: as before.
+        """
         self._differs = differs
         self._written = True
         self._given = None
@@ -558,9 +702,15 @@ class VariableState:
             self._sharded = sharded
             self._use(self.storage())
 
-    def layout_with(self, shapes: Sequence[tuple[Shape, ...]], halo: Halo | None = None) -> StorageLayout:
-        """Returns a layout of the arrays with other shapes, by rank, which include the rows of the halo."""
-        leaves = tuple(LeafLayout(dtype, shape) for dtype, shape in zip(self._dtypes, shapes, strict=True))
+    def layout_with(
+        self, shapes: Sequence[tuple[Shape, ...]], halo: Halo | None = None
+    ) -> StorageLayout:
+        """Returns a layout of the arrays with other shapes, by rank, which include the rows of
+        the halo.
+        """
+        leaves = tuple(
+            LeafLayout(dtype, shape) for dtype, shape in zip(self._dtypes, shapes, strict=True)
+        )
         return StorageLayout(leaves, self._flat, halo)
 
     def fetch(self, ranks: Sequence[int], *, own: bool = True) -> list[Arrays]:
@@ -576,7 +726,11 @@ class VariableState:
         if world is None or (not is_here and storage.world.is_inherited):
             for rank in ranks:
                 check_rank(rank, storage.world.world_size)
-            parts = self._inherited_parts(own=own) if storage.world.is_inherited else self._recall_parts(own=own)
+            parts = (
+                self._inherited_parts(own=own)
+                if storage.world.is_inherited
+                else self._recall_parts(own=own)
+            )
             return [[value.copy() for value in parts[rank]] for rank in ranks]
         world.begin()
         try:
@@ -589,7 +743,9 @@ class VariableState:
             world.end()
 
     def own_copies(self, world: Engine, ranks: Sequence[int]) -> list[Arrays]:
-        """Returns copies of the own rows on the given ranks; called between the world's `begin` and `end`."""
+        """Returns copies of the own rows on the given ranks; called between the world's `begin`
+        and `end`.
+        """
         found, layout = self.copies(world, ranks), self.storage().layout
         if layout.halo is None:
             return found
@@ -599,12 +755,20 @@ class VariableState:
         ]
 
     def copies(self, world: Engine, ranks: Sequence[int]) -> list[Arrays]:
-        """Returns copies of the arrays on the given ranks, with halos; called between the world's `begin` and `end`."""
-        flat = iter(traffic_of(world).fetch(self.storage(), [(leaf, rank) for rank in ranks for leaf in self.leaves()]))
+        """Returns copies of the arrays on the given ranks, with halos; called between the
+        world's `begin` and `end`.
+        """
+        flat = iter(
+            traffic_of(world).fetch(
+                self.storage(), [(leaf, rank) for rank in ranks for leaf in self.leaves()]
+            )
+        )
         return [[next(flat) for _ in self.leaves()] for _ in ranks]
 
     def _use(self, storage: Allocation) -> None:
-        """Takes memory, and makes the key of the variable in plans, which depend on whether rows are divided."""
+        """Takes memory, and makes the key of the variable in plans, which depend on whether rows
+        are divided.
+        """
         self._storage = storage
         self._layout = ("shards" if self._sharded else "variable", storage.number)
 
@@ -618,12 +782,17 @@ class VariableState:
         way_out = "create a new variable from its last value, get_value()"
         if self.storage().segment is None:
             way_out = "read it there, and pass the value on"
-        return WorldError(f"{self.label} belongs to a world of the process from which this one was forked: {way_out}")
+        return WorldError(
+            f"{self.label} belongs to a world of the process from which this "
+            f"one was forked: {way_out}"
+        )
 
 
 @final
 class writing:  # noqa: N801  # used as a function
-    """Context in which the ranks, or the coordinator, write to variables: an exception may leave them half written."""
+    """Context in which the ranks, or the coordinator, write to variables: an exception may leave
+    them half written.
+    """
 
     __slots__ = ("_several", "_world")
 
@@ -633,14 +802,20 @@ class writing:  # noqa: N801  # used as a function
     def __enter__(self) -> None:
         """Does nothing."""
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
         """Records what is not known any more."""
         if error is not None:
             note_failure(self._world, self._several, error)
 
 
-def note_failure(world: Engine, several: Iterable[VariableState | None], error: BaseException) -> None:
-    """Records that a failed call may have written to variables: their values are not known, and torn if the world has ended."""
+def note_failure(
+    world: Engine, several: Iterable[VariableState | None], error: BaseException
+) -> None:
+    """Records that a failed call may have written to variables: their values are not known, and
+    torn if the world has ended.
+    """
     broken = world._is_broken  # noqa: SLF001
     if not broken and isinstance(error, _HARMLESS):
         return
@@ -650,24 +825,31 @@ def note_failure(world: Engine, several: Iterable[VariableState | None], error: 
 
 
 def _refuse_in_body() -> None:
-    """Raises `ArgumentError` in the body of a sequence, which would get or give a value once; also without a world to ask."""
+    """Raises `ArgumentError` in the body of a sequence, which would get or give a value once;
+    also without a world to ask.
+    """
     if tracing.current is not None:
         tracing.refuse(f"{calling().function}()")
 
 
 def refuse_on_rank(what: str) -> None:
-    """Raises `WorldError` on a rank, which may have inherited a variable in its state at the fork; `what` is refused there."""
+    """Raises `WorldError` on a rank, which may have inherited a variable in its state at the
+    fork; `what` is refused there.
+    """
     rank = this_process.current_rank()
     if rank is not None:
         raise WorldError(
-            f"this is rank {rank}, but {what} in the coordinator only; pass the variable to the function as an argument"
+            f"this is rank {rank}, but {what} in the coordinator only; pass the variable to "
+            f"the function as an argument"
         )
 
 
 def check_rank(rank: Any, world_size: int) -> int:
     """Returns a rank as an int; raises `PartitionError` if there is no such rank."""
     try:
-        number = -1 if isinstance(rank, bool | np.bool) else operator.index(rank)  # before NumPy 2.4 np.bool is an index, too
+        number = (
+            -1 if isinstance(rank, bool | np.bool) else operator.index(rank)
+        )  # before NumPy 2.4 np.bool is an index, too
     except TypeError:
         number = -1
     if not 0 <= number < world_size:

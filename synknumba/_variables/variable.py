@@ -1,6 +1,8 @@
-"""`Variable`: an array, or a tree of arrays, that stays on the ranks between calls, as scripts see it.
+"""`Variable`: an array, or a tree of arrays, that stays on the ranks between calls, as scripts see
+it.
 
-`Variable` has users' names only. Everything else asks its `VariableState` (`state.py`), of which a variable is a thin handle.
+`Variable` has users' names only. Everything else asks its `VariableState` (`state.py`), of which a
+variable is a thin handle.
 """
 
 import math
@@ -14,7 +16,16 @@ from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError, DataError, MemberError, named_by_base, shortened
 from synknumba._host.casting import accept
 from synknumba._host.data import Data
-from synknumba._ops.tree import LEAF, Structure, child, count_leaves, describe, parts_like, shape_told, unflatten
+from synknumba._ops.tree import (
+    LEAF,
+    Structure,
+    child,
+    count_leaves,
+    describe,
+    parts_like,
+    shape_told,
+    unflatten,
+)
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._types import ARITHMETIC, Array
 from synknumba._variables.state import Arrays, VariableState, refuse_on_rank
@@ -24,16 +35,19 @@ from synknumba._variables.state import Arrays, VariableState, refuse_on_rank
 class Variable:
     """An array, or a nested tree of arrays, on every rank. Created by `variable` and `flatten`.
 
-    Pass it to functions like any other argument: on each rank the function receives the rank's own array, and may write to it
-    in place. A variable may be used by any number of functions, and in collectives, and in world after world.
+    Pass it to functions like any other argument: on each rank the function receives the rank's own
+    array, and may write to it in place. A variable may be used by any number of functions, and in
+    collectives, and in world after world.
 
-    `shape`, `size` and `nbytes` are those on the root, rank 0; `get_shapes` and `get_lengths` return those on all ranks. Of a
-    variable scattered with a halo, `shape`, `size`, `nbytes` and `get_shapes` count the rows of the halos; values and lengths
-    are those of each rank's own rows.
-    `np.asarray`, `bool`, `int` and `float` copy the root's array to the coordinator. If the variable is divided, so that each
-    rank has rows of its own, or shapes differ between ranks, they and `len` raise `PartitionError`.
+    `shape`, `size` and `nbytes` are those on the root, rank 0; `get_shapes` and `get_lengths`
+    return those on all ranks. Of a variable scattered with a halo, `shape`, `size`, `nbytes` and
+    `get_shapes` count the rows of the halos; values and lengths are those of each rank's own rows.
+    `np.asarray`, `bool`, `int` and `float` copy the root's array to the coordinator. If the
+    variable is divided, so that each rank has rows of its own, or shapes differ between ranks, they
+    and `len` raise `PartitionError`.
 
-    A variable cannot be pickled. In a process forked from the coordinator, one on cores can be read, and one on GPUs cannot.
+    A variable cannot be pickled. In a process forked from the coordinator, one on cores can be
+    read, and one on GPUs cannot.
     """
 
     __slots__ = ("__weakref__", "_state")
@@ -65,7 +79,9 @@ class Variable:
     @property
     def ndim(self) -> Any:
         """Number of dimensions, which never changes; for a tree, the tree of these numbers."""
-        return unflatten(self._state.structure(), [len(shape) for shape in self._state.root_shapes()])
+        return unflatten(
+            self._state.structure(), [len(shape) for shape in self._state.root_shapes()]
+        )
 
     @property
     def size(self) -> int:
@@ -79,12 +95,19 @@ class Variable:
 
     @shortened
     def __len__(self) -> int:
-        """Returns the number of rows of a replica; raises `PartitionError` if the variable is divided."""
+        """Returns the number of rows of a replica; raises `PartitionError` if the variable is
+        divided.
+        """
         state = self._state
         shapes = state.root_shapes()
         if state.is_tree or not shapes[0]:
-            raise ArgumentError(f"{state.label} has no length: it is {'a tree' if state.is_tree else '0-d'}")
-        state.check_whole("length", "use synk.get_lengths(v), or len() of get_value(rank=…) or of synk.gather(v, nd_up=0)")
+            raise ArgumentError(
+                f"{state.label} has no length: it is {'a tree' if state.is_tree else '0-d'}"
+            )
+        state.check_whole(
+            "length",
+            "use synk.get_lengths(v), or len() of get_value(rank=…) or of synk.gather(v, nd_up=0)",
+        )
         return shapes[0][0] if state.halo is None else state.storage().layout.own_counts(0)[0]
 
     def __repr__(self) -> str:
@@ -92,7 +115,9 @@ class Variable:
         return repr(self._state)
 
     def _repr_html_(self) -> str | None:
-        """Shows arrays, place and rows in a notebook; values only where no rank has to send them."""
+        """Shows arrays, place and rows in a notebook; values only where no rank has to send
+        them.
+        """
         return _html.of_variable(self._state)
 
     # ---- values
@@ -101,25 +126,30 @@ class Variable:
     def get_value(self, rank: int | None = None) -> Any:
         """Returns a copy of one rank's array, without the rows of halos.
 
-        Called in the coordinator, between calls. Without an open world, returns what the next world would start from.
+        Called in the coordinator, between calls. Without an open world, returns what the next world
+        would start from.
 
         Args:
-            rank: rank to read; None for the root, whose replica may differ from others if a function has written to them and
-                no collective was called since.
+            rank: rank to read; None for the root, whose replica may differ from others if a
+                function has written to them and no collective was called since.
 
         Returns:
             A NumPy array; for a tree, the tree of arrays.
 
         Raises:
-            PartitionError: there is no such rank, or `rank` is None and the variable is divided: each rank has rows of its own,
-                or shapes differ between ranks.
+            PartitionError: there is no such rank, or `rank` is None and the variable is divided:
+                each rank has rows of its own, or shapes differ between ranks.
             VariableLost: the values ended with the ranks of their world.
             WorldError: this process is a rank.
         """
-        value = self._state.value_on(0 if rank is None else rank)  # first: it may be lost, or this process a rank
+        value = self._state.value_on(
+            0 if rank is None else rank
+        )  # first: it may be lost, or this process a rank
         if rank is None:
             self._state.check_whole(
-                "value", "use get_value(rank=…) for one rank's part, or synk.gather(v, nd_up=0) for all rows"
+                "value",
+                "use get_value(rank=…) for one rank's part, or synk.gather(v, nd_up=0) for all "
+                "rows",
             )
         return value
 
@@ -127,20 +157,24 @@ class Variable:
     def set_value(self, value: Any, rank: int | None = None) -> None:
         """Sets the arrays of all ranks, or of one rank, to a new value.
 
-        Called in the coordinator, between calls. If one rank is set, the others keep their arrays, so replicas may differ
-        afterwards. Before a world is open, `rank` must be None or 0, and the value becomes the initial value on all ranks. A
-        variable whose values are lost has a value again.
+        Called in the coordinator, between calls. If one rank is set, the others keep their arrays,
+        so replicas may differ afterwards. Before a world is open, `rank` must be None or 0, and the
+        value becomes the initial value on all ranks. A variable whose values are lost has a value
+        again.
 
         Args:
-            value: array, `Data`, number or nested list; for a tree, a tree of these. The number of dimensions must be the
-                variable's, and the dtype must cast safely to the variable's. The shape may differ, unless the variable is
-                scattered with a halo: the value is then the rank's own rows, and halos stay as they are until `exchange`.
+            value: array, `Data`, number or nested list; for a tree, a tree of these. The number of
+                dimensions must be the variable's, and the dtype must cast safely to the variable's.
+                The shape may differ, unless the variable is scattered with a halo: the value is
+                then the rank's own rows, and halos stay as they are until `exchange`.
             rank: rank to write to; None for all.
 
         Raises:
-            DataError: the value has another number of dimensions, or its dtype does not cast safely; nothing has changed.
-            PartitionError: there is no such rank, or `rank` is None and the variable is divided, or a value for a variable with
-                a halo has another shape than the rank's own rows; nothing has changed.
+            DataError: the value has another number of dimensions, or its dtype does not cast
+                safely; nothing has changed.
+            PartitionError: there is no such rank, or `rank` is None and the variable is divided, or
+                a value for a variable with a halo has another shape than the rank's own rows;
+                nothing has changed.
             VariableLost: one rank is set, and the values on the others are lost.
             WorldError: this process is a rank, or there is no world and `rank` is given.
         """
@@ -149,13 +183,20 @@ class Variable:
 
     @shortened
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """Returns a copy of the root's array; raises `PartitionError` if the variable is divided."""
+        """Returns a copy of the root's array; raises `PartitionError` if the variable is
+        divided.
+        """
         if tracing.current is not None and tracing.current.is_here:
             raise ArgumentError(_of_a_body(self._state.label, tracing.current.name))
         if copy is False:
-            raise ValueError(f"{self._state.label} lives on the ranks; np.asarray of it is always a copy")
+            raise ValueError(
+                f"{self._state.label} lives on the ranks; np.asarray of it is always a copy"
+            )
         if self._state.is_tree:
-            raise ArgumentError(f"{self._state.label} is a tree {describe(self._state.structure())}; use get_value()")
+            raise ArgumentError(
+                f"{self._state.label} is a tree "
+                f"{describe(self._state.structure())}; use get_value()"
+            )
         return np.asarray(self.get_value(), dtype=dtype)
 
     @shortened
@@ -173,7 +214,9 @@ class Variable:
     if not TYPE_CHECKING:  # else a checker would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Raises for an attribute that it does not have; in the body of a sequence with the line."""
+            """Raises for an attribute that it does not have; in the body of a sequence with the
+            line.
+            """
             if name != "_state":  # a variable that is not made yet
                 tracing.refuse_member(self._state.label, name)
             return object.__getattribute__(self, name)  # raises the usual error
@@ -181,7 +224,8 @@ class Variable:
     def __reduce__(self) -> NoReturn:
         """Raises `DataError`: a copy in another process would not be the variable."""
         raise DataError(
-            f"{self._state.label} cannot be pickled or deep-copied: it lives on the ranks. Pass it as an argument instead of "
+            f"{self._state.label} cannot be pickled or deep-copied: it lives on the ranks. Pass it "
+            f"as an argument instead of "
             f"capturing it in the function, or use get_value()"
         )
 
@@ -195,8 +239,10 @@ _REFUSED_METHODS = (
 def _of_a_body(label: str, sequence: str) -> str:
     """Returns that the body of a sequence has no values of a variable, and the way out."""
     return (
-        f"{tracing.where()}: {label} lives on the ranks, and the body of {sequence} cannot compute with it or index it; pass "
-        "it to a kernel or function, which for a sum, mean or maximum has an output, whose result the body may return"
+        f"{tracing.where()}: {label} lives on the ranks, and the body of {sequence} cannot compute "
+        f"with it or index it; pass "
+        "it to a kernel or function, which for a sum, mean or maximum has an output, whose "
+        "result the body may return"
     )
 
 
@@ -205,7 +251,8 @@ def _refuse_arithmetic(self: Variable, *_: object) -> NoReturn:
     if tracing.current is not None and tracing.current.is_here:
         raise ArgumentError(_of_a_body(self._state.label, tracing.current.name))
     raise ArgumentError(
-        f"{self._state.label} lives on the ranks, and the script cannot compute with it or index it; use get_value(), as in "
+        f"{self._state.label} lives on the ranks, and the script cannot compute with it or index "
+        f"it; use get_value(), as in "
         "v.get_value() + 1 or v.get_value()[0], or pass it to a function"
     )
 
@@ -213,7 +260,8 @@ def _refuse_arithmetic(self: Variable, *_: object) -> NoReturn:
 @shortened
 def _refuse_assignment(self: Variable, *_: object) -> NoReturn:
     raise ArgumentError(
-        f"{self._state.label} lives on the ranks, and the script cannot assign its elements; use set_value(), or pass it to "
+        f"{self._state.label} lives on the ranks, and the script cannot assign its elements; use "
+        f"set_value(), or pass it to "
         "a function"
     )
 
@@ -225,7 +273,8 @@ class _NoBranchError(ArgumentError, IndexError):
 
 @final
 class Branch:
-    """An array, or a subtree, of a variable that is a tree, as an argument of a call in a sequence: `params["w"]`.
+    """An array, or a subtree, of a variable that is a tree, as an argument of a call in a sequence:
+    `params["w"]`.
 
     Attributes:
         variable: the variable's state.
@@ -234,30 +283,49 @@ class Branch:
         label: name in messages.
     """
 
-    def __init__(self, variable: VariableState, structure: Structure, leaves: range, label: str) -> None:
+    def __init__(
+        self, variable: VariableState, structure: Structure, leaves: range, label: str
+    ) -> None:
         self.variable, self.structure, self.leaves, self.label = variable, structure, leaves, label
 
     def __getitem__(self, key: Any) -> "Branch":
         try:
             first, structure = child(self.structure, key)
         except (KeyError, IndexError, TypeError):
-            raise _NoBranchError(f"{self.label} has no array or subtree {key!r}: it is {describe(self.structure)}") from None
+            raise _NoBranchError(
+                f"{self.label} has no array or subtree {key!r}: it is {describe(self.structure)}"
+            ) from None
         start = self.leaves.start + first
-        return Branch(self.variable, structure, range(start, start + count_leaves(structure)), f"{self.label}[{key!r}]")
+        return Branch(
+            self.variable,
+            structure,
+            range(start, start + count_leaves(structure)),
+            f"{self.label}[{key!r}]",
+        )
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in {"get_value", "set_value"}:
             raise MemberError(
-                f"{tracing.where()}: {self.label} is for calls, and has no {name}(); use that of {self.variable.label}, before "
+                f"{tracing.where()}: {self.label} is for calls, and has no {name}(); use that of "
+                f"{self.variable.label}, before "
                 "or after the call"
             )
         tracing.refuse_member(self.label, name)
-        raise MemberError(f"{self.label} has no {name!r}: it is a part of a variable, for calls in the body of a sequence")
+        raise MemberError(
+            f"{self.label} has no {name!r}: it is a part of a variable, for calls "
+            f"in the body of a sequence"
+        )
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise ArgumentError(_of_a_body(self.label, "the sequence" if tracing.current is None else tracing.current.name))
+        raise ArgumentError(
+            _of_a_body(
+                self.label, "the sequence" if tracing.current is None else tracing.current.name
+            )
+        )
 
-    __len__ = __bool__ = __int__ = __float__ = __index__ = __contains__ = __array_ufunc__ = __array_function__ = _refuse
+    __len__ = __bool__ = __int__ = __float__ = __index__ = __contains__ = __array_ufunc__ = (
+        __array_function__
+    ) = _refuse
 
     @property
     def arrays(self) -> range:
@@ -277,8 +345,10 @@ def _branch(self: Variable, key: Any) -> Branch:
         _refuse_arithmetic(self)
     if tracing.current is None or not tracing.current.is_here:
         raise ArgumentError(
-            f"{state.label} is a tree whose arrays live on the ranks, and only the body of a sequence can index it, to pass "
-            f"one; use get_value(), as in v.get_value()[{key!r}], or pass the whole tree to a function"
+            f"{state.label} is a tree whose arrays live on the ranks, and only the body of a "
+            f"sequence can index it, to pass "
+            f"one; use get_value(), as in v.get_value()[{key!r}], or pass the "
+            f"whole tree to a function"
         )
     return Branch(state, state.structure(), state.leaves(), state.label)[key]
 
@@ -313,10 +383,15 @@ def accepted(state: VariableState, value: Any) -> Arrays:
     """Returns the arrays of a new value; raises `DataError` if it does not fit. Changes nothing."""
     ndims = [len(shape) for shape in state.root_shapes()]
     if not state.is_tree:
-        return [accept(plain_value(value), state.dtypes()[0], ndims[0], state.label, force_cast=None)]
+        return [
+            accept(plain_value(value), state.dtypes()[0], ndims[0], state.label, force_cast=None)
+        ]
     leaves = parts_like(state.structure(), plain_value(value))
     if leaves is None:
-        raise DataError(f"{state.label} is a tree {describe(state.structure())}, but the value is {shape_told(value)}")
+        raise DataError(
+            f"{state.label} is a tree {describe(state.structure())}, but the "
+            f"value is {shape_told(value)}"
+        )
     return [
         accept(plain_value(leaf), state.dtypes()[i], ndims[i], state.label_of(i), force_cast=None)
         for i, leaf in enumerate(leaves)
@@ -324,7 +399,9 @@ def accepted(state: VariableState, value: Any) -> Arrays:
 
 
 def plain_value(value: Any) -> Any:
-    """Returns a value in a form that NumPy can read: the array of a `Data`, or the value of a variable that is not divided."""
+    """Returns a value in a form that NumPy can read: the array of a `Data`, or the value of a
+    variable that is not divided.
+    """
     if isinstance(value, Data):
         return value.data
     return value.get_value() if isinstance(value, Variable) else value

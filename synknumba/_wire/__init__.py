@@ -1,1 +1,3 @@
-"""Communication between coordinator and ranks: programs, messages, the control block, doorbells, pickling, results."""
+"""Communication between coordinator and ranks: programs, messages, the control block, doorbells,
+pickling, results.
+"""

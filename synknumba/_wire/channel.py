@@ -1,7 +1,7 @@
 """Messages between the coordinator and one rank: pickles and descriptors over a private socketpair.
 
-A message is a length (8 bytes) followed by a pickle; descriptors are attached to the length. A repeated call sends no messages,
-so nothing here is on the hot path.
+A message is a length (8 bytes) followed by a pickle; descriptors are attached to the length. A
+repeated call sends no messages, so nothing here is on the hot path.
 """
 
 import errno
@@ -21,7 +21,8 @@ from synknumba.simt.internals import dumps
 _LENGTH = struct.Struct("<Q")
 MAX_DESCRIPTORS = 128  # Linux passes at most 253 in one message (SCM_MAX_FD)
 NO_DESCRIPTOR = (
-    "the process has no file descriptor left. Every Data and every Variable uses one or two: free some, or raise the limit "
+    "the process has no file descriptor left. Every Data and every Variable uses one or two: free "
+    "some, or raise the limit "
     "with ulimit -Hn"
 )
 LOOK_SECONDS = 0.05  # how often a blocked transfer checks that the peer is alive
@@ -36,21 +37,28 @@ def wait(sock: socket.socket, event: int, watch: Callable[[], None]) -> None:
 
 
 def wait_for(sock: socket.socket, watch: Callable[[], None]) -> None:
-    """Waits until a message has come, or the peer has closed its end; calls `watch` meanwhile, which raises to abort."""
+    """Waits until a message has come, or the peer has closed its end; calls `watch` meanwhile,
+    which raises to abort.
+    """
     wait(sock, select.POLLIN, watch)
 
 
 def pack(message: object) -> bytes:
-    """Pickles a message. Classes of the script are pickled by value, and map back to the same class in their own process."""
+    """Pickles a message. Classes of the script are pickled by value, and map back to the same
+    class in their own process.
+    """
     return dumps(message)
 
 
-# Creating one of their exceptions queries the driver for a text; with CUDA initialised, the coordinator could not fork again.
+# Creating one of their exceptions queries the driver for a text; with CUDA initialised, the
+# coordinator could not fork again.
 _GPU_LIBRARIES = {"cupy", "cupy_backends", "cuda"}
 
 
 class _KnownReader(pickle.Unpickler):
-    """Finds classes of imported modules only; the script cannot name a class of a module it has not imported."""
+    """Finds classes of imported modules only; the script cannot name a class of a module it has
+    not imported.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if module not in sys.modules or module.partition(".")[0] in _GPU_LIBRARIES:
@@ -59,12 +67,18 @@ class _KnownReader(pickle.Unpickler):
 
 
 def unpack_known(packed: bytes) -> Any:
-    """Unpickles a value packed inside a message; refuses classes of GPU libraries and of modules not imported here."""
+    """Unpickles a value packed inside a message; refuses classes of GPU libraries and of modules
+    not imported here.
+    """
     return _KnownReader(io.BytesIO(packed)).load()
 
 
-def send(sock: socket.socket, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
-    """Sends a packed message. While the peer does not read, calls `watch`, which raises to abort."""
+def send(
+    sock: socket.socket, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]
+) -> None:
+    """Sends a packed message. While the peer does not read, calls `watch`, which raises to
+    abort.
+    """
     wait(sock, select.POLLOUT, watch)
     begin(sock, len(payload), descriptors)
     view = memoryview(payload)
@@ -74,14 +88,24 @@ def send(sock: socket.socket, payload: bytes, descriptors: Sequence[int], watch:
 
 
 def begin(sock: socket.socket, length: int, descriptors: Sequence[int]) -> None:
-    """Sends the beginning of a message: the length of its payload, and descriptors. A socket takes it whole."""
-    passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
-    sock.sendmsg([_LENGTH.pack(length)], passed, socket.MSG_NOSIGNAL)  # socket.send_fds takes no flags
+    """Sends the beginning of a message: the length of its payload, and descriptors. A socket
+    takes it whole.
+    """
+    passed = (
+        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
+    )
+    sock.sendmsg(
+        [_LENGTH.pack(length)], passed, socket.MSG_NOSIGNAL
+    )  # socket.send_fds takes no flags
 
 
 def begun(sock: socket.socket, flags: int = 0) -> tuple[int, list[int], bool]:
-    """Receives the beginning of a message: the length of its payload, descriptors, and whether these are all that were sent."""
-    header, descriptors, told, _ = socket.recv_fds(sock, _LENGTH.size, MAX_DESCRIPTORS, flags | socket.MSG_CMSG_CLOEXEC)
+    """Receives the beginning of a message: the length of its payload, descriptors, and whether
+    these are all that were sent.
+    """
+    header, descriptors, told, _ = socket.recv_fds(
+        sock, _LENGTH.size, MAX_DESCRIPTORS, flags | socket.MSG_CMSG_CLOEXEC
+    )
     if len(header) < _LENGTH.size:
         raise EOFError
     return _LENGTH.unpack(header)[0], descriptors, not told & socket.MSG_CTRUNC

@@ -1,10 +1,12 @@
-"""Compilation of the package's own functions for the host: at definition, or loaded from the store of kernels.
+"""Compilation of the package's own functions for the host: at definition, or loaded from the store
+of kernels.
 
     compiled(signature)(function) ──key──> in the store? ──no──> compile, store
 
-They must be ready before the first fork. The key is a digest of the source files, the values that a closure holds, and all that
-compiled code depends on. Numba's `cache=True` is not used: it unpickles whatever lies in its directory, also what another user
-has written or a full disk has truncated, and unpickling runs code. The store reads whole files of this user only.
+They must be ready before the first fork. The key is a digest of the source files, the values that a
+closure holds, and all that compiled code depends on. Numba's `cache=True` is not used: it unpickles
+whatever lies in its directory, also what another user has written or a full disk has truncated, and
+unpickling runs code. The store reads whole files of this user only.
 """
 
 import pickle
@@ -20,9 +22,19 @@ from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-from synknumba.simt.internals import Fingerprint, KernelStore, directory, host, is_ours, link_runtime
+from synknumba.simt.internals import (
+    Fingerprint,
+    KernelStore,
+    directory,
+    host,
+    is_ours,
+    link_runtime,
+)
 
-CALLED = ("doorbell.py", "sequence_waits.py")  # files with functions that compiled functions of other files call
+CALLED = (
+    "doorbell.py",
+    "sequence_waits.py",
+)  # files with functions that compiled functions of other files call
 _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
 
@@ -33,8 +45,9 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
         if config.DISABLE_JIT:  # `fork` refuses it
             return function
         stored = _Stored(function)
-        # Symbols of two functions must differ, though other processes have compiled them: an address is looked up by its
-        # symbol, among all that this process has loaded. Numba numbers functions in each process, from 1.
+        # Symbols of two functions must differ, though other processes have compiled them: an
+        # address is looked up by its symbol, among all that this process has loaded. Numba numbers
+        # functions in each process, from 1.
         function.__qualname__ = f"{function.__qualname__}_{stored.digest[:16]}"
         dispatcher = numba.njit(**_OPTIONS)(function)
         dispatcher._cache = stored  # noqa: SLF001  # where `enable_caching` puts Numba's own
@@ -48,7 +61,8 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
 
 @final
 class _Stored(NullCache):  # type: ignore[misc]  # Numba has no types
-    """One function's compiled code in the store, in the form in which Numba's dispatchers ask for it.
+    """One function's compiled code in the store, in the form in which Numba's dispatchers ask for
+    it.
 
     Attributes:
         digest: of all that the code depends on but the signature.
@@ -82,9 +96,11 @@ class _Stored(NullCache):  # type: ignore[misc]  # Numba has no types
 
 
 def _store() -> KernelStore | None:
-    """Returns the folder of these functions in the directory of kernels; None if the cache is disabled or open to others.
+    """Returns the folder of these functions in the directory of kernels; None if the cache is
+    disabled or open to others.
 
-    Also None if it cannot be looked at, as that of another user whose home is still this one's `$HOME`.
+    Also None if it cannot be looked at, as that of another user whose home is still this one's
+    `$HOME`.
     """
     path = directory()
     if path is None:
@@ -112,5 +128,7 @@ def _content(path: str) -> bytes:
 
 
 def _text(value: Any) -> str:
-    """Returns the text of a value that a closure holds: a number, a class, or a function of the same file."""
+    """Returns the text of a value that a closure holds: a number, a class, or a function of the
+    same file.
+    """
     return str(getattr(getattr(value, "py_func", value), "__qualname__", repr(value)))

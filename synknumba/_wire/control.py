@@ -1,4 +1,5 @@
-"""The control block: shared memory and semaphores through which the coordinator starts rounds and the ranks answer.
+"""The control block: shared memory and semaphores through which the coordinator starts rounds and
+the ranks answer.
 
     coordinator                         control block (shared memory)                 rank r
     -----------                         -----------------------------                 ------
@@ -10,11 +11,12 @@
     spins on ARRIVED, then sleeps  ←    ARRIVED, NEWS, DONE[r]                   ←    arrives
     combines RESULT[0..W)          ←                                                  spins on DOORBELL again
 
-The doorbell is the barrier before the work, and the arrival counter the barrier after it: no rank starts before the values are
-complete, and the coordinator continues only after all ranks have arrived. A non-negative command is the number of a program to
-run; MESSAGE means that the command is a message on the rank's socket. NEWS is set if at least one rank sends a message on its
-socket, such as an error or a new result structure.
-"""
+The doorbell is the barrier before the work, and the arrival counter the barrier after it: no rank
+starts before the values are complete, and the coordinator continues only after all ranks have
+arrived. A non-negative command is the number of a program to run; MESSAGE means that the command is
+a message on the rank's socket. NEWS is set if at least one rank sends a message on its socket, such
+as an error or a new result structure.
+"""  # noqa: E501
 
 import ctypes
 import errno
@@ -33,9 +35,15 @@ from synknumba._wire import doorbell
 MESSAGE = -1  # the command is a message on the socket
 
 VALUE_BYTES = 16 * 1024  # scalars and row selections of one call; room for 2,000 float64 scalars
-MARGIN = 64 * 1024  # unused, on both sides: a kernel that wrote past its rows into the semaphores would abort the script
+MARGIN = (
+    64 * 1024
+    # unused, on both sides: a kernel that wrote past its rows into the semaphores would abort the
+    # script
+)
 RESULT_BYTES = 64 * 1024  # small results of one rank; larger results get their own segment
-SLEEP_SECONDS = 0.05  # interval at which a sleeping coordinator checks the ranks; a death is reported well within a second
+# interval at which a sleeping coordinator checks the ranks; a death is reported well within a
+# second
+SLEEP_SECONDS = 0.05
 SEMAPHORE_BYTES = 32  # sizeof(sem_t) on 64-bit Linux (glibc's and musl's bits/semaphore.h)
 IDLE_SECONDS = 1.0  # interval at which a sleeping rank checks that the coordinator is alive
 
@@ -44,7 +52,8 @@ FAILED, LOST, LOST_LINE = range(3)  # words of `ControlBlock.failed`
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-# In glibc since 2.30. Without it, waits follow the wall clock, and last longer when that is set back.
+# In glibc since 2.30. Without it, waits follow the wall clock, and last longer when that is set
+# back.
 _clockwait: Any = getattr(_libc, "sem_clockwait", None)
 _CLOCK = time.CLOCK_MONOTONIC if _clockwait else time.CLOCK_REALTIME
 
@@ -57,11 +66,12 @@ class _Timespec(ctypes.Structure):
 class Semaphore:
     """An unnamed POSIX semaphore in shared memory, with an initial count of 0.
 
-    It is initialised with `sem_init(3)` as shared between processes, in memory that they inherit. Named semaphores, which other
-    packages offer, appear in `/dev/shm` for a moment, and stay there if their creator is killed in that moment.
+    It is initialised with `sem_init(3)` as shared between processes, in memory that they inherit.
+    Named semaphores, which other packages offer, appear in `/dev/shm` for a moment, and stay there
+    if their creator is killed in that moment.
 
-    Its address is that of SEMAPHORE_BYTES bytes of shared memory, zeroed unless the semaphore exists, and aligned to 8 bytes,
-    which must outlive the semaphore.
+    Its address is that of SEMAPHORE_BYTES bytes of shared memory, zeroed unless the semaphore
+    exists, and aligned to 8 bytes, which must outlive the semaphore.
     """
 
     def __init__(self, address: int, *, exists: bool = False) -> None:
@@ -75,10 +85,16 @@ class Semaphore:
         _libc.sem_post(self._pointer)
 
     def wait(self, seconds: float) -> bool:
-        """Waits to decrement the semaphore; false on timeout or after a signal, whose Python handlers run next."""
+        """Waits to decrement the semaphore; false on timeout or after a signal, whose Python
+        handlers run next.
+        """
         until = time.clock_gettime_ns(_CLOCK) + int(seconds * 1e9)
         when = ctypes.byref(_Timespec(until // 10**9, until % 10**9))
-        if (_clockwait(self._pointer, _CLOCK, when) if _clockwait else _libc.sem_timedwait(self._pointer, when)) == 0:
+        if (
+            _clockwait(self._pointer, _CLOCK, when)
+            if _clockwait
+            else _libc.sem_timedwait(self._pointer, when)
+        ) == 0:
             return True
         code = ctypes.get_errno()
         if code in {errno.ETIMEDOUT, errno.EINTR}:
@@ -88,17 +104,20 @@ class Semaphore:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Number of spins before a process sleeps; waking it through its semaphore costs about 10 µs."""
+    """Number of spins before a process sleeps; waking it through its semaphore costs about 10
+    µs.
+    """
 
     pauses: int  # spins with a pause instruction, 20 to 50 ns each, which keep the core
     rank: int  # further spins of a rank, which yield the core: system calls of about 0.5 µs each
     coordinator: int  # the same of the coordinator
 
 
-# Ranks spin longer than a script takes between two calls of a loop: 20 ms if every process has a core (ROOMY), since waking a
-# core takes 0.3 ms on some machines, else about 1 ms (CROWDED). When crowded, a coordinator that spins while ranks work would
-# take part of a rank's core, so it sleeps after 100 µs; with room, after about 10 ms. Even with room, a rank may be woken on
-# the coordinator's core, so no process keeps a core for longer than 100 µs.
+# Ranks spin longer than a script takes between two calls of a loop: 20 ms if every process has a
+# core (ROOMY), since waking a core takes 0.3 ms on some machines, else about 1 ms (CROWDED). When
+# crowded, a coordinator that spins while ranks work would take part of a rank's core, so it sleeps
+# after 100 µs; with room, after about 10 ms. Even with room, a rank may be woken on the
+# coordinator's core, so no process keeps a core for longer than 100 µs.
 CROWDED = Patience(pauses=0, rank=2000, coordinator=200)
 ROOMY = Patience(pauses=2000, rank=40_000, coordinator=20_000)
 
@@ -112,10 +131,12 @@ def _line_word(line: int, word: int) -> int:
 
 
 class ControlBlock:
-    """Shared memory and semaphores of one machine's part of a world, created before the fork and inherited by every rank.
+    """Shared memory and semaphores of one machine's part of a world, created before the fork and
+    inherited by every rank.
 
-    Who answers rounds has a line in it: the ranks of this machine and, in a world of several machines, on the first one the
-    process that brings rounds to the others. With one machine, lines and ranks are the same.
+    Who answers rounds has a line in it: the ranks of this machine and, in a world of several
+    machines, on the first one the process that brings rounds to the others. With one machine, lines
+    and ranks are the same.
 
     Args:
         world_size: number of ranks, on all machines.
@@ -131,8 +152,8 @@ class ControlBlock:
         base: address of the block.
         values: values of a call: uint8, shape (VALUE_BYTES,).
         results: small results: uint8, shape (W, RESULT_BYTES).
-        failed: number of the last round in which a rank has failed, of the last one in which a rank's device has become
-            useless, and that rank's line: int64, shape (3,).
+        failed: number of the last round in which a rank has failed, of the last one in which a
+            rank's device has become useless, and that rank's line: int64, shape (3,).
         slices: slices that each line has done of a call that shows them: int64, shape (lines,).
         network: bytes of rows that other machines were sent, and have sent back: int64, shape (1,).
         done: semaphore on which the coordinator sleeps.
@@ -140,7 +161,12 @@ class ControlBlock:
     """
 
     def __init__(
-        self, world_size: int, patience: Patience = CROWDED, *, lines: int | None = None, segment: Segment | None = None
+        self,
+        world_size: int,
+        patience: Patience = CROWDED,
+        *,
+        lines: int | None = None,
+        segment: Segment | None = None,
     ) -> None:
         self.world_size = world_size
         self.lines = lines = world_size if lines is None else lines
@@ -160,10 +186,14 @@ class ControlBlock:
         self.failed: Array = memory[failed : failed + 24].view(np.int64)
         self.network: Array = memory[failed + 24 : failed + 32].view(np.int64)
         words: Array = memory[:values].view(np.int64)
-        self.slices: Array = words[_line_word(0, doorbell.SLICES) :: doorbell.WORDS_PER_RANK][:lines]
+        self.slices: Array = words[_line_word(0, doorbell.SLICES) :: doorbell.WORDS_PER_RANK][
+            :lines
+        ]
         self.done = Semaphore(self.base + doorbell.COORDINATOR_SEMAPHORE * 8, exists=exists)
         semaphores = (_line_word(line, doorbell.SEMAPHORE) for line in range(lines))
-        self.doorbells = tuple(Semaphore(self.base + word * 8, exists=exists) for word in semaphores)
+        self.doorbells = tuple(
+            Semaphore(self.base + word * 8, exists=exists) for word in semaphores
+        )
 
     def wake_ranks(self) -> None:
         """Posts the semaphore of every rank that sleeps."""
@@ -172,14 +202,17 @@ class ControlBlock:
                 semaphore.post()
 
     def sleep_coordinator(self, seconds: float = SLEEP_SECONDS) -> bool:
-        """Sleeps until the last rank arrives, for up to `seconds`. Returns whether all have arrived."""
+        """Sleeps until the last rank arrives, for up to `seconds`. Returns whether all have
+        arrived.
+        """
         posted = False
         try:
             if doorbell.coordinator_sleeps(self.base, self.lines) == 0:
                 posted = self.done.wait(seconds)
         finally:
-            # Also on Ctrl-C. If a rank has cleared the flag, it is about to post the semaphore. A post too late for this wait
-            # only ends a later sleep early; that round then finds ARRIVED too small, and sleeps again.
+            # Also on Ctrl-C. If a rank has cleared the flag, it is about to post the semaphore. A
+            # post too late for this wait only ends a later sleep early; that round then finds
+            # ARRIVED too small, and sleeps again.
             if doorbell.coordinator_wakes(self.base) == 0 and not posted:
                 self.done.wait(SLEEP_SECONDS)
         return self.all_arrived
@@ -190,7 +223,9 @@ class ControlBlock:
         return bool(doorbell.read(self.base, doorbell.ARRIVED) == self.lines)
 
     def sleep_line(self, line: int, sequence: int, lives: Callable[[], bool]) -> bool:
-        """Sleeps until the doorbell may have rung. Returns False if the coordinator has died, which `lives` tells."""
+        """Sleeps until the doorbell may have rung. Returns False if the coordinator has died,
+        which `lives` tells.
+        """
         semaphore = self.doorbells[line]
         if doorbell.rank_sleeps(self.base, line, sequence) == 0:
             while not semaphore.wait(IDLE_SECONDS):
@@ -198,7 +233,9 @@ class ControlBlock:
                     return False
             return True
         if doorbell.wake(self.base, line) == 0:
-            semaphore.wait(IDLE_SECONDS)  # the coordinator has cleared the flag, so it is about to post
+            semaphore.wait(
+                IDLE_SECONDS
+            )  # the coordinator has cleared the flag, so it is about to post
         return True
 
     @property
@@ -213,7 +250,11 @@ class ControlBlock:
 
     def missing(self, sequence: int) -> list[int]:
         """Returns the lines that have not answered this round."""
-        return [line for line in range(self.lines) if doorbell.read(self.base, _line_word(line, doorbell.DONE)) != sequence]
+        return [
+            line
+            for line in range(self.lines)
+            if doorbell.read(self.base, _line_word(line, doorbell.DONE)) != sequence
+        ]
 
     def set_ring(self, line: int, address: int) -> None:
         """Sets, on a rank, where compiled code records its rounds; 0 for nowhere."""
@@ -238,12 +279,18 @@ class ControlBlock:
 
     def is_lost(self, sequence: int) -> bool:
         """Whether a rank's device has become useless in this round, and that rank has answered."""
-        return bool(self.failed[LOST] == sequence) and int(self.failed[LOST_LINE]) in self.with_news(sequence)
+        return bool(self.failed[LOST] == sequence) and int(
+            self.failed[LOST_LINE]
+        ) in self.with_news(sequence)
 
     def with_news(self, sequence: int) -> list[int]:
         """Returns the lines that have answered this round with a message."""
         answered = set(range(self.lines)).difference(self.missing(sequence))
-        return [line for line in sorted(answered) if doorbell.read(self.base, _line_word(line, doorbell.HAS_NEWS))]
+        return [
+            line
+            for line in sorted(answered)
+            if doorbell.read(self.base, _line_word(line, doorbell.HAS_NEWS))
+        ]
 
     def close(self) -> None:
         """Frees the shared memory and the semaphores in it; idempotent."""

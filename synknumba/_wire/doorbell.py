@@ -1,20 +1,26 @@
-"""Compiled synchronisation: the waits on the doorbell and on the arrival counter, and rounds that a rank serves without Python.
+"""Compiled synchronisation: the waits on the doorbell and on the arrival counter, and rounds that a
+rank serves without Python.
 
-A wait first spins with a pause instruction, `pauses` times. Then it yields the core with a system call, `yields` times but for
-at most YIELD_MS. Then it gives up, and its caller sleeps on a semaphore. Compiled code handles no signals and checks no
-processes, so this time limit bounds how late a death, a `timeout` or Ctrl-C is noticed.
+A wait first spins with a pause instruction, `pauses` times. Then it yields the core with a system
+call, `yields` times but for at most YIELD_MS. Then it gives up, and its caller sleeps on a
+semaphore. Compiled code handles no signals and checks no processes, so this time limit bounds how
+late a death, a `timeout` or Ctrl-C is noticed.
 
-Words are int64 at `base + 8 * index`, in the control block (layout: `control.py`) or in the tables of `relaunch.py`. All loads
-and stores here are atomic: LLVM would hoist a plain load out of the loop, and the order of the stores is the protocol.
+Words are int64 at `base + 8 * index`, in the control block (layout: `control.py`) or in the tables
+of `relaunch.py`. All loads and stores here are atomic: LLVM would hoist a plain load out of the
+loop, and the order of the stores is the protocol.
 
-Memory order. A call's values and batch are written with plain stores, and its number with a release store, before the doorbell
-is stored (sequentially consistent, so also release); a rank reads them after its acquire load of the doorbell. Results are
-written before the arrival counter is incremented, and read after the coordinator's acquire load of it. The sleep flags are
-Dekker's pattern and need sequential consistency on both sides: the sleeper stores its flag and then reads the waker's word; the
-waker stores that word and then exchanges the flag. So at least one of them sees the other, and no wake-up is lost. The full
-argument is in docs/design/2026-11-21-memory-model.md.
+Memory order. A call's values and batch are written with plain stores, and its number with a release
+store, before the doorbell is stored (sequentially consistent, so also release); a rank reads them
+after its acquire load of the doorbell. Results are written before the arrival counter is
+incremented, and read after the coordinator's acquire load of it. The sleep flags are Dekker's
+pattern and need sequential consistency on both sides: the sleeper stores its flag and then reads
+the waker's word; the waker stores that word and then exchanges the flag. So at least one of them
+sees the other, and no wake-up is lost. The full argument is in
+docs/design/2026-11-21-memory-model.md.
 
-The file starts with the intrinsics (atomic accesses, calls of C functions, pause, clock); the compiled functions follow.
+The file starts with the intrinsics (atomic accesses, calls of C functions, pause, clock); the
+compiled functions follow.
 """
 
 import platform
@@ -66,28 +72,38 @@ def _storing(order: str) -> Any:
 
 
 def _updating(operation: str) -> Any:
-    """Returns an intrinsic that reads, modifies and writes a word, sequentially consistent, and returns its old value."""
+    """Returns an intrinsic that reads, modifies and writes a word, sequentially consistent, and
+    returns its old value.
+    """
 
     @intrinsic  # type: ignore[untyped-decorator]
     def update(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.atomic_rmw(operation, _pointer(builder, args[0], args[1]), args[2], "seq_cst")
+            return builder.atomic_rmw(
+                operation, _pointer(builder, args[0], args[1]), args[2], "seq_cst"
+            )
 
         return types.int64(types.int64, types.int64, types.int64), codegen
 
     return update
 
 
-load_acquire = _loading("acquire")  # stores made before the word's release store are visible afterwards
+load_acquire = _loading(
+    "acquire"
+)  # stores made before the word's release store are visible afterwards
 load_ordered = _loading("seq_cst")
 store_ordered = _storing("seq_cst")
-store_release = _storing("release")  # for words read only after a later store is seen, or only by the writer
+store_release = _storing(
+    "release"
+)  # for words read only after a later store is seen, or only by the writer
 exchange = _updating("xchg")
 fetch_add = _updating("add")
 
 
 def _calling(arguments: int) -> Any:
-    """Returns signature and code generator of a call, by address, of a C function of `arguments` pointers returning int."""
+    """Returns signature and code generator of a call, by address, of a C function of `arguments`
+    pointers returning int.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         declared = ir.FunctionType(_I32, [_I64] * arguments)
@@ -142,16 +158,24 @@ sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 @intrinsic  # type: ignore[untyped-decorator]
 def pause(typingctx: Any) -> Any:
-    """Executes a pause instruction, where the architecture has one; about 20 to 50 ns, no system call."""
+    """Executes a pause instruction, where the architecture has one; about 20 to 50 ns, no system
+    call.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         match platform.machine():
             case "x86_64":
                 declared = ir.FunctionType(ir.VoidType(), [])
-                builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), declared), [])
+                builder.call(
+                    builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), declared), []
+                )
             case "aarch64":
-                barrier = ir.FunctionType(ir.VoidType(), [_I32])  # isb: a yield does next to nothing there
-                builder.call(builder.module.declare_intrinsic("llvm.aarch64.isb", (), barrier), [_I32(15)])
+                barrier = ir.FunctionType(
+                    ir.VoidType(), [_I32]
+                )  # isb: a yield does next to nothing there
+                builder.call(
+                    builder.module.declare_intrinsic("llvm.aarch64.isb", (), barrier), [_I32(15)]
+                )
         return context.get_dummy_value()
 
     return types.void(), codegen
@@ -159,7 +183,9 @@ def pause(typingctx: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def clock(typingctx: Any) -> Any:
-    """Returns milliseconds from the coarse monotonic clock: read in about 5 ns, no system call, resolution 1 to 10 ms."""
+    """Returns milliseconds from the coarse monotonic clock: read in about 5 ns, no system call,
+    resolution 1 to 10 ms.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         timespec = ir.ArrayType(_I64, 2)  # seconds, nanoseconds
@@ -168,7 +194,9 @@ def clock(typingctx: Any) -> Any:
         function = cgutils.get_or_insert_function(builder.module, declared, "clock_gettime")
         builder.call(function, [_I32(_CLOCK_MONOTONIC_COARSE), memory])
         seconds, nanoseconds = (builder.extract_value(builder.load(memory), i) for i in range(2))
-        return builder.add(builder.mul(seconds, _I64(1000)), builder.sdiv(nanoseconds, _I64(1_000_000)))
+        return builder.add(
+            builder.mul(seconds, _I64(1000)), builder.sdiv(nanoseconds, _I64(1_000_000))
+        )
 
     return types.int64(), codegen
 
@@ -177,8 +205,8 @@ ALL_DONE = 0  # every rank has arrived, none has a message
 ALL_DONE_WITH_NEWS = 1  # every rank has arrived and at least one has a message
 NOT_YET = 2  # the spin ended before every rank had arrived
 
-# Duration of the longest spin on an idle core. On a busy core, each yield may take another process's time slice of some
-# milliseconds, and 20,000 yields would take a minute.
+# Duration of the longest spin on an idle core. On a busy core, each yield may take another
+# process's time slice of some milliseconds, and 20,000 yields would take a minute.
 YIELD_MS = 30
 
 # Results of waits that are no commands; commands are program numbers or small negative numbers.
@@ -226,16 +254,17 @@ WORDS_PER_RANK = 24
 SLEEPS = 0  # word in a rank's lines: flag, the rank sleeps on its semaphore
 DONE = 8  # word in a rank's lines: number of the last round that it answered
 HAS_NEWS = 9  # word in a rank's lines: flag, that answer comes with a message
-RING = (
-    10  # word in a rank's lines: address of its `Ring`, while it is traced; else 0; private to the rank, as are the next ones
-)
+# word in a rank's lines: address of its `Ring`, while it is traced; else 0; private to the rank, as
+# are the next ones
+RING = 10
 SEEN = 11  # word in a rank's lines: when it saw the round that it works on
 RANK_CLOCK = 12  # words in a rank's lines: buffer of clock_gettime
 SLICES = 14  # word in a rank's lines: slices that it has done of a call that shows them
 SEMAPHORE = 16  # word in a rank's lines: start of its semaphore
 
 
-# Words of a ring of records: how many were written in all, for how many there is room; then the records.
+# Words of a ring of records: how many were written in all, for how many there is room; then the
+# records.
 WRITTEN, ROOM, RECORDS = range(3)
 RECORD_WORDS = 4  # of a round: its number, its command, when it was seen and when it was answered
 
@@ -276,7 +305,9 @@ def record_round(base: int, rank: int, sequence: int) -> int:
     ring = load_acquire(base, line + RING)
     if ring != 0:
         answered = now(base, line + RANK_CLOCK)
-        record(ring, sequence, load_acquire(base, COMMAND), load_acquire(base, line + SEEN), answered)
+        record(
+            ring, sequence, load_acquire(base, COMMAND), load_acquire(base, line + SEEN), answered
+        )
     return 0
 
 
@@ -295,7 +326,9 @@ def ring(base: int, world_size: int, sequence: int, command: int) -> int:
 
 @compiled("int64(int64, int64)")
 def wake(base: int, rank: int) -> int:
-    """Clears a rank's sleep flag. Returns 1 if it was set; the caller must then post the rank's semaphore."""
+    """Clears a rank's sleep flag. Returns 1 if it was set; the caller must then post the rank's
+    semaphore.
+    """
     return exchange(base, RANK_LINES + rank * WORDS_PER_RANK + SLEEPS, 0)
 
 
@@ -314,7 +347,9 @@ def await_all(base: int, world_size: int, pauses: int, yields: int) -> int:
 
 @compiled("int64(int64, int64, int64, int64, int64, int64)")
 def call(base: int, world_size: int, sequence: int, command: int, pauses: int, yields: int) -> int:
-    """Runs a round: `ring`, then `await_all`; adds its time to WORKED if ALL_DONE. Returns −1 if ranks must be woken first."""
+    """Runs a round: `ring`, then `await_all`; adds its time to WORKED if ALL_DONE. Returns −1 if
+    ranks must be woken first.
+    """
     began = now(base, CLOCK)
     store_release(base, BEGAN, began)
     if ring(base, world_size, sequence, command) != 0:
@@ -337,13 +372,17 @@ def coordinator_sleeps(base: int, world_size: int) -> int:
 
 @compiled("int64(int64)")
 def coordinator_wakes(base: int) -> int:
-    """Clears the coordinator's sleep flag. Returns 0 if a rank has cleared it already and posts the semaphore."""
+    """Clears the coordinator's sleep flag. Returns 0 if a rank has cleared it already and posts
+    the semaphore.
+    """
     return exchange(base, COORDINATOR_SLEEPS, 0)
 
 
 @compiled("int64(int64, int64, int64, int64)")
 def await_command(base: int, sequence: int, pauses: int, yields: int) -> int:
-    """Spins until the doorbell differs from `sequence`. Returns the command, or NO_COMMAND if it has not rung."""
+    """Spins until the doorbell differs from `sequence`. Returns the command, or NO_COMMAND if it
+    has not rung.
+    """
     since = 0
     for i in range(pauses + yields):
         if load_acquire(base, DOORBELL) != sequence:
@@ -355,11 +394,13 @@ def await_command(base: int, sequence: int, pauses: int, yields: int) -> int:
 
 
 @compiled("int64(int64, int64, int64, int64, int64, int64, int64)")
-def arrive(base: int, world_size: int, rank: int, sequence: int, news: int, pauses: int, yields: int) -> int:
+def arrive(
+    base: int, world_size: int, rank: int, sequence: int, news: int, pauses: int, yields: int
+) -> int:
     """Answers a round as a rank, then waits for the next with `await_command`.
 
-    Returns MUST_POST, without waiting, if this rank arrived last and the coordinator sleeps: the caller must post the
-    coordinator's semaphore and then wait.
+    Returns MUST_POST, without waiting, if this rank arrived last and the coordinator sleeps: the
+    caller must post the coordinator's semaphore and then wait.
     """
     record_round(base, rank, sequence)
     store_release(base, RANK_LINES + rank * WORDS_PER_RANK + DONE, sequence)
@@ -405,24 +446,43 @@ ANY_RESULT = -1  # of a row of `run_rows`
 AS_SINGLE = -1  # instead of a move's number of bytes: convert float64 to float32
 
 # Words of an `Again`. Among its values, scalars precede those that select rows.
-NUMBER, VALUES, VALUE_BYTES, SCALAR_BYTES, PACKED, RELAUNCH, REWRITING, CHANGED, SCRATCH, AGAIN_WORDS = range(10)
+(
+    NUMBER,
+    VALUES,
+    VALUE_BYTES,
+    SCALAR_BYTES,
+    PACKED,
+    RELAUNCH,
+    REWRITING,
+    CHANGED,
+    SCRATCH,
+    AGAIN_WORDS,
+) = range(10)
 
 # Words of a `Table`.
 SERVED, LATE, REWRITTEN, KNOWN, ENTRIES = range(5)
 
 MAIL_IS_THERE = 1  # upper half of a mailbox word whose lower half is valid
-MAIL_PAUSES, MAIL_YIELDS = 1000, 1000  # of one `take`: about 30 µs of pauses, then half a millisecond of yields
+MAIL_PAUSES, MAIL_YIELDS = (
+    1000,
+    1000,
+)  # of one `take`: about 30 µs of pauses, then half a millisecond of yields
 SERVE_MS = 50  # `serve` then returns to Python, which handles signals
 
 
 @compiled("int64(int64, int64)")
 def find(table: int, number: int) -> int:
-    """Returns the address of the `Again` that this round repeats, up to its scalars; 0 if there is none."""
+    """Returns the address of the `Again` that this round repeats, up to its scalars; 0 if there
+    is none.
+    """
     for entry in range(load_acquire(table, KNOWN)):
         again = load_acquire(table, ENTRIES + entry)
         if load_acquire(again, NUMBER) == number:
             scalars = load_acquire(again, SCALAR_BYTES)
-            values, packed = load_acquire(again, VALUES) + scalars, load_acquire(again, PACKED) + scalars
+            values, packed = (
+                load_acquire(again, VALUES) + scalars,
+                load_acquire(again, PACKED) + scalars,
+            )
             if memcmp(values, packed, load_acquire(again, VALUE_BYTES) - scalars) == 0:
                 return again
     return 0
@@ -431,15 +491,17 @@ def find(table: int, number: int) -> int:
 @compiled("int64(int64)")
 def other_scalars(again: int) -> int:
     """Compares the scalars of this round with those of the launch. Returns 0 if they are equal."""
-    return memcmp(load_acquire(again, VALUES), load_acquire(again, PACKED), load_acquire(again, SCALAR_BYTES))
+    return memcmp(
+        load_acquire(again, VALUES), load_acquire(again, PACKED), load_acquire(again, SCALAR_BYTES)
+    )
 
 
 @compiled("int64(int64)")
 def rewrite(again: int) -> int:
     """Makes the launch use the scalars of this round.
 
-    Sets CHANGED once it begins. After a failure, PACKED no longer matches what the launch uses, so the call stays FORGOTTEN
-    until Python updates it.
+    Sets CHANGED once it begins. After a failure, PACKED no longer matches what the launch uses, so
+    the call stays FORGOTTEN until Python updates it.
 
     Returns:
         0 on success, −1 to fall back to Python, else the driver's error code.
@@ -453,7 +515,11 @@ def rewrite(again: int) -> int:
     memcpy(load_acquire(again, PACKED), values, load_acquire(again, SCALAR_BYTES))
     calls, moves = load_acquire(words, CALLS), load_acquire(words, MOVES)
     for at in range(FIRST + 3 * calls, FIRST + 3 * (calls + moves), 3):
-        source, target, nbytes = values + load_acquire(words, at), load_acquire(words, at + 1), load_acquire(words, at + 2)
+        source, target, nbytes = (
+            values + load_acquire(words, at),
+            load_acquire(words, at + 1),
+            load_acquire(words, at + 2),
+        )
         if nbytes == AS_SINGLE:
             memcpy(again + 8 * SCRATCH, source, 8)
             store_half(target, as_single(load_acquire(again, SCRATCH)))
@@ -461,7 +527,12 @@ def rewrite(again: int) -> int:
             memcpy(target, source, nbytes)
     function = load_acquire(words, FUNCTION)
     for at in range(FIRST, FIRST + 3 * calls, 3):
-        code = call_with_three(function, load_acquire(words, at), load_acquire(words, at + 1), load_acquire(words, at + 2))
+        code = call_with_three(
+            function,
+            load_acquire(words, at),
+            load_acquire(words, at + 1),
+            load_acquire(words, at + 2),
+        )
         if code != 0:
             return code
     store_release(again, NUMBER, number)
@@ -470,13 +541,19 @@ def rewrite(again: int) -> int:
 
 @compiled("int64(int64)")
 def run_rows(rows: int) -> int:
-    """Runs rows of four words, after their number. Returns 0, the code of the first that fails, or UNDER_WAY.
+    """Runs rows of four words, after their number. Returns 0, the code of the first that fails, or
+    UNDER_WAY.
 
-    A row is a thunk, a function, its words (`native.py`), and the result with which it is done, or ANY_RESULT: with another one
-    Python goes on. Or it is 0, a target, a source and the bytes to copy.
+    A row is a thunk, a function, its words (`native.py`), and the result with which it is done, or
+    ANY_RESULT: with another one Python goes on. Or it is 0, a target, a source and the bytes to
+        copy.
     """
     for row in range(1, 1 + 4 * load_acquire(rows, 0), 4):
-        thunk, first, second = load_acquire(rows, row), load_acquire(rows, row + 1), load_acquire(rows, row + 2)
+        thunk, first, second = (
+            load_acquire(rows, row),
+            load_acquire(rows, row + 1),
+            load_acquire(rows, row + 2),
+        )
         if thunk == 0:
             memcpy(first, second, load_acquire(rows, row + 3))
         else:
@@ -497,12 +574,18 @@ def launch(relaunch: int) -> int:
     box = load_acquire(relaunch, BOX)
     for word in range(load_acquire(relaunch, MAILED)):
         store_release(box, word, 0)
-    return call_with_two(load_acquire(relaunch, LAUNCH), load_acquire(relaunch, EXECUTABLE), load_acquire(relaunch, STREAM))
+    return call_with_two(
+        load_acquire(relaunch, LAUNCH),
+        load_acquire(relaunch, EXECUTABLE),
+        load_acquire(relaunch, STREAM),
+    )
 
 
 @compiled("int64(int64)")
 def take(relaunch: int) -> int:
-    """Copies results from the mailbox to their targets. Returns 1 if all have arrived, 0 if some are late; may be repeated."""
+    """Copies results from the mailbox to their targets. Returns 1 if all have arrived, 0 if some
+    are late; may be repeated.
+    """
     box, count = load_acquire(relaunch, BOX), load_acquire(relaunch, MAILED)
     word, since = 0, 0
     for i in range(MAIL_PAUSES + MAIL_YIELDS):
@@ -522,7 +605,9 @@ def take(relaunch: int) -> int:
 
 @compiled("int64(int64, int64)")
 def repeat(table: int, number: int) -> int:
-    """Serves a round that repeats a known call. Returns 1 when done, UNDER_WAY if results are late, 0 to leave it to Python."""
+    """Serves a round that repeats a known call. Returns 1 when done, UNDER_WAY if results are
+    late, 0 to leave it to Python.
+    """
     again = find(table, number)
     if again == 0:
         return 0
@@ -544,11 +629,15 @@ def repeat(table: int, number: int) -> int:
 
 
 @compiled("int64(int64, int64, int64, int64, int64, int64, int64)")
-def serve(base: int, world_size: int, rank: int, sequence: int, pauses: int, yields: int, table: int) -> int:
-    """Arrives, then serves rounds that repeat known calls for up to SERVE_MS; counts them in the word SERVED.
+def serve(
+    base: int, world_size: int, rank: int, sequence: int, pauses: int, yields: int, table: int
+) -> int:
+    """Arrives, then serves rounds that repeat known calls for up to SERVE_MS; counts them in the
+    word SERVED.
 
     Returns:
-        The result of `arrive` for the first round not served, or UNDER_WAY if its call was launched but is late.
+        The result of `arrive` for the first round not served, or UNDER_WAY if its call was launched
+        but is late.
     """
     served, began = 0, clock()
     number = arrive(base, world_size, rank, sequence, 0, pauses, yields)

@@ -1,9 +1,11 @@
-"""Pickling of functions for the ranks: by value, with objects that the ranks already have replaced by their numbers.
+"""Pickling of functions for the ranks: by value, with objects that the ranks already have replaced
+by their numbers.
 
-Numba registers functions that a script overloads (`numba.extending.overload`, `register_jitable`) or declares by identity, in
-the script's process only. A rank unpickles a new function object, so the pickle carries the overloads and the declaration
-(`simt/_frontend/pickling.py`), and unpickling registers them again. This also applies to pickles
-that Numba makes with its own pickler, of functions that it compiles.
+Numba registers functions that a script overloads (`numba.extending.overload`, `register_jitable`)
+or declares by identity, in the script's process only. A rank unpickles a new function object, so
+the pickle carries the overloads and the declaration (`simt/_frontend/pickling.py`), and unpickling
+registers them again. This also applies to pickles that Numba makes with its own pickler, of
+functions that it compiles.
 """
 
 import hashlib
@@ -40,7 +42,8 @@ def dump(value: Any, sent: Mapping[int, Any] = _NOTHING) -> bytes:
 
     Args:
         value: the object to send.
-        sent: objects within it that the ranks already have, by number; each is pickled as its number.
+        sent: objects within it that the ranks already have, by number; each is pickled as its
+            number.
     """
     return _dumped(_Pickler, value, numbers={id(one): number for number, one in sent.items()})
 
@@ -56,7 +59,9 @@ def load(payload: bytes, sent: Callable[[int], Any]) -> Any:
 
 
 def renew_device_functions() -> None:
-    """Makes device functions in modules anew: those of now may be compiled with values that the modules had before."""
+    """Makes device functions in modules anew: those of now may be compiled with values that the
+    modules had before.
+    """
     copies = dict[int, Any]()
     for module in list(sys.modules.values()):
         if str(getattr(module, "__name__", "")).startswith((*_NUMBAS, "synknumba.")):
@@ -70,7 +75,9 @@ def renew_device_functions() -> None:
                 setattr(module, name, copies[id(value)])
 
 
-def copy_of(function: FunctionType, names: dict[str, Any], cells: tuple[CellType, ...] | None) -> FunctionType:
+def copy_of(
+    function: FunctionType, names: dict[str, Any], cells: tuple[CellType, ...] | None
+) -> FunctionType:
     """Returns a function of the same code, with these globals and closure variables."""
     copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
     for attribute in ("__kwdefaults__", "__module__", "__qualname__"):
@@ -94,11 +101,12 @@ def _dumped(kind: Any, value: Any, **settings: Any) -> bytes:
 
 
 class _Telling:
-    """Mixin of picklers: pickles overloaded functions and foreign declarations so that they can be registered again.
+    """Mixin of picklers: pickles overloaded functions and foreign declarations so that they can be
+    registered again.
 
     Attributes:
-        inside: whether an overloaded function is being pickled; functions that it references, itself included, then become
-            parts of its pickle.
+        inside: whether an overloaded function is being pickled; functions that it references,
+            itself included, then become parts of its pickle.
     """
 
     inside = False
@@ -107,12 +115,16 @@ class _Telling:
         if is_foreign(obj):
             return reduce_foreign(obj)
         if _is_intrinsic_of_numba(obj):
-            return obj.__name__  # by reference: `numba.cuda.grid`, imported by name, is known to the compiler by its identity
+            # by reference: `numba.cuda.grid`, imported by name, is known to the compiler by its
+            # identity
+            return obj.__name__
         if (
             isinstance(obj, _Cached) and obj.__module__ == "__main__"
         ):  # pickle takes it by name, and ranks may have another main
             return _cached_again, (obj.__wrapped__, obj.cache_parameters())
-        if hasattr(type(obj), "_reduce_for_ranks"):  # of a decorated function, which other pickles refer to by name
+        if hasattr(
+            type(obj), "_reduce_for_ranks"
+        ):  # of a decorated function, which other pickles refer to by name
             return obj._reduce_for_ranks()  # noqa: SLF001
         parts = super().reducer_override(obj)  # type: ignore[misc]  # the pickler's method
         if not isinstance(obj, FunctionType) or parts is NotImplemented:
@@ -134,7 +146,10 @@ class _Pickler(_Telling, Pickler):
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
         if kind.__name__ == "_CustomPickled" and kind.__module__.startswith(_NUMBAS):
-            return _compiled, (kind, _dumped(_numbas(kind.__module__), (obj.ctor, obj.states), inside=self.inside))
+            return _compiled, (
+                kind,
+                _dumped(_numbas(kind.__module__), (obj.ctor, obj.states), inside=self.inside),
+            )
         if hasattr(kind, "__simt_kernel__") and "__reduce__" in vars(kind):
             with by_one_pickler():
                 return obj.__reduce__()
@@ -146,7 +161,9 @@ class _Pickler(_Telling, Pickler):
 
 @cache
 def _numbas(module: str) -> type:
-    """Returns a subclass of the pickler of Numba, numba-cuda or numba-cuda-mlir, which are stricter than cloudpickle's."""
+    """Returns a subclass of the pickler of Numba, numba-cuda or numba-cuda-mlir, which are
+    stricter than cloudpickle's.
+    """
     return type("_NumbasPickler", (_Telling, sys.modules[module].NumbaPickler), {})
 
 
@@ -158,7 +175,9 @@ _loaded: dict[bytes, FunctionType] = {}
 
 
 def _loaded_once(packed: bytes) -> FunctionType:
-    """Unpickles an overloaded function once per process: Numba never frees one, so copies would accumulate."""
+    """Unpickles an overloaded function once per process: Numba never frees one, so copies would
+    accumulate.
+    """
     digest = hashlib.sha256(packed).digest()
     if digest not in _loaded:
         _loaded[digest] = pickle.loads(packed)  # noqa: S301  # part of the pickle being read

@@ -1,4 +1,6 @@
-"""Messages on the socket: commands from the coordinator, and news from the ranks. Repeated calls need neither."""
+"""Messages on the socket: commands from the coordinator, and news from the ranks. Repeated calls
+need neither.
+"""
 
 import pickle
 from dataclasses import dataclass
@@ -7,15 +9,26 @@ from typing import Any, Self, TypeAlias
 from synknumba._ops.variable_layout import StorageLayout
 from synknumba._types import Shape, Transport
 from synknumba._wire.channel import pack
-from synknumba._wire.program import Collective, Combination, FunctionSpec, HostArray, Joined, Program, Staged, Transfer
+from synknumba._wire.program import (
+    Collective,
+    Combination,
+    FunctionSpec,
+    HostArray,
+    Joined,
+    Program,
+    Staged,
+    Transfer,
+)
 from synknumba._wire.sequence import SequenceProgram
 
-# ---- commands ----------------------------------------------------------------------------------------------
+# ---- commands ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Map these segments; one descriptor per entry is attached. A segment already mapped has grown."""
+    """Map these segments; one descriptor per entry is attached. A segment already mapped has
+    grown.
+    """
 
     segments: tuple[tuple[int, int], ...]  # (id, bytes)
 
@@ -25,7 +38,9 @@ class Install:
     """Store this function and this program. Either may be None."""
 
     function: FunctionSpec | None
-    program: Program | Combination | Collective | Joined | Staged | Transfer | SequenceProgram | None
+    program: (
+        Program | Combination | Collective | Joined | Staged | Transfer | SequenceProgram | None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +49,19 @@ class Hold:
 
     number: int  # of the memory
     layout: StorageLayout
-    hosts: tuple[HostArray, ...] = ()  # each rank's memory as bytes, if it lies in a segment; empty if the ranks allocate it
-    carry: int = -1  # number of earlier memory, from which arrays of the same shape are copied on each rank; −1 for none
+    hosts: tuple[
+        HostArray, ...
+    ] = ()  # each rank's memory as bytes, if it lies in a segment; empty if the ranks allocate it
+    # number of earlier memory, from which arrays of the same shape are copied on each rank; −1 for
+    # none
+    carry: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """Check whether a transport can be set up; rank 0 creates its unique id. The answer is an `Invitation`."""
+    """Check whether a transport can be set up; rank 0 creates its unique id. The answer is an
+    `Invitation`.
+    """
 
     transport: Transport
 
@@ -77,7 +98,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Record what the rank does, up to so many records of each kind; with 0, stop that. The answer to a stop is a `Traced`."""
+    """Record what the rank does, up to so many records of each kind; with 0, stop that. The
+    answer to a stop is a `Traced`.
+    """
 
     records: int
 
@@ -90,7 +113,7 @@ class Stop:
 Command: TypeAlias = Attach | Install | Hold | Invite | Join | Drop | Measure | Rate | Trace | Stop
 
 
-# ---- answers of a rank --------------------------------------------------------------------------------------------------
+# ---- answers of a rank ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +124,9 @@ class Failed:
     message: str
     traceback: str  # formatted, starting in the user's code
     cause: bytes | None  # the pickled exception; None if it cannot be pickled
-    lost: bool = False  # whether the rank's device is unusable, as after a fault of a kernel on a GPU
+    lost: bool = (
+        False  # whether the rank's device is unusable, as after a fault of a kernel on a GPU
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +145,9 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class ReturnedInSequence:
-    """What Python functions of a sequence returned that is new, by program; the descriptors of segments follow each other."""
+    """What Python functions of a sequence returned that is new, by program; the descriptors of
+    segments follow each other.
+    """
 
     returned: tuple[tuple[int, Returned], ...]
 
@@ -135,7 +162,9 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """How fast a rank works, in units of work per second, which are the same for all devices of a kind."""
+    """How fast a rank works, in units of work per second, which are the same for all devices of
+    a kind.
+    """
 
     rate: float
 
@@ -150,7 +179,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that a rank, or its device, has done. Times are in nanoseconds, by the rank's `time.monotonic_ns`."""
+    """Something that a rank, or its device, has done. Times are in nanoseconds, by the rank's
+    `time.monotonic_ns`.
+    """
 
     name: str
     began: int
@@ -165,7 +196,8 @@ class Traced:
     """What a rank has recorded.
 
     Attributes:
-        rounds: number, command, when it was seen and when it was answered: int64, shape (n, 4), packed.
+        rounds: number, command, when it was seen and when it was answered: int64, shape (n, 4),
+            packed.
         spans: what was done in them.
         lost: number of spans that did not fit.
         clock: `time.time_ns` less `time.monotonic_ns`, to compare machines.
@@ -230,7 +262,9 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Message of a rank, sent once after its start, and at the end of a round that has news or warnings."""
+    """Message of a rank, sent once after its start, and at the end of a round that has news or
+    warnings.
+    """
 
     rank: int  # sender
     news: Parcel | None  # outcome of the round, if there is anything to report

@@ -1,12 +1,13 @@
-"""Calls of compiled functions by address, with arguments in words: what compiled code can do in place of a step.
+"""Calls of compiled functions by address, with arguments in words: what compiled code can do in
+place of a step.
 
-A function compiled by Numba takes the addresses of its result and of its error, and then its arguments, an array as several
-numbers. They are all kept in one array of words of 8 bytes:
+A function compiled by Numba takes the addresses of its result and of its error, and then its
+arguments, an array as several numbers. They are all kept in one array of words of 8 bytes:
 
     result | error | argument | argument | …
 
-A thunk, a C function of two addresses, loads the words and calls the function. It depends on the machine types of the words
-alone, so few are needed, and a scalar of a launch is changed by a store.
+A thunk, a C function of two addresses, loads the words and calls the function. It depends on the
+machine types of the words alone, so few are needed, and a scalar of a launch is changed by a store.
 """
 
 import sys
@@ -61,7 +62,8 @@ class NativeCall:
         kinds: Numba types of its arguments.
         args: the arguments.
         kept: object that owns the function's code.
-        changing: indices of arguments that may be replaced by numbers of the same type, by their positions for the caller.
+        changing: indices of arguments that may be replaced by numbers of the same type, by their
+            positions for the caller.
 
     Attributes:
         words: the words of the call.
@@ -87,12 +89,16 @@ class NativeCall:
             raise TypeError(kinds)
         counts = [len(part) for part in parts]
         self._begins = [FIRST + sum(counts[:index]) for index in range(len(counts))]
-        self.words: Array = np.frombuffer(bytearray(8 * FIRST) + b"".join(map(b"".join, parts)), np.int64)
+        self.words: Array = np.frombuffer(
+            bytearray(8 * FIRST) + b"".join(map(b"".join, parts)), np.int64
+        )
         library, self.thunk = _thunk(machine)
         self._kept = (library, kept, tuple(args))
 
     def place(self, position: int) -> tuple[Array, types.Type]:
-        """Returns the word of an argument that may be replaced, as 8 bytes, and the argument's type."""
+        """Returns the word of an argument that may be replaced, as 8 bytes, and the argument's
+        type.
+        """
         index = self.changing[position]
         begin = self._begins[index]
         return self.words[begin : begin + 1].view(np.uint8), self._kinds[index]
@@ -101,7 +107,9 @@ class NativeCall:
         """Replaces an argument that may be replaced."""
         index = self.changing[position]
         parts = b"".join(words_of(self._kinds[index], value))
-        self.words.view(np.uint8)[8 * self._begins[index] :][: len(parts)] = np.frombuffer(parts, np.uint8)
+        self.words.view(np.uint8)[8 * self._begins[index] :][: len(parts)] = np.frombuffer(
+            parts, np.uint8
+        )
 
 
 NativeStep: TypeAlias = NativeCopy | NativeCall
@@ -116,8 +124,13 @@ class Native(ABC):
 
 
 def rows_of(steps: Sequence[NativeStep], result: int = ANY_RESULT) -> Array:
-    """Returns the words of steps for `doorbell.run_rows`; `result` is that of the last step with which they are done."""
-    rows = [[0, one.target, one.source, one.nbytes] if isinstance(one, NativeCopy) else _call_row(one) for one in steps]
+    """Returns the words of steps for `doorbell.run_rows`; `result` is that of the last step with
+    which they are done.
+    """
+    rows = [
+        [0, one.target, one.source, one.nbytes] if isinstance(one, NativeCopy) else _call_row(one)
+        for one in steps
+    ]
     if rows and isinstance(steps[-1], NativeCall):
         rows[-1][3] = result
     return np.array([len(rows), *(word for row in rows for word in row)], np.int64)
@@ -148,27 +161,43 @@ def words_of(kind: types.Type, value: Any) -> list[bytes]:
     match kind:
         case types.Array():
             # Without an owner: the caller keeps the array.
-            numbers = 0, 0, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides
+            numbers = (
+                0,
+                0,
+                value.size,
+                value.itemsize,
+                value.ctypes.data,
+                *value.shape,
+                *value.strides,
+            )
             return [np.int64(number).tobytes() for number in numbers]
         case types.Boolean():
             return [np.int64(bool(value)).tobytes()]
         case types.Integer():
             return [(int(value) & ((1 << kind.bitwidth) - 1)).to_bytes(8, sys.byteorder)]
         case types.Float():
-            with np.errstate(all="ignore"):  # of a kernel that is declared for float32, which has infinity
+            with np.errstate(
+                all="ignore"
+            ):  # of a kernel that is declared for float32, which has infinity
                 return [np.asarray(value).astype(kind.name).tobytes().ljust(8, b"\0")]
         case types.Complex():
             part = kind.underlying_float
             return words_of(part, value.real) + words_of(part, value.imag)
         case types.BaseTuple():
-            return [word for one, item in zip(kind.types, value, strict=True) for word in words_of(one, item)]
+            return [
+                word
+                for one, item in zip(kind.types, value, strict=True)
+                for word in words_of(one, item)
+            ]
     raise TypeError(kind)
 
 
 def _machine_types(kinds: tuple[types.Type, ...]) -> tuple[str, ...]:
     """Returns the machine types of a function's arguments; addresses are passed as integers are."""
     declared = cpu_target.target_context.call_conv.get_function_type(types.none, kinds)
-    return tuple("i64" if isinstance(one, ir.PointerType) else str(one) for one in declared.args[2:])
+    return tuple(
+        "i64" if isinstance(one, ir.PointerType) else str(one) for one in declared.args[2:]
+    )
 
 
 @cache
@@ -176,7 +205,8 @@ def _machine_types(kinds: tuple[types.Type, ...]) -> tuple[str, ...]:
 def _thunk(machine: tuple[str, ...]) -> tuple[Any, int]:
     """Returns the thunk for words of these machine types, and its address.
 
-    It is written in LLVM's language, which takes a tenth of the time of compiling a Python function.
+    It is written in LLVM's language, which takes a tenth of the time of compiling a Python
+    function.
     """
     name = f"synknumba_thunk_{'_'.join(machine)}"
     library = cpu_target.target_context.codegen().create_library(name)
@@ -189,7 +219,10 @@ def _thunk(machine: tuple[str, ...]) -> tuple[Any, int]:
     def at(index: int) -> Any:
         return builder.add(words, _I64(8 * index))
 
-    loaded = [builder.load(builder.inttoptr(at(FIRST + i), kind.as_pointer())) for i, kind in enumerate(kinds)]
+    loaded = [
+        builder.load(builder.inttoptr(at(FIRST + i), kind.as_pointer()))
+        for i, kind in enumerate(kinds)
+    ]
     callee = builder.inttoptr(entry, ir.FunctionType(_I32, [_I64, _I64, *kinds]).as_pointer())
     builder.ret(builder.call(callee, [at(RESULT), at(ERROR), *loaded]))
     library.add_ir_module(module)
@@ -197,7 +230,10 @@ def _thunk(machine: tuple[str, ...]) -> tuple[Any, int]:
     return library, int(library.get_pointer_to_function(name))
 
 
-_MACHINE = {str(kind): kind for kind in (ir.HalfType(), ir.FloatType(), ir.DoubleType(), *map(ir.IntType, (8, 16, 32, 64)))}
+_MACHINE = {
+    str(kind): kind
+    for kind in (ir.HalfType(), ir.FloatType(), ir.DoubleType(), *map(ir.IntType, (8, 16, 32, 64)))
+}
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -216,5 +252,7 @@ def _propagate(typingctx: Any, code: Any, error: Any) -> Any:
 
 @compiled("void(int64, int64)")
 def raise_error(code: int, error: int) -> None:
-    """Raises the exception of a call that returned `code` and stored its error's address in its words."""
+    """Raises the exception of a call that returned `code` and stored its error's address in its
+    words.
+    """
     _propagate(code, error)

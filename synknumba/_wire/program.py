@@ -1,11 +1,12 @@
 """Functions and programs as sent to the ranks: frozen dataclasses, pickled and sent once.
 
-A program describes all calls of a function that differ only in their values: which rows of which segment each parameter gets,
-and where each result goes. The values (scalars, the bounds of a `batch`, the length of an index list) are written to the
-control block at each call, in the layout `Program.values`. Collectives, combinations and transfers are run by number too.
+A program describes all calls of a function that differ only in their values: which rows of which
+segment each parameter gets, and where each result goes. The values (scalars, the bounds of a
+`batch`, the length of an index list) are written to the control block at each call, in the layout
+`Program.values`. Collectives, combinations and transfers are run by number too.
 
-In all classes, `number` is what the coordinator runs something by, `variable` the number of a variable's memory, and `leaf` the
-index of an array in the variable's tree.
+In all classes, `number` is what the coordinator runs something by, `variable` the number of a
+variable's memory, and `leaf` the index of an array in the variable's tree.
 """
 
 import itertools
@@ -35,16 +36,20 @@ def next_number() -> int:
 class FunctionSpec:
     """A user's function, serialised; sent once, before its first program.
 
-    The payload is (plain function, LaunchConfig or None, compile options), pickled by `_wire/function_pickling.py`. Functions
-    sent earlier are pickled as their ids.
+    The payload is (plain function, LaunchConfig or None, compile options), pickled by
+    `_wire/function_pickling.py`. Functions sent earlier are pickled as their ids.
     """
 
     id: int  # unique in the coordinator's process
     name: str  # for messages
-    style: FunctionStyle  # "kernel" for a Numba CUDA kernel, "function" for a Python function of device arrays
+    # "kernel" for a Numba CUDA kernel, "function" for a Python function of device arrays
+    style: FunctionStyle
     payload: bytes
-    sources: Mapping[str, Any] = field(default_factory=dict)  # `linecache` entries that the ranks lack
-    # Values to assign in modules, by module and name: what is pickled by reference reads them there.
+    sources: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # `linecache` entries that the ranks lack
+    # Values to assign in modules, by module and name: what is pickled by reference reads them
+    # there.
     of_modules: Mapping[tuple[str, str], Any] = field(default_factory=dict)
     revision: int = 0
 
@@ -57,8 +62,12 @@ class HostArray:
     dtype: Any
     shape: Shape
     offset: int = 0  # in the segment, in bytes
-    version: int = 0  # of the contents, if they are frozen; 0 if they may change between any two calls
-    source: Source | None = None  # of an array in a file that ranks open themselves, which is in no segment
+    version: int = (
+        0  # of the contents, if they are frozen; 0 if they may change between any two calls
+    )
+    source: Source | None = (
+        None  # of an array in a file that ranks open themselves, which is in no segment
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,9 @@ class Sharded:
     """Parameter: the rank's rows of an array."""
 
     array: HostArray  # split along axis 0
-    by_position: bool = False  # whether the array is a minibatch input, indexed by position in the batch
+    by_position: bool = (
+        False  # whether the array is a minibatch input, indexed by position in the batch
+    )
     writable: bool = False  # whether the function may write; its rows are then written back
 
 
@@ -95,14 +106,18 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpan:
-    """Parameter: the `Span` of the slice's rows, from `synk.arange`; `start` is the index of row 0."""
+    """Parameter: the `Span` of the slice's rows, from `synk.arange`; `start` is the index of row
+    0.
+    """
 
     start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Parameter: a number that each rank fills in, such as its rank, the world size or the index of its first row."""
+    """Parameter: a number that each rank fills in, such as its rank, the world size or the index
+    of its first row.
+    """
 
     constant: RankConstant
 
@@ -119,12 +134,14 @@ class Result:
     """Parameter: an output of a kernel.
 
     Attributes:
-        parts: array that the coordinator reads: shape (W, *shape), or (shards, *shape) if shards are kept apart, in the result
-            dtype; for "gather", (rows, *shape). None for an output that the caller did not request.
-        is_small: whether the parts are in the control block, at `parts.offset` bytes of each rank's small results; `parts` then
-            describes one rank's part.
-        filled: whether the output starts at the op's identity. A kernel that writes every element need not wait for the fill;
-            slices with the op None then write different elements of one array, and are not added: 0 + −0 is 0, not −0.
+        parts: array that the coordinator reads: shape (W, *shape), or (shards, *shape) if shards
+            are kept apart, in the result dtype; for "gather", (rows, *shape). None for an output
+            that the caller did not request.
+        is_small: whether the parts are in the control block, at `parts.offset` bytes of each rank's
+            small results; `parts` then describes one rank's part.
+        filled: whether the output starts at the op's identity. A kernel that writes every element
+            need not wait for the fill; slices with the op None then write different elements of one
+            array, and are not added: 0 + −0 is 0, not −0.
     """
 
     name: str
@@ -133,9 +150,17 @@ class Result:
     shape: Shape  # on one rank; for "gather", shape of one row
     parts: HostArray | None
     is_small: bool = False
-    stays: bool = False  # each rank's part stays on its device, for a `Combination`; `parts` then only gives dtype and shape
-    lent: int | None = None  # index among the `Program.lent` last values of the id of the segment; None for a fixed segment
-    rows: HostArray | None = None  # for "argmin" and "argmax", row positions of `parts`: int64, same shape, same segment
+    # each rank's part stays on its device, for a `Combination`; `parts` then only gives dtype and
+    # shape
+    stays: bool = False
+    lent: int | None = (
+        # index among the `Program.lent` last values of the id of the segment; None for a fixed
+        # segment
+        None
+    )
+    rows: HostArray | None = (
+        None  # for "argmin" and "argmax", row positions of `parts`: int64, same shape, same segment
+    )
     filled: bool = True
 
 
@@ -145,7 +170,9 @@ class Held:
 
     variable: int
     leaf: int  # `VECTOR` for all arrays of a flat variable as one vector
-    read_only: bool = False  # whether the function must not write: the call assigns the variable at its end, or passes it twice
+    # whether the function must not write: the call assigns the variable at its end, or passes it
+    # twice
+    read_only: bool = False
     count: int = 1  # arrays that it covers
 
     def leaves(self) -> range:
@@ -155,7 +182,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    """Parameter: rows of the rank's array of a variable, selected by `local_batch` and the slice."""
+    """Parameter: rows of the rank's array of a variable, selected by `local_batch` and the
+    slice.
+    """
 
     variable: int
     leaf: int
@@ -167,8 +196,8 @@ class Update:
     """Parameter: an accumulator, to which a variable is set at the end of the call.
 
     Attributes:
-        parts: array of shape (shards, *shape) for the accumulators of the shards, from which the coordinator sets the variable
-            on all ranks; None if each rank sets its own.
+        parts: array of shape (shards, *shape) for the accumulators of the shards, from which the
+            coordinator sets the variable on all ranks; None if each rank sets its own.
     """
 
     variable: int
@@ -181,18 +210,37 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Parameter: a nested argument of a Python function, with a parameter for each leaf of its structure."""
+    """Parameter: a nested argument of a Python function, with a parameter for each leaf of its
+    structure.
+    """
 
     structure: Any
     leaves: "tuple[Param, ...]"
 
 
 Param: TypeAlias = (
-    Sharded | Broadcast | Dynamic | Constant | IndexSpan | Filled | PerRank | Result | Held | HeldRows | Update | Tree
+    Sharded
+    | Broadcast
+    | Dynamic
+    | Constant
+    | IndexSpan
+    | Filled
+    | PerRank
+    | Result
+    | Held
+    | HeldRows
+    | Update
+    | Tree
 )
 
 
-ARRAYS = (Sharded, Broadcast, Held, HeldRows, Update)  # parameters that are arrays, other than outputs
+ARRAYS = (
+    Sharded,
+    Broadcast,
+    Held,
+    HeldRows,
+    Update,
+)  # parameters that are arrays, other than outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +248,17 @@ class RowSource:
     """Selection of the rows of a call.
 
     Attributes:
-        kind: "none": there is no sharded argument, so there are no rows; "all": rows 0 … length − 1; "range": three values give
-            start, step and count; "list": one value gives the count, and `indices` the rows; "line": one value gives the line
-            of `indices` that has the rows. These values follow the scalars.
+        kind: "none": there is no sharded argument, so there are no rows; "all": rows 0 … length −
+            1; "range": three values give start, step and count; "list": one value gives the count,
+            and `indices` the rows; "line": one value gives the line of `indices` that has the rows.
+            These values follow the scalars.
     """
 
     kind: RowsKind
     length: int = 0  # number of rows of the sharded arguments
-    indices: HostArray | None = None  # int64 row numbers, with room for at least count of them, or lines of them
+    indices: HostArray | None = (
+        None  # int64 row numbers, with room for at least count of them, or lines of them
+    )
 
     @property
     def values(self) -> str:
@@ -220,13 +271,16 @@ class OwnSource:
     """Selection of each rank's own rows of sliceable variables.
 
     Attributes:
-        kind: "all": all rows; "range": 3·W values give start, step and count for each rank; "list": W values give the ranks'
-            counts, and their row numbers follow each other in `indices`. These values follow those of `RowSource`.
+        kind: "all": all rows; "range": 3·W values give start, step and count for each rank; "list":
+            W values give the ranks' counts, and their row numbers follow each other in `indices`.
+            These values follow those of `RowSource`.
     """
 
     kind: RowsKind
     lengths: tuple[int, ...]  # number of rows that each rank holds
-    indices: HostArray | None = None  # int64 row numbers, with room for at least the sum of the counts
+    indices: HostArray | None = (
+        None  # int64 row numbers, with room for at least the sum of the counts
+    )
 
     @property
     def values(self) -> str:
@@ -238,28 +292,39 @@ class OwnSource:
 class Program:
     """Description of a call, up to its values, for the ranks.
 
-    With `shards`, all rows are cut into that number of shards, independent of the world size, whose results are kept apart;
-    without, each rank is one shard.
+    With `shards`, all rows are cut into that number of shards, independent of the world size, whose
+    results are kept apart; without, each rank is one shard.
     """
 
     number: int
     function: int  # id of a `FunctionSpec` sent earlier
-    parameters: tuple[tuple[str, Param], ...]  # (name, param), in the order of the function's signature
+    parameters: tuple[
+        tuple[str, Param], ...
+    ]  # (name, param), in the order of the function's signature
     rows: RowSource
     partition: Partition  # of the rows into ranks: the world's, or one part if `solo`
     num_slices: int = 1  # of each shard
     values: str = ""  # `struct` format of the values of a call, one letter each
     solo: bool = False  # whether only rank 0 runs, with all rows
     ops: Any = None  # of a Python function: the tree of ops of its results
-    subset: tuple[int | str, ...] | None = None  # of a Python function: the requested top-level results; None for all
-    own: OwnSource | None = None  # each rank's own rows of sliceable variables; None if there are none
+    subset: tuple[int | str, ...] | None = (
+        None  # of a Python function: the requested top-level results; None for all
+    )
+    own: OwnSource | None = (
+        None  # each rank's own rows of sliceable variables; None if there are none
+    )
     lent: int = 0  # number of values, the last ones, that are ids of segments to write results to
     only_read: frozenset[str] = frozenset()  # parameters that a kernel provably does not write
     shards: int | None = None
-    small: tuple[int, int] | None = None  # place (first, number of bytes) of a Python function's small results; None for all
+    small: tuple[int, int] | None = (
+        None  # place (first, number of bytes) of a Python function's small results; None for all
+    )
     is_recorded: bool = False  # of a Python function: whether GPUs repeat its work without Python
     shows_slices: bool = False  # whether ranks show how many slices they have done
-    sized_by: str | None = None  # of a kernel: the array whose rows or elements a launch has threads for, as `Extent.source`
+    sized_by: str | None = (
+        # of a kernel: the array whose rows or elements a launch has threads for, as `Extent.source`
+        None
+    )
 
     @property
     def is_cut(self) -> bool:
@@ -269,21 +334,30 @@ class Program:
     @property
     def scalars(self) -> str:
         """Format of the scalars among the values, which come first."""
-        others = len(self.rows.values) + (0 if self.own is None else len(self.own.values)) + self.lent
+        others = (
+            len(self.rows.values) + (0 if self.own is None else len(self.own.values)) + self.lent
+        )
         return self.values[: len(self.values) - others]
 
     @property
     def line_offset(self) -> int | None:
-        """Offset among packed values of the number of a line of rows, if it may change without the host; else None.
+        """Offset among packed values of the number of a line of rows, if it may change without the
+        host; else None.
 
         That is so where a rank has one slice, and only reads the rows.
         """
         writes = any(isinstance(param, Sharded) and param.writable for param in self.leaves())
-        return None if self.rows.kind != "line" or self.is_cut or writes else calcsize("<" + self.scalars)
+        return (
+            None
+            if self.rows.kind != "line" or self.is_cut or writes
+            else calcsize("<" + self.scalars)
+        )
 
     @property
     def shard_partition(self) -> Partition:
-        """Partition of the rows into shards, whose results are kept apart until they reach the coordinator."""
+        """Partition of the rows into shards, whose results are kept apart until they reach the
+        coordinator.
+        """
         return self.partition if self.shards is None else Partition.even(self.shards)
 
     def own_shards(self, rank: int) -> tuple[int, int]:
@@ -293,7 +367,9 @@ class Program:
         return (rank, rank + 1) if self.shards is None else self.partition.part(self.shards, rank)
 
     def leaves(self) -> list[Param]:
-        """Returns the parameters, with nested arguments replaced by their leaves; in no particular order."""
+        """Returns the parameters, with nested arguments replaced by their leaves; in no
+        particular order.
+        """
         out: list[Param] = []
         params = [param for _, param in self.parameters]
         while params:
@@ -306,21 +382,30 @@ class Program:
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that the program uses, except those named by values."""
-        arrays = [source.indices for source in (self.rows, self.own) if source is not None and source.indices is not None]
+        arrays = [
+            source.indices
+            for source in (self.rows, self.own)
+            if source is not None and source.indices is not None
+        ]
         for param in self.leaves():
             match param:
                 case Sharded(array) | Broadcast(array):
                     arrays.append(array)
-                case Result(parts=HostArray() as parts, lent=None, stays=False) | Update(parts=HostArray() as parts):
+                case (
+                    Result(parts=HostArray() as parts, lent=None, stays=False)
+                    | Update(parts=HostArray() as parts)
+                ):
                     arrays.append(parts)
         return frozenset(array.segment for array in arrays if array.source is None)
 
     def variables(self) -> frozenset[int]:
         """Returns the numbers of the variables' memory that the program uses."""
-        return frozenset(param.variable for param in self.leaves() if isinstance(param, Held | HeldRows | Update))
+        return frozenset(
+            param.variable for param in self.leaves() if isinstance(param, Held | HeldRows | Update)
+        )
 
 
-# ---- collectives, combinations and transfers ------------------------------------------------------------------------------
+# ---- collectives, combinations and transfers -----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +415,9 @@ class End:
     variable: int
     leaf: int
     counts: tuple[int, ...]  # elements on each rank; bytes for records
-    hosts: tuple[HostArray, ...] = ()  # each rank's array, if they are in segments; empty if they are on GPUs
+    hosts: tuple[
+        HostArray, ...
+    ] = ()  # each rank's array, if they are in segments; empty if they are on GPUs
 
 
 class Operand(NamedTuple):
@@ -355,7 +442,12 @@ class Collective:
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that hold the arrays."""
-        return frozenset(host.segment for one in self.arrays for end in (one.source, one.target) for host in end.hosts)
+        return frozenset(
+            host.segment
+            for one in self.arrays
+            for end in (one.source, one.target)
+            for host in end.hosts
+        )
 
     def variables(self) -> frozenset[int]:
         """Returns the numbers of the variables' memory that the collective uses."""
@@ -364,10 +456,12 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """One of the two steps of a small all_reduce in place: each rank copies its arrays to a stage, or combines those there.
+    """One of the two steps of a small all_reduce in place: each rank copies its arrays to a stage,
+    or combines those there.
 
-    The stage has two places for each rank, which are used in turn: whoever copies to one has combined what was in the other,
-    for which all ranks had copied to it, and so had combined what was in the first.
+    The stage has two places for each rank, which are used in turn: whoever copies to one has
+    combined what was in the other, for which all ranks had copied to it, and so had combined what
+    was in the first.
     """
 
     number: int
@@ -378,7 +472,9 @@ class Staged:
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that hold the arrays and the stage."""
-        return frozenset({self.stage.segment, *(host.segment for _, end in self.arrays for host in end.hosts)})
+        return frozenset(
+            {self.stage.segment, *(host.segment for _, end in self.arrays for host in end.hosts)}
+        )
 
     def variables(self) -> frozenset[int]:
         """Returns the numbers of the variables' memory that the step uses."""
@@ -398,21 +494,26 @@ class Combined:
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Combination of large results after their program: each rank combines its share of the elements, over all ranks' parts.
+    """Combination of large results after their program: each rank combines its share of the
+    elements, over all ranks' parts.
 
-    The values of a call are the id of the segment of each result and, if one is a mean, the number of rows of each rank.
+    The values of a call are the id of the segment of each result and, if one is a mean, the number
+    of rows of each rank.
     """
 
     number: int
     program: int  # number of the program that computes the results
     results: tuple[Combined, ...]
     weighted: bool  # whether one of them is a mean
-    transport: Transport | None  # between the devices that hold the parts; None if the parts are in shared memory
+    transport: (
+        Transport | None
+    )  # between the devices that hold the parts; None if the parts are in shared memory
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Combination of an array that a kernel of a sequence returns, into memory of the host that later calls read.
+    """Combination of an array that a kernel of a sequence returns, into memory of the host that
+    later calls read.
 
     Attributes:
         parts: of all ranks, shape (W, …); if `is_small`, one rank's part among its small results.
@@ -429,7 +530,9 @@ class Joined:
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that it uses."""
-        return frozenset({self.target.segment} if self.is_small else {self.target.segment, self.parts.segment})
+        return frozenset(
+            {self.target.segment} if self.is_small else {self.target.segment, self.parts.segment}
+        )
 
 
 class Transferred(NamedTuple):
@@ -438,7 +541,9 @@ class Transferred(NamedTuple):
     variable: int
     leaf: int
     hosts: tuple[HostArray | None, ...]  # by rank; None where nothing is copied
-    firsts: tuple[int, ...] = ()  # row of each rank's array at which the host array's rows begin; empty for whole arrays
+    firsts: tuple[
+        int, ...
+    ] = ()  # row of each rank's array at which the host array's rows begin; empty for whole arrays
 
 
 class Reduced(NamedTuple):
@@ -456,9 +561,12 @@ class Transfer:
         number: number.
         up: whether the copies are from the host to the variable; otherwise the reverse.
         arrays: the arrays.
-        stays: whether the host memory is used on the machine of each rank only, so that it is not sent to others.
-        reduced: arrays that machines combine, each those of its ranks and then with each other; nothing for the ranks to do.
-        about: numbers of the variables that these arrays are copies of: without them the program is of no use.
+        stays: whether the host memory is used on the machine of each rank only, so that it is not
+            sent to others.
+        reduced: arrays that machines combine, each those of its ranks and then with each other;
+            nothing for the ranks to do.
+        about: numbers of the variables that these arrays are copies of: without them the program is
+            of no use.
     """
 
     number: int
@@ -470,9 +578,13 @@ class Transfer:
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that the copies and reductions read or write."""
-        copied = frozenset(host.segment for one in self.arrays for host in one.hosts if host is not None)
+        copied = frozenset(
+            host.segment for one in self.arrays for host in one.hosts if host is not None
+        )
         return copied.union(host.segment for one in self.reduced for host in one.hosts)
 
     def variables(self) -> frozenset[int]:
-        """Returns the numbers of the variables' memory that the copies read or write, or are about."""
+        """Returns the numbers of the variables' memory that the copies read or write, or are
+        about.
+        """
         return frozenset(one.variable for one in self.arrays) | self.about

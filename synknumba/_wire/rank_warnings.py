@@ -1,10 +1,12 @@
-"""Warnings issued on ranks: collected, sent with the answer of the round, and issued once in the script.
+"""Warnings issued on ranks: collected, sent with the answer of the round, and issued once in the
+script.
 
     rank: warnings.warn ──filters──> Collector ── with the answer of the round ──> coordinator: show ──filters──> the script
 
-A rank has the filters that the script had at the fork, so ignored warnings stay on the rank, and those turned into errors are
-raised there. The collector receives those that Python would have printed, on every rank anew.
-"""
+A rank has the filters that the script had at the fork, so ignored warnings stay on the rank, and
+those turned into errors are raised there. The collector receives those that Python would have
+printed, on every rank anew.
+"""  # noqa: E501
 
 import builtins
 import sys
@@ -17,7 +19,9 @@ from synknumba._wire.messages import Warned
 
 MOST = 100  # per rank and round; a loop under the filter "always" must not fill the rank's memory
 
-_shown: dict[str, dict[Any, Any]] = {}  # by file: Python's once-per-location registries, for all ranks and worlds
+_shown: dict[
+    str, dict[Any, Any]
+] = {}  # by file: Python's once-per-location registries, for all ranks and worlds
 
 
 @final
@@ -30,7 +34,13 @@ class Collector:
         warnings.showwarning = self._take  # the hook documented for this
 
     def _take(
-        self, message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: Any = None,
+        line: Any = None,
     ) -> None:
         if file is not None:
             self._print(message, category, filename, lineno, file, line)
@@ -59,22 +69,34 @@ def _packed(text: str, category: type[Warning], filename: str, line: int) -> War
 
 
 def show(told: Iterable[Warned]) -> None:
-    """Issues the ranks' warnings in this process, each once; raises if its filters turn a warning into an error."""
+    """Issues the ranks' warnings in this process, each once; raises if its filters turn a
+    warning into an error.
+    """
     for one in dict.fromkeys(told):
         category = _category(one)
         text = one.text if category.__name__ == one.name else f"{one.name}: {one.text}"
         registry = _shown.setdefault(one.filename, {})
-        warnings.warn_explicit(text, category, one.filename, one.line, _module_of(one.filename), registry)
+        warnings.warn_explicit(
+            text, category, one.filename, one.line, _module_of(one.filename), registry
+        )
 
 
 def _module_of(filename: str) -> str | None:
-    """Returns the module of a file, for filters by module: by default, deprecations in `__main__` are shown."""
-    found = (name for name, module in tuple(sys.modules.items()) if getattr(module, "__file__", None) == filename)
+    """Returns the module of a file, for filters by module: by default, deprecations in
+    `__main__` are shown.
+    """
+    found = (
+        name
+        for name, module in tuple(sys.modules.items())
+        if getattr(module, "__file__", None) == filename
+    )
     return next(found, None)
 
 
 def _category(one: Warned) -> type[Warning]:
-    """Returns the warning's class, if it unpickles in this process; else the built-in class that it derives from."""
+    """Returns the warning's class, if it unpickles in this process; else the built-in class that
+    it derives from.
+    """
     try:
         found = channel.unpack_known(one.category)
     except Exception:  # noqa: BLE001  # a class not found here, or anything that the user's class raises

@@ -1,4 +1,5 @@
-"""Relaunch: rounds that a rank serves in compiled code, by launching a known call again, with updated scalars if they changed.
+"""Relaunch: rounds that a rank serves in compiled code, by launching a known call again, with
+updated scalars if they changed.
 
     doorbell ──> a known call? ──yes──> the same scalars? ──yes──> launch ──> read the results ──> arrive ─┐
        ▲              │                        └──no──> rewrite them ──┘                                   │
@@ -6,18 +7,21 @@
        │              └──> back to Python                                                                  │
        └───────────────────────────────────────────────────────────────────────────────────────────────────┘
 
-A call is identified by its program's number and by the values that select its rows and the places of its results. It stays
-known as long as its launch repeats it: until memory that it uses moves, or gets other contents.
+A call is identified by its program's number and by the values that select its rows and the places
+of its results. It stays known as long as its launch repeats it: until memory that it uses moves, or
+gets other contents.
 
-A launch ends by writing its small results to a mailbox, page-locked words of 8 bytes: 4 bytes of a result, and a 4-byte flag
-that marks them as valid. A word arrives as a whole, so the device needs no fence between result and flag, which would take more
-than a microsecond; NCCL's LL protocol does the same. The host splits the words and copies the results to their targets.
+A launch ends by writing its small results to a mailbox, page-locked words of 8 bytes: 4 bytes of a
+result, and a 4-byte flag that marks them as valid. A word arrives as a whole, so the device needs
+no fence between result and flag, which would take more than a microsecond; NCCL's LL protocol does
+the same. The host splits the words and copies the results to their targets.
 
-Compiled code handles no signals and does not check whether the coordinator is alive. So it returns to Python every 50 ms, as
-soon as a result is late or a launch fails, and for every other command.
+Compiled code handles no signals and does not check whether the coordinator is alive. So it returns
+to Python every 50 ms, as soon as a result is late or a launch fails, and for every other command.
 
-`doorbell` holds the compiled code; the classes here are the memory that it reads, each an array of int64 words.
-"""
+`doorbell` holds the compiled code; the classes here are the memory that it reads, each an array of
+int64 words.
+"""  # noqa: E501
 
 import ctypes
 import struct
@@ -39,21 +43,28 @@ class Relaunch:
     """A launch, and the targets of its results, 4 bytes each.
 
     Args:
-        function: address of a C function of (executable, stream) that returns 0 or an error code; 0 for `run_rows`.
+        function: address of a C function of (executable, stream) that returns 0 or an error code; 0
+            for `run_rows`.
         executable: its first argument.
         stream: its second argument.
         box: address of the mailbox, which has one word per target.
         targets: addresses to which the results are copied.
     """
 
-    def __init__(self, function: int, executable: int, stream: int, box: int, targets: Sequence[int]) -> None:
+    def __init__(
+        self, function: int, executable: int, stream: int, box: int, targets: Sequence[int]
+    ) -> None:
         self._kept: object = None
-        self._words = np.array([function, executable, stream, box, len(targets), *targets], np.int64)
+        self._words = np.array(
+            [function, executable, stream, box, len(targets), *targets], np.int64
+        )
         self.address: int = self._words.ctypes.data
 
     @classmethod
     def of_rows(cls, rows: Array, kept: object) -> "Relaunch":
-        """Returns the launch of rows by `doorbell.run_rows`, which then is over; `kept` owns what the rows refer to."""
+        """Returns the launch of rows by `doorbell.run_rows`, which then is over; `kept` owns
+        what the rows refer to.
+        """
         made = cls(0, rows.ctypes.data, 0, 0, ())
         made._kept = rows, kept
         return made
@@ -71,7 +82,9 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """The places from which launches read scalars, and the calls that make new scalars take effect."""
+    """The places from which launches read scalars, and the calls that make new scalars take
+    effect.
+    """
 
     places: Sequence[Scalar]
     function: int  # address of a C function of three pointers that returns 0 or an error code
@@ -84,10 +97,13 @@ class ScalarPacking:
 
     formats: str = ""  # of all values, one letter of the struct module each
     nbytes: int = 0  # of the scalars, which precede the other values
-    first: Mapping[int, int] = field(default_factory=dict)  # argument position: index of its value, or of its real part
+    first: Mapping[int, int] = field(
+        default_factory=dict
+    )  # argument position: index of its value, or of its real part
 
     def rewriting(self, scalars: Scalars) -> Array | None:
-        """Returns the words of the `Rewriting`: the copies of a round's scalars to the places from which launches read them.
+        """Returns the words of the `Rewriting`: the copies of a round's scalars to the places from
+        which launches read them.
 
         None if a scalar needs a conversion that compiled code lacks.
         """
@@ -103,7 +119,9 @@ class ScalarPacking:
 
 
 def _moved_bytes(source: str, target: str) -> int | None:
-    """Returns how many bytes to copy to store a `source` number as `target` (little-endian); None if not possible."""
+    """Returns how many bytes to copy to store a `source` number as `target` (little-endian);
+    None if not possible.
+    """
     if source == target or (source in "qQ" and target in "qihbQIHB"):
         return struct.calcsize("<" + target)
     return doorbell_module.AS_SINGLE if (source, target) == ("d", "f") else None
@@ -141,7 +159,14 @@ class Again:
         self._rewriting: Array | None = None
         self._packed = ctypes.create_string_buffer(packed, len(packed))
         self._words = np.zeros(doorbell_module.AGAIN_WORDS, np.int64)
-        known = (number, values.ctypes.data, len(packed), packing.nbytes, ctypes.addressof(self._packed), relaunch)
+        known = (
+            number,
+            values.ctypes.data,
+            len(packed),
+            packing.nbytes,
+            ctypes.addressof(self._packed),
+            relaunch,
+        )
         self._words[: len(known)] = known
         self.address: int = self._words.ctypes.data
 
@@ -150,21 +175,29 @@ class Again:
         self._words[doorbell_module.NUMBER] = doorbell_module.FORGOTTEN
 
     def know(self, packed: bytes, scalars: Scalars | None) -> None:
-        """Records the scalars with which `packed`, a round's values, starts: the launch now uses them, at these places."""
+        """Records the scalars with which `packed`, a round's values, starts: the launch now uses
+        them, at these places.
+        """
         if self._rewriting is None and scalars is not None:
             self._rewriting = self._packing.rewriting(scalars)
         ctypes.memmove(self._packed, packed, self._packing.nbytes)
-        self._words[doorbell_module.REWRITING] = 0 if self._rewriting is None else self._rewriting.ctypes.data
+        self._words[doorbell_module.REWRITING] = (
+            0 if self._rewriting is None else self._rewriting.ctypes.data
+        )
         self._words[doorbell_module.NUMBER] = self._number
 
     def take_changed(self) -> bool:
-        """Returns whether compiled code has rewritten scalars since the last call of this method."""
+        """Returns whether compiled code has rewritten scalars since the last call of this
+        method.
+        """
         changed = bool(self._words[doorbell_module.CHANGED])
         self._words[doorbell_module.CHANGED] = 0
         return changed
 
     def close(self) -> None:
-        """Removes the call from its table: its launch is no longer possible, or no longer equivalent."""
+        """Removes the call from its table: its launch is no longer possible, or no longer
+        equivalent.
+        """
         self.forget()
         if self.table is not None:
             self.table.drop(self)
@@ -172,7 +205,8 @@ class Again:
 
 @final
 class Table:
-    """The calls that a rank can repeat. Eviction is random, so a loop over more calls than fit still finds some of them.
+    """The calls that a rank can repeat. Eviction is random, so a loop over more calls than fit
+    still finds some of them.
 
     Attributes:
         words: what compiled code reads and writes; SERVED counts the rounds of the last `serve`.
@@ -188,7 +222,9 @@ class Table:
     @property
     def late(self) -> Again:
         """The call still running after the last `serve`."""
-        (late,) = [again for again in self.known if again.address == self.words[doorbell_module.LATE]]
+        (late,) = [
+            again for again in self.known if again.address == self.words[doorbell_module.LATE]
+        ]
         return late
 
     def add(self, again: Again) -> None:

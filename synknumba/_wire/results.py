@@ -2,10 +2,11 @@
 
     RESULT[r]:  spec number (8 bytes) | … | leaf 0 | leaf 1 | …          from byte 64, each leaf aligned to 16 bytes
 
-A rank packs results with `_rank/result_writer.py`. Structure, dtypes and shapes are sent once, as a `Returned` message with a
-spec number; from then on the number alone describes how to read the bytes. Number 0 means that the rank had no rows and did not
-run. Results too large for the control block go into a segment that the rank creates and keeps for the program.
-"""
+A rank packs results with `_rank/result_writer.py`. Structure, dtypes and shapes are sent once, as a
+`Returned` message with a spec number; from then on the number alone describes how to read the
+bytes. Number 0 means that the rank had no rows and did not run. Results too large for the control
+block go into a segment that the rank creates and keeps for the program.
+"""  # noqa: E501
 
 import os
 from collections.abc import Sequence
@@ -31,7 +32,10 @@ def place_leaves(leaves: Sequence[LeafType]) -> tuple[list[int], int]:
     offsets, at = [], 0
     for dtype, shape in leaves:
         offsets.append(at)
-        at += -(-int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize // LEAF_ALIGNMENT) * LEAF_ALIGNMENT
+        at += (
+            -(-int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize // LEAF_ALIGNMENT)
+            * LEAF_ALIGNMENT
+        )
     return offsets, at
 
 
@@ -47,7 +51,9 @@ def view_leaves(memory: Array, leaves: Sequence[LeafType]) -> list[Array]:
 
 @dataclass(frozen=True, slots=True)
 class RankReturn:
-    """One rank's result: its structure, and views of its leaves that are valid until the next call."""
+    """One rank's result: its structure, and views of its leaves that are valid until the next
+    call.
+    """
 
     structure: Structure
     leaves: tuple[Array, ...]

@@ -1,4 +1,6 @@
-"""Rings of records, which compiled code writes (`doorbell.record`): of many records the last ones are kept."""
+"""Rings of records, which compiled code writes (`doorbell.record`): of many records the last
+ones are kept.
+"""
 
 from typing import final
 
@@ -22,7 +24,8 @@ class Ring:
         self.address: int = self._words.ctypes.data
 
     def read(self) -> tuple[Array, int]:
-        """Returns the records, int64 of shape (n, 4), the oldest first, and how many have been lost.
+        """Returns the records, int64 of shape (n, 4), the oldest first, and how many have been
+        lost.
 
         >>> ring = Ring(2)
         >>> for number in range(3):
@@ -32,4 +35,6 @@ class Ring:
         """
         written, room = (int(self._words[word]) for word in (doorbell.WRITTEN, doorbell.ROOM))
         records = self._words[doorbell.RECORDS :].reshape(room, doorbell.RECORD_WORDS)
-        return np.roll(records, -(written % room), 0) if written > room else records[:written], max(0, written - room)
+        return np.roll(records, -(written % room), 0) if written > room else records[:written], max(
+            0, written - room
+        )

@@ -1,8 +1,10 @@
-"""Sequences as sent to the ranks: parts, what they read and write, and where a rank waits for others.
+"""Sequences as sent to the ranks: parts, what they read and write, and where a rank waits for
+others.
 
-All ranks run the same parts in the same order, and count those that they have finished. Each rank shows its count to the others
-where they wait for it. A part that reads what other ranks write, or writes what they read, waits until these have finished the
-last earlier part that it must not overtake:
+All ranks run the same parts in the same order, and count those that they have finished. Each rank
+shows its count to the others where they wait for it. A part that reads what other ranks write, or
+writes what they read, waits until these have finished the last earlier part that it must not
+overtake:
 
     rank 0   kernel u→v | exchange v: copies rows of rank 1's v ......waits for its kernel.
     rank 1   kernel u→v | exchange v: ...
@@ -18,19 +20,24 @@ from synknumba._types import Op
 from synknumba._wire.program import HostArray
 
 Key: TypeAlias = Hashable
-"""Memory that parts read and write: ("variable", number, leaf), ("data", segment) or ("stage", index)."""
+"""Memory that parts read and write: ("variable", number, leaf), ("data", segment) or ("stage",
+index).
+"""
 
 Formula: TypeAlias = tuple[Any, ...]
-"""("value", number), ("step", depth of the loop), ("scalar", index), ("result", slot), or (operation, operand, …)."""
+"""("value", number), ("step", depth of the loop), ("scalar", index), ("result", slot), or
+(operation, operand, …).
+"""
 
 Formulas: TypeAlias = Sequence[tuple[int, str, Formula]]
 """(offset in bytes, `struct` letter, formula) of packed values that change."""
 
 NOTHING: frozenset[Key] = frozenset()
 
-# What calls that may fail on one rank alone write, and collectives on streams read of all ranks: a rank that fails never comes
-# to the collective, so the others must not begin it. As for a stage, who reads it need not be waited for. Functions that are
-# recorded write a key of their own: once they are, they no longer fail.
+# What calls that may fail on one rank alone write, and collectives on streams read of all ranks: a
+# rank that fails never comes to the collective, so the others must not begin it. As for a stage,
+# who reads it need not be waited for. Functions that are recorded write a key of their own: once
+# they are, they no longer fail.
 SUCCESS: frozenset[Key] = frozenset({("stage", "success")})
 RECORDED: frozenset[Key] = frozenset({("stage", "recorded")})
 
@@ -44,13 +51,17 @@ class Access:
     remote_reads: frozenset[Key] = NOTHING
     remote_writes: frozenset[Key] = NOTHING
     nearby: bool = False  # whether the other ranks are the neighbours only
-    exchange: int = 0  # number of the exchange that it is a part of, if that runs beside other parts
+    exchange: int = (
+        0  # number of the exchange that it is a part of, if that runs beside other parts
+    )
     beside: int = 0  # number of the exchange that it runs beside, and has nothing to do with
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until other ranks have finished the part `back` places before this one, counted over iterations."""
+    """Wait until other ranks have finished the part `back` places before this one, counted over
+    iterations.
+    """
 
     back: int
     nearby: bool = False  # whether for the neighbours only, the last rank's being the first
@@ -58,7 +69,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A number that all ranks compute from a result of each: all put theirs down, wait, and combine them in rank order.
+    """A number that all ranks compute from a result of each: all put theirs down, wait, and combine
+    them in rank order.
 
     Attributes:
         slot: index of the number, for formulas.
@@ -77,7 +89,8 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A call or a collective of a sequence: a program that the ranks have, and the formulas of its values.
+    """A call or a collective of a sequence: a program that the ranks have, and the formulas of its
+    values.
 
     Attributes:
         number: of the program; −1 for one of the steps of a `Shared`.
@@ -112,15 +125,17 @@ class Part:
 class Loop:
     """An inner sequence: parts that are repeated.
 
-    All ranks are at the same place before and after, unless its parts have nothing to do with other ranks. Then it counts as
-    one part, whatever the number of iterations, and is waited for like one.
+    All ranks are at the same place before and after, unless its parts have nothing to do with other
+    ranks. Then it counts as one part, whatever the number of iterations, and is waited for like
+    one.
 
     Attributes:
         name: of the sequence.
         times: number of iterations.
         depth: of its step among the steps.
         parts: of an iteration.
-        access: memory that the parts read and write, if only the rank's own; None: ranks meet before and after.
+        access: memory that the parts read and write, if only the rank's own; None: ranks meet
+            before and after.
         wait: wait before it; None if it waits for no other rank, or if ranks meet.
         shows: whether the rank shows its count afterwards.
     """
@@ -143,21 +158,26 @@ class Loop:
 class SequenceProgram:
     """A sequence.
 
-    The values of a round are the number of its first iteration, the count of iterations, those of all rounds of the call, the
-    period of kept results (0 to keep none), the segment for these (int64 each), and then the scalars, 8 bytes each.
+    The values of a round are the number of its first iteration, the count of iterations, those of
+    all rounds of the call, the period of kept results (0 to keep none), the segment for these
+    (int64 each), and then the scalars, 8 bytes each.
 
     Attributes:
-        parts: the parts of an iteration; of as many iterations as it takes for swapped variables to have their memory again.
+        parts: the parts of an iteration; of as many iterations as it takes for swapped variables to
+            have their memory again.
         starts: index of the first part of each of these iterations.
         scalars: `struct` letters of the scalars.
         slots: number of results that ranks share.
-        lines: file and line of the body that computes a number, by the part's name and the formula, for messages.
+        lines: file and line of the body that computes a number, by the part's name and the formula,
+            for messages.
         places: file and line of the body that makes a call, by its number, for messages.
-        board: where ranks show their counts and put down results: int64, `board_words(W, slots)` long.
+        board: where ranks show their counts and put down results: int64, `board_words(W, slots)`
+            long.
         entry_bytes: bytes of a rank's small results that are kept.
-        free: the parts with the waits that they need once all functions are recorded; empty if there is no difference.
-        carried: of each of the iterations that `starts` tells apart, scalars that have other values from the next iteration on:
-            index, and formula, which is evaluated at the end.
+        free: the parts with the waits that they need once all functions are recorded; empty if
+            there is no difference.
+        carried: of each of the iterations that `starts` tells apart, scalars that have other values
+            from the next iteration on: index, and formula, which is evaluated at the end.
     """
 
     number: int
@@ -191,9 +211,12 @@ def depth(parts: "Sequence[Part | Loop]") -> int:
 
 
 CARRIED = "the next iteration"  # stands for the name of a part that gets a number
-HEAD = "qqqqq"  # first iteration, count, count in all rounds, period of kept results, segment of these
+HEAD = (
+    "qqqqq"  # first iteration, count, count in all rounds, period of kept results, segment of these
+)
 LINE = 8  # words of a cache line; ranks' counts are on lines of their own
-# Words of a rank's position, for messages: iteration, index of the part that it runs, and then two words for each loop inside
+# Words of a rank's position, for messages: iteration, index of the part that it runs, and then two
+# words for each loop inside
 # another: index plus 1 of its part, 0 if that is not known, and its iteration.
 ITERATION, AT, INNER = range(3)
 NOT_BEGUN = -1  # the iteration of a rank that has not begun a round
@@ -205,23 +228,31 @@ def abort_word(world_size: int) -> int:
 
 
 def position_word(world_size: int, rank: int) -> int:
-    """Returns the index of the first word of a rank's position, on a line that other ranks do not read."""
+    """Returns the index of the first word of a rank's position, on a line that other ranks do
+    not read.
+    """
     return (world_size + 1 + rank) * LINE
 
 
 def ready_word(world_size: int, rank: int) -> int:
-    """Returns the index of the word of the board in which a rank tells whether its functions are recorded."""
+    """Returns the index of the word of the board in which a rank tells whether its functions are
+    recorded.
+    """
     return position_word(world_size, world_size) + rank
 
 
 def stage_word(world_size: int, slot: int, turn: int, rank: int) -> int:
-    """Returns the index of the word of the board where a rank puts down a result; turns 0 and 1 alternate."""
+    """Returns the index of the word of the board where a rank puts down a result; turns 0 and 1
+    alternate.
+    """
     first = ready_word(world_size, 0) + -(-world_size // LINE) * LINE
     return first + ((2 * slot + turn) * world_size + rank) * LINE
 
 
 def inner_word(depth: int) -> int:
-    """Returns the index, in a rank's position, of the first word of a loop inside `depth` others; `LINE` or more: not shown."""
+    """Returns the index, in a rank's position, of the first word of a loop inside `depth`
+    others; `LINE` or more: not shown.
+    """
     return INNER + 2 * (depth - 1)
 
 
@@ -230,15 +261,19 @@ def board_words(world_size: int, slots: int) -> int:
     return stage_word(world_size, slots, 0, 0)
 
 
-# ---- messages ------------------------------------------------------------------------------------------------------------
+# ---- messages ------------------------------------------------------------------------------------
 
 
 Path: TypeAlias = Sequence[tuple[int, int]]
-"""Where a rank is: from the outermost loop on, its iteration, and the index of the part that the rank runs there."""
+"""Where a rank is: from the outermost loop on, its iteration, and the index of the part that the
+rank runs there.
+"""
 
 
 def path_to(part: Part, parts: "Sequence[Part | Loop]") -> tuple[int, ...]:
-    """Returns indices, from the outermost loop on: of the inner loop that has the part, and at last of the part; () if none."""
+    """Returns indices, from the outermost loop on: of the inner loop that has the part, and at
+    last of the part; () if none.
+    """
     for index, one in enumerate(parts):
         if one is part:
             return (index,)
@@ -259,7 +294,9 @@ def shown_path(words: Sequence[int]) -> Path:
 
 
 def place_told(program: SequenceProgram, times: int, path: Path) -> str:
-    """Returns in words where a rank is, as in "in iteration 5 of 100 of loop, call 2: f(x) (file:line)"; from 0."""
+    """Returns in words where a rank is, as in "in iteration 5 of 100 of loop, call 2: f(x)
+    (file:line)"; from 0.
+    """
     name, count, parts = program.name, f" of {times}", program.parts
     if path[0][0] == NOT_BEGUN:
         return f"before the first iteration of {name}"
@@ -279,32 +316,45 @@ def place_told(program: SequenceProgram, times: int, path: Path) -> str:
     return f"{text}, call {part.call}: {part.name}{f' ({place})' if place else ''}"
 
 
-# ---- waits --------------------------------------------------------------------------------------------------------------
+# ---- waits ---------------------------------------------------------------------------------------
 
 
 def conflict(earlier: Access, later: Access) -> tuple[bool, bool]:
-    """Returns whether `later` on one rank must not overtake `earlier` on another, and whether that concerns neighbours only."""
-    if (earlier.exchange and earlier.exchange == later.beside) or (later.exchange and later.exchange == earlier.beside):
+    """Returns whether `later` on one rank must not overtake `earlier` on another, and whether
+    that concerns neighbours only.
+    """
+    if (earlier.exchange and earlier.exchange == later.beside) or (
+        later.exchange and later.exchange == earlier.beside
+    ):
         return False, True
-    # Whoever puts down a result has combined the one before, for which all others had finished combining the one before that,
-    # whose memory is used again. So reads of a stage need not be waited for.
+    # Whoever puts down a result has combined the one before, for which all others had finished
+    # combining the one before that, whose memory is used again. So reads of a stage need not be
+    # waited for.
     first = (_unstaged(earlier.remote_reads) & (later.writes | later.remote_writes)) | (
-        earlier.remote_writes & (later.reads | later.writes | later.remote_reads | later.remote_writes)
+        earlier.remote_writes
+        & (later.reads | later.writes | later.remote_reads | later.remote_writes)
     )
     second = (later.remote_reads & (earlier.writes | earlier.remote_writes)) | (
-        later.remote_writes & (earlier.reads | earlier.writes | earlier.remote_reads | earlier.remote_writes)
+        later.remote_writes
+        & (earlier.reads | earlier.writes | earlier.remote_reads | earlier.remote_writes)
     )
     nearby = (earlier.nearby or not first) and (later.nearby or not second)
     return bool(first or second), nearby
 
 
 def own_access(parts: "Sequence[Part | Loop]") -> Access | None:
-    """Returns what the parts of an inner sequence do together, if that has nothing to do with other ranks, else None."""
+    """Returns what the parts of an inner sequence do together, if that has nothing to do with
+    other ranks, else None.
+    """
     accesses = [part.access for part in parts]
-    found = [one for one in accesses if one is not None and not (one.remote_reads or one.remote_writes)]
+    found = [
+        one for one in accesses if one is not None and not (one.remote_reads or one.remote_writes)
+    ]
     if len(found) < len(accesses):
         return None
-    return Access(NOTHING.union(*(one.reads for one in found)), NOTHING.union(*(one.writes for one in found)))
+    return Access(
+        NOTHING.union(*(one.reads for one in found)), NOTHING.union(*(one.writes for one in found))
+    )
 
 
 def _unstaged(keys: frozenset[Key]) -> frozenset[Key]:
@@ -321,16 +371,22 @@ def waits(accesses: Sequence[Access | None]) -> tuple[list[Wait | None], set[int
         The wait before each part, and the indices of the parts after which ranks show their counts.
     """
     size = len(accesses)
-    # Parts of equal accesses have the same conflicts, and only the last of them counts. Most access no other rank's memory, and
-    # do not conflict with each other: so the work does not grow with the square of the parts.
+    # Parts of equal accesses have the same conflicts, and only the last of them counts. Most access
+    # no other rank's memory, and do not conflict with each other: so the work does not grow with
+    # the square of the parts.
     kinds: dict[Access, int] = {}
-    kind_of = [None if access is None else kinds.setdefault(access, len(kinds)) for access in accesses]
+    kind_of = [
+        None if access is None else kinds.setdefault(access, len(kinds)) for access in accesses
+    ]
     of_kind, known_conflicts = list(kinds), dict[tuple[int, int], tuple[bool, bool]]()
     remote = {kind for access, kind in kinds.items() if access.remote_reads or access.remote_writes}
-    last: dict[int, int] = {}  # since the last barrier: greatest index of a part of a kind, counted over iterations
+    last: dict[
+        int, int
+    ] = {}  # since the last barrier: greatest index of a part of a kind, counted over iterations
     found: list[Wait | None] = [None] * size
     shown: set[int] = set()
-    # Greatest index of a part, counted over iterations, that all other ranks, or the neighbours, are known to have finished.
+    # Greatest index of a part, counted over iterations, that all other ranks, or the neighbours,
+    # are known to have finished.
     known = {False: -1, True: -1}
     for turn in range(3):  # in the last one, waits are those of every iteration
         for place, kind in enumerate(kind_of):
@@ -341,7 +397,9 @@ def waits(accesses: Sequence[Access | None]) -> tuple[list[Wait | None], set[int
                 last.clear()
                 continue
             needed = {False: -1, True: -1}
-            for other in last if kind in remote else remote & last.keys():  # a part may conflict with itself, too
+            for other in (
+                last if kind in remote else remote & last.keys()
+            ):  # a part may conflict with itself, too
                 pair = other, kind
                 if pair not in known_conflicts:
                     known_conflicts[pair] = conflict(of_kind[other], of_kind[kind])

@@ -1,4 +1,5 @@
-"""Tables: the parts of a sequence as rows of 8 words, which one compiled function runs, iteration after iteration.
+"""Tables: the parts of a sequence as rows of 8 words, which one compiled function runs, iteration
+after iteration.
 
     row     code | operands …                       of each step, wait, loop and operation on numbers
     cell    a number, 8 bytes                       steps, scalars, results, and what is computed from them
@@ -8,9 +9,10 @@
         ──> PAUSED: now and then, to handle signals  ──> run again
         ──> FINISHED, FAILED (a call returned an error), GIVEN_UP (another rank has failed)
 
-Waits and counts are those of `sequence.py`. An operation on numbers whose result could differ from Python's, such as a sum of
-integers beyond 64 bits or a division by zero, is left to Python, which computes the whole formula.
-"""
+Waits and counts are those of `sequence.py`. An operation on numbers whose result could differ from
+Python's, such as a sum of integers beyond 64 bits or a division by zero, is left to Python, which
+computes the whole formula.
+"""  # noqa: E501
 
 from typing import Any
 
@@ -20,7 +22,15 @@ from numba.extending import intrinsic
 
 from synknumba._wire import sequence_waits
 from synknumba._wire.compiled import compiled
-from synknumba._wire.doorbell import call_with_three, call_with_two, clock, memcpy, now, record, store_release
+from synknumba._wire.doorbell import (
+    call_with_three,
+    call_with_two,
+    clock,
+    memcpy,
+    now,
+    record,
+    store_release,
+)
 from synknumba._wire.numpy_loops import COUNT, STEPS
 
 ROW_WORDS = 8
@@ -33,7 +43,9 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     MOVE,  # target, source: one word
     TO_SINGLE,  # target, source: float64 to float32
     WAIT,  # parts back, whether for neighbours only
-    FINISH,  # whether to show the count, word of the position (0 for none), what it shows of the next part, parts to count
+    # whether to show the count, word of the position (0 for none), what it shows of the next part,
+    # parts to count
+    FINISH,
     MEET,  # wait until all ranks are here
     ENTER,  # step, times, row after the loop, word of the position (0 for none)
     AGAIN,  # step, times, row at which the loop begins, word of the position (0 for none)
@@ -41,7 +53,8 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     JUMP,  # row
     PYTHON,
     PUT,  # stage, source, bytes, bytes between the two stages, turn
-    COMBINE,  # target, stage, operation on numbers, type of the parts, bytes between the two stages, turn
+    # target, stage, operation on numbers, type of the parts, bytes between the two stages, turn
+    COMBINE,
     OPERATE,  # target, left, right, operation on numbers
     END,  # of an iteration: row at which the next begins
     FUNCTION,  # loop of NumPy, its data, words (`numpy_loops.py`)
@@ -51,7 +64,9 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
 
 # Operations: on floats, then on ints. What they take is float64 or int64.
 TO_FLOAT, ADD, SUB, MUL, DIV, NEG, ABS = range(7)
-INT_ADD, INT_SUB, INT_MUL, INT_DIV, INT_FLOORDIV, INT_MOD, INT_NEG, INT_ABS, INT_MIN, INT_MAX = range(10, 20)
+INT_ADD, INT_SUB, INT_MUL, INT_DIV, INT_FLOORDIV, INT_MOD, INT_NEG, INT_ABS, INT_MIN, INT_MAX = (
+    range(10, 20)
+)
 DOUBLE, SINGLE, INT = range(3)  # types of combined parts
 
 # Words of the state.
@@ -93,8 +108,14 @@ def _storing(kind: Any, number: types.Type) -> Any:
     return store
 
 
-load_double, store_double = _loading(ir.DoubleType(), types.float64), _storing(ir.DoubleType(), types.float64)
-load_single, store_single = _loading(ir.FloatType(), types.float32), _storing(ir.FloatType(), types.float32)
+load_double, store_double = (
+    _loading(ir.DoubleType(), types.float64),
+    _storing(ir.DoubleType(), types.float64),
+)
+load_single, store_single = (
+    _loading(ir.FloatType(), types.float32),
+    _storing(ir.FloatType(), types.float32),
+)
 load_word, store_word = _loading(ir.IntType(64), types.int64), _storing(ir.IntType(64), types.int64)
 
 
@@ -181,7 +202,9 @@ def operate(operation: int, target: int, left: int, right: int) -> int:
 
 @compiled("void(int64, int64, int64, int64, int64)")
 def combine(target: int, stage: int, world_size: int, operation: int, kind: int) -> None:
-    """Combines the ranks' parts of a number, in rank order: a sum or product, of integers also the least or greatest."""
+    """Combines the ranks' parts of a number, in rank order: a sum or product, of integers also
+    the least or greatest.
+    """
     if kind == DOUBLE:
         x = load_double(stage)
         for rank in range(1, world_size):
@@ -211,7 +234,9 @@ def combine(target: int, stage: int, world_size: int, operation: int, kind: int)
 
 @compiled("int64(int64, int64, int64)")
 def _wait(state: int, level: int, nearby: int) -> int:
-    """Waits for counts of other ranks. Returns −1 when they have been reached, else why `run` must return."""
+    """Waits for counts of other ranks. Returns −1 when they have been reached, else why `run`
+    must return.
+    """
     code = sequence_waits.await_counts(
         load_word(state + 8 * BOARD),
         load_word(state + 8 * WORLD_SIZE),
@@ -228,7 +253,9 @@ def _wait(state: int, level: int, nearby: int) -> int:
 
 @compiled("int64(int64, int64)")
 def _row(row: int, state: int) -> int:
-    """Runs a row that neither waits nor changes the order of rows. Returns −1, or why `run` must return."""
+    """Runs a row that neither waits nor changes the order of rows. Returns −1, or why `run` must
+    return.
+    """
     code = load_word(row)
     a, b, c = load_word(row + 8), load_word(row + 16), load_word(row + 24)
     if code == COPY:
@@ -269,9 +296,15 @@ def _show(position: int, word: int, part: int, step: int) -> None:
 
 @compiled("int64(int64, int64)")
 def run(table: int, state: int) -> int:
-    """Runs the rows from word AT of the state on, until all iterations are finished or Python has to do something."""
+    """Runs the rows from word AT of the state on, until all iterations are finished or Python
+    has to do something.
+    """
     board, rank = load_word(state + 8 * BOARD), load_word(state + 8 * RANK)
-    at, count, began = load_word(state), load_word(state + 8 * DONE_PARTS), load_word(state + 8 * BEGAN)
+    at, count, began = (
+        load_word(state),
+        load_word(state + 8 * DONE_PARTS),
+        load_word(state + 8 * BEGAN),
+    )
     if began == 0:
         began = clock()
     times, iteration = load_word(state + 8 * TIMES), load_word(state + 8 * ITERATION)
@@ -315,7 +348,9 @@ def run(table: int, state: int) -> int:
         elif code == END:
             iteration += 1
             if period != 0 and iteration % period == 0:
-                target = load_word(state + 8 * KEPT) + (iteration // period - 1) * load_word(state + 8 * KEPT_STRIDE)
+                target = load_word(state + 8 * KEPT) + (iteration // period - 1) * load_word(
+                    state + 8 * KEPT_STRIDE
+                )
                 memcpy(target, load_word(state + 8 * ENTRY), load_word(state + 8 * ENTRY_BYTES))
             at = load_word(row + 8)
             if iteration < times:

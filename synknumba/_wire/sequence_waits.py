@@ -1,4 +1,6 @@
-"""Compiled waits of ranks for each other, inside a sequence (layout of the board: `sequence.py`)."""
+"""Compiled waits of ranks for each other, inside a sequence (layout of the board:
+`sequence.py`).
+"""
 
 from synknumba._wire.compiled import compiled
 from synknumba._wire.doorbell import load_acquire, rest, store_release
@@ -15,11 +17,15 @@ def _await_one(board: int, rank: int, level: int) -> int:
 
 
 @compiled("int64(int64, int64, int64, int64, int64, int64, int64)")
-def await_counts(board: int, world_size: int, rank: int, level: int, nearby: int, pauses: int, yields: int) -> int:
-    """Spins until the other ranks, or with `nearby` the two neighbours, show counts of at least `level`.
+def await_counts(
+    board: int, world_size: int, rank: int, level: int, nearby: int, pauses: int, yields: int
+) -> int:
+    """Spins until the other ranks, or with `nearby` the two neighbours, show counts of at least
+    `level`.
 
     Returns:
-        REACHED; GIVEN_UP if a rank has failed; NOT_YET if the spins ended first, for the caller to handle signals.
+        REACHED; GIVEN_UP if a rank has failed; NOT_YET if the spins ended first, for the caller to
+        handle signals.
     """
     spin, since, other = 0, 0, 0
     end = 2 if nearby != 0 else world_size

@@ -1,7 +1,7 @@
 """Statistics of a world: counters kept while it runs, and the report built from them on request.
 
-A call updates two counters here; its time is measured in the compiled wait. Everything else is counted with messages, which are
-slow anyway, or read from `/proc` on request.
+A call updates two counters here; its time is measured in the compiled wait. Everything else is
+counted with messages, which are slow anyway, or read from `/proc` on request.
 """
 
 import re
@@ -31,14 +31,18 @@ class Tally:
     network_bytes: int = 0
 
     def go_on(self, rounds: int, worked: int, dropped_bytes: int, network_bytes: int) -> None:
-        """Adds what `told` gets for ranks that have ended: others are started, and the counters go on."""
+        """Adds what `told` gets for ranks that have ended: others are started, and the counters
+        go on.
+        """
         self.rounds += rounds
         self.working += worked
         self.dropped_bytes += dropped_bytes
         self.network_bytes += network_bytes
         self.closed = 0
 
-    def told(self, rounds: int, worked: int, memory: "Memory", dropped_bytes: int, network_bytes: int = 0) -> "Statistics":
+    def told(
+        self, rounds: int, worked: int, memory: "Memory", dropped_bytes: int, network_bytes: int = 0
+    ) -> "Statistics":
         """Builds the report.
 
         Args:
@@ -53,7 +57,9 @@ class Tally:
         phases = Phases(*(nanoseconds / 1e9 for nanoseconds in times))
         rounds, dropped = self.rounds + rounds, self.dropped_bytes + dropped_bytes
         network = self.network_bytes + network_bytes
-        return Statistics(self.calls, rounds, self.plans, self.scattered_bytes, phases, memory, dropped, network)
+        return Statistics(
+            self.calls, rounds, self.plans, self.scattered_bytes, phases, memory, dropped, network
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +68,14 @@ class Phases:
 
     Attributes:
         starting: from `fork()` until every rank has opened its device.
-        preparing: messages to the ranks: sending and compiling functions; mapping, allocating and freeing memory.
-        working: calls and collectives, from the ring of the doorbell until the last rank has answered or the call has failed;
-            of submitted calls, until the script has noticed that.
-        open: total time since `fork()`, until the end if the world is closed, with the time between the death of a rank and
-            the call that starts the ranks again. Time in none of the other phases was spent in
-            the script, including the preparation of arguments and the combination of results.
+        preparing: messages to the ranks: sending and compiling functions; mapping, allocating and
+            freeing memory.
+        working: calls and collectives, from the ring of the doorbell until the last rank has
+            answered or the call has failed; of submitted calls, until the script has noticed that.
+        open: total time since `fork()`, until the end if the world is closed, with the time between
+            the death of a rank and the call that starts the ranks again. Time in none of the other
+            phases was spent in the script, including the preparation of arguments and the
+            combination of results.
     """
 
     starting: float
@@ -78,12 +86,15 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory in use, in bytes. For a closed world, `shared` is the value at its end and the tuples are empty.
+    """Memory in use, in bytes. For a closed world, `shared` is the value at its end and the tuples
+    are empty.
 
     Attributes:
         shared: all segments created by the script: `Data`, results, and those of the world.
-        ranks: private host memory of each rank, excluding memory shared with the script; None if unknown.
-        devices: GPU memory allocated by each rank: variables, buffers and CuPy's memory pool; None on the CPU.
+        ranks: private host memory of each rank, excluding memory shared with the script; None if
+            unknown.
+        devices: GPU memory allocated by each rank: variables, buffers and CuPy's memory pool; None
+            on the CPU.
         devices_free: free memory of each rank's GPU; None on the CPU.
     """
 
@@ -98,17 +109,22 @@ class Statistics:
     """Statistics of a world since `fork()`.
 
     Attributes:
-        calls: number of calls of functions and kernels, including `as_serial` and calls that failed on the ranks.
+        calls: number of calls of functions and kernels, including `as_serial` and calls that failed
+            on the ranks.
         rounds: number of rounds: calls, collectives, messages.
-        plans: number of distinct calls, collectives and transfers planned and sent to the ranks. If it grows with the number of
-            calls, calls are not repeated: arguments have ever new shapes, or functions are defined anew.
-        scattered_bytes: bytes passed to the ranks by calls: each rank's rows of sharded arrays, and broadcast arrays once per
-            rank. On the CPU none of them are copied; on GPUs, rows of frozen data already there are not copied.
+        plans: number of distinct calls, collectives and transfers planned and sent to the ranks. If
+            it grows with the number of calls, calls are not repeated: arguments have ever new
+            shapes, or functions are defined anew.
+        scattered_bytes: bytes passed to the ranks by calls: each rank's rows of sharded arrays, and
+            broadcast arrays once per rank. On the CPU none of them are copied; on GPUs, rows of
+            frozen data already there are not copied.
         seconds: time spent, by phase.
         memory: memory in use; for a closed world, the shared memory at its end.
-        dropped_bytes: bytes that ranks wrote to stderr, and with `prefix_output` to stdout, and that could not be passed on:
-            the reader had closed, or read nothing for a second after the world's end, or the output process was killed.
-        network_bytes: bytes of rows, values and large results that went to other machines, or came from there.
+        dropped_bytes: bytes that ranks wrote to stderr, and with `prefix_output` to stdout, and
+            that could not be passed on: the reader had closed, or read nothing for a second after
+            the world's end, or the output process was killed.
+        network_bytes: bytes of rows, values and large results that went to other machines, or came
+            from there.
     """
 
     calls: int
@@ -127,17 +143,22 @@ class Statistics:
         lines = [
             f"{self.calls:,} calls in {self.rounds:,} rounds, by {self.plans:,} plans",
             f"{size_text(self.scattered_bytes)} scattered",
-            f"{seconds.open:.3f} s open: {seconds.starting:.3f} s starting, {seconds.preparing:.3f} s preparing, "
+            f"{seconds.open:.3f} s open: {seconds.starting:.3f} s starting, "
+            f"{seconds.preparing:.3f} s preparing, "
             f"{seconds.working:.3f} s working",
             f"{size_text(memory.shared)} of shared memory; each rank's own: {own or 'ended'}",
         ]
         if any(held is not None for held in memory.devices):
             pairs = zip(memory.devices, memory.devices_free, strict=True)
-            lines.append(f"on GPUs: {', '.join(f'{size_text(held)} ({size_text(free)} free)' for held, free in pairs)}")
+            texts = [f"{size_text(held)} ({size_text(free)} free)" for held, free in pairs]
+            lines.append(f"on GPUs: {', '.join(texts)}")
         if self.network_bytes:
             lines.append(f"{size_text(self.network_bytes)} to other machines and back")
         if self.dropped_bytes:
-            lines.append(f"{size_text(self.dropped_bytes)} of the ranks' output were dropped, as nothing read them")
+            lines.append(
+                f"{size_text(self.dropped_bytes)} of the ranks' output were "
+                f"dropped, as nothing read them"
+            )
         return "\n".join(lines)
 
     def _repr_html_(self) -> str | None:
@@ -153,5 +174,7 @@ def own_memory(pids: Sequence[int]) -> tuple[int | None, ...]:
 def _own_memory(pid: int) -> int | None:
     with suppress(OSError):
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        return 1024 * sum(map(int, re.findall(r"^Private_(?:Clean|Dirty):\s+(\d+) kB", text, re.MULTILINE)))
+        return 1024 * sum(
+            map(int, re.findall(r"^Private_(?:Clean|Dirty):\s+(\d+) kB", text, re.MULTILINE))
+        )
     return None

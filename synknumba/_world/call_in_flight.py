@@ -2,10 +2,11 @@
 
     Engine.launch ── ring ──> the script goes on, the ranks work ──> Engine.begin, await_flight or close ── land ──> complete
 
-A world has at most one call in flight, which no thread holds. Whoever takes the world next first waits for it: its result or
-error then stays in its `Flight`, to which the script's `Future` refers. A call may be of several rounds, as a sequence whose
-results the script keeps: when one has landed, `collect` launches the next, and the call is still in flight.
-"""
+A world has at most one call in flight, which no thread holds. Whoever takes the world next first
+waits for it: its result or error then stays in its `Flight`, to which the script's `Future` refers.
+A call may be of several rounds, as a sequence whose results the script keeps: when one has landed,
+`collect` launches the next, and the call is still in flight.
+"""  # noqa: E501
 
 import threading
 import time
@@ -32,9 +33,10 @@ class Flight:
         world: world of the call.
         info: description of the call for messages.
         learn: receives the news of the ranks, as for `Rounds.run`.
-        collect: completes the call when a round has ended, and returns its result; or launches the next round of the call, and
-            returns `GOES_ON`.
-        give_up: notes the effects of a failure, such as variables whose values are not known any more.
+        collect: completes the call when a round has ended, and returns its result; or launches the
+            next round of the call, and returns `GOES_ON`.
+        give_up: notes the effects of a failure, such as variables whose values are not known any
+            more.
 
     Attributes:
         has_more: whether the round under way is not the call's last; set by whoever launches it.
@@ -44,7 +46,19 @@ class Flight:
         told: whether the error was raised, or warned of.
     """
 
-    __slots__ = ("_collect", "_dropped", "_give_up", "_world", "error", "has_more", "info", "learn", "over", "result", "told")
+    __slots__ = (
+        "_collect",
+        "_dropped",
+        "_give_up",
+        "_world",
+        "error",
+        "has_more",
+        "info",
+        "learn",
+        "over",
+        "result",
+        "told",
+    )
 
     def __init__(
         self,
@@ -69,7 +83,9 @@ class Flight:
     # ---- for the world
 
     def complete(self) -> None:
-        """Collects the result, after a round and while the world is held, or launches the next round; keeps an error."""
+        """Collects the result, after a round and while the world is held, or launches the next
+        round; keeps an error.
+        """
         if self._collect is None:  # it was interrupted just after it had launched the round
             return
         try:
@@ -91,8 +107,15 @@ class Flight:
             give_up(error)
 
     def interrupt(self) -> None:
-        """Ends the call whose round or collection an exception from outside has broken off, which is raised itself."""
-        self.fail(WorldError(f"{self.info} was interrupted while it was in flight, so it has no result; call again"))
+        """Ends the call whose round or collection an exception from outside has broken off,
+        which is raised itself.
+        """
+        self.fail(
+            WorldError(
+                f"{self.info} was interrupted while it was in flight, so it "
+                f"has no result; call again"
+            )
+        )
         self.told = True
 
     def lose(self, why: str) -> None:
@@ -108,7 +131,9 @@ class Flight:
 
     @property
     def is_done(self) -> bool:
-        """Whether `wait` would return or raise without waiting for the ranks; launches the next round if one has landed."""
+        """Whether `wait` would return or raise without waiting for the ranks; launches the next
+        round if one has landed.
+        """
         if self.over or not self._world.has_landed(self):
             return self.over
         if not self.has_more:
@@ -129,7 +154,9 @@ class Flight:
             raise self.error
 
     def drop(self) -> None:
-        """Notes that the script has no future of the call any more, so that nobody asks for its error."""
+        """Notes that the script has no future of the call any more, so that nobody asks for its
+        error.
+        """
         self._dropped = True
         self.warn_if_dropped()
 
@@ -138,7 +165,9 @@ class Flight:
         if self._dropped and self.error is not None and not self.told:
             self.told = True
             what = f"{type(self.error).__name__}: {self.error}"
-            message = f"a submitted call of {self.info} failed, and nobody asked for its result(): {what}"
+            message = (
+                f"a submitted call of {self.info} failed, and nobody asked for its result(): {what}"
+            )
             warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
 
 

@@ -1,8 +1,9 @@
 """The code that ranks have of the script's functions, and which functions have other code by now.
 
-`%autoreload` in IPython changes functions in place: it assigns `__code__`, of methods too. Ranks keep what they have: functions
-of modules since the fork, functions of the script since they were sent. So the code is noted at the fork and when a function is
-first used, and compared before calls. Functions of the standard library and of installed packages are not looked at.
+`%autoreload` in IPython changes functions in place: it assigns `__code__`, of methods too. Ranks
+keep what they have: functions of modules since the fork, functions of the script since they were
+sent. So the code is noted at the fork and when a function is first used, and compared before calls.
+Functions of the standard library and of installed packages are not looked at.
 """
 
 import sys
@@ -13,7 +14,9 @@ from typing import NoReturn, final
 from synknumba._errors import WorldError
 from synknumba._world.read_values import functions_in, is_the_scripts, reached
 
-Uses = tuple[tuple[FunctionType, CodeType], ...]  # functions, with the code that the ranks have of them
+Uses = tuple[
+    tuple[FunctionType, CodeType], ...
+]  # functions, with the code that the ranks have of them
 
 
 @final
@@ -37,8 +40,13 @@ class RankCode:
                 self._note(part, depth - 1)
 
     def uses(self, roots: Iterable[object], name: str) -> Uses:
-        """Returns the functions that these objects reach; raises `WorldError` if the ranks have other code of one."""
-        uses = tuple((function, self._known.setdefault(function, function.__code__)) for function in reached(roots))
+        """Returns the functions that these objects reach; raises `WorldError` if the ranks have
+        other code of one.
+        """
+        uses = tuple(
+            (function, self._known.setdefault(function, function.__code__))
+            for function in reached(roots)
+        )
         for function, code in uses:
             if function.__code__ is not code:
                 refuse(function, name)
@@ -50,7 +58,9 @@ def refuse(function: FunctionType, name: str) -> NoReturn:
     code = function.__code__
     used = "" if function.__name__ == name else f", which {name} uses,"
     raise WorldError(
-        f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno}){used} was changed in place, as %autoreload does, "
-        "and the ranks have the code from before. Call close() and fork() again: the new ranks have the new code, and Data and "
+        f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno}){used} was changed in "
+        f"place, as %autoreload does, "
+        "and the ranks have the code from before. Call close() and fork() again: the new ranks "
+        "have the new code, and Data and "
         "variables keep their contents."
     )

@@ -1,4 +1,5 @@
-"""The engine of a world: the ranks and the coordinator's means to start, command, watch and end them.
+"""The engine of a world: the ranks and the coordinator's means to start, command, watch and end
+them.
 
     coordinator ──fork──> rank 0 … rank W−1            one process each
         │                    │
@@ -10,18 +11,19 @@
         │                    │
         └── waitpid          └── parent-death signal, parent's process id
 
-The coordinator writes values, command and doorbell to the control block, and commands to the sockets. A rank writes results and
-its arrival to the control block, and news to its socket. A round is: the coordinator rings, all ranks work, all arrive. Only
-one round is under way at a time.
+The coordinator writes values, command and doorbell to the control block, and commands to the
+sockets. A rank writes results and its arrival to the control block, and news to its socket. A round
+is: the coordinator rings, all ranks work, all arrive. Only one round is under way at a time.
 
-The death of a rank ends the world. The other ranks are killed, since they may wait for the dead one inside a kernel or a
-collective, which nothing can interrupt; the processes are reaped, and the call raises `RankDied`. Of the user's objects only
-`Variable`s live in the ranks alone, so `fork()` works again at once; with `fork(respawn=True)`, the next call starts the ranks
-again (`Engine._start_again`), and the world begins another `Life`.
+The death of a rank ends the world. The other ranks are killed, since they may wait for the dead one
+inside a kernel or a collective, which nothing can interrupt; the processes are reaped, and the call
+raises `RankDied`. Of the user's objects only `Variable`s live in the ranks alone, so `fork()` works
+again at once; with `fork(respawn=True)`, the next call starts the ranks again
+(`Engine._start_again`), and the world begins another `Life`.
 
-A process has at most one open world, which `OpenWorld` tracks. Scripts have a `World` (`world.py`), which passes on to
-the engine what users may ask for.
-"""
+A process has at most one open world, which `OpenWorld` tracks. Scripts have a `World` (`world.py`),
+which passes on to the engine what users may ask for.
+"""  # noqa: E501
 
 import atexit
 import contextlib
@@ -63,7 +65,9 @@ from synknumba._world.processes import Processes
 from synknumba._world.read_values import RankValues
 from synknumba._world.rounds import Ranks, Rounds
 
-RATE_SECONDS = 0.2  # for which ranks measure how fast they are: some tens of time slices of a shared core
+RATE_SECONDS = (
+    0.2  # for which ranks measure how fast they are: some tens of time slices of a shared core
+)
 
 
 @final
@@ -72,18 +76,28 @@ class OpenWorld:
 
     def __init__(self) -> None:
         self.world: Engine | None = None
-        self.untold: SynkError | None = None  # what ended the last one outside any call, until a call has raised it
+        self.untold: SynkError | None = (
+            None  # what ended the last one outside any call, until a call has raised it
+        )
         self.reason: str | None = None  # why the last one ended; None if the script closed it
         self.closed = ""  # how and where the script closed the last one
-        self.ended: Engine | None = None  # a world that a failure has ended, and that the next call starts again
-        self.is_parents = False  # whether the world that this process had when it was forked is that of its parent
+        self.ended: Engine | None = (
+            None  # a world that a failure has ended, and that the next call starts again
+        )
+        # whether the world that this process had when it was forked is that of its parent
+        self.is_parents = False
         self.snapshots = 0  # number of snapshots taken in this process
-        self.when_started: Callable[[Engine], None] | None = None  # called with each world that has started
-        self.starters: dict[str, list[int]] = {}  # "one": the thread that starts a world, in a list of its own
+        self.when_started: Callable[[Engine], None] | None = (
+            None  # called with each world that has started
+        )
+        self.starters: dict[
+            str, list[int]
+        ] = {}  # "one": the thread that starts a world, in a list of its own
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Refuses a second start of a world meanwhile; a dict can be taken and given back in one step, unlike a lock.
+        """Refuses a second start of a world meanwhile; a dict can be taken and given back in one
+        step, unlike a lock.
 
         Raises:
             WorldError: another thread, or a call around this one, starts a world.
@@ -92,7 +106,8 @@ class OpenWorld:
         try:
             if self.starters.setdefault("one", mine) is not mine:
                 raise WorldError(
-                    "a world is being started, by another thread or by the call around this one; call again when it has started"
+                    "a world is being started, by another thread or by the call around this one; "
+                    "call again when it has started"
                 )
             yield
         finally:
@@ -121,24 +136,33 @@ class OpenWorld:
         rank = this_process.current_rank()
         if rank is not None:
             raise WorldError(
-                f"this is rank {rank}, and only the coordinator makes calls. Call the plain function here (f.py_func)."
+                f"this is rank {rank}, and only the coordinator makes calls. Call the plain "
+                f"function here (f.py_func)."
             )
         self.raise_untold()
         if self.ended is not None:
             return self._start_again()
         if self.reason is not None:
-            message = f"the world has ended: {self.reason}. Call synknumba.fork() to start a new one."
+            message = (
+                f"the world has ended: {self.reason}. Call synknumba.fork() to start a new one."
+            )
         elif self.is_parents or _is_of_multiprocessing():
             message = (
-                "no world is open in this process: a world belongs to the process that has called synknumba.fork(), and this "
-                "is the child of another. Make the calls in the parent process, or call synknumba.fork() here for another world"
+                "no world is open in this process: a world belongs to the process that has called "
+                "synknumba.fork(), and this "
+                "is the child of another. Make the calls in the parent process, or call "
+                "synknumba.fork() here for another world"
             )
         elif self.closed:
             message = (
-                f"no world is open: the world was closed {self.closed}. Make the call before, or call synknumba.fork() again"
+                f"no world is open: the world was closed {self.closed}. Make the call "
+                f"before, or call synknumba.fork() again"
             )
         else:
-            message = "no world is open: call synknumba.fork() first (it starts one process per GPU, or per CPU core)"
+            message = (
+                "no world is open: call synknumba.fork() first (it starts one process "
+                "per GPU, or per CPU core)"
+            )
         raise WorldError(message)
 
     def _start_again(self) -> "Engine":
@@ -156,8 +180,10 @@ class Life:
 
     Attributes:
         reason: why they ended; None before the end, or if the script closed the world.
-        not_kept: why values of variables could not be fetched from them at the end; None if all could.
-        keeps_snapshots: whether a snapshot of their world was taken, now or before it started again.
+        not_kept: why values of variables could not be fetched from them at the end; None if all
+            could.
+        keeps_snapshots: whether a snapshot of their world was taken, now or before it started
+            again.
     """
 
     reason: str | None = None
@@ -208,7 +234,8 @@ starting = _open.starting
 
 @final
 class Engine:
-    """The ranks: forked processes, one per device. Created by `fork()`, which returns a `World` to the script.
+    """The ranks: forked processes, one per device. Created by `fork()`, which returns a `World` to
+    the script.
 
     Attributes:
         world_size: number of ranks.
@@ -220,15 +247,18 @@ class Engine:
         tally: counters for `statistics`.
         run: `Ranks.run`: runs a program on every rank.
         command: `Ranks.command`: executes a command on every rank.
-        transport: transport of collectives, "nccl" or "host". With `fork(transport="auto")`, "nccl" changes to "host" at the
-            first collective if NCCL cannot be set up.
+        transport: transport of collectives, "nccl" or "host". With `fork(transport="auto")`, "nccl"
+            changes to "host" at the first collective if NCCL cannot be set up.
         transport_is_free: whether `transport` may change, since "auto" was requested.
         joined: whether the transport is set up, if it needs that.
-        own_programs: what the coordinator does itself, by number, since ranks of other machines do not reach the memory.
-        traffic: the world's `Traffic`, which transfers values and runs collectives; None before the first. Set by `_variables`.
+        own_programs: what the coordinator does itself, by number, since ranks of other machines do
+            not reach the memory.
+        traffic: the world's `Traffic`, which transfers values and runs collectives; None before the
+            first. Set by `_variables`.
         shipped: ids of the functions that the ranks have.
         proven: ids of those that have run to their end; others are sent again after a failure.
-        texts: `linecache` entries that the ranks have: texts of files, of which some are not on disk, or not as they were.
+        texts: `linecache` entries that the ranks have: texts of files, of which some are not on
+            disk, or not as they were.
         asked: text of the arguments of `fork()`.
         handle: the script's `World`, if it still has one.
     """
@@ -305,10 +335,16 @@ class Engine:
         self.world_size = world_size
         self.partition = Partition.even(world_size)
         self.device: DeviceKind = device
-        self._firsts = firsts or (0, world_size)  # first rank of each machine, and the number of ranks
+        self._firsts = firsts or (
+            0,
+            world_size,
+        )  # first rank of each machine, and the number of ranks
         self._others = machines_module.current[0] if len(self._firsts) > 2 else None
-        # The coordinator does not share memory with ranks of other machines, as if all were on GPUs.
-        self.traits = TRAITS[device] if self._others is None else replace(TRAITS[device], shares_memory=False)
+        # The coordinator does not share memory with ranks of other machines, as if all were on
+        # GPUs.
+        self.traits = (
+            TRAITS[device] if self._others is None else replace(TRAITS[device], shares_memory=False)
+        )
         self.devices = devices
         self.transport: Transport = transport
         self.transport_is_free = transport_is_free
@@ -316,27 +352,37 @@ class Engine:
         self.traffic: Any = None
         self.judged = ""  # name of the sequence whose until= is asked
         self.asked = ""  # arguments of the `fork()` that returned this world
-        self.handle: weakref.ref[Any] | None = None  # not strong: an engine is freed without a garbage collection
+        self.handle: weakref.ref[Any] | None = (
+            None  # not strong: an engine is freed without a garbage collection
+        )
         self.tally = Tally(opened=time.monotonic_ns())
         self._owner = os.getpid()
         self._profile, self._prefix_output, self._compiler = profile, prefix_output, compiler
         self._first_transport = transport
         self._residents: WeakTable[Resident, None] = WeakTable()
         self._life = Life()
-        self._respawn: Callable[[], None] | None = None  # checks, before the ranks are started again, that they can be
-        self._lock = threading.RLock()  # never taken twice; an RLock can tell whether this thread holds it
+        self._respawn: Callable[[], None] | None = (
+            None  # checks, before the ranks are started again, that they can be
+        )
+        self._lock = (
+            threading.RLock()
+        )  # never taken twice; an RLock can tell whether this thread holds it
         self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001  # as `Condition` uses it
         self._call: FrameType | None = None  # frame of the call that has the world
         self._flight: Flight | None = None  # call on which the ranks work while the script goes on
         self._awaiting: set[int] = set()  # threads that wait in `await_flight`, or are about to
-        self._looking = threading.RLock()  # held to read the control block, which another thread may free
+        self._looking = (
+            threading.RLock()
+        )  # held to read the control block, which another thread may free
         self._visitors: WeakTable[Visitor, None] = WeakTable()
         self._closing = False
         self._how_closed = ""
         self._drops = 0  # drops in progress, or about to begin
         self._subscriptions = contextlib.ExitStack()
         self._traced: Callable[[Events], None] | None = None  # gets the events of a trace
-        self._at_end: tuple[int, Memory, int] | None = None  # `worked`, memory, `network`, which cannot be read after the end
+        self._at_end: tuple[int, Memory, int] | None = (
+            None  # `worked`, memory, `network`, which cannot be read after the end
+        )
         self._start(timeout)
 
     def _start(self, timeout: float | None) -> None:
@@ -364,12 +410,19 @@ class Engine:
         control = ControlBlock(self.world_size, patience, lines=here + (others is not None))
         with self._looking:
             if self._at_end is not None:  # the ranks are started again, and statistics go on
-                self.tally.go_on(self._rounds.sequence, self._at_end[0], self._processes.scribe.dropped, self._at_end[2])
+                self.tally.go_on(
+                    self._rounds.sequence,
+                    self._at_end[0],
+                    self._processes.scribe.dropped,
+                    self._at_end[2],
+                )
             self._control = control
             host = "" if others is None else others.hosts[0]
             self._processes: Processes = Processes(prefix_output=self._prefix_output, host=host)
             release = weakref.WeakMethod(self._release)
-            self._rounds: Rounds = Rounds(control, self._processes, self.tally, timeout, release, others)
+            self._rounds: Rounds = Rounds(
+                control, self._processes, self.tally, timeout, release, others
+            )
             self._rounds.starts_again = self._respawn is not None
             self._at_end = None
             self._died: str | None = None
@@ -388,32 +441,50 @@ class Engine:
                     prefix_output=self._prefix_output,
                 )
             own = self.devices[:here]
-            self._processes.start(control, here, self.device, own, compiler=self._compiler, profile=self._profile)
+            self._processes.start(
+                control, here, self.device, own, compiler=self._compiler, profile=self._profile
+            )
             self._rounds.await_ranks(self.device)
-            # Subscriptions keep the world alive, so they come last. A world whose start and end were both interrupted by Ctrl-C
-            # must be found by `close()`, or be garbage-collected, which kills its ranks (`Processes.__del__`).
+            # Subscriptions keep the world alive, so they come last. A world whose start and end
+            # were both interrupted by Ctrl-C must be found by `close()`, or be garbage-collected,
+            # which kills its ranks (`Processes.__del__`).
             _open.untold, _open.world, _open.ended, _open.is_parents = None, self, None, False
-            self._subscriptions.callback(segment_module.on_release(lambda segment: self.forget("segment", segment)))
+            self._subscriptions.callback(
+                segment_module.on_release(lambda segment: self.forget("segment", segment))
+            )
             self._subscriptions.callback(segment_module.before_making(self._drop_unwanted))
         except BaseException:
             self._rounds.kill()
             raise
         took = time.monotonic_ns() - began
         self.tally.starting += took
-        log.info("%s has started in %.2f s: processes %s", repr(self), took / 1e9, list(self._processes.pids))
+        log.info(
+            "%s has started in %.2f s: processes %s",
+            repr(self),
+            took / 1e9,
+            list(self._processes.pids),
+        )
         if _open.when_started is not None:
             _open.when_started(self)
 
     def _set_respawn(self, check: Callable[[], None]) -> None:
-        """Lets the next call start the ranks again after a failure has ended them, if `check` does not raise."""
+        """Lets the next call start the ranks again after a failure has ended them, if `check`
+        does not raise.
+        """
         self._respawn = check
         self._rounds.starts_again = True
 
     def _start_again(self) -> None:
-        """Starts the ranks after a failure has ended them; a further call tries again if that fails."""
-        # The call that the failure broke off notes what it may have written, in its thread, before it gives the world back.
+        """Starts the ranks after a failure has ended them; a further call tries again if that
+        fails.
+        """
+        # The call that the failure broke off notes what it may have written, in its thread, before
+        # it gives the world back.
         if not self._take(_frame(), DROP_SECONDS):
-            raise WorldError("the world is started again after the call in progress; call again when that has ended")
+            raise WorldError(
+                "the world is started again after the call in progress; call "
+                "again when that has ended"
+            )
         reason = self._died
         log.info("the ranks are started again, which had ended: %s", reason)
         try:
@@ -430,11 +501,14 @@ class Engine:
     # ---- calls
 
     def at_close(self, visitor: Visitor) -> None:
-        """Registers an object whose `_leave` is called when the world has ended, if it is still alive."""
+        """Registers an object whose `_leave` is called when the world has ended, if it is still
+        alive.
+        """
         self._visitors[visitor] = None
 
     def begin(self, call: FrameType | None = None) -> None:
-        """Takes the world for one call: until `end()`, no other thread can use it. First waits for the call in flight.
+        """Takes the world for one call: until `end()`, no other thread can use it. First waits for
+        the call in flight.
 
         Args:
             call: frame that calls `end()`; default: the caller's.
@@ -445,20 +519,24 @@ class Engine:
         """
         if noted:
             settle()
-        # A drop in another thread, which makes a segment, is no call of the user, and soon over: wait for it.
-        # Nor is the wait for a call in flight, which has ended if the world is free at the second try.
-        if not self._take(call or _frame(1), DROP_SECONDS if self._drops else 0.0) and not self._take(
-            call or _frame(1), threading.TIMEOUT_MAX if self._awaiting else 0.0
-        ):
+        # A drop in another thread, which makes a segment, is no call of the user, and soon over:
+        # wait for it. Nor is the wait for a call in flight, which has ended if the world is free at
+        # the second try.
+        if not self._take(
+            call or _frame(1), DROP_SECONDS if self._drops else 0.0
+        ) and not self._take(call or _frame(1), threading.TIMEOUT_MAX if self._awaiting else 0.0):
             tracing.refuse(f"{calling().function}()")
             if self.judged and self._is_mine():
                 raise WorldError(
-                    f"until= of {self.judged} is judged between the rounds of its call, and cannot make calls or read "
-                    f"variables. It gets what the body returns, so return what it looks at; or call {self.judged} with times= "
+                    f"until= of {self.judged} is judged between the rounds of its call, and "
+                    f"cannot make calls or read "
+                    f"variables. It gets what the body returns, so return what it looks at; or "
+                    f"call {self.judged} with times= "
                     "in a loop of the script"
                 )
             raise WorldError(
-                "another call is in progress, in another thread or around this one; a world runs one call at a time. "
+                "another call is in progress, in another thread or around this one; a world "
+                "runs one call at a time. "
                 "Make calls from one thread, or guard them with a lock."
             )
         if self._rounds.under_way:
@@ -488,13 +566,16 @@ class Engine:
     # ---- the call in flight
 
     def launch(self, flight: Flight, number: int) -> None:
-        """Starts a program on every rank for a call that is to be in flight; between `begin` and `end`."""
+        """Starts a program on every rank for a call that is to be in flight; between `begin` and
+        `end`.
+        """
         self._rounds.ring(number, flight.info)
         self._flight = flight
         self._rounds.under_way = False  # last: see `Rounds.ring`
 
     def await_flight(self, flight: Flight, seconds: float | None) -> None:
-        """Waits until a call in flight has ended, for at most `seconds`. Its result or error is then in `flight`.
+        """Waits until a call in flight has ended, for at most `seconds`. Its result or error is
+        then in `flight`.
 
         Raises:
             WorldError: this thread is in another call, around this one.
@@ -504,19 +585,26 @@ class Engine:
         try:
             if not self._take(_frame(), lock_limit(seconds)):
                 if self._is_mine():
-                    raise WorldError(f"result() of {flight.info} was asked for in the middle of another call; ask after it")
+                    raise WorldError(
+                        f"result() of {flight.info} was asked for in the middle of "
+                        f"another call; ask after it"
+                    )
                 return  # another thread had the world for so long
             self._await_held(flight, remaining(seconds, began))
         finally:
             self._awaiting.discard(thread)
 
     def go_on(self, flight: Flight) -> None:
-        """Completes a round of a call in flight that has landed, and starts the next, unless another call has the world."""
+        """Completes a round of a call in flight that has landed, and starts the next, unless
+        another call has the world.
+        """
         if self._take(_frame()):
             self._await_held(flight, 0.0)
 
     def _await_held(self, flight: Flight, seconds: float | None) -> None:
-        """Waits for a call in flight, for at most `seconds`, and gives the world back, which has been taken."""
+        """Waits for a call in flight, for at most `seconds`, and gives the world back, which has
+        been taken.
+        """
         try:
             if self._rounds.under_way:
                 self._rounds.break_off()
@@ -535,14 +623,22 @@ class Engine:
         return flight.over or self._call is None  # else the thread that has the world completes it
 
     def _land(self, seconds: float | None = None) -> None:
-        """Waits for all rounds of the call in flight, for at most `seconds`, and completes it; the world is held."""
+        """Waits for all rounds of the call in flight, for at most `seconds`, and completes it;
+        the world is held.
+        """
         began = time.monotonic()
-        while self._flight is not None and self._land_round(self._flight, remaining(seconds, began)):
+        while self._flight is not None and self._land_round(
+            self._flight, remaining(seconds, began)
+        ):
             pass
 
     def _land_round(self, flight: Flight, seconds: float | None) -> bool:
-        """Waits for a round, for at most `seconds`; returns whether it has ended: the call is complete, or in the next."""
-        self._rounds.under_way = True  # first: after an interrupt below, the next use of the world ends it
+        """Waits for a round, for at most `seconds`; returns whether it has ended: the call is
+        complete, or in the next.
+        """
+        self._rounds.under_way = (
+            True  # first: after an interrupt below, the next use of the world ends it
+        )
         self._flight = None
         try:
             if not self._rounds.land(flight.info, flight.learn, seconds):
@@ -550,7 +646,10 @@ class Engine:
                 self._rounds.under_way = False
                 return False
             flight.complete()
-        except (SynkError, Warning) as error:  # a warning of a rank that the script's filters turn into an error
+        except (
+            SynkError,
+            Warning,
+        ) as error:  # a warning of a rank that the script's filters turn into an error
             flight.fail(error)
         except BaseException:
             flight.interrupt()
@@ -558,7 +657,9 @@ class Engine:
         return True
 
     def _land_first(self) -> None:
-        """Completes the call in flight before another call, and raises its error if that has ended the world."""
+        """Completes the call in flight before another call, and raises its error if that has
+        ended the world.
+        """
         flight = self._flight
         assert flight is not None
         try:
@@ -571,7 +672,9 @@ class Engine:
             raise
 
     def _land_last(self, *, at_exit: bool) -> None:
-        """Completes the call in flight before the end of the world; at the end of the script nobody will ask for its error."""
+        """Completes the call in flight before the end of the world; at the end of the script
+        nobody will ask for its error.
+        """
         flight = self._flight
         if flight is not None:
             self._land()
@@ -581,26 +684,34 @@ class Engine:
                 flight.warn_if_dropped()
 
     def _take(self, call: FrameType, seconds: float = 0.0) -> bool:
-        """Takes the world for the call with this frame, if possible, and returns whether it did; checks no state.
+        """Takes the world for the call with this frame, if possible, and returns whether it did;
+        checks no state.
 
-        An exception from outside, such as that of Ctrl-C, may strike between taking the world and the `try` that gives it back,
-        or just before it is given back. So a world whose call is no longer on the stack is free for the thread that has it.
+        An exception from outside, such as that of Ctrl-C, may strike between taking the world and
+        the `try` that gives it back, or just before it is given back. So a world whose call is no
+        longer on the stack is free for the thread that has it.
         """
         while True:
             if self._is_mine():
                 if self._is_in_call():
                     return False
-            elif not self._lock.acquire(False) and not (seconds and self._lock.acquire(timeout=seconds)):
+            elif not self._lock.acquire(False) and not (
+                seconds and self._lock.acquire(timeout=seconds)
+            ):
                 return False
             self._call = call
-            if self._is_mine():  # else a signal handler's call took the world and gave it back before the line above
+            if (
+                self._is_mine()
+            ):  # else a signal handler's call took the world and gave it back before the line above
                 return True
 
     def _give_back(self) -> None:
         self._call = None
         try:
             self._lock.release()
-        except RuntimeError:  # a signal handler's call took the world and gave it back after the line above
+        except (
+            RuntimeError
+        ):  # a signal handler's call took the world and gave it back after the line above
             return
 
     def _is_in_call(self) -> bool:
@@ -616,23 +727,30 @@ class Engine:
 
         Args:
             segments: those that a call needs.
-            info: description of the call for messages; default: the name of the function that the script has called.
+            info: description of the call for messages; default: the name of the function that the
+                script has called.
         """
         for command, descriptors in self._belongings.missing(segments):
             self.command(command, descriptors, info or calling())
 
     def forget(self, kind: Kind, number: int) -> None:
-        """Notes an object that the ranks are to free: with the next call, or before the next segment is made."""
+        """Notes an object that the ranks are to free: with the next call, or before the next
+        segment is made.
+        """
         if not self._closed and not self.is_inherited:
             self._belongings.forget(kind, number)
 
     def _drop_unwanted(self) -> None:
-        """Frees noted objects on the ranks, unless a call is in progress, which does so at its end."""
+        """Frees noted objects on the ranks, unless a call is in progress, which does so at its
+        end.
+        """
         if noted:
             settle()
         if self._closed or self.is_inherited or not self._belongings.unwanted:
             return
-        self._drops += 1  # before taking the lock, so that `begin` does not mistake the drop for a call
+        self._drops += (
+            1  # before taking the lock, so that `begin` does not mistake the drop for a call
+        )
         try:
             self._drop_if_idle()
         finally:
@@ -657,7 +775,9 @@ class Engine:
 
     @contextmanager
     def showing(self, look: Callable[[], None]) -> Iterator[None]:
-        """Context in which `look` is called every 50 ms while the coordinator waits for the ranks."""
+        """Context in which `look` is called every 50 ms while the coordinator waits for the
+        ranks.
+        """
         self._rounds.look = look
         try:
             yield
@@ -670,13 +790,17 @@ class Engine:
 
     @property
     def slices_done(self) -> Array:
-        """Slices that the ranks of this machine have done of a call that shows them: int64, written by them."""
+        """Slices that the ranks of this machine have done of a call that shows them: int64,
+        written by them.
+        """
         return self._control.slices[: self._firsts[1]]
 
     # ---- traces
 
     def trace(self, records: int, ended: Callable[[Events], None]) -> None:
-        """Traces the world from now on, until `end_trace` or its end; `ended` gets what was recorded then."""
+        """Traces the world from now on, until `end_trace` or its end; `ended` gets what was
+        recorded then.
+        """
         is_starting = bool(_open.starters)  # then nobody else can use it
         if not is_starting:
             self.begin()
@@ -735,7 +859,12 @@ class Engine:
             self._closed = True
         flight, self._flight = self._flight, None
         if flight is not None:
-            flight.fail(WorldError(f"the world was closed while {flight.info} was in flight; call fork() to start again"))
+            flight.fail(
+                WorldError(
+                    f"the world was closed while {flight.info} was in flight; "
+                    f"call fork() to start again"
+                )
+            )
         self._subscriptions.close()
         for visitor in self._visitors:
             self._visitors.pop(visitor)
@@ -804,7 +933,9 @@ class Engine:
             if not self._closed and self._flight is not None:
                 self._rounds.kill()
             if not self._closed and not busy:
-                with contextlib.suppress(SynkError):  # the script asks for the end of the world, not for this
+                with contextlib.suppress(
+                    SynkError
+                ):  # the script asks for the end of the world, not for this
                     self._collect_trace()
             if not self._closed:
                 self._rounds.stop(CLOSE_SECONDS)
@@ -822,7 +953,9 @@ class Engine:
             self._rounds.timeout = timeout
 
     def settle(self) -> None:
-        """Ends the world if a round was interrupted by two Ctrl-C so close together that the first could not end it."""
+        """Ends the world if a round was interrupted by two Ctrl-C so close together that the
+        first could not end it.
+        """
         if self._rounds.under_way and self._take(_frame()):
             try:
                 self._rounds.break_off()
@@ -830,7 +963,9 @@ class Engine:
                 self._give_back()
 
     def disown(self) -> None:
-        """Marks the world as closed in a child that the script has forked, without touching the script's ranks."""
+        """Marks the world as closed in a child that the script has forked, without touching the
+        script's ranks.
+        """
         self._closed = True
         self._died = "it belongs to the process from which this one was forked"
         flight, self._flight = self._flight, None
@@ -853,13 +988,21 @@ class Engine:
                 worked, network = self._control.worked, int(self._control.network[0])
             else:
                 worked, memory, network = self._at_end
-        return self.tally.told(self._rounds.sequence, worked, memory, self._processes.scribe.dropped, network)
+        return self.tally.told(
+            self._rounds.sequence, worked, memory, self._processes.scribe.dropped, network
+        )
 
     def weigh(self, weights: Sequence[float]) -> None:
-        """Divides rows by weights of the ranks from now on; by their rates, which are measured, if there are none."""
+        """Divides rows by weights of the ranks from now on; by their rates, which are measured,
+        if there are none.
+        """
         if not weights:
             news = self.command(Rate(RATE_SECONDS), info=CallInfo("measuring rates"))
-            weights = [item.rate for _, item, _ in sorted(news, key=itemgetter(0)) if isinstance(item, Rated)]
+            weights = [
+                item.rate
+                for _, item, _ in sorted(news, key=itemgetter(0))
+                if isinstance(item, Rated)
+            ]
         self.partition = Partition.weighted(weights)
 
     def _measure_devices(self) -> Sequence[Measured]:
@@ -898,7 +1041,9 @@ class Engine:
 
     @property
     def machines(self) -> tuple[tuple[str, int, int], ...]:
-        """Name of each machine, its first rank, and the one after its last; empty for a world of one machine."""
+        """Name of each machine, its first rank, and the one after its last; empty for a world of
+        one machine.
+        """
         hosts = () if self._others is None else self._others.hosts
         return tuple(zip(hosts, self._firsts[:-1], self._firsts[1:], strict=True)) if hosts else ()
 
@@ -909,7 +1054,9 @@ class Engine:
 
     @property
     def mirrors_variables(self) -> bool:
-        """Whether variables lie in memory that the ranks of a machine share, and those of others do not reach."""
+        """Whether variables lie in memory that the ranks of a machine share, and those of others
+        do not reach.
+        """
         return self._others is not None and TRAITS[self.device].shares_memory
 
     @property
@@ -940,7 +1087,9 @@ class Engine:
     def pids(self) -> tuple[int, ...]:
         """Process ids of the ranks; () if they have ended, or belong to another process."""
         pids = tuple(self._processes.pids)  # of this machine
-        return () if self._closed or not all(pids) else pids  # never 0, which signals the whole process group
+        return (
+            () if self._closed or not all(pids) else pids
+        )  # never 0, which signals the whole process group
 
     @property
     def end_reason(self) -> str | None:
@@ -949,7 +1098,9 @@ class Engine:
 
     @property
     def work(self) -> str | None:
-        """Description of the call on which the ranks work; None if there is none, or one that has just begun."""
+        """Description of the call on which the ranks work; None if there is none, or one that
+        has just begun.
+        """
         flight, info = self._flight, self._rounds.in_flight
         if flight is not None:
             return str(flight.info)
@@ -960,18 +1111,26 @@ class Engine:
         reason = f": {self._died}" if self._died else ""
         reason = reason or (f": it was closed {self._how_closed}" if self._how_closed else "")
         if _open.ended is self:
-            return WorldError(f"the ranks of this world have ended{reason}. Call again: the next call starts them again.")
+            return WorldError(
+                f"the ranks of this world have ended{reason}. Call again: the "
+                f"next call starts them again."
+            )
         return WorldError(f"this world is closed{reason}. Call fork() to start a new one.")
 
     def __repr__(self) -> str:
         """Shows size, device and state of the world."""
         where = f", devices={list(self.devices)}" if self.devices else ""
         state = "closed" if self._closed else "open"
-        return f"<World of {self.world_size} {self.device} rank{'s' if self.world_size > 1 else ''}{where}, {state}>"
+        return (
+            f"<World of {self.world_size} {self.device} "
+            f"rank{'s' if self.world_size > 1 else ''}{where}, {state}>"
+        )
 
 
 def _is_of_multiprocessing() -> bool:
-    """Returns whether this is a child that multiprocessing has started, also without a copy of its parent's memory."""
+    """Returns whether this is a child that multiprocessing has started, also without a copy of
+    its parent's memory.
+    """
     process: Any = sys.modules.get("multiprocessing.process")
     return process is not None and process.parent_process() is not None
 
@@ -990,7 +1149,9 @@ def snapshots_taken() -> int:
 
 
 def close_at_exit() -> None:
-    """Closes the open world without fetching values that nothing will read; after Ctrl-C also without the call in flight."""
+    """Closes the open world without fetching values that nothing will read; after Ctrl-C also
+    without the call in flight.
+    """
     settle()  # a future that has gone may have a warning
     world = _open.world
     if world is not None:
@@ -1004,7 +1165,9 @@ def world_to_start_again() -> Engine | None:
 
 
 def world_to_close() -> Engine | None:
-    """Returns the engine that `close()` ends: that of the open world, or the one that the next call would start again."""
+    """Returns the engine that `close()` ends: that of the open world, or the one that the next
+    call would start again.
+    """
     return _open.world or _open.ended
 
 

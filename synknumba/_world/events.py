@@ -1,11 +1,13 @@
-"""What the script's process does with a world, while it is traced: calls, rounds and messages, with their times.
+"""What the script's process does with a world, while it is traced: calls, rounds and messages, with
+their times.
 
     call     begin ────────────────────────────────────────────── end        the script has the world
     round              ring ─────────────── all have arrived                 the ranks work
                 bind                                          combine        what remains
 
-Times are those of `time.monotonic_ns`, as the ranks' are. Rounds are recorded by compiled code, but for those that end late.
-"""
+Times are those of `time.monotonic_ns`, as the ranks' are. Rounds are recorded by compiled code, but
+for those that end late.
+"""  # noqa: E501
 
 import time
 from collections import deque
@@ -45,7 +47,8 @@ class Events:
         ring: the rounds.
         ranks: what the ranks have recorded, by rank; nothing if they were killed.
         started: when the trace began.
-        gone: end of the last call or message that was dropped, as there was no room; 0 if there is none.
+        gone: end of the last call or message that was dropped, as there was no room; 0 if there is
+            none.
         reason: why the ranks were ended while they were traced; None if they were not.
     """
 
@@ -71,7 +74,9 @@ class Events:
         self._scattered = scattered
 
     def break_off(self) -> None:
-        """Notes that the call under way, if there is one, ends now, since the ranks have been ended."""
+        """Notes that the call under way, if there is one, ends now, since the ranks have been
+        ended.
+        """
         if self.began > (self.calls[-1][1] if self.calls else 0):
             self.call_ends()
 
@@ -80,11 +85,15 @@ class Events:
         doorbell.record(self.ring.address, sequence, number, began, time.monotonic_ns())
 
     def rounds(self) -> tuple[Array, int]:
-        """Returns number, program, begin and end of each round: int64, shape (n, 4); and how many are lost."""
+        """Returns number, program, begin and end of each round: int64, shape (n, 4); and how
+        many are lost.
+        """
         return self.ring.read()
 
     def add_message(self, name: str, began: int, nbytes: int) -> None:
-        """Adds a message that all ranks have just answered; but that which collects this trace is no work of the script."""
+        """Adds a message that all ranks have just answered; but that which collects this trace
+        is no work of the script.
+        """
         if name == OF_TRACES:
             return
         if len(self.messages) == self._records:

@@ -1,4 +1,6 @@
-"""Errors of failed calls: descriptions of the call and the ranks, of how a rank ended, and of its last output."""
+"""Errors of failed calls: descriptions of the call and the ranks, of how a rank ended, and of
+its last output.
+"""
 
 import signal
 import sys
@@ -16,12 +18,20 @@ LINES_TOLD = 30  # lines of a rank's stderr quoted in an error
 
 # Meaning of a signal that has ended a rank.
 _SIGNALS = {
-    signal.SIGABRT: "abort: the interpreter or a C library gave up, usually after printing a reason",
-    signal.SIGBUS: "bus error: mapped memory could not be provided, as that of a file that was truncated meanwhile",
+    signal.SIGABRT: (
+        "abort: the interpreter or a C library gave up, usually after printing a reason"
+    ),
+    signal.SIGBUS: (
+        "bus error: mapped memory could not be provided, as that of a file "
+        "that was truncated meanwhile"
+    ),
     signal.SIGFPE: "arithmetic error in compiled code, such as an integer divided by zero",
     signal.SIGILL: "illegal instruction: code compiled for another processor, or a jump into data",
     signal.SIGKILL: "possibly by the kernel, out of memory",
-    signal.SIGSEGV: "segmentation fault: access to invalid memory; simt.check finds indices out of bounds in a kernel",
+    signal.SIGSEGV: (
+        "segmentation fault: access to invalid memory; simt.check finds indices "
+        "out of bounds in a kernel"
+    ),
     signal.SIGTERM: "another process asked it to end",
 }
 
@@ -46,7 +56,9 @@ class CallInfo:
 
 
 def calling() -> CallInfo:
-    """Returns the call that the script has made: the outermost public function of the package on the stack."""
+    """Returns the call that the script has made: the outermost public function of the package on
+    the stack.
+    """
     name = "a call"
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # as the warnings module does
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
@@ -67,7 +79,11 @@ class Death:
 
     rank: int
     pid: int
-    exitcode: int | None  # minus the signal number if a signal ended the rank; None if another part of the script reaped it
+    exitcode: (
+        int | None
+        # minus the signal number if a signal ended the rank; None if another part of the script
+        # reaped it
+    )
     host: str = ""  # name of its machine, if there are several
     with_machine: bool = False  # whether all of that is lost
 
@@ -89,8 +105,18 @@ def how_it_ended(exitcode: int | None) -> str:
     return f"exited with code {exitcode} (something called os._exit, or a library called exit)"
 
 
-def rank_died(reason: str, death: Death, info: CallInfo, stack: str, stderr: str, *, starts_again: bool = False) -> RankDied:
-    """Returns the error to raise after the death of a rank or of its device, with the traces from `Processes.last_words`."""
+def rank_died(
+    reason: str,
+    death: Death,
+    info: CallInfo,
+    stack: str,
+    stderr: str,
+    *,
+    starts_again: bool = False,
+) -> RankDied:
+    """Returns the error to raise after the death of a rank or of its device, with the traces
+    from `Processes.last_words`.
+    """
     way_out = "The next call starts them again." if starts_again else "Call fork() to start again."
     if death.with_machine:
         way_out = JOB_IS_OVER
@@ -113,11 +139,18 @@ def rank_died(reason: str, death: Death, info: CallInfo, stack: str, stderr: str
 
 
 def whereabouts(stacks: Mapping[int, str], places: Mapping[int, str]) -> str:
-    """Formats the stacks of ranks and their places in the call, with ranks at the same place grouped."""
+    """Formats the stacks of ranks and their places in the call, with ranks at the same place
+    grouped.
+    """
     texts: dict[str, list[str]] = {}
     for rank, text in sorted(stacks.items()):
-        texts.setdefault(f"  {places[rank]}\n{text}" if rank in places else text, []).append(str(rank))
-    return "\n".join(f"--- rank {', '.join(ranks)}, innermost frame first ---\n{text}" for text, ranks in texts.items())
+        texts.setdefault(f"  {places[rank]}\n{text}" if rank in places else text, []).append(
+            str(rank)
+        )
+    return "\n".join(
+        f"--- rank {', '.join(ranks)}, innermost frame first ---\n{text}"
+        for text, ranks in texts.items()
+    )
 
 
 def cause_of(failed: Failed) -> BaseException | None:
@@ -131,12 +164,18 @@ def cause_of(failed: Failed) -> BaseException | None:
 
 
 def rank_error(info: CallInfo, failures: Sequence[tuple[int, Failed]]) -> SynkError:
-    """Returns the error to raise: the `SynkError` that all failed ranks raised, or a `RankError` for other exceptions."""
+    """Returns the error to raise: the `SynkError` that all failed ranks raised, or a `RankError`
+    for other exceptions.
+    """
     cause = cause_of(failures[0][1])
-    if isinstance(cause, SynkError) and all(item.type_name == type(cause).__qualname__ for _, item in failures):
+    if isinstance(cause, SynkError) and all(
+        item.type_name == type(cause).__qualname__ for _, item in failures
+    ):
         cause.add_note(f"raised on rank {', '.join(str(rank) for rank, _ in failures)} in {info}")
         return cause
-    told = tuple(RankFailure(rank, item.type_name, item.message, item.traceback) for rank, item in failures)
+    told = tuple(
+        RankFailure(rank, item.type_name, item.message, item.traceback) for rank, item in failures
+    )
     error = RankError(info.function, info.arguments, told)
     error.__cause__ = cause
     return error

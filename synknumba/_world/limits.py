@@ -1,4 +1,6 @@
-"""Limits: how many ranks this machine has room for; the time limit of a call; system calls that a sandbox refuses."""
+"""Limits: how many ranks this machine has room for; the time limit of a call; system calls that
+a sandbox refuses.
+"""
 
 import errno
 import os
@@ -17,8 +19,9 @@ from synknumba._types import shown
 LONGEST = 10**9  # seconds, 31 years: no limit, as what waits takes floats
 ALWAYS = 64  # so few ranks are started without a look at the limits; what fails then says so itself
 
-# What a rank needs at least: descriptors of the coordinator's while it starts (a socket, a lifeline, a file for stacks, pipes
-# for stdout and stderr), and bytes of its own on a CPU core before its first call (7.4 MB, by smaps_rollup).
+# What a rank needs at least: descriptors of the coordinator's while it starts (a socket, a
+# lifeline, a file for stacks, pipes for stdout and stderr), and bytes of its own on a CPU core
+# before its first call (7.4 MB, by smaps_rollup).
 DESCRIPTORS = 6
 _MEMORY = 6 << 20
 
@@ -27,8 +30,14 @@ def as_timeout(value: object) -> float | None:
     """Returns a time limit in seconds, or None; raises `PartitionError` if the value is neither."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, Real) or not (seconds := cast("float", value)) > 0:
-        raise PartitionError(f"timeout must be a positive number of seconds or None, got {shown(value)}")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, Real)
+        or not (seconds := cast("float", value)) > 0
+    ):
+        raise PartitionError(
+            f"timeout must be a positive number of seconds or None, got {shown(value)}"
+        )
     return seconds if not isinstance(seconds, int) or seconds < LONGEST else None
 
 
@@ -39,9 +48,12 @@ def check_room(world_size: int) -> None:
     room = dict(_room())
     most = min(room.values(), default=world_size)
     if world_size > most:
-        told = "; ".join(f"{count} by {what}" for what, count in sorted(room.items(), key=lambda item: item[1]))
+        told = "; ".join(
+            f"{count} by {what}" for what, count in sorted(room.items(), key=lambda item: item[1])
+        )
         raise PartitionError(
-            f"world_size={shown(world_size)} is more than this machine has room for: {told}. Pass at most {max(most, 1)}; a "
+            f"world_size={shown(world_size)} is more than this machine has room for: {told}. Pass "
+            f"at most {max(most, 1)}; a "
             "rank per core, the default, is the fastest on CPU cores"
         )
 
@@ -53,7 +65,9 @@ def check_system_calls() -> None:
             make()
         except OSError as error:
             if error.errno in REFUSED:
-                raise WorldError(f"fork() needs {call}, which failed: {type(error).__name__}: {error}. {SANDBOX}") from error
+                raise WorldError(
+                    f"fork() needs {call}, which failed: {type(error).__name__}: {error}. {SANDBOX}"
+                ) from error
 
 
 def _open_pipe() -> None:
@@ -73,7 +87,9 @@ _NEEDED: dict[str, Callable[[], object]] = {
     "os.pipe() (pipe2)": _open_pipe,
     "socket.socketpair() and sendmsg": _send_descriptor,
     "select.poll()": lambda: select.poll().poll(0),
-    "os.waitid()": lambda: os.waitid(os.P_PID, os.getpid(), os.WEXITED | os.WNOHANG | os.WNOWAIT),  # ECHILD where it works
+    "os.waitid()": lambda: os.waitid(
+        os.P_PID, os.getpid(), os.WEXITED | os.WNOHANG | os.WNOWAIT
+    ),  # ECHILD where it works
 }
 
 
@@ -82,14 +98,20 @@ def _room() -> Iterator[tuple[str, int]]:
     hard = _hard_limit(resource.RLIMIT_NOFILE)
     if hard is not None:
         free = hard - _entries("/proc/self/fd")
-        yield f"open files ({hard}, `ulimit -Hn`; a rank needs {DESCRIPTORS})", max(0, free) // DESCRIPTORS
+        yield (
+            f"open files ({hard}, `ulimit -Hn`; a rank needs {DESCRIPTORS})",
+            max(0, free) // DESCRIPTORS,
+        )
     processes = [(f"{name} ({count})", count - used) for name, count, used in _process_limits()]
     if processes:
         what, free = min(processes, key=lambda item: item[1])
         yield f"processes, {what}", max(0, free)
     memory = min(_memory_limits(), default=None)
     if memory is not None:
-        yield f"free memory ({memory >> 20} MiB; a rank needs {_MEMORY >> 20})", max(0, memory) // _MEMORY
+        yield (
+            f"free memory ({memory >> 20} MiB; a rank needs {_MEMORY >> 20})",
+            max(0, memory) // _MEMORY,
+        )
 
 
 def _process_limits() -> Iterator[tuple[str, int, int]]:
@@ -117,7 +139,9 @@ def _hard_limit(which: int) -> int | None:
 
 
 def _entries(folder: str) -> int:
-    """Returns the number of entries of a folder of /proc that are numbers; 0 where /proc is not mounted."""
+    """Returns the number of entries of a folder of /proc that are numbers; 0 where /proc is not
+    mounted.
+    """
     with suppress(OSError):
         return sum(name.isdigit() for name in os.listdir(folder))
     return 0
@@ -130,7 +154,10 @@ def _memory_limits() -> Iterator[int]:
             if line.startswith("MemAvailable:"):
                 yield int(line.split()[1]) << 10
     for folder in _cgroup("memory"):
-        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        for limit, used in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
             most, now = _number(f"{folder}/{limit}"), _number(f"{folder}/{used}")
             if most is not None and now is not None:
                 cached = _field(f"{folder}/memory.stat", "inactive_file")  # freed when it is needed
@@ -138,14 +165,20 @@ def _memory_limits() -> Iterator[int]:
 
 
 def _cgroup(controller: str) -> Iterator[str]:
-    """Yields the folders that may have this process's limits: a container's, and where version 2 or 1 puts the process."""
+    """Yields the folders that may have this process's limits: a container's, and where version 2
+    or 1 puts the process.
+    """
     yield "/sys/fs/cgroup"
     yield f"/sys/fs/cgroup/{controller}"
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if path != "/" and (not controllers or controller in controllers.split(",")):
-                yield f"/sys/fs/cgroup/{controllers}{path}" if controllers else f"/sys/fs/cgroup{path}"
+                yield (
+                    f"/sys/fs/cgroup/{controllers}{path}"
+                    if controllers
+                    else f"/sys/fs/cgroup{path}"
+                )
 
 
 def _number(path: str) -> int | None:

@@ -1,4 +1,6 @@
-"""What worlds of several machines are to the coordinator; `_machines` has the processes that serve them."""
+"""What worlds of several machines are to the coordinator; `_machines` has the processes that
+serve them.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +16,8 @@ from synknumba._wire.control import ControlBlock
 from synknumba._wire.messages import Command, Parcel, Warned
 from synknumba._world.failure import Death
 
-# Number of processes and of this one, of a launcher: Open MPI's; MPICH's, Intel's and Slurm's by PMI; MVAPICH's; Slurm's step.
+# Number of processes and of this one, of a launcher: Open MPI's; MPICH's, Intel's and Slurm's by
+# PMI; MVAPICH's; Slurm's step.
 LAUNCHERS = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("PMI_SIZE", "PMI_RANK"),
@@ -110,13 +113,23 @@ class OtherMachines(Protocol):
         """
 
     def await_start(self, watch: Callable[[], None]) -> Sequence[Warned]:
-        """Waits until the ranks have started; returns their warnings, and raises the error of those that could not."""
+        """Waits until the ranks have started; returns their warnings, and raises the error of
+        those that could not.
+        """
         ...
 
-    def send(self, command: Command, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
+    def send(
+        self,
+        command: Command,
+        payload: bytes,
+        descriptors: Sequence[int],
+        watch: Callable[[], None],
+    ) -> None:
         """Sends a command, also pickled, as part of a round."""
 
-    def read(self, watch: Callable[[], None]) -> tuple[list[tuple[int, Parcel, list[int]]], Sequence[Warned], Lost | None]:
+    def read(
+        self, watch: Callable[[], None]
+    ) -> tuple[list[tuple[int, Parcel, list[int]]], Sequence[Warned], Lost | None]:
         """Receives the news of a round: of ranks, with descriptors; warnings; and what has died."""
         ...
 
@@ -130,21 +143,26 @@ class OtherMachines(Protocol):
 
 current: list[OtherMachines] = []  # the other machines, if the script was started on several
 ranks_alone: list[int] = []  # the number of ranks that the launcher asked for on one machine
-ranks_compared: list[tuple[int, DeviceKind]] = []  # of each world, whatever the script asks for, and their device
+ranks_compared: list[
+    tuple[int, DeviceKind]
+] = []  # of each world, whatever the script asks for, and their device
 
 
 def cores_each(hosts: Sequence[str], host: str) -> int:
-    """Returns how many cores each of the machines of a job that are one host, as in tests, has for itself."""
+    """Returns how many cores each of the machines of a job that are one host, as in tests, has
+    for itself.
+    """
     return usable_cores() // max(1, hosts.count(host))
 
 
 def cores_of(told: Sequence[MachineDevices], hosts: Sequence[str]) -> list[int]:
-    """Returns how many ranks each machine has cores for: those of one host that may use the same cores share them out.
+    """Returns how many ranks each machine has cores for: those of one host that may use the same
+    cores share them out.
 
     >>> half, other = MachineDevices(2, affinity=frozenset({0, 1})), MachineDevices(2, affinity=frozenset({2, 3}))
     >>> cores_of([half, half, half, other, half], ["a", "a", "a", "a", "b"])
     [1, 1, 1, 2, 2]
-    """
+    """  # noqa: E501
     sharers: dict[tuple[str, frozenset[int]], list[int]] = {}
     for index, (machine, host) in enumerate(zip(told, hosts, strict=True)):
         sharers.setdefault((host, machine.affinity), []).append(index)
@@ -152,11 +170,15 @@ def cores_of(told: Sequence[MachineDevices], hosts: Sequence[str]) -> list[int]:
     for (host, _), indices in sharers.items():
         if len(indices) > 1:
             total = cores[indices[0]]
-            for index, count in zip(indices, Partition.even(len(indices)).counts(total), strict=True):
+            for index, count in zip(
+                indices, Partition.even(len(indices)).counts(total), strict=True
+            ):
                 cores[index] = max(1, int(count))
             log.info(
-                "%d processes of the job are on %s, and share out its %d cores; for one process a machine, start it by "
-                "mpiexec --map-by ppr:1:node (Open MPI), mpiexec -ppn 1 (MPICH, Intel MPI), or srun --ntasks-per-node=1",
+                "%d processes of the job are on %s, and share out its %d cores; for one "
+                "process a machine, start it by "
+                "mpiexec --map-by ppr:1:node (Open MPI), mpiexec -ppn 1 (MPICH, Intel MPI), or "
+                "srun --ntasks-per-node=1",
                 len(indices),
                 host,
                 total,
@@ -165,12 +187,13 @@ def cores_of(told: Sequence[MachineDevices], hosts: Sequence[str]) -> list[int]:
 
 
 def shared_out(told: Sequence[MachineDevices]) -> list[MachineDevices]:
-    """Returns the machines with GPUs that no other one has: those that several see, as agents of one host do, are shared out.
+    """Returns the machines with GPUs that no other one has: those that several see, as agents of
+    one host do, are shared out.
 
     >>> both = MachineDevices(8, (0, 1), ("a", "b"))
     >>> [machine.gpus for machine in shared_out([both, both, MachineDevices(8, (0, 1), ("c", "d"))])]
     [(0,), (1,), (0, 1)]
-    """
+    """  # noqa: E501
     seen_by: dict[str, list[int]] = {}
     for index, machine in enumerate(told):
         for gpu in machine.ids:
@@ -186,10 +209,17 @@ def shared_out(told: Sequence[MachineDevices]) -> list[MachineDevices]:
     found = []
     for index, machine in enumerate(told):
         mine = [place for place, gpu in enumerate(machine.ids) if owner[gpu] == index]
-        kept = replace(machine, gpus=tuple(machine.gpus[i] for i in mine), ids=tuple(machine.ids[i] for i in mine))
+        kept = replace(
+            machine,
+            gpus=tuple(machine.gpus[i] for i in mine),
+            ids=tuple(machine.ids[i] for i in mine),
+        )
         if len(mine) < len(machine.ids):
             others = len({other for gpu in machine.ids for other in seen_by[gpu]} - {index})
-            problem = f"{len(machine.ids)} GPUs are shared out among it and {others} other machines of the job that see them"
+            problem = (
+                f"{len(machine.ids)} GPUs are shared out among it and {others} other "
+                f"machines of the job that see them"
+            )
             kept = replace(kept, problem=machine.problem or problem)
         found.append(kept if machine.ids else machine)
     return found

@@ -1,7 +1,8 @@
 """Which segments the ranks have mapped, and what they may free.
 
-A rank maps a segment when a call first uses it, and again after it has grown. It frees objects on request, at the end of a call
-or between calls. The commands are sent by the thread that holds the world.
+A rank maps a segment when a call first uses it, and again after it has grown. It frees objects on
+request, at the end of a call or between calls. The commands are sent by the thread that holds the
+world.
 """
 
 import collections
@@ -26,11 +27,14 @@ class RankHoldings:
         self.unwanted: collections.deque[tuple[Kind, int]] = collections.deque()
 
     def missing(self, segments: Sequence[Segment]) -> Iterator[tuple[Attach, list[int]]]:
-        """Yields commands, with descriptors, that map those of the segments that are new to the ranks or have grown.
+        """Yields commands, with descriptors, that map those of the segments that are new to the
+        ranks or have grown.
 
         A command counts as sent when the next one is requested.
         """
-        needed = [segment for segment in segments if self._mapped.get(segment.id) != segment.generation]
+        needed = [
+            segment for segment in segments if self._mapped.get(segment.id) != segment.generation
+        ]
         for start in range(0, len(needed), channel.MAX_DESCRIPTORS):
             some = needed[start : start + channel.MAX_DESCRIPTORS]
             yield Attach(tuple((one.id, one.size) for one in some)), [one.fd for one in some]
@@ -43,7 +47,12 @@ class RankHoldings:
 
     def drop(self) -> Drop:
         """Returns the command that frees all queued objects, and empties the queue."""
-        numbers: dict[Kind, list[int]] = {"segment": [], "program": [], "function": [], "variable": []}
+        numbers: dict[Kind, list[int]] = {
+            "segment": [],
+            "program": [],
+            "function": [],
+            "variable": [],
+        }
         while self.unwanted:
             kind, number = self.unwanted.popleft()
             numbers[kind].append(number)

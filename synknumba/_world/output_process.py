@@ -4,18 +4,22 @@
            ── fd 1, a pipe, only with prefixes ──> output process ──> the script's stdout
     coordinator ── lifeline (closed: finish) ──> output process ── shared memory ──> coordinator: last lines of each rank
 
-Messages of C libraries and of the dying interpreter ("free(): invalid pointer") are written to the descriptor directly, so only
-a reader of a pipe in its place can keep them. The output process is not a rank, so it outlives a rank that crashes, and still
-reads every byte left in the pipe. It is not a thread of the coordinator, so it works while the script computes, and a fork
-finds no thread. It ends when all writers have ended, when the coordinator closes the lifeline, or when the coordinator dies.
+Messages of C libraries and of the dying interpreter ("free(): invalid pointer") are written to the
+descriptor directly, so only a reader of a pipe in its place can keep them. The output process is
+not a rank, so it outlives a rank that crashes, and still reads every byte left in the pipe. It is
+not a thread of the coordinator, so it works while the script computes, and a fork finds no thread.
+It ends when all writers have ended, when the coordinator closes the lifeline, or when the
+coordinator dies.
 
-Bytes are read from a pipe only while the target accepts bytes. So a slow reader, such as a pager, lets the pipe fill, and the
-ranks block in their writes as with any pipe. If the process is killed, the coordinator starts another one, which continues with
-the bytes in the pipes; those that were read and not yet written are lost, and counted as dropped. The coordinator keeps the
-pipes open, so a rank's writes do not fail meanwhile.
+Bytes are read from a pipe only while the target accepts bytes. So a slow reader, such as a pager,
+lets the pipe fill, and the ranks block in their writes as with any pipe. If the process is killed,
+the coordinator starts another one, which continues with the bytes in the pipes; those that were
+read and not yet written are lost, and counted as dropped. The coordinator keeps the pipes open, so
+a rank's writes do not fail meanwhile.
 
-Without prefixes, stdout of a rank is the script's own descriptor: nothing is between a `print` on a rank and the terminal.
-"""
+Without prefixes, stdout of a rank is the script's own descriptor: nothing is between a `print` on a
+rank and the terminal.
+"""  # noqa: E501
 
 import contextlib
 import gc
@@ -40,16 +44,21 @@ from synknumba._host.signals import held_signals, leave_to_script
 
 KEPT_BYTES = 8192  # last bytes kept of each stream of a rank
 LONGEST_LINE = 1 << 20  # bytes, with prefixes; longer lines are forwarded in parts
-# At the end of a world: the wait for other writers, such as a process that a rank started and that outlives it; the limits of
-# forwarding if the reader makes no progress, and if it makes some.
+# At the end of a world: the wait for other writers, such as a process that a rank started and that
+# outlives it; the limits of forwarding if the reader makes no progress, and if it makes some.
 FINISH_SECONDS = 0.2
 GIVE_UP_SECONDS = 1.0
 LONGEST_SECONDS = 5.0
-_END_SECONDS = LONGEST_SECONDS + 0.5  # the output process gives up before that, unless it is stopped
+_END_SECONDS = (
+    LONGEST_SECONDS + 0.5
+)  # the output process gives up before that, unless it is stopped
 _IDLE_SECONDS = 1.0  # how often to check that the coordinator lives, should the lifeline not close
 _LOOK_SECONDS = 0.1  # the same during a write, or while ending
-_PART_BYTES = select.PIPE_BUF  # a pipe that polls as writable accepts this many bytes at once, atomically
-_TAKEN_BYTES = 65536  # capacity of a pipe; smaller reads would split lines, and lines of other ranks would come between
+_PART_BYTES = (
+    select.PIPE_BUF
+)  # a pipe that polls as writable accepts this many bytes at once, atomically
+# capacity of a pipe; smaller reads would split lines, and lines of other ranks would come between
+_TAKEN_BYTES = 65536
 
 STDOUT, STDERR = 1, 2
 _KEPT, _HELD, _DROPPED = range(3)  # words of a stream's shared memory: numbers of bytes
@@ -58,10 +67,12 @@ _HEAD_BYTES = 24
 
 @final
 class Scribe:
-    """The coordinator's handle of the output process, which is started after all ranks have been forked.
+    """The coordinator's handle of the output process, which is started after all ranks have been
+    forked.
 
     Args:
-        prefix: whether to forward both streams with the rank's number before each line; otherwise only stderr is forwarded.
+        prefix: whether to forward both streams with the rank's number before each line; otherwise
+            only stderr is forwarded.
     """
 
     def __init__(self, *, prefix: bool) -> None:
@@ -71,7 +82,9 @@ class Scribe:
         self._owner = os.getpid()
         self._pid = 0
         self._lifeline = -1
-        self._lock = threading.RLock()  # another thread or a signal handler may end the world during `look_after`
+        self._lock = (
+            threading.RLock()
+        )  # another thread or a signal handler may end the world during `look_after`
         self._told: dict[int, str] = {}
         self._dropped = 0
 
@@ -87,7 +100,9 @@ class Scribe:
         return [one.reader for one in self._carried]
 
     def pipe(self, rank: int, stream: int) -> int:
-        """Creates the pipe of one stream of a rank, before its fork; returns the end that replaces the stream."""
+        """Creates the pipe of one stream of a rank, before its fork; returns the end that
+        replaces the stream.
+        """
         reader, writer = os.pipe()
         try:
             self._carried.append(Carried(rank, stream, reader, prefix=self._prefix))
@@ -110,7 +125,9 @@ class Scribe:
                 os.close(end)
 
     def look_after(self) -> None:
-        """Restarts the output process if it has been killed. Does nothing in a child forked by the script."""
+        """Restarts the output process if it has been killed. Does nothing in a child forked by
+        the script.
+        """
         if os.getpid() != self._owner:
             return
         with self._lock:
@@ -119,7 +136,8 @@ class Scribe:
                     self.start()
 
     def finish(self) -> dict[int, str]:
-        """Waits until all output is forwarded, and ends the process. Returns the last lines on stderr by rank; idempotent.
+        """Waits until all output is forwarded, and ends the process. Returns the last lines on
+        stderr by rank; idempotent.
 
         Does nothing in a child forked by the script, which does not own the process.
         """
@@ -150,7 +168,8 @@ class Scribe:
 
 @final
 class Carried:
-    """One stream of one rank. Created by the coordinator; used by the output process and, after its end, by the coordinator.
+    """One stream of one rank. Created by the coordinator; used by the output process and, after its
+    end, by the coordinator.
 
     Args:
         rank: rank that writes the stream.
@@ -165,7 +184,9 @@ class Carried:
         self.reader = reader
         self.waiting = b""  # in the output process: bytes of the pipe, not yet forwarded
         self._prefix = f"[rank {rank}] ".encode() if prefix else b""
-        self._memory = mmap.mmap(-1, _HEAD_BYTES + KEPT_BYTES)  # shared: the words, and the last bytes
+        self._memory = mmap.mmap(
+            -1, _HEAD_BYTES + KEPT_BYTES
+        )  # shared: the words, and the last bytes
         self._head = memoryview(self._memory)[:_HEAD_BYTES].cast("Q")
 
     @property
@@ -218,12 +239,16 @@ class Carried:
             self._head[_HELD] -= count
 
     def lose(self) -> None:
-        """In the coordinator, after the output process has ended: counts the bytes that it held as dropped."""
+        """In the coordinator, after the output process has ended: counts the bytes that it held
+        as dropped.
+        """
         self._head[_DROPPED] += self.held
         self._head[_HELD] = 0
 
     def give_up(self) -> None:
-        """In the coordinator, after the output process has ended: drops what is left, but keeps the last bytes."""
+        """In the coordinator, after the output process has ended: drops what is left, but keeps
+        the last bytes.
+        """
         left = self.unread
         while left > 0:
             data = os.read(self.reader, left)
@@ -239,12 +264,16 @@ class Carried:
 
 
 def _part(text: bytes) -> bytes:
-    """Returns the part of `text` to write at once: whole lines if possible, since another process may write next."""
+    """Returns the part of `text` to write at once: whole lines if possible, since another
+    process may write next.
+    """
     return text[: text.rfind(b"\n", 0, _PART_BYTES) + 1] or text[:_PART_BYTES]
 
 
 def has_room(fd: int, seconds: float | None = 0.0) -> bool:
-    """Returns whether a write to a descriptor would not block (it may fail), waiting at most `seconds`."""
+    """Returns whether a write to a descriptor would not block (it may fail), waiting at most
+    `seconds`.
+    """
     return bool(_ready([(fd, select.POLLOUT)], seconds))
 
 
@@ -271,19 +300,27 @@ class _Pump:
 
     def __init__(self, carried: Sequence[Carried], lifeline: int, coordinator: int) -> None:
         self._open = {one.reader: one for one in carried}
-        self._left = dict.fromkeys(self._open, 0)  # of the bytes in each pipe at the world's end, those not yet read
+        self._left = dict.fromkeys(
+            self._open, 0
+        )  # of the bytes in each pipe at the world's end, those not yet read
         self._lifeline = lifeline
         self._coordinator = coordinator
         self._ended = 0.0  # when the world ended; 0 before
         self._passed_on = 0.0  # when bytes were last written
 
     def look(self, *_: object) -> None:
-        """Looks for the end of the world; raises `_GiveUpError` when a time limit after it has passed."""
+        """Looks for the end of the world; raises `_GiveUpError` when a time limit after it has
+        passed.
+        """
         now = time.monotonic()
-        if not self._ended and (_ready([(self._lifeline, 0)], 0.0) or os.getppid() != self._coordinator):
+        if not self._ended and (
+            _ready([(self._lifeline, 0)], 0.0) or os.getppid() != self._coordinator
+        ):
             self._left = {reader: one.unread for reader, one in self._open.items()}
             self._ended = now
-        if self._ended and now > min(max(self._ended, self._passed_on) + GIVE_UP_SECONDS, self._ended + LONGEST_SECONDS):
+        if self._ended and now > min(
+            max(self._ended, self._passed_on) + GIVE_UP_SECONDS, self._ended + LONGEST_SECONDS
+        ):
             raise _GiveUpError
 
     def run(self) -> None:
@@ -302,13 +339,17 @@ class _Pump:
                 else:
                     del self._open[reader]
             if self._ended and time.monotonic() > self._ended + FINISH_SECONDS:
-                self._open = {reader: one for reader, one in self._open.items() if self._left[reader] > 0}
+                self._open = {
+                    reader: one for reader, one in self._open.items() if self._left[reader] > 0
+                }
             self.look()
         for one in carried:
             self._pass_on(one, all_of_it=True)
 
     def _await(self) -> set[int]:
-        """Waits for bytes whose target accepts them, for room in a target, or for the timeout; returns the readable pipes."""
+        """Waits for bytes whose target accepts them, for room in a target, or for the timeout;
+        returns the readable pipes.
+        """
         room = {stream: has_room(stream) for stream in {one.stream for one in self._open.values()}}
         wanted = [(reader, select.POLLIN) for reader, one in self._open.items() if room[one.stream]]
         wanted += [(stream, select.POLLOUT) for stream, has in room.items() if not has]
@@ -317,7 +358,9 @@ class _Pump:
         return _ready(wanted, _LOOK_SECONDS if self._ended else _IDLE_SECONDS) & self._open.keys()
 
     def _pass_on(self, one: Carried, *, all_of_it: bool = False) -> None:
-        """Writes; calls `look` every _LOOK_SECONDS meanwhile, since a write may block for as long as the reader does."""
+        """Writes; calls `look` every _LOOK_SECONDS meanwhile, since a write may block for as
+        long as the reader does.
+        """
         signal.setitimer(signal.ITIMER_REAL, _LOOK_SECONDS, _LOOK_SECONDS)
         try:
             one.pass_on(all_of_it=all_of_it)
@@ -345,7 +388,10 @@ def _scribe_main(carried: Sequence[Carried], lifeline: int, coordinator: int) ->
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             count = sum(one.held + one.unread for one in carried)
             if has_room(STDERR):
-                told = f"synknumba: dropped {count} more bytes of rank output, as the reader is too slow"
+                told = (
+                    f"synknumba: dropped {count} more bytes of rank output, "
+                    f"as the reader is too slow"
+                )
                 os.write(STDERR, f"\n{told}\n".encode())
     finally:
         os._exit(0)

@@ -1,6 +1,8 @@
-"""The processes of the ranks of this machine: fork, detection of deaths, kill, join. `engine.py` has their commands.
+"""The processes of the ranks of this machine: fork, detection of deaths, kill, join. `engine.py`
+has their commands.
 
-Lists are by line of the control block: a rank's number, less that of the first rank of this machine.
+Lists are by line of the control block: a rank's number, less that of the first rank of this
+machine.
 """
 
 import contextlib
@@ -17,7 +19,15 @@ from typing import Any, final
 
 from synknumba._device import import_driver
 from synknumba._errors import SANDBOX, WorldError
-from synknumba._host.children import exit_status, has_ended, has_stopped, kill, lives, reap, was_stopped
+from synknumba._host.children import (
+    exit_status,
+    has_ended,
+    has_stopped,
+    kill,
+    lives,
+    reap,
+    was_stopped,
+)
 from synknumba._host.inherited import before_fork, fork
 from synknumba._host.segment import allow_descriptors
 from synknumba._host.signals import held_signals, in_main_thread
@@ -41,14 +51,17 @@ def _naming_a_lack_of_descriptors() -> Iterator[None]:
             raise
         raise OSError(
             error.errno,
-            f"{error.strerror}: the ranks could not be started: the limit of open files is reached, and each rank takes up to "
-            f"{DESCRIPTORS} while it starts. Raise the limit by `ulimit -n`, close files, or fork fewer ranks.",
+            f"{error.strerror}: the ranks could not be started: the limit of open files is "
+            f"reached, and each rank takes up to "
+            f"{DESCRIPTORS} while it starts. Raise the limit by `ulimit -n`, close "
+            f"files, or fork fewer ranks.",
         ) from error
 
 
 @final
 class Processes:
-    """The processes of one world on this machine, and their parent's ends of their sockets and pipes.
+    """The processes of one world on this machine, and their parent's ends of their sockets and
+    pipes.
 
     Args:
         prefix_output: whether to put the rank's number before each line that a rank prints.
@@ -61,8 +74,9 @@ class Processes:
         self.pids: list[int] = []  # 0 for a rank that has ended and been reaped
         self.sockets: list[socket.socket] = []  # the coordinator's end of each rank's socketpair
         self._lifelines: list[int] = []
-        # The ranks' ends: with these open here, a cut lifeline also ends the processes that a rank has left behind, by the
-        # rights that the rank had at its start. The script may have given up its own since.
+        # The ranks' ends: with these open here, a cut lifeline also ends the processes that a rank
+        # has left behind, by the rights that the rank had at its start. The script may have given
+        # up its own since.
         self._groups: list[int] = []
         self._stacks: list[Stacks] = []
         self.scribe = Scribe(prefix=prefix_output)
@@ -72,8 +86,12 @@ class Processes:
         self._closed = False
 
     def __del__(self) -> None:
-        """Ends the ranks with the object that tracks them, as where a second Ctrl-C interrupts the handling of the first."""
-        if not self._closed and os.getpid() == self._owner:  # if closed, this may be the end of Python, where `os` is None
+        """Ends the ranks with the object that tracks them, as where a second Ctrl-C interrupts
+        the handling of the first.
+        """
+        if (
+            not self._closed and os.getpid() == self._owner
+        ):  # if closed, this may be the end of Python, where `os` is None
             self.kill()
             self.close()
 
@@ -96,18 +114,21 @@ class Processes:
             count: number of ranks of this machine.
             device: kind of their devices.
             devices: index of each rank's GPU; empty on the CPU.
-            compiler: what compiles for GPUs where no decorator decides; None for what can be used there.
+            compiler: what compiles for GPUs where no decorator decides; None for what can be used
+                there.
             profile: whether they write profiles.
-            random_state: state of Python's random numbers that ranks derive theirs from; default: of this process.
+            random_state: state of Python's random numbers that ranks derive theirs from; default:
+                of this process.
         """
         before_fork()
-        allow_descriptors()  # each rank takes some, and the soft limit may be far below the hard one
+        # each rank takes some, and the soft limit may be far below the hard one
+        allow_descriptors()
         find_pools()
         import_driver(device)
         state = random_state or random.getstate()
         for line in range(count):
-            # An exception from a signal handler right after the fork would lose the new process id, and would make the child
-            # continue in the script.
+            # An exception from a signal handler right after the fork would lose the new process id,
+            # and would make the child continue in the script.
             with held_signals(), contextlib.ExitStack() as child_ends:
                 sock, lifeline, streams = self._connect(self.first + line, child_ends)
                 config = RankConfig(
@@ -131,7 +152,9 @@ class Processes:
                 self._fork_one(config)
         self.scribe.start()
 
-    def _connect(self, rank: int, child_ends: contextlib.ExitStack) -> tuple[socket.socket, int, dict[int, int]]:
+    def _connect(
+        self, rank: int, child_ends: contextlib.ExitStack
+    ) -> tuple[socket.socket, int, dict[int, int]]:
         """Creates a rank's socketpair, lifeline and stream pipes; returns the rank's ends."""
         ours, theirs = socket.socketpair()
         self.sockets.append(ours)
@@ -150,42 +173,64 @@ class Processes:
         """Returns the descriptors that the coordinator has for ranks."""
         stacks = (one.fd for one in self._stacks)
         return frozenset(
-            (*(sock.fileno() for sock in self.sockets), *self._lifelines, *self._groups, *stacks, *self.scribe.readers)
+            (
+                *(sock.fileno() for sock in self.sockets),
+                *self._lifelines,
+                *self._groups,
+                *stacks,
+                *self.scribe.readers,
+            )
         )
 
     def _fork_one(self, config: RankConfig) -> None:
         try:
-            pid = fork(partial(rank_main, config))  # closes the coordinator's ends, or a rank would not see them close
+            pid = fork(
+                partial(rank_main, config)
+            )  # closes the coordinator's ends, or a rank would not see them close
         except OSError as error:
             if error.errno in REFUSED:
-                raise WorldError(f"os.fork() failed: {type(error).__name__}: {error}. {SANDBOX}") from error
+                raise WorldError(
+                    f"os.fork() failed: {type(error).__name__}: {error}. {SANDBOX}"
+                ) from error
             raise OSError(
                 error.errno,
-                f"{error.strerror}: rank {config.rank} of {config.control.world_size} could not be started: the system is out "
-                "of processes or memory. See `ulimit -u` and `free`; close other programs, or fork fewer ranks.",
+                f"{error.strerror}: rank {config.rank} of {config.control.world_size} could not be "
+                f"started: the system is out "
+                "of processes or memory. See `ulimit -u` and `free`; close other "
+                "programs, or fork fewer ranks.",
             ) from error  # OSError picks its subclass by errno
         self.pids.append(pid)
 
     def is_stopped(self, line: int) -> bool:
         """Returns whether a signal or a debugger has stopped a rank."""
         try:
-            return Path(f"/proc/{self.pids[line]}/stat").read_text().rpartition(")")[2].split()[0] in {"T", "t"}
+            return Path(f"/proc/{self.pids[line]}/stat").read_text().rpartition(")")[2].split()[
+                0
+            ] in {"T", "t"}
         except (OSError, IndexError):  # it has ended, or /proc is not mounted
             return has_stopped(self.pids[line])
 
     def were_stopped(self) -> bool:
-        """Returns whether a signal has stopped a rank, or let it go on, since this was asked last."""
-        told = [was_stopped(pid) for pid in tuple(self.pids) if pid]  # each, since they tell it once
+        """Returns whether a signal has stopped a rank, or let it go on, since this was asked
+        last.
+        """
+        told = [
+            was_stopped(pid) for pid in tuple(self.pids) if pid
+        ]  # each, since they tell it once
         return any(told)
 
     def find_dead(self, grace: float) -> Death | None:
-        """Polls for a rank that has ended, for at most `grace` seconds; returns None if there is none."""
+        """Polls for a rank that has ended, for at most `grace` seconds; returns None if there is
+        none.
+        """
         self.scribe.look_after()
         deadline = time.monotonic() + grace
         while True:
             for line, pid in enumerate(self.pids):
                 if not pid:
-                    continue  # already reaped; waitpid(0) would wait for any child in the script's process group
+                    # already reaped; waitpid(0) would wait for any child in the script's process
+                    # group
+                    continue
                 status = exit_status(pid)
                 if status is not None:
                     self.pids[line] = 0
@@ -212,14 +257,18 @@ class Processes:
             pause = min(pause * 2, 0.02)
 
     def kill(self) -> None:
-        """Kills all running ranks, with the processes that they have started, and waits for them."""
+        """Kills all running ranks, with the processes that they have started, and waits for
+        them.
+        """
         if os.getpid() != self._owner:  # in a child that the script forked during a call
             return
         killed = [pid for pid in self.pids if pid]
         allowed = [kill(pid) for pid in killed]
         if not all(allowed):
             self._cut_lifelines()  # the kernel ends them
-        self.pids[:] = [0] * len(self.pids)  # before they end, or a call in another thread would report a death
+        self.pids[:] = [0] * len(
+            self.pids
+        )  # before they end, or a call in another thread would report a death
         reap(killed)
 
     # ---- diagnosis
@@ -230,25 +279,34 @@ class Processes:
             while True:
                 self._asked += 1
                 turn = self._asked
-                # Another thread may be ending them, or starting them: those that are not forked yet have no pid.
-                pids = {rank: pid for rank, pid in enumerate(self.pids, self.first) if pid and rank in ranks}
+                # Another thread may be ending them, or starting them: those that are not forked yet
+                # have no pid.
+                pids = {
+                    rank: pid
+                    for rank, pid in enumerate(self.pids, self.first)
+                    if pid and rank in ranks
+                }
                 told = ask({pid: self._stacks[rank - self.first] for rank, pid in pids.items()})
                 if turn == self._asked:
                     return {rank: told[pid] for rank, pid in pids.items() if pid in told}
-                # A signal handler has interrupted this request with another, which consumed the answers.
+                # A signal handler has interrupted this request with another, which consumed the
+                # answers.
 
     def last_words(self, rank: int) -> tuple[str, str]:
-        """Returns a rank's stack when it crashed, innermost frame first, and the end of its output on stderr.
+        """Returns a rank's stack when it crashed, innermost frame first, and the end of its output
+        on stderr.
 
-        The stack is empty if it did not crash or could not write it. Call when all ranks have been killed: it ends the output
-        process.
+        The stack is empty if it did not crash or could not write it. Call when all ranks have been
+        killed: it ends the output process.
         """
         line = rank - self.first
         stack = shorten(self._stacks[line].read()) if line < len(self._stacks) else ""
         return stack, self.scribe.finish().get(rank, "")
 
     def close(self) -> None:
-        """Waits until the ranks' output is forwarded, then closes the coordinator's ends; idempotent."""
+        """Waits until the ranks' output is forwarded, then closes the coordinator's ends;
+        idempotent.
+        """
         self.scribe.finish()
         with self._asking:
             for stacks in self._stacks:
@@ -259,6 +317,9 @@ class Processes:
         self._closed = True
 
     def _cut_lifelines(self) -> None:
-        for ends in (self._lifelines, self._groups):  # in this order: SIGIO comes while there is a reader
+        for ends in (
+            self._lifelines,
+            self._groups,
+        ):  # in this order: SIGIO comes while there is a reader
             while ends:
                 os.close(ends.pop())

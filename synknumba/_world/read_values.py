@@ -1,23 +1,26 @@
-"""What functions of the script read from outside: those values that ranks have, and whether a name has another by now.
+"""What functions of the script read from outside: those values that ranks have, and whether a name
+has another by now.
 
     function ── reads_of ──> the values of globals, cells, defaults, and names of the script's modules
         ▲                        │
         └───── functions_in ─────┘  functions within methods, partial functions, classes, …
 
-`walk` follows both. What it looks at in classes, containers and objects is its client's: ranks have them as they were pickled,
-and the body of a sequence (`_call/outer_values.py`) is recorded anew when one of them has changed.
+`walk` follows both. What it looks at in classes, containers and objects is its client's: ranks have
+them as they were pickled, and the body of a sequence (`_call/outer_values.py`) is recorded anew
+when one of them has changed.
 
     the function is sent ──> ReadValues: where each value is found, and what it was
     each call            ──> look(place, MISSING) is value, for each; some 40 ns
                                └── another object ──> ReadValues anew: another key? the function is sent again
 
-Looked at are names of globals, variables of closures and defaults: numbers, texts and other plain values by what they are, any
-other object by its identity. What an array or an object holds is not looked at, and of a module only the names read from it.
+Looked at are names of globals, variables of closures and defaults: numbers, texts and other plain
+values by what they are, any other object by its identity. What an array or an object holds is not
+looked at, and of a module only the names read from it.
 
-Functions are pickled by value, with the values of their globals. Those of modules that ranks have imported go by reference, and
-so do the modules. So what is read from a module is assigned there on the ranks: plain values always, other objects once the
-script has replaced them.
-"""
+Functions are pickled by value, with the values of their globals. Those of modules that ranks have
+imported go by reference, and so do the modules. So what is read from a module is assigned there on
+the ranks: plain values always, other objects once the script has replaced them.
+"""  # noqa: E501
 
 import builtins
 import dis
@@ -42,9 +45,15 @@ MOST_CODES = 1024  # functions whose global names are kept
 _MOST_ITEMS = 100  # of a list or a dict, in which functions are looked for
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype, Enum)
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
-_SHARED = [path for path in sys.path if os.path.basename(path) in {"site-packages", "dist-packages"}]  # with other environments
+_SHARED = [
+    path for path in sys.path if os.path.basename(path) in {"site-packages", "dist-packages"}
+]  # with other environments
 _INSTALLED = tuple(
-    {os.path.join(path, "") for path in (*sysconfig.get_paths().values(), *_SHARED, _PACKAGE) if path != sys.prefix}
+    {
+        os.path.join(path, "")
+        for path in (*sysconfig.get_paths().values(), *_SHARED, _PACKAGE)
+        if path != sys.prefix
+    }
 )
 
 Look: TypeAlias = Callable[[Any, Any], Any]
@@ -99,19 +108,28 @@ class ReadValues:
             if not isinstance(read.value, ModuleType)
         }
         self.looks: list[tuple[Look, Any, Any]] = [_kept_look(read) for read in reads.values()]
-        self.key: tuple[Any, ...] = tuple((read.name, _key_of_any(read.value)) for read in reads.values())
+        self.key: tuple[Any, ...] = tuple(
+            (read.name, _key_of_any(read.value)) for read in reads.values()
+        )
         self.revision = 0
-        by_reference = {id(function.__globals__) for function in functions if _goes_by_reference(function)}
+        by_reference = {
+            id(function.__globals__) for function in functions if _goes_by_reference(function)
+        }
         self.of_modules: dict[tuple[str, str], Any] = {
             (module, read.name): read.value
             for read in reads.values()
-            if read.value is not MISSING and (module := _module_of(read.space, by_reference)) is not None
+            if read.value is not MISSING
+            and (module := _module_of(read.space, by_reference)) is not None
         }
 
     def differing(self, before: "ReadValues") -> list[str]:
         """Returns the names whose values are not as they were before."""
         old: dict[str, Any] = dict(item for item in before.key if isinstance(item, tuple))
-        return [item[0] for item in self.key if isinstance(item, tuple) and old.get(item[0], MISSING) != item[1]]
+        return [
+            item[0]
+            for item in self.key
+            if isinstance(item, tuple) and old.get(item[0], MISSING) != item[1]
+        ]
 
 
 @final
@@ -132,7 +150,8 @@ class RankValues:
     def read(self, roots: Iterable[object]) -> ReadValues:
         """Returns what functions read now, which the ranks get if they lack it.
 
-        Where a value in a module changes on the ranks, other functions that read from modules are sent again.
+        Where a value in a module changes on the ranks, other functions that read from modules are
+        sent again.
         """
         values = ReadValues(roots)
         new = {name: _key_of_any(value) for name, value in values.of_modules.items()}
@@ -142,7 +161,9 @@ class RankValues:
         self._assigned.update(new)
         self._replaced |= replaced
         values.of_modules = {
-            name: value for name, value in values.of_modules.items() if name in self._replaced or is_plain(value)
+            name: value
+            for name, value in values.of_modules.items()
+            if name in self._replaced or is_plain(value)
         }
         if new:
             revision = self._revision["now"]
@@ -186,7 +207,9 @@ def _weakly(value: Any) -> Callable[[], Any]:
 
 
 def _kept_look(read: Read) -> tuple[Look, Any, Any]:
-    """Returns how to see whether a name still has its value, without keeping an array or another object alive."""
+    """Returns how to see whether a name still has its value, without keeping an array or another
+    object alive.
+    """
     _, _, look, place, value = read
     if callable(value) or value is MISSING or is_plain(value):
         return look, place, value
@@ -210,7 +233,8 @@ def key_of(value: Any) -> Any:
 
 
 def _module_of(space: Any, by_reference: Collection[int]) -> str | None:
-    """Returns the module that ranks have imported and to which a space of names belongs; None for any other space.
+    """Returns the module that ranks have imported and to which a space of names belongs; None for
+    any other space.
 
     Args:
         space: a module, or globals.
@@ -259,10 +283,17 @@ def reads_of(function: FunctionType) -> Iterator[Read]:
     for read in reads:
         yield read
         module = read.value
-        if isinstance(module, ModuleType) and is_a_module_of_the_script(module) and module not in modules:
+        if (
+            isinstance(module, ModuleType)
+            and is_a_module_of_the_script(module)
+            and module not in modules
+        ):
             modules.append(module)
             inner = vars(module)
-            reads += [Read(module, name, inner.get, name, inner[name]) for name in sorted(inner.keys() & {*names_in(code)})]
+            reads += [
+                Read(module, name, inner.get, name, inner[name])
+                for name in sorted(inner.keys() & {*names_in(code)})
+            ]
 
 
 def walk(roots: Iterable[object], parts: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
@@ -277,7 +308,9 @@ def walk(roots: Iterable[object], parts: Callable[[Any], Iterable[Any]]) -> Iter
 
 
 def reached(roots: Iterable[object]) -> Iterator[FunctionType]:
-    """Yields the functions of the script that objects use: by names, closures, defaults, methods and containers."""
+    """Yields the functions of the script that objects use: by names, closures, defaults, methods
+    and containers.
+    """
     return filter(is_a_function_of_the_script, walk(roots, functions_in))
 
 
@@ -292,11 +325,16 @@ def functions_in(holder: Any) -> list[Any]:
         return list(holder.values() if isinstance(holder, dict) else holder)
     if isinstance(holder, ModuleType):
         return []
-    return inside(holder) or [(own(holder) or {}).get("py_func"), type(holder)]  # compiled by Numba, or an instance
+    return inside(holder) or [
+        (own(holder) or {}).get("py_func"),
+        type(holder),
+    ]  # compiled by Numba, or an instance
 
 
 def inside(holder: Any) -> list[Any]:
-    """Returns what a method, a property or a partial function is made of; nothing for other objects."""
+    """Returns what a method, a property or a partial function is made of; nothing for other
+    objects.
+    """
     match holder:
         case staticmethod() | classmethod():
             return [holder.__func__]
@@ -312,7 +350,9 @@ def inside(holder: Any) -> list[Any]:
 
 
 def with_values(function: Any, change: Callable[[Any], Any]) -> FunctionType:
-    """Returns a copy of a function whose globals and closure variables keep their values of now, each changed."""
+    """Returns a copy of a function whose globals and closure variables keep their values of now,
+    each changed.
+    """
     names, cells = {**function.__globals__}, tuple(CellType() for _ in function.__closure__ or ())
     copied = copy_of(function, names, cells or None)
     for name in {*function.__code__.co_names} & {*names}:
@@ -324,7 +364,9 @@ def with_values(function: Any, change: Callable[[Any], Any]) -> FunctionType:
 
 
 def own(holder: Any) -> dict[str, Any] | None:
-    """Returns the attributes of an object itself, and no others that it makes up; None if it can have none."""
+    """Returns the attributes of an object itself, and no others that it makes up; None if it can
+    have none.
+    """
     try:
         attributes = object.__getattribute__(holder, "__dict__")
     except Exception:  # noqa: BLE001  # also of an object that answers for another one
@@ -357,10 +399,14 @@ def is_a_module_of_the_script(module: ModuleType) -> bool:
 
 def file_of(module: str) -> str | None:
     """Returns the file of a module that is loaded; "__main__" for that one."""
-    return "__main__" if module == "__main__" else getattr(sys.modules.get(module), "__file__", None)
+    return (
+        "__main__" if module == "__main__" else getattr(sys.modules.get(module), "__file__", None)
+    )
 
 
 @cache
 def is_the_scripts(file: str | None) -> bool:
-    """Returns whether a file is the user's own: neither the standard library's nor an installed package's."""
+    """Returns whether a file is the user's own: neither the standard library's nor an installed
+    package's.
+    """
     return file is not None and not file.startswith((*_INSTALLED, "<frozen"))

@@ -1,13 +1,15 @@
-"""Rounds: a command to all ranks and the wait for their answers, with the handling of failures, deaths and timeouts.
+"""Rounds: a command to all ranks and the wait for their answers, with the handling of failures,
+deaths and timeouts.
 
     ring ──> ranks work ──> all have arrived ──> read news ──> show warnings ──> raise failures
 
-Only one round is under way at a time; the thread that starts it holds the world. A round that `ring` has started goes on while
-nobody holds the world, until the thread that takes it next completes the round with `land` (`call_in_flight.py`).
+Only one round is under way at a time; the thread that starts it holds the world. A round that
+`ring` has started goes on while nobody holds the world, until the thread that takes it next
+completes the round with `land` (`call_in_flight.py`).
 
-While the coordinator waits, it checks the ranks every 50 ms. The death of a rank or a timeout ends the world in the middle of
-the round. So does any other exception raised there, as by Ctrl-C: ranks still at work would answer the next round with the
-results of this one.
+While the coordinator waits, it checks the ranks every 50 ms. The death of a rank or a timeout ends
+the world in the middle of the round. So does any other exception raised there, as by Ctrl-C: ranks
+still at work would answer the next round with the results of this one.
 """
 
 import contextlib
@@ -28,12 +30,21 @@ from synknumba._wire.messages import Answer, Command, Failed, Install, News, Par
 from synknumba._wire.rank_warnings import show
 from synknumba._wire.statistics import Tally
 from synknumba._world.events import Events
-from synknumba._world.failure import JOB_IS_OVER, CallInfo, Death, cause_of, rank_died, rank_error, whereabouts
+from synknumba._world.failure import (
+    JOB_IS_OVER,
+    CallInfo,
+    Death,
+    cause_of,
+    rank_died,
+    rank_error,
+    whereabouts,
+)
 from synknumba._world.machines import OtherMachines
 from synknumba._world.processes import Processes
 
 END_SECONDS = 20.0  # wait for another thread that is ending the ranks and freeing their resources
-LOOK_SECONDS = 0.5  # counted at most between two looks, 50 ms apart; more, and the machine or the script was suspended
+# counted at most between two looks, 50 ms apart; more, and the machine or the script was suspended
+LOOK_SECONDS = 0.5
 START_SECONDS = 120.0  # a CUDA context takes 2 s, many on one busy machine longer
 
 _ELSEWHERE = CallInfo("a call")
@@ -43,7 +54,8 @@ Learn: TypeAlias = Callable[[Sequence[RankNews]], None]
 
 
 class Ranks(Protocol):
-    """Interface of calls to the ranks, on any machines. `Rounds` implements it for ranks of this machine.
+    """Interface of calls to the ranks, on any machines. `Rounds` implements it for ranks of this
+    machine.
 
     Attributes:
         values: values passed to every rank by `run`: uint8, packed by the caller beforehand.
@@ -63,7 +75,9 @@ class Ranks(Protocol):
         """Completes the round that `ring` has started."""
         ...
 
-    def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> list[RankNews]:
+    def command(
+        self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None
+    ) -> list[RankNews]:
         """Executes a command on every rank; returns the ranks' news."""
         ...
 
@@ -76,8 +90,10 @@ class Rounds:
         processes: processes of the ranks.
         tally: counters to update.
         timeout: time limit of a call in seconds; None for no limit.
-        ended: called with the reason when the ranks have been ended; the reason is None if the script closed the world.
-        others: the ranks of other machines, whose rounds end with one line of the control block; None if there are none.
+        ended: called with the reason when the ranks have been ended; the reason is None if the
+            script closed the world.
+        others: the ranks of other machines, whose rounds end with one line of the control block;
+            None if there are none.
     """
 
     def __init__(
@@ -91,16 +107,22 @@ class Rounds:
     ) -> None:
         self.sequence = 0  # number of the last round
         self.timeout = timeout
-        self.in_flight: CallInfo | None = None  # description of the round under way, once the compiled wait has ended
-        # If true between two calls, a round was interrupted and the world not yet ended. False while the script goes on during
-        # a round that `ring` has started.
+        self.in_flight: CallInfo | None = (
+            None  # description of the round under way, once the compiled wait has ended
+        )
+        # If true between two calls, a round was interrupted and the world not yet ended. False
+        # while the script goes on during a round that `ring` has started.
         self.under_way = False
         self._rung = 0.0  # when `ring` started the round, by `time.monotonic`
         self._counts_from = 0.0  # when its time limit began
-        self.look: Callable[[], None] | None = None  # called with each look at the ranks, while a call shows how far they are
+        self.look: Callable[[], None] | None = (
+            None  # called with each look at the ranks, while a call shows how far they are
+        )
         self.events: Events | None = None  # while the world is traced
         self._number = 0  # of the program that `ring` has started
-        self.starts_again = False  # whether the next call starts the ranks again after a failure; for messages
+        self.starts_again = (
+            False  # whether the next call starts the ranks again after a failure; for messages
+        )
         self._over = threading.Event()
         self._ending = False  # set before the ranks are killed: their deaths are then no errors
         self._killing = threading.Lock()
@@ -119,36 +141,64 @@ class Rounds:
         """What the world is doing, in words."""
         if self.in_flight is not None:
             return f"in {self.in_flight}"
-        return "in a call that has just begun" if self._control.missing(self.sequence) else "between calls"
+        return (
+            "in a call that has just begun"
+            if self._control.missing(self.sequence)
+            else "between calls"
+        )
 
     def places(self) -> dict[int, str]:
         """Returns where the ranks at work are in a call of several parts; nothing otherwise."""
         info = self.in_flight
         if info is None or info.where is None:
             return {}
-        return info.places(rank for rank in map(self._rank, self._control.missing(self.sequence)) if rank is not None)
+        return info.places(
+            rank
+            for rank in map(self._rank, self._control.missing(self.sequence))
+            if rank is not None
+        )
 
     def at_work(self) -> set[int]:
         """Returns the ranks of this machine that have not answered the last round."""
         lines = self._control.missing(self.sequence)
-        return {self._processes.first + line for line in lines if self._others is None or line != self._others.line}
+        return {
+            self._processes.first + line
+            for line in lines
+            if self._others is None or line != self._others.line
+        }
 
     def _rank(self, line: int) -> int | None:
-        """Returns the rank with a line of the control block; None for the line of other machines."""
-        return None if self._others is not None and line == self._others.line else self._processes.first + line
+        """Returns the rank with a line of the control block; None for the line of other
+        machines.
+        """
+        return (
+            None
+            if self._others is not None and line == self._others.line
+            else self._processes.first + line
+        )
 
     def await_ranks(self, device: DeviceKind) -> None:
-        """Waits until every rank has opened its device; raises the error of the first that could not."""
+        """Waits until every rank has opened its device; raises the error of the first that could
+        not.
+        """
         began = time.monotonic()
         info = CallInfo("starting", is_call=False)
         unheard = set(range(len(self._processes.sockets)))  # lines
-        check_alive = partial(self._check_alive, info, last_word=partial(self._hear_last_word, device, unheard))
+        check_alive = partial(
+            self._check_alive, info, last_word=partial(self._hear_last_word, device, unheard)
+        )
 
         def watch() -> None:
             check_alive()
             waited = time.monotonic() - began
-            if self.timeout is not None and waited > self.timeout and (stopped := self._stopped(unheard)):
-                raise CallTimeout(f"the ranks did not start within timeout={self.timeout} s: {stopped}")
+            if (
+                self.timeout is not None
+                and waited > self.timeout
+                and (stopped := self._stopped(unheard))
+            ):
+                raise CallTimeout(
+                    f"the ranks did not start within timeout={self.timeout} s: {stopped}"
+                )
             if waited > START_SECONDS:
                 why = self._stopped(unheard) or "see what `nvidia-smi` and the system log say"
                 raise WorldError(f"the ranks did not start within {START_SECONDS:.0f} s: {why}")
@@ -164,7 +214,9 @@ class Rounds:
         self._show_warnings()
 
     def _stopped(self, unheard: Collection[int]) -> str:
-        """Names ranks that have not answered and never will, since a signal or a debugger has stopped them; "" if none is."""
+        """Names ranks that have not answered and never will, since a signal or a debugger has
+        stopped them; "" if none is.
+        """
         told = [
             f"rank {self._processes.first + line} (pid {self._processes.pids[line]})"
             for line in sorted(unheard)
@@ -172,8 +224,12 @@ class Rounds:
         ]
         return f"{', '.join(told)} stopped by SIGSTOP, its like, or a debugger" if told else ""
 
-    def _listen(self, device: DeviceKind, unheard: set[int], line: int, watch: Callable[[], None]) -> None:
-        """Receives a rank's answer to its start; raises the error if it failed: `DeviceError` if it has no device."""
+    def _listen(
+        self, device: DeviceKind, unheard: set[int], line: int, watch: Callable[[], None]
+    ) -> None:
+        """Receives a rank's answer to its start; raises the error if it failed: `DeviceError` if
+        it has no device.
+        """
         answer, _ = channel.receive(self._processes.sockets[line], watch)
         unheard.remove(line)
         self._warned += answer.warned
@@ -184,11 +240,14 @@ class Rounds:
             if isinstance(cause, WorldError):  # it came not so far as to open a device
                 raise cause
             raise DeviceError(
-                f"rank {answer.rank} could not open its {device} device: {news.type_name}: {news.message}"
+                f"rank {answer.rank} could not open its {device} device: "
+                f"{news.type_name}: {news.message}"
             ) from cause
 
     def _hear_last_word(self, device: DeviceKind, unheard: set[int], rank: int) -> None:
-        """Raises the error that a dead rank has sent before its end, if the coordinator was still waiting for another rank."""
+        """Raises the error that a dead rank has sent before its end, if the coordinator was
+        still waiting for another rank.
+        """
         line = rank - self._processes.first
         if line in unheard:
             with contextlib.suppress(EOFError, OSError):
@@ -200,14 +259,18 @@ class Rounds:
         Args:
             number: number of the program.
             info: description of the call for messages.
-            learn: receives the news of the ranks that have not failed, even if others have: ranks send their news only once.
+            learn: receives the news of the ranks that have not failed, even if others have: ranks
+                send their news only once.
 
         Raises:
             RankError: a Python exception on a rank.
             RankDied: a rank has died. All ranks have been ended, and the world is closed.
-            CallTimeout: the call took longer than `timeout`. All ranks have been ended, and the world is closed.
+            CallTimeout: the call took longer than `timeout`. All ranks have been ended, and the
+                world is closed.
         """
-        self.under_way = True  # first: an interrupt below may leave the sequence ahead of the ranks'
+        self.under_way = (
+            True  # first: an interrupt below may leave the sequence ahead of the ranks'
+        )
         try:
             events = self.events
             if events is not None:
@@ -220,7 +283,9 @@ class Rounds:
                     self._finish_round(code, info, learn)
                 finally:
                     self._tally.working += time.monotonic_ns() - began
-                    if events is not None:  # also of rounds that fail, or end the world and with it the trace
+                    if (
+                        events is not None
+                    ):  # also of rounds that fail, or end the world and with it the trace
                         events.add_round(self.sequence, number, began)
             self.under_way = False
         except BaseException as error:
@@ -232,8 +297,8 @@ class Rounds:
     def ring(self, number: int, info: CallInfo) -> None:
         """Starts a program on every rank, and returns while they work.
 
-        Leaves `under_way` true. The caller sets it to false once it has noted that the round is to be completed by `land`, so
-        that an interrupt before that ends the world.
+        Leaves `under_way` true. The caller sets it to false once it has noted that the round is to
+        be completed by `land`, so that an interrupt before that ends the world.
         """
         self.under_way = True
         try:
@@ -250,10 +315,12 @@ class Rounds:
     def land(self, info: CallInfo, learn: Learn, seconds: float | None = None) -> bool:
         """Completes the round that `ring` has started; arguments and errors as for `run`.
 
-        The time limit counts from `ring`, but is exceeded only once the ranks were seen at work here.
+        The time limit counts from `ring`, but is exceeded only once the ranks were seen at work
+        here.
 
         Returns:
-            False if the ranks need longer than `seconds`. They are still at work then, and `under_way` is true.
+            False if the ranks need longer than `seconds`. They are still at work then, and
+            `under_way` is true.
         """
         self.under_way = True
         try:
@@ -279,7 +346,9 @@ class Rounds:
         return True
 
     def _arrive_within(self, seconds: float, info: CallInfo) -> bool:
-        """Waits until all ranks have answered, for at most `seconds`, and returns whether they have."""
+        """Waits until all ranks have answered, for at most `seconds`, and returns whether they
+        have.
+        """
         until = time.monotonic() + seconds
         watch = self.watch(info, self._spent_in_flight())
         while not self._control.all_arrived:
@@ -293,15 +362,22 @@ class Rounds:
 
     @property
     def is_decided(self) -> bool:
-        """Whether `land` would not wait: all ranks have answered the round, one has died, or the time limit is exceeded."""
-        if self._control.all_arrived or self._processes.has_dead or (self._others is not None and self._others.is_dead):
+        """Whether `land` would not wait: all ranks have answered the round, one has died, or the
+        time limit is exceeded.
+        """
+        if (
+            self._control.all_arrived
+            or self._processes.has_dead
+            or (self._others is not None and self._others.is_dead)
+        ):
             return True
         return self.timeout is not None and self._spent_in_flight() > self.timeout
 
     def _spent_in_flight(self) -> float:
         """Returns the seconds of the time limit that have passed since `ring`.
 
-        Nobody looks while a call is in flight, so a time limit that is over begins again if the ranks were stopped meanwhile.
+        Nobody looks while a call is in flight, so a time limit that is over begins again if the
+        ranks were stopped meanwhile.
         """
         spent = time.monotonic() - self._counts_from
         if self.timeout is not None and spent > self.timeout and self._processes.were_stopped():
@@ -309,10 +385,14 @@ class Rounds:
         return spent
 
     def _failed(self, error: BaseException) -> None:
-        """Ends the round in which an exception was raised, or the world if the round is not over."""
+        """Ends the round in which an exception was raised, or the world if the round is not
+        over.
+        """
         if isinstance(error, SynkError):  # the round is over, or the world has ended
             self.under_way = False
-            with contextlib.suppress(Warning):  # the failure takes precedence over a warning raised as an error
+            with contextlib.suppress(
+                Warning
+            ):  # the failure takes precedence over a warning raised as an error
                 self._show_warnings()
         else:
             places = {}
@@ -324,7 +404,9 @@ class Rounds:
                 error.add_note(f"rank {rank} was {place}")
 
     def _show_warnings(self) -> None:
-        """Issues the ranks' warnings after the round; raises one that the script's filters turn into an error."""
+        """Issues the ranks' warnings after the round; raises one that the script's filters turn
+        into an error.
+        """
         if self._warned:
             told, self._warned = self._warned, []
             show(told)
@@ -373,9 +455,13 @@ class Rounds:
                 break
 
     def _end_for_lost(self, failures: Sequence[tuple[int, Failed]], info: CallInfo) -> NoReturn:
-        """Ends all ranks after the device of one has become useless, and raises `RankDied` with the first cause."""
+        """Ends all ranks after the device of one has become useless, and raises `RankDied` with
+        the first cause.
+        """
         stranded = StrandedError.__qualname__
-        rank, failed = min(failures, key=lambda one: (one[1].type_name == stranded, not one[1].lost))
+        rank, failed = min(
+            failures, key=lambda one: (one[1].type_name == stranded, not one[1].lost)
+        )
         what = f"{failed.type_name}: {(failed.message.strip().splitlines() or [''])[0]}"
         if failed.lost:
             reason = f"the GPU of rank {rank} failed ({what})"
@@ -387,7 +473,9 @@ class Rounds:
         self._end(reason, Death(rank, pid, None), info)
 
     def watch(self, info: CallInfo, spent: float = 0.0) -> Callable[[], None]:
-        """Returns a check to call repeatedly while ranks work: it raises if a rank has died or the time limit is exceeded."""
+        """Returns a check to call repeatedly while ranks work: it raises if a rank has died or
+        the time limit is exceeded.
+        """
         last = time.monotonic()
 
         def watch() -> None:
@@ -415,7 +503,8 @@ class Rounds:
         if self.starts_again:
             way_out = "The next call starts them again; set world.timeout to a larger one"
         error = CallTimeout(
-            f"{info} took longer than timeout={self.timeout} s; still working: rank {', '.join(map(str, missing))}. All ranks "
+            f"{info} took longer than timeout={self.timeout} s; still working: rank "
+            f"{', '.join(map(str, missing))}. All ranks "
             f"have been terminated; every Data keeps its contents. {way_out} if the call needs it."
             f"\n{whereabouts(stacks, places)}",
             stacks=stacks,
@@ -445,16 +534,22 @@ class Rounds:
             raise
         return out
 
-    def _read_others(self, others: OtherMachines, info: CallInfo, watch: Callable[[], None]) -> list[RankNews]:
+    def _read_others(
+        self, others: OtherMachines, info: CallInfo, watch: Callable[[], None]
+    ) -> list[RankNews]:
         """Reads the news of the ranks of other machines; ends the world if one of them has died."""
         parcels, warned, lost = others.read(watch)
         self._warned += warned
         if lost is not None:
             self._end(lost.reason, lost.death, info, (lost.stack, lost.stderr))
-        return [self._opened(info, rank, parcel, descriptors) for rank, parcel, descriptors in parcels]
+        return [
+            self._opened(info, rank, parcel, descriptors) for rank, parcel, descriptors in parcels
+        ]
 
     def read_parcels(self, watch: Callable[[], None]) -> list[tuple[int, Parcel, list[int]]]:
-        """Reads the news of a round without unpacking it, for the coordinator on another machine."""
+        """Reads the news of a round without unpacking it, for the coordinator on another
+        machine.
+        """
         out = []
         for line in self._control.with_news(self.sequence):
             answer, descriptors = self._read_one(_ELSEWHERE, watch, line)
@@ -463,7 +558,9 @@ class Rounds:
                 out.append((answer.rank, answer.news, descriptors))
         return out
 
-    def _read_one(self, info: CallInfo, watch: Callable[[], None], line: int) -> tuple[Answer, list[int]]:
+    def _read_one(
+        self, info: CallInfo, watch: Callable[[], None], line: int
+    ) -> tuple[Answer, list[int]]:
         try:
             return channel.receive(self._processes.sockets[line], watch)
         except WorldError:
@@ -476,7 +573,9 @@ class Rounds:
                 self._check_alive(info)
             raise
 
-    def _opened(self, info: CallInfo, rank: int, parcel: Parcel, descriptors: list[int]) -> RankNews:
+    def _opened(
+        self, info: CallInfo, rank: int, parcel: Parcel, descriptors: list[int]
+    ) -> RankNews:
         try:
             return rank, parcel.open(), descriptors
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's class may raise anything when it is unpickled
@@ -484,11 +583,14 @@ class Rounds:
             message = f"its result cannot be unpickled in the script: {error}"
             return rank, Failed(type(error).__qualname__, message, message, None), []
 
-    def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> list[RankNews]:
+    def command(
+        self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None
+    ) -> list[RankNews]:
         """Executes a command on every rank; returns the ranks' news. Call and errors as for `run`.
 
         Raises:
-            ArgumentError: the command contains an object of the user that cannot be pickled; nothing was sent.
+            ArgumentError: the command contains an object of the user that cannot be pickled;
+                nothing was sent.
         """
         answers: list[RankNews] = []
         info = info or CallInfo(type(command).__name__.lower())
@@ -497,7 +599,9 @@ class Rounds:
         except (Exception, SystemExit) as error:
             if is_of_handler(error):
                 raise
-            raise ArgumentError(f"{info}: the arguments cannot be sent to the ranks: {error}") from error
+            raise ArgumentError(
+                f"{info}: the arguments cannot be sent to the ranks: {error}"
+            ) from error
         began = time.monotonic_ns()
         self.under_way = True
         try:
@@ -520,14 +624,18 @@ class Rounds:
         doorbell.ring(self._base, self._lines, self.sequence, MESSAGE)
         self._control.wake_ranks()
 
-    def _send(self, command: Command, payload: bytes, descriptors: Sequence[int], info: CallInfo) -> None:
+    def _send(
+        self, command: Command, payload: bytes, descriptors: Sequence[int], info: CallInfo
+    ) -> None:
         """Starts a round with a command, which has been pickled."""
         watch = self.watch(info)
         self.send(payload, descriptors, info, watch)
         if self._others is not None:
             self._others.send(command, payload, descriptors, watch)
 
-    def send(self, payload: bytes, descriptors: Sequence[int], info: CallInfo, watch: Callable[[], None]) -> None:
+    def send(
+        self, payload: bytes, descriptors: Sequence[int], info: CallInfo, watch: Callable[[], None]
+    ) -> None:
         """Starts a round with a pickled command for the ranks of this machine."""
         self._ring_for_message()
         try:
@@ -541,25 +649,39 @@ class Rounds:
 
     # ---- the end
 
-    def _check_alive(self, info: CallInfo, grace: float = 0.0, last_word: Callable[[int], None] | None = None) -> None:
-        """Ends all ranks and raises `RankDied` if one has ended; first calls `last_word` with it, which may raise instead."""
+    def _check_alive(
+        self, info: CallInfo, grace: float = 0.0, last_word: Callable[[int], None] | None = None
+    ) -> None:
+        """Ends all ranks and raises `RankDied` if one has ended; first calls `last_word` with
+        it, which may raise instead.
+        """
         death = self._processes.find_dead(grace)
         if self._ending:
             self._over.wait(END_SECONDS)  # else the script would still find the world open
             raise WorldError(
-                f"the world was closed during {info}, by another thread or a signal handler; call fork() to start again"
+                f"the world was closed during {info}, by another thread or a signal handler; "
+                f"call fork() to start again"
             )
         if death is not None:
             if last_word is not None:
                 last_word(death.rank)
             self._end(str(death), death, info)
         if self._others is not None and self._others.is_dead:
-            reason = f"{self._others.relay} has ended {'during' if info.is_call else 'while'} {info}"
+            reason = (
+                f"{self._others.relay} has ended {'during' if info.is_call else 'while'} {info}"
+            )
             self.kill(reason)
-            raise WorldError(f"{reason}. All ranks have been terminated; every Data keeps its contents. {JOB_IS_OVER}")
+            raise WorldError(
+                f"{reason}. All ranks have been terminated; every Data keeps "
+                f"its contents. {JOB_IS_OVER}"
+            )
 
-    def _end(self, reason: str, death: Death, info: CallInfo, last_words: tuple[str, str] | None = None) -> NoReturn:
-        """Ends all ranks, and raises `RankDied` with the reason; `last_words` are those of a rank of another machine."""
+    def _end(
+        self, reason: str, death: Death, info: CallInfo, last_words: tuple[str, str] | None = None
+    ) -> NoReturn:
+        """Ends all ranks, and raises `RankDied` with the reason; `last_words` are those of a
+        rank of another machine.
+        """
         at = "".join(f", {place}" for place in info.places([death.rank]).values())
         reason = f"{reason} {'during' if info.is_call else 'while'} {info}{at}"
         self._processes.kill()
@@ -593,16 +715,22 @@ class Rounds:
             self._over.set()
 
     def disown(self) -> None:
-        """Resets the state in a child that the script has forked, perhaps during a call, as if the world had ended."""
+        """Resets the state in a child that the script has forked, perhaps during a call, as if
+        the world had ended.
+        """
         self.under_way = False  # else the next call would end the world
         self.in_flight = None
         self._ending = True
-        self._over = threading.Event()  # new: another thread of the script may have used the old one
+        self._over = (
+            threading.Event()
+        )  # new: another thread of the script may have used the old one
         self._killing = threading.Lock()
         self._over.set()
 
     def stop(self, seconds: float) -> None:
-        """Stops the ranks: sends `Stop`, waits for up to `seconds`, and kills the ranks still running."""
+        """Stops the ranks: sends `Stop`, waits for up to `seconds`, and kills the ranks still
+        running.
+        """
         self.under_way = True
         try:
             self._ring_for_message()

@@ -1,7 +1,7 @@
 """Sets up the transport of collectives on first use.
 
-NCCL initialisation is collective: every rank takes part. So the coordinator first checks that the transport works on all ranks.
-The host transport needs no set-up.
+NCCL initialisation is collective: every rank takes part. So the coordinator first checks that the
+transport works on all ranks. The host transport needs no set-up.
 
     coordinator                              ranks
     -----------                              -----
@@ -21,7 +21,8 @@ from synknumba._world.rounds import START_SECONDS
 
 
 def join(world: Engine) -> None:
-    """Sets up the world's transport; falls back to "host", with a warning, if it cannot be set up and the user chose "auto".
+    """Sets up the world's transport; falls back to "host", with a warning, if it cannot be set up
+    and the user chose "auto".
 
     Call between `Engine.begin` and `Engine.end`.
 
@@ -35,8 +36,14 @@ def join(world: Engine) -> None:
         world.joined = True
         return
     if not world.transport_is_free:
-        raise DeviceError(f'transport="{world.transport}" cannot be set up: {problem}. Use transport="auto" or "host".')
-    name, world.transport = world.transport.upper(), "host"  # before the warning, which may be an error
+        raise DeviceError(
+            f'transport="{world.transport}" cannot be set up: {problem}. Use '
+            f'transport="auto" or "host".'
+        )
+    name, world.transport = (
+        world.transport.upper(),
+        "host",
+    )  # before the warning, which may be an error
     message = f"collectives go over the host, which is slower: {name} cannot be set up: {problem}"
     warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
 
@@ -50,10 +57,17 @@ def _set_up(world: Engine) -> str | None:
     info = CallInfo(f"setting up {world.transport.upper()}", is_call=False)
     allowed, world.timeout = world.timeout, world.timeout or START_SECONDS
     try:
-        told = [item for _, item, _ in world.command(Invite(world.transport), info=info) if isinstance(item, Invitation)]
+        told = [
+            item
+            for _, item, _ in world.command(Invite(world.transport), info=info)
+            if isinstance(item, Invitation)
+        ]
         problems = [one.problem for one in told if one.problem is not None]
         if not problems:
-            world.command(Join(world.transport, next(one.unique_id for one in told if one.unique_id)), info=info)
+            world.command(
+                Join(world.transport, next(one.unique_id for one in told if one.unique_id)),
+                info=info,
+            )
     except RankError as error:
         return error.failures[0].message
     finally:

@@ -1,6 +1,7 @@
 """The world as scripts see it: `World`, and the functions about the open one.
 
-`World` has users' names only. Everything else asks the `Engine` (`engine.py`), of which a world is a thin handle.
+`World` has users' names only. Everything else asks the `Engine` (`engine.py`), of which a world is
+a thin handle.
 """
 
 import weakref
@@ -18,7 +19,8 @@ from synknumba._world.engine import Engine, current_world, world_to_close
 
 @final
 class World:
-    """The ranks: forked processes, one per device. Created by `fork()`; a context manager that closes itself.
+    """The ranks: forked processes, one per device. Created by `fork()`; a context manager that
+    closes itself.
 
     The ranks run until `close()`, also when the script no longer has this object.
     """
@@ -47,14 +49,17 @@ class World:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Share of each rank in the rows of a call, as `fork(weights=...)` gives it or has it measured."""
+        """Share of each rank in the rows of a call, as `fork(weights=...)` gives it or has it
+        measured.
+        """
         return self._engine.partition.shares
 
     @property
     def transport(self) -> Transport:
         """Transport of collectives, "nccl" or "host".
 
-        With `fork(transport="auto")`, "nccl" changes to "host" at the first collective if NCCL cannot be set up.
+        With `fork(transport="auto")`, "nccl" changes to "host" at the first collective if NCCL
+        cannot be set up.
         """
         return self._engine.transport
 
@@ -88,10 +93,11 @@ class World:
     def close(self) -> None:
         """Ends the ranks and frees their resources. Idempotent; also called when the script ends.
 
-        `Data` and `Variable`s keep their contents. From GPUs, `close` fetches the values of variables still in use, of up to
-        1 GiB each; the end of the script does not. A call in progress is aborted and raises `WorldError` in its thread; outside
-        the main thread, `close` first waits up to 2 s for the call to end. It waits for a call that was submitted, whose future
-        keeps the result.
+        `Data` and `Variable`s keep their contents. From GPUs, `close` fetches the values of
+        variables still in use, of up to 1 GiB each; the end of the script does not. A call in
+        progress is aborted and raises `WorldError` in its thread; outside the main thread, `close`
+        first waits up to 2 s for the call to end. It waits for a call that was submitted, whose
+        future keeps the result.
         """
         tracing.refuse("close()")
         self._engine.close(f"by close() at {where()}")
@@ -111,23 +117,27 @@ class World:
     def snapshot(self) -> None:
         """Keeps the values of all variables on the ranks, in the coordinator's memory.
 
-        If a rank dies or a call takes too long, variables that may have been written to since go back to their values in the
-        last snapshot, in the next world. Called in the coordinator, between calls. A variable that was not written to since the
-        last snapshot is not copied again. One that is not on the ranks yet is covered, too: it keeps the value with which it
-        is used next.
+        If a rank dies or a call takes too long, variables that may have been written to since go
+        back to their values in the last snapshot, in the next world. Called in the coordinator,
+        between calls. A variable that was not written to since the last snapshot is not copied
+        again. One that is not on the ranks yet is covered, too: it keeps the value with which it is
+        used next.
 
         Raises:
             WorldError: the world is closed, or busy.
-            RankDied, CallTimeout, RankError: the values could not be fetched; the last snapshot is kept.
+            RankDied, CallTimeout, RankError: the values could not be fetched; the last snapshot is
+                kept.
         """
         self._engine.snapshot()
 
     def statistics(self) -> Statistics:
-        """Returns counts and times since `fork()`, and the memory in use; for a closed world, those at its end.
+        """Returns counts and times since `fork()`, and the memory in use; for a closed world, those
+        at its end.
 
         With `fork(respawn=True)`, counts and times go on when the ranks are started again.
 
-        Does not wait for a call in progress. On GPUs, the ranks report their memory, unless a call is in progress.
+        Does not wait for a call in progress. On GPUs, the ranks report their memory, unless a call
+        is in progress.
 
         Raises:
             WorldError: this process was forked from the one that owns the world.
@@ -138,8 +148,8 @@ class World:
     def dump(self, file: TextIO | None = None) -> None:
         """Prints the stack of every rank, innermost frame first. The ranks continue.
 
-        Use it for a call that seems to hang, from another thread or from a signal handler. With `fork(timeout=...)`, the error
-        of a call that takes too long contains the stacks already.
+        Use it for a call that seems to hang, from another thread or from a signal handler. With
+        `fork(timeout=...)`, the error of a call that takes too long contains the stacks already.
 
         Args:
             file: the file to print to; default: stderr.
@@ -152,7 +162,8 @@ class World:
     def __reduce__(self) -> NoReturn:
         """Raises `TypeError`: the ranks are children of this process."""
         raise TypeError(
-            "cannot pickle a World, whose ranks are children of this process. In functions that run on the ranks, use "
+            "cannot pickle a World, whose ranks are children of this process. In functions "
+            "that run on the ranks, use "
             "synk.rank() and synk.world_size()"
         )
 
@@ -166,7 +177,9 @@ class World:
 
 
 def world_of(engine: Engine) -> World:
-    """Returns the script's world with this engine: the same object for as long as the script has it."""
+    """Returns the script's world with this engine: the same object for as long as the script has
+    it.
+    """
     world = None if engine.handle is None else engine.handle()
     if world is None:
         world = World(engine)
@@ -175,7 +188,8 @@ def world_of(engine: Engine) -> World:
 
 
 def rank() -> int:
-    """Returns the rank of this process, in functions that run on ranks; kernels take `synknumba.RANK` as an argument.
+    """Returns the rank of this process, in functions that run on ranks; kernels take
+    `synknumba.RANK` as an argument.
 
     Raises:
         WorldError: in the script, which is no rank.
@@ -183,14 +197,16 @@ def rank() -> int:
     number = this_process.current_rank()
     if number is None:
         raise WorldError(
-            "rank() was called in the script, which is no rank; call it in a function that runs on the ranks, or pass "
+            "rank() was called in the script, which is no rank; call it in a function that "
+            "runs on the ranks, or pass "
             "synk.RANK as an argument"
         )
     return number
 
 
 def world_size() -> int:
-    """Returns the number of ranks: on a rank those of its world, in the script those of the open world.
+    """Returns the number of ranks: on a rank those of its world, in the script those of the open
+    world.
 
     Raises:
         WorldError: in the script, and no world is open.
@@ -202,7 +218,9 @@ def world_size() -> int:
 
 
 def close() -> None:
-    """Closes the open world, if there is one, and what interrupts have left open; see `World.close`."""
+    """Closes the open world, if there is one, and what interrupts have left open; see
+    `World.close`.
+    """
     tracing.refuse("close()")
     world = world_to_close()
     if world is not None:

@@ -8,18 +8,21 @@ The compiler, one package per stage:
     _emit        code of one thread -> loops over the blocks of the grid and the threads of a block
     _machine     generated code -> machine code: Numba, vector maths, the cache of compiled kernels
 
-`_standins` has what programs written for `numba.cuda` need beside kernels: device arrays, streams, devices; and `as_cuda`,
-which puts them and `jit` into `numba.cuda`. `pytest` is a plugin that does so for tests. Importing this package with
-SYNKNUMBA_SIMT=1 in the environment does it for the whole process.
+`_standins` has what programs written for `numba.cuda` need beside kernels: device arrays, streams,
+devices; and `as_cuda`, which puts them and `jit` into `numba.cuda`. `pytest` is a plugin that does
+so for tests. Importing this package with SYNKNUMBA_SIMT=1 in the environment does it for the whole
+process.
 
-`_kernel` holds the object that a user launches, `_jit` the decorator that makes it, `_random_states` the states of random
-streams, `_ufuncs` the counterparts of numba's `vectorize`, `guvectorize` and `cuda.reduce`.
+`_kernel` holds the object that a user launches, `_jit` the decorator that makes it,
+`_random_states` the states of random streams, `_ufuncs` the counterparts of numba's `vectorize`,
+`guvectorize` and `cuda.reduce`.
 
-`_debugger` holds `debug` and `check`, which run a kernel in Python without compiling it: `source` and `program` turn the user's
-functions into generators, `run` schedules threads, blocks and barriers, `arrays` and `arithmetic` reproduce a kernel's memory
-and number types, `shadow` records which thread accessed which element. Long checks go on in compiled code: `instrument` and
-`accesses` put checks into the source before the compiler lowers it, `runtime` is the shadow and the scheduler in machine code,
-and `compiled` launches it. `annotate` shows findings at the lines of the source.
+`_debugger` holds `debug` and `check`, which run a kernel in Python without compiling it: `source`
+and `program` turn the user's functions into generators, `run` schedules threads, blocks and
+barriers, `arrays` and `arithmetic` reproduce a kernel's memory and number types, `shadow` records
+which thread accessed which element. Long checks go on in compiled code: `instrument` and `accesses`
+put checks into the source before the compiler lowers it, `runtime` is the shadow and the scheduler
+in machine code, and `compiled` launches it. `annotate` shows findings at the lines of the source.
 """
 
 from synknumba._errors import BoundsError as BoundsError

@@ -1,4 +1,6 @@
-"""The decorator `jit`, the counterpart of `numba.cuda.jit` on a CPU, and `Kernel`, launched as `kernel[grid, block](*args)`."""
+"""The decorator `jit`, the counterpart of `numba.cuda.jit` on a CPU, and `Kernel`, launched as
+`kernel[grid, block](*args)`.
+"""
 
 import ast
 import copy
@@ -55,20 +57,30 @@ MAX_BLOCK_AXES: Dim3 = (1024, 1024, 64)
 
 
 def three_axes(size: Any, name: str) -> Dim3:
-    """Returns a grid or block size as a triple, padded with ones; raises LaunchError for anything but one to three integers."""
+    """Returns a grid or block size as a triple, padded with ones; raises LaunchError for
+    anything but one to three integers.
+    """
     parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
         way_out = (
-            "; divide by //, or round by math.ceil" if any(isinstance(part, (float, np.floating)) for part in parts) else ""
+            "; divide by //, or round by math.ceil"
+            if any(isinstance(part, (float, np.floating)) for part in parts)
+            else ""
         )
-        raise LaunchError(f"{name} must be an integer or a tuple of one to three integers, got {size!r}{way_out}")
+        raise LaunchError(
+            f"{name} must be an integer or a tuple of one to three integers, got {size!r}{way_out}"
+        )
     return cast("Dim3", (*(int(part) for part in parts), 1, 1)[:3])
 
 
 def dynamic_bytes(size: Any) -> int:
-    """Returns the bytes of dynamic shared memory of a launch; raises LaunchError unless they are a non-negative integer."""
+    """Returns the bytes of dynamic shared memory of a launch; raises LaunchError unless they are
+    a non-negative integer.
+    """
     if not isinstance(size, (int, np.integer)) or size < 0:
-        raise LaunchError(f"dynamic shared memory must be a non-negative integer (bytes), got {size!r}")
+        raise LaunchError(
+            f"dynamic shared memory must be a non-negative integer (bytes), got {size!r}"
+        )
     return int(size)
 
 
@@ -80,40 +92,56 @@ def check_stream(stream: Any) -> None:
     """Raises LaunchError for what is no stream, and so perhaps an argument in the wrong place."""
     is_number = stream is None or isinstance(stream, (int, np.integer))
     if not is_number and not any(hasattr(stream, name) for name in _STREAM_MEMBERS):
-        raise LaunchError(f"the 3rd launch argument is a stream, as cuda.stream() makes one, or 0; got {stream!r}")
+        raise LaunchError(
+            f"the 3rd launch argument is a stream, as cuda.stream() makes one, or 0; got {stream!r}"
+        )
 
 
 def refuse_names(kernel: str, named: Mapping[str, Any]) -> None:
     """Raises ArgumentError for arguments of a launch that are given by name."""
     if named:
         raise ArgumentError(
-            f"{kernel} is a kernel, which takes its arguments by position, as those of numba.cuda do; got "
-            f"{', '.join(f'{name}=' for name in named)}: write the values alone, in the order of its parameters"
+            f"{kernel} is a kernel, which takes its arguments by position, as "
+            f"those of numba.cuda do; got "
+            f"{', '.join(f'{name}=' for name in named)}: write the values alone, in "
+            f"the order of its parameters"
         )
 
 
 def check_sizes(grid: Dim3, block: Dim3) -> None:
     """Raises LaunchError if a grid or a block exceeds CUDA's limits, or a size is below 1."""
     if min(grid) < 1 or min(block) < 1:
-        raise LaunchError(f"grid and block must be at least 1 along each axis, got grid={grid} and block={block}")
-    if any(size > most for size, most in zip(block, MAX_BLOCK_AXES, strict=True)) or block[0] * block[1] * block[2] > MAX_BLOCK:
         raise LaunchError(
-            f"a block has at most {MAX_BLOCK} threads, and at most {MAX_BLOCK_AXES} along its axes; got block={block}"
+            f"grid and block must be at least 1 along each axis, got grid={grid} and block={block}"
         )
-    if grid[0] > MAX_GRID[0] or grid[1] > MAX_GRID[1] or grid[2] > MAX_GRID[2]:  # without a generator, which costs 0.7 µs
+    if (
+        any(size > most for size, most in zip(block, MAX_BLOCK_AXES, strict=True))
+        or block[0] * block[1] * block[2] > MAX_BLOCK
+    ):
+        raise LaunchError(
+            f"a block has at most {MAX_BLOCK} threads, and at most {MAX_BLOCK_AXES} along "
+            f"its axes; got block={block}"
+        )
+    if (
+        grid[0] > MAX_GRID[0] or grid[1] > MAX_GRID[1] or grid[2] > MAX_GRID[2]
+    ):  # without a generator, which costs 0.7 µs
         raise LaunchError(f"a grid has at most {MAX_GRID} blocks along its axes; got grid={grid}")
 
 
-# Block sizes for which a signature gets specialised code; launches with further sizes share code for any block.
+# Block sizes for which a signature gets specialised code; launches with further sizes share code
+# for any block.
 MAX_BLOCKS = 4
 
 # Threads per block; what numba-cuda's `forall` chooses on most GPUs.
 FORALL_BLOCK = 256
 
 # Classes that determine the Numba type of an argument; for int see `_has_one_type`.
-_PLAIN_SCALARS = frozenset({bool, int, float, complex, *(np.dtype(char).type for char in "?bhilqBHILQefdFD")})
+_PLAIN_SCALARS = frozenset(
+    {bool, int, float, complex, *(np.dtype(char).type for char in "?bhilqBHILQefdFD")}
+)
 
-# A compiled launch function: takes grid size, block size, bytes of dynamic shared memory, and the kernel's arguments.
+# A compiled launch function: takes grid size, block size, bytes of dynamic shared memory, and the
+# kernel's arguments.
 _Entry = Callable[..., None]
 
 
@@ -158,13 +186,16 @@ class Launcher:
 class Kernel(ShowsNoCode):
     """A Numba CUDA kernel that runs natively on one CPU core.
 
-    The function is translated when first needed, so decorating it does not fail; `check()` forces translation.
+    The function is translated when first needed, so decorating it does not fail; `check()` forces
+    translation.
 
     Args:
         function: plain Python function.
         options: compilation options.
-        signatures: argument types given to the decorator; Python scalars are converted to the types of the best match.
-        extensions: objects whose `prepare_args(type, value, stream=, retr=)` may replace each argument, as in numba-cuda.
+        signatures: argument types given to the decorator; Python scalars are converted to the types
+            of the best match.
+        extensions: objects whose `prepare_args(type, value, stream=, retr=)` may replace each
+            argument, as in numba-cuda.
         cache: whether to cache compiled code on disk.
         device: whether this is a device function, which kernels call and which cannot be launched.
     """
@@ -199,35 +230,57 @@ class Kernel(ShowsNoCode):
     def __repr__(self) -> str:
         """Returns the kernel's name, file and line."""
         code = self.py_func.__code__
-        return f"<simt kernel {self.py_func.__qualname__} ({code.co_filename}:{code.co_firstlineno})>"
+        return (
+            f"<simt kernel {self.py_func.__qualname__} ({code.co_filename}:{code.co_firstlineno})>"
+        )
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickles the plain function and the options; the receiver compiles again.
 
-        A kernel that a module holds under its name pickles by reference: the name now finds the kernel, not the plain function.
+        A kernel that a module holds under its name pickles by reference: the name now finds the
+        kernel, not the plain function.
         """
         name, module = self.py_func.__qualname__, self.py_func.__module__
         if module != "__main__" and getattr(sys.modules.get(module), name, None) is self:
             return name
-        parts = (self.py_func, self._options, self.signatures_given, self.extensions, self._cache.enabled, self.device)
+        parts = (
+            self.py_func,
+            self._options,
+            self.signatures_given,
+            self.extensions,
+            self._cache.enabled,
+            self.device,
+        )
         return reduce_object(type(self), parts)
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
-        """Raises LaunchError: a kernel needs a grid and a block, and a device function a kernel that calls it."""
+        """Raises LaunchError: a kernel needs a grid and a block, and a device function a kernel
+        that calls it.
+        """
         if self.device:
             name = self.py_func.__name__
             raise LaunchError(
-                f"{self.py_func.__qualname__} is a device function, which kernels call; on the host call its Python function, "
+                f"{self.py_func.__qualname__} is a device function, which kernels call; on the "
+                f"host call its Python function, "
                 f"{name}.py_func(...)"
             )
-        raise LaunchError(f"{self.py_func.__qualname__} is a kernel: launch it as {self.py_func.__name__}[grid, block](...)")
+        raise LaunchError(
+            f"{self.py_func.__qualname__} is a kernel: launch it as "
+            f"{self.py_func.__name__}[grid, block](...)"
+        )
 
     def __getitem__(self, config: tuple[Any, ...]) -> Launcher:
-        """Returns the launcher of `kernel[grid, block, stream, smem]`; the optional stream is ignored, `smem` is in bytes."""
+        """Returns the launcher of `kernel[grid, block, stream, smem]`; the optional stream is
+        ignored, `smem` is in bytes.
+        """
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
-            raise LaunchError(f"{self.py_func.__qualname__}: launch as kernel[grid, block](...), got [{config!r}]")
+            raise LaunchError(
+                f"{self.py_func.__qualname__}: launch as kernel[grid, block](...), got [{config!r}]"
+            )
         self._must_be_a_kernel()
-        grid, block = (three_axes(part, name) for part, name in zip(config, ("grid", "block"), strict=False))
+        grid, block = (
+            three_axes(part, name) for part, name in zip(config, ("grid", "block"), strict=False)
+        )
         smem = dynamic_bytes(config[3]) if len(config) == 4 else 0
         if len(config) > 2:
             check_stream(config[2])
@@ -235,15 +288,21 @@ class Kernel(ShowsNoCode):
         self._check_dynamic(smem)
         return Launcher(self, grid, block, smem)
 
-    def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Launcher:
+    def configure(
+        self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0
+    ) -> Launcher:
         """Returns the launcher of `kernel[griddim, blockdim, stream, sharedmem]`."""
         return self[griddim, blockdim, stream, sharedmem]
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launcher:
-        """Returns a launcher with at least `ntasks` threads, in blocks of `tpb` threads (256 by default)."""
+        """Returns a launcher with at least `ntasks` threads, in blocks of `tpb` threads (256 by
+        default).
+        """
         check_stream(stream)
         if ntasks < 0:
-            raise LaunchError(f"Can't create ForAll with negative task count: {ntasks}")  # numba-cuda's message
+            raise LaunchError(
+                f"Can't create ForAll with negative task count: {ntasks}"
+            )  # numba-cuda's message
         self._must_be_a_kernel()
         self._check_dynamic(sharedmem)
         block = (tpb or FORALL_BLOCK, 1, 1)
@@ -260,19 +319,24 @@ class Kernel(ShowsNoCode):
         return dynamic_shared(self.py_func)
 
     def _check_dynamic(self, smem: int) -> None:
-        """Raises LaunchError for a launch without dynamic shared memory of a kernel with such arrays, which would be empty."""
+        """Raises LaunchError for a launch without dynamic shared memory of a kernel with such
+        arrays, which would be empty.
+        """
         if not smem and self._dynamic_shared is not None:
             name = self.py_func.__name__
             raise LaunchError(
-                f"{name} uses dynamic shared memory ({self._dynamic_shared}), but the launch has 0 bytes of it; pass the "
-                f"bytes of a block as the 4th launch argument, {name}[grid, block, 0, bytes](...), or smem_bytes= of parallel"
+                f"{name} uses dynamic shared memory ({self._dynamic_shared}), but the launch has "
+                f"0 bytes of it; pass the "
+                f"bytes of a block as the 4th launch argument, {name}[grid, block, 0, bytes](...), "
+                f"or smem_bytes= of parallel"
             )
 
     def _must_be_a_kernel(self) -> None:
         if self.device:
             what = f"{self.py_func.__qualname__} is declared with device=True"
             raise KernelError(
-                f"Cannot compile a device function as a kernel: {what}; call it from a kernel, or omit device=True to launch it"
+                f"Cannot compile a device function as a kernel: {what}; call it from a kernel, or "
+                f"omit device=True to launch it"
             )
 
     @functools.cached_property
@@ -290,7 +354,8 @@ class Kernel(ShowsNoCode):
         return self._cache.info
 
     def check(self) -> None:
-        """Translates the kernel without compiling it for argument types, unless the cache shows that this has succeeded before.
+        """Translates the kernel without compiling it for argument types, unless the cache shows
+        that this has succeeded before.
 
         Raises:
             KernelError: the kernel uses a construct that the CPU cannot run.
@@ -299,18 +364,24 @@ class Kernel(ShowsNoCode):
 
     @property
     def source(self) -> str:
-        """Source of the launch function compiled last; a version without types if none is compiled yet."""
+        """Source of the launch function compiled last; a version without types if none is
+        compiled yet.
+        """
         if not self._texts:
             return self._program.text(self._program.launch_body({}))
         return next(reversed(self._texts.values()))
 
-    def prepare(self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0) -> Callable[[], None]:
-        """Returns a function without parameters that launches with these argument objects; compiles if necessary.
+    def prepare(
+        self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0
+    ) -> Callable[[], None]:
+        """Returns a function without parameters that launches with these argument objects; compiles
+        if necessary.
 
         Args:
             grid: number of blocks along each axis.
             block: number of threads per block along each axis.
-            args: the kernel's arguments. Array contents may change between launches; types and addresses may not.
+            args: the kernel's arguments. Array contents may change between launches; types and
+                addresses may not.
             smem: bytes of dynamic shared memory per block.
         """
         check_sizes(grid, block)
@@ -318,19 +389,27 @@ class Kernel(ShowsNoCode):
         args = self.coerce(args)
         return functools.partial(self.entry(args, block), *grid, *block, smem, *args)
 
-    def bind(self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0) -> Callable[..., None]:
-        """Returns a launch function as `prepare` does, but one that takes the arguments, of the same types as `args`."""
+    def bind(
+        self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0
+    ) -> Callable[..., None]:
+        """Returns a launch function as `prepare` does, but one that takes the arguments, of the
+        same types as `args`.
+        """
         check_sizes(grid, block)
         self._check_dynamic(smem)
         launch = functools.partial(self.entry(self.coerce(args), block), *grid, *block, smem)
         return (lambda *given: launch(*self.coerce(given))) if self.declared else launch
 
-    def native(self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0) -> tuple[Any, ...] | None:
-        """Returns a launch for callers that are compiled code; None if only Python can launch, to locate errors.
+    def native(
+        self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0
+    ) -> tuple[Any, ...] | None:
+        """Returns a launch for callers that are compiled code; None if only Python can launch, to
+        locate errors.
 
         Returns:
-            The address of the launch function, which has Numba's calling convention; the types of its arguments; the
-            arguments that precede the kernel's, which are sizes; the kernel's; and the owner of the code.
+            The address of the launch function, which has Numba's calling convention; the types of
+            its arguments; the arguments that precede the kernel's, which are sizes; the kernel's;
+            and the owner of the code.
         """
         args = self.coerce(args)
         compiled = self._natives.get(self.entry(args, block))
@@ -343,8 +422,9 @@ class Kernel(ShowsNoCode):
     def coerce(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Prepares the arguments of a launch.
 
-        Applies extensions, unwraps `cuda.In` and the like, takes views of other libraries' arrays, adds defaults, makes the
-        arguments of `*rest` a tuple, and converts scalars to a declared signature.
+        Applies extensions, unwraps `cuda.In` and the like, takes views of other libraries' arrays,
+        adds defaults, makes the arguments of `*rest` a tuple, and converts scalars to a declared
+        signature.
         """
         if self.extensions or not _AS_THEY_ARE.issuperset(map(type, args)):
             args = tuple(self._prepared(place, arg) for place, arg in enumerate(args))
@@ -360,7 +440,8 @@ class Kernel(ShowsNoCode):
         for extension in reversed(self.extensions):
             _, arg = extension.prepare_args(typeof(arg), arg, stream=0, retr=[])
         if type(arg).__module__ in _TRANSFERS:
-            # cuda.In, cuda.Out and cuda.InOut. An In argument is copied, as a GPU does not copy writes to it back.
+            # cuda.In, cuda.Out and cuda.InOut. An In argument is copied, as a GPU does not copy
+            # writes to it back.
             arg = copy.copy(arg.value) if type(arg).__name__ == "In" else arg.value
         names = parameters(self.py_func)
         label = f"{self.py_func.__qualname__}(): {names[place] if place < len(names) else place}"
@@ -383,7 +464,9 @@ class Kernel(ShowsNoCode):
 
     @property
     def overloads(self) -> Overloads:
-        """Overloads by argument types; reading it compiles declared signatures that are not compiled yet."""
+        """Overloads by argument types; reading it compiles declared signatures that are not
+        compiled yet.
+        """
         return Overloads((kinds, self.compile(kinds)) for kinds in self.signatures)
 
     def compile(self, signature: Any) -> Overload:
@@ -391,14 +474,20 @@ class Kernel(ShowsNoCode):
         kinds = parse_signatures([signature])[0].args
         self._compiled(kinds)
         argtypes = dict(zip(self._program.params, kinds, strict=True))
-        return Overload(kinds, self._program.names_grid, MAX_BLOCK, self._program.shared_bytes(argtypes))
+        return Overload(
+            kinds, self._program.names_grid, MAX_BLOCK, self._program.shared_bytes(argtypes)
+        )
 
     def get_max_threads_per_block(self, signature: Any = None) -> Any:
-        """Returns the most threads of a block: for a signature, or in a dict by signature unless only one is declared."""
+        """Returns the most threads of a block: for a signature, or in a dict by signature unless
+        only one is declared.
+        """
         return self._of_overloads("max_threads_per_block", signature)
 
     def get_shared_mem_per_block(self, signature: Any = None) -> Any:
-        """Returns the bytes of static shared arrays of a block, for signatures as `get_max_threads_per_block` does."""
+        """Returns the bytes of static shared arrays of a block, for signatures as
+        `get_max_threads_per_block` does.
+        """
         return self._of_overloads("shared_mem_per_block", signature)
 
     def _of_overloads(self, name: str, signature: Any) -> Any:
@@ -413,7 +502,9 @@ class Kernel(ShowsNoCode):
     ptx = OfAGpu("is PTX")
 
     def inspect_types(self, file: TextIO | None = None) -> None:
-        """Prints the launch function generated for each signature, to standard output or to `file`."""
+        """Prints the launch function generated for each signature, to standard output or to
+        `file`.
+        """
         self.overloads  # noqa: B018  # reading it compiles the declared signatures
         for kinds, text in self._texts.items():
             print(f"{self.py_func.__name__} {kinds}", "-" * 80, text, "=" * 80, sep="\n", file=file)
@@ -430,11 +521,17 @@ class Kernel(ShowsNoCode):
 
     @property
     def targetoptions(self) -> dict[str, Any]:
-        """Options that the decorator was given, as `cuda.jit` takes them, which wants `opt=False` beside `debug=True`."""
+        """Options that the decorator was given, as `cuda.jit` takes them, which wants
+        `opt=False` beside `debug=True`.
+        """
         options = self._options
         given = {"device": True} if self.device else {}
         given |= {"debug": True, "opt": False} if options.debug else {}
-        return given if options.fastmath == Options().fastmath else {**given, "fastmath": options.fastmath}
+        return (
+            given
+            if options.fastmath == Options().fastmath
+            else {**given, "fastmath": options.fastmath}
+        )
 
     @property
     def specialized(self) -> bool:
@@ -442,13 +539,23 @@ class Kernel(ShowsNoCode):
         return len(self.declared) == 1
 
     def specialize(self, *args: Any) -> "Kernel":
-        """Returns a kernel compiled and declared only for these arguments, given as values or Numba types."""
+        """Returns a kernel compiled and declared only for these arguments, given as values or
+        Numba types.
+        """
         if self.specialized:
-            raise RuntimeError("Dispatcher already specialized")  # numba-cuda's message, which programs match
+            raise RuntimeError(
+                "Dispatcher already specialized"
+            )  # numba-cuda's message, which programs match
         given = map(counterpart, args)
         kinds = tuple(arg if isinstance(arg, types.Type) else typeof(arg) for arg in given)
         if kinds not in self.specializations:
-            made = type(self)(self.py_func, self._options, (Declared(kinds, None),), self.extensions, self._cache.enabled)
+            made = type(self)(
+                self.py_func,
+                self._options,
+                (Declared(kinds, None),),
+                self.extensions,
+                self._cache.enabled,
+            )
             made.compile(kinds)
             self.specializations[kinds] = made
         return self.specializations[kinds]
@@ -460,10 +567,13 @@ class Kernel(ShowsNoCode):
     def entry(self, args: tuple[Any, ...], block: Dim3) -> _Entry:
         """Returns the compiled launch function for the types of these arguments.
 
-        A kernel that is cut into loops over threads is compiled for each block size: with constant trip counts, LLVM's code is
-        up to three times as fast. Code of other kernels serves any block size.
+        A kernel that is cut into loops over threads is compiled for each block size: with constant
+        trip counts, LLVM's code is up to three times as fast. Code of other kernels serves any
+        block size.
         """
-        key = tuple([(a.dtype, a.ndim, a.flags.num) if type(a) is np.ndarray else type(a) for a in args])
+        key = tuple(
+            [(a.dtype, a.ndim, a.flags.num) if type(a) is np.ndarray else type(a) for a in args]
+        )
         if self._splits_block:
             key = (block, *key)
         found = self._by_class.get(key)
@@ -477,7 +587,9 @@ class Kernel(ShowsNoCode):
         return self._compiled(self.types_of(args), block)
 
     def types_of(self, args: tuple[Any, ...]) -> Signature:
-        """Returns the types of the arguments of a launch, which `coerce` has returned; raises ArgumentError for others."""
+        """Returns the types of the arguments of a launch, which `coerce` has returned; raises
+        ArgumentError for others.
+        """
         params = parameters(self.py_func)
         if len(args) != len(params):
             raise wrong_count(self.py_func, params, args)
@@ -491,9 +603,15 @@ class Kernel(ShowsNoCode):
 
     def _compiled(self, kinds: Signature, block: Dim3 | None = None) -> _Entry:
         many = block is not None and has_many_threads(block)
-        if block is not None and (kinds, block) not in self._entries and (kinds, many) in self._fits_all:
+        if (
+            block is not None
+            and (kinds, block) not in self._entries
+            and (kinds, many) in self._fits_all
+        ):
             self._entries[kinds, block] = self._fits_all[kinds, many]
-        if (kinds, block) not in self._entries and sum(known == kinds for known, _ in self._entries) >= MAX_BLOCKS:
+        if (kinds, block) not in self._entries and sum(
+            known == kinds for known, _ in self._entries
+        ) >= MAX_BLOCKS:
             block = None
         if (kinds, block) not in self._entries:
             if any(float16.is_named(str(kind)) for kind in kinds):
@@ -518,19 +636,28 @@ class Kernel(ShowsNoCode):
         except (ValueError, errors.NumbaError) as error:
             if EXTENSIONS.adopt():  # a type of the program's, registered for GPUs
                 return self._type_of(parameter, arg)
-            what = f"{self.py_func.__qualname__}(): {parameter} is {with_article(type(arg).__qualname__)}"
+            what = (
+                f"{self.py_func.__qualname__}(): {parameter} is "
+                f"{with_article(type(arg).__qualname__)}"
+            )
             if str(getattr(arg, "dtype", "")) == bfloat16.NAME:
                 if bfloat16.adopt(arg.dtype):
                     return typeof(arg)
                 raise ArgumentError(
-                    f"{what} of bfloat16, for which kernels need numba-cuda; install it, or pass .astype(np.float32)"
+                    f"{what} of bfloat16, for which kernels need numba-cuda; install it, or "
+                    f"pass .astype(np.float32)"
                 ) from error
             if isinstance(arg, np.ndarray):
                 raise ArgumentError(f"{what} {_of_dtype(arg, parameter)}") from None
             way_out = f"pass {parameter}.to_numpy()" if hasattr(arg, "to_numpy") else _ARGUMENTS
-            raise ArgumentError(f"{what}, which Numba cannot pass to a kernel; {way_out}") from error
+            raise ArgumentError(
+                f"{what}, which Numba cannot pass to a kernel; {way_out}"
+            ) from error
         if (problem := _problem(kind)) is not None:
-            raise ArgumentError(f"{self.py_func.__qualname__}(): {parameter} is {problem}, which no kernel takes; {_ARGUMENTS}")
+            raise ArgumentError(
+                f"{self.py_func.__qualname__}(): {parameter} is {problem}, which no "
+                f"kernel takes; {_ARGUMENTS}"
+            )
         return kind
 
     @compilation()
@@ -577,7 +704,9 @@ class Kernel(ShowsNoCode):
         float16.represent()
 
     def _refuse(self, error: Exception) -> None:
-        """Raises KernelError for an error of Numba, with the place in the kernel, unless Numba's own text is asked for."""
+        """Raises KernelError for an error of Numba, with the place in the kernel, unless Numba's
+        own text is asked for.
+        """
         refusal = cuda_only(error, self._program.code.source, self._program.namespace)
         if refusal is not None:
             raise refusal from error
@@ -587,49 +716,75 @@ class Kernel(ShowsNoCode):
             raise short from None
 
     def _readonly(self, argtypes: Mapping[str, types.Type], text: str) -> ArgumentError:
-        """Returns the error for a write to a read-only array, naming the parameter if the source or its type shows it.
+        """Returns the error for a write to a read-only array, naming the parameter if the source or
+        its type shows it.
 
         `text` is Numba's message, which names the type that is written.
         """
-        fixed = {name.removesuffix("__arg"): name for name, kind in argtypes.items() if _is_readonly(kind)}
+        fixed = {
+            name.removesuffix("__arg"): name
+            for name, kind in argtypes.items()
+            if _is_readonly(kind)
+        }
         source = self._program.code.source
         for node in walk(self._program.body):
             for parameter, name in sorted(fixed.items()):
                 if name in _written_arrays(node):
                     where = f"{source.name} ({source.filename}:{node.lineno})"  # type: ignore[attr-defined]
-                    return ArgumentError(f"{where}: {parameter} is read-only; {_WRITABLE.format(name=repr(parameter))}")
+                    return ArgumentError(
+                        f"{where}: {parameter} is read-only; "
+                        f"{_WRITABLE.format(name=repr(parameter))}"
+                    )
         where = f"{source.name} ({source.filename}:{source.tree.lineno})"
         if not fixed:
-            return ArgumentError(f"{where} writes to a global array or a constant, which are read-only; pass the array to it")
+            return ArgumentError(
+                f"{where} writes to a global array or a constant, which are "
+                f"read-only; pass the array to it"
+            )
         # A write to a field of an array's record names the type of the record.
         fixed = {
             param: name
             for param, name in fixed.items()
-            if str(argtypes[name]) in text or f"record of type {getattr(argtypes[name], 'dtype', None)}" in text
+            if str(argtypes[name]) in text
+            or f"record of type {getattr(argtypes[name], 'dtype', None)}" in text
         } or fixed
         if len(fixed) == 1:
             (parameter,) = fixed
-            return ArgumentError(f"{where}: {parameter} is read-only; {_WRITABLE.format(name=repr(parameter))}")
+            return ArgumentError(
+                f"{where}: {parameter} is read-only; {_WRITABLE.format(name=repr(parameter))}"
+            )
         return ArgumentError(
-            f"{where} writes to an array that is read-only, one of {', '.join(fixed)}; {_WRITABLE.format(name='...')}. A "
+            f"{where} writes to an array that is read-only, one of {', '.join(fixed)}; "
+            f"{_WRITABLE.format(name='...')}. A "
             "variable that is passed twice is read-only, too; pass a copy of it as another variable"
         )
 
 
-_ARGUMENTS: Final = "pass arrays of NumPy, or with DLPack or __array_interface__, numbers, and tuples of them"
+_ARGUMENTS: Final = (
+    "pass arrays of NumPy, or with DLPack or __array_interface__, numbers, and tuples of them"
+)
 
 
-def wrong_count(function: Callable[..., Any], params: Sequence[str], args: tuple[Any, ...]) -> ArgumentError:
-    """Returns the error for a launch with more or fewer arguments than the kernel has parameters."""
+def wrong_count(
+    function: Callable[..., Any], params: Sequence[str], args: tuple[Any, ...]
+) -> ArgumentError:
+    """Returns the error for a launch with more or fewer arguments than the kernel has
+    parameters.
+    """
     count = "1 argument" if len(params) == 1 else f"{len(params)} arguments"
     way_out = ""
     if params and params[0].removesuffix("__arg") == "self":
-        way_out = "; a kernel cannot be a method: write @staticmethod above its decorator, and pass what it needs of self"
+        way_out = (
+            "; a kernel cannot be a method: write @staticmethod above its decorator, and "
+            "pass what it needs of self"
+        )
     return ArgumentError(f"{function.__qualname__}() takes {count}, got {len(args)}{way_out}")
 
 
 def _problem(kind: types.Type) -> str | None:
-    """Returns what an argument of this type is, if Numba knows the type and kernels on GPUs do not take it."""
+    """Returns what an argument of this type is, if Numba knows the type and kernels on GPUs do
+    not take it.
+    """
     if isinstance(kind, types.BaseTuple):
         found = next(filter(None, map(_problem, kind)), None)
         return found and f"a tuple with {found}"
@@ -656,7 +811,10 @@ def _of_dtype(array: np.ndarray[Any, Any], name: str) -> str:
     """Returns why Numba takes no array of this class or dtype, and what to pass."""
     dtype = array.dtype
     if isinstance(array, np.ma.MaskedArray):
-        return f"(masked), whose mask no kernel sees; pass {name}.filled(...), or {name}.data and {name}.mask"
+        return (
+            f"(masked), whose mask no kernel sees; pass {name}.filled(...), or "
+            f"{name}.data and {name}.mask"
+        )
     if not dtype.isnative:
         return (
             f"of dtype {dtype.str!r}, whose byte order is not the machine's; pass "
@@ -667,7 +825,10 @@ def _of_dtype(array: np.ndarray[Any, Any], name: str) -> str:
         return f"of dtype {dtype}, which no kernel computes with; pass {name}.astype(np.{narrower})"
     if dtype.name.startswith("float"):  # of ml_dtypes, below 16 bits
         return f"of dtype {dtype}, which no kernel computes with; pass {name}.astype(np.float32)"
-    return f"of dtype {dtype}, which Numba cannot pass to a kernel; pass an array of numbers, dates or records"
+    return (
+        f"of dtype {dtype}, which Numba cannot pass to a kernel; pass an array of "
+        f"numbers, dates or records"
+    )
 
 
 # Modules of the classes `cuda.In`, `cuda.Out` and `cuda.InOut`.
@@ -678,7 +839,9 @@ _AS_THEY_ARE = _PLAIN_SCALARS | {np.ndarray, np.void}
 
 
 def _in_host_memory(arg: Any) -> Any:
-    """Returns the NumPy array of a stand-in for an array in a GPU's memory, also in a tuple; other arguments as they are."""
+    """Returns the NumPy array of a stand-in for an array in a GPU's memory, also in a tuple;
+    other arguments as they are.
+    """
     if isinstance(arg, tuple):
         parts = [_in_host_memory(part) for part in arg]
         if all(part is old for part, old in zip(parts, arg, strict=True)):
@@ -692,16 +855,23 @@ def _in_host_memory(arg: Any) -> Any:
 
 
 def _has_one_type(arg: Any) -> bool:
-    """Returns whether all arguments of this class share a Numba type. An int of 2**63 or more is a uint64, others are int64."""
+    """Returns whether all arguments of this class share a Numba type. An int of 2**63 or more is
+    a uint64, others are int64.
+    """
     return type(arg) in _PLAIN_SCALARS and not (type(arg) is int and arg >= 1 << 63)
 
 
 # What to do about a read-only argument.
-_WRITABLE = "pass a copy, or an array that may be written, and to a function of synk.parallel also inout=({name},)"
+_WRITABLE = (
+    "pass a copy, or an array that may be written, and to a function of "
+    "synk.parallel also inout=({name},)"
+)
 
 
 def _is_readonly(kind: types.Type) -> bool:
-    """Returns whether an argument of this type, or a part of it, is an array or record that may only be read."""
+    """Returns whether an argument of this type, or a part of it, is an array or record that may
+    only be read.
+    """
     if isinstance(kind, types.BaseTuple):
         return any(map(_is_readonly, kind.types))
     return isinstance(kind, (types.Array, types.Record)) and not kind.mutable
@@ -710,9 +880,14 @@ def _is_readonly(kind: types.Type) -> bool:
 def _written_arrays(node: ast.AST) -> set[str]:
     """Returns the variables whose elements or fields the node assigns or updates atomically."""
     match node:
-        case ast.Subscript(value=value, ctx=ast.Store()) | ast.Attribute(value=value, ctx=ast.Store()):
+        case (
+            ast.Subscript(value=value, ctx=ast.Store())
+            | ast.Attribute(value=value, ctx=ast.Store())
+        ):
             return _root(value)
-        case ast.Call(func=ast.Name(id=function), args=[value, *_]) if function.startswith("_k_atomic"):
+        case ast.Call(func=ast.Name(id=function), args=[value, *_]) if function.startswith(
+            "_k_atomic"
+        ):
             return _root(value)
     return set()
 
@@ -735,16 +910,18 @@ def jit(function: Any = None, /, **options: Any) -> Callable[[Callable[..., Any]
 def jit(function: Any = None, /, **options: Any) -> Any:
     """Compiles a CUDA kernel to run natively on one CPU core.
 
-    Accepts the arguments of `numba.cuda.jit`. The kernel is compiled when it is first needed, for example by its first launch.
+    Accepts the arguments of `numba.cuda.jit`. The kernel is compiled when it is first needed, for
+    example by its first launch.
 
     Args:
-        function: plain function, function decorated by `numba.cuda.jit` or `synknumba.parallel`, signature, or list of
-            signatures.
-        options: `fastmath` is as in `numba.njit`. `thread_order="reverse"` runs the threads from the last to the first, which
-            changes results only if a barrier is missing. `cache=False` disables the cache on disk. With `debug=True`, an index
-            out of bounds raises IndexError, a division by zero raises ZeroDivisionError, and an error raised in a kernel names
-            the source line and the thread. The other options of `numba.cuda.jit` are ignored, except `extensions` and
-            `device`.
+        function: plain function, function decorated by `numba.cuda.jit` or `synknumba.parallel`,
+            signature, or list of signatures.
+        options: `fastmath` is as in `numba.njit`. `thread_order="reverse"` runs the threads from
+            the last to the first, which changes results only if a barrier is missing. `cache=False`
+            disables the cache on disk. With `debug=True`, an index out of bounds raises IndexError,
+            a division by zero raises ZeroDivisionError, and an error raised in a kernel names the
+            source line and the thread. The other options of `numba.cuda.jit` are ignored, except
+            `extensions` and `device`.
 
     Returns:
         The kernel; a decorator if `function` is not a function.
@@ -757,7 +934,11 @@ def decorated_as(kind: type[Kernel], function: Any, /, **options: Any) -> Any:
     if isinstance(function, Kernel):
         return function if not options else decorated_as(kind, function.py_func, **options)
     if is_device_function(function):
-        given = {name: value for name, value in getattr(function, "targetoptions", {}).items() if name != "cache"}  # a GPU's
+        given = {
+            name: value
+            for name, value in getattr(function, "targetoptions", {}).items()
+            if name != "cache"
+        }  # a GPU's
         return decorated_as(kind, function.py_func, **{**given, **options})
     wrapped = getattr(function, "__wrapped__", None)  # of a kernel decorated by synk.parallel
     if isinstance(wrapped, FunctionType) and not isinstance(function, FunctionType):
@@ -778,7 +959,8 @@ def decorated_as(kind: type[Kernel], function: Any, /, **options: Any) -> Any:
 
 
 _TAKES: Final = (
-    "takes a function defined by def or lambda, one decorated by cuda.jit or synk.parallel, a signature such as "
+    "takes a function defined by def or lambda, one decorated by cuda.jit or "
+    "synk.parallel, a signature such as "
     '"void(float32[:], int32)", or a list of signatures'
 )
 
@@ -786,36 +968,69 @@ _TAKES: Final = (
 def _described(value: Any) -> str:
     """Returns what a value is that is no function of Python's, and what to write instead."""
     if isinstance(value, functools.partial):
-        return f"a functools.partial of {getattr(value.func, '__name__', value.func)!s}: write a def that calls it"
+        return (
+            f"a functools.partial of {getattr(value.func, '__name__', value.func)!s}: "
+            f"write a def that calls it"
+        )
     if isinstance(value, type):
         return f"the class {value.__qualname__}"
     if is_njit_function(value):
         return f"the njit function {value.py_func.__qualname__}: pass its .py_func"
-    return f"the built-in function {value.__name__}" if isinstance(value, BuiltinFunctionType) else shown(value)
+    return (
+        f"the built-in function {value.__name__}"
+        if isinstance(value, BuiltinFunctionType)
+        else shown(value)
+    )
 
 
 def _signatures(given: Any) -> tuple[Declared, ...]:
     """Returns the signatures given to `jit` in the place of a function."""
     try:
         return parse_signatures(given)
-    except (TypeError, ValueError, AttributeError, NameError, SyntaxError, errors.NumbaError) as error:
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        NameError,
+        SyntaxError,
+        errors.NumbaError,
+    ) as error:
         got = _described(given) if callable(given) else f"{shown(given)} ({error})"
         raise ArgumentError(f"simt.jit {_TAKES}; got {got}") from None
 
 
-# Options of `jit`, those of `cuda.jit` of Numba and of numba-cuda, and `thread_order`; the first three are of old programs.
+# Options of `jit`, those of `cuda.jit` of Numba and of numba-cuda, and `thread_order`; the first
+# three are of old programs.
 _OPTIONS: Final = (
     *("argtypes", "bind", "restype"),
-    *("cache", "debug", "device", "extensions", "fastmath", "forceinline", "inline", "launch_bounds", "lineinfo", "link"),
+    *(
+        "cache",
+        "debug",
+        "device",
+        "extensions",
+        "fastmath",
+        "forceinline",
+        "inline",
+        "launch_bounds",
+        "lineinfo",
+        "link",
+    ),
     *("lto", "max_registers", "opt", "shared_memory_carveout", "thread_order"),
 )
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    """Raises ArgumentError for an option that no `cuda.jit` has; numba-cuda-mlir has many of its own."""
+    """Raises ArgumentError for an option that no `cuda.jit` has; numba-cuda-mlir has many of its
+    own.
+    """
     for name in options:
-        if name not in _OPTIONS and not name.startswith("_") and not mlir.is_loaded():  # numba-cuda has private ones
-            raise ArgumentError(f"simt.jit has no option {name}=; it has {', '.join(_OPTIONS)}{nearest(name, _OPTIONS, '=')}")
+        if (
+            name not in _OPTIONS and not name.startswith("_") and not mlir.is_loaded()
+        ):  # numba-cuda has private ones
+            raise ArgumentError(
+                f"simt.jit has no option {name}=; it has "
+                f"{', '.join(_OPTIONS)}{nearest(name, _OPTIONS, '=')}"
+            )
 
 
 def check_kernel(function: Any) -> None:
@@ -829,6 +1044,12 @@ def _options(given: Mapping[str, Any]) -> Options:
     if order not in {"forward", "reverse"}:
         raise ArgumentError(f"thread_order must be 'forward' or 'reverse', got {order!r}")
     debug = given.get("debug")
-    if debug is None or (isinstance(debug, int) and debug in {0, 1}):  # None and 0 are defaults of Numba's
+    if debug is None or (
+        isinstance(debug, int) and debug in {0, 1}
+    ):  # None and 0 are defaults of Numba's
         debug = bool(debug)
-    return Options(True if fastmath is True else frozenset(fastmath), order == "reverse", as_flag(debug, "debug of simt.jit"))
+    return Options(
+        True if fastmath is True else frozenset(fastmath),
+        order == "reverse",
+        as_flag(debug, "debug of simt.jit"),
+    )

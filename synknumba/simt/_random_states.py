@@ -1,4 +1,6 @@
-"""States of the generator xoroshiro128p, for the functions of `numba.cuda.random`, without a GPU."""
+"""States of the generator xoroshiro128p, for the functions of `numba.cuda.random`, without a
+GPU.
+"""
 
 from typing import Any
 
@@ -8,25 +10,35 @@ from synknumba._errors import ArgumentError
 
 
 def random_states(n: int, seed: int, subsequence_start: int = 0) -> np.ndarray[Any, Any]:
-    """Returns the states of `numba.cuda.random.create_xoroshiro128p_states(n, seed, subsequence_start)`, bit for bit.
+    """Returns the states of
+    `numba.cuda.random.create_xoroshiro128p_states(n, seed, subsequence_start)`, bit for bit.
 
     Args:
         n: number of states, one for each thread.
         seed: any 64-bit integer.
-        subsequence_start: number of subsequences, of 2**64 numbers each, to skip; each takes a microsecond.
+        subsequence_start: number of subsequences, of 2**64 numbers each, to skip; each takes a
+            microsecond.
 
     Returns:
-        Host array of shape (n,) and the dtype `numba.cuda.random.xoroshiro128p_dtype`; a kernel updates it.
+        Host array of shape (n,) and the dtype `numba.cuda.random.xoroshiro128p_dtype`; a kernel
+        updates it.
     """
     if not isinstance(n, (int, np.integer)) or n < 0:
-        raise ArgumentError(f"n of simt.random_states must be a number of states, 0 or more, got {n!r}")
+        raise ArgumentError(
+            f"n of simt.random_states must be a number of states, 0 or more, got {n!r}"
+        )
     if not isinstance(seed, (int, np.integer)) or not -(1 << 63) <= seed < 1 << 64:
         raise ArgumentError(f"seed of simt.random_states must be a 64-bit integer, got {seed!r}")
     if not isinstance(subsequence_start, (int, np.integer)) or not 0 <= subsequence_start < 1 << 63:
-        raise ArgumentError(f"subsequence_start of simt.random_states must be a number, 0 or more, got {subsequence_start!r}")
+        raise ArgumentError(
+            f"subsequence_start of simt.random_states must be a number, 0 or more, "
+            f"got {subsequence_start!r}"
+        )
     from numba.cuda.random import init_xoroshiro128p_states_cpu, xoroshiro128p_dtype
 
     states = np.empty(n, xoroshiro128p_dtype)
-    signed = (int(seed) + (1 << 63)) % (1 << 64) - (1 << 63)  # Numba passes an int as an int64; the function casts it back
+    signed = (int(seed) + (1 << 63)) % (1 << 64) - (
+        1 << 63
+    )  # Numba passes an int as an int64; the function casts it back
     init_xoroshiro128p_states_cpu(states, signed, int(subsequence_start))
     return states

@@ -1,8 +1,8 @@
 """`vectorize`, `guvectorize` and `reduce` for the target "cuda", on a CPU core.
 
-Types, broadcasting and the choice of a signature are those of `numba.cuda.deviceufunc`, whose classes leave to their subclasses
-how a kernel is compiled and launched and what a device array is. Here a kernel is one of `simt`, and a device array an array of
-NumPy with `copy_to_host`.
+Types, broadcasting and the choice of a signature are those of `numba.cuda.deviceufunc`, whose
+classes leave to their subclasses how a kernel is compiled and launched and what a device array is.
+Here a kernel is one of `simt`, and a device array an array of NumPy with `copy_to_host`.
 """
 
 import inspect
@@ -109,7 +109,8 @@ def _classes() -> SimpleNamespace:
         launch = staticmethod(_launch)
 
         def _broadcast(self, arys: list[Any]) -> list[Any]:
-            # numba.cuda's own aligns the axes of arrays with fewer dimensions at the first axis, in place of the last.
+            # numba.cuda's own aligns the axes of arrays with fewer dimensions at the first axis, in
+            # place of the last.
             return [*np.broadcast_arrays(*arys, subok=True)]
 
         def to_host(self, array: Any, stream: Any) -> Any:
@@ -127,10 +128,18 @@ def _classes() -> SimpleNamespace:
             scope = {"__grid": cuda.grid, "__core": core, "__name__": self.pyfunc.__module__}
             kernel = jit(_written(text, _name(self.pyfunc), scope))
             if result is None:
-                result = jit(_written(_TYPED.format(**fields), "typed", scope)).type_of("result", *args)
+                result = jit(_written(_TYPED.format(**fields), "typed", scope)).type_of(
+                    "result", *args
+                )
             if result is None or result == types.none:
-                raise KernelError(f"{self.pyfunc.__qualname__} of a ufunc must return a value for {tuple(map(str, args))}")
-            self.kernelmap[tuple(map(deviceufunc.to_dtype, args))] = deviceufunc.to_dtype(result), kernel
+                raise KernelError(
+                    f"{self.pyfunc.__qualname__} of a ufunc must return a value "
+                    f"for {tuple(map(str, args))}"
+                )
+            self.kernelmap[tuple(map(deviceufunc.to_dtype, args))] = (
+                deviceufunc.to_dtype(result),
+                kernel,
+            )
 
         def build_ufunc(self) -> "UFunc":
             return UFunc(self.pyfunc, self.kernelmap, Mechanism, self.made_by)
@@ -173,11 +182,14 @@ def _classes() -> SimpleNamespace:
             args, result = sigutils.normalize_signature(sig)
             if result not in {types.none, None}:
                 raise TypeError(
-                    f"guvectorized functions cannot return values: signature {sig} specifies {result} return type"
+                    f"guvectorized functions cannot return values: signature {sig} "
+                    f"specifies {result} return type"
                 )  # numba-cuda's message
             dims = [len(part) for part in (*self.inputsig, *self.outputsig)]
             inputs, name = len(self.inputsig), _name(self.py_func)
-            text = deviceufunc.expand_gufunc_template(_GUFUNC_STAGER, dims[:inputs], dims[inputs:], name, args)
+            text = deviceufunc.expand_gufunc_template(
+                _GUFUNC_STAGER, dims[:inputs], dims[inputs:], name, args
+            )
             core = jit(tuple(args), device=True)(self.py_func)
             scope = {"__cuda__": cuda, "__core__": core, "__name__": self.py_func.__module__}
             kernel = jit(_written(text, f"__gufunc_{name}", scope))
@@ -196,7 +208,8 @@ def _name(function: FunctionType) -> str:
 
 
 class UFunc:
-    """A ufunc made by `vectorize`; like one of `numba.vectorize(..., target="cuda")`, it takes arrays of the declared types.
+    """A ufunc made by `vectorize`; like one of `numba.vectorize(..., target="cuda")`, it takes
+    arrays of the declared types.
 
     Args:
         function: function of numbers.
@@ -205,7 +218,9 @@ class UFunc:
         made_by: arguments of `_built`, for pickles.
     """
 
-    def __init__(self, function: FunctionType, kernels: Any, mechanism: Any, made_by: tuple[Any, ...]) -> None:
+    def __init__(
+        self, function: FunctionType, kernels: Any, mechanism: Any, made_by: tuple[Any, ...]
+    ) -> None:
         self.functions, self._mechanism, self._made_by = kernels, mechanism, made_by
         self.__name__ = function.__name__
         self.py_func = function
@@ -215,44 +230,58 @@ class UFunc:
         return reduce_object(_built, self._made_by)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Returns the results for the elements of the arguments, which are broadcast; `out` may take them."""
+        """Returns the results for the elements of the arguments, which are broadcast; `out` may
+        take them.
+        """
         return self._mechanism.call(self.functions, args, options)
 
     def reduce(self, arg: Any, stream: Any = 0) -> Any:
-        """Returns the reduction of a 1d array by a ufunc of two arguments, by halves, as on a GPU."""
+        """Returns the reduction of a 1d array by a ufunc of two arguments, by halves, as on a
+        GPU.
+        """
         if len(next(iter(self.functions))) != 2:
             raise ArgumentError(f"{self.__name__}.reduce needs a ufunc of 2 arguments")
         if arg.ndim != 1:
-            raise ArgumentError(f"{self.__name__}.reduce needs an array of 1 dimension, got {arg.ndim}")
+            raise ArgumentError(
+                f"{self.__name__}.reduce needs an array of 1 dimension, got {arg.ndim}"
+            )
         if arg.size == 0:
             raise TypeError("Reduction on an empty array.")  # numba-cuda's message
         values = np.array(arg, copy=True, subok=False)
         while values.size > 1:
             half = values.size // 2
             rest = values[2 * half :]
-            values = np.asarray(self(values[:half], values[half : 2 * half], stream=stream)).astype(arg.dtype, copy=False)
+            values = np.asarray(self(values[:half], values[half : 2 * half], stream=stream)).astype(
+                arg.dtype, copy=False
+            )
             if rest.size:
                 values[:1] = self(values[:1], rest, stream=stream)
         return values[0]
 
 
 def vectorize(signatures: Any = (), **options: Any) -> Any:
-    """Makes a ufunc of a function of numbers, in place of `numba.vectorize(signatures, target="cuda")`.
+    """Makes a ufunc of a function of numbers, in place of
+    `numba.vectorize(signatures, target="cuda")`.
 
     Args:
-        signatures: a signature or a list of them, as in numba; the arguments of a call must have one of these types.
+        signatures: a signature or a list of them, as in numba; the arguments of a call must have
+            one of these types.
         options: those of numba.vectorize.
 
     Returns:
         A decorator.
     """
     if inspect.isfunction(signatures) or not signatures:
-        raise ArgumentError("vectorize for the target 'cuda' needs signatures, such as @vectorize(['float32(float32)'], …)")
+        raise ArgumentError(
+            "vectorize for the target 'cuda' needs signatures, such as "
+            "@vectorize(['float32(float32)'], …)"
+        )
     return _builder("vectorize", signatures, (), options)
 
 
 def guvectorize(signatures: Any, layout: str, **options: Any) -> Any:
-    """Makes a generalised ufunc, in place of `numba.guvectorize(signatures, layout, target="cuda")`.
+    """Makes a generalised ufunc, in place of
+    `numba.guvectorize(signatures, layout, target="cuda")`.
 
     Args:
         signatures: a signature or a list of them, of inputs and outputs.
@@ -265,8 +294,14 @@ def guvectorize(signatures: Any, layout: str, **options: Any) -> Any:
     return _builder("guvectorize", signatures, (layout,), options)
 
 
-def _builder(kind: str, signatures: Any, more: tuple[Any, ...], options: dict[str, Any]) -> Callable[[Any], Any]:
-    listed = [*signatures] if isinstance(signatures, (list, tuple)) and not _is_one(signatures) else [signatures]
+def _builder(
+    kind: str, signatures: Any, more: tuple[Any, ...], options: dict[str, Any]
+) -> Callable[[Any], Any]:
+    listed = (
+        [*signatures]
+        if isinstance(signatures, (list, tuple)) and not _is_one(signatures)
+        else [signatures]
+    )
     options = {name: value for name, value in options.items() if name != "target"}
 
     def decorate(function: Any) -> Any:
@@ -277,8 +312,18 @@ def _builder(kind: str, signatures: Any, more: tuple[Any, ...], options: dict[st
     return decorate
 
 
-def _built(kind: str, function: FunctionType, signatures: list[Any], more: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    known = {name: value for name, value in options.items() if name in {"identity", "cache", "writable_args"}}
+def _built(
+    kind: str,
+    function: FunctionType,
+    signatures: list[Any],
+    more: tuple[Any, ...],
+    options: dict[str, Any],
+) -> Any:
+    known = {
+        name: value
+        for name, value in options.items()
+        if name in {"identity", "cache", "writable_args"}
+    }
     others = {name: value for name, value in options.items() if name not in known}
     builder = getattr(_classes(), kind)(function, *more, **known, targetoptions=others)
     builder.made_by = kind, function, signatures, more, options
@@ -289,11 +334,14 @@ def _built(kind: str, function: FunctionType, signatures: list[Any], more: tuple
 
 def _is_one(signatures: Any) -> bool:
     """Returns whether a tuple is one signature, the types of the arguments."""
-    return isinstance(signatures, tuple) and all(isinstance(part, types.Type) for part in signatures)
+    return isinstance(signatures, tuple) and all(
+        isinstance(part, types.Type) for part in signatures
+    )
 
 
 class Reduce:
-    """A reduction of 1d arrays by a function of two numbers, in place of `cuda.reduce` and `cuda.Reduce`.
+    """A reduction of 1d arrays by a function of two numbers, in place of `cuda.reduce` and
+    `cuda.Reduce`.
 
     The elements are combined from the first to the last; a GPU combines them in another order.
 
@@ -307,7 +355,9 @@ class Reduce:
 
         @jit
         def kernel(values: Any, init: Any, out: Any) -> None:
-            total = cuda.local.array(1, values.dtype)  # as on a GPU, each partial result has the elements' type
+            total = cuda.local.array(
+                1, values.dtype
+            )  # as on a GPU, each partial result has the elements' type
             total[0] = init[0]
             for i in range(values.size):
                 total[0] = combine(total[0], values[i])
@@ -315,8 +365,12 @@ class Reduce:
 
         self._kernel = kernel
 
-    def __call__(self, arr: Any, size: int | None = None, res: Any = None, init: Any = 0, stream: Any = 0) -> Any:
-        """Returns the reduction of an array, or of its first `size` elements; `res` takes it as its first element."""
+    def __call__(
+        self, arr: Any, size: int | None = None, res: Any = None, init: Any = 0, stream: Any = 0
+    ) -> Any:
+        """Returns the reduction of an array, or of its first `size` elements; `res` takes it as
+        its first element.
+        """
         del stream
         if arr.ndim != 1:
             raise TypeError("only support 1D array")  # numba-cuda's message

@@ -1,4 +1,6 @@
-"""Parts of the compiler used by other packages of synknumba. Private: names may change in any release."""
+"""Parts of the compiler used by other packages of synknumba. Private: names may change in any
+release.
+"""
 
 from synknumba.simt._frontend import mlir as mlir
 from synknumba.simt._frontend.arrays import dynamic_shared as dynamic_shared

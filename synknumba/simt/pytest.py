@@ -1,7 +1,8 @@
-"""A plugin of pytest that runs a program's tests for GPUs on CPU cores: `pytest -p synknumba.simt.pytest`.
+"""A plugin of pytest that runs a program's tests for GPUs on CPU cores:
+`pytest -p synknumba.simt.pytest`.
 
-The whole run is inside `simt.as_cuda()`, from before the first conftest.py is imported; `--simt-check` puts every launch under
-`simt.check`. The program and its tests need no change.
+The whole run is inside `simt.as_cuda()`, from before the first conftest.py is imported;
+`--simt-check` puts every launch under `simt.check`. The program and its tests need no change.
 """
 
 import argparse
@@ -18,7 +19,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the option `--simt-check`."""
     group = parser.getgroup("simt", "Numba CUDA kernels on CPU cores")
     group.addoption(
-        "--simt-check", action="store_true", help="look for races, indices out of bounds and the like in each launch"
+        "--simt-check",
+        action="store_true",
+        help="look for races, indices out of bounds and the like in each launch",
     )
 
 

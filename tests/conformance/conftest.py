@@ -1,7 +1,8 @@
 """One suite, every device: a driver joins by adding rows to `ROWS`.
 
-Worlds are costly to start (a GPU's takes seconds, and kernels are compiled anew on its ranks), so the tests of one row run one
-after the other in one world. A test that ends its world, or makes worlds of its own, asks for `fork_row` instead of `world`.
+Worlds are costly to start (a GPU's takes seconds, and kernels are compiled anew on its ranks), so
+the tests of one row run one after the other in one world. A test that ends its world, or makes
+worlds of its own, asks for `fork_row` instead of `world`.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,15 +33,21 @@ PRIVATE = pytest.param({"world_size": 3, "device": "private"}, id="private3")
 LINKED = pytest.param({"world_size": 3, "device": "private", "transport": "nccl"}, id="linked3")
 # What is repeated is recorded, as on GPUs, and served by compiled code.
 REPLAYED = pytest.param({"world_size": 2, "device": "replayed"}, id="replayed2")
-REPLAYED_LINKED = pytest.param({"world_size": 2, "device": "replayed", "transport": "nccl"}, id="replayed2linked")
+REPLAYED_LINKED = pytest.param(
+    {"world_size": 2, "device": "replayed", "transport": "nccl"}, id="replayed2linked"
+)
 # What carries the collectives is a driver of its own.
 COLLECTIVE_ROWS = (
     *(row for row in ROWS if row.id != "cpu5"),
     PRIVATE,
-    pytest.param({"devices": [0, 1], "device": "cuda", "transport": "host"}, id="cuda2host", marks=_multi),
+    pytest.param(
+        {"devices": [0, 1], "device": "cuda", "transport": "host"}, id="cuda2host", marks=_multi
+    ),
     pytest.param({"devices": [0, 1, 2, 3], "device": "cuda"}, id="cuda4", marks=_multi),
 )
-_ORDER = [row.values[0] for row in (*ROWS, FOUR, *COLLECTIVE_ROWS, LINKED, REPLAYED, REPLAYED_LINKED)]
+_ORDER = [
+    row.values[0] for row in (*ROWS, FOUR, *COLLECTIVE_ROWS, LINKED, REPLAYED, REPLAYED_LINKED)
+]
 
 
 def spans_machines() -> bool:
@@ -104,7 +111,9 @@ def world(row: dict[str, Any]) -> synk.World:
 
 @pytest.fixture
 def fork_row(row: dict[str, Any]) -> Iterator[Callable[..., synk.World]]:
-    """Starts a world of this row, or with other arguments; the one kept for other tests is closed before."""
+    """Starts a world of this row, or with other arguments; the one kept for other tests is
+    closed before.
+    """
     _keeper.close()
     yield lambda **other: start({**row, **other})
     synk.close()
@@ -112,18 +121,26 @@ def fork_row(row: dict[str, Any]) -> Iterator[Callable[..., synk.World]]:
 
 @pytest.fixture
 def no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other tests have made is not there for `distribute`, which would send thousands of functions for half a minute."""
+    """What other tests have made is not there for `distribute`, which would send thousands of
+    functions for half a minute.
+    """
     monkeypatch.setattr(distribute, "_made", WeakTable())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the tests of one row beside each other, wherever other tests are."""
     if spans_machines():
-        told = pytest.mark.skip(reason="needs memory that all ranks share, or the script's own memory on them")
+        told = pytest.mark.skip(
+            reason="needs memory that all ranks share, or the script's own memory on them"
+        )
         for item in items:
             if item.get_closest_marker("one_machine"):
                 item.add_marker(told)
-    places = [i for i, item in enumerate(items) if "row" in getattr(getattr(item, "callspec", None), "params", {})]
+    places = [
+        i
+        for i, item in enumerate(items)
+        if "row" in getattr(getattr(item, "callspec", None), "params", {})
+    ]
     chosen = sorted((items[i] for i in places), key=_place)
     for i, item in zip(places, chosen, strict=True):
         items[i] = item

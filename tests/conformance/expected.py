@@ -4,7 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-SIZES = ((5, 2, [2, 3]), (5, 3, [1, 2, 2]), (10, 4, [2, 3, 2, 3]))  # rows, parts, rows of each: from the manual of Synkhronos
+SIZES = (
+    (5, 2, [2, 3]),
+    (5, 3, [1, 2, 2]),
+    (10, 4, [2, 3, 2, 3]),
+)  # rows, parts, rows of each: from the manual of Synkhronos
 
 
 def shard_sizes(n: int, parts: int) -> list[int]:
@@ -18,7 +22,9 @@ def shards(array: np.ndarray, parts: int) -> list[np.ndarray]:
 
 
 def lengths(world_size: int) -> list[int]:
-    """Numbers of rows at which something may go wrong: around the world size, and some that nothing divides."""
+    """Numbers of rows at which something may go wrong: around the world size, and some that
+    nothing divides.
+    """
     return sorted({1, max(1, world_size - 1), world_size, world_size + 1, 7, 64, 1001})
 
 

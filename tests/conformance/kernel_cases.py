@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 
 import synknumba as synk
-from synknumba.kernels import elementwise, ising, matmul, montecarlo, nbody, reduce, statistics, stencil
+from synknumba.kernels import (
+    elementwise,
+    ising,
+    matmul,
+    montecarlo,
+    nbody,
+    reduce,
+    statistics,
+    stencil,
+)
 
 SEED = 2**40 + 3
 OPTION = (100.0, 105.0, 0.03, 0.25, 1.5)  # spot, strike, rate, volatility, years
@@ -16,7 +25,9 @@ CASES: dict[str, tuple[Any, Case, float]] = {}
 
 
 def case(kernel: Any, rtol: float = 1e-11, name: str = "") -> Callable[[Case], Case]:
-    """Adds a case: from a number of rows, random numbers and options of the call to what the kernel gives and what is right."""
+    """Adds a case: from a number of rows, random numbers and options of the call to what the
+    kernel gives and what is right.
+    """
 
     def add(make: Case) -> Case:
         CASES[name or kernel.name] = kernel, make, rtol
@@ -27,7 +38,9 @@ def case(kernel: Any, rtol: float = 1e-11, name: str = "") -> Callable[[Case], C
 
 @case(montecarlo.count_inside, rtol=0)
 def _(n, _rng, options):
-    return montecarlo.count_inside(synk.arange(n), SEED, **options), montecarlo.count_inside_reference(n, SEED)
+    return montecarlo.count_inside(
+        synk.arange(n), SEED, **options
+    ), montecarlo.count_inside_reference(n, SEED)
 
 
 @case(montecarlo.european_payoffs)
@@ -94,7 +107,10 @@ def _(n, rng, options):
 @case(statistics.centered_products)
 def _(n, rng, options):
     x, center = rng.random((n, 19)), np.full(19, -0.25)
-    got, want = statistics.centered_products(x, center, **options), statistics.centered_products_reference(x, center)
+    got, want = (
+        statistics.centered_products(x, center, **options),
+        statistics.centered_products_reference(x, center),
+    )
     return np.vstack(got), np.vstack(want)
 
 
@@ -104,7 +120,9 @@ def _(n, rng, options):
     return elementwise.axpy(2.5, x, y, **options), elementwise.axpy_reference(2.5, x, y)
 
 
-@case(elementwise.axpy_in_place, rtol=1e-6)  # one rounding less where a device fuses multiplication and addition
+@case(
+    elementwise.axpy_in_place, rtol=1e-6
+)  # one rounding less where a device fuses multiplication and addition
 def _(n, rng, options):
     x, y = rng.random(n, dtype=np.float32), rng.random(n, dtype=np.float32)
     want = y.copy()
@@ -118,7 +136,9 @@ def _(n, rng, options):
     columns = rng.uniform(50.0, 150.0, n), rng.uniform(50.0, 150.0, n), rng.uniform(0.1, 3.0, n)
     got = elementwise.black_scholes(*columns, 0.03, 0.2, **options)
     # A price far below the share's is a difference of numbers of its size.
-    return np.array(got) + 1.0, np.array(elementwise.black_scholes_reference(*columns, 0.03, 0.2)) + 1.0
+    return np.array(got) + 1.0, np.array(
+        elementwise.black_scholes_reference(*columns, 0.03, 0.2)
+    ) + 1.0
 
 
 @case(elementwise.softmax, rtol=1e-5)

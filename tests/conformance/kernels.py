@@ -1,4 +1,6 @@
-"""The kernels and functions of the suite: few, since each is compiled on every rank of every world."""
+"""The kernels and functions of the suite: few, since each is compiled on every rank of every
+world.
+"""
 
 import math
 from typing import NamedTuple
@@ -8,7 +10,7 @@ from numba import cuda
 
 import synknumba as synk
 
-# ---- kernels -------------------------------------------------------------------------------------------------------------
+# ---- kernels -------------------------------------------------------------------------------------
 
 
 @synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
@@ -56,7 +58,9 @@ def reductions(x, total, product, low, high, mean, rows, each):
         product[0] *= x[i]
         low[0] = min(low[0], x[i])
         high[0] = max(high[0], x[i])
-        mean[0] += x[i] / float(x.shape[0])  # numba-cuda-mlir 0.6 does not convert lengths to complex numbers
+        mean[0] += x[i] / float(
+            x.shape[0]
+        )  # numba-cuda-mlir 0.6 does not convert lengths to complex numbers
         rows[i] = x[i]
         each[0] += x[i]
 
@@ -110,7 +114,12 @@ def scale(y, factor):
 
 
 @synk.parallel(
-    outputs={"table": synk.output("sum", shape=lambda given: (given["k"], given["x"].shape[0]), dtype="float64")}, grid=2
+    outputs={
+        "table": synk.output(
+            "sum", shape=lambda given: (given["k"], given["x"].shape[0]), dtype="float64"
+        )
+    },
+    grid=2,
 )
 def multiples(x, k, start, table):
     """table[j, start + i] = (j + 1)·x[i]: each rank fills its own columns."""
@@ -160,7 +169,11 @@ def squared(number, out):
         out[0] = number * number
 
 
-@synk.parallel(outputs={"threads": synk.output("sum", shape=(), dtype="int64")}, block=(4, 2, 2), grid=(3, 2, 1))
+@synk.parallel(
+    outputs={"threads": synk.output("sum", shape=(), dtype="int64")},
+    block=(4, 2, 2),
+    grid=(3, 2, 1),
+)
 def count_threads(threads):
     """Counts the threads of a grid that no array gives."""
     x, y, z = cuda.grid(3)
@@ -233,7 +246,10 @@ def swap_signs(x, out):
 
 
 @synk.parallel(
-    outputs={"every": synk.output("min", shape=(), dtype="bool"), "some": synk.output("max", shape=(), dtype="bool")},
+    outputs={
+        "every": synk.output("min", shape=(), dtype="bool"),
+        "some": synk.output("max", shape=(), dtype="bool"),
+    },
     block=1,
     grid=1,
 )
@@ -295,7 +311,7 @@ def refuses_negative(x, first):
         cuda.atomic.add(first, 0, x[i])
 
 
-# ---- Python functions ----------------------------------------------------------------------------------------------------
+# ---- Python functions ----------------------------------------------------------------------------
 
 
 class Moments(NamedTuple):
@@ -352,7 +368,14 @@ BY_OP = {
 
 
 @synk.function(
-    outputs={"sum": "sum", "rows": "gather", "pair": ("min", "max"), "count": None, "moments": "sum", "nothing": None},
+    outputs={
+        "sum": "sum",
+        "rows": "gather",
+        "pair": ("min", "max"),
+        "count": None,
+        "moments": "sum",
+        "nothing": None,
+    },
     broadcast=("w",),
 )
 def nested(tree, w, power=1):

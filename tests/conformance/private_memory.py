@@ -1,6 +1,8 @@
-"""Ranks whose variables are in memory of their own, as on GPUs: what a GPU's world does with values, without a GPU.
+"""Ranks whose variables are in memory of their own, as on GPUs: what a GPU's world does with
+values, without a GPU.
 
-What runs is a core, and memory starts as garbage; staging memory, transfers and the host transport are those of GPUs.
+What runs is a core, and memory starts as garbage; staging memory, transfers and the host transport
+are those of GPUs.
 """
 
 import mmap
@@ -35,11 +37,15 @@ class PrivateDevice(CpuDevice):
 
 
 class Links:
-    """What joins the memory of the ranks of one world, where its transport is to be as between GPUs."""
+    """What joins the memory of the ranks of one world, where its transport is to be as between
+    GPUs.
+    """
 
     def __init__(self, world_size: int) -> None:
         self.memory = mmap.mmap(-1, 2 * world_size * LINK_BYTES)
-        self.barrier = multiprocessing.get_context("fork").Barrier(world_size, timeout=BARRIER_SECONDS)
+        self.barrier = multiprocessing.get_context("fork").Barrier(
+            world_size, timeout=BARRIER_SECONDS
+        )
 
 
 class LinkedCommunicator(Communicator):
@@ -50,13 +56,19 @@ class LinkedCommunicator(Communicator):
         self._host = host_communicator(rank, world_size)
 
     def reduce_scatter(self, exchanges: Sequence[Exchange], op: Any) -> Any:
-        return self._over_links(exchanges, lambda communicator, linked: communicator.reduce_scatter(linked, op))
+        return self._over_links(
+            exchanges, lambda communicator, linked: communicator.reduce_scatter(linked, op)
+        )
 
     def all_reduce(self, exchanges: Sequence[Exchange], op: Any) -> Any:
-        return self._over_links(exchanges, lambda communicator, linked: communicator.all_reduce(linked, op))
+        return self._over_links(
+            exchanges, lambda communicator, linked: communicator.all_reduce(linked, op)
+        )
 
     def broadcast(self, exchanges: Sequence[Exchange], root: int) -> Any:
-        return self._over_links(exchanges, lambda communicator, linked: communicator.broadcast(linked, root))
+        return self._over_links(
+            exchanges, lambda communicator, linked: communicator.broadcast(linked, root)
+        )
 
     def _over_links(self, exchanges: Sequence[Exchange], make: Any) -> Any:
         (one,) = exchanges
@@ -66,7 +78,10 @@ class LinkedCommunicator(Communicator):
             return np.ndarray((count,), one.dtype, self._links.memory, place * LINK_BYTES)
 
         sources = tuple(line(rank, one.source_counts[rank]) for rank in range(self._world_size))
-        targets = tuple(line(self._world_size + rank, one.target_counts[rank]) for rank in range(self._world_size))
+        targets = tuple(
+            line(self._world_size + rank, one.target_counts[rank])
+            for rank in range(self._world_size)
+        )
         combine = make(self._host, [Exchange(one.dtype, sources, targets, *self._counts(one))])
 
         def step() -> None:
@@ -113,11 +128,17 @@ class LinkedCommunicator(Communicator):
 
 
 @contextmanager
-def opened_by_ranks(world_size: int, device: Callable[[], Device] = PrivateDevice, **others: Any) -> Iterator[None]:
-    """Ranks that are forked meanwhile open such a device, and can link them; `others` replace names of the rank's loop."""
+def opened_by_ranks(
+    world_size: int, device: Callable[[], Device] = PrivateDevice, **others: Any
+) -> Iterator[None]:
+    """Ranks that are forked meanwhile open such a device, and can link them; `others` replace
+    names of the rank's loop.
+    """
     links = Links(world_size)
     linked = TransportDriver(
-        open=lambda rank, world_size, unique_id, stream: LinkedCommunicator(links, world_size, rank),
+        open=lambda rank, world_size, unique_id, stream: LinkedCommunicator(
+            links, world_size, rank
+        ),
         in_shared_memory=False,
         problem=lambda: None,
         make_unique_id=lambda: b"links",
@@ -141,4 +162,6 @@ def fork_private(world_size: int, transport: Any = "host") -> synk.World:
     """A world of such ranks."""
     with opened_by_ranks(world_size):
         devices = (0,) * world_size
-        return world_of(Engine(world_size, "cuda", devices, profile=False, timeout=None, transport=transport))
+        return world_of(
+            Engine(world_size, "cuda", devices, profile=False, timeout=None, transport=transport)
+        )

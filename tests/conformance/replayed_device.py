@@ -1,7 +1,7 @@
 """Ranks that record what they repeat, as on GPUs, so that compiled code serves it: without a GPU.
 
-What is recorded is run by a function that compiled code calls, as it calls the driver's, and that then writes to a mailbox. By
-and by it does so late, after the rank has gone back to Python.
+What is recorded is run by a function that compiled code calls, as it calls the driver's, and that
+then writes to a mailbox. By and by it does so late, after the rank has gone back to Python.
 """
 
 import ctypes
@@ -63,7 +63,9 @@ class CountedDoorbell:
 
 
 class OwnWorkspace(CpuWorkspace):
-    """Memory of a program's own, to which rows are copied. New memory is garbage, and so is what is replaced or given up."""
+    """Memory of a program's own, to which rows are copied. New memory is garbage, and so is what
+    is replaced or given up.
+    """
 
     def rows(self, slot: object, host: Any, rows: Rows, *, writable: bool) -> Buffer:
         where: Any = rows.as_slice() if isinstance(rows, Range) else rows.indices
@@ -79,7 +81,9 @@ class OwnWorkspace(CpuWorkspace):
 
         def gather(target: Any) -> Gather:
             def bind(args: list[Any]) -> Step:
-                return lambda: np.copyto(target, host[InLine(rows.table, args[0], rows.start, rows.count).listed.indices])
+                return lambda: np.copyto(
+                    target, host[InLine(rows.table, args[0], rows.start, rows.count).listed.indices]
+                )
 
             args: list[Any] = [np.int64(rows.line)]
             return Gather(Launch(bind, args, (0,)), args, 0, len(rows.table))
@@ -154,7 +158,9 @@ class Launch:
         changing: positions of scalars among them.
     """
 
-    def __init__(self, bind: Callable[[list[Any]], Step], args: list[Any], changing: Sequence[int]) -> None:
+    def __init__(
+        self, bind: Callable[[list[Any]], Step], args: list[Any], changing: Sequence[int]
+    ) -> None:
         self.bind, self.args, self.changing = bind, args, changing
         self._step = bind(args)
 
@@ -163,14 +169,18 @@ class Launch:
 
 
 class Node:
-    """A launch in a graph: its arguments are its own, and it is told of others by memory that has scalars as a kernel does."""
+    """A launch in a graph: its arguments are its own, and it is told of others by memory that
+    has scalars as a kernel does.
+    """
 
     def __init__(self, launch: Launch) -> None:
         self.step = launch.bind(args := [*launch.args])
         self._args, self._usual = args, launch.args
         self._memory = np.zeros(2 * max(1, len(launch.changing)), np.int64)
         places = [
-            (p, part, letter) for p in launch.changing for part, letter in enumerate(LETTERS[np.asarray(args[p]).dtype.name])
+            (p, part, letter)
+            for p in launch.changing
+            for part, letter in enumerate(LETTERS[np.asarray(args[p]).dtype.name])
         ]
         address = self._memory.ctypes.data
         self.scalars = [Scalar(*place, address + 8 * k) for k, place in enumerate(places)]
@@ -180,13 +190,20 @@ class Node:
         for place in self.scalars:
             value = self._usual[place.position]
             parts = (value.real, value.imag) if np.iscomplexobj(value) else (value,)
-            struct.pack_into(place.letter, self._memory, place.address - self._memory.ctypes.data, parts[place.part])
+            struct.pack_into(
+                place.letter,
+                self._memory,
+                place.address - self._memory.ctypes.data,
+                parts[place.part],
+            )
 
     def read(self) -> None:
         """What is in the memory is what is launched with."""
         parts: dict[int, list[Any]] = {}
         for place in self.scalars:
-            (part,) = struct.unpack_from(place.letter, self._memory, place.address - self._memory.ctypes.data)
+            (part,) = struct.unpack_from(
+                place.letter, self._memory, place.address - self._memory.ctypes.data
+            )
             parts.setdefault(place.position, []).append(part)
         for position, found in parts.items():
             value = found[0] if len(found) == 1 else complex(*found)
@@ -199,8 +216,12 @@ class NodeKernel(DeviceKernel):
     def __init__(self, kernel: DeviceKernel) -> None:
         self._kernel = kernel
 
-    def bind(self, grid: Any, block: Any, smem_bytes: int, args: list[Any], changing: Sequence[int]) -> Step:
-        return Launch(lambda args: self._kernel.bind(grid, block, smem_bytes, args, changing), args, changing)
+    def bind(
+        self, grid: Any, block: Any, smem_bytes: int, args: list[Any], changing: Sequence[int]
+    ) -> Step:
+        return Launch(
+            lambda args: self._kernel.bind(grid, block, smem_bytes, args, changing), args, changing
+        )
 
     def convert(self, arg: Any) -> Any:
         return self._kernel.convert(arg)
@@ -216,7 +237,8 @@ class CalledReplay(Replay):
     Attributes:
         fails_in: launches from now that one of them fails; 0 if none does.
         broken: whether one has failed, and not been told yet.
-        refuses_in: of how many times from now that a node gets other scalars one fails; 0 if none does.
+        refuses_in: of how many times from now that a node gets other scalars one fails; 0 if none
+            does.
     """
 
     fails_in = 0
@@ -225,12 +247,16 @@ class CalledReplay(Replay):
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._nodes = {id(step): Node(step) for step in steps if isinstance(step, Launch)}
-        self._steps = [self._nodes[id(step)].step if id(step) in self._nodes else step for step in steps]
+        self._steps = [
+            self._nodes[id(step)].step if id(step) in self._nodes else step for step in steps
+        ]
         self._set = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 3)(fatal(self._set_node))
         self._words = np.zeros(2, np.int64)  # the mailbox, and where its word belongs
         box = self._words.ctypes.data
         self._launches = 0
-        self._function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)(fatal(self._launch))
+        self._function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)(
+            fatal(self._launch)
+        )
         address = ctypes.cast(self._function, ctypes.c_void_p).value
         assert address is not None
         self._kept = Relaunch(address, 11, 22, box, [box + 8])
@@ -302,7 +328,8 @@ class CalledChain(Chain):
     Attributes:
         recorded: how many there have been.
         renewed: how often a node has got other scalars.
-        refuses_in: of how many times from now that one gets other scalars one fails; 0 if none does.
+        refuses_in: of how many times from now that one gets other scalars one fails; 0 if none
+            does.
     """
 
     recorded = 0
@@ -310,7 +337,9 @@ class CalledChain(Chain):
     refuses_in = 0
 
     def __init__(self, steps: Iterable[Step]) -> None:
-        self._nodes = [Node(step) if isinstance(step, Launch) else None for step in self._noted(steps)]
+        self._nodes = [
+            Node(step) if isinstance(step, Launch) else None for step in self._noted(steps)
+        ]
         self._set = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 3)(fatal(self._set_node))
         type(self).recorded += 1
 
@@ -332,7 +361,11 @@ class CalledChain(Chain):
                     raise RuntimeError("no such node")
 
     def scalars(self, first: int, after: int) -> Scalars:
-        nodes = [(position, node) for position, node in enumerate(self._nodes[first:after], first) if node is not None]
+        nodes = [
+            (position, node)
+            for position, node in enumerate(self._nodes[first:after], first)
+            if node is not None
+        ]
         address = ctypes.cast(self._set, ctypes.c_void_p).value or 0
         places = [place for _, node in nodes for place in node.scalars]
         return Scalars(places, address, [(11, position, position + 1) for position, _ in nodes])
@@ -382,9 +415,14 @@ class RepeatedCalls(Recorder):
     def __init__(self) -> None:
         self._made: dict[Any, RepeatedCall] = {}
 
-    def recorded(self, call: Callable[[], Any], arguments: Any, written: Sequence[Any]) -> RecordedCall:
+    def recorded(
+        self, call: Callable[[], Any], arguments: Any, written: Sequence[Any]
+    ) -> RecordedCall:
         leaves = flatten(arguments)[0]
-        kind = tuple((one.ctypes.data, one.shape) if isinstance(one, np.ndarray) else repr(one) for one in leaves)
+        kind = tuple(
+            (one.ctypes.data, one.shape) if isinstance(one, np.ndarray) else repr(one)
+            for one in leaves
+        )
         return self._made.setdefault(kind, RepeatedCall(call))
 
     def close(self) -> None:
@@ -406,7 +444,9 @@ class ReplayedDevice(PrivateDevice):
         return Filling(step) if private else step
 
     def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
-        fills = [step for step in steps if alone and isinstance(step, Filling)]  # ahead, at the end of each run
+        fills = [
+            step for step in steps if alone and isinstance(step, Filling)
+        ]  # ahead, at the end of each run
         for step in fills:
             step()
         return CalledReplay([*(step for step in steps if step not in fills), *fills])
@@ -421,22 +461,36 @@ class ReplayedDevice(PrivateDevice):
         return [], []
 
     def only_copies_to(self, host: Any, step: Any) -> bool:
-        return isinstance(step, partial) and step.func is np.copyto and np.may_share_memory(host, step.args[0])
+        return (
+            isinstance(step, partial)
+            and step.func is np.copyto
+            and np.may_share_memory(host, step.args[0])
+        )
 
 
-def fork_replayed(world_size: int, transport: Any = "host", timeout: float | None = None) -> synk.World:
-    """A world of such ranks, which stay awake from call to call also in the workers of pytest-xdist."""
+def fork_replayed(
+    world_size: int, transport: Any = "host", timeout: float | None = None
+) -> synk.World:
+    """A world of such ranks, which stay awake from call to call also in the workers of
+    pytest-xdist.
+    """
     with (
         mock.patch.multiple(engine, CROWDED=CROWDED, ROOMY=ROOMY),
         opened_by_ranks(world_size, ReplayedDevice, doorbell_module=CountedDoorbell()),
     ):
         devices = (0,) * world_size
-        return world_of(engine.Engine(world_size, "cuda", devices, profile=False, timeout=timeout, transport=transport))
+        return world_of(
+            engine.Engine(
+                world_size, "cuda", devices, profile=False, timeout=timeout, transport=transport
+            )
+        )
 
 
 @synk.function(outputs=None)
 def count_served() -> tuple[int, int]:
-    """Of each rank, how many rounds compiled code has served, and how many it has begun, since it was asked last."""
+    """Of each rank, how many rounds compiled code has served, and how many it has begun, since
+    it was asked last.
+    """
     counted: Any = loop.doorbell_module
     told = counted.served, counted.under_way
     counted.served = counted.under_way = 0

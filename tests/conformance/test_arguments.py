@@ -1,4 +1,6 @@
-"""Arguments: scalars of all kinds, Data, arrays, index ranges, what ranks fill in, nested ones, rows written back."""
+"""Arguments: scalars of all kinds, Data, arrays, index ranges, what ranks fill in, nested ones,
+rows written back.
+"""
 
 import math
 
@@ -32,7 +34,7 @@ SCALARS = (
 )
 
 
-# ---- scalars -------------------------------------------------------------------------------------------------------------
+# ---- scalars -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", range(len(SCALARS)))
@@ -79,7 +81,10 @@ def test_scalars_change_from_call_to_call(world):
     for beta in (0.5, 0.25, 0.5, 2, 1, 0.125, np.float32(0.5), 3):
         for array in (x, held):
             assert_allclose(kernels.energy(array, beta), np.exp(-float(beta) * x * x).sum())
-            assert_allclose(kernels.energy(array, beta, batch=100, num_slices=2), np.exp(-float(beta) * x[:100] ** 2).sum())
+            assert_allclose(
+                kernels.energy(array, beta, batch=100, num_slices=2),
+                np.exp(-float(beta) * x[:100] ** 2).sum(),
+            )
 
 
 def test_signed_zeros_and_nans_are_different_values(world):
@@ -140,7 +145,7 @@ def test_givens_are_bound_by_the_decorator(world):
     assert_array_equal(weighted(np.ones((7, 2))), [7.0, 70.0])
 
 
-# ---- Data and arrays -----------------------------------------------------------------------------------------------------
+# ---- Data and arrays -----------------------------------------------------------------------------
 
 
 def test_contents_of_data_change_between_calls(world):
@@ -219,12 +224,14 @@ def test_broadcast_arrays_are_whole_on_every_rank(world):
         assert_allclose(kernels.weighted_mean(x, held), (x * np.asarray(held)).mean(0))
 
 
-# ---- rows written back ---------------------------------------------------------------------------------------------------
+# ---- rows written back ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_slices", [1, 2, 30])
 @pytest.mark.parametrize(
-    "batch", [None, 4, slice(2, 15), slice(None, None, -3), slice(1, 20, 2), [5, 0, -1, 7], range(3, 9)], ids=str
+    "batch",
+    [None, 4, slice(2, 15), slice(None, None, -3), slice(1, 20, 2), [5, 0, -1, 7], range(3, 9)],
+    ids=str,
 )
 def test_inout_writes_the_selected_rows_back(world, batch, num_slices):
     chosen = expected.selection(batch)
@@ -265,24 +272,30 @@ def test_inout_again_and_again(world):
     assert_array_equal(y.data, np.full(30_000, 2.0))
 
 
-# ---- what ranks fill in --------------------------------------------------------------------------------------------------
+# ---- what ranks fill in --------------------------------------------------------------------------
 
 
 def test_an_index_range_is_sharded_like_rows(world):
     n, own = 1001, list(range(world.world_size))
-    got = kernels.indices(synk.arange(n), synk.RANK, synk.WORLD_SIZE, synk.OFFSET, synk.per_rank([r / 2 for r in own]))
+    got = kernels.indices(
+        synk.arange(n), synk.RANK, synk.WORLD_SIZE, synk.OFFSET, synk.per_rank([r / 2 for r in own])
+    )
     sizes = expected.shard_sizes(n, world.world_size)
     starts = np.cumsum([0, *sizes])[:-1]
     assert got.squares == sum(i * i for i in range(n))
     assert_array_equal(np.array(got.spans), np.stack([starts, starts + sizes], 1))
-    assert_array_equal(np.array(got.filled), np.stack([own, [world.world_size] * world.world_size, starts], 1))
+    assert_array_equal(
+        np.array(got.filled), np.stack([own, [world.world_size] * world.world_size, starts], 1)
+    )
     assert_allclose(got.weights, np.array(own) / 2)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 10**6])
 def test_an_index_range_of_any_length_and_slices(world, n):
     for num_slices in (1, 4):
-        got = kernels.indices(synk.arange(n), 0, 0, 0, 0.0, num_slices=num_slices, output_subset="squares")
+        got = kernels.indices(
+            synk.arange(n), 0, 0, 0, 0.0, num_slices=num_slices, output_subset="squares"
+        )
         assert got == (n - 1) * n * (2 * n - 1) // 6
 
 
@@ -297,7 +310,12 @@ def test_a_batch_of_an_index_range_keeps_the_indices(world):
 @synk.function(outputs="sum")
 def squares_of(rows):
     assert type(rows[0]) is range
-    return len(rows[0]), sum(i * i for i in rows[0]), (np.asarray(rows[0]) ** 2).sum(), rows[0].stop - rows[0].start
+    return (
+        len(rows[0]),
+        sum(i * i for i in rows[0]),
+        (np.asarray(rows[0]) ** 2).sum(),
+        rows[0].stop - rows[0].start,
+    )
 
 
 @synk.function(outputs="sum")
@@ -341,14 +359,19 @@ def test_a_function_cannot_look_at_what_is_no_argument(world):
     def where(x):
         return 1 if synk.RANK == 0 else 2
 
-    with pytest.raises(synk.ArgumentError, match=r"test_arguments\.py:\d+: synk\.RANK is no number.*synk\.rank\(\)"):
+    with pytest.raises(
+        synk.ArgumentError, match=r"test_arguments\.py:\d+: synk\.RANK is no number.*synk\.rank\(\)"
+    ):
         where(np.ones(8))
 
     @synk.function(outputs=None)
     def asked(x):
         return synk.rank() == 0, synk.world_size()
 
-    assert asked(np.ones(8)) == ([rank == 0 for rank in range(world.world_size)], [world.world_size] * world.world_size)
+    assert asked(np.ones(8)) == (
+        [rank == 0 for rank in range(world.world_size)],
+        [world.world_size] * world.world_size,
+    )
 
 
 def test_offset_is_the_index_in_the_data(world):
@@ -360,14 +383,16 @@ def test_offset_is_the_index_in_the_data(world):
     x = np.zeros(20)
     for num_slices in (1, 2):
         sizes = [
-            size for shard in expected.shard_sizes(10, world.world_size) for size in expected.shard_sizes(shard, num_slices)
+            size
+            for shard in expected.shard_sizes(10, world.world_size)
+            for size in expected.shard_sizes(shard, num_slices)
         ]
         starts = 5 + np.cumsum([0, *sizes])[:-1]
         got = index(x, synk.OFFSET, batch=slice(5, 15), num_slices=num_slices)
         assert_array_equal(got, np.repeat(starts, sizes))
 
 
-# ---- nested --------------------------------------------------------------------------------------------------------------
+# ---- nested --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_slices", [1, 2, 40])
@@ -460,14 +485,16 @@ def test_ranks_without_rows_are_skipped(world):
             assert got.dtype == serial.dtype
 
 
-# ---- the other ways to call ----------------------------------------------------------------------------------------------
+# ---- the other ways to call ----------------------------------------------------------------------
 
 
 def test_as_serial_equals_the_call(world):
     x, y = expected.values(101), expected.values(101, seed=1)
     for batch in (None, 10, [5, -1, 5], slice(90, 3, -4)):
         chosen = expected.selection(batch)
-        assert_array_equal(kernels.axpy.as_serial(2.0, x, y, batch=batch), 2 * x[chosen] + y[chosen])
+        assert_array_equal(
+            kernels.axpy.as_serial(2.0, x, y, batch=batch), 2 * x[chosen] + y[chosen]
+        )
         serial = kernels.mixed.as_serial(x, y, batch=batch)
         result = kernels.mixed(x, y, batch=batch, num_slices=2)
         assert serial.low == result.low == x[chosen].min()
@@ -478,7 +505,11 @@ def test_as_serial_equals_the_call(world):
     kernels.scale.as_serial(y, 2.0)
     assert_array_equal(y, 2 * np.arange(10.0))
     got = kernels.indices.as_serial(
-        synk.arange(50), synk.RANK, synk.WORLD_SIZE, synk.OFFSET, synk.per_rank([7.0] * world.world_size)
+        synk.arange(50),
+        synk.RANK,
+        synk.WORLD_SIZE,
+        synk.OFFSET,
+        synk.per_rank([7.0] * world.world_size),
     )
     assert got.squares == sum(i * i for i in range(50))
     assert [list(one) for one in (got.spans[0], got.filled[0])] == [[0, 50], [0, 1, 0]]
@@ -498,7 +529,9 @@ def test_build_inputs_makes_data_for_a_function(world):
     m = kernels.total_of.build_inputs(np.arange(5.0), minibatch=True, oversize=2.0)
     assert m.minibatch
     assert m.alloc_size == 10
-    a, b, c = kernels.axpy.build_inputs(2.0, np.arange(5.0), np.ones(5), minibatch=[False, True, np.False_])
+    a, b, c = kernels.axpy.build_inputs(
+        2.0, np.arange(5.0), np.ones(5), minibatch=[False, True, np.False_]
+    )
     assert [one.minibatch for one in (a, b, c)] == [False, True, False]
 
 
@@ -515,12 +548,19 @@ def test_plan_tells_who_gets_what_and_calls_nothing(world):
     assert report.outputs == (("mean", "mean"),)
     assert "100 rows" in str(report)
     other = kernels.weighted_mean.plan(x, y, world_size=8)
-    assert [stop - start for start, stop in (rank.rows for rank in other.ranks)] == expected.shard_sizes(101, 8)
+    assert [
+        stop - start for start, stop in (rank.rows for rank in other.ranks)
+    ] == expected.shard_sizes(101, 8)
 
 
 def test_modes_name_and_repr_of_a_function(world):
     assert kernels.mixed.name == "mixed"
-    assert kernels.mixed.output_modes == {"low": "min", "sums": "sum", "out": "gather", "means": "mean"}
+    assert kernels.mixed.output_modes == {
+        "low": "min",
+        "sums": "sum",
+        "out": "gather",
+        "means": "mean",
+    }
     assert kernels.three.output_modes == ("sum", "max", "gather")
     assert kernels.three.update_modes == {}
     assert "mixed" in repr(kernels.mixed)

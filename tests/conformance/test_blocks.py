@@ -47,7 +47,12 @@ def largest_by_warps(x, largest):
         cuda.atomic.max(largest, 0, value)
 
 
-@synk.parallel(outputs={"counts": synk.output("sum", shape=(BINS,), dtype="int32")}, block=64, grid=4, smem_bytes=4 * BINS)
+@synk.parallel(
+    outputs={"counts": synk.output("sum", shape=(BINS,), dtype="int32")},
+    block=64,
+    grid=4,
+    smem_bytes=4 * BINS,
+)
 @cuda.jit
 def histogram(x, counts):
     shared = cuda.shared.array(0, int32)
@@ -83,4 +88,6 @@ def test_dynamic_shared_memory(world):
     for n in lengths(world.world_size):
         x = np.random.default_rng(n).random(n)
         assert_array_equal(histogram(x), np.histogram(x, BINS, (0, 1))[0])
-        assert_array_equal(histogram(x, batch=slice(None, None, 2)), np.histogram(x[::2], BINS, (0, 1))[0])
+        assert_array_equal(
+            histogram(x, batch=slice(None, None, 2)), np.histogram(x[::2], BINS, (0, 1))[0]
+        )

@@ -1,4 +1,6 @@
-"""Numbers that sequences carry from iteration to iteration: those of a loop in Python over single calls."""
+"""Numbers that sequences carry from iteration to iteration: those of a loop in Python over
+single calls.
+"""
 
 import random
 
@@ -61,9 +63,14 @@ def test_several_are_replaced_at_once(world):
             assert_array_equal(log.get_value(rank)[:times], told[:times])
             assert_array_equal(log.get_value(rank)[40 : 40 + times], told[1 : times + 1])
     assert fibonacci._traced == before + 1
-    with pytest.raises(synk.RankError, match=r"test_carried_numbers\.py:\d+: a number that ") as caught:
+    with pytest.raises(
+        synk.RankError, match=r"test_carried_numbers\.py:\d+: a number that "
+    ) as caught:
         fibonacci(synk.variable(np.zeros(300, int)), 0, 1, times=200)
-    assert "a number that the sequence computes for the next iteration does not fit in 64 bits" in str(caught.value)
+    assert (
+        "a number that the sequence computes for the next iteration does not fit in 64 bits"
+        in str(caught.value)
+    )
     assert "in iteration 91 of 200 of fibonacci" in str(caught.value)
 
 
@@ -77,7 +84,9 @@ def conjugate(x, r, p, old):
 
 
 @pytest.mark.parametrize(
-    "options", [{"every": 1}, {"every": 3}, {"every": 2, "until": lambda _: False}], ids=["1", "3", "until"]
+    "options",
+    [{"every": 1}, {"every": 3}, {"every": 2, "until": lambda _: False}],
+    ids=["1", "3", "until"],
 )
 def test_results_of_the_iteration_before(world, options):
     @synk.sequence
@@ -142,7 +151,9 @@ def test_kinds_of_numbers(world):
     kinds(v, log, np.float32(7.0), 17, 0.25, times=4)
     tenth = float(np.float32(0.1))
     for rank in range(world.world_size):
-        assert_array_equal(log.get_value(rank), [[7, 17, 0.25], [tenth, 8, 17], [tenth, 4, 8], [tenth, 3, 4]])
+        assert_array_equal(
+            log.get_value(rank), [[7, 17, 0.25], [tenth, 8, 17], [tenth, 4, 8], [tenth, 3, 4]]
+        )
     for row in dtype_of(np.float32(1.0)), kinds(v, log, np.float32(7.0), 17, 0.25, times=3)[0]:
         assert row == ["float32"] * world.world_size
 
@@ -210,9 +221,16 @@ def fifth(log, high):
 
 @pytest.mark.parametrize("result", ["kernel", "function", "both"])
 def test_equal_calls_of_several_rounds(world, result):
-    """Each call begins with its arguments, and each round of it with the numbers of the round before."""
+    """Each call begins with its arguments, and each round of it with the numbers of the round
+    before.
+    """
     rng, body, log = random.Random(result), body_of(result), synk.variable(np.zeros(7))
-    kinds = [(1, 0.5, 2.0, 8, 3, 99), (2, 0.5, 2.0, 8, 3, 99), (1, 0.5, 2.0, 8, 2, 1), (4, 1.25, 0.5, 5, 1, 99)]
+    kinds = [
+        (1, 0.5, 2.0, 8, 3, 99),
+        (2, 0.5, 2.0, 8, 3, 99),
+        (1, 0.5, 2.0, 8, 2, 1),
+        (4, 1.25, 0.5, 5, 1, 99),
+    ]
     for call in range(40):
         if call % 4 == 0 or rng.random() < 0.3:  # else the same call again
             *start, times, every, limit = rng.choice(kinds)
@@ -220,7 +238,13 @@ def test_equal_calls_of_several_rounds(world, result):
         expected, kept = loop(result, np.zeros(7), *start, times, every, limit)
         if limit < 99 or rng.random() < 0.4:
             seen = []
-            found = body(log, *start, times=times, every=every, until=lambda r, n=limit, s=seen: s.append(r) or len(s) > n)
+            found = body(
+                log,
+                *start,
+                times=times,
+                every=every,
+                until=lambda r, n=limit, s=seen: s.append(r) or len(s) > n,
+            )
         elif rng.random() < 0.3:
             found = body.submit(log, *start, times=times, every=every).result()
         else:
@@ -228,8 +252,12 @@ def test_equal_calls_of_several_rounds(world, result):
         for rank in range(world.world_size):
             assert_array_equal(log.get_value(rank), expected)
         results = found if result == "both" else (found,)
-        for one, told in zip(results, zip(*kept, strict=True) if result == "both" else (kept,), strict=True):
-            assert_array_equal(one, np.array(told) if one.ndim == 1 else np.transpose([told] * world.world_size))
+        for one, told in zip(
+            results, zip(*kept, strict=True) if result == "both" else (kept,), strict=True
+        ):
+            assert_array_equal(
+                one, np.array(told) if one.ndim == 1 else np.transpose([told] * world.world_size)
+            )
 
 
 def test_python_and_tables_give_the_same(monkeypatch):
@@ -274,21 +302,67 @@ def test_what_is_refused(world):
 
     here = r"test_carried_numbers\.py:\d+: .*"
     for body, match, args in (
-        (lambda v, n: synk.carry(n, dot(v, v)), here + "n of <lambda> is an int, .* d of dot, a float; pass a float", (3,)),
-        (lambda v, n: synk.carry(n, single(v)), here + "n of <lambda> is float64, .*, float32; pass a number of the", (3.0,)),
-        (lambda v, n: (synk.carry(n, 1), synk.carry(n, 2)), here + "has its next value already; carry it once", (3,)),
-        (lambda v, n: synk.carry(2 * n, n), here + "carry takes a number that is passed to .*computed from n of", (3,)),
-        (lambda v, n: synk.carry(dot(v, v), n), here + "carry takes a number that is passed to .*got d of dot", (3,)),
-        (lambda v, n: synk.carry(synk.STEP, n), here + "carry takes a number that is passed to .*got synk.STEP", (3,)),
-        (lambda v, n: synk.carry(n, 2), here + "carry takes a number that is passed to .*got 3", (synk.static(3),)),
-        (lambda v, n: synk.carry(v, n + 1), here + "carry takes a number that is passed to .*got <Variable", (3,)),
+        (
+            lambda v, n: synk.carry(n, dot(v, v)),
+            here + "n of <lambda> is an int, .* d of dot, a float; pass a float",
+            (3,),
+        ),
+        (
+            lambda v, n: synk.carry(n, single(v)),
+            here + "n of <lambda> is float64, .*, float32; pass a number of the",
+            (3.0,),
+        ),
+        (
+            lambda v, n: (synk.carry(n, 1), synk.carry(n, 2)),
+            here + "has its next value already; carry it once",
+            (3,),
+        ),
+        (
+            lambda v, n: synk.carry(2 * n, n),
+            here + "carry takes a number that is passed to .*computed from n of",
+            (3,),
+        ),
+        (
+            lambda v, n: synk.carry(dot(v, v), n),
+            here + "carry takes a number that is passed to .*got d of dot",
+            (3,),
+        ),
+        (
+            lambda v, n: synk.carry(synk.STEP, n),
+            here + "carry takes a number that is passed to .*got synk.STEP",
+            (3,),
+        ),
+        (
+            lambda v, n: synk.carry(n, 2),
+            here + "carry takes a number that is passed to .*got 3",
+            (synk.static(3),),
+        ),
+        (
+            lambda v, n: synk.carry(v, n + 1),
+            here + "carry takes a number that is passed to .*got <Variable",
+            (3,),
+        ),
         (lambda v, n: synk.carry(n, first(v)), here + "the result of first is not known", (3,)),
-        (lambda v, n: synk.carry(n, v), here + "carry takes a number as the next value; got a Variable", (3,)),
-        (lambda v, n: synk.carry(n, True), here + "carry takes a number as the next value; got a bool", (3,)),
-        (lambda v, n: synk.sequence(inner)(v, n + 1), here + "carry in inner, which <lambda> calls", (3,)),
+        (
+            lambda v, n: synk.carry(n, v),
+            here + "carry takes a number as the next value; got a Variable",
+            (3,),
+        ),
+        (
+            lambda v, n: synk.carry(n, True),
+            here + "carry takes a number as the next value; got a bool",
+            (3,),
+        ),
+        (
+            lambda v, n: synk.sequence(inner)(v, n + 1),
+            here + "carry in inner, which <lambda> calls",
+            (3,),
+        ),
     ):
         with pytest.raises(synk.ArgumentError, match=match):
             synk.sequence(body)(v, *args)
-    with pytest.raises(synk.ArgumentError, match="use it inside a function decorated with @synk.sequence"):
+    with pytest.raises(
+        synk.ArgumentError, match="use it inside a function decorated with @synk.sequence"
+    ):
         synk.carry(1, 2)
     assert dot(v, v) == 3.0 * world.world_size

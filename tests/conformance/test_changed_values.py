@@ -1,4 +1,6 @@
-"""Values from outside that change between calls: numbers, texts, tuples and functions, wherever a function reads them."""
+"""Values from outside that change between calls: numbers, texts, tuples and functions, wherever
+a function reads them.
+"""
 
 import enum
 import gc
@@ -280,7 +282,9 @@ def test_a_value_for_each_call_is_warned_of_once(monkeypatch):
         for number in range(20):
             offset = float(number)
             assert shifted(X) == (X + number).sum()
-    assert [(warning.category, warning.filename) for warning in seen] == [(RuntimeWarning, __file__)]
+    assert [(warning.category, warning.filename) for warning in seen] == [
+        (RuntimeWarning, __file__)
+    ]
     assert "shifted reads offset" in str(seen[0].message)
     assert "as an argument" in str(seen[0].message)
 

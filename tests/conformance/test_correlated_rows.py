@@ -1,4 +1,6 @@
-"""Error bars of correlated rows: blocks of consecutive rows, wherever slices, shards and ranks cut them, are NumPy's."""
+"""Error bars of correlated rows: blocks of consecutive rows, wherever slices, shards and ranks
+cut them, are NumPy's.
+"""
 
 import itertools
 import math
@@ -60,7 +62,9 @@ def means(values, block):
 
 
 def check(estimate, values, block, offset=0.0):
-    """The estimate of values, `offset` larger in the call: all rows are in the mean, and whole blocks in the error bar."""
+    """The estimate of values, `offset` larger in the call: all rows are in the mean, and whole
+    blocks in the error bar.
+    """
     of_blocks = means(values, block)
     assert estimate.count == len(of_blocks)
     scale = np.abs(values).max()
@@ -69,9 +73,20 @@ def check(estimate, values, block, offset=0.0):
         assert math.isnan(estimate.stderr)
         return
     variance = of_blocks.var(ddof=1)
-    # Each mean is rounded, by some 1e-14 of the largest value, before means that may be close to each other are subtracted.
-    assert_allclose(estimate.variance, variance, rtol=1e-11, atol=1e-13 * scale * math.sqrt(variance) + 1e-26 * scale**2)
-    assert_allclose(estimate.stderr, math.sqrt(of_blocks.var(ddof=1) / len(of_blocks)), rtol=1e-11, atol=1e-13 * scale)
+    # Each mean is rounded, by some 1e-14 of the largest value, before means that may be close to
+    # each other are subtracted.
+    assert_allclose(
+        estimate.variance,
+        variance,
+        rtol=1e-11,
+        atol=1e-13 * scale * math.sqrt(variance) + 1e-26 * scale**2,
+    )
+    assert_allclose(
+        estimate.stderr,
+        math.sqrt(of_blocks.var(ddof=1) / len(of_blocks)),
+        rtol=1e-11,
+        atol=1e-13 * scale,
+    )
 
 
 @pytest.mark.parametrize("row", [*ROWS, FOUR])
@@ -82,8 +97,15 @@ def test_blocks_are_those_of_numpy(world, grids, offset):
             noise = np.random.default_rng(n).normal(size=n)
             noise = (noise + offset) - offset  # what is left of it near 1e9
             for num_slices in (1, 2, 7):
-                check(plain(noise + offset, block=block, num_slices=num_slices), noise, block, offset)
-                check(plain.as_serial(noise + offset, block=block, num_slices=num_slices), noise, block, offset)
+                check(
+                    plain(noise + offset, block=block, num_slices=num_slices), noise, block, offset
+                )
+                check(
+                    plain.as_serial(noise + offset, block=block, num_slices=num_slices),
+                    noise,
+                    block,
+                    offset,
+                )
 
 
 @pytest.mark.parametrize("row", ROWS[:3])
@@ -107,7 +129,9 @@ def test_shards_have_the_same_bits_on_one_rank(world, shards):
     values = np.random.default_rng(1).normal(size=1003)
     for num_slices in (1, 3):
         options = {"shards": shards, "num_slices": num_slices, "block": 17}
-        together, alone = (call(synk.arange(1003), values, **options) for call in (powers, powers.as_serial))
+        together, alone = (
+            call(synk.arange(1003), values, **options) for call in (powers, powers.as_serial)
+        )
         assert_array_equal(together.mean, alone.mean)
         assert_array_equal(together.covariance, alone.covariance)
 
@@ -136,7 +160,9 @@ def test_weights_are_summed_over_blocks(world, grids):
         assert_allclose(found.stderr, math.sqrt(spread) / total, rtol=1e-11)
         assert_allclose(found.effective_size, total**2 / square, rtol=1e-12)
         assert found.count == 50
-    assert_allclose(weighted(values, weights, block=130).mean, 1e9 + mean, rtol=1e-15)  # rows after the last block too
+    assert_allclose(
+        weighted(values, weights, block=130).mean, 1e9 + mean, rtol=1e-15
+    )  # rows after the last block too
 
 
 @pytest.mark.whole
@@ -193,7 +219,9 @@ def chains(seed, number, n):
 
 
 def test_error_bars_of_a_markov_chain_cover_the_truth(world):
-    """The mean is 0. With 64 blocks, 95 % are within 2.0 standard errors, by Student's t; without, one in four is."""
+    """The mean is 0. With 64 blocks, 95 % are within 2.0 standard errors, by Student's t;
+    without, one in four is.
+    """
     number, n = 400, 2**14
     inside, plainly = 0, 0
     for chain in chains(5, number, n):
@@ -207,7 +235,9 @@ def test_error_bars_of_a_markov_chain_cover_the_truth(world):
 @pytest.mark.parametrize("block", [0, -1, 1.0, "2", None, True, 2**63, 2**70])
 def test_what_is_no_block_is_refused_before_anything_is_sent(block):
     for call in (plain, plain.as_serial, plain.plan):  # there is no world
-        with pytest.raises(synk.ReductionError, match="block must be an integer from 1 to the number of rows, got"):
+        with pytest.raises(
+            synk.ReductionError, match="block must be an integer from 1 to the number of rows, got"
+        ):
             call(np.zeros(4), block=block)
 
 
@@ -221,7 +251,9 @@ def test_blocks_longer_than_the_rows_are_refused(world):
 def test_options_of_calls_are_no_parameters(name):
     scope = {}
     exec(f"def mine({name}): return {name}", scope)
-    with pytest.raises(synk.ArgumentError, match=f"parameter named '{name}', which is an option of every call"):
+    with pytest.raises(
+        synk.ArgumentError, match=f"parameter named '{name}', which is an option of every call"
+    ):
         synk.expectation(scope["mine"], size=0)
     assert synk.vectorize(scope["mine"]).name == "mine"
 

@@ -1,4 +1,6 @@
-"""What goes wrong on a rank, or in what ranks return: told in the coordinator, and the world goes on."""
+"""What goes wrong on a rank, or in what ranks return: told in the coordinator, and the world
+goes on.
+"""
 
 import math
 import sys
@@ -34,7 +36,10 @@ def test_a_function_that_raises_on_every_rank(world):
     error = caught.value
     assert error.function == "wrong"
     assert [failure.rank for failure in error.failures] == list(range(world.world_size))
-    assert all(failure.type_name == "ValueError" and "in wrong" in failure.traceback for failure in error.failures)
+    assert all(
+        failure.type_name == "ValueError" and "in wrong" in failure.traceback
+        for failure in error.failures
+    )
     assert error.arguments[0] == "x: float64 (10,)"
     assert isinstance(error.__cause__, ValueError)
     assert "test_errors.py" in str(error)
@@ -101,7 +106,9 @@ def test_an_exception_that_does_not_pickle(world):
 
 
 def test_a_class_that_the_script_has_not_imported_stays_on_the_rank(world):
-    """To import a library for it may do anything: CuPy's errors initialise CUDA, after which nothing can be forked."""
+    """To import a library for it may do anything: CuPy's errors initialise CUDA, after which
+    nothing can be forked.
+    """
 
     @synk.function
     def wrong(x):
@@ -168,8 +175,9 @@ def test_writes_to_an_input_that_the_source_does_not_show(world):
     for how in ({}, {"num_slices": 2}):
         with pytest.raises(synk.RankError, match="read-only") as caught:
             doubled(x, [x.copy()], x.copy(), np.ones(1), **how)
-        assert 'Name one in inout=("x",) or inout=("tree",) to have its rows written back, or write to a copy' in str(
-            caught.value
+        assert (
+            'Name one in inout=("x",) or inout=("tree",) to have its rows written '
+            "back, or write to a copy" in str(caught.value)
         )
 
     @synk.function(broadcast=("w",))
@@ -190,7 +198,8 @@ def test_trees_that_differ_between_ranks(world):
         return
     with pytest.raises(
         synk.ReductionError,
-        match=r"differs.*returned \(value, value\) on rank 0 but \[value, value\] on rank 1.*same structure",
+        match=r"differs.*returned \(value, value\) on rank 0 but \[value, value\] "
+        r"on rank 1.*same structure",
     ):
         differs(synk.RANK)
 
@@ -223,7 +232,9 @@ def test_shapes_that_differ_between_ranks(world):
     if world.world_size == 1:
         assert_array_equal(differs(np.ones(n)), np.ones(n))
         return
-    with pytest.raises(synk.ReductionError, match=r'different shapes.*"sum".*\(2,\) on rank 0.*"gather"'):
+    with pytest.raises(
+        synk.ReductionError, match=r'different shapes.*"sum".*\(2,\) on rank 0.*"gather"'
+    ):
         differs(np.ones(n))
 
 
@@ -233,15 +244,25 @@ def test_ops_that_do_not_fit_what_is_returned(world):
         return x.sum(), x.max(), x.min()
 
     for num_slices in (1, 2):
-        with pytest.raises(synk.ReductionError, match=r"\(value, value, value\).*\('sum', 'max'\).*fit"):
+        with pytest.raises(
+            synk.ReductionError, match=r"\(value, value, value\).*\('sum', 'max'\).*fit"
+        ):
             three(np.ones(10), num_slices=num_slices)
 
 
 @pytest.mark.parametrize(
     ("outputs", "returned", "reason"),
     [
-        ({"a": "sum", "b": "max"}, {"a": 1, "c": 2}, "structure: no op for 'c', nothing returned for 'b'$"),
-        ({"a": {"b": "max", 1: "sum"}}, {"a": {"b": 1, "c": 2}}, r"no op for \['a'\]\['c'\], nothing .* \['a'\]\[1\]$"),
+        (
+            {"a": "sum", "b": "max"},
+            {"a": 1, "c": 2},
+            "structure: no op for 'c', nothing returned for 'b'$",
+        ),
+        (
+            {"a": {"b": "max", 1: "sum"}},
+            {"a": {"b": 1, "c": 2}},
+            r"no op for \['a'\]\['c'\], nothing .* \['a'\]\[1\]$",
+        ),
         (("sum", "max"), (1, 2, 3), "structure: no op for 2$"),
         ({"a": "sum"}, (1,), "does not fit that structure$"),
     ],
@@ -255,7 +276,10 @@ def test_what_does_not_fit_is_named(world, outputs, returned, reason):
 def test_a_subset_that_is_not_returned(world):
     part = synk.function(lambda x: {"a": x.sum()}, outputs={"a": "sum", "b": "max"}, name="part")
     for subset in (["b"], ["a", "b"]):
-        with pytest.raises(synk.ReductionError, match=r"returned \{'a': value\}, which lacks some of output_subset=\['"):
+        with pytest.raises(
+            synk.ReductionError,
+            match=r"returned \{'a': value\}, which lacks some of output_subset=\['",
+        ):
             part(np.ones(10), output_subset=subset)
 
 
@@ -271,7 +295,9 @@ ROWS_AS_NUMBERS = {
 def test_rows_are_no_numbers(world, kind):
     rows = np.ones(8 * world.world_size)
     by_rows = synk.function(ROWS_AS_NUMBERS[kind], outputs="sum")
-    with pytest.raises(synk.RankError, match=r"x is an array of the rank's rows, .*np.exp\(x\).*synk.vectorize"):
+    with pytest.raises(
+        synk.RankError, match=r"x is an array of the rank's rows, .*np.exp\(x\).*synk.vectorize"
+    ):
         by_rows(rows)
     with pytest.raises(synk.RankError, match="x is an array of the rank's elements of a variable"):
         by_rows(synk.variable(rows))
@@ -379,5 +405,8 @@ def test_what_cannot_be_pickled_is_told_before_anything_is_sent(world):
         with lock:
             return x.sum()
 
-    with pytest.raises(synk.ArgumentError, match=r"locks cannot be sent to the ranks.*Pass what it needs as arguments"):
+    with pytest.raises(
+        synk.ArgumentError,
+        match=r"locks cannot be sent to the ranks.*Pass what it needs as arguments",
+    ):
         locks(np.ones(3))

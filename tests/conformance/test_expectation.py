@@ -95,7 +95,12 @@ def check(estimate, values):
     assert_allclose(estimate.mean, values.mean(), rtol=1e-12, atol=1e-15 * scale)
     if len(values) > 1:
         assert_allclose(estimate.variance, values.var(ddof=1), rtol=1e-12, atol=1e-30 * scale**2)
-        assert_allclose(estimate.stderr, values.std(ddof=1) / math.sqrt(len(values)), rtol=1e-12, atol=1e-15 * scale)
+        assert_allclose(
+            estimate.stderr,
+            values.std(ddof=1) / math.sqrt(len(values)),
+            rtol=1e-12,
+            atol=1e-15 * scale,
+        )
     else:
         assert math.isnan(estimate.variance)
 
@@ -106,7 +111,9 @@ def test_mean_and_variance_are_numpys(world, kind):
     rng = np.random.default_rng(3)
     for n in (1, 2, 3, 4, 6, 7, 255, 256, 257, 1000, 4999, 10_000):
         noise = rng.normal(size=n)
-        values = {"noise": noise, "offset": 1e9 + noise, "constant": np.full(n, 0.1)}.get(kind, noise.copy())
+        values = {"noise": noise, "offset": 1e9 + noise, "constant": np.full(n, 0.1)}.get(
+            kind, noise.copy()
+        )
         if kind == "outlier":
             values[0] = 1e9
         for num_slices in range(1, 8) if n in {1, 3, 7, 257, 10_000} else (1, 3):
@@ -150,7 +157,10 @@ def test_narrow_rows_are_summed_in_float64(world, dtype):
 
 
 def test_several_values_with_covariance(world):
-    values, table = np.random.default_rng(7).normal(size=4000), np.array([1.0, 2.0, -3.0])  # several rows for a thread
+    values, table = (
+        np.random.default_rng(7).normal(size=4000),
+        np.array([1.0, 2.0, -3.0]),
+    )  # several rows for a thread
     index = np.arange(4000)
     told = np.stack([values * table[index % 3], values + 1e9, index], axis=1)
     estimate = several(values, synk.arange(4000), table, num_slices=2)
@@ -161,15 +171,23 @@ def test_several_values_with_covariance(world):
 
 
 def exact(values, weights=None):
-    """Mean, and where rows have weights variance, standard error and effective size, in fractions."""
+    """Mean, and where rows have weights variance, standard error and effective size, in
+    fractions.
+    """
     v = [Fraction(value) for value in values.tolist()]
     if weights is None:
         return sum(v) / len(v)
     w, n = [Fraction(weight) for weight in weights.tolist()], len(v)
     total, square = sum(w), sum(x * x for x in w)
     mean = sum(x * y for x, y in zip(w, v, strict=True)) / total
-    variance = sum(x * (y - mean) ** 2 for x, y in zip(w, v, strict=True)) / (total - square / total)
-    spread = sum((x * (y - mean)) ** 2 for x, y in zip(w, v, strict=True)) * Fraction(n, n - 1) / total**2
+    variance = sum(x * (y - mean) ** 2 for x, y in zip(w, v, strict=True)) / (
+        total - square / total
+    )
+    spread = (
+        sum((x * (y - mean)) ** 2 for x, y in zip(w, v, strict=True))
+        * Fraction(n, n - 1)
+        / total**2
+    )
     return float(mean), float(variance), math.sqrt(spread), float(total**2 / square)
 
 
@@ -191,7 +209,10 @@ def test_sums_of_huge_values_do_not_overflow(world):
         for how in ({}, {"num_slices": 3}, {"shards": 4}):
             found = plain(values, **how)
             assert_allclose(found.mean, float(exact(values)), **close)
-            assert (found.variance, found.count) == (0.0 if (values == values[0]).all() else math.inf, len(values))
+            assert (found.variance, found.count) == (
+                0.0 if (values == values[0]).all() else math.inf,
+                len(values),
+            )
         assert_allclose(plain.as_serial(values).mean, float(exact(values)), **close)
 
 
@@ -202,11 +223,19 @@ def test_huge_values_do_no_harm_to_others(world):
     found = both(values, noise)
     assert_allclose(found.mean, [noise.mean(), float(exact(values))], rtol=1e-13)
     assert_allclose(found.variance, [noise.var(ddof=1), math.inf], rtol=1e-12)
-    assert_allclose(np.ldexp(found.covariance[0, 1], -900), np.cov(noise, np.ldexp(values, -900))[0, 1], rtol=1e-11)
+    assert_allclose(
+        np.ldexp(found.covariance[0, 1], -900),
+        np.cov(noise, np.ldexp(values, -900))[0, 1],
+        rtol=1e-11,
+    )
 
 
 def check_weighted(estimate, values, weights, rtol=1e-11):
-    assert_allclose((estimate.mean, estimate.variance, estimate.stderr, estimate.effective_size), exact(values, weights), rtol)
+    assert_allclose(
+        (estimate.mean, estimate.variance, estimate.stderr, estimate.effective_size),
+        exact(values, weights),
+        rtol,
+    )
 
 
 @pytest.mark.whole
@@ -214,13 +243,23 @@ def test_squares_of_weights_neither_overflow_nor_vanish(world):
     rng = np.random.default_rng(8)
     values = 1e9 + rng.normal(size=300)
     for power in (-1060, -540, -300, -20, 20, 530, 1020):
-        weights = np.ldexp(rng.integers(1, 9, 300).astype(float), power)  # exact, in the range of subnormal numbers too
-        for found in (weighted(values, weights, num_slices=2), weighted.as_serial(values, weights, shards=3)):
+        weights = np.ldexp(
+            rng.integers(1, 9, 300).astype(float), power
+        )  # exact, in the range of subnormal numbers too
+        for found in (
+            weighted(values, weights, num_slices=2),
+            weighted.as_serial(values, weights, shards=3),
+        ):
             check_weighted(found, values, weights)
-    huge, weights = np.array([1.5e308, -1e308, 1.7e308, 1e307] * 5), np.ldexp(1.0 + np.arange(20), 900)
+    huge, weights = (
+        np.array([1.5e308, -1e308, 1.7e308, 1e307] * 5),
+        np.ldexp(1.0 + np.arange(20), 900),
+    )
     want = exact(np.ldexp(huge, -600), np.ldexp(weights, -900))
     assert_allclose(np.ldexp(weighted(huge, weights).mean, -600), want[0], rtol=1e-14)
-    some = weighted(values[:200], np.full(200, 1e-200)) + weighted(values[200:], np.full(100, 1e-200))
+    some = weighted(values[:200], np.full(200, 1e-200)) + weighted(
+        values[200:], np.full(100, 1e-200)
+    )
     assert_allclose([some.mean, some.variance], [values.mean(), values.var(ddof=1)], rtol=1e-12)
 
 
@@ -229,9 +268,18 @@ def test_products_of_light_weights_and_small_values_do_not_vanish(world):
     rng = np.random.default_rng(8)
     values, weights = rng.normal(size=600), rng.integers(1, 9, 600).astype(float)
     for size, weight in ((-400, -280), (-250, -280), (-480, -1000), (-400, -100)):
-        check_weighted(weighted(np.ldexp(values, size), np.ldexp(weights, weight)), np.ldexp(values, size), weights)
+        check_weighted(
+            weighted(np.ldexp(values, size), np.ldexp(weights, weight)),
+            np.ldexp(values, size),
+            weights,
+        )
     single = synk.expectation(lambda x, w: x, weights="w", dtype="float32")
-    check_weighted(single(np.ldexp(values, -50), np.ldexp(weights, -31)), np.ldexp(values, -50), weights, rtol=1e-4)
+    check_weighted(
+        single(np.ldexp(values, -50), np.ldexp(weights, -31)),
+        np.ldexp(values, -50),
+        weights,
+        rtol=1e-4,
+    )
     alike = weighted(np.full(9, 0.1), np.full(9, 1e-20))  # nothing has vanished
     assert_allclose((alike.mean, alike.stderr), (0.1, 0.0), rtol=1e-15)
 
@@ -256,7 +304,11 @@ def test_weights(world, num_slices):
     total, square = weights.sum(), (weights**2).sum()
     spread = (weights**2 * (offsets - mean) ** 2).sum() * 600 / 599
     assert_allclose(estimate.mean, 1e9 + mean, **CLOSE)
-    assert_allclose(estimate.variance, (weights * (offsets - mean) ** 2).sum() / (total - square / total), rtol=1e-11)
+    assert_allclose(
+        estimate.variance,
+        (weights * (offsets - mean) ** 2).sum() / (total - square / total),
+        rtol=1e-11,
+    )
     assert_allclose(estimate.stderr, math.sqrt(spread) / total, rtol=1e-11)
     assert_allclose(estimate.effective_size, total**2 / square, **CLOSE)
     assert estimate.count == 600
@@ -274,19 +326,25 @@ def test_rows_of_weight_0_are_not_left_out(world, monkeypatch, blocks, num_slice
         finite = np.arange(float(n))
         for call in (mean, mean.as_serial):
             found = call(values, finite, weights, num_slices=num_slices)
-            assert_array_equal(np.isnan([found.mean, found.variance, found.stderr]), [[True, False]] * 3)
+            assert_array_equal(
+                np.isnan([found.mean, found.variance, found.stderr]), [[True, False]] * 3
+            )
             assert_allclose(found.mean[1], np.average(finite, weights=weights), rtol=1e-14)
             assert_allclose(found.effective_size, n - 1)
     # Whole blocks, slices and ranks without weight move no mean.
     finite = 1e9 + np.arange(3000.0)
     weights = np.where(np.arange(3000) >= 2900, 1.0, 0.0)
-    assert_allclose(mean(finite, finite, weights, num_slices=num_slices).mean, finite[2900:].mean(), **CLOSE)
+    assert_allclose(
+        mean(finite, finite, weights, num_slices=num_slices).mean, finite[2900:].mean(), **CLOSE
+    )
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("together", [3, *whole(1, 8)])
 def test_rows_that_are_read_together_are_added_in_their_order(world, monkeypatch, together):
-    """Whatever of a row is read: numbers, its index, an array; and whatever is left where not all threads have so many."""
+    """Whatever of a row is read: numbers, its index, an array; and whatever is left where not
+    all threads have so many.
+    """
     monkeypatch.setattr(expectation, "_BLOCKS", {"cpu": 2, "cuda": 2})
     monkeypatch.setattr(expectation, "_TOGETHER", together)
     mean = synk.expectation(lambda i, x, pair, w: (x + pair[1], i - x * pair[0]), weights="w")
@@ -294,7 +352,9 @@ def test_rows_that_are_read_together_are_added_in_their_order(world, monkeypatch
         rng = np.random.default_rng(n)
         x, pairs, weights = rng.normal(size=n), rng.normal(size=(n, 2)), rng.random(n)
         found = mean(synk.arange(n), x, pairs, weights)
-        want = synk.Estimate.from_values(np.stack([x + pairs[:, 1], np.arange(n) - x * pairs[:, 0]], axis=1), weights)
+        want = synk.Estimate.from_values(
+            np.stack([x + pairs[:, 1], np.arange(n) - x * pairs[:, 0]], axis=1), weights
+        )
         assert_allclose(found.mean, want.mean, rtol=1e-11)
         assert_allclose(found.variance, want.variance, rtol=1e-11)
         assert found.count == n
@@ -305,7 +365,10 @@ def test_the_weight_may_be_returned(world):
     rng = np.random.default_rng(9)
     values, weights = rng.normal(size=300), rng.random(300)
     estimate = ratio(values, weights)
-    assert_allclose(estimate.mean, [np.average(values, weights=weights), np.average(values * weights, weights=weights)])
+    assert_allclose(
+        estimate.mean,
+        [np.average(values, weights=weights), np.average(values * weights, weights=weights)],
+    )
 
 
 def test_a_negative_weight_gives_no_number(world):
@@ -317,7 +380,10 @@ def test_a_negative_weight_gives_no_number(world):
 def test_pi_within_four_standard_errors_and_the_same_in_slices(world):
     once = circle(synk.arange(100_000), 7)
     assert abs(once.mean - math.pi) < 4 * once.stderr
-    inside = (synk.random.uniform(7, np.arange(100_000), 0) ** 2 + synk.random.uniform(7, np.arange(100_000), 1) ** 2) < 1
+    inside = (
+        synk.random.uniform(7, np.arange(100_000), 0) ** 2
+        + synk.random.uniform(7, np.arange(100_000), 1) ** 2
+    ) < 1
     check(once, 4.0 * inside)
     check(circle(synk.arange(100_000), 7, num_slices=3), 4.0 * inside)
 
@@ -361,7 +427,8 @@ def test_float32_sums_where_asked(world):
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "mean"), [(0, math.inf, math.inf), (299, -math.inf, -math.inf), (7, math.nan, math.nan)]
+    ("place", "value", "mean"),
+    [(0, math.inf, math.inf), (299, -math.inf, -math.inf), (7, math.nan, math.nan)],
 )
 def test_what_is_not_finite_is_told(world, place, value, mean):
     values = np.zeros(300)
@@ -383,7 +450,9 @@ def test_variables(world):
     check(scaled(values, shared), values[:, 0] * 3.0)
     own = synk.variable(values[:, 1].copy())
     synk.scatter(own)
-    check(synk.expectation(lambda x: x + 1.0, sliceable=("x",))(own, num_slices=2), values[:, 1] + 1.0)
+    check(
+        synk.expectation(lambda x: x + 1.0, sliceable=("x",))(own, num_slices=2), values[:, 1] + 1.0
+    )
 
 
 def test_refuses(world):
@@ -400,7 +469,10 @@ def test_refuses(world):
     with pytest.raises(synk.ArgumentError, match=r"wave takes 2 arguments \(x, beta\), got 3$"):
         wave(np.zeros(3), 1.0, 2.0)
     for unknown in ("gamma", "synk_slice", "synk_partials", "output_subset"):
-        with pytest.raises(synk.ArgumentError, match=f"wave has no parameter '{unknown}'; it has x, beta, and calls have the"):
+        with pytest.raises(
+            synk.ArgumentError,
+            match=f"wave has no parameter '{unknown}'; it has x, beta, and calls have the",
+        ):
             wave(np.zeros(3), **{unknown: 1})
     with pytest.raises(synk.PartitionError, match="shards must be an integer"):
         plain(np.zeros(3), shards=0)
@@ -415,22 +487,46 @@ def test_refuses(world):
 def test_refuses_what_is_no_real_number(world):
     x, square = np.ones(5), np.ones((5, 3))
     for call, words in (
-        (lambda: plain(x + 0j), r"plain\(x: complex128\) returns complex128.*a real number.*the imaginary part"),
-        (lambda: synk.expectation(lambda x: x * 1j)(x), r"<lambda>\(x: float64\) returns complex128"),
-        (lambda: synk.expectation(lambda x: (x, x * 1j))(x), "a tuple of 2 real numbers.*the imaginary part"),
-        (lambda: synk.expectation(lambda x: (x, x * 1j), weights=True)(x), "a tuple of 2 real numbers"),
-        (lambda: plain(square), r"plain\(x: array\(float64, 1d, C\)\) returns array.*elements as a tuple"),
+        (
+            lambda: plain(x + 0j),
+            r"plain\(x: complex128\) returns complex128.*a real number.*the imaginary part",
+        ),
+        (
+            lambda: synk.expectation(lambda x: x * 1j)(x),
+            r"<lambda>\(x: float64\) returns complex128",
+        ),
+        (
+            lambda: synk.expectation(lambda x: (x, x * 1j))(x),
+            "a tuple of 2 real numbers.*the imaginary part",
+        ),
+        (
+            lambda: synk.expectation(lambda x: (x, x * 1j), weights=True)(x),
+            "a tuple of 2 real numbers",
+        ),
+        (
+            lambda: plain(square),
+            r"plain\(x: array\(float64, 1d, C\)\) returns array.*elements as a tuple",
+        ),
         (lambda: plain(square[:, :, None]), "2d, C.*elements as a tuple"),
         (lambda: plain(synk.data(square)), "elements as a tuple"),
-        (lambda: plain(np.array(["a", "b"])), r"plain\(x: \[unichr x 1\]\) returns .*Return numbers"),
+        (
+            lambda: plain(np.array(["a", "b"])),
+            r"plain\(x: \[unichr x 1\]\) returns .*Return numbers",
+        ),
         (lambda: plain(np.array(["a", None], object)), "x of plain has dtype object.*convert it"),
         (lambda: plain(np.zeros(3, "M8[s]")), r"datetime64\[s\].*a real number"),
         (lambda: plain(np.zeros(3, [("a", float)])), "Record.*a real number"),
-        (lambda: plain(x.astype(np.longdouble)), "x of plain has dtype (longdouble|float128).*convert it"),
+        (
+            lambda: plain(x.astype(np.longdouble)),
+            "x of plain has dtype (longdouble|float128).*convert it",
+        ),
         (lambda: synk.expectation(lambda x: "a")(x), "Return numbers"),
         (lambda: synk.expectation(lambda x: None)(x), "returns none"),
         (lambda: perhaps(x), r"perhaps\(x: float64\) returns OptionalType.*on every path"),
-        (lambda: synk.expectation(lambda x, t: x + t[0], broadcast=("t",))(x, [1.0]), "t of <lambda> is a list.*np.asarray"),
+        (
+            lambda: synk.expectation(lambda x, t: x + t[0], broadcast=("t",))(x, [1.0]),
+            "t of <lambda> is a list.*np.asarray",
+        ),
         (lambda: synk.expectation(lambda x: (x, "a"))(x), "Return numbers"),
         (lambda: pair_of_three(x), "a tuple of 2 real numbers.*Pass size="),
         (lambda: weighted(x, x + 0j), "weights='w' of weighted.*got complex128"),
@@ -451,9 +547,16 @@ def test_numbers_of_all_kinds(world):
     large = np.array([2**63 + 2048, 2**64 - 2048, 2**63], np.uint64)
     check(plain(large), large.astype(np.float64))
     check(plain(synk.arange(9)), np.arange(9.0))
-    found = synk.expectation(lambda i, x: (i > 3, 3, int(x)))(synk.arange(9), np.linspace(-2.5, 2.5, 9).astype(">f8"))
+    found = synk.expectation(lambda i, x: (i > 3, 3, int(x)))(
+        synk.arange(9), np.linspace(-2.5, 2.5, 9).astype(">f8")
+    )
     told = np.stack([np.arange(9) > 3, np.full(9, 3), np.trunc(np.linspace(-2.5, 2.5, 9))], axis=1)
-    assert_allclose([found.mean, found.variance], [told.mean(axis=0), told.var(axis=0, ddof=1)], rtol=1e-12, atol=1e-15)
+    assert_allclose(
+        [found.mean, found.variance],
+        [told.mean(axis=0), told.var(axis=0, ddof=1)],
+        rtol=1e-12,
+        atol=1e-15,
+    )
     assert_array_equal(plain(np.array([7.0])).variance, math.nan)
 
 
@@ -476,7 +579,9 @@ def test_the_kernels_own_names_are_told_nowhere(world):
 def test_keeps_few_functions(monkeypatch):
     monkeypatch.setattr(base, "MAX_KERNELS", 4)
     mean = synk.expectation(lambda x: x)
-    monkeypatch.setattr(mean._inner, "renew", lambda: None)  # each plan would drop the kernels of the last one
+    monkeypatch.setattr(
+        mean._inner, "renew", lambda: None
+    )  # each plan would drop the kernels of the last one
     for num_slices in range(1, 8):
         mean.plan(np.zeros(5), num_slices=num_slices, world_size=1)
     assert len(mean._kernels) == base.MAX_KERNELS
@@ -489,7 +594,10 @@ def test_shards(world, shards):
         values, weights = 1e9 + rng.normal(size=n), rng.random(n)
         for num_slices in (1, 3):
             check(plain(values, shards=shards, num_slices=num_slices), values)
-        ours = [weighted(values, weights, shards=shards), weighted.as_serial(values, weights, shards=shards)]
+        ours = [
+            weighted(values, weights, shards=shards),
+            weighted.as_serial(values, weights, shards=shards),
+        ]
         assert_allclose(ours[0].mean, 1e9 + np.average(values - 1e9, weights=weights), rtol=1e-15)
         assert [one.mean for one in ours] == [ours[0].mean] * 2
         assert_array_equal(ours[0].variance, ours[1].variance)
@@ -501,9 +609,13 @@ def test_sums_that_smem_does_not_hold_at_once(world, weighted):
     rng = np.random.default_rng(21)
     x, y, w = rng.normal(size=3000), rng.normal(size=3000), rng.random(3000)
     if weighted:  # 25 sums about the means
-        mean = synk.expectation(lambda x, y, w: (x, y, x * y, x * x, y * y, x + y, x - y, 2.0 * x), weights="w")
+        mean = synk.expectation(
+            lambda x, y, w: (x, y, x * y, x * x, y * y, x + y, x - y, 2.0 * x), weights="w"
+        )
     else:  # 28
-        mean = synk.expectation(lambda x, y, w: (x, y, x * y, x * x, y * y, x + w, y - w), covariance=True)
+        mean = synk.expectation(
+            lambda x, y, w: (x, y, x * y, x * x, y * y, x + w, y - w), covariance=True
+        )
     found, told = mean(x, y, w), np.stack(mean.py_func(x, y, w), axis=1)
     want = synk.Estimate.from_values(told, w if weighted else None, covariance=not weighted)
     assert_allclose(found.mean, want.mean, rtol=1e-11, atol=1e-14)
@@ -543,7 +655,9 @@ def test_refuses_what_no_call_can_have():
             return x
 
     for size in (0, 1, 3):
-        with pytest.raises(synk.ArgumentError, match=f"size={size} of <lambda>, but line .* a tuple of 2"):
+        with pytest.raises(
+            synk.ArgumentError, match=f"size={size} of <lambda>, but line .* a tuple of 2"
+        ):
             synk.expectation(lambda x: (x, x), size=size)
     with pytest.raises(synk.ArgumentError, match="wraps a function"):
         synk.expectation(3)

@@ -1,4 +1,6 @@
-"""Expectation values of kernels with several blocks, of which the last puts the others' lines together."""
+"""Expectation values of kernels with several blocks, of which the last puts the others' lines
+together.
+"""
 
 import math
 
@@ -67,9 +69,16 @@ def test_sums_that_overflow_are_taken_again(world):
         want = synk.Estimate.from_values(signs, np.ldexp(weights, -power))
         found = mean(np.ldexp(signs, 1023), weights)
         assert_allclose(np.ldexp(found.mean, -1023), want.mean, atol=1e-15)
-        assert (found.variance, found.effective_size) == (math.inf, pytest.approx(want.effective_size, rel=1e-12))
+        assert (found.variance, found.effective_size) == (
+            math.inf,
+            pytest.approx(want.effective_size, rel=1e-12),
+        )
         found = mean(1.0 + signs, weights)
-        assert_allclose([found.mean, found.variance, found.stderr], [1.0 + want.mean, want.variance, want.stderr], rtol=1e-11)
+        assert_allclose(
+            [found.mean, found.variance, found.stderr],
+            [1.0 + want.mean, want.variance, want.stderr],
+            rtol=1e-11,
+        )
 
 
 @pytest.mark.whole
@@ -98,7 +107,10 @@ def test_constant_rows_have_no_variance_and_results_repeat(world):
     again = synk.expectation(one)
     values = rows(50_000)
     first = again(values)
-    assert all((other.mean, other.variance) == (first.mean, first.variance) for other in (again(values) for _ in range(20)))
+    assert all(
+        (other.mean, other.variance) == (first.mean, first.variance)
+        for other in (again(values) for _ in range(20))
+    )
 
 
 @pytest.mark.whole
@@ -107,7 +119,10 @@ def test_shards_have_the_same_bits_on_one_rank(world, shards):
     values = rows(10_007)
     several = synk.expectation(two, covariance=True)
     for num_slices in (1, 2):
-        together, alone = (call(values, shards=shards, num_slices=num_slices) for call in (several, several.as_serial))
+        together, alone = (
+            call(values, shards=shards, num_slices=num_slices)
+            for call in (several, several.as_serial)
+        )
         assert_allclose(together.mean[0], math.fsum(values) / len(values), **CLOSE)
         assert_array_equal(together.mean, alone.mean)
         assert_array_equal(together.covariance, alone.covariance)

@@ -1,4 +1,6 @@
-"""What a script has taught Numba holds in kernels on the ranks: overloads, intrinsics, functions that kernels may call."""
+"""What a script has taught Numba holds in kernels on the ranks: overloads, intrinsics, functions
+that kernels may call.
+"""
 
 import numpy as np
 import pytest
@@ -104,7 +106,9 @@ def test_overloads_that_call_each_other(world):
 
 
 def test_as_an_argument_and_as_an_op(world):
-    """What is passed in a call, and what combines the results of slices, goes to the ranks another way."""
+    """What is passed in a call, and what combines the results of slices, goes to the ranks
+    another way.
+    """
 
     @register_jitable
     def larger(a, b):
@@ -153,7 +157,10 @@ def test_device_functions_that_call_each_other(world):
 
 def test_a_function_of_cuda_c(world):
     """On a GPU it is linked; what a CPU cannot run is refused before anything is sent."""
-    source = 'extern "C" __device__ int cubed(double *returned, double v) { *returned = v * v * v; return 0; }'
+    source = (
+        'extern "C" __device__ int cubed(double *returned, double v) { *returned '
+        "= v * v * v; return 0; }"
+    )
     linked = {"link": cuda.CUSource(source)} if world.device == "cuda" else {}
     cubed = cuda.declare_device("cubed", "float64(float64)", **linked)
 
@@ -176,6 +183,9 @@ def test_a_function_of_cuda_c(world):
         assert_array_equal(applied(compiled), 1 + X**3)
     else:
         for function in (cubed, opposite, both, compiled):
-            with pytest.raises(synk.KernelError, match=r"cubed\(\), a function of cuda.declare_device, .*device='cuda'"):
+            with pytest.raises(
+                synk.KernelError,
+                match=r"cubed\(\), a function of cuda.declare_device, .*device='cuda'",
+            ):
                 applied(function)
     assert_array_equal(applied(by_reference), X + 1)

@@ -1,8 +1,9 @@
-"""Arrays in mapped files: ranks read the file, nothing is copied to shared memory, and results are those of NumPy.
+"""Arrays in mapped files: ranks read the file, nothing is copied to shared memory, and results are
+those of NumPy.
 
 np.load(..., mmap_mode="r") ──> the same rows, batches, slices and trees as for an array in memory
                             ──> told by name: files that are truncated, and arguments that are written
-"""
+"""  # noqa: E501
 
 import logging
 import mmap
@@ -113,14 +114,23 @@ def test_nothing_is_copied_to_shared_memory(world, tmp_path, monkeypatch):
 
 def test_parts_of_a_file_are_found_at_their_place(world, path):
     x = opened(path)
-    for part, expected in ((x[20:], ROWS[20:]), (np.asarray(x[50:60]), ROWS[50:60]), (x.reshape(202, 3), ROWS.reshape(202, 3))):
+    for part, expected in (
+        (x[20:], ROWS[20:]),
+        (np.asarray(x[50:60]), ROWS[50:60]),
+        (x.reshape(202, 3), ROWS.reshape(202, 3)),
+    ):
         assert_array_equal(plus(part, 1.0), expected + 1)
     assert_array_equal(added({"a": x[:40], "b": x[40:80]}), ROWS[:40] + ROWS[40:80])
 
 
 @pytest.mark.parametrize("order", ["strided", "fortran", "big-endian", "unaligned", "private"])
 def test_other_forms_are_copied_and_the_log_tells_why(world, tmp_path, path, order, caplog):
-    told = {"strided": "C-contiguous", "fortran": "C-contiguous", "big-endian": "byte order", "unaligned": "multiple of 8"}
+    told = {
+        "strided": "C-contiguous",
+        "fortran": "C-contiguous",
+        "big-endian": "byte order",
+        "unaligned": "multiple of 8",
+    }
     expected, x = ROWS, None
     if order == "strided":
         expected, x = ROWS[::2], opened(path)[::2]
@@ -130,7 +140,9 @@ def test_other_forms_are_copied_and_the_log_tells_why(world, tmp_path, path, ord
         np.save(tmp_path / "other.npy", ROWS.astype(">f8"))
     elif order == "unaligned":
         (tmp_path / "raw").write_bytes(b"abc" + ROWS.tobytes())
-        x = np.memmap(tmp_path / "raw", ">f8" if order == "big-endian" else "f8", "r", 3, ROWS.shape)
+        x = np.memmap(
+            tmp_path / "raw", ">f8" if order == "big-endian" else "f8", "r", 3, ROWS.shape
+        )
     else:
         x = opened(path, "c")
         x[0, 0] = 1e6
@@ -139,7 +151,9 @@ def test_other_forms_are_copied_and_the_log_tells_why(world, tmp_path, path, ord
     with caplog.at_level(logging.DEBUG, "synknumba"):
         assert_array_equal(plus(x, 1.0), expected + 1)
     lines = [one.getMessage() for one in caplog.records if "is copied" in one.getMessage()]
-    assert [told[order] in line and "x of plus" in line for line in lines] == ([True] if order in told else [])
+    assert [told[order] in line and "x of plus" in line for line in lines] == (
+        [True] if order in told else []
+    )
 
 
 def test_contents_that_change_are_seen(world, path):
@@ -183,7 +197,9 @@ def test_a_file_that_is_truncated_is_told_by_name(world, path, kind):
     x = opened(path) if kind == "array" else synk.data(opened(path), copy=False)
     assert_array_equal(plus(x, 1.0), ROWS + 1)
     os.truncate(path, 1000)
-    with pytest.raises(synk.DataError, match=r"x of plus: the file .*rows.npy has been truncated to 1,000 bytes"):
+    with pytest.raises(
+        synk.DataError, match=r"x of plus: the file .*rows.npy has been truncated to 1,000 bytes"
+    ):
         plus(x, 1.0)
     assert_array_equal(plus(ROWS, 1.0), ROWS + 1)  # the ranks live
 
@@ -194,7 +210,10 @@ def test_a_file_that_is_truncated_before_its_first_call_is_told_by_name(world, p
     x = opened(path, mode)
     size = os.path.getsize(path)
     np.save(path, ROWS[:rows])  # in place
-    end, told = os.path.getsize(path), r"x of {}: the file .*rows.npy has been truncated to {:,} bytes since .* byte {:,}; open"
+    end, told = (
+        os.path.getsize(path),
+        r"x of {}: the file .*rows.npy has been truncated to {:,} bytes since .* byte {:,}; open",
+    )
     with pytest.raises(synk.DataError, match=told.format("plus", end, size)):
         plus(x, 1.0)
     with pytest.raises(synk.DataError, match=told.format("plus", end, size - 96)):
@@ -238,9 +257,17 @@ def test_rows_of_files_are_not_written(world, path):
     with pytest.raises(synk.ArgumentError, match="x is in inout=.* read-only"):
         double(opened(path))
     x = synk.data(opened(path), copy=False, name="table")
-    with pytest.raises(synk.ArgumentError, match=r"x of double is in inout=.*over the file .*rows.npy"):
+    with pytest.raises(
+        synk.ArgumentError, match=r"x of double is in inout=.*over the file .*rows.npy"
+    ):
         double(x)
-    for change in (x.thaw, x.free_memory, lambda: x.set_value(ROWS), lambda: x.set_length(3), lambda: x.__setitem__(0, 1.0)):
+    for change in (
+        x.thaw,
+        x.free_memory,
+        lambda: x.set_value(ROWS),
+        lambda: x.set_length(3),
+        lambda: x.__setitem__(0, 1.0),
+    ):
         with pytest.raises(synk.DataError, match="Data 'table' is over the file"):
             change()
     assert_array_equal(x, ROWS)
@@ -255,14 +282,24 @@ def test_data_over_files_are_data(world, path):
     assert x.frozen
     assert (x.shape, x.dtype, x.nbytes, x.name) == (ROWS.shape, ROWS.dtype, ROWS.nbytes, "x")
     assert_array_equal(x + 1, ROWS + 1)
-    assert_array_equal(taken(x, synk.data(np.arange(300.0)), batch=slice(100, 201)), ROWS[:, 0] + np.arange(100.0, 201.0))
+    assert_array_equal(
+        taken(x, synk.data(np.arange(300.0)), batch=slice(100, 201)),
+        ROWS[:, 0] + np.arange(100.0, 201.0),
+    )
     assert str(path) in plus.plan(x, 1.0).arguments[0]
     plan = plus.plan(opened(path), 1.0, batch=100)
     assert "in a file" in plan.arguments[0]
     assert sum(rank.file_bytes for rank in plan.ranks) == 4800
-    assert f"reads {plan.ranks[0].input_bytes:,} bytes, {plan.ranks[0].input_bytes:,} of them from files" in str(plan)
+    assert (
+        f"reads {plan.ranks[0].input_bytes:,} bytes, "
+        f"{plan.ranks[0].input_bytes:,} of them from files" in str(plan)
+    )
     assert sum(rank.file_bytes for rank in plus.plan(ROWS, 1.0).ranks) == 0
-    for wrong, text in ((ROWS, "not that of a file"), ([1.0], "not that of a file"), (opened(path)[:, 1], "C-contiguous")):
+    for wrong, text in (
+        (ROWS, "not that of a file"),
+        ([1.0], "not that of a file"),
+        (opened(path)[:, 1], "C-contiguous"),
+    ):
         with pytest.raises(synk.DataError, match=text):
             synk.data(wrong, copy=False)
     with pytest.raises(synk.DataError, match="only minibatch and name"):
@@ -272,7 +309,9 @@ def test_data_over_files_are_data(world, path):
 def test_paths_are_no_arrays(path):
     (path.parent / "raw").write_bytes(b"")
     for one in (path, str(path), "none.npy", str(path.parent / "raw")):
-        with pytest.raises(synk.DataError, match=r"value is the path '.*', not an array; pass np.load\(path\)"):
+        with pytest.raises(
+            synk.DataError, match=r"value is the path '.*', not an array; pass np.load\(path\)"
+        ):
             synk.data(one)
         with pytest.raises(synk.DataError, match="value is the path"):
             synk.data(one, copy=False)
@@ -364,7 +403,7 @@ with synk.fork(2, device="cpu"):
         total(np.load(path))
     except synk.SharedMemoryError as error:
         print("a copy does not fit:", error)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.whole
@@ -372,4 +411,7 @@ def test_a_file_may_be_larger_than_shared_memory(tmp_path):
     arguments = [sys.executable, "-c", LARGE, str(tmp_path / "large.npy")]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert "a copy does not fit: x: " in done.stdout or "a copy does not fit: cannot allocate 200,000,000" in done.stdout
+    assert (
+        "a copy does not fit: x: " in done.stdout
+        or "a copy does not fit: cannot allocate 200,000,000" in done.stdout
+    )

@@ -20,7 +20,14 @@ def output(op):
     return synk.output(op, shape=(), dtype="float16")
 
 
-@synk.parallel(outputs={"total": output("sum"), "least": output("min"), "most": output("max"), "mean": output("mean")})
+@synk.parallel(
+    outputs={
+        "total": output("sum"),
+        "least": output("min"),
+        "most": output("max"),
+        "mean": output("mean"),
+    }
+)
 def summary(x, total, least, most, mean):
     if cuda.grid(1) == 0:
         add, low, high = np.float16(0), x[0], x[0]
@@ -32,7 +39,11 @@ def summary(x, total, least, most, mean):
         mean[()] = add / np.float16(x.size)
 
 
-@synk.parallel(broadcast=("scale",), outputs={"y": synk.output("gather", shape=(), dtype="float16")}, inout=("z",))
+@synk.parallel(
+    broadcast=("scale",),
+    outputs={"y": synk.output("gather", shape=(), dtype="float16")},
+    inout=("z",),
+)
 def scaled(x, scale, z, y):
     shared = cuda.shared.array(256, types.float16)
     t, i = cuda.threadIdx.x, cuda.grid(1)
@@ -100,5 +111,7 @@ def test_functions_of_rows_of_float16(world):
     assert total.dtype == H
     estimate = squares(x)
     exact = (x * x).astype(float)  # rounded by the function, summed in float64
-    assert_allclose([estimate.mean, estimate.variance], [exact.mean(), exact.var(ddof=1)], rtol=1e-12)
+    assert_allclose(
+        [estimate.mean, estimate.variance], [exact.mean(), exact.var(ddof=1)], rtol=1e-12
+    )
     assert math.isfinite(estimate.stderr)

@@ -1,8 +1,9 @@
-"""Arrays of other libraries as arguments: in files that ranks read themselves, in columns of tables, and in Arrow's memory.
+"""Arrays of other libraries as arguments: in files that ranks read themselves, in columns of
+tables, and in Arrow's memory.
 
 h5py, zarr, Parquet ──> the rows that NumPy selects; told by name: files that are gone, changed or written to
 pandas, pyarrow, records ──> columns by name, and nulls refused by name
-"""
+"""  # noqa: E501
 
 import os
 import shutil
@@ -23,7 +24,9 @@ ROWS = np.arange(606.0).reshape(101, 6)
 BATCHES = (None, 7, slice(10, 60), slice(90, None, -3), [5, 3, 5, 100])
 
 
-@synk.parallel(outputs={"total": synk.output("sum", shape=()), "copy": synk.output("gather", like="x")})
+@synk.parallel(
+    outputs={"total": synk.output("sum", shape=()), "copy": synk.output("gather", like="x")}
+)
 def scaled(x, factor, total, copy):
     i = cuda.grid(1)
     if i < x.shape[0]:
@@ -98,7 +101,14 @@ def stored(request, world, tmp_path):
 def parquet(tmp_path):
     pa = pytest.importorskip("pyarrow")
     path = tmp_path / "table.parquet"
-    table = pa.table({"price": ROWS[:, 0], "amount": ROWS[:, 1].astype("f4"), "count": np.arange(101), "name": ["a"] * 101})
+    table = pa.table(
+        {
+            "price": ROWS[:, 0],
+            "amount": ROWS[:, 1].astype("f4"),
+            "count": np.arange(101),
+            "name": ["a"] * 101,
+        }
+    )
     pytest.importorskip("pyarrow.parquet").write_table(table, path, row_group_size=13)
     return path
 
@@ -115,7 +125,9 @@ def test_rows_of_files_are_those_that_numpy_selects(world, stored, num_slices):
             result = scaled(stored.array, factor, batch=batch, num_slices=num_slices)
             assert result.total == (factor * rows[:, 2]).sum()
             assert_array_equal(result.copy, factor * rows)
-            assert_array_equal(plus(stored.array, factor, batch=batch, num_slices=num_slices), rows + factor)
+            assert_array_equal(
+                plus(stored.array, factor, batch=batch, num_slices=num_slices), rows + factor
+            )
     assert of_whole(stored.array, num_slices=1) == world.world_size * ROWS.sum()
     assert_array_equal(plus(stored.array, 1.0, shards=4), ROWS + 1)
     assert_array_equal(plus.submit(stored.array, 1.0).result(), ROWS + 1)
@@ -163,7 +175,9 @@ def test_files_that_are_gone_or_that_another_replaces_are_told(world, parquet):
     assert "price" in repr(x)
     assert_array_equal(x, ROWS[:, 0])
     parquet.unlink()
-    with pytest.raises(synk.DataError, match=r"x of plus: the file .*table.parquet cannot be read: No such file"):
+    with pytest.raises(
+        synk.DataError, match=r"x of plus: the file .*table.parquet cannot be read: No such file"
+    ):
         plus(x, 1.0)
 
 
@@ -175,9 +189,15 @@ def test_a_parquet_file_that_is_written_again_needs_its_columns_again(world, par
         pq.write_table(pa.table({"price": rows}), parquet, row_group_size=7)
         os.utime(parquet, ns=(k, k))
         for _ in range(2):
-            with pytest.raises(synk.DataError, match=r"x of total_of: the file .* has changed since synk.columns read its sch"):
+            with pytest.raises(
+                synk.DataError,
+                match=r"x of total_of: the file .* has changed since synk.columns read its sch",
+            ):
                 total_of(x)
-        with pytest.raises(synk.DataError, match=r"make the columns again, as synk.columns\('table.parquet', 'price'\)"):
+        with pytest.raises(
+            synk.DataError,
+            match=r"make the columns again, as synk.columns\('table.parquet', 'price'\)",
+        ):
             np.asarray(x)
         x = synk.columns(parquet, "price")["price"]
         assert total_of(x) == rows.sum()
@@ -219,7 +239,10 @@ def test_data_over_a_dataset_that_has_another_shape_now_are_told(world, tmp_path
         with h5py.File(stored.path, "w") as file:
             file[f"group/{name}"] = np.ones((rows, 6))
         os.utime(stored.path, ns=(rows, rows))
-        with pytest.raises(synk.DataError, match=rf"the dataset /group/rows of .* had the shape \(101, 6\) .* {told}"):
+        with pytest.raises(
+            synk.DataError,
+            match=rf"the dataset /group/rows of .* had the shape \(101, 6\) .* {told}",
+        ):
             total_of(x)
 
 
@@ -228,7 +251,10 @@ def test_texts_in_files_are_refused_by_name(world, tmp_path):
     with h5py.File(tmp_path / "t.h5", "w") as file:
         file["texts"] = ["a", "bc"]
         for texts in (file["texts"], h5py.File(tmp_path / "t.h5")["texts"]):
-            with pytest.raises(synk.DataError, match=r"x of total_of is text, or has .*\(object\); ranks take numbers"):
+            with pytest.raises(
+                synk.DataError,
+                match=r"x of total_of is text, or has .*\(object\); ranks take numbers",
+            ):
                 total_of(texts)
 
 
@@ -237,7 +263,8 @@ def test_files_that_are_closed_or_gone_are_told_by_name(world, tmp_path):
     group = stored.array.parent
     stored.array.file.close()
     with pytest.raises(
-        synk.DataError, match=r"x of total_of is a Dataset of h5py whose file has been closed; open the file ag"
+        synk.DataError,
+        match=r"x of total_of is a Dataset of h5py whose file has been closed; open the file ag",
     ):
         total_of(stored.array)
     with pytest.raises(synk.DataError, match="is a Group of h5py whose file has been closed"):
@@ -251,7 +278,9 @@ def test_directories_of_zarr_that_are_gone_are_told_by_name(world, tmp_path):
     stored = in_zarr(tmp_path)
     shutil.rmtree(stored.path)
     with pytest.raises(
-        synk.DataError, match=r"x of total_of is an array of zarr in .*rows.zarr, which .* No such .* open it again"
+        synk.DataError,
+        match=r"x of total_of is an array of zarr in .*rows.zarr, which .* No such .* open it "
+        r"again",
     ):
         total_of(stored.array)
 
@@ -260,40 +289,63 @@ def test_groups_are_told_with_their_arrays(world, tmp_path):
     file = in_hdf5(tmp_path).array.file
     for group in (file["group"], {"in": file["group"]}):
         with pytest.raises(
-            synk.ArgumentError, match=r"x\S* of total_of is a Group of h5py with 'rows'; pass .*group\['rows'\]"
+            synk.ArgumentError,
+            match=r"x\S* of total_of is a Group of h5py with 'rows'; pass .*group\['rows'\]",
         ):
             total_of(group)
-    with pytest.raises(synk.ArgumentError, match="x of scaled is a File of h5py; pass an array in it"):
+    with pytest.raises(
+        synk.ArgumentError, match="x of scaled is a File of h5py; pass an array in it"
+    ):
         scaled(file, 1.0)
 
 
 def test_columns_without_numbers_are_told_by_name(world):
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"price": ROWS[:3, 0], "kind": pandas.Categorical(["a", "b", "a"]), "name": ["x", "y", "zz"]})
-    category = r"{} is a Series.* of pandas of the dtype category, and ranks take numbers. Pass the codes .* series.cat.codes"
+    frame = pandas.DataFrame(
+        {
+            "price": ROWS[:3, 0],
+            "kind": pandas.Categorical(["a", "b", "a"]),
+            "name": ["x", "y", "zz"],
+        }
+    )
+    category = (
+        r"{} is a Series.* of pandas of the dtype category, and ranks take numbers. Pass "
+        r"the codes .* series.cat.codes"
+    )
     with pytest.raises(synk.DataError, match=category.format("column 'kind'")):
         synk.columns(frame)
     with pytest.raises(synk.DataError, match=category.format("x of total_of")):
         total_of(frame["kind"])
-    with pytest.raises(synk.DataError, match=r"value is a Series 'name' of pandas of the dtype (str|object), .*factorize"):
+    with pytest.raises(
+        synk.DataError,
+        match=r"value is a Series 'name' of pandas of the dtype (str|object), .*factorize",
+    ):
         synk.data(frame["name"])
-    with pytest.raises(synk.DataError, match=r"x of total_of is a DataFrame of pandas, .* f\(\*\*synk.columns\(table"):
+    with pytest.raises(
+        synk.DataError,
+        match=r"x of total_of is a DataFrame of pandas, .* f\(\*\*synk.columns\(table",
+    ):
         total_of(frame)
     assert total_of(frame["kind"].cat.codes) == 1
     assert list(synk.data(frame["name"].to_numpy("U16"))) == ["x", "y", "zz"]
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("m.npy", "np.load"), ("t.csv", "read_csv"), ("t.arrow", "memory_map"), ("t.h5", "h5py.File")]
+    ("name", "told"),
+    [("m.npy", "np.load"), ("t.csv", "read_csv"), ("t.arrow", "memory_map"), ("t.h5", "h5py.File")],
 )
 def test_files_that_are_no_parquet_files_are_told_with_what_to_write(tmp_path, name, told):
     pytest.importorskip("pyarrow")
     (tmp_path / name).write_bytes(bytes(100))
-    with pytest.raises(synk.DataError, match=rf"{name} cannot be read as a Parquet file: .*\. Pass .*{told}"):
+    with pytest.raises(
+        synk.DataError, match=rf"{name} cannot be read as a Parquet file: .*\. Pass .*{told}"
+    ):
         synk.columns(tmp_path / name)
 
 
-@pytest.mark.parametrize(("name", "told"), [("t.csv", "read_csv"), ("t.parquet", "pip install pyarrow")])
+@pytest.mark.parametrize(
+    ("name", "told"), [("t.csv", "read_csv"), ("t.parquet", "pip install pyarrow")]
+)
 def test_without_pyarrow(name, told, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(synk.DataError, match=rf"{name} cannot be read.*{told}"):
@@ -331,7 +383,9 @@ def test_a_dataset_of_a_file_that_another_has_replaced_is_copied(world, tmp_path
     stored = in_hdf5(tmp_path)
     assert_array_equal(plus(stored.array, 1.0), ROWS + 1)
     os.rename(stored.path, stored.path.with_suffix(".old"))
-    assert_array_equal(plus(stored.array, 1.0), ROWS + 1)  # read by the script: ranks would not find it
+    assert_array_equal(
+        plus(stored.array, 1.0), ROWS + 1
+    )  # read by the script: ranks would not find it
     np.save(stored.path, ROWS)
     assert_array_equal(plus(stored.array, 1.0), ROWS + 1)
 
@@ -349,7 +403,10 @@ def test_columns_of_a_parquet_file(world, parquet, num_slices):
     columns = synk.columns(parquet, "price", "amount", n="count")
     for batch in BATCHES:
         price, amount = (selected(ROWS[:, k], batch) for k in (0, 1))
-        assert_array_equal(worth(columns["price"], columns["amount"], batch=batch, num_slices=num_slices), price * amount)
+        assert_array_equal(
+            worth(columns["price"], columns["amount"], batch=batch, num_slices=num_slices),
+            price * amount,
+        )
     assert_array_equal(plus(columns["n"], 1), np.arange(1, 102))
     assert_array_equal(worth(**synk.columns(parquet, "price", "amount")), ROWS[:, 0] * ROWS[:, 1])
     with pytest.raises(synk.DataError, match="column 'name' of .* has the Arrow type string"):
@@ -393,7 +450,12 @@ def test_columns_of_tables_in_memory(world):
     expected = ROWS[:, 0] * ROWS[:, 1]
     records = np.zeros(101, [("price", "f8"), ("amount", "f8")])
     records["price"], records["amount"] = ROWS[:, 0], ROWS[:, 1]
-    tables = [records, records.view(np.recarray), synk.data(records), {"price": ROWS[:, 0], "amount": ROWS[:, 1]}]
+    tables = [
+        records,
+        records.view(np.recarray),
+        synk.data(records),
+        {"price": ROWS[:, 0], "amount": ROWS[:, 1]},
+    ]
     for table in tables:
         assert_array_equal(worth(**synk.columns(table)), expected)
         assert_array_equal(worth_of(synk.columns(table)), expected)
@@ -405,11 +467,15 @@ def test_columns_of_tables_in_memory(world):
 
 def test_names_of_columns_that_are_given_wrongly():
     table = {"price": ROWS[:, 0], "amount": ROWS[:, 1]}
-    with pytest.raises(synk.ArgumentError, match="the parameter 'price' would receive two columns, 'price' and 'amount'"):
+    with pytest.raises(
+        synk.ArgumentError,
+        match="the parameter 'price' would receive two columns, 'price' and 'amount'",
+    ):
         synk.columns(table, "price", price="amount")
     for names in (["price", "amount"], ("price", "amount")):
         with pytest.raises(
-            synk.ArgumentError, match=r"one by one, as synk.columns\(table, 'price', 'amount'\); got [\[(]'price'"
+            synk.ArgumentError,
+            match=r"one by one, as synk.columns\(table, 'price', 'amount'\); got [\[(]'price'",
         ):
             synk.columns(table, names)
 
@@ -424,7 +490,9 @@ class Frame:
 
 
 def test_two_columns_of_one_name():
-    with pytest.raises(synk.ArgumentError, match="columns: there are 2 columns 'a'; give them names of their own"):
+    with pytest.raises(
+        synk.ArgumentError, match="columns: there are 2 columns 'a'; give them names of their own"
+    ):
         synk.columns(Frame())
     assert [*synk.columns(Frame(), "b")] == ["b"]
 
@@ -447,7 +515,10 @@ def test_columns_of_frames_and_arrow(world):
 def test_arrow_files_that_are_mapped_are_read_in_place(world, tmp_path, monkeypatch):
     pa = pytest.importorskip("pyarrow")
     table = pa.table({"price": ROWS[:, 0]})
-    with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as out, pa.ipc.new_file(out, table.schema) as writer:
+    with (
+        pa.OSFile(str(tmp_path / "t.arrow"), "wb") as out,
+        pa.ipc.new_file(out, table.schema) as writer,
+    ):
         writer.write_table(table)
     mapped = pa.ipc.open_file(pa.memory_map(str(tmp_path / "t.arrow"))).read_all()
     column = synk.columns(mapped)["price"]
@@ -469,13 +540,19 @@ def test_arrow_files_that_are_truncated_before_a_call_are_told(world, tmp_path, 
     column = synk.columns(pa.ipc.open_file(pa.memory_map(str(path))).read_all())["price"]
     os.truncate(path, 100)
     monkeypatch.setattr(file_data, "SEARCHED_BYTES", 0)
-    with pytest.raises(synk.DataError, match=r"x of plus: the file .*t.arrow has been truncated to 100 bytes"):
+    with pytest.raises(
+        synk.DataError, match=r"x of plus: the file .*t.arrow has been truncated to 100 bytes"
+    ):
         plus(column, 1.0)
 
 
 def test_nulls_are_refused_by_name(world):
     pandas, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
-    cases = (pa.array([1, None]), pa.chunked_array([[1.0], [None]]), pandas.Series([1, None], dtype="Int64"))
+    cases = (
+        pa.array([1, None]),
+        pa.chunked_array([[1.0], [None]]),
+        pandas.Series([1, None], dtype="Int64"),
+    )
     for one in cases:
         with pytest.raises(synk.DataError, match="x of plus has 1 null, and ranks have no masks"):
             plus(one, 1.0)
@@ -491,7 +568,9 @@ def test_nulls_are_refused_by_name(world):
 @pytest.mark.whole
 def test_columns_of_polars(world):
     polars = pytest.importorskip("polars")
-    frame = polars.DataFrame({"price": ROWS[:, 0], "amount": ROWS[:, 1], "some": [None] * 100 + [1.0]})
+    frame = polars.DataFrame(
+        {"price": ROWS[:, 0], "amount": ROWS[:, 1], "some": [None] * 100 + [1.0]}
+    )
     assert_array_equal(worth(**synk.columns(frame, "price", "amount")), ROWS[:, 0] * ROWS[:, 1])
     with pytest.raises(synk.DataError, match="column 'some' has 100 nulls"):
         synk.columns(frame)
@@ -513,7 +592,10 @@ class Tensor:
 
 
 def test_objects_that_cannot_be_read_are_told_by_name(world):
-    with pytest.raises(synk.ArgumentError, match=r"x of plus is a Tensor, which cannot be read as an array: Can't call numpy"):
+    with pytest.raises(
+        synk.ArgumentError,
+        match=r"x of plus is a Tensor, which cannot be read as an array: Can't call numpy",
+    ):
         plus(Tensor(), 1.0)
     assert foreign.is_foreign(Tensor())
     assert not foreign.is_foreign(np.ones(2))

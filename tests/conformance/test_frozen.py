@@ -40,12 +40,16 @@ def test_calls_give_what_they_give_otherwise(world, num_slices):
     x.freeze()
     for _ in range(2):
         for batch in BATCHES:
-            rows = ROWS if batch is None else ROWS[:batch] if isinstance(batch, int) else ROWS[batch]
+            rows = (
+                ROWS if batch is None else ROWS[:batch] if isinstance(batch, int) else ROWS[batch]
+            )
             for factor in (2.0, -1.0):
                 result = scaled(x, factor, batch=batch, num_slices=num_slices)
                 assert result.total == (factor * rows).sum()
                 assert_array_equal(result.copy, factor * rows)
-                assert_array_equal(plus(x, factor, batch=batch, num_slices=num_slices), rows + factor)
+                assert_array_equal(
+                    plus(x, factor, batch=batch, num_slices=num_slices), rows + factor
+                )
         assert of_whole(x) == world.world_size * ROWS.sum()
 
 
@@ -66,14 +70,18 @@ def test_changes_between_are_seen(world):
 
 
 def test_it_is_not_sent_again(world):
-    """What nobody may do shows it: writing through a view that was made before. Rows in one piece are not sent on a CPU."""
+    """What nobody may do shows it: writing through a view that was made before. Rows in one
+    piece are not sent on a CPU.
+    """
     x = synk.data(ROWS)
     view = np.asarray(x)[:]
     x.freeze()
     assert_array_equal(plus(x, 0.0, batch=slice(None, None, 2)), ROWS[::2])
     view[...] = -1
     assert_array_equal(plus(x, 0.0, batch=slice(None, None, 2)), ROWS[::2])
-    assert_array_equal(plus(x, 3.0, batch=slice(None, None, 2)), ROWS[::2] + 3)  # another number, the same rows
+    assert_array_equal(
+        plus(x, 3.0, batch=slice(None, None, 2)), ROWS[::2] + 3
+    )  # another number, the same rows
     assert_array_equal(plus(x, 0.0, batch=slice(0, 11, 2)), np.full(6, -1.0))  # other rows
     x.thaw()
     x.freeze()

@@ -1,4 +1,6 @@
-"""Launches: grids of one to three dimensions, given or worked out; device functions, closures, plain functions."""
+"""Launches: grids of one to three dimensions, given or worked out; device functions, closures,
+plain functions.
+"""
 
 import numpy as np
 import pytest
@@ -41,7 +43,9 @@ def test_device_functions_and_closures(world):
 
 
 @pytest.mark.parametrize(
-    "decorate", [lambda kernel: kernel, cuda.jit, cuda.jit(fastmath=True)], ids=["plain", "jit", "fastmath"]
+    "decorate",
+    [lambda kernel: kernel, cuda.jit, cuda.jit(fastmath=True)],
+    ids=["plain", "jit", "fastmath"],
 )
 def test_a_kernel_may_be_plain_or_jitted(world, decorate):
     def halves(x, out):
@@ -49,14 +53,20 @@ def test_a_kernel_may_be_plain_or_jitted(world, decorate):
         if i < x.shape[0]:
             out[i] = x[i] / 2
 
-    function = synk.parallel(outputs={"out": synk.output("gather", like="x")}, block=64)(decorate(halves))
+    function = synk.parallel(outputs={"out": synk.output("gather", like="x")}, block=64)(
+        decorate(halves)
+    )
     x = np.arange(100.0)
     assert_array_equal(function(x), x / 2)
     assert function.name == "halves"
 
 
 def test_grid_and_block_are_as_told(world):
-    @synk.parallel(outputs={"shape": synk.output(None, shape=(6,), dtype="int64")}, block=(8, 2, 2), grid=(5, 4, 3))
+    @synk.parallel(
+        outputs={"shape": synk.output(None, shape=(6,), dtype="int64")},
+        block=(8, 2, 2),
+        grid=(5, 4, 3),
+    )
     def launched(shape):
         if cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0 and cuda.threadIdx.z == 0:
             shape[0] = cuda.blockDim.x
@@ -71,11 +81,17 @@ def test_grid_and_block_are_as_told(world):
 
 
 def test_a_grid_function_gets_the_rows_of_the_launch(world):
-    @synk.parallel(outputs={"blocks": synk.output(None, shape=(), dtype="int64")}, block=32, grid=lambda rows: rows)
+    @synk.parallel(
+        outputs={"blocks": synk.output(None, shape=(), dtype="int64")},
+        block=32,
+        grid=lambda rows: rows,
+    )
     def blocks_of(x, blocks):
         if cuda.grid(1) == 0:
             blocks[0] = cuda.gridDim.x
 
     n = 4 * world.world_size + 1
     assert blocks_of(np.zeros(n)) == expected.shard_sizes(n, world.world_size)
-    assert blocks_of(np.zeros(n), num_slices=2) == expected.shard_sizes(n, world.world_size)  # added up over slices
+    assert blocks_of(np.zeros(n), num_slices=2) == expected.shard_sizes(
+        n, world.world_size
+    )  # added up over slices

@@ -1,4 +1,6 @@
-"""Grids that follow from arrays and variables: a thread for each row or element that a rank holds."""
+"""Grids that follow from arrays and variables: a thread for each row or element that a rank
+holds.
+"""
 
 import numpy as np
 import pytest
@@ -74,7 +76,9 @@ def parts_of(variable, world):
 
 @pytest.mark.parametrize("n", [1, 2, 7, 600])
 def test_a_thread_for_each_row_that_a_rank_holds(world, n):
-    """Also with fewer rows than ranks; again with other numbers, which is replayed, and other rows."""
+    """Also with fewer rows than ranks; again with other numbers, which is replayed, and other
+    rows.
+    """
     start = np.arange(float(n))
     v = synk.scatter(synk.variable(start))
     for k in (1, 2, 3):
@@ -94,7 +98,9 @@ def test_a_thread_for_each_row_of_a_replica(world):
     assert_array_equal(v.get_value(rank=0), np.full(1000, 3))
 
 
-@pytest.mark.parametrize("shape", [(1,), (5,), (1000,), (7, 3), (1, 1), (40, 70), (3, 4, 5), (9, 2, 33)])
+@pytest.mark.parametrize(
+    "shape", [(1,), (5,), (1000,), (7, 3), (1, 1), (40, 70), (3, 4, 5), (9, 2, 33)]
+)
 def test_a_thread_for_each_element(world, shape):
     kernel = (add_1d, add_2d, add_3d)[len(shape) - 1]
     start = expected.values(int(np.prod(shape))).reshape(shape)
@@ -114,11 +120,19 @@ def added(array):
     """What the kernels above leave after calls with k = 1, 2, 3."""
     out, index = array.copy(), np.indices(array.shape)
     for k in (1, 2, 3):
-        out += k + 10 * index[0] + (index[1] if array.ndim > 1 else 0) - (index[2] if array.ndim > 2 else 0)
+        out += (
+            k
+            + 10 * index[0]
+            + (index[1] if array.ndim > 1 else 0)
+            - (index[2] if array.ndim > 2 else 0)
+        )
     return out
 
 
-@pytest.mark.parametrize("options", [{}, {"num_slices": 3}, {"shards": 4}, {"batch": slice(1, None, 2)}, {"batch": [5, 0, 3]}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_slices": 3}, {"shards": 4}, {"batch": slice(1, None, 2)}, {"batch": [5, 0, 3]}],
+)
 def test_the_elements_of_sharded_arrays(world, options):
     for n in (1, 6, 23):
         batch = options.get("batch", slice(None))
@@ -150,7 +164,11 @@ def test_the_elements_of_sliceable_variables(world):
 
 
 def test_grid_and_block_of_elements(world):
-    cases = {(1000,): [4, 1, 1, 256, 1, 1], (40, 70): [3, 5, 1, 32, 8, 1], (3, 6, 40): [2, 2, 2, 32, 4, 2]}
+    cases = {
+        (1000,): [4, 1, 1, 256, 1, 1],
+        (40, 70): [3, 5, 1, 32, 8, 1],
+        (3, 6, 40): [2, 2, 2, 32, 4, 2],
+    }
     for shape, told in cases.items():
         for size in size_of(synk.variable(np.zeros(shape))):
             assert_array_equal(size, told)
@@ -182,7 +200,9 @@ def test_the_first_array_that_is_divided_comes_before_replicas(world):
     v = synk.scatter(synk.variable(np.zeros(3 * world.world_size + 1)))
     w = synk.scatter(synk.variable(np.zeros(7 * world.world_size)))
     x = np.zeros(2 * world.world_size)
-    assert blocks(number, table, v, w) == expected.shard_sizes(3 * world.world_size + 1, world.world_size)
+    assert blocks(number, table, v, w) == expected.shard_sizes(
+        3 * world.world_size + 1, world.world_size
+    )
     assert blocks(number, table, w, v) == [7] * world.world_size
     assert blocks(number, table, table.get_value()[0, 0], 1.0) == [5] * world.world_size
     assert blocks(number, table, v, x) == [2] * world.world_size
@@ -202,7 +222,9 @@ def test_a_rank_that_holds_no_rows_launches_nothing(world):
             for _ in range(3):
                 assert kernel(v) == sizes
     assert ran["elements", None](synk.variable(np.zeros((4, 0)))) == [0] * world.world_size
-    assert ran[1, 32](synk.variable(np.zeros(0))) == [1] * world.world_size  # a grid that is given is launched
+    assert (
+        ran[1, 32](synk.variable(np.zeros(0))) == [1] * world.world_size
+    )  # a grid that is given is launched
 
 
 def test_a_grid_function_of_shapes(world):
@@ -210,7 +232,11 @@ def test_a_grid_function_of_shapes(world):
         outputs={"size": synk.output(None, shape=(3,), dtype="int64")},
         broadcast=("b",),
         block=(16, 16),
-        grid=lambda rows, shapes: (-(-shapes["u"][1] // 16), -(-shapes["u"][0] // 16), rows + shapes["b"][0] + shapes["x"][0]),
+        grid=lambda rows, shapes: (
+            -(-shapes["u"][1] // 16),
+            -(-shapes["u"][0] // 16),
+            rows + shapes["b"][0] + shapes["x"][0],
+        ),
     )
     @cuda.jit
     def size_of_three(u, b, x, size):
@@ -228,7 +254,9 @@ def test_a_grid_function_of_shapes(world):
         assert_array_equal(one, [14, 8, 2 * (9 + 2 + 2)])
 
     @synk.parallel(
-        outputs={"size": synk.output(None, shape=(), dtype="int64")}, broadcast=("b",), grid=lambda shapes: shapes["b"][0]
+        outputs={"size": synk.output(None, shape=(), dtype="int64")},
+        broadcast=("b",),
+        grid=lambda shapes: shapes["b"][0],
     )
     @cuda.jit
     def of_shapes(b, size):
@@ -241,24 +269,45 @@ def test_a_grid_function_of_shapes(world):
 def test_plans_tell_grids(world):
     v = synk.scatter(synk.variable(np.zeros((40 * world.world_size, 70))))
     report = add_2d.plan(v, 1)
-    assert [rank.launches for rank in report.ranks] == [(((3, 5, 1), (32, 8, 1)),)] * world.world_size
+    assert [rank.launches for rank in report.ranks] == [
+        (((3, 5, 1), (32, 8, 1)),)
+    ] * world.world_size
     assert "launches grid (3, 5) of blocks (32, 8)" in str(report)
     x = np.zeros((601, 2))
     told = str(add_rows.plan(v, 1, world_size=1))
     assert f"launches grid {-(-40 * world.world_size // 256)} of blocks 256" in told
-    report = synk.parallel(inout=("x",), name="set")(lambda x: None).plan(x, world_size=2, num_slices=2)
+    report = synk.parallel(inout=("x",), name="set")(lambda x: None).plan(
+        x, world_size=2, num_slices=2
+    )
     assert [rank.launches for rank in report.ranks] == [(((1, 1, 1), (256, 1, 1)),) * 2] * 2
-    assert "launches nothing" in str(add_rows.plan(synk.scatter(synk.variable(np.zeros(1))), 1, world_size=2))
+    assert "launches nothing" in str(
+        add_rows.plan(synk.scatter(synk.variable(np.zeros(1))), 1, world_size=2)
+    )
     assert "launches" not in str(synk.function(lambda x: None, name="f").plan(x))
 
 
 @pytest.mark.parametrize(
     ("grid", "block", "shape", "says"),
     [
-        ("elements", None, (1, 2, 3, 4), r"kernel: grid=.elements. is for arrays of 1 to 3 axes.*v has 4.*shapes\[.v.\]"),
+        (
+            "elements",
+            None,
+            (1, 2, 3, 4),
+            r"kernel: grid=.elements. is for arrays of 1 to 3 axes.*v has 4.*shapes\[.v.\]",
+        ),
         ("elements", 64, (3, 4), r"kernel: block=64 has 1 axis, but v has 2 axes.*block=\(32, 8\)"),
-        ("elements", (32, 8), (), "kernel: no argument is sharded, and none is a variable with rows.*pass grid="),
-        (None, None, (), "kernel: no argument is sharded, and none is a variable with rows.*pass grid="),
+        (
+            "elements",
+            (32, 8),
+            (),
+            "kernel: no argument is sharded, and none is a variable with rows.*pass grid=",
+        ),
+        (
+            None,
+            None,
+            (),
+            "kernel: no argument is sharded, and none is a variable with rows.*pass grid=",
+        ),
         (lambda shapes: shapes["w"], None, (3,), "kernel: grid.shapes=.*raised KeyError: 'w'"),
     ],
 )

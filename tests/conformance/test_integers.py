@@ -1,4 +1,6 @@
-"""Integers of all types in kernels: signs, widths and conversions, against NumPy's integers of 64 bits."""
+"""Integers of all types in kernels: signs, widths and conversions, against NumPy's integers of
+64 bits.
+"""
 
 import numpy as np
 import pytest
@@ -23,12 +25,40 @@ def mixed(kind, n, seed):
     return x
 
 
-RESULTS = ("most", "least", "minus", "inverse", "square", "twice", "quotient", "remainder", "below", "found", "count")
+RESULTS = (
+    "most",
+    "least",
+    "minus",
+    "inverse",
+    "square",
+    "twice",
+    "quotient",
+    "remainder",
+    "below",
+    "found",
+    "count",
+)
 
 
 @synk.parallel(broadcast=("table",), inout=RESULTS)
 def operations(
-    a, b, real, small, divisor, table, most, least, minus, inverse, square, twice, quotient, remainder, below, found, count
+    a,
+    b,
+    real,
+    small,
+    divisor,
+    table,
+    most,
+    least,
+    minus,
+    inverse,
+    square,
+    twice,
+    quotient,
+    remainder,
+    below,
+    found,
+    count,
 ):
     i = cuda.grid(1)
     if i < a.size:
@@ -41,15 +71,21 @@ def operations(
             count[i] += k
 
 
-@pytest.mark.parametrize("kind", [named(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)])
+@pytest.mark.parametrize(
+    "kind", [named(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
+)
 def test_operations(world, kind):
-    """What Numba computes in 64 bits is compared in these, and what it computes in the type of `a` in that."""
+    """What Numba computes in 64 bits is compared in these, and what it computes in the type of
+    `a` in that.
+    """
     n = 5 * world.world_size + 1
     a, b = mixed(kind, n, 1), mixed(kind, n, 2)[::-1].copy()
     if kind.kind == "i":
         a = np.maximum(a, -np.iinfo(kind).max)  # the negative of the least is undefined
     real = np.where(np.arange(n) % 3 == 0, a, b).astype(float)
-    small = np.linspace(-100 if kind.kind == "i" else 0, 100 if kind == "int8" else 200, n).astype(kind)
+    small = np.linspace(-100 if kind.kind == "i" else 0, 100 if kind == "int8" else 200, n).astype(
+        kind
+    )
     divisor = np.where((small == 0) | (small == np.array(-1).astype(kind)), kind.type(7), small)
     table = np.arange(256.0) ** 2
     found = {name: np.zeros(n, kind if name in ("most", "least") else np.int64) for name in RESULTS}
@@ -65,7 +101,9 @@ def test_operations(world, kind):
         "twice": wide << 1,
         "quotient": a // divisor,
         "remainder": a % divisor,
-        "below": (a.astype(float) < real) + 2 * (real <= b.astype(float)) + 4 * (a.astype(float) != real),
+        "below": (a.astype(float) < real)
+        + 2 * (real <= b.astype(float))
+        + 4 * (a.astype(float) != real),
         "found": table[position],
         "count": np.where(position > 0, position * (position - 1) // 2, 0),
     }
@@ -89,9 +127,13 @@ def updates(a, b, at, total, most, least, bits, swapped):
 
 
 def reversed_rows(world, rows):
-    """Returns the rows of each rank in reverse order: counted from its first, as it counts them, and from the first of all."""
+    """Returns the rows of each rank in reverse order: counted from its first, as it counts them,
+    and from the first of all.
+    """
     parts = [part[::-1] for part in expected.shards(np.arange(rows), world.world_size)]
-    return np.concatenate([part - part.min() for part in parts]).astype(np.uint8), np.concatenate(parts)
+    return np.concatenate([part - part.min() for part in parts]).astype(np.uint8), np.concatenate(
+        parts
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +149,9 @@ def test_updates_by_narrower_numbers(world, kind, narrow):
     rows = 200
     at, order = reversed_rows(world, rows)
     a, b = mixed(np.dtype(narrow), rows, 3), mixed(np.dtype(narrow), rows, 4)
-    start = np.where(np.arange(rows) % 2 == 0, a[order], mixed(np.dtype(kind), rows, 5)).astype(kind)
+    start = np.where(np.arange(rows) % 2 == 0, a[order], mixed(np.dtype(kind), rows, 5)).astype(
+        kind
+    )
     total, most, least, bits, swapped = (start.copy() for _ in range(5))
     updates(a, b, at, total, most, least, bits, swapped)
     number = b[order].astype(kind)

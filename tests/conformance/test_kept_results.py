@@ -1,4 +1,6 @@
-"""Large results that the caller gets where the ranks wrote them: whatever is kept stays, whatever is dropped is used again."""
+"""Large results that the caller gets where the ranks wrote them: whatever is kept stays,
+whatever is dropped is used again.
+"""
 
 import gc
 import os
@@ -133,7 +135,12 @@ def test_results_are_dropped_at_random(world, x, seed):
             result = two_gathered(x, float(k), batch=length)
             parts = {"wide": result.wide, "narrow": result.narrow}
             assert result.total == x.data[:length].sum()
-            kept[k] = (length, parts if rng.random() < 0.5 else {name: parts[name] for name in rng.permutation([*parts])[:1]})
+            kept[k] = (
+                length,
+                parts
+                if rng.random() < 0.5
+                else {name: parts[name] for name in rng.permutation([*parts])[:1]},
+            )
             del result, parts
         else:
             batch = None if length == N else length

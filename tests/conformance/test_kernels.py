@@ -1,4 +1,6 @@
-"""The kernel library: every kernel against its reference, and what finance and statistics say of the results."""
+"""The kernel library: every kernel against its reference, and what finance and statistics say of
+the results.
+"""
 
 import importlib
 import math
@@ -18,15 +20,26 @@ from tests.conformance import expected
 from tests.conformance.kernel_cases import CASES, OPTION
 from tests.quick import whole
 
-quick = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+quick = settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+)
 
 
 # Kernels, or dtypes, whose constructs others have.
-FURTHER = ("asian_payoffs", "block_products", "block_sums_float32", "block_sums_int16", "matmul_float32", "centered_products")
+FURTHER = (
+    "asian_payoffs",
+    "block_products",
+    "block_sums_float32",
+    "block_sums_int16",
+    "matmul_float32",
+    "centered_products",
+)
 
 
 @pytest.mark.parametrize("num_slices", [1, 3])
-@pytest.mark.parametrize("name", [*whole(*FURTHER), *(name for name in CASES if name not in FURTHER)])
+@pytest.mark.parametrize(
+    "name", [*whole(*FURTHER), *(name for name in CASES if name not in FURTHER)]
+)
 def test_a_kernel_gives_what_its_reference_gives(world, name, num_slices):
     _, make, rtol = CASES[name]
     for n in expected.lengths(world.world_size):
@@ -39,7 +52,11 @@ def test_every_kernel_has_a_reference_and_a_case():
     found = set()
     for module in pkgutil.iter_modules(kernels.__path__, "synknumba.kernels."):
         members = vars(importlib.import_module(module.name))
-        own = {key for key, value in members.items() if isinstance(value, synk.Function) and key in _defined(members, value)}
+        own = {
+            key
+            for key, value in members.items()
+            if isinstance(value, synk.Function) and key in _defined(members, value)
+        }
         assert own, f"{module.name} has no kernels"
         assert {f"{key}_reference" for key in own} <= set(members)
         found |= own
@@ -51,7 +68,7 @@ def _defined(members, function):
     return {function.name} if function.py_func.__module__ == members["__name__"] else set()
 
 
-# ---- Monte Carlo ---------------------------------------------------------------------------------------------------------
+# ---- Monte Carlo ---------------------------------------------------------------------------------
 
 
 def test_pi(world):
@@ -93,7 +110,7 @@ def test_an_asian_call_over_one_price_is_a_european_one(world):
     assert error < 1e-6
 
 
-# ---- reductions and statistics -------------------------------------------------------------------------------------------
+# ---- reductions and statistics -------------------------------------------------------------------
 
 
 def test_totals_are_repeatable_and_accurate(world):
@@ -114,7 +131,9 @@ def test_extremes_keep_nan_as_numpy_does(world, n):
         assert np.isnan(reduce.extremes(y)).all()
 
 
-@pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (1e9, 1.0), (1e9, 1e-6)])  # 1e9 has steps of 1.2e-7
+@pytest.mark.parametrize(
+    ("shift", "scale"), [(0.0, 1.0), (1e9, 1.0), (1e9, 1e-6)]
+)  # 1e9 has steps of 1.2e-7
 @pytest.mark.parametrize("n", [2, 3, 7, 1001, 20_011])
 def test_moments_are_scipys(world, n, shift, scale):
     x = np.random.default_rng(n).gamma(2.0, scale, n) + shift
@@ -140,7 +159,9 @@ def test_moments_of_equal_rows(world):
 @pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (1e9, 1e-5)])
 def test_covariances_are_numpys(world, columns, shift, scale):
     x = scale * np.random.default_rng(columns).normal(size=(503, columns)) @ np.tri(columns) + shift
-    wide = x.astype(np.longdouble) - x.astype(np.longdouble).mean(axis=0)  # np.cov itself loses digits at 1e9
+    wide = x.astype(np.longdouble) - x.astype(np.longdouble).mean(
+        axis=0
+    )  # np.cov itself loses digits at 1e9
     want = (wide.T @ wide / 502).astype(np.float64)
     assert_allclose(statistics.covariance(x), want, rtol=1e-10, atol=1e-12 * want.max())
 
@@ -158,10 +179,18 @@ def test_histograms_are_numpys_at_the_edges_too(world, bins, low, width, even, d
     edges = np.linspace(low, low + width, bins + 1)
     if not even:
         edges = np.unique(np.concatenate([edges[[0, -1]], low + width * rng.random(bins - 1) ** 4]))
-    near = [edges, np.nextafter(edges, -np.inf), np.nextafter(edges, np.inf), rng.uniform(low - width, low + 2 * width, 500)]
+    near = [
+        edges,
+        np.nextafter(edges, -np.inf),
+        np.nextafter(edges, np.inf),
+        rng.uniform(low - width, low + 2 * width, 500),
+    ]
     x = np.concatenate([*near, [np.inf, -np.inf]]).astype(dtype)
     rng.shuffle(x)
     want = np.histogram(x.astype(np.float64), edges)[0]
     assert_array_equal(statistics.histogram(x, edges), want)
     x[::7] = np.nan
-    assert_array_equal(statistics.histogram(x, edges, num_slices=2), np.histogram(x[~np.isnan(x)].astype(float), edges)[0])
+    assert_array_equal(
+        statistics.histogram(x, edges, num_slices=2),
+        np.histogram(x[~np.isnan(x)].astype(float), edges)[0],
+    )

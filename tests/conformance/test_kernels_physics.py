@@ -11,11 +11,15 @@ import synknumba as synk
 from synknumba.kernels import ising, matmul, nbody, stencil
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 16, 16), (33, 15, 17), (16, 32, 48), (7, 3, 1050)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (5, 16, 16), (33, 15, 17), (16, 32, 48), (7, 3, 1050)]
+)
 def test_matrices_of_any_shape(world, shape):
     n, k, m = shape
     a, b = np.arange(1.0, n * k + 1).reshape(n, k), np.arange(k * m) % 7 - 3.0
-    assert_array_equal(matmul.matmul(a, b.reshape(k, m)), a @ b.reshape(k, m))  # integers: no rounding
+    assert_array_equal(
+        matmul.matmul(a, b.reshape(k, m)), a @ b.reshape(k, m)
+    )  # integers: no rounding
 
 
 def test_heat_decays_as_its_modes_do(world):
@@ -43,12 +47,20 @@ def test_a_glider_glides(world):
 
 def test_bodies_keep_their_momentum_and_energy(world):
     rng = np.random.default_rng(0)
-    x, v, masses = rng.normal(size=(101, 3)), rng.normal(size=(101, 3)) / 10, rng.uniform(0.5, 1.5, 101) / 101
+    x, v, masses = (
+        rng.normal(size=(101, 3)),
+        rng.normal(size=(101, 3)) / 10,
+        rng.uniform(0.5, 1.5, 101) / 101,
+    )
     assert_allclose(masses @ nbody.accelerations(x, x, masses, 0.1), 0.0, atol=1e-14)
     after = nbody.leapfrog(x, v, masses, 0.1, 0.01, 20)
     assert_allclose(masses @ after.velocities, masses @ v, atol=1e-14)
-    assert nbody.energy(*after, masses, 0.1) == pytest.approx(nbody.energy(x, v, masses, 0.1), rel=1e-5)
-    assert nbody.energy(x, 0 * v, masses, 0.1) == pytest.approx(_pair_energy(x, masses, 0.1), rel=1e-12)
+    assert nbody.energy(*after, masses, 0.1) == pytest.approx(
+        nbody.energy(x, v, masses, 0.1), rel=1e-5
+    )
+    assert nbody.energy(x, 0 * v, masses, 0.1) == pytest.approx(
+        _pair_energy(x, masses, 0.1), rel=1e-12
+    )
 
 
 def _pair_energy(x, masses, softening):
@@ -85,7 +97,9 @@ def test_a_lattice_that_is_no_checkerboard_is_refused():
 def test_spins_are_as_onsager_says(world, temperature):
     lattices = 23
     magnetisation, energy = ising.simulate(np.full(lattices, temperature), 32, 7, 60, 10)
-    m_error, e_error = (values.std(ddof=1) / math.sqrt(lattices) for values in (magnetisation, energy))
+    m_error, e_error = (
+        values.std(ddof=1) / math.sqrt(lattices) for values in (magnetisation, energy)
+    )
     assert abs(energy.mean() - _onsager_energy(temperature)) < 4 * e_error
     if temperature < ising.CRITICAL_TEMPERATURE:
         assert abs(magnetisation.mean() - ising.onsager_magnetisation(temperature)) < 4 * m_error

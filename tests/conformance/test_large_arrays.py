@@ -1,4 +1,6 @@
-"""Arrays that the coordinator copies by several threads: whole, cast, in any layout, and untouched by later calls."""
+"""Arrays that the coordinator copies by several threads: whole, cast, in any layout, and
+untouched by later calls.
+"""
 
 import threading
 

@@ -1,4 +1,6 @@
-"""Reduced results that are large enough for the ranks to combine: the coordinator makes the same bits of them."""
+"""Reduced results that are large enough for the ranks to combine: the coordinator makes the same
+bits of them.
+"""
 
 import gc
 from typing import Any
@@ -160,7 +162,9 @@ def test_nan_and_infinities(world):
 
 
 def test_numbers_of_rows_change(world):
-    """Of one plan: also ranks without rows, whose part of a mean weighs nothing, and one rank that has all."""
+    """Of one plan: also ranks without rows, whose part of a mean weighs nothing, and one rank
+    that has all.
+    """
     f = every_op()
     x = expected.values(40 * COLUMNS).reshape(40, COLUMNS)
     data = synk.data(x)
@@ -260,7 +264,8 @@ def test_numbers_beside_so_many_results_that_they_have_no_room(world, monkeypatc
     monkeypatch.setattr(outputs_module, "SMALL_RESULT_BYTES", 1 << 14)
     arrays = {name: synk.output("sum", shape=2048, dtype="float64") for name in "abcd"}  # 64 KiB
     numbers = {
-        name: synk.output(op, shape=(), dtype="float64") for name, op in (("total", "sum"), ("mean", "mean"), ("each", None))
+        name: synk.output(op, shape=(), dtype="float64")
+        for name, op in (("total", "sum"), ("mean", "mean"), ("each", None))
     }
 
     @synk.parallel(grid=1, block=1, outputs=arrays | numbers)
@@ -275,7 +280,11 @@ def test_numbers_beside_so_many_results_that_they_have_no_room(world, monkeypatc
     body, x = synk.sequence(lambda x: tuple(kernel(x))), synk.variable(np.ones(1))
     for call in (kernel, kernel, body, body):
         *some, last, total, mean, each = call(x)
-        assert [some[0][0], last[0], total] == [world.world_size, world.world_size, 2 * world.world_size]
+        assert [some[0][0], last[0], total] == [
+            world.world_size,
+            world.world_size,
+            2 * world.world_size,
+        ]
         assert mean == 3
         assert each == [4] * world.world_size
 
@@ -312,13 +321,18 @@ def test_rows_of_one_rank_alone(world, row, monkeypatch, dtype):
                 mean[j] += x[i, j] / x.shape[0]
 
     def averager():
-        outputs = {name: synk.output(op, shape=COLUMNS, dtype=dtype) for name, op in (("total", "sum"), ("mean", "mean"))}
+        outputs = {
+            name: synk.output(op, shape=COLUMNS, dtype=dtype)
+            for name, op in (("total", "sum"), ("mean", "mean"))
+        }
         return synk.parallel(outputs=outputs, sliceable=("x",), block=64, grid=32)(cuda.jit(reduce))
 
     for of in range(size):
         chosen = [[4, 1, 3] if rank == of else [] for rank in range(size)]
         own = values[5 * of :][[4, 1, 3]]
-        usual = coordinators(lambda f, chosen=chosen: f(v, local_batch=chosen), monkeypatch, averager)
+        usual = coordinators(
+            lambda f, chosen=chosen: f(v, local_batch=chosen), monkeypatch, averager
+        )
         ranks = averager()
         for _ in range(3):
             got = ranks(v, local_batch=chosen)

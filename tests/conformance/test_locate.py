@@ -33,7 +33,10 @@ def ends(x, low, high, rows):
 
 
 @synk.parallel(
-    outputs={"low": synk.output("argmin", like="x"), "high": synk.output("argmax", shape=lambda given: given["x"].shape[1:])}
+    outputs={
+        "low": synk.output("argmin", like="x"),
+        "high": synk.output("argmax", shape=lambda given: given["x"].shape[1:]),
+    }
 )
 @cuda.jit
 def column_ends(x, low, high):
@@ -111,7 +114,10 @@ def test_the_row_is_that_of_the_data(world, how):
 def test_a_loop_over_minibatches(world):
     x = synk.data(np.random.default_rng(4).normal(size=200))
     for start in (0, 50, 150, 0):
-        assert ends(x, batch=slice(start, start + 50)).low.row == start + np.asarray(x)[start : start + 50].argmin()
+        assert (
+            ends(x, batch=slice(start, start + 50)).low.row
+            == start + np.asarray(x)[start : start + 50].argmin()
+        )
     for seed in range(3):
         rows = np.random.default_rng(seed).permutation(200)[:30]
         assert ends(x, batch=rows).low.row == rows[np.asarray(x)[rows].argmin()]
@@ -169,7 +175,9 @@ def test_rows_of_variables(world):
     rows = synk.variable(x)
     synk.scatter(rows)
     check(of_own(rows, num_slices=2), x.argmin(), x.min())
-    with pytest.raises(synk.BatchError, match="best of of_own has op 'argmin'.* rows of a local_batch have none"):
+    with pytest.raises(
+        synk.BatchError, match="best of of_own has op 'argmin'.* rows of a local_batch have none"
+    ):
         of_own(rows, local_batch=slice(0, 3))
 
 
@@ -183,12 +191,16 @@ def test_no_rows_to_be_by(world):
     def nothing(number, best):
         best[0] = number
 
-    with pytest.raises(synk.ReductionError, match="op 'argmin', which works on rows, but no argument is sharded"):
+    with pytest.raises(
+        synk.ReductionError, match="op 'argmin', which works on rows, but no argument is sharded"
+    ):
         nothing(1.0)
 
 
 def test_what_cannot_be_located():
-    with pytest.raises(synk.ReductionError, match="complex numbers have no order: locate the real part"):
+    with pytest.raises(
+        synk.ReductionError, match="complex numbers have no order: locate the real part"
+    ):
         synk.output("argmin", shape=(), dtype="complex64")
     with pytest.raises(synk.ReductionError, match="op 'argmax' is for kernel outputs only"):
         synk.function(outputs={"a": "argmax"})(lambda x: {"a": x})

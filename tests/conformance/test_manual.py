@@ -1,4 +1,6 @@
-"""Rules that predecessors published, each with its numbers. What needs Variables is tested with them."""
+"""Rules that predecessors published, each with its numbers. What needs Variables is tested with
+them.
+"""
 
 import numpy as np
 import pytest
@@ -37,7 +39,9 @@ def test_means_of_uneven_shards_and_slices_are_exact(world):
     x = np.arange(10.0).reshape(5, 2)
     for num_slices in range(1, 8):
         assert_array_equal(kernels.mean_of(x, num_slices=num_slices), [4.0, 5.0])
-        assert_allclose(kernels.weighted_mean(x, np.ones(2), num_slices=num_slices), [4.0, 5.0], rtol=1e-15)
+        assert_allclose(
+            kernels.weighted_mean(x, np.ones(2), num_slices=num_slices), [4.0, 5.0], rtol=1e-15
+        )
 
 
 def test_mean_of_integers_is_never_zero(world):
@@ -82,7 +86,9 @@ def test_output_subset_returns_in_its_order_and_goes_back_to_all(world):
 
 
 def test_minibatch_inputs_are_indexed_by_position(world):
-    """A slice: row i with data row a + i; an int: row i with row i; a list: row i with the i-th entry."""
+    """A slice: row i with data row a + i; an int: row i with row i; a list: row i with the i-th
+    entry.
+    """
     x = synk.data(np.arange(10.0))
     for batch, chosen in ((slice(4, 7), [4, 5, 6]), (3, [0, 1, 2]), ([9, 0, 4], [9, 0, 4])):
         m = synk.data(np.array([0.1, 0.2, 0.3]), minibatch=True)
@@ -108,7 +114,9 @@ def test_functions_may_be_made_after_other_calls_and_distributed_again(world):
 
 
 def test_data_parallel_sgd_equals_its_serial_twin(world):
-    """DataParallelTable's test: 10 steps with Nesterov momentum on 2n, 9 and 15 rows, to 1e-5, gradients summed."""
+    """DataParallelTable's test: 10 steps with Nesterov momentum on 2n, 9 and 15 rows, to 1e-5,
+    gradients summed.
+    """
 
     @synk.function(outputs="sum", broadcast=("w",))
     def gradient(x, y, w):

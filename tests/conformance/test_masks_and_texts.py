@@ -1,4 +1,6 @@
-"""Arguments and results that ranks have no counterpart of: masks, and arrays of strings of any length."""
+"""Arguments and results that ranks have no counterpart of: masks, and arrays of strings of any
+length.
+"""
 
 import numpy as np
 import pytest
@@ -23,7 +25,12 @@ def rows(x):
 def odd(x, what):
     x = x.get() if hasattr(x, "get") else x  # CuPy has no masked arrays
     masked = np.ma.masked_array(x, mask=np.asarray(x) % 2 == 0)
-    return {"array": masked, "filled": masked.filled(-1.0), "unmasked": np.ma.masked_array(x), "sum": masked.sum()}[what]
+    return {
+        "array": masked,
+        "filled": masked.filled(-1.0),
+        "unmasked": np.ma.masked_array(x),
+        "sum": masked.sum(),
+    }[what]
 
 
 @synk.function(outputs="sum")
@@ -42,7 +49,10 @@ def product(x, by):
     return x * by
 
 
-@pytest.mark.parametrize("masked", [np.ma.masked, *whole(np.ma.masked_array(5.0, mask=True), np.ma.masked_array(5, mask=True))])
+@pytest.mark.parametrize(
+    "masked",
+    [np.ma.masked, *whole(np.ma.masked_array(5.0, mask=True), np.ma.masked_array(5, mask=True))],
+)
 def test_masked_numbers_are_refused(world, masked):
     for call, name in ((scaled, "scaled"), (mean, "mean"), (product, "product")):
         call(np.ones(4), 2.0)
@@ -70,7 +80,9 @@ def test_texts_of_any_length_are_refused_at_each_call(world):
         if before is not None:
             rows(before)
         for _ in range(2):
-            with pytest.raises(synk.DataError, match=r"x: .*StringDType.* cannot be shared.*fixed-size"):
+            with pytest.raises(
+                synk.DataError, match=r"x: .*StringDType.* cannot be shared.*fixed-size"
+            ):
                 rows(texts)
     for make in (synk.data, synk.variable, lambda value: synk.data(dtype=value.dtype, shape=3)):
         with pytest.raises(synk.SynkError, match="StringDType"):
@@ -86,7 +98,11 @@ def test_texts_of_any_length_are_refused_at_each_call(world):
 
 def test_masked_values_in_memory_are_refused():
     values = np.ma.masked_array([1.0, 2.0, 3.0], mask=[True, False, False])
-    for call in (synk.Estimate.from_values, synk.Estimate.blocked, lambda one: synk.Estimate.from_values(np.ones(3), one)):
+    for call in (
+        synk.Estimate.from_values,
+        synk.Estimate.blocked,
+        lambda one: synk.Estimate.from_values(np.ones(3), one),
+    ):
         with pytest.raises(synk.ReductionError, match="has masked items; pass .*compressed"):
             call(values)
     assert synk.Estimate.from_values(values.compressed()).mean == 2.5

@@ -1,4 +1,6 @@
-"""Objects as arguments, tuples and values per rank that only look alike, callables of every kind, and `output_subset`."""
+"""Objects as arguments, tuples and values per rank that only look alike, callables of every
+kind, and `output_subset`.
+"""
 
 import functools
 import math
@@ -65,10 +67,13 @@ def settings_of(settings):
 
 @synk.function(outputs=None)
 def types_of(values):
-    return [type(one).__name__ for one in (values if isinstance(values, tuple | list) else values["values"])]
+    return [
+        type(one).__name__
+        for one in (values if isinstance(values, tuple | list) else values["values"])
+    ]
 
 
-# ---- objects -------------------------------------------------------------------------------------------------------------
+# ---- objects -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [Settings, Alike])
@@ -100,7 +105,10 @@ def test_what_a_function_changes_is_its_own(world):
     """Each call gets what the script passes, also where an equal object was passed before."""
     size = world.world_size
     for factor in (1.0, 2.0, 1.0, 1.0):
-        assert count_up(Settings(factor), {"settings": Settings(factor)}) == ([2.0] * size, [factor + 1] * size)
+        assert count_up(Settings(factor), {"settings": Settings(factor)}) == (
+            [2.0] * size,
+            [factor + 1] * size,
+        )
 
 
 @pytest.mark.parametrize("num_slices", [1, 3])
@@ -110,7 +118,11 @@ def test_a_generator_is_that_of_the_script(world, num_slices):
         rng, draws = np.random.default_rng(seed), np.zeros(2)
         for _ in range(num_slices):
             draws += rng.random(2)
-        assert_allclose(drawn(x, np.random.default_rng(seed), num_slices=num_slices), world.world_size * draws, rtol=1e-12)
+        assert_allclose(
+            drawn(x, np.random.default_rng(seed), num_slices=num_slices),
+            world.world_size * draws,
+            rtol=1e-12,
+        )
 
 
 def test_a_changed_object_inside_a_nested_argument(world):
@@ -139,7 +151,13 @@ def test_members_of_enums_and_named_tuples_keep_their_class(world):
     @synk.function(outputs=None)
     def is_what(mode, level, point):
         return (
-            [mode is Mode.EXACT, mode == Mode.EXACT, isinstance(level, Level), level is Level.HIGH, level == 2],
+            [
+                mode is Mode.EXACT,
+                mode == Mode.EXACT,
+                isinstance(level, Level),
+                level is Level.HIGH,
+                level == 2,
+            ],
             isinstance(point, Point) and point.x < point.y,
         )
 
@@ -173,7 +191,9 @@ def test_an_argument_that_cannot_be_pickled(world, what, tmp_path):
     with (tmp_path / "open").open("w") as file:
         thing = {"file": file, "lock": lock, "nested": {"a": [lock]}, "lambda": lambda: lock}[what]
         for call in (ignore, ignore.as_serial):
-            with pytest.raises(synk.ArgumentError, match=r"thing.*ignore.*cannot be sent to the ranks"):
+            with pytest.raises(
+                synk.ArgumentError, match=r"thing.*ignore.*cannot be sent to the ranks"
+            ):
                 call(np.ones(5), thing)
     assert sum(ignore(np.ones(5), None)) == 5
 
@@ -201,7 +221,7 @@ def test_an_exception_that_cannot_be_printed(world):
     assert [failure.rank for failure in caught.value.failures] == list(range(world.world_size))
 
 
-# ---- equal, but not the same ---------------------------------------------------------------------------------------------
+# ---- equal, but not the same ---------------------------------------------------------------------
 
 
 def test_values_per_rank_keep_their_type_from_call_to_call(world):
@@ -210,7 +230,12 @@ def test_values_per_rank_keep_their_type_from_call_to_call(world):
         return own
 
     own = range(1, world.world_size + 1)
-    for kind, dtype in ((int, "int64"), (float, "float64"), (np.float32, "float32"), (int, "int64")):
+    for kind, dtype in (
+        (int, "int64"),
+        (float, "float64"),
+        (np.float32, "float32"),
+        (int, "int64"),
+    ):
         values = [kind(one) for one in own]
         assert set(kernels.type_of(synk.per_rank(values))) == {kind.__name__}
         got = np.asarray(add_up(synk.per_rank(values)))
@@ -221,11 +246,15 @@ def test_values_per_rank_keep_their_type_from_call_to_call(world):
 def test_signed_zeros_per_rank(world):
     for zero in (0.0, -0.0, 0.0):
         got = kernels.value_of(synk.per_rank([zero] * world.world_size))
-        assert [math.copysign(1.0, one) for one in got] == [math.copysign(1.0, zero)] * world.world_size
+        assert [math.copysign(1.0, one) for one in got] == [
+            math.copysign(1.0, zero)
+        ] * world.world_size
 
 
 def test_tuples_of_a_kernel_keep_their_signs_and_types(world):
-    @synk.parallel(outputs={"sign": synk.output(None, shape=(2,), dtype="float64")}, block=1, grid=1)
+    @synk.parallel(
+        outputs={"sign": synk.output(None, shape=(2,), dtype="float64")}, block=1, grid=1
+    )
     def look_at(pair, sign):
         sign[0] = math.copysign(1.0, pair[0] * 1.0)
         sign[1] = pair[0] * pair[0]
@@ -243,7 +272,9 @@ def test_tuples_of_a_kernel_keep_their_signs_and_types(world):
         assert looked(1) == looked(1.0) == looked(True) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("make", [tuple, list, lambda one: {"values": one}], ids=["tuple", "list", "dict"])
+@pytest.mark.parametrize(
+    "make", [tuple, list, lambda one: {"values": one}], ids=["tuple", "list", "dict"]
+)
 def test_numbers_inside_containers_keep_their_types(world, make):
     for _ in range(2):
         for one in (1, 1.0, True, np.float32(1), np.int8(1)):
@@ -255,7 +286,7 @@ def test_texts_and_bytes_are_not_each_other(world):
         assert set(kernels.type_of(one)) == {type(one).__name__}
 
 
-# ---- nested arguments ----------------------------------------------------------------------------------------------------
+# ---- nested arguments ----------------------------------------------------------------------------
 
 
 def test_index_ranges_inside_a_nested_argument(world):
@@ -284,7 +315,7 @@ def test_values_per_rank_inside_a_nested_argument(world):
     assert own({"own": [synk.per_rank(range(1, size + 1))]}) == list(range(1, size + 1))
 
 
-# ---- rows written back ---------------------------------------------------------------------------------------------------
+# ---- rows written back ---------------------------------------------------------------------------
 
 
 @synk.function(inout=("x", "y"))
@@ -350,7 +381,7 @@ def test_a_function_inside_a_function_may_write_to_its_own_parameter(world):
         lost(x)
 
 
-# ---- plan() --------------------------------------------------------------------------------------------------------------
+# ---- plan() --------------------------------------------------------------------------------------
 
 
 def test_plan_beside_a_call_in_another_thread(world, tmp_path):
@@ -371,7 +402,10 @@ def test_plan_beside_a_call_in_another_thread(world, tmp_path):
     thread = threading.Thread(target=lambda: got.append(waits(x, str(tmp_path), synk.RANK)))
     thread.start()
     deadline = time.monotonic() + 30
-    while not all((tmp_path / str(r)).exists() for r in range(world.world_size)) and time.monotonic() < deadline:
+    while (
+        not all((tmp_path / str(r)).exists() for r in range(world.world_size))
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.001)
     report = waits.plan(np.zeros(10 * world.world_size), str(tmp_path), synk.RANK)
     (tmp_path / "go").touch()
@@ -394,7 +428,7 @@ def test_plan_between_calls_changes_nothing(world):
     assert_array_equal(y, 2 * np.arange(6.0))
 
 
-# ---- slices --------------------------------------------------------------------------------------------------------------
+# ---- slices --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", [None, "sum", "max", "mean"], ids=str)
@@ -415,12 +449,15 @@ def test_as_serial_in_slices_equals_the_call(world):
             if op is not None:
                 assert_allclose(function.as_serial(x, num_slices=num_slices), function(x))
         assert kernels.count_of.as_serial(x, num_slices=num_slices) == [101]
-        a, b = kernels.nested.as_serial({"a": x, "b": [y]}, 2.0, num_slices=num_slices), kernels.nested({"a": x, "b": [y]}, 2.0)
+        a, b = (
+            kernels.nested.as_serial({"a": x, "b": [y]}, 2.0, num_slices=num_slices),
+            kernels.nested({"a": x, "b": [y]}, 2.0),
+        )
         assert_allclose(a["sum"], b["sum"])
         assert_array_equal(a["rows"][0], b["rows"][0])
 
 
-# ---- callables of every kind ---------------------------------------------------------------------------------------------
+# ---- callables of every kind ---------------------------------------------------------------------
 
 
 def test_a_partial_function(world):
@@ -466,7 +503,9 @@ def test_a_callable_object(world):
     assert "Scaler" in repr(function)
 
 
-@pytest.mark.parametrize("take", [lambda scaler: scaler, lambda scaler: scaler.__call__], ids=["object", "method"])
+@pytest.mark.parametrize(
+    "take", [lambda scaler: scaler, lambda scaler: scaler.__call__], ids=["object", "method"]
+)
 def test_an_object_or_its_method_is_as_it_is_at_each_call(world, take):
     x, scaler = np.arange(5.0), Scaler(np.array(3.0))
     function = synk.function(outputs="sum")(take(scaler))
@@ -507,7 +546,7 @@ def test_a_decorated_method(world):
     assert double.scaled(x) == 50
 
 
-# ---- output_subset -------------------------------------------------------------------------------------------------------
+# ---- output_subset -------------------------------------------------------------------------------
 
 
 def test_one_output_comes_alone(world):
@@ -520,7 +559,9 @@ def test_one_output_comes_alone(world):
         for one in (1, (1,), [1]):
             assert kernels.three(x, output_subset=one, num_slices=num_slices) == 10.0
         assert_array_equal(kernels.three(x, output_subset=(2,), num_slices=num_slices), 2 * x)
-        assert_array_equal(kernels.mixed(x, x, output_subset=("out",), num_slices=num_slices), x * x)
+        assert_array_equal(
+            kernels.mixed(x, x, output_subset=("out",), num_slices=num_slices), x * x
+        )
 
 
 def test_several_outputs_come_in_the_order_asked_for(world):
@@ -534,13 +575,24 @@ def test_several_outputs_come_in_the_order_asked_for(world):
 
 def test_an_output_is_not_asked_for_twice_nor_by_a_bool(world):
     x = np.arange(1.0, 11.0)
-    cases = ((kernels.mixed, (x, x), "low", 0), (kernels.three_named, (x,), "high", None), (kernels.three, (x,), 1, 1))
+    cases = (
+        (kernels.mixed, (x, x), "low", 0),
+        (kernels.three_named, (x,), "high", None),
+        (kernels.three, (x,), 1, 1),
+    )
     for function, args, name, place in cases:
-        for doubled in ((name, name), [name, name], *([(name, place)] if place is not None else [])):
+        for doubled in (
+            (name, name),
+            [name, name],
+            *([(name, place)] if place is not None else []),
+        ):
             with pytest.raises(synk.ReductionError, match=r"output_subset names .* twice"):
                 function(*args, output_subset=doubled)
         for bad in (True, False, (True,), (name, False), [True, False]):
-            with pytest.raises(synk.ReductionError, match=rf"output_subset must list outputs of {function.name}.*(True|False)"):
+            with pytest.raises(
+                synk.ReductionError,
+                match=rf"output_subset must list outputs of {function.name}.*(True|False)",
+            ):
                 function(*args, output_subset=bad)
 
 

@@ -28,7 +28,7 @@ def reduced(op, x):
     return UFUNC[op].reduce(x, axis=0, dtype=x.dtype)
 
 
-# ---- kernels -------------------------------------------------------------------------------------------------------------
+# ---- kernels -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -61,7 +61,9 @@ def test_avg_is_mean(world):
         m[0] = total / x.shape[0]
 
     one = synk.function(outputs="avg")(lambda x: x.mean())
-    tree = synk.function(outputs={"a": "avg", "b": ["mean"]})(lambda x: {"a": x.mean(), "b": [-x.mean()]})
+    tree = synk.function(outputs={"a": "avg", "b": ["mean"]})(
+        lambda x: {"a": x.mean(), "b": [-x.mean()]}
+    )
     assert (of_kernel.output_modes, one.output_modes, tree.output_modes) == (
         {"m": "mean"},
         "mean",
@@ -111,7 +113,10 @@ def test_several_results_are_a_tuple_with_names(world):
     assert (every, any_of) == result == (False, True)
     assert (result[0], result[-1], result[1:], result[np.int64(1)]) == (False, True, (True,), True)
     assert [result[name] for name in result._fields] == [every, any_of]
-    with pytest.raises(synk.ArgumentError, match=f"all_any has no output 'none'; its results are {', '.join(result._fields)}"):
+    with pytest.raises(
+        synk.ArgumentError,
+        match=f"all_any has no output 'none'; its results are {', '.join(result._fields)}",
+    ):
         result["none"]
     with pytest.raises(IndexError):
         result[2]
@@ -132,9 +137,13 @@ def test_nan_wins_min_and_max_as_in_numpy(world):
 
 
 def test_no_rows_at_all(world):
-    """What the ops are for nothing: their identities; only a mean has none, and is refused (test_bad_input)."""
+    """What the ops are for nothing: their identities; only a mean has none, and is refused
+    (test_bad_input).
+    """
     x = np.empty(0)
-    result = kernels.reductions(x, output_subset=("total", "product", "low", "high", "rows", "each"))
+    result = kernels.reductions(
+        x, output_subset=("total", "product", "low", "high", "rows", "each")
+    )
     assert result[:4] == (0.0, 1.0, np.inf, -np.inf)
     assert result.rows.shape == (0,)
     assert result.each == [0.0] * world.world_size
@@ -158,7 +167,9 @@ def test_a_number_is_a_numpy_scalar(world):
     x = expected.values(100)
     assert type(kernels.energy(x, 1.0)) is np.float64
     assert type(kernels.total_of(x.astype("float32"))) is np.float32
-    assert all(type(one) is np.int64 for one in kernels.reductions(x.astype("int64"), output_subset="each"))
+    assert all(
+        type(one) is np.int64 for one in kernels.reductions(x.astype("int64"), output_subset="each")
+    )
 
 
 def test_several_outputs_of_different_ops_and_shapes(world):
@@ -177,7 +188,9 @@ def test_a_reduced_output_of_any_size(world, columns):
     """Below, at and above what goes through the control block, and some megabytes."""
     x = np.random.default_rng(1).integers(0, 100, (5, columns)).astype("float64")
     for num_slices in (1, 2):
-        assert_array_equal(kernels.column_sums(x, num_slices=num_slices, output_subset="many"), x.sum(0))
+        assert_array_equal(
+            kernels.column_sums(x, num_slices=num_slices, output_subset="many"), x.sum(0)
+        )
     assert_array_equal(kernels.total_of(x), x.sum(0))
 
 
@@ -194,7 +207,16 @@ def test_results_stay_as_they_were_after_the_next_call(world):
     kept = []
     for k in range(4):
         x = np.full((6, 3), float(k))
-        kept.append((k, kernels.column_sums(x), kernels.plane(x), kernels.rows_of(x), kernels.three(x), kernels.value_of(x)))
+        kept.append(
+            (
+                k,
+                kernels.column_sums(x),
+                kernels.plane(x),
+                kernels.rows_of(x),
+                kernels.three(x),
+                kernels.value_of(x),
+            )
+        )
     for k, columns, plane, rows, three, values in kept:
         assert_array_equal(columns.many, np.full(3, 6.0 * k))
         assert_array_equal(plane, np.full((6, 3), float(k)) + 10 * np.arange(3))
@@ -220,7 +242,7 @@ def test_like_takes_the_dtype_of_the_argument(world):
         assert kernels.plane(x).dtype == dtype
 
 
-# ---- Python functions ----------------------------------------------------------------------------------------------------
+# ---- Python functions ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "int8", "uint64", "complex64", "complex128"])
@@ -230,7 +252,9 @@ def test_sums_and_products_of_a_function(world, op, dtype):
         x = expected.values(2 * n, dtype).reshape(n, 2)
         own = x.sum(0).dtype  # NumPy sums small integers in int64
         for num_slices in (1, 2, 3, 4, 50):
-            close(kernels.BY_OP[op](x, num_slices=num_slices), UFUNC[op].reduce(x, axis=0, dtype=own))
+            close(
+                kernels.BY_OP[op](x, num_slices=num_slices), UFUNC[op].reduce(x, axis=0, dtype=own)
+            )
 
 
 @synk.function(outputs={"sum": "sum", "prod": "prod", "max": "max", "rows": "gather"})
@@ -239,8 +263,12 @@ def of_small_integers(x):
     return {"sum": low, "prod": (low, low[:1].reshape(())), "max": low, "rows": x}
 
 
-@pytest.mark.parametrize("how", [{}, {"num_slices": 3}, {"shards": 4}, {"shards": 4, "num_slices": 2}], ids=str)
-@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize(
+    "how", [{}, {"num_slices": 3}, {"shards": 4}, {"shards": 4, "num_slices": 2}], ids=str
+)
+@pytest.mark.parametrize(
+    "dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32", "int64", "uint64"]
+)
 def test_sums_of_small_integers_are_as_wide_as_those_of_numpy(world, dtype, how):
     large = np.iinfo(dtype).max if dtype[-2:] != "64" else 3
     for n in (1, 2, 3, 7, 1):
@@ -249,7 +277,11 @@ def test_sums_of_small_integers_are_as_wide_as_those_of_numpy(world, dtype, how)
         slices = sum(min(len(part), how.get("num_slices", 1)) for part in parts)
         values = np.full((slices, 2), large, dtype)
         got = of_small_integers(x, **how)
-        for one, wanted in ((got["sum"], values.sum(0)), (got["prod"][0], values.prod(0)), (got["prod"][1], values.prod(0)[0])):
+        for one, wanted in (
+            (got["sum"], values.sum(0)),
+            (got["prod"][0], values.prod(0)),
+            (got["prod"][1], values.prod(0)[0]),
+        ):
             assert one.dtype == wanted.dtype
             assert_array_equal(one, wanted)
         assert got["max"].dtype == got["rows"].dtype == x.dtype
@@ -287,7 +319,12 @@ def test_gathered_rows_keep_their_dtype(world, dtype):
 def test_rows_chosen_by_a_list_are_gathered_from_every_slice(world, num_slices):
     """A function may return its argument itself, whose memory the next slice uses again."""
     x = np.arange(30.0).reshape(15, 2)
-    for batch in ([14, 0, 3, 3, 7, 1, 12, 5, 9, 2, 11], slice(None, None, -1), slice(0, 15, 2), slice(2, 14)):
+    for batch in (
+        [14, 0, 3, 3, 7, 1, 12, 5, 9, 2, 11],
+        slice(None, None, -1),
+        slice(0, 15, 2),
+        slice(2, 14),
+    ):
         assert_array_equal(kernels.rows_of(x, batch=batch, num_slices=num_slices), x[batch])
 
 
@@ -318,7 +355,9 @@ def test_results_of_ever_new_shapes(world):
 
 
 def test_python_numbers_of_ranks_are_combined(world):
-    @synk.function(outputs={"i": "sum", "f": "max", "b": "max", "c": "sum", "t": None}, broadcast=("k",))
+    @synk.function(
+        outputs={"i": "sum", "f": "max", "b": "max", "c": "sum", "t": None}, broadcast=("k",)
+    )
     def numbers(x, k):
         return {"i": len(x), "f": float(k), "b": k > 1, "c": complex(1, k), "t": 3}
 
@@ -369,7 +408,7 @@ def test_a_function_without_results(world):
     assert nothing(np.zeros(1)) is None
 
 
-# ---- output_subset -------------------------------------------------------------------------------------------------------
+# ---- output_subset -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_slices", [1, 2])
@@ -377,9 +416,21 @@ def test_output_subset_of_a_kernel_in_any_order_and_back(world, num_slices):
     x, y = expected.values(101), expected.values(101, seed=1)
     want = {"low": x.min(), "sums": [x.sum(), y.sum()], "out": x * y, "means": [x.mean(), y.mean()]}
     names = list(want)
-    for subset in (("means", "low"), ("out",), (2, 0), ("low", -1), names[::-1], names, None, ("sums", "out", "low")):
+    for subset in (
+        ("means", "low"),
+        ("out",),
+        (2, 0),
+        ("low", -1),
+        names[::-1],
+        names,
+        None,
+        ("sums", "out", "low"),
+    ):
         got = kernels.mixed(x, y, num_slices=num_slices, output_subset=subset)
-        told = [name if isinstance(name, str) else names[name] for name in (names if subset is None else subset)]
+        told = [
+            name if isinstance(name, str) else names[name]
+            for name in (names if subset is None else subset)
+        ]
         if len(told) == 1:
             got = (got,)
         else:

@@ -1,4 +1,6 @@
-"""Bars of `progress=`, as a stand-in for tqdm has seen them: they only go on, end at the total, and are closed once."""
+"""Bars of `progress=`, as a stand-in for tqdm has seen them: they only go on, end at the total,
+and are closed once.
+"""
 
 import os
 import signal
@@ -58,7 +60,11 @@ def tqdm(monkeypatch):
 
 def make_terminal(monkeypatch):
     """Makes stderr a terminal; in the test, since pytest sets it after the fixtures."""
-    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True, write=lambda text: None, flush=lambda: None))
+    monkeypatch.setattr(
+        sys,
+        "stderr",
+        SimpleNamespace(isatty=lambda: True, write=lambda text: None, flush=lambda: None),
+    )
 
 
 @pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.whole), 3])
@@ -203,13 +209,16 @@ def test_devices_with_memory_of_their_own_record_it(tqdm):
     "call",
     [
         pytest.param(
-            lambda **options: synk.vectorize(lambda x: 2 * x)(np.arange(8.0), **options).sum() / 2, marks=pytest.mark.whole
+            lambda **options: synk.vectorize(lambda x: 2 * x)(np.arange(8.0), **options).sum() / 2,
+            marks=pytest.mark.whole,
         ),
         pytest.param(
-            lambda **options: synk.expectation(lambda x: x)(np.arange(8.0), **options).mean * 8, marks=pytest.mark.whole
+            lambda **options: synk.expectation(lambda x: x)(np.arange(8.0), **options).mean * 8,
+            marks=pytest.mark.whole,
         ),
         pytest.param(
-            lambda **options: synk.vectorize(lambda x, y: x + y).reduce(np.arange(8.0), **options), marks=pytest.mark.whole
+            lambda **options: synk.vectorize(lambda x, y: x + y).reduce(np.arange(8.0), **options),
+            marks=pytest.mark.whole,
         ),
     ],
     ids=["vectorize", "expectation", "reduce"],
@@ -288,7 +297,9 @@ def test_an_epoch(two, tqdm):
 def test_an_error_closes_the_bar(two, tqdm):
     x = np.arange(40.0)
     with pytest.raises(synk.RankError, match="here"):
-        last_of(x, 19.0, num_slices=4, progress=True)  # rank 0 in its last slice, rank 1 in its first
+        last_of(
+            x, 19.0, num_slices=4, progress=True
+        )  # rank 0 in its last slice, rank 1 in its first
     (bar,) = tqdm.made
     assert bar.closed == 1
     assert bar.n < bar.total
@@ -378,7 +389,9 @@ def test_auto_on_a_terminal(two, tqdm, monkeypatch):
         began = time.time()
         naps(v, 0.01, times=50)  # a second, on rank 1
         bar = only(tqdm, 50)
-        assert bar.start_t < began + _progress.AUTO_SECONDS / 2  # the clock counts from the beginning
+        assert (
+            bar.start_t < began + _progress.AUTO_SECONDS / 2
+        )  # the clock counts from the beginning
         assert slow_sum(x, 0, 0.08, num_slices=8) == 100
         assert slow_sum(x, 0, 0.6) == 100  # one part
         with synk.options(progress=False):
@@ -421,7 +434,9 @@ def test_bad_values(two, tqdm, progress):
         with pytest.raises(synk.ArgumentError, match='progress must be True, False or "auto", got'):
             call()
     assert two.statistics().rounds == rounds
-    with pytest.raises(synk.ArgumentError, match="no option progres=; it has progress. Did you mean progress="):
+    with pytest.raises(
+        synk.ArgumentError, match="no option progres=; it has progress. Did you mean progress="
+    ):
         synk.options(progres=True)
 
 
@@ -463,7 +478,9 @@ def test_what_takes_no_bar(two, tqdm):
 
 def test_parameters_have_other_names():
     for decorate in (synk.function, synk.vectorize, synk.expectation, synk.sequence):
-        with pytest.raises(synk.ArgumentError, match="'progress', which is an option of every call"):
+        with pytest.raises(
+            synk.ArgumentError, match="'progress', which is an option of every call"
+        ):
 
             @decorate
             def one(progress):

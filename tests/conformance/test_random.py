@@ -25,7 +25,9 @@ def calls(draw):
     return n, batch, draw(st.integers(1, 8))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@settings(
+    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+)
 @given(call=calls(), held=st.booleans())
 def test_any_call_is_numpys(world, call, held):
     n, batch, num_slices = call

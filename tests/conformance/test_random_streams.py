@@ -1,4 +1,6 @@
-"""`synk.random` in kernels: the same numbers for every world, every number of slices and on every device."""
+"""`synk.random` in kernels: the same numbers for every world, every number of slices and on
+every device.
+"""
 
 import numpy as np
 import pytest
@@ -38,7 +40,9 @@ def draws(rows, seed, first, draw, bits, uniform, uniform32, whole, normal, norm
     uniform[k, 0] = synk.random.uniform(seed, i, draw)
     uniform[k, 1], uniform[k, 2] = random.uniform2(seed, i, draw)
     uniform32[k, 0] = random.uniform32(seed, i, draw)
-    uniform32[k, 1], uniform32[k, 2], uniform32[k, 3], uniform32[k, 4] = random.uniform4(seed, i, draw)
+    uniform32[k, 1], uniform32[k, 2], uniform32[k, 3], uniform32[k, 4] = random.uniform4(
+        seed, i, draw
+    )
     whole[k] = synk.random.randint(seed, i, draw, -5, 1000)
     normal[k, 0] = random.normal(seed, i, draw)
     normal[k, 1], normal[k, 2] = random.normal2(seed, i, draw)
@@ -51,7 +55,12 @@ def _expected(n):
     """What the rows hold, from Python's integers and mathematics."""
 
     def of(*names):
-        return np.array([np.hstack([reference.sample(name, SEED, FIRST + i, DRAW) for name in names]) for i in range(n)])
+        return np.array(
+            [
+                np.hstack([reference.sample(name, SEED, FIRST + i, DRAW) for name in names])
+                for i in range(n)
+            ]
+        )
 
     return {
         "bits": of("bits4"),
@@ -93,4 +102,6 @@ def count(rows, seed, inside):
 @pytest.mark.parametrize("num_slices", [1, 4])
 def test_a_count_does_not_depend_on_the_world(world, num_slices):
     x, y = random.uniform2(5, np.arange(100_000), 0)
-    assert count(synk.arange(100_000), 5, num_slices=num_slices) == np.count_nonzero(x * x + y * y < 1)
+    assert count(synk.arange(100_000), 5, num_slices=num_slices) == np.count_nonzero(
+        x * x + y * y < 1
+    )

@@ -1,4 +1,6 @@
-"""Values that functions of rows read from global names, on which the types of their results depend."""
+"""Values that functions of rows read from global names, on which the types of their results
+depend.
+"""
 
 import numpy as np
 import pytest
@@ -160,9 +162,21 @@ def too_few(x):
 @pytest.mark.parametrize(
     ("call", "line", "words"),
     [
-        (lambda: misspelt_mean(1, synk.arange(4)), "synk.random.unifrom(seed, i, 0)", "Did you mean synk.random.uniform?"),
-        (lambda: misspelt(1, X), "synk.random.unifrom(seed, i, 0)", "Did you mean synk.random.uniform?"),
-        (lambda: too_few(X), "return 1 + cuda.atomic.add(x)\n               ^^^^", "takes array, index, value"),
+        (
+            lambda: misspelt_mean(1, synk.arange(4)),
+            "synk.random.unifrom(seed, i, 0)",
+            "Did you mean synk.random.uniform?",
+        ),
+        (
+            lambda: misspelt(1, X),
+            "synk.random.unifrom(seed, i, 0)",
+            "Did you mean synk.random.uniform?",
+        ),
+        (
+            lambda: too_few(X),
+            "return 1 + cuda.atomic.add(x)\n               ^^^^",
+            "takes array, index, value",
+        ),
     ],
     ids=["expectation", "member", "arguments"],
 )

@@ -1,4 +1,6 @@
-"""Functions with `record=True` give what they give without; what GPUs refuse is in tests/gpu/test_recorded.py."""
+"""Functions with `record=True` give what they give without; what GPUs refuse is in
+tests/gpu/test_recorded.py.
+"""
 
 import numpy as np
 import pytest
@@ -72,7 +74,12 @@ def test_other_memory(world):
 def test_inout_updates_and_slices(world):
     total = synk.variable(np.zeros(3))
 
-    @synk.function(record=True, inout=("x",), updates={"t": (total, "sum")}, outputs={"most": "max", "rows": "gather"})
+    @synk.function(
+        record=True,
+        inout=("x",),
+        updates={"t": (total, "sum")},
+        outputs={"most": "max", "rows": "gather"},
+    )
     def double(x, t):
         x *= 2
         t += x.sum(0)
@@ -122,17 +129,33 @@ def test_in_a_sequence(world):
 @synk.function(outputs=None)
 def products(a, b, at, bt, x):
     """Of matrices as they lie, turned, cut out, and with vectors."""
-    made = (a, b), (at.T, b), (a, bt.T), (at.T, bt.T), (a[:, 1:4], b[1:4]), (a[::2], b), (a, x), (x, b), (x, x)
+    made = (
+        (a, b),
+        (at.T, b),
+        (a, bt.T),
+        (at.T, bt.T),
+        (a[:, 1:4], b[1:4]),
+        (a[::2], b),
+        (a, x),
+        (x, b),
+        (x, x),
+    )
     return [synk.matmul(*pair) for pair in made]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128", "int32"])
+@pytest.mark.parametrize(
+    "dtype", ["float16", "float32", "float64", "complex64", "complex128", "int32"]
+)
 def test_matmul(world, dtype):
     rng = np.random.default_rng(2)
 
     def numbers(*shape):
         found = rng.integers(-4, 5, shape).astype(dtype)
-        return (found + 1j * rng.integers(-4, 5, shape)).astype(dtype) if found.dtype.kind == "c" else found
+        return (
+            (found + 1j * rng.integers(-4, 5, shape)).astype(dtype)
+            if found.dtype.kind == "c"
+            else found
+        )
 
     a, b, x = numbers(6, 5), numbers(5, 3), numbers(5)
     found = products(*map(synk.variable, (a, b, a.T.copy(), b.T.copy(), x)))

@@ -64,7 +64,12 @@ def test_a_repeated_call_sends_nothing(world):
     values = np.arange(1, 1001, dtype=np.float64)
     x = synk.data(values)
     batches = (slice(0, 900), slice(100, 1000), [3, -1, 3], [5, 6, 7])
-    first = (scaled(x, 2.0), doubled(x), two(x), *(scaled(x, 1.0, batch=batch) for batch in batches[::3]))
+    first = (
+        scaled(x, 2.0),
+        doubled(x),
+        two(x),
+        *(scaled(x, 1.0, batch=batch) for batch in batches[::3]),
+    )
     assert first[0] == 2 * values.sum()
     scaled(x, 1.0, batch=batches[0])
     scaled(values, 1.0)

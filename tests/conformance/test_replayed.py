@@ -1,6 +1,7 @@
 """What is repeated is recorded on GPUs: results are right whatever has changed between the calls.
 
-A call is made three times before anything changes: the first runs the steps, the second records them, the third repeats them.
+A call is made three times before anything changes: the first runs the steps, the second records
+them, the third repeats them.
 """
 
 import numpy as np
@@ -51,7 +52,19 @@ def test_scalars_change(world, num_slices):
             assert_array_equal(combine(x, scale, shift, invert, num_slices=num_slices), expected)
 
 
-TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64", "bool")
+TYPES = (
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float32",
+    "float64",
+    "bool",
+)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -60,7 +73,9 @@ def test_scalars_of_numpy_change(world, dtype):
     for value in (1, 0, 3, 100, 2, 1):
         scale = np.dtype(dtype).type(value)
         for _ in range(3):
-            assert_array_equal(combine(x, scale, 1, False), combined(x.data, scale, 1, invert=False))
+            assert_array_equal(
+                combine(x, scale, 1, False), combined(x.data, scale, 1, invert=False)
+            )
 
 
 def test_the_largest_integers(world):
@@ -92,7 +107,9 @@ def test_complex_scalars_change(world, of):
 
 
 @synk.parallel(
-    inout=("y",), broadcast=("weights",), outputs={"total": synk.output("sum", shape=(2,)), "low": synk.output("min", shape=())}
+    inout=("y",),
+    broadcast=("weights",),
+    outputs={"total": synk.output("sum", shape=(2,)), "low": synk.output("min", shape=())},
 )
 @cuda.jit
 def account(x, weights, y, total, low):
@@ -159,7 +176,10 @@ OPS = {"total": "sum", "product": "prod", "low": "min", "high": "max"}
 
 @synk.parallel(
     outputs={name: synk.output(op, shape=(3,), dtype="float32") for name, op in OPS.items()}
-    | {"mean": synk.output("mean", shape=(), dtype="float32"), "rows": synk.output("sum", shape=(), dtype="int32")},
+    | {
+        "mean": synk.output("mean", shape=(), dtype="float32"),
+        "rows": synk.output("sum", shape=(), dtype="int32"),
+    },
     grid=1,
     block=1,
 )

@@ -49,7 +49,9 @@ def each_of(x):
     return len(x), {"arrays": x.sum(0, keepdims=True)}
 
 
-@pytest.mark.parametrize("how", [{}, {"num_slices": 3}, {"shards": 4}, {"shards": 4, "num_slices": 2}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"num_slices": 3}, {"shards": 4}, {"shards": 4, "num_slices": 2}], ids=str
+)
 def test_op_none_has_an_entry_for_every_rank_or_shard(world, how):
     """None for those without rows, also between calls in which all have some."""
     for n in (0, 1, 2, 3, 10, 101, 1, 0):
@@ -82,16 +84,24 @@ def test_batch_selects_as_numpy_indexing_does(world, place, num_slices):
         x, y = expected.values(n), expected.values(n, seed=1)
         chosen = expected.selection(batch)
         for a, b in ((x, y), (synk.data(x), synk.data(y))):
-            assert_array_equal(kernels.axpy(0.5, a, b, batch=batch, num_slices=num_slices), 0.5 * x[chosen] + y[chosen])
+            assert_array_equal(
+                kernels.axpy(0.5, a, b, batch=batch, num_slices=num_slices),
+                0.5 * x[chosen] + y[chosen],
+            )
             assert_array_equal(kernels.rows_of(a, batch=batch, num_slices=num_slices), x[chosen])
-            assert_allclose(kernels.energy(a, 0.5, batch=batch, num_slices=num_slices), np.exp(-0.5 * x[chosen] ** 2).sum())
+            assert_allclose(
+                kernels.energy(a, 0.5, batch=batch, num_slices=num_slices),
+                np.exp(-0.5 * x[chosen] ** 2).sum(),
+            )
 
 
 def test_batch_changes_from_call_to_call(world):
     x = synk.data(expected.values(1000))
     rng = np.random.default_rng(3)
     for start in range(0, 1000, 70):
-        assert_array_equal(kernels.axpy(1.0, x, x, batch=slice(start, start + 70)), 2 * x.data[start : start + 70])
+        assert_array_equal(
+            kernels.axpy(1.0, x, x, batch=slice(start, start + 70)), 2 * x.data[start : start + 70]
+        )
     for size in (1, 10, 500, 3, 5000):
         rows = rng.integers(-1000, 1000, size)
         assert_array_equal(kernels.axpy(1.0, x, x, batch=rows), 2 * x.data[rows])
@@ -110,15 +120,19 @@ def test_the_batch_may_be_changed_after_the_call(world):
 def test_batch_of_rows_with_several_axes(world):
     x = expected.values(60).reshape(10, 3, 2)
     for batch in ([1, -1, 1], slice(None, None, -2), slice(3, 8), 4):
-        assert_array_equal(kernels.rows_of(x, batch=batch, num_slices=2), x[expected.selection(batch)])
+        assert_array_equal(
+            kernels.rows_of(x, batch=batch, num_slices=2), x[expected.selection(batch)]
+        )
 
 
-# ---- minibatch inputs: indexed by position in the batch ------------------------------------------------------------------
+# ---- minibatch inputs: indexed by position in the batch ------------------------------------------
 
 
 @pytest.mark.parametrize("num_slices", [1, 2])
 @pytest.mark.parametrize(
-    "batch", [None, 6, slice(3, 9), slice(8, 2, -2), [5, 0, 5, -1], np.array([2, 7], np.int16), range(1, 7)], ids=ids
+    "batch",
+    [None, 6, slice(3, 9), slice(8, 2, -2), [5, 0, 5, -1], np.array([2, 7], np.int16), range(1, 7)],
+    ids=ids,
 )
 def test_row_i_of_a_minibatch_goes_with_the_ith_row_selected(world, batch, num_slices):
     x = np.arange(10.0)
@@ -132,7 +146,10 @@ def test_row_i_of_a_minibatch_goes_with_the_ith_row_selected(world, batch, num_s
 def test_minibatch_inputs_of_a_kernel(world):
     x, m = synk.data(np.arange(40.0)), synk.data(np.arange(8.0), minibatch=True)
     for start in (0, 10, 32):
-        assert_array_equal(kernels.axpy(10.0, x, m, batch=slice(start, start + 8)), 10 * x.data[start : start + 8] + m.data)
+        assert_array_equal(
+            kernels.axpy(10.0, x, m, batch=slice(start, start + 8)),
+            10 * x.data[start : start + 8] + m.data,
+        )
     assert_array_equal(kernels.axpy(10.0, x, m, batch=[7, 3]), [70.0, 31.0])
 
 

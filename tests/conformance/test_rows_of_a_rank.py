@@ -1,4 +1,6 @@
-"""`synk.ROWS`, the number of rows that a rank has in a launch: a kernel with a length as its argument runs unchanged."""
+"""`synk.ROWS`, the number of rows that a rank has in a launch: a kernel with a length as its
+argument runs unchanged.
+"""
 
 import numpy as np
 import pytest
@@ -48,7 +50,9 @@ def test_rows_are_those_of_a_slice(world, batch, num_slices):
     assert_array_equal(y, want)
     shares = expected.shard_sizes(len(x[chosen]), world.world_size)
     sizes = [size for share in shares for size in expected.shard_sizes(share, num_slices)]
-    assert_array_equal(lengths(x, synk.ROWS, batch=batch, num_slices=num_slices), np.repeat(sizes, sizes))
+    assert_array_equal(
+        lengths(x, synk.ROWS, batch=batch, num_slices=num_slices), np.repeat(sizes, sizes)
+    )
 
 
 def test_rows_are_those_of_a_shard(world):
@@ -64,7 +68,9 @@ def test_rows_are_those_of_a_shard(world):
 
 
 def test_rows_of_variables(world):
-    """Of sliceable ones the selected rows; of scattered ones what the rank holds; of replicas all."""
+    """Of sliceable ones the selected rows; of scattered ones what the rank holds; of replicas
+    all.
+    """
     whole = np.arange(4.0 * world.world_size + 1)
     x, y = (synk.scatter(synk.variable(value)) for value in (whole, np.ones_like(whole)))
     saxpy_of_rows(synk.ROWS, 2.0, x, y)
@@ -160,8 +166,16 @@ def test_rows_of_functions_of_one_row(world):
 
 def test_no_rows(world):
     table = synk.parallel(broadcast=("x", "y"), grid=1)(cuda.jit(lambda n, x, y: None))
-    with pytest.raises(synk.ArgumentError, match=r"gets synk\.ROWS, .*no argument has rows.*Pass the number itself"):
+    with pytest.raises(
+        synk.ArgumentError, match=r"gets synk\.ROWS, .*no argument has rows.*Pass the number itself"
+    ):
         table(synk.ROWS, np.ones(3), np.ones(3))
-    halved, whole = synk.scatter(synk.variable(np.zeros(9)), halo=1), synk.scatter(synk.variable(np.zeros(9)))
-    with pytest.raises(synk.ArgumentError, match=r"gets synk\.ROWS, but x has halo=1 and y has no halo.*scatter both alike"):
+    halved, whole = (
+        synk.scatter(synk.variable(np.zeros(9)), halo=1),
+        synk.scatter(synk.variable(np.zeros(9))),
+    )
+    with pytest.raises(
+        synk.ArgumentError,
+        match=r"gets synk\.ROWS, but x has halo=1 and y has no halo.*scatter both alike",
+    ):
         saxpy_of_variables(synk.ROWS, 2.0, halved, whole)

@@ -1,4 +1,6 @@
-"""A function whose first call failed is sent again with its next call: the script may have defined what was missing."""
+"""A function whose first call failed is sent again with its next call: the script may have
+defined what was missing.
+"""
 
 import copy
 import itertools
@@ -70,12 +72,16 @@ def test_what_was_undefined(kind):
     assert total(kind, names["run"](X)) == 3 * X.sum()
     names["SC"] = 4.0
     assert total(kind, names["run"](X)) == 4 * X.sum()
-    assert total(kind, names["run"](X[:6].astype(np.float32))) != 0  # another program of the same function
+    assert (
+        total(kind, names["run"](X[:6].astype(np.float32))) != 0
+    )  # another program of the same function
 
 
 def test_a_helper_defined_anew():
     text = "def helper(x):\n    return x + None\n"
-    names = define(text + '\n@synk.function(outputs="sum")\ndef run(x):\n    return helper(x).sum()\n')
+    names = define(
+        text + '\n@synk.function(outputs="sum")\ndef run(x):\n    return helper(x).sum()\n'
+    )
     with pytest.raises(synk.RankError):
         names["run"](X)
     run_cell("def helper(x):\n    return x + 1\n", names)
@@ -93,7 +99,11 @@ def test_sent_by_distribute(monkeypatch):
 
 
 def test_a_failure_after_a_success():
-    names = define('@synk.function(outputs="sum")\ndef run(x):\n    assert x[0] >= 0\n    return SC * x.sum()\n', SC=2.0)
+    names = define(
+        '@synk.function(outputs="sum")\ndef run(x):\n    assert x[0] >= '
+        "0\n    return SC * x.sum()\n",
+        SC=2.0,
+    )
     assert names["run"](X) == 2 * X.sum()
     names["SC"] = 5.0
     with pytest.raises(synk.RankError):

@@ -1,4 +1,6 @@
-"""Results that are arrays go from call to call of a sequence without the script, with the bits of single calls."""
+"""Results that are arrays go from call to call of a sequence without the script, with the bits
+of single calls.
+"""
 
 import numpy as np
 import pytest
@@ -17,7 +19,9 @@ pytestmark = pytest.mark.parametrize("row", [*ROWS, FOUR, PRIVATE, LINKED, REPLA
 def each(op, size, dtype, **options):
     """Every rank writes all elements; in "mean", ranks count by their rows."""
 
-    @synk.parallel(grid=2, block=32, outputs={"r": synk.output(op, shape=(size,), dtype=dtype, **options)})
+    @synk.parallel(
+        grid=2, block=32, outputs={"r": synk.output(op, shape=(size,), dtype=dtype, **options)}
+    )
     @cuda.jit
     def found(x, k, first, r):
         for j in range(cuda.grid(1), r.shape[0], cuda.gridsize(1)):
@@ -48,7 +52,15 @@ def by_rows(r):
     return {"rows": 2 * r, "count": len(r)}
 
 
-QUICK = [("sum", SMALL), ("mean", SMALL), ("mean", MIDDLE), ("sum", LARGE), ("mean", LARGE), ("user", SMALL), ("sum", 1)]
+QUICK = [
+    ("sum", SMALL),
+    ("mean", SMALL),
+    ("mean", MIDDLE),
+    ("sum", LARGE),
+    ("mean", LARGE),
+    ("user", SMALL),
+    ("sum", 1),
+]
 CASES = [*QUICK, *whole(*(case for case in KERNELS if case not in QUICK))]
 
 
@@ -57,9 +69,19 @@ def test_the_bits_of_single_calls(world, case):
     kernel, rng = KERNELS[case], np.random.default_rng(0)
     x = rng.random(11)
 
-    if world.transport == "nccl" and world.world_size > 1 and case[1] == LARGE and case[0] != "user":
-        with pytest.raises(synk.ArgumentError, match="r of found cannot be an .*: it is so large that the GPUs combine it"):
-            synk.sequence(lambda x, v: keep(v, kernel(x, 0.0, synk.OFFSET), 0.7))(x, synk.variable(np.arange(9.0)))
+    if (
+        world.transport == "nccl"
+        and world.world_size > 1
+        and case[1] == LARGE
+        and case[0] != "user"
+    ):
+        with pytest.raises(
+            synk.ArgumentError,
+            match="r of found cannot be an .*: it is so large that the GPUs combine it",
+        ):
+            synk.sequence(lambda x, v: keep(v, kernel(x, 0.0, synk.OFFSET), 0.7))(
+                x, synk.variable(np.arange(9.0))
+            )
         return
 
     def calls(x, v, k):
@@ -136,11 +158,18 @@ def test_arrays_in_inner_sequences_and_turns(world, delayed):
 
 
 def test_a_power_iteration(world):
-    """The largest eigenvalue of the matrix of −u″, whose rows are divided: 2 + 2 cos(π / (n + 1))."""
+    """The largest eigenvalue of the matrix of −u″, whose rows are divided: 2 + 2 cos(π / (n +
+    1)).
+    """
     n = 20
     matrix = 2 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1)
 
-    @synk.parallel(grid=1, block=1, broadcast=("v",), outputs={"s": synk.output("max", shape=(), dtype="float64")})
+    @synk.parallel(
+        grid=1,
+        block=1,
+        broadcast=("v",),
+        outputs={"s": synk.output("max", shape=(), dtype="float64")},
+    )
     @cuda.jit
     def normalise(u, v, s):
         square = 0.0
@@ -202,11 +231,20 @@ def test_what_cannot_be_an_array(world):
         ("flag", "is one bool. Return it"),
     ):
         body = synk.sequence(lambda x, name=name: keep(v, getattr(kinds(x), name), 1.0))
-        with pytest.raises(synk.ArgumentError, match=rf"arrays\.py:\d+: {name} of kinds cannot be an argument.*: .*{match}"):
+        with pytest.raises(
+            synk.ArgumentError,
+            match=rf"arrays\.py:\d+: {name} of kinds cannot be an argument.*: .*{match}",
+        ):
             body(x)
-    with pytest.raises(synk.ArgumentError, match="the result of by_rows cannot be an argument of a later call: its shape is"):
+    with pytest.raises(
+        synk.ArgumentError,
+        match="the result of by_rows cannot be an argument of a later call: its shape is",
+    ):
         synk.sequence(lambda x: keep(v, by_rows(x), 1.0))(x)
-    with pytest.raises(synk.ArgumentError, match="total of kinds would be changed for all calls that take it; write to a"):
+    with pytest.raises(
+        synk.ArgumentError,
+        match="total of kinds would be changed for all calls that take it; write to a",
+    ):
         synk.sequence(lambda x: change(kinds(x).total))(x)
     with pytest.raises(synk.ArgumentError, match=r"the value of total of kinds is not known while"):
         synk.sequence(lambda x: keep(v, 2 * kinds(x).total, 1.0))(x)

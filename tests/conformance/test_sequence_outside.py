@@ -1,4 +1,6 @@
-"""What the body of a sequence has from outside: changes between calls are seen, as by single calls."""
+"""What the body of a sequence has from outside: changes between calls are seen, as by single
+calls.
+"""
 
 import functools
 import random
@@ -119,30 +121,70 @@ HOLDERS = {  # what holds a number, how the body gets it, how it is set
     "a dict": ({"n": 1.0}, lambda h: h["n"], lambda h, v: set_item(h, v, "n")),
     "a dict, by a function": ({"n": 1.0}, function_of, lambda h, v: set_item(h, v, "n")),
     "a list": ([0, 1.0], lambda h: h[1], lambda h, v: set_item(h, v, 1)),
-    "a dict in a dict": ({"a": {"n": 1.0}}, lambda h: h["a"]["n"], lambda h, v: set_item(h["a"], v, "n")),
+    "a dict in a dict": (
+        {"a": {"n": 1.0}},
+        lambda h: h["a"]["n"],
+        lambda h, v: set_item(h["a"], v, "n"),
+    ),
     "a list in a tuple": (([1.0],), lambda h: h[0][0], lambda h, v: set_item(h[0], v, 0)),
     "an object": (Plain(), lambda h: h.n, lambda h, v: setattr(h, "n", v)),
     "an object, by a method": (Plain(), lambda h: h.twice(), lambda h, v: setattr(h, "n", v)),
     "an object, by a property": (Plain(), lambda h: h.doubled / 2, lambda h, v: setattr(h, "n", v)),
     "an object in an object": (Plain(), lambda h: h.inner.n, lambda h, v: setattr(h.inner, "n", v)),
-    "a dict in an object": (Plain(), lambda h: h.table["n"], lambda h, v: set_item(h.table, v, "n")),
+    "a dict in an object": (
+        Plain(),
+        lambda h: h.table["n"],
+        lambda h, v: set_item(h.table, v, "n"),
+    ),
     "an object in a list": ([Plain()], lambda h: h[0].n, lambda h, v: setattr(h[0], "n", v)),
     "a namespace": (SimpleNamespace(n=1.0), lambda h: h.n, lambda h, v: setattr(h, "n", v)),
     "slots": (Slotted(), lambda h: h.n, lambda h, v: setattr(h, "n", v)),
-    "a class": (type("Made", (Plain,), {}), lambda h: h.shared, lambda h, v: setattr(h, "shared", v)),
-    "a class, hidden by an attribute later": (Plain(), lambda h: h.shared, lambda h, v: setattr(h, "shared", v)),
+    "a class": (
+        type("Made", (Plain,), {}),
+        lambda h: h.shared,
+        lambda h, v: setattr(h, "shared", v),
+    ),
+    "a class, hidden by an attribute later": (
+        Plain(),
+        lambda h: h.shared,
+        lambda h, v: setattr(h, "shared", v),
+    ),
     "an object, by name": (Plain(), lambda h: getattr(h, "n"), lambda h, v: setattr(h, "n", v)),  # noqa: B009
-    "an object, by its own way to get items": (Plain(), lambda h: h["n"], lambda h, v: setattr(h, "n", v)),
+    "an object, by its own way to get items": (
+        Plain(),
+        lambda h: h["n"],
+        lambda h, v: setattr(h, "n", v),
+    ),
     "an object, by calling it": (Plain(), lambda h: h(), lambda h, v: setattr(h, "n", v)),
-    "an object, by a bound method": (Plain().half.__self__, lambda h: 2 * h.bound(), lambda h, v: setattr(h, "n", v)),
-    "a class, by its method": (type("Of", (Plain,), {}), lambda h: h.of_class(), lambda h, v: setattr(h, "shared", v)),
-    "a dict beside an object": ({"n": 1.0, "o": Plain()}, lambda h: h["n"], lambda h, v: set_item(h, v, "n")),
+    "an object, by a bound method": (
+        Plain().half.__self__,
+        lambda h: 2 * h.bound(),
+        lambda h, v: setattr(h, "n", v),
+    ),
+    "a class, by its method": (
+        type("Of", (Plain,), {}),
+        lambda h: h.of_class(),
+        lambda h, v: setattr(h, "shared", v),
+    ),
+    "a dict beside an object": (
+        {"n": 1.0, "o": Plain()},
+        lambda h: h["n"],
+        lambda h, v: set_item(h, v, "n"),
+    ),
     "a default": ({"n": 1.0}, lambda h: with_default(h)(), lambda h, v: set_item(h, v, "n")),
-    "a partial function": ({"n": 1.0}, lambda h: partial(function_of, h)(), lambda h, v: set_item(h, v, "n")),
+    "a partial function": (
+        {"n": 1.0},
+        lambda h: partial(function_of, h)(),
+        lambda h, v: set_item(h, v, "n"),
+    ),
     "a deque": (deque([1.0]), lambda h: h[0], lambda h, v: set_item(h, v, 0)),
     "a long list": ([1.0] * 1500, lambda h: h[3], lambda h, v: set_item(h, v, 3)),
     "a long array": (np.ones(2000), lambda h: float(h[3]), lambda h, v: set_item(h, v, 3)),
-    "the sum of an array": (np.zeros(2000), lambda h: float(h.sum()), lambda h, v: set_item(h, v, 3)),
+    "the sum of an array": (
+        np.zeros(2000),
+        lambda h: float(h.sum()),
+        lambda h, v: set_item(h, v, 3),
+    ),
     "an element of an array": (np.ones(3), lambda h: float(h[1]), lambda h, v: set_item(h, v, 1)),
 }
 
@@ -193,16 +235,30 @@ def put(name, value=10.0):
 CHANGES = {  # how the holder is made, how the body gets 1 from it, what makes it get 10
     "except NameError": (dict, lambda _: try_global(), lambda _: globals().update(MAYBE=10.0)),
     "an inherited attribute": (derived, lambda h: h.one.shared, lambda h: put("shared")(h.child)),
-    "an inherited method": (derived, lambda h: 2 * h.one.half(), lambda h: put("half", lambda self: 5.0)(h.child)),
-    "an inherited way to call": (derived, lambda h: h.one(), lambda h: put("__call__", lambda self: 10.0)(h.child)),
+    "an inherited method": (
+        derived,
+        lambda h: 2 * h.one.half(),
+        lambda h: put("half", lambda self: 5.0)(h.child),
+    ),
+    "an inherited way to call": (
+        derived,
+        lambda h: h.one(),
+        lambda h: put("__call__", lambda self: 10.0)(h.child),
+    ),
     "defaults": (with_defaults, lambda h: h(), put("__defaults__", (10.0,))),
     "defaults by keyword": (with_defaults, lambda h: h(), put("__kwdefaults__", {"named": 10.0})),
-    "a default by keyword": (with_defaults, lambda h: h(), lambda h: h.__kwdefaults__.update(named=10.0)),
+    "a default by keyword": (
+        with_defaults,
+        lambda h: h(),
+        lambda h: h.__kwdefaults__.update(named=10.0),
+    ),
 }
 
 
 def sums(world, sequence, change):
-    """The variable after two calls, a change from 1 to 10, and one more; and how often the body was traced until then."""
+    """The variable after two calls, a change from 1 to 10, and one more; and how often the body
+    was traced until then.
+    """
     y = synk.variable(np.zeros(4))
     sequence(y)
     sequence(y)
@@ -321,7 +377,11 @@ def test_two_arrays_over_the_same_memory(world):
     del world
 
 
-@pytest.mark.parametrize("get", [lambda h: h[0], lambda h: h[0][...], lambda h: h[1].reshape(())], ids=["0-d", "[...]", "view"])
+@pytest.mark.parametrize(
+    "get",
+    [lambda h: h[0], lambda h: h[0][...], lambda h: h[1].reshape(())],
+    ids=["0-d", "[...]", "view"],
+)
 def test_a_number_in_an_array_of_no_dimensions(world, get):
     """A call takes its number, not the array."""
     holder = np.array(1.0), np.ones(1)
@@ -375,7 +435,10 @@ def test_random_numbers_of_the_body_are_refused(world, case):
         add(y, draw())
 
     y = synk.variable(np.zeros(4))
-    with pytest.raises(ArgumentError, match=r"body \(.*\) draws random numbers in its body, which runs once.*synk.random"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"body \(.*\) draws random numbers in its body, which runs once.*synk.random",
+    ):
         body(y)
     assert_array_equal(y.get_value(0), np.zeros(4))
     del world
@@ -410,7 +473,11 @@ PASSED = {
 
 def drawn(given):
     while not callable(given) and not hasattr(given, "random"):
-        given = given.rng if isinstance(given, Simulation) else next(iter(given.values() if isinstance(given, dict) else given))
+        given = (
+            given.rng
+            if isinstance(given, Simulation)
+            else next(iter(given.values() if isinstance(given, dict) else given))
+        )
     return given() if callable(given) else given.random()
 
 
@@ -434,7 +501,9 @@ def test_random_numbers_of_an_argument_are_refused(world, case):
 
 
 def test_a_generator_without_a_seed_is_refused():
-    with pytest.raises(ArgumentError, match=r"body .*np\.random\.default_rng\(\) has other numbers each time"):
+    with pytest.raises(
+        ArgumentError, match=r"body .*np\.random\.default_rng\(\) has other numbers each time"
+    ):
 
         @synk.sequence
         def body(y):
@@ -599,7 +668,12 @@ def test_rows_that_an_argument_selects(world):
         return rows(x, batch=index)
 
     shared = synk.data(x)
-    assert [float(body(shared, np.array(index))) for index in ([0, 1], [8, 9], [8, 9], [1, 0])] == [1.0, 17.0, 17.0, 1.0]
+    assert [float(body(shared, np.array(index))) for index in ([0, 1], [8, 9], [8, 9], [1, 0])] == [
+        1.0,
+        17.0,
+        17.0,
+        1.0,
+    ]
     del world
 
 
@@ -854,7 +928,10 @@ def test_what_functions_of_a_body_change_each_time_is_refused(world, helper):
     def body(y):
         add(y, helper())
 
-    says = r"body \(.*test_sequence_outside\.py:\d+\) changes (COUNT|LOG|n|value), itself or in a function that it calls\. .*"
+    says = (
+        r"body \(.*test_sequence_outside\.py:\d+\) changes (COUNT|LOG|n|value), itself or in a "
+        r"function that it calls\. .*"
+    )
     for _ in range(2):
         with pytest.raises(ArgumentError, match=rf"{says}synk\.carry.*every=1"):
             body(y, times=3)
@@ -923,7 +1000,8 @@ def test_arrays_that_are_read_and_written(world):
 
     for body in (reads_later, reads_first):
         with pytest.raises(
-            synk.ArgumentError, match=rf"test_sequence_outside.py:\d+: {body.name} reads an array that its calls"
+            synk.ArgumentError,
+            match=rf"test_sequence_outside.py:\d+: {body.name} reads an array that its calls",
         ):
             body(y, p, times=3)
         with pytest.raises(synk.ArgumentError, match="reads an array that its calls write"):

@@ -1,4 +1,6 @@
-"""Sequences on GPUs: parts that need no host between them are recorded together, with the bits of single calls."""
+"""Sequences on GPUs: parts that need no host between them are recorded together, with the bits
+of single calls.
+"""
 
 import numpy as np
 import pytest
@@ -25,7 +27,9 @@ PRIME = 1009  # numbers are ints modulo it, so that NumPy has the same
 def relax(u, v, weight, step):
     j, i = cuda.grid(2)
     if 0 < i < u.shape[0] - 1 and 0 < j < u.shape[1] - 1:
-        v[i, j] = (weight * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1]) + step % 5) % PRIME
+        v[i, j] = (
+            weight * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1]) + step % 5
+        ) % PRIME
 
 
 @synk.parallel(grid="elements", broadcast=("x",))
@@ -93,14 +97,18 @@ def nested(u, v, x, weight):
 def relaxed(u, v, weight, step):
     """What `relax` does."""
     new = v.copy()
-    new[1:-1, 1:-1] = (weight * (u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:]) + step % 5) % PRIME
+    new[1:-1, 1:-1] = (
+        weight * (u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:]) + step % 5
+    ) % PRIME
     return new
 
 
 def fields(count=2):
     """Two variables with the same numbers, and these."""
     start = np.random.default_rng(0).integers(0, PRIME, (12, 7))
-    return *(synk.scatter(synk.variable(start), halo=1) for _ in range(count)), *(start for _ in range(count))
+    return *(synk.scatter(synk.variable(start), halo=1) for _ in range(count)), *(
+        start for _ in range(count)
+    )
 
 
 @pytest.mark.parametrize("body", [steps, mixed], ids=["whole", "mixed"])
@@ -122,7 +130,9 @@ def regression(world, record):
     """A step of a linear regression over all ranks' rows, whose functions are recorded or not."""
     slope = synk.variable(np.zeros(3, np.int64))
 
-    @synk.function(record=record, outputs={"loss": "sum", "most": "max"}, updates={"new": (slope, "sum")})
+    @synk.function(
+        record=record, outputs={"loss": "sum", "most": "max"}, updates={"new": (slope, "sum")}
+    )
     def differ(x, y, w, new):
         apart = (x * w).sum(1) - y
         new += (x * apart[:, None]).sum(0)
@@ -154,13 +164,25 @@ def learned(x, y, w, times):
 
 @pytest.mark.parametrize("record", [True, False])
 def test_functions(world, record):
-    """Rounds of one iteration and of many, with other numbers in the same memory, other rows, and another memory."""
+    """Rounds of one iteration and of many, with other numbers in the same memory, other rows,
+    and another memory.
+    """
     rng = np.random.default_rng(0)
     learn, slope = regression(world, record)
     for rows in (40, 23):
         x, y = (synk.data(rng.integers(-9, 9, shape)) for shape in ((rows, 3), rows))
         w, mine = synk.variable(np.zeros(3, np.int64)), np.zeros(3, np.int64)
-        for times, every in ((1, None), (1, None), (4, 1), (200, None), (150, 50), (1, None), (1, None), (1, None), (7, 2)):
+        for times, every in (
+            (1, None),
+            (1, None),
+            (4, 1),
+            (200, None),
+            (150, 50),
+            (1, None),
+            (1, None),
+            (1, None),
+            (7, 2),
+        ):
             found = learn(x, y, w, slope, times=times, every=every)
             losses, most = learned(x.data, y.data, mine, times)
             kept = slice(-1, None) if every is None else slice(every - 1, None, every)
@@ -216,7 +238,10 @@ def squares(x):
     return (x * x).sum()
 
 
-summed, recorded_sum = synk.function(squares, outputs="sum"), synk.function(squares, outputs="sum", record=True)
+summed, recorded_sum = (
+    synk.function(squares, outputs="sum"),
+    synk.function(squares, outputs="sum", record=True),
+)
 
 
 @synk.parallel(inout=("x",))
@@ -227,7 +252,9 @@ def age(x, by):
 
 
 class TestLinesOfRowNumbers:
-    """Rows of another line of a table in each iteration: gathered without the host, and ahead where nothing writes them."""
+    """Rows of another line of a table in each iteration: gathered without the host, and ahead
+    where nothing writes them.
+    """
 
     def told(self, x, order, times, line=lambda step: step):
         return [
@@ -243,7 +270,9 @@ class TestLinesOfRowNumbers:
 
         @synk.sequence
         def epoch(x, order, by):
-            return weigh(x, by + synk.STEP, batch=order[synk.STEP]), function(x, batch=order[synk.STEP])
+            return weigh(x, by + synk.STEP, batch=order[synk.STEP]), function(
+                x, batch=order[synk.STEP]
+            )
 
         for times, every in ((1, 1), (1, 1), (1, 1), (5, 1), (200, 1), (200, 50), (30, 7)):
             order = synk.data(rng.integers(0, 50, (200, width)))
@@ -254,7 +283,10 @@ class TestLinesOfRowNumbers:
 
     def test_lines_by_a_formula(self, world):
         rng = np.random.default_rng(1)
-        x, order = synk.data(rng.integers(0, 100, (50, 3))), synk.data(rng.integers(0, 50, (31, 12)))
+        x, order = (
+            synk.data(rng.integers(0, 100, (50, 3))),
+            synk.data(rng.integers(0, 50, (31, 12))),
+        )
 
         @synk.sequence
         def odd(x, order, by, last):
@@ -264,15 +296,25 @@ class TestLinesOfRowNumbers:
             )
 
         found = odd(x, order, 3, 20, times=20, every=1)
-        assert_array_equal(found[0], [one for one, _ in self.told(x[:], order[:], 20, lambda step: step % 7 + 1)])
-        assert_array_equal(found[1], [one for _, one in self.told(x[:], order[:], 20, lambda step: 20 - 2 * step)])
-        with pytest.raises(synk.RankError, match=r"(?s)out of bounds.*in iteration 26 of 30 of odd, call 2: squares"):
+        assert_array_equal(
+            found[0], [one for one, _ in self.told(x[:], order[:], 20, lambda step: step % 7 + 1)]
+        )
+        assert_array_equal(
+            found[1], [one for _, one in self.told(x[:], order[:], 20, lambda step: 20 - 2 * step)]
+        )
+        with pytest.raises(
+            synk.RankError,
+            match=r"(?s)out of bounds.*in iteration 26 of 30 of odd, call 2: squares",
+        ):
             odd(x, order, 3, 20, times=30)
         assert_array_equal(odd(x, order, 3, 20, times=20, every=1), found)
 
     def test_a_function_twice_and_an_inner_sequence(self, world):
         rng = np.random.default_rng(2)
-        x, order = synk.data(rng.integers(0, 100, (50, 3))), synk.data(rng.integers(0, 50, (40, 12)))
+        x, order = (
+            synk.data(rng.integers(0, 100, (50, 3))),
+            synk.data(rng.integers(0, 50, (40, 12))),
+        )
         u = synk.variable(np.zeros(1, np.int64))
 
         @synk.function(record=True)
@@ -293,7 +335,9 @@ class TestLinesOfRowNumbers:
         mine, total = np.zeros(world.world_size, np.int64), 0
         parts = np.array(
             [
-                x[:][order[:].reshape(40, -1)[:, 12 * r // len(mine) : 12 * (r + 1) // len(mine)], 0].sum()
+                x[:][
+                    order[:].reshape(40, -1)[:, 12 * r // len(mine) : 12 * (r + 1) // len(mine)], 0
+                ].sum()
                 for r in range(len(mine))
             ]
         )
@@ -305,7 +349,10 @@ class TestLinesOfRowNumbers:
     def test_rows_that_the_sequence_writes(self, world):
         rng = np.random.default_rng(3)
         start = rng.integers(0, 100, (40, 3))
-        x, order = synk.data(start), synk.data(np.array([rng.permutation(40)[:12] for _ in range(60)]))
+        x, order = (
+            synk.data(start),
+            synk.data(np.array([rng.permutation(40)[:12] for _ in range(60)])),
+        )
 
         @synk.sequence
         def live(x, order):
@@ -344,7 +391,10 @@ def test_a_number_that_does_not_fit_is_told_with_its_place(world):
         relax(u, v, 1, 1)
         relax(v, u, 1, by * synk.STEP)
 
-    with pytest.raises(synk.RankError, match=r"(?s)not fit in 64 bits.*in iteration 32 of 100 of grow, call 2: relax"):
+    with pytest.raises(
+        synk.RankError,
+        match=r"(?s)not fit in 64 bits.*in iteration 32 of 100 of grow, call 2: relax",
+    ):
         grow(u, v, 2**58, times=100)
     steps(u, v, synk.data(np.arange(7)), 3, times=9)  # the world works on
 
@@ -374,7 +424,9 @@ class TestRecordings:
         u, v, *_ = fields()
         steps(u, v, x, 3, times=2000)
         steps(u, v, x, 4, times=2000)
-        assert 1 <= recorded()[0] - before <= 6  # of 128 iterations, since memory is swapped, 16, and 1, from either turn on
+        assert (
+            1 <= recorded()[0] - before <= 6
+        )  # of 128 iterations, since memory is swapped, 16, and 1, from either turn on
 
     def test_rounds_of_one_iteration_are_served_without_python(self, world):
         """Also of other scalars and other swaps, whose rounds go back to Python first."""
@@ -400,11 +452,16 @@ class TestRecordings:
 
     def test_lines_of_row_numbers_are_part_of_it(self, world):
         rng = np.random.default_rng(5)
-        x, order = synk.data(rng.integers(0, 100, (50, 3))), synk.data(rng.integers(0, 50, (500, 12)))
+        x, order = (
+            synk.data(rng.integers(0, 100, (50, 3))),
+            synk.data(rng.integers(0, 50, (500, 12))),
+        )
 
         @synk.sequence
         def epoch(x, order):
-            return weigh(x, 1 + synk.STEP, batch=order[synk.STEP]), recorded_sum(x, batch=order[synk.STEP])
+            return weigh(x, 1 + synk.STEP, batch=order[synk.STEP]), recorded_sum(
+                x, batch=order[synk.STEP]
+            )
 
         assert "all calls of many iterations are one recording" in str(epoch.plan(x, order))
         before = recorded()[0]

@@ -1,4 +1,6 @@
-"""Sequences on cores: compiled code runs them from a table, with the bits and the errors of the loop in Python."""
+"""Sequences on cores: compiled code runs them from a table, with the bits and the errors of the
+loop in Python.
+"""
 
 import numpy as np
 import pytest
@@ -47,7 +49,11 @@ def number(op, dtype):
     return found
 
 
-NUMBERS = {(op, dtype): number(op, dtype) for op in ("sum", "prod", "min", "max") for dtype in ("f8", "f4", "i8", "i4", "u8")}
+NUMBERS = {
+    (op, dtype): number(op, dtype)
+    for op in ("sum", "prod", "min", "max")
+    for dtype in ("f8", "f4", "i8", "i4", "u8")
+}
 
 
 @synk.parallel(grid=1, block=1)
@@ -86,9 +92,27 @@ class TestBothWays:
         @synk.sequence
         def body(log, short, v, x, k):
             step = synk.STEP
-            values = (k, x, k * step, x * step + 1, step / 3, (step + 7) // -2, (k - 3) % 5, -x, abs(-k), step**2, x**0.5)
+            values = (
+                k,
+                x,
+                k * step,
+                x * step + 1,
+                step / 3,
+                (step + 7) // -2,
+                (k - 3) % 5,
+                -x,
+                abs(-k),
+                step**2,
+                x**0.5,
+            )
             values += (k * 2**40 // 2**41, 2**70 * 1.0 + k, x // 0.3, x % 0.3, 2 - x, 1 / (x + 1))
-            values += (np.sqrt(k), np.maximum(step, 2), np.minimum(x, step), np.exp(-x) * np.tanh(step), np.log(step))
+            values += (
+                np.sqrt(k),
+                np.maximum(step, 2),
+                np.minimum(x, step),
+                np.exp(-x) * np.tanh(step),
+                np.log(step),
+            )
             for place, value in enumerate(values):
                 note(log, place, value)
             inner(log, 30, k + step, times=step % 3 + 1)
@@ -98,7 +122,11 @@ class TestBothWays:
             note_short(log, 38, k)
 
         def run():
-            log, short, v = synk.variable(np.zeros(40)), synk.variable(np.zeros(10, "f4")), synk.variable(np.ones(2))
+            log, short, v = (
+                synk.variable(np.zeros(40)),
+                synk.variable(np.zeros(10, "f4")),
+                synk.variable(np.ones(2)),
+            )
             seen = []
             for times, x, k in ((1, 0.1, 3), (4, -0.7, -(2**40)), (9, 1e300, 7)):
                 body(log, short, v, abs(x), k % 1000, times=times)
@@ -121,12 +149,22 @@ class TestBothWays:
             for rank in range(size):
                 v.set_value([1.1 + rank, 0.3], rank=rank)
             kept = body(log, v, times=6, every=2)
-            return np.concatenate([log.get_value(0), log.get_value(size - 1), *(np.asarray(one, float) for one in kept)])
+            return np.concatenate(
+                [
+                    log.get_value(0),
+                    log.get_value(size - 1),
+                    *(np.asarray(one, float) for one in kept),
+                ]
+            )
 
         assert_array_equal(*sides(size, run, monkeypatch))
 
     def test_arguments_and_collectives(self, size, monkeypatch):
-        @synk.parallel(inout=("x",), broadcast=("w",), outputs={"s": synk.output("sum", shape=(3,), dtype="float64")})
+        @synk.parallel(
+            inout=("x",),
+            broadcast=("w",),
+            outputs={"s": synk.output("sum", shape=(3,), dtype="float64")},
+        )
         @cuda.jit
         def step(x, w, k, s):
             i = cuda.grid(1)
@@ -152,7 +190,9 @@ class TestBothWays:
                 b.set_value(np.random.default_rng(rank).random(40), rank=rank)
             x, w = np.arange(20.0), np.array([0.5])
             kept = body(a, b, x, w, times=7, every=3)
-            return np.concatenate([a.get_value(size - 1), b.get_value(0), x, np.ravel(kept[0]), np.ravel(kept[1])])
+            return np.concatenate(
+                [a.get_value(size - 1), b.get_value(0), x, np.ravel(kept[0]), np.ravel(kept[1])]
+            )
 
         assert_array_equal(*sides(size, run, monkeypatch))
 
@@ -172,7 +212,9 @@ class TestBothWays:
             a, b, c = (synk.variable(np.arange(n, n + 3.0)) for n in (0, 3, 7))
             kept = [body(a, b, c, times=times, every=1) for times in (1, 4, 2, 6)]
             last = body(a, b, c, times=2, until=lambda s: s > 1e300)
-            return np.concatenate([*kept, np.ravel(last), *(one.get_value(size - 1) for one in (a, b, c))])
+            return np.concatenate(
+                [*kept, np.ravel(last), *(one.get_value(size - 1) for one in (a, b, c))]
+            )
 
         assert_array_equal(*sides(size, run, monkeypatch))
 
@@ -194,7 +236,13 @@ class TestBothWays:
                     call()
                 # A rank that sees another's failure first has none to tell of.
                 told.append({(one.type_name, one.message) for one in caught.value.failures})
-                told.append({line.strip() for line in str(caught.value).splitlines() if "in iteration" in line})
+                told.append(
+                    {
+                        line.strip()
+                        for line in str(caught.value).splitlines()
+                        if "in iteration" in line
+                    }
+                )
                 log.set_value(np.zeros(2))
             loop(log, -1, times=3)
             return [*told, log.get_value().tolist()]

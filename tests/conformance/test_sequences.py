@@ -104,7 +104,9 @@ def test_the_bits_of_single_calls(world, seed):
     start = np.random.default_rng(seed).random((world.world_size, 3, rng.choice([5, 40])))
 
     def calls(variables, step):
-        found = [OPS[op](variables[a], variables[b], step) for op, (a, b) in zip(ops, pairs, strict=True)]
+        found = [
+            OPS[op](variables[a], variables[b], step) for op, (a, b) in zip(ops, pairs, strict=True)
+        ]
         return tuple(one for one in found if one is not None)
 
     @synk.sequence
@@ -120,7 +122,9 @@ def test_the_bits_of_single_calls(world, seed):
     mine, theirs, times, every = fresh(), fresh(), rng.randint(1, 9), rng.randint(1, 3)
     returns = {"total", "first"}.intersection(ops)
     found = body(mine, times=times, every=min(every, times) if returns else None) or ()
-    told = [calls(theirs, step) for step in range(times)][min(every, times) - 1 :: min(every, times)]
+    told = [calls(theirs, step) for step in range(times)][
+        min(every, times) - 1 :: min(every, times)
+    ]
     for a, b in zip(mine, theirs, strict=True):
         for rank in range(world.world_size):
             assert_array_equal(a.get_value(rank), b.get_value(rank))
@@ -137,7 +141,9 @@ def shrink(v, by):
 
 def test_results_are_kept_every_so_often(world):
     v, size, before = synk.variable(np.full(3, 1024.0)), world.world_size, shrink._traced
-    assert_array_equal(shrink(v, 0.5, times=7, every=2), 3 * size * 1024 * 0.5 ** np.array([2, 4, 6]))
+    assert_array_equal(
+        shrink(v, 0.5, times=7, every=2), 3 * size * 1024 * 0.5 ** np.array([2, 4, 6])
+    )
     assert v.get_value()[0] == 1024 * 0.5**7
     assert shrink(v, 2.0) == 3 * size * 1024 * 0.5**6
     assert shrink(v, 2.0, times=3) == 3 * size * 1024 * 0.5**3
@@ -171,7 +177,9 @@ def test_until_is_judged_in_the_script(world):
 
 
 def test_until_returns_the_last_results_of_python_functions(world):
-    """Results whose shape changes from iteration to iteration: those of the last one need not be stacked."""
+    """Results whose shape changes from iteration to iteration: those of the last one need not be
+    stacked.
+    """
 
     @synk.function(outputs={"head": "gather", "size": "sum"}, sliceable=("u",))
     def grown(u, step):
@@ -189,20 +197,32 @@ def test_until_returns_the_last_results_of_python_functions(world):
 
 
 @pytest.mark.parametrize("measure", [total, first], ids=["one round", "a round for each result"])
-@pytest.mark.parametrize("options", [{"every": 1}, {"every": 1, "until": lambda now: False}], ids="-".join)
+@pytest.mark.parametrize(
+    "options", [{"every": 1}, {"every": 1, "until": lambda now: False}], ids="-".join
+)
 def test_what_is_returned_besides_results(world, measure, options):
     constant, v = np.ones(2), synk.variable(np.ones(3))
 
     @synk.sequence
     def body(v):
         scale(v, 2.0)
-        return {"v": v, "results": [measure(v), total(v)], "others": (2, "text", constant), "none": None}
+        return {
+            "v": v,
+            "results": [measure(v), total(v)],
+            "others": (2, "text", constant),
+            "none": None,
+        }
 
-    for call in (body, lambda *args, **kwargs: body.submit(*args, **kwargs).result())[: 1 if "until" in options else 2]:
+    for call in (body, lambda *args, **kwargs: body.submit(*args, **kwargs).result())[
+        : 1 if "until" in options else 2
+    ]:
         v.set_value(np.ones(3))
         found = call(v, times=3, **options)
         assert found["v"] is v
-        assert [one.shape for one in found["results"]] == [(3, world.world_size) if measure is first else (3,), (3,)]
+        assert [one.shape for one in found["results"]] == [
+            (3, world.world_size) if measure is first else (3,),
+            (3,),
+        ]
         assert_array_equal(found["results"][1], world.world_size * np.array([6.0, 12.0, 24.0]))
         assert found["others"][:2] == (2, "text")
         assert_array_equal(found["others"][2], constant)
@@ -218,7 +238,10 @@ def test_until_makes_no_calls(world):
         lambda now: synk.all_reduce(v, "mean") is None,
         lambda now: total.submit(v) is None,
     ):
-        with pytest.raises(synk.WorldError, match=r"until= of shrink is judged between .*cannot make calls.*return .*times="):
+        with pytest.raises(
+            synk.WorldError,
+            match=r"until= of shrink is judged between .*cannot make calls.*return .*times=",
+        ):
             shrink(v, 1.0, times=3, until=judge)
         assert total(v) == 3 * 1024 * world.world_size
     with pytest.raises(KeyError):
@@ -339,7 +362,10 @@ def test_numbers_are_ieee_numbers_and_ints_of_any_length(world):
     def cube(v, k):
         scale(v, k * k * k)
 
-    with pytest.raises(synk.RankError, match=r"computes for scale\(.*\) does not fit in 64 bits: 2\d+; compute with floats"):
+    with pytest.raises(
+        synk.RankError,
+        match=r"computes for scale\(.*\) does not fit in 64 bits: 2\d+; compute with floats",
+    ):
         cube(v, 3 * 10**6 * 10**3)
 
 
@@ -355,7 +381,13 @@ def test_powers_of_ints_are_those_of_python(world):
 
     @synk.sequence
     def others(n, k):
-        return told(3**synk.STEP), told(1.0 * n**k), told(n**-1), told(n**k % 7), told(np.maximum(n, 2) ** k)
+        return (
+            told(3**synk.STEP),
+            told(1.0 * n**k),
+            told(n**-1),
+            told(n**k % 7),
+            told(np.maximum(n, 2) ** k),
+        )
 
     @synk.sequence
     def repeated(v, k):
@@ -364,7 +396,9 @@ def test_powers_of_ints_are_those_of_python(world):
     for n, k in ((3, 39), (2, 5), (-2, 63), (2, 62), (0, 0), (-7, 3), (1, 10**15), (10, 18)):
         assert power(n, k) == [f"int {n**k}"] * world.world_size
     wanted = 3**38, 1.0 * 5**3, 5**-1, 5**3 % 7, 5**3
-    assert [one[0] for one in others(5, 3, times=39)] == [f"{type(one).__name__} {one}" for one in wanted]
+    assert [one[0] for one in others(5, 3, times=39)] == [
+        f"{type(one).__name__} {one}" for one in wanted
+    ]
     for n, k, says in (
         (2, 63, "does not fit in 64 bits: 9223372036854775808; compute with floats"),
         (2, 2000, "does not fit in 64 bits: an int of 2001 bits"),
@@ -372,13 +406,17 @@ def test_powers_of_ints_are_those_of_python(world):
         (2, -3, r"has a negative exponent, and is no int: 0\.125; compute with floats"),
     ):
         with pytest.raises(
-            synk.RankError, match=rf"test_sequences\.py:\d+: a number that the sequence computes for told\(.*{says}"
+            synk.RankError,
+            match=rf"test_sequences\.py:\d+: a number that the sequence computes for "
+            rf"told\(.*{says}",
         ):
             power(n, k)
     v = synk.variable(np.ones(1))
     repeated(v, 3)
     assert v.get_value()[0] == 2.0**8
-    with pytest.raises(synk.RankError, match=r"for times= of an inner sequence has a negative exponent"):
+    with pytest.raises(
+        synk.RankError, match=r"for times= of an inner sequence has a negative exponent"
+    ):
         repeated(v, -1)
 
 
@@ -413,7 +451,10 @@ def test_a_variable_may_be_passed_twice_where_it_is_only_read(world):
     assert_array_equal(found, np.transpose([single(*theirs) for _ in range(5)]))
     assert_allclose(found[0], 1.0, rtol=1e-14)
     assert_array_equal(mine[1].get_value(), theirs[1].get_value())
-    with pytest.raises(synk.ArgumentError, match=r"mix \(.*test_sequences\.py:\d+\) writes to a, and b is the same variable"):
+    with pytest.raises(
+        synk.ArgumentError,
+        match=r"mix \(.*test_sequences\.py:\d+\) writes to a, and b is the same variable",
+    ):
         synk.sequence(lambda v: mix(v, v, 1.0))(mine[0])
 
 
@@ -421,8 +462,20 @@ def test_functions_of_numbers(world):
     """The oracle is NumPy's arithmetic in the script, on the results of single calls."""
 
     def values(found, n, x, step):
-        yield from (np.sqrt(n), np.exp(-0.1 * step), np.log(found), np.sin(x) * np.cos(x) + np.tanh(step), np.abs(-x))
-        yield from (np.maximum(found, 2 * n), np.minimum(n, step), np.maximum(x, 1) ** 2, np.arctan2(x, step), -np.negative(n))
+        yield from (
+            np.sqrt(n),
+            np.exp(-0.1 * step),
+            np.log(found),
+            np.sin(x) * np.cos(x) + np.tanh(step),
+            np.abs(-x),
+        )
+        yield from (
+            np.maximum(found, 2 * n),
+            np.minimum(n, step),
+            np.maximum(x, 1) ** 2,
+            np.arctan2(x, step),
+            -np.negative(n),
+        )
         yield np.hypot(np.log1p(found), np.log(step))  # of −inf at first
         yield np.power(np.sqrt(np.float64(3.0)), x)
 
@@ -432,7 +485,9 @@ def test_functions_of_numbers(world):
             store(log, synk.STEP, place, value)
         scale(v, 1.5)
 
-    v, theirs, log = (synk.variable(array) for array in (np.full(3, 0.3), np.full(3, 0.3), np.zeros((4, 13))))
+    v, theirs, log = (
+        synk.variable(array) for array in (np.full(3, 0.3), np.full(3, 0.3), np.zeros((4, 13)))
+    )
     for n, x in ((2, 0.7), (3, -1.25)):
         body(v, log, n, x, times=4)
         for step in range(4):
@@ -443,8 +498,14 @@ def test_functions_of_numbers(world):
                 assert_array_equal(log.get_value(rank)[step], [*told, 0.0])
     assert body._traced == 1
     for wrong, match in (
-        (lambda v, n: scale(v, np.sqrt(highest(v) + np.int64(0)) + np.exp(single_total(v))), "compute this in float32"),
-        (lambda v, n: scale(v, np.maximum(n, np.ones(3))), "computes with ints and floats; got a ndarray"),
+        (
+            lambda v, n: scale(v, np.sqrt(highest(v) + np.int64(0)) + np.exp(single_total(v))),
+            "compute this in float32",
+        ),
+        (
+            lambda v, n: scale(v, np.maximum(n, np.ones(3))),
+            "computes with ints and floats; got a ndarray",
+        ),
         (lambda v, n: scale(v, np.maximum(True, n)), "computes with ints and floats; got a bool"),
         (lambda v, n: scale(v, np.maximum.reduce(n)), "is not known while"),
         (lambda v, n: scale(v, np.isnan(n)), "is not known while"),
@@ -464,7 +525,9 @@ def store(log, line, at, value):
 
 
 def test_data_and_arrays(world):
-    @synk.parallel(inout=("x",), broadcast=("w",), outputs={"s": synk.output("sum", shape=(), dtype="float64")})
+    @synk.parallel(
+        inout=("x",), broadcast=("w",), outputs={"s": synk.output("sum", shape=(), dtype="float64")}
+    )
     @cuda.jit
     def step(x, w, by, s):
         i = cuda.grid(1)
@@ -472,7 +535,12 @@ def test_data_and_arrays(world):
             x[i] += by * (w[0] + w[2])
             cuda.atomic.add(s, 0, x[i])
 
-    @synk.parallel(broadcast=("x",), outputs={"y": synk.output("max", shape=(), dtype="float64")}, grid=1, block=1)
+    @synk.parallel(
+        broadcast=("x",),
+        outputs={"y": synk.output("max", shape=(), dtype="float64")},
+        grid=1,
+        block=1,
+    )
     @cuda.jit
     def largest(x, y):
         for i in range(x.shape[0]):
@@ -534,7 +602,9 @@ def test_swapped_variables(world, until):
         assert u.get_value() == start
         sums, lasts = step(u, v, times=times, every=1, until=until)
         assert_array_equal(sums, size * np.array(now[1:], float))
-        assert_array_equal(lasts, np.tile(np.array(now[:-1], float)[:, None, None], (1, size, 1))[..., 0])
+        assert_array_equal(
+            lasts, np.tile(np.array(now[:-1], float)[:, None, None], (1, size, 1))[..., 0]
+        )
         assert u.get_value() == now[-1]
         assert v.get_value() == now[-2]
     assert step._traced == 2  # once for each arrangement
@@ -549,7 +619,10 @@ def test_swapped_variables(world, until):
     assert [one.get_value()[0] for one in (c, b, a)] == values
     with pytest.raises(synk.DataError, match="dtype"):
         synk.swap(a, synk.variable(np.array([1])))
-    with pytest.raises(synk.DataError, match=r"the variable is float64 \(1,\) and the variable is float64 \(2,\); swapped"):
+    with pytest.raises(
+        synk.DataError,
+        match=r"the variable is float64 \(1,\) and the variable is float64 \(2,\); swapped",
+    ):
         synk.swap(a, synk.variable(np.zeros(2)))
     with pytest.raises(synk.DataError, match=r"float64 \(1,\) and the variable is int64 \(3,\)"):
         synk.sequence(exchange_memory)(a, synk.variable(np.zeros(3, int)))
@@ -620,7 +693,9 @@ def test_results_of_all_kinds(world):
     kernel, function = body(x, times=5, every=2)
     told = [(kinds(x, step), array_function(x, step)) for step in (1, 3)]
     for name in ("double", "each", "big"):
-        assert_array_equal(getattr(kernel, name), np.stack([np.stack(getattr(one[0], name)) for one in told]))
+        assert_array_equal(
+            getattr(kernel, name), np.stack([np.stack(getattr(one[0], name)) for one in told])
+        )
     assert_array_equal(kernel.top.row, [11, 11])
     assert_array_equal(function["mean"], [one[1]["mean"] for one in told])
     assert_array_equal(function["rows"], np.stack([one[1]["rows"] for one in told]))
@@ -673,7 +748,10 @@ def test_a_body_of_too_many_calls(world):
                 call()
 
         body.plan(synk.static(most))
-        with pytest.raises(synk.ArgumentError, match=rf"test_sequences.py:\d+: .*the 65,536 bytes for the results .*{says}"):
+        with pytest.raises(
+            synk.ArgumentError,
+            match=rf"test_sequences.py:\d+: .*the 65,536 bytes for the results .*{says}",
+        ):
             body(synk.static(1100))
     del world
 
@@ -706,7 +784,9 @@ def test_an_error_tells_iteration_and_call(world):
 
     v = synk.variable(np.ones(3))
     for _ in range(2):
-        with pytest.raises(synk.RankError, match=r"in iteration 5 of 100 of loop, call 2: break_at") as caught:
+        with pytest.raises(
+            synk.RankError, match=r"in iteration 5 of 100 of loop, call 2: break_at"
+        ) as caught:
             loop(v, times=100)
         assert [one.rank for one in caught.value.failures] == [0]
         assert total(synk.broadcast(v, np.ones(3))) == 3 * world.world_size
@@ -715,7 +795,9 @@ def test_an_error_tells_iteration_and_call(world):
 
 @pytest.mark.parametrize("row", ROWS[:2])
 class TestRefused:
-    """What cannot be repeated on the ranks is refused while the body is traced, with file and line."""
+    """What cannot be repeated on the ranks is refused while the body is traced, with file and
+    line.
+    """
 
     def refused(self, match, body, *args, **options):
         made = synk.sequence(body)
@@ -732,7 +814,9 @@ class TestRefused:
         self.refused(here, lambda v: f"{total(v)}", v)
         self.refused(here, lambda v: np.floor(total(v)), v)
         self.refused("the value of n of ", lambda n: int(n) + 1, 3)
-        self.refused(r"n of .* may change from call to call.*synk\.static", lambda n: list(range(n)), 3)
+        self.refused(
+            r"n of .* may change from call to call.*synk\.static", lambda n: list(range(n)), 3
+        )
         self.refused("the result of first is not known", lambda v: scale(v, first(v) + 1), v)
 
     def test_what_arrays_and_numpy_would_do(self, world):
@@ -764,9 +848,22 @@ class TestRefused:
             lambda v, p: [scale(v, one) for one in p.flat],
         ):
             for array in (rows, shared, v):
-                self.refused(r"test_sequences\.py:\d+: .* before the call, and pass .* kernel or function", body, v, array)
-        self.refused(r"test_sequences\.py:\d+: the variable has no T in the body of", lambda v: scale(v.T, 1.0), v)
-        self.refused(r"test_sequences\.py:\d+: .*\['w'\] has no ravel in", lambda p: scale(p["w"].ravel(), 1.0), tree)
+                self.refused(
+                    r"test_sequences\.py:\d+: .* before the call, and pass .* kernel or function",
+                    body,
+                    v,
+                    array,
+                )
+        self.refused(
+            r"test_sequences\.py:\d+: the variable has no T in the body of",
+            lambda v: scale(v.T, 1.0),
+            v,
+        )
+        self.refused(
+            r"test_sequences\.py:\d+: .*\['w'\] has no ravel in",
+            lambda p: scale(p["w"].ravel(), 1.0),
+            tree,
+        )
         damp(v, shared)
         with pytest.raises(AttributeError, match="has no attribute 'ravel'"):
             shared.ravel()
@@ -776,25 +873,49 @@ class TestRefused:
     def test_the_way_out_is_that_of_the_value(self, world):
         v, rates = synk.variable(np.ones(3)), synk.data(np.ones(3))
         self.refused(
-            r"t of total .* pass until=.*Compute it in a kernel or function", lambda v: scale(v, np.cumsum(total(v))), v
+            r"t of total .* pass until=.*Compute it in a kernel or function",
+            lambda v: scale(v, np.cumsum(total(v))),
+            v,
         )
         self.refused(
-            r"computed from by of .* may change from call .*synk\.static", lambda v, by: scale(v, round(2 * by + 1)), v, 2.0
+            r"computed from by of .* may change from call .*synk\.static",
+            lambda v, by: scale(v, round(2 * by + 1)),
+            v,
+            2.0,
         )
         self.refused(
             "a number computed from synk.STEP is not known .* another in each iteration",
             lambda v: scale(v, max(0.1, 1 - 0.1 * synk.STEP)),
             v,
         )
-        self.refused("synk.STEP is not known .* with the array to look up", lambda v: scale(v, [1.0, 2.0][synk.STEP]), v)
-        self.refused("a line of the data .*in broadcast=, and the number", lambda v, by: scale(v, by[synk.STEP]), v, rates)
+        self.refused(
+            "synk.STEP is not known .* with the array to look up",
+            lambda v: scale(v, [1.0, 2.0][synk.STEP]),
+            v,
+        )
+        self.refused(
+            "a line of the data .*in broadcast=, and the number",
+            lambda v, by: scale(v, by[synk.STEP]),
+            v,
+            rates,
+        )
 
     def test_a_number_of_the_ranks_is_no_result(self, world):
         v, rows = synk.variable(np.ones(3)), synk.data(np.zeros((2, 2)))
-        self.refused(r"returns a number computed from t of total, which no call makes", lambda v: total(v) / 2, v)
-        self.refused(r"returns .*STEP.* return the results of calls", lambda v: (total(v), synk.STEP), v)
-        self.refused(r"returns n of .*, which no call makes", lambda v, n: {"n": n, "t": total(v)}, v, 3)
-        self.refused(r"returns a line of .*, which no call makes", lambda rows: rows[synk.STEP], rows)
+        self.refused(
+            r"returns a number computed from t of total, which no call makes",
+            lambda v: total(v) / 2,
+            v,
+        )
+        self.refused(
+            r"returns .*STEP.* return the results of calls", lambda v: (total(v), synk.STEP), v
+        )
+        self.refused(
+            r"returns n of .*, which no call makes", lambda v, n: {"n": n, "t": total(v)}, v, 3
+        )
+        self.refused(
+            r"returns a line of .*, which no call makes", lambda rows: rows[synk.STEP], rows
+        )
 
     def test_what_would_run_once(self, world):
         v = synk.variable(np.ones(3))
@@ -836,7 +957,12 @@ class TestRefused:
         self.refused(plain, lambda v: scale(v, synk.STEP * True), v)
         self.refused(plain, lambda v: scale(v, total(v) * np.ones(3)), v)
         self.refused("is not known while", lambda v: scale(v, round(total(v))), v)
-        self.refused(r"times must be an int of at least 0, and below 2\*\*63", lambda v: scale(v, 1.0), v, times=2**70)
+        self.refused(
+            r"times must be an int of at least 0, and below 2\*\*63",
+            lambda v: scale(v, 1.0),
+            v,
+            times=2**70,
+        )
         with pytest.raises(synk.ArgumentError, match=r"synk\.static takes a number.*got a ndarray"):
             synk.static(np.arange(3))
 
@@ -848,7 +974,10 @@ class TestRefused:
 
     def test_long_formulas(self, world):
         v = synk.variable(np.ones(3))
-        long = r"test_sequences\.py:\d+: a number computed from .*{}.*Pass the numbers as an array, and compute in a kernel"
+        long = (
+            r"test_sequences\.py:\d+: a number computed from .*{}.*Pass the numbers as an "
+            r"array, and compute in a kernel"
+        )
 
         def doubled(n):
             for _ in range(40):
@@ -857,12 +986,22 @@ class TestRefused:
 
         for count in (257, 600, 20_000):
             times = synk.static(count)
-            self.refused(long.format("257 operations inside each other"), lambda v, n, k: scale(v, sum([n] * k)), v, 3, times)
-        self.refused(long.format("more than 10,000 operations"), lambda v, n: scale(v, doubled(n)), v, 3.0)
+            self.refused(
+                long.format("257 operations inside each other"),
+                lambda v, n, k: scale(v, sum([n] * k)),
+                v,
+                3,
+                times,
+            )
+        self.refused(
+            long.format("more than 10,000 operations"), lambda v, n: scale(v, doubled(n)), v, 3.0
+        )
 
     def test_step_outside(self, world):
         v = synk.variable(np.ones(3))
-        with pytest.raises(synk.ArgumentError, match=r"use it inside a function decorated with @synk\.sequence"):
+        with pytest.raises(
+            synk.ArgumentError, match=r"use it inside a function decorated with @synk\.sequence"
+        ):
             scale(v, synk.STEP)
         with pytest.raises(synk.ArgumentError, match=r"@synk\.sequence"):
             synk.STEP + 1
@@ -900,7 +1039,10 @@ def test_an_error_of_a_formula_tells_its_line(world):
         scale(v, cube)
 
     line = body.py_func.__code__.co_firstlineno + 3
-    with pytest.raises(synk.RankError, match=rf"test_sequences\.py:{line}: a number that the sequence computes for scale\("):
+    with pytest.raises(
+        synk.RankError,
+        match=rf"test_sequences\.py:{line}: a number that the sequence computes for scale\(",
+    ):
         body(synk.variable(np.ones(2)), 10**7)
 
 
@@ -927,7 +1069,13 @@ def test_numbers_keep_the_dtypes_of_numpy(world):
     @synk.sequence
     def body(v, given):
         one, two = single_total(v), highest(v)
-        return bits_of(one), bits_of(two), bits_of(given), bits_of(np.float64(2) * one / 3), bits_of(np.int64(5) * two)
+        return (
+            bits_of(one),
+            bits_of(two),
+            bits_of(given),
+            bits_of(np.float64(2) * one / 3),
+            bits_of(np.int64(5) * two),
+        )
 
     v = synk.variable(np.ones(2))
     one, two, given = single_total(v), highest(v), np.float32(0.1)
@@ -948,7 +1096,9 @@ def test_numbers_keep_the_dtypes_of_numpy(world):
         (lambda v, x: -highest(v), "int32"),
     ):
         refused = synk.sequence(lambda v, x, formula=formula: scale(v, formula(v, x)))
-        with pytest.raises(synk.ArgumentError, match=rf"test_sequences\.py:\d+: {wide.format(dtype)}"):
+        with pytest.raises(
+            synk.ArgumentError, match=rf"test_sequences\.py:\d+: {wide.format(dtype)}"
+        ):
             refused(v, 3)
 
 
@@ -1004,7 +1154,10 @@ def test_arrays_of_trees(world):
         first, second = pair
         mix(first, second, 0.0)
 
-    tree, pair = synk.variable({"layers": [np.ones(2), np.ones(3)]}), synk.variable((np.ones(2), np.full(2, 4.0)))
+    tree, pair = (
+        synk.variable({"layers": [np.ones(2), np.ones(3)]}),
+        synk.variable((np.ones(2), np.full(2, 4.0))),
+    )
     layers(tree, pair)
     assert [one[0] for one in tree.get_value()["layers"]] == [2.0, 3.0]
     assert pair.get_value()[0][0] == 1.5
@@ -1055,7 +1208,9 @@ def test_calls_beside_an_exchange(world):
         assert synk.exchange(v, during=lambda u=u, v=v: interior(u, v, synk.OWN)) is v
         u, v = v, u
     assert_array_equal(synk.gather(u, nd_up=0), want)
-    with pytest.raises(synk.ArgumentError, match="during takes a function without arguments.*; got 3"):
+    with pytest.raises(
+        synk.ArgumentError, match="during takes a function without arguments.*; got 3"
+    ):
         synk.exchange(u, during=3)
 
 

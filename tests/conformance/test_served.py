@@ -1,4 +1,6 @@
-"""Calls that compiled code on the ranks repeats: results are right, and whatever is not the same again is noticed."""
+"""Calls that compiled code on the ranks repeats: results are right, and whatever is not the same
+again is noticed.
+"""
 
 import os
 import signal
@@ -26,7 +28,10 @@ def row(request):
 
 
 @synk.parallel(
-    outputs={"total": synk.output("sum", shape=(), dtype="float64"), "high": synk.output("max", shape=(), dtype="float64")}
+    outputs={
+        "total": synk.output("sum", shape=(), dtype="float64"),
+        "high": synk.output("max", shape=(), dtype="float64"),
+    }
 )
 @cuda.jit
 def scaled(x, factor, total, high):
@@ -67,7 +72,11 @@ def test_most_of_a_loop_is_served(world):
         x.data[:] = k
         assert scaled(x, 2.0) == (2 * k * N, 2 * k)
     done, begun = served()
-    assert done.sum() > 10  # where there is no core for everybody, ranks sleep between some calls, and go back to Python for it
+    assert (
+        done.sum() > 10
+        # where there is no core for everybody, ranks sleep between some calls, and go back to
+        # Python for it
+    )
     assert begun.sum() > 0  # the late ones
 
 
@@ -162,7 +171,9 @@ def listed(x, scale, shift, out):
 
 @pytest.mark.whole
 def test_loops_of_many_calls(world):
-    """More than are known at once, in any order: programs, rows, scalars, results that are kept, contents that change."""
+    """More than are known at once, in any order: programs, rows, scalars, results that are kept,
+    contents that change.
+    """
     rng = np.random.default_rng(11)
     x, y = synk.data(np.arange(float(N))), synk.data(np.ones(N))
     y.freeze()
@@ -177,9 +188,16 @@ def test_loops_of_many_calls(world):
             x.data[:] = rng.random(N)
         rows = which.data[batch]
         if rng.random() < 0.5:
-            assert_allclose(scaled(which, scale, batch=batch), (scale * rows.sum(), scale * rows.max()))
+            assert_allclose(
+                scaled(which, scale, batch=batch), (scale * rows.sum(), scale * rows.max())
+            )
         else:
-            kept.append((listed(which, scale, shift, batch=batch), np.stack([rows * scale, rows + shift], 1)))
+            kept.append(
+                (
+                    listed(which, scale, shift, batch=batch),
+                    np.stack([rows * scale, rows + shift], 1),
+                )
+            )
         if len(kept) > k // 100 % 4:
             assert_array_equal(*kept.pop(0))
         if k % 97 == 0:
@@ -277,7 +295,10 @@ def test_a_launch_that_fails_is_told_and_the_next_one_works(world):
 
 @synk.parallel(
     inout=("y",),
-    outputs={"total": synk.output("sum", shape=(), dtype="float64"), "rows": synk.output("gather", shape=(), dtype="float64")},
+    outputs={
+        "total": synk.output("sum", shape=(), dtype="float64"),
+        "rows": synk.output("gather", shape=(), dtype="float64"),
+    },
 )
 @cuda.jit
 def moved(x, shift, y, total, rows):
@@ -311,7 +332,11 @@ def test_slices_and_rows_of_variables_while_launches_fail(world):
     failed = []
     served()
     for k in range(900):
-        which, num_slices, factor = int(rng.integers(4 if k % 300 > 200 else 2)), 1 + 2 * (k // 60 % 2), float(rng.integers(3))
+        which, num_slices, factor = (
+            int(rng.integers(4 if k % 300 > 200 else 2)),
+            1 + 2 * (k // 60 % 2),
+            float(rng.integers(3)),
+        )
         if k % 100 == 0:
             fail_in(int(rng.integers(1, 30)), k // 100 % 2)
         try:
@@ -325,7 +350,9 @@ def test_slices_and_rows_of_variables_while_launches_fail(world):
                 got = moved(x, factor, y, batch=batches[which], num_slices=num_slices)
                 assert_allclose(got.total, (rows + factor).sum())
                 assert_array_equal(got.rows, rows + factor)
-                assert_array_equal(y.data if batches[which] is None else y.data[batches[which]], rows + factor)
+                assert_array_equal(
+                    y.data if batches[which] is None else y.data[batches[which]], rows + factor
+                )
         except synk.RankError as error:
             failed.append(str(error))
     fail_in(0, 0)

@@ -1,4 +1,6 @@
-"""Ranks on cores repeat known calls, and rounds of sequences, without Python; they tell errors as Python would."""
+"""Ranks on cores repeat known calls, and rounds of sequences, without Python; they tell errors
+as Python would.
+"""
 
 from unittest import mock
 
@@ -18,7 +20,9 @@ from tests.conformance.replayed_device import CountedDoorbell, count_served
 def world():
     with (
         mock.patch.object(loop, "doorbell_module", CountedDoorbell()),
-        mock.patch.multiple(engine, CROWDED=CROWDED, ROOMY=ROOMY),  # awake from call to call, also in workers of pytest-xdist
+        mock.patch.multiple(
+            engine, CROWDED=CROWDED, ROOMY=ROOMY
+        ),  # awake from call to call, also in workers of pytest-xdist
         synk.fork(2, device="cpu") as world,
     ):
         yield world
@@ -31,7 +35,12 @@ def served(world):
     return lambda: min(count_served()[0])
 
 
-@synk.parallel(outputs={"t": synk.output("sum", shape=(), dtype="float64"), "rows": synk.output("gather", dtype="complex128")})
+@synk.parallel(
+    outputs={
+        "t": synk.output("sum", shape=(), dtype="float64"),
+        "rows": synk.output("gather", dtype="complex128"),
+    }
+)
 @cuda.jit
 def weigh(x, real, single, whole, flag, turn, t, rows):
     i = cuda.grid(1)
@@ -50,7 +59,9 @@ def test_other_numbers(served):
         t, rows = weigh(data, *given)
         assert t == (sum(real * one + float(single) + whole for one in x) if flag else 0.0)
         assert_array_equal(rows, turn * x)
-    assert served() >= 5  # on busy cores ranks fall asleep between calls, and Python serves the next
+    assert (
+        served() >= 5
+    )  # on busy cores ranks fall asleep between calls, and Python serves the next
 
 
 @synk.parallel(inout=("x",))
@@ -102,13 +113,17 @@ def steps(v, by):
 def test_rounds_of_sequences(served, times):
     v, mine = synk.variable(np.zeros(1, np.int64)), 0
     for call in range(30):
-        by = 3 if call < 20 else call  # other numbers go through Python, and then the same ones again
+        by = (
+            3 if call < 20 else call
+        )  # other numbers go through Python, and then the same ones again
         by = 3 if call > 25 else by
         found = steps(v, by, times=times)
         mine += by * sum(range(times))
         assert found == 2 * mine
     assert v.get_value()[0] == mine
-    assert served() >= 5  # a rank that has fallen asleep on a busy machine runs the next one in Python
+    assert (
+        served() >= 5
+    )  # a rank that has fallen asleep on a busy machine runs the next one in Python
 
 
 @synk.sequence
@@ -125,7 +140,9 @@ def test_rounds_that_are_judged(served, every):
     for most in (10**9, 700, 10**9):
         v.set_value(np.zeros(1, np.int64))
         seen.clear()
-        found = numbered(v, times=60, every=every, until=lambda t, most=most: seen.append(int(t)) or t >= most)
+        found = numbered(
+            v, times=60, every=every, until=lambda t, most=most: seen.append(int(t)) or t >= most
+        )
         stop = int(np.argmax(wanted >= most)) + 1 if most < wanted[-1] else len(wanted)
         assert_array_equal(found, wanted[:stop])
         assert_array_equal(seen, wanted[:stop])
@@ -140,7 +157,9 @@ def carried(v, n):
 
 
 def test_carried_numbers_go_on_in_the_next_round(served):
-    """Compiled code repeats the first round of a call; Python runs the others, with the numbers that it has left."""
+    """Compiled code repeats the first round of a call; Python runs the others, with the numbers
+    that it has left.
+    """
     v = synk.variable(np.zeros(1, np.int64))
     for n in [2] * 12 + [1, 1, 2, 2, 1, 2]:
         v.set_value(np.zeros(1, np.int64))
@@ -180,7 +199,9 @@ def test_an_error_in_a_sequence(served):
     v = synk.variable(np.array([35]))
     for _ in range(3):
         falling(v, times=8)
-    with pytest.raises(synk.RankError, match=r"(?s)five.*in iteration 6 of 8 of falling, call 1: count_down"):
+    with pytest.raises(
+        synk.RankError, match=r"(?s)five.*in iteration 6 of 8 of falling, call 1: count_down"
+    ):
         falling(v, times=8)
     v.set_value(np.array([100]))
     falling(v, times=8)

@@ -1,4 +1,6 @@
-"""shards=K: the bits that K parts of the rows have when they are put together in order, in every world."""
+"""shards=K: the bits that K parts of the rows have when they are put together in order, in every
+world.
+"""
 
 import numpy as np
 import pytest
@@ -49,12 +51,16 @@ def test_every_op_has_the_bits_of_its_shards(world, dtype):
         got = kernels.reductions(x, shards=k)
         for name, ufunc in UFUNC.items():
             nothing = identity(name, dtype)
-            values = [one_by_one(ufunc, part) if len(part) else nothing for part in expected.shards(x, k)]
+            values = [
+                one_by_one(ufunc, part) if len(part) else nothing for part in expected.shards(x, k)
+            ]
             same_bits(getattr(got, name), combined(name, values))
         parts = [part.astype("float64") for part in expected.shards(x, k) if len(part)]
         means = np.array([one_by_one(np.add, part / len(part)) for part in parts])
         weights = np.array([len(part) for part in parts], "float64")
-        same_bits(got.mean, means[0] if len(parts) == 1 else (means * weights).sum() / weights.sum())
+        same_bits(
+            got.mean, means[0] if len(parts) == 1 else (means * weights).sum() / weights.sum()
+        )
         assert_array_equal(got.rows, x)
         assert len(got.each) == k
         for each, part in zip(got.each, expected.shards(x, k), strict=True):
@@ -99,7 +105,8 @@ def test_repeated_calls_keep_nothing_of_the_ones_before(world):
     for seed in range(4):
         x = expected.values(101, seed=seed)
         same_bits(
-            kernels.reductions(x, shards=6).total, np.add.reduce([one_by_one(np.add, part) for part in expected.shards(x, 6)])
+            kernels.reductions(x, shards=6).total,
+            np.add.reduce([one_by_one(np.add, part) for part in expected.shards(x, 6)]),
         )
 
 
@@ -114,7 +121,9 @@ def test_repeated_calls_keep_nothing_of_the_ones_before(world):
 )
 @cuda.jit
 def columns(x, offset, total, mean, first):
-    """Large results, means whose dtype is another than what the kernel writes, and the index of the first row."""
+    """Large results, means whose dtype is another than what the kernel writes, and the index of
+    the first row.
+    """
     j = cuda.grid(1)
     if j == 0:
         first[0] += offset
@@ -157,8 +166,13 @@ def test_python_functions(world, shape):
         assert_array_equal(got["rows"], 2 * x)
         assert got["each"] == [len(part) or None for part in expected.shards(x, k)]
         if world.device != "cuda":  # CuPy adds in an order of its own
-            same_bits(got["total"], np.add.reduce(np.stack([part.sum(axis=0) for part in parts]), axis=0))
-            same_bits(got["mean"], means[0] if len(parts) == 1 else (means * weights).sum(axis=0) / weights.sum())
+            same_bits(
+                got["total"], np.add.reduce(np.stack([part.sum(axis=0) for part in parts]), axis=0)
+            )
+            same_bits(
+                got["mean"],
+                means[0] if len(parts) == 1 else (means * weights).sum(axis=0) / weights.sum(),
+            )
 
 
 def test_python_functions_in_slices(world):

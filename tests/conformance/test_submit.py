@@ -1,4 +1,6 @@
-"""Submitted calls: the results of plain calls, while the script goes on; one in flight; errors that stay in the future."""
+"""Submitted calls: the results of plain calls, while the script goes on; one in flight; errors
+that stay in the future.
+"""
 
 import asyncio
 import concurrent.futures
@@ -43,7 +45,10 @@ def fail(x):
 
 
 @synk.parallel(
-    outputs={"total": synk.output("sum", shape=(), dtype="float64"), "most": synk.output("max", shape=(), dtype="float64")}
+    outputs={
+        "total": synk.output("sum", shape=(), dtype="float64"),
+        "most": synk.output("max", shape=(), dtype="float64"),
+    }
 )
 def sums(x, factor, total, most):
     i = cuda.grid(1)
@@ -156,7 +161,9 @@ def test_results_are_those_of_plain_calls(world, what):
 def test_known_calls_are_submitted_with_new_numbers(world):
     del world
     x = synk.data(ROWS)
-    assert [sums.submit(x, float(i)).result().total for i in range(5)] == [i * ROWS.sum() for i in range(5)]
+    assert [sums.submit(x, float(i)).result().total for i in range(5)] == [
+        i * ROWS.sum() for i in range(5)
+    ]
 
 
 def test_rows_are_written_back(world):
@@ -274,7 +281,9 @@ def test_several_submits_end_in_order(world):
     x = synk.data(ROWS)
     futures = [sums.submit(x, float(i)) for i in range(20)]
     assert [repr(one).endswith("done>") for one in futures] == [True] * 19 + [False]
-    assert [one.result().total for one in reversed(futures)] == [i * ROWS.sum() for i in reversed(range(20))]
+    assert [one.result().total for one in reversed(futures)] == [
+        i * ROWS.sum() for i in reversed(range(20))
+    ]
 
 
 def test_freeing_memory_waits_for_the_call(world, tmp_path):
@@ -340,7 +349,9 @@ def test_what_is_wrong_with_arguments_is_raised_at_once(world):
     with pytest.raises(ArgumentError, match="submit takes no max_rows="):
         square.submit(ROWS, 1.0, max_rows=10)
     for timeout in ("1", True, float("nan")):
-        with pytest.raises(ArgumentError, match=r"timeout of result\(\) must be a number of seconds"):
+        with pytest.raises(
+            ArgumentError, match=r"timeout of result\(\) must be a number of seconds"
+        ):
             total.submit(ROWS).result(timeout)
     assert total.submit(ROWS).result(timeout=float("inf")) == ROWS.sum()
 
@@ -367,7 +378,9 @@ def test_a_dropped_future_is_no_error(world):
 def test_the_error_of_a_dropped_future_is_warned_of(world):
     del world
     fail.submit(ROWS)
-    with pytest.warns(RuntimeWarning, match=r"(?s)submitted call of fail\(.* nobody asked .*RankError.*on purpose") as seen:
+    with pytest.warns(
+        RuntimeWarning, match=r"(?s)submitted call of fail\(.* nobody asked .*RankError.*on purpose"
+    ) as seen:
         assert total(ROWS) == ROWS.sum()
     assert [one.filename for one in seen] == [__file__]
     future = fail.submit(ROWS)
@@ -389,7 +402,9 @@ def test_a_future_is_of_this_process_only(world):
     del world
     future = total.submit(ROWS)
     for refused in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(ArgumentError, match=r"cannot be pickled or copied.* pass its result\(\)"):
+        with pytest.raises(
+            ArgumentError, match=r"cannot be pickled or copied.* pass its result\(\)"
+        ):
             refused(future)
     assert future.result() == ROWS.sum()
 
@@ -448,9 +463,16 @@ def each(v):
 def test_futures_as_completed(world):
     del world
     submitted = [total.submit(factor * ROWS) for factor in range(4)]
-    assert {future.result() for future in concurrent.futures.as_completed(submitted)} == {k * ROWS.sum() for k in range(4)}
-    assert [future.result() for future in concurrent.futures.as_completed(submitted[:1])] == [0.0]  # has ended before
-    for failing, when in ((fail, concurrent.futures.FIRST_EXCEPTION), (total, concurrent.futures.ALL_COMPLETED)):
+    assert {future.result() for future in concurrent.futures.as_completed(submitted)} == {
+        k * ROWS.sum() for k in range(4)
+    }
+    assert [future.result() for future in concurrent.futures.as_completed(submitted[:1])] == [
+        0.0
+    ]  # has ended before
+    for failing, when in (
+        (fail, concurrent.futures.FIRST_EXCEPTION),
+        (total, concurrent.futures.ALL_COMPLETED),
+    ):
         future = failing.submit(ROWS)
         done, rest = concurrent.futures.wait([future], timeout=PATIENCE, return_when=when)
         assert (done, rest) == ({future}, set())

@@ -1,4 +1,6 @@
-"""Submitted sequences: the results of calls, while the script goes on; errors and effects on variables at the end."""
+"""Submitted sequences: the results of calls, while the script goes on; errors and effects on
+variables at the end.
+"""
 
 import time
 from pathlib import Path
@@ -42,7 +44,9 @@ def await_file(path):
 
 @synk.function(outputs=None)
 def await_step(v, folder, step):
-    """Tells that the step has begun, waits until it may end, and returns a number; no kernel does, so a round ends."""
+    """Tells that the step has begun, waits until it may end, and returns a number; no kernel
+    does, so a round ends.
+    """
     (Path(folder) / f"begun {step}").touch()
     await_file.py_func(Path(folder) / f"end {step}")
     v += step + 1.0
@@ -100,15 +104,21 @@ def breaking(v, at):
     return total(v)
 
 
-@pytest.mark.parametrize("body", [shrink, shrink_and_show], ids=["one round", "a round for each result"])
-@pytest.mark.parametrize("options", [{}, {"times": 5}, {"times": 7, "every": 3}, {"times": 0, "every": 2}], ids=str)
+@pytest.mark.parametrize(
+    "body", [shrink, shrink_and_show], ids=["one round", "a round for each result"]
+)
+@pytest.mark.parametrize(
+    "options", [{}, {"times": 5}, {"times": 7, "every": 3}, {"times": 0, "every": 2}], ids=str
+)
 def test_results_are_those_of_calls(world, body, options):
     del world
     mine, theirs = (synk.variable(np.full(3, 1024.0)) for _ in range(2))
     for by in (0.5, 1.5):  # the second is known
         futures, told = body.submit(mine, by, **options), body(theirs, by, **options)
         found = futures.result()
-        for a, b in zip(*((one if isinstance(one, tuple) else (one,)) for one in (found, told)), strict=True):
+        for a, b in zip(
+            *((one if isinstance(one, tuple) else (one,)) for one in (found, told)), strict=True
+        ):
             assert (a is None) == (b is None)
             assert_array_equal(a if a is not None else 0, b if b is not None else 0)
         assert_array_equal(mine.get_value(), theirs.get_value())
@@ -163,7 +173,9 @@ def test_a_round_for_each_result_while_the_script_goes_on(world, tmp_path):
         step("end", number).touch()
     until(future.done, lambda: None)
     numbers = [1.0, 3.0, 6.0, 10.0]
-    assert_array_equal(future.result(timeout=0), np.repeat(numbers, world.world_size).reshape(4, -1))
+    assert_array_equal(
+        future.result(timeout=0), np.repeat(numbers, world.world_size).reshape(4, -1)
+    )
     assert_array_equal(v.get_value(), np.full(3, 10.0))
 
 
@@ -181,10 +193,14 @@ def test_an_error_in_a_later_round(world):
     v = synk.variable(np.ones(3))
     future = breaking_stepwise.submit(v, 2, times=5, every=1)
     until(future.done, lambda: None)
-    with pytest.raises(synk.RankError, match="in iteration 2 of 5 of breaking_stepwise, call 1: break_at"):
+    with pytest.raises(
+        synk.RankError, match="in iteration 2 of 5 of breaking_stepwise, call 1: break_at"
+    ):
         future.result(timeout=0)
     v.set_value(np.ones(3))
-    assert_array_equal(breaking_stepwise.submit(v, -1, times=2, every=1).result(), np.ones((2, world.world_size)))
+    assert_array_equal(
+        breaking_stepwise.submit(v, -1, times=2, every=1).result(), np.ones((2, world.world_size))
+    )
 
 
 def test_swapped_variables_and_calls_in_order(world):
@@ -203,7 +219,10 @@ def test_errors_arrive_at_result(world):
         future.result()
     v.set_value(np.ones(3))
     assert breaking.submit(v, -1, times=2).result() == 12.0 * world.world_size
-    with pytest.raises(synk.ArgumentError, match="until= is judged in the script .* submit it with times= and every="):
+    with pytest.raises(
+        synk.ArgumentError,
+        match="until= is judged in the script .* submit it with times= and every=",
+    ):
         shrink.submit(v, 0.5, times=9, until=lambda t: t < 1)
     with pytest.raises(synk.ArgumentError, match="times must be an int"):
         shrink.submit(v, 0.5, times=-1)

@@ -1,4 +1,6 @@
-"""Traces of worlds: what was recorded is what was done, in order, and nobody's time is told twice."""
+"""Traces of worlds: what was recorded is what was done, in order, and nobody's time is told
+twice.
+"""
 
 import itertools
 import json
@@ -55,7 +57,11 @@ def loop(x, v):
 
 def spans(made, kind, name=None):
     """The spans of a kind, by time."""
-    found = [one for one in made.records() if one["ph"] == "X" and one["cat"] == kind and name in {None, one["name"]}]
+    found = [
+        one
+        for one in made.records()
+        if one["ph"] == "X" and one["cat"] == kind and name in {None, one["name"]}
+    ]
     return sorted(found, key=lambda one: one["ts"])
 
 
@@ -100,7 +106,9 @@ def test_calls_and_rounds(world):
 
 
 def test_compilation_is_no_part_of_what_it_takes_to_bind_or_to_read_bytes(world):
-    @synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")}, grid=1, block=1)
+    @synk.parallel(
+        outputs={"total": synk.output("sum", shape=(), dtype="float64")}, grid=1, block=1
+    )
     def cubes(x, total):
         for i in range(x.shape[0]):
             total[0] += x[i] ** 3
@@ -129,7 +137,11 @@ def test_steps_parts_and_imbalance(world):
         nap(0.02, synk.RANK)
     steps = {one["name"] for one in spans(made, "step")}
     assert {"gather rows", "function"} <= steps
-    parts = [one for one in spans(made, "step") if "step" in one.get("args", {}) and one["name"].startswith("energy")]
+    parts = [
+        one
+        for one in spans(made, "step")
+        if "step" in one.get("args", {}) and one["name"].startswith("energy")
+    ]
     if "20 iterations" in steps:  # recorded together, on a GPU
         assert len(spans(made, "device", "20 iterations")) == world.world_size
     elif spans_machines():  # each of its calls is a round
@@ -185,7 +197,9 @@ def test_of_rounds_that_are_too_many_all_tracks_have_the_same(world, messages):
         for k in range(45):
             rows(x)
             if messages:
-                synk.variable(np.zeros(k + 1))  # on GPUs and other machines a round of its own besides
+                synk.variable(
+                    np.zeros(k + 1)
+                )  # on GPUs and other machines a round of its own besides
     told = made.summary()
     mine = next(one for one in told.functions if one.name == "rows")
     every = 90 if messages and (world.device == "cuda" or spans_machines()) else 45
@@ -194,11 +208,17 @@ def test_of_rounds_that_are_too_many_all_tracks_have_the_same(world, messages):
     assert mine.nbytes == mine.rounds * x.nbytes
     numbers = [one["args"]["round"] for one in spans(made, "wait")]
     for pid in {one["pid"] for one in spans(made, "round")}:
-        assert [one["args"]["round"] for one in spans(made, "round") if one["pid"] == pid] == numbers
-    assert [one.count for one in told.steps if one.name == "function" and not one.on_device] == [mine.rounds * world.world_size]
+        assert [
+            one["args"]["round"] for one in spans(made, "round") if one["pid"] == pid
+        ] == numbers
+    assert [one.count for one in told.steps if one.name == "function" and not one.on_device] == [
+        mine.rounds * world.world_size
+    ]
     (lost,) = spans(made, "lost")
     assert all(
-        one["ts"] >= end(lost) - 0.01 for kind in ("call", "wait", "bind", "message", "round") for one in spans(made, kind)
+        one["ts"] >= end(lost) - 0.01
+        for kind in ("call", "wait", "bind", "message", "round")
+        for one in spans(made, kind)
     )
     kept = [one for one in made.records() if one["ph"] == "X" and one is not lost]
     assert told.seconds == pytest.approx((max(map(end, kept)) - end(lost)) / 1e6, rel=1e-6)
@@ -229,9 +249,19 @@ def test_worlds_that_begin_and_end_meanwhile():
 
 
 def test_bytes_of_files_and_small_rates():
-    assert Device.told(None, partial(read_rows, object(), np.ones(4), slice(0, 4))) == ("read rows", 32)
-    slow = Summary(1.0, (FunctionTimes("f", 1, 1.0, {"rank 0": 1.0}, 800),), (StepTimes("s", 1, 1.0, 800, on_device=False),))
-    assert [line.split("800  ")[1].strip() for line in str(slow).splitlines() if "800" in line] == ["< 0.01", "< 0.01"]
+    assert Device.told(None, partial(read_rows, object(), np.ones(4), slice(0, 4))) == (
+        "read rows",
+        32,
+    )
+    slow = Summary(
+        1.0,
+        (FunctionTimes("f", 1, 1.0, {"rank 0": 1.0}, 800),),
+        (StepTimes("s", 1, 1.0, 800, on_device=False),),
+    )
+    assert [line.split("800  ")[1].strip() for line in str(slow).splitlines() if "800" in line] == [
+        "< 0.01",
+        "< 0.01",
+    ]
 
 
 def test_a_rank_that_dies():
@@ -261,7 +291,9 @@ def dies_late(x, rank):
 
 
 @pytest.mark.parametrize(
-    ("fails", "error"), [(raises_late, synk.RankError), (dies_late, synk.RankDied)], ids=["error", "death"]
+    ("fails", "error"),
+    [(raises_late, synk.RankError), (dies_late, synk.RankDied)],
+    ids=["error", "death"],
 )
 @pytest.mark.parametrize("submitted", [False, *whole(True)])
 def test_calls_that_fail_are_told(fails, error, submitted):
@@ -289,7 +321,12 @@ def test_processes_of_one_command_write_a_file_each(tmp_path):
     )
     command = f"{sys.executable} {script}; {sys.executable} {script}"
     for files in (2, 3):
-        subprocess.run(["bash", "-c", command], env=environment(SYNKNUMBA_TRACE=str(path)), check=True, timeout=60)
+        subprocess.run(
+            ["bash", "-c", command],
+            env=environment(SYNKNUMBA_TRACE=str(path)),
+            check=True,
+            timeout=60,
+        )
         found = sorted(tmp_path.glob("run*.json"))
         assert path in found
         assert len(found) == files
@@ -304,14 +341,19 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(synk.ArgumentError, match="no null character"):
         synk.trace("a\0b.json")
     (tmp_path / "full.json").symlink_to("/dev/full")
-    full = pytest.raises(OSError, match="could not be written: No space left on device; keep it by made.save")
+    full = pytest.raises(
+        OSError, match="could not be written: No space left on device; keep it by made.save"
+    )
     with full, synk.trace(tmp_path / "full.json"):
         pass
     assert not (tmp_path / "full.json").is_symlink()
     with pytest.raises(synk.WorldError, match="has not begun; make calls in its block"):
         synk.trace().summary()
     for number in (0, True, 1.0, "9", 10**12):
-        with pytest.raises(synk.ArgumentError, match=f"records must be an int from 1 to 10,000,000, got {number!r}$"):
+        with pytest.raises(
+            synk.ArgumentError,
+            match=f"records must be an int from 1 to 10,000,000, got {number!r}$",
+        ):
             synk.trace(records=number)
     assert synk.trace(records=np.int64(3))._records == 3
     with synk.trace() as made, pytest.raises(synk.WorldError, match="is not over"):
@@ -342,7 +384,12 @@ def test_a_whole_script(tmp_path):
         """
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(text))
-    subprocess.run([sys.executable, script], env=environment() | {"SYNKNUMBA_TRACE": str(path)}, check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, script],
+        env=environment() | {"SYNKNUMBA_TRACE": str(path)},
+        check=True,
+        timeout=60,
+    )
     records = read(path)
     assert json.dumps(records)
     assert sum(one["ph"] == "X" and one["cat"] == "wait" for one in records) == 6

@@ -1,4 +1,6 @@
-"""Training on ranks: the steps of one process with all rows, for any number of ranks, rows and slices."""
+"""Training on ranks: the steps of one process with all rows, for any number of ranks, rows and
+slices.
+"""
 
 from importlib.util import find_spec
 
@@ -21,22 +23,34 @@ OPTIMISERS = {
     "adadelta": optim.adadelta,
     "adam": lambda: optim.adam(0.05),
     "adamax": lambda: optim.adamax(0.05),
-    "adamw": lambda: optim.adamw(optim.warm_up(optim.cosine(0.05, 8), 3), mask={"w": (True, False), "c": True}),
+    "adamw": lambda: optim.adamw(
+        optim.warm_up(optim.cosine(0.05, 8), 3), mask={"w": (True, False), "c": True}
+    ),
     "lion": lambda: optim.lion(optim.exponential(0.02, 0.9, 3)),
     "clipped": lambda: optim.chain(optim.clip(0.05), optim.momentum(0.1)),
-    "clipped by norm": lambda: optim.chain(optim.clip_by_global_norm(0.1), optim.adam(optim.linear(0.1, 0.01, 5))),
-    "norm in the middle": lambda: optim.chain(optim.momentum(-1.0), optim.clip_by_global_norm(0.2), optim.scale(-0.05)),
-    "accumulated": lambda: optim.accumulate(optim.chain(optim.clip_by_global_norm(0.1), optim.adam(0.1)), 3),
+    "clipped by norm": lambda: optim.chain(
+        optim.clip_by_global_norm(0.1), optim.adam(optim.linear(0.1, 0.01, 5))
+    ),
+    "norm in the middle": lambda: optim.chain(
+        optim.momentum(-1.0), optim.clip_by_global_norm(0.2), optim.scale(-0.05)
+    ),
+    "accumulated": lambda: optim.accumulate(
+        optim.chain(optim.clip_by_global_norm(0.1), optim.adam(0.1)), 3
+    ),
     "averaged": lambda: optim.averaged(optim.adam(0.05), decay=0.8),
 }
 PARAMS = {"w": (np.linspace(-0.5, 0.5, 20).reshape(4, 5), np.zeros(5)), "c": np.linspace(1, 0.2, 5)}
 
 
 def network(x, y, params):
-    """Loss and slopes of a small network with one hidden layer, summed over rows; with NumPy or CuPy."""
+    """Loss and slopes of a small network with one hidden layer, summed over rows; with NumPy or
+    CuPy.
+    """
     (w, b), c = params["w"], params["c"]
     hidden = np.tanh(x @ w + b)
-    with np.errstate(invalid="ignore"):  # OpenBLAS 0.3.31 computes also with words of the stack that it has not set
+    with np.errstate(
+        invalid="ignore"
+    ):  # OpenBLAS 0.3.31 computes also with words of the stack that it has not set
         error = hidden @ c - y
     inner = 2 * error[:, None] * c * (1 - hidden**2)
     return (error**2).sum(), {"w": (x.T @ inner, inner.sum(0)), "c": 2 * hidden.T @ error}
@@ -71,7 +85,9 @@ QUICK = (
 )  # of others the rules are compared with optax's
 
 
-@pytest.mark.parametrize("name", [*QUICK, *whole(*(name for name in OPTIMISERS if name not in QUICK))])
+@pytest.mark.parametrize(
+    "name", [*QUICK, *whole(*(name for name in OPTIMISERS if name not in QUICK))]
+)
 def test_steps_of_the_serial_twin(world, name):
     optimizer = OPTIMISERS[name]()
     step = synk.train.make_train_function(network, PARAMS, optimizer)
@@ -89,13 +105,18 @@ def test_steps_of_the_serial_twin(world, name):
 
 def test_float32_and_replicas_after_many_steps(world):
     """Bits of replicas stay equal for 1,000 steps: nothing is sent but the sums."""
-    params = {"w": tuple(one.astype(np.float32) for one in PARAMS["w"]), "c": PARAMS["c"].astype(np.float32)}
+    params = {
+        "w": tuple(one.astype(np.float32) for one in PARAMS["w"]),
+        "c": PARAMS["c"].astype(np.float32),
+    }
     optimizer = optim.chain(optim.clip_by_global_norm(0.5), optim.adamw(0.01))
     step = synk.train.make_train_function(network, params, optimizer)
     ((x, y),) = rows_of(90, 1)
     x, y = x.astype(np.float32), y.astype(np.float32)
     order = np.random.default_rng(1).permuted(np.tile(np.arange(90), (100, 1)), axis=1)[:, :30]
-    losses = np.concatenate([step.epoch(synk.data(x), synk.data(y), order=order) for _ in range(10)])
+    losses = np.concatenate(
+        [step.epoch(synk.data(x), synk.data(y), order=order) for _ in range(10)]
+    )
     wanted, serial, _ = by_numpy(optimizer, params, [(x[rows], y[rows]) for rows in order])
     assert_allclose(losses[:100], wanted, rtol=2e-5)
     values = [flatten(step.params.get_value(rank=rank))[0] for rank in range(world.world_size)]
@@ -109,7 +130,9 @@ def test_float32_and_replicas_after_many_steps(world):
 
 @pytest.mark.parametrize("rows", [9, 15, "2n"])
 def test_data_parallel_tables_steps(world, rows):
-    """DataParallelTable's tests: 10 steps of Nesterov's momentum, with nested inputs, equal a single device's at each step."""
+    """DataParallelTable's tests: 10 steps of Nesterov's momentum, with nested inputs, equal a
+    single device's at each step.
+    """
     count = 2 * world.world_size if rows == "2n" else rows
 
     def nested(inputs, params):
@@ -138,7 +161,12 @@ def test_slices(world, slices):
 @pytest.mark.parametrize("how", ["numbers", "slice", "mask", "count"])
 def test_rows_that_batch_selects(world, how):
     ((x, y),) = rows_of(40, 1)
-    rows = {"numbers": [3, 39, 7, 7, 0], "slice": slice(5, 30, 3), "mask": np.arange(40) % 3 == 1, "count": 11}[how]
+    rows = {
+        "numbers": [3, 39, 7, 7, 0],
+        "slice": slice(5, 30, 3),
+        "mask": np.arange(40) % 3 == 1,
+        "count": 11,
+    }[how]
     picked = np.arange(40)[:11] if how == "count" else np.arange(40)[rows]
     optimizer = optim.momentum(0.05)
     step = synk.train.make_train_function(network, PARAMS, optimizer)
@@ -209,9 +237,13 @@ GIVES_WEIGHTS = {
 
 
 @pytest.mark.parametrize("how", GIVES_WEIGHTS)
-@pytest.mark.parametrize("options", [{}, {"num_slices": 3}, {"batch": [5, 8, 1, 7, 7]}, {"there": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"num_slices": 3}, {"batch": [5, 8, 1, 7, 7]}, {"there": True}], ids=str
+)
 def test_weights_of_rows(world, how, options):
-    """Descent by the mean over all weights, of which ranks have few, or none, clipped by its norm."""
+    """Descent by the mean over all weights, of which ranks have few, or none, clipped by its
+    norm.
+    """
     if how != "kernel" and world.device == "cuda":
         pytest.skip("NumPy's functions")
     rng, count = np.random.default_rng(1), 4 * world.world_size + 5
@@ -245,11 +277,16 @@ def test_a_batch_without_weight_makes_no_step(world, how):
     ((x, y),) = rows_of(12, 1)
     mask = np.ones((12, 2))
     for on_nonfinite in ("raise", "skip"):
-        step = synk.train.make_train_function(function, np.zeros(2), optim.adam(0.1), on_nonfinite=on_nonfinite, **more)
+        step = synk.train.make_train_function(
+            function, np.zeros(2), optim.adam(0.1), on_nonfinite=on_nonfinite, **more
+        )
         step(x[:, :2].copy(), y, mask)
         before = step.params.get_value()
         if on_nonfinite == "raise":
-            with pytest.raises(synk.NonFiniteError, match=r"the weights by \w+ do not add up .* all have the weight 0"):
+            with pytest.raises(
+                synk.NonFiniteError,
+                match=r"the weights by \w+ do not add up .* all have the weight 0",
+            ):
                 step(x[:, :2].copy(), y, 0 * mask)
         else:
             step(x[:, :2].copy(), y, 0 * mask)
@@ -282,7 +319,9 @@ def test_minibatches_of_data_on_the_ranks(world):
     edges = 11 * np.arange(count + 1) // count
     own = [
         [
-            rng.permutation((rank + 1) * 37 // count - rank * 37 // count)[: edges[rank + 1] - edges[rank]]
+            rng.permutation((rank + 1) * 37 // count - rank * 37 // count)[
+                : edges[rank + 1] - edges[rank]
+            ]
             for rank in range(count)
         ]
         for _ in range(4)
@@ -291,8 +330,12 @@ def test_minibatches_of_data_on_the_ranks(world):
     optimizer = optim.adam(0.05)
     step = synk.train.make_train_function(chosen, PARAMS, optimizer)
     losses = [step(np.concatenate(one), *there) for one in own[:2]]
-    losses += list(step.epoch(np.concatenate([*own[2], *own[3]]), *there, order=np.arange(22).reshape(2, 11)))
-    rows = [np.concatenate([rank * 37 // count + mine for rank, mine in enumerate(one)]) for one in own]
+    losses += list(
+        step.epoch(np.concatenate([*own[2], *own[3]]), *there, order=np.arange(22).reshape(2, 11))
+    )
+    rows = [
+        np.concatenate([rank * 37 // count + mine for rank, mine in enumerate(one)]) for one in own
+    ]
     wanted, params, _ = by_numpy(optimizer, PARAMS, [(x[one], y[one]) for one in rows])
     assert_allclose(losses, wanted, rtol=1e-12)
     assert_like(step.params.get_value(), params, rtol=1e-11, atol=1e-14)
@@ -332,7 +375,9 @@ def test_gradients_that_are_not_finite(world):
         for number, (x, y) in enumerate(batches):
             if number == 2 and how == "raise":
                 before = step.params.get_value()
-                with pytest.raises(synk.NonFiniteError, match="the gradient by spoiled has a NaN or an infinity"):
+                with pytest.raises(
+                    synk.NonFiniteError, match="the gradient by spoiled has a NaN or an infinity"
+                ):
                     step(bad, y)
                 assert_array_equal(step.params.get_value()["c"], before["c"])
             elif number == 2:
@@ -357,7 +402,11 @@ def test_an_epoch_stops_at_the_step_that_is_not_finite(world):
     assert step.steps == 2
     assert step.epoch(synk.data(x), synk.data(y), order=order[[0, 1, 3]], every=3).shape == (1,)
     assert step.steps == 5
-    for lines, told in (([0, 2, 0, 0], "1 to 2 of 4"), ([0, 0, 2], "3 of 3"), ([0, 0, 1, 2, 0], "3 to 4 of 5")):
+    for lines, told in (
+        ([0, 2, 0, 0], "1 to 2 of 4"),
+        ([0, 0, 2], "3 of 3"),
+        ([0, 0, 1, 2, 0], "3 to 4 of 5"),
+    ):
         with pytest.raises(synk.NonFiniteError, match=f"the gradient of step {told} by spoiled"):
             step.epoch(synk.data(x), synk.data(y), order=order[lines], every=2)
         assert step.steps == 5 + lines.index(2)
@@ -432,10 +481,14 @@ def test_resumed_training_has_the_bits_of_the_uninterrupted_run(world, tmp_path)
     assert train(first, list(batches)[:5]) == losses[:5]
     synk.save(tmp_path / "training", {"training": first.state, "batches": 5})
     second = synk.train.make_train_function(network, PARAMS, optimizer)
-    done = synk.load(tmp_path / "training", like={"training": second.state, "batches": 0})["batches"]
+    done = synk.load(tmp_path / "training", like={"training": second.state, "batches": 0})[
+        "batches"
+    ]
     assert train(second, batches.start_at(done)) == losses[5:]
     assert second.steps == whole.steps == len(losses) // 2
-    for one, other in zip(flatten(second.params.get_value())[0], flatten(whole.params.get_value())[0], strict=True):
+    for one, other in zip(
+        flatten(second.params.get_value())[0], flatten(whole.params.get_value())[0], strict=True
+    ):
         assert_array_equal(one, other)
     assert_array_equal(second.average()["c"], whole.average()["c"])
 

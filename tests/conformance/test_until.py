@@ -1,4 +1,6 @@
-"""Calls that end when their estimate is good enough: which rows they take, and that their estimate is that of these rows."""
+"""Calls that end when their estimate is good enough: which rows they take, and that their
+estimate is that of these rows.
+"""
 
 import math
 
@@ -55,7 +57,10 @@ def test_rows_are_taken_in_order_until_the_condition_holds(world, given):
     assert found.stderr < 0.006
     check(found, values[: found.count])
     assert until.counts[0] == 10_000
-    assert all(after <= 1.25 * before + 1 for before, after in zip(until.counts, until.counts[1:], strict=False))
+    assert all(
+        after <= 1.25 * before + 1
+        for before, after in zip(until.counts, until.counts[1:], strict=False)
+    )
     assert until.counts[-1] == found.count
 
 
@@ -72,17 +77,25 @@ def test_the_root_alone_takes_the_same_rows(world):
     plain(values, until=asked, max_rows=40_000)
     check(plain.as_serial(values, until=alone, max_rows=40_000), values[:12_500])
     assert alone.counts == asked.counts == [10_000, 12_500]
-    check(plain.as_serial(lambda n: values[:n], until=lambda e: True, min_rows=100, max_rows=1000), values[:100])
+    check(
+        plain.as_serial(lambda n: values[:n], until=lambda e: True, min_rows=100, max_rows=1000),
+        values[:100],
+    )
     with pytest.raises(synk.ArgumentError, match="min_rows= or max_rows= without until="):
         plain.as_serial(values, max_rows=100)
 
 
 @pytest.mark.parametrize(
-    "option", [{"until": lambda e: True}, {"min_rows": 5}, {"max_rows": 5}], ids=lambda one: next(iter(one))
+    "option",
+    [{"until": lambda e: True}, {"min_rows": 5}, {"max_rows": 5}],
+    ids=lambda one: next(iter(one)),
 )
 def test_a_plan_has_one_part(option):
     values = np.zeros(20_000)
-    with pytest.raises(synk.ArgumentError, match=rf"plan\(\) of plain got {next(iter(option))}=.*batch=slice\(0, 10000\)"):
+    with pytest.raises(
+        synk.ArgumentError,
+        match=rf"plan\(\) of plain got {next(iter(option))}=.*batch=slice\(0, 10000\)",
+    ):
         plain.plan(values, world_size=2, **option)
     assert plain.plan(values, world_size=2, batch=slice(0, 10_000)).rows == 10_000
 
@@ -110,7 +123,12 @@ def test_rows_made_by_functions(world):
     x, y = np.random.default_rng(4).normal(size=(2, 3_000))
     rows = {"x": iter(np.split(x, 30)), "y": iter(np.split(y, 30))}
     told = two(
-        lambda n: next(rows["x"]), lambda n: next(rows["y"]), (2.0, 3.0), until=lambda e: False, min_rows=100, max_rows=100
+        lambda n: next(rows["x"]),
+        lambda n: next(rows["y"]),
+        (2.0, 3.0),
+        until=lambda e: False,
+        min_rows=100,
+        max_rows=100,
     )
     assert_allclose(told.mean, [2.0 * x[:100].mean(), 3.0 + y[:100].mean()], **CLOSE)
 
@@ -122,7 +140,9 @@ def test_blocks_of_a_chain_go_on_from_part_to_part(world):
         found = plain(given, until=lambda e: False, min_rows=1_000, block=64)
         of_blocks = values[: 30_011 // 64 * 64].reshape(-1, 64).mean(axis=1)
         assert found.count == len(of_blocks)
-        assert_allclose([found.mean, found.variance], [of_blocks.mean(), of_blocks.var(ddof=1)], rtol=1e-11)
+        assert_allclose(
+            [found.mean, found.variance], [of_blocks.mean(), of_blocks.var(ddof=1)], rtol=1e-11
+        )
     until = Asked(lambda e: e.count > 40)
     assert plain(values, until=until, min_rows=1, block=64).count == until.counts[-1] > 40
     with pytest.raises(synk.ReductionError, match="number of rows, 30011, got 40000"):
@@ -140,11 +160,23 @@ WANTED = {}  # by the first world
 
 REFUSED = {
     "no condition": (lambda: plain(np.zeros(4), until=0.001), "until of plain takes a condition"),
-    "no limit": (lambda: plain(np.zeros, until=never), "x of plain is a function that makes rows, without end; pass max_rows="),
-    "limit alone": (lambda: plain(np.zeros(4), max_rows=3), "got min_rows= or max_rows= without until="),
-    "first alone": (lambda: plain(np.zeros(4), min_rows=3), "got min_rows= or max_rows= without until="),
+    "no limit": (
+        lambda: plain(np.zeros, until=never),
+        "x of plain is a function that makes rows, without end; pass max_rows=",
+    ),
+    "limit alone": (
+        lambda: plain(np.zeros(4), max_rows=3),
+        "got min_rows= or max_rows= without until=",
+    ),
+    "first alone": (
+        lambda: plain(np.zeros(4), min_rows=3),
+        "got min_rows= or max_rows= without until=",
+    ),
     "batch": (lambda: plain(np.zeros(4), until=never, batch=2), "got batch= and until="),
-    "max_rows": (lambda: plain(np.zeros(4), until=never, max_rows=0), "max_rows of plain must be a positive integer, got 0"),
+    "max_rows": (
+        lambda: plain(np.zeros(4), until=never, max_rows=0),
+        "max_rows of plain must be a positive integer, got 0",
+    ),
     "min_rows": (
         lambda: plain(np.zeros(4), until=never, min_rows=1.5),
         "min_rows of plain must be a positive integer, got 1.5",
@@ -153,11 +185,26 @@ REFUSED = {
         lambda: two(np.zeros, np.zeros(9), (1.0, 1.0), until=never),
         "rows of x of two are made by a function, but y is an array",
     ),
-    "too few": (lambda: plain(lambda n: np.zeros(n - 1), until=never, max_rows=9), "asked for 9, and returned shape .8,."),
-    "one": (lambda: plain(lambda n: 1.0, until=never, max_rows=9), "asked for 9, and returned float"),
-    "minibatch": (lambda: plain(synk.data(np.zeros(9), minibatch=True), until=never), "x is a minibatch input"),
-    "several": (lambda: two(np.zeros(9), np.ones(9), np.ones(2), until=lambda e: e.stderr < 1), r"e.stderr < 1e-3\).all"),
-    "answer": (lambda: plain(np.zeros(9), until=lambda e: None), "until of plain must return True or False, got None"),
+    "too few": (
+        lambda: plain(lambda n: np.zeros(n - 1), until=never, max_rows=9),
+        "asked for 9, and returned shape .8,.",
+    ),
+    "one": (
+        lambda: plain(lambda n: 1.0, until=never, max_rows=9),
+        "asked for 9, and returned float",
+    ),
+    "minibatch": (
+        lambda: plain(synk.data(np.zeros(9), minibatch=True), until=never),
+        "x is a minibatch input",
+    ),
+    "several": (
+        lambda: two(np.zeros(9), np.ones(9), np.ones(2), until=lambda e: e.stderr < 1),
+        r"e.stderr < 1e-3\).all",
+    ),
+    "answer": (
+        lambda: plain(np.zeros(9), until=lambda e: None),
+        "until of plain must return True or False, got None",
+    ),
     "no argument": (
         lambda: plain(np.zeros(9), until=lambda: True),
         "until of plain takes .* one argument.*too many positional",

@@ -1,4 +1,6 @@
-"""Outputs whose op is a function of the user's: what NumPy, or Python one result after the other, makes of the parts."""
+"""Outputs whose op is a function of the user's: what NumPy, or Python one result after the
+other, makes of the parts.
+"""
 
 import functools
 import math
@@ -64,7 +66,9 @@ def several(x, parity, logs, end, product, either):
         either[0] = either[0] or x[i] > 1.09
 
 
-@pytest.mark.parametrize("how", [{}, {"num_slices": 3}, {"shards": 4}, {"shards": 7, "num_slices": 2}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"num_slices": 3}, {"shards": 4}, {"shards": 7, "num_slices": 2}], ids=str
+)
 def test_several_ops(world, how):
     for n in expected.lengths(world.world_size):
         x = expected.values(n)
@@ -117,7 +121,10 @@ def test_arrays_of_every_size(world, n):
 
 @synk.function(outputs={"logs": synk.output(log_add, shape=(), identity=-math.inf), "words": xor})
 def of_arrays(x):
-    return {"logs": np.logaddexp.reduce(x, axis=0), "words": np.bitwise_xor.reduce((x * 1000).astype("int64"), axis=None)}
+    return {
+        "logs": np.logaddexp.reduce(x, axis=0),
+        "words": np.bitwise_xor.reduce((x * 1000).astype("int64"), axis=None),
+    }
 
 
 @pytest.mark.parametrize("how", [{}, {"num_slices": 3}, {"shards": 4}], ids=str)
@@ -135,7 +142,9 @@ def test_results_are_folded_in_order(world):
     """Seen with a function that is not associative: a digit for each shard."""
 
     @synk.parallel(
-        outputs={"digits": synk.output(lambda a, b: a * 10 + b, identity=0, shape=(), dtype="int64")},
+        outputs={
+            "digits": synk.output(lambda a, b: a * 10 + b, identity=0, shape=(), dtype="int64")
+        },
         block=1,
         grid=1,
     )
@@ -143,7 +152,9 @@ def test_results_are_folded_in_order(world):
         digits[0] = x[0]
 
     x = np.arange(1, 9)
-    wanted = functools.reduce(lambda a, b: a * 10 + b, [int(part[0]) for part in expected.shards(x, 4)])
+    wanted = functools.reduce(
+        lambda a, b: a * 10 + b, [int(part[0]) for part in expected.shards(x, 4)]
+    )
     assert first_digits(x, shards=4) == wanted
 
 
@@ -154,7 +165,11 @@ def less(a, b):
 
 @pytest.mark.whole
 def test_a_vectorized_function_is_an_op(world):
-    @synk.parallel(outputs={"least": synk.output(less, identity=math.inf, shape=(), dtype="float64")}, block=1, grid=1)
+    @synk.parallel(
+        outputs={"least": synk.output(less, identity=math.inf, shape=(), dtype="float64")},
+        block=1,
+        grid=1,
+    )
     def least_of(x, least):
         for i in range(x.shape[0]):
             least[0] = min(least[0], x[i])

@@ -1,4 +1,6 @@
-"""Elementwise functions and reductions of rows are NumPy's, whatever the types, the shapes, and the way the rows lie."""
+"""Elementwise functions and reductions of rows are NumPy's, whatever the types, the shapes, and
+the way the rows lie.
+"""
 
 import functools
 import math
@@ -36,7 +38,9 @@ def noisy(x, i, seed):
     return x + synk.random.uniform(seed, i, 0)
 
 
-@synk.vectorize(["float32(float32, float32)", "float64(float64, float64)", "complex128(complex128, complex128)"])
+@synk.vectorize(
+    ["float32(float32, float32)", "float64(float64, float64)", "complex128(complex128, complex128)"]
+)
 def product(x, y):
     return x * y
 
@@ -92,7 +96,18 @@ def own(x, y):
     return x + y
 
 
-DTYPES = ("bool", "int8", "uint8", "int32", "int64", "uint64", "float32", "float64", "complex64", "complex128")
+DTYPES = (
+    "bool",
+    "int8",
+    "uint8",
+    "int32",
+    "int64",
+    "uint64",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
 
 
 def values_of(dtype, shape, seed=0):
@@ -111,7 +126,13 @@ def numbas(function, *arrays):
 
 
 @pytest.mark.parametrize(
-    "dtype", ["bool", "float32", "complex128", *whole("int64", "int8", "uint8", "int32", "uint64", "float64", "complex64")]
+    "dtype",
+    [
+        "bool",
+        "float32",
+        "complex128",
+        *whole("int64", "int8", "uint8", "int32", "uint64", "float64", "complex64"),
+    ],
 )
 def test_types_are_those_of_numbas_ufuncs(world, dtype):
     x = values_of(dtype, 23)
@@ -131,7 +152,9 @@ def test_results_of_other_types(world):
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 300])
-@pytest.mark.parametrize("inner", [(), (300,), (0,), (3, 2, 2, 2), *whole((1,), (3,), (4, 3), (2, 1, 5))])
+@pytest.mark.parametrize(
+    "inner", [(), (300,), (0,), (3, 2, 2, 2), *whole((1,), (3,), (4, 3), (2, 1, 5))]
+)
 def test_every_number_of_dimensions(world, rows, inner):
     x, y = (values_of("float64", (rows, *inner), seed) for seed in (1, 2))
     for num_slices in (1, 3) if rows == 7 else (1,):
@@ -164,7 +187,9 @@ def test_arrays_broadcast_as_in_numpy(world, shapes):
     want = 2 * x - y * table
     for num_slices in (1, 2):
         assert_array_equal(mixed(x, y, table, num_slices=num_slices), want)
-        assert_array_equal(mixed(synk.data(x), synk.data(y), synk.data(table), num_slices=num_slices), want)
+        assert_array_equal(
+            mixed(synk.data(x), synk.data(y), synk.data(table), num_slices=num_slices), want
+        )
 
 
 @pytest.mark.whole
@@ -202,13 +227,19 @@ def test_the_index_of_a_row(world):
     x = np.arange(24.0).reshape(8, 3)
     index = np.arange(8).reshape(8, 1)
     for num_slices in (1, 3):
-        assert_allclose(damped(x, synk.arange(8), 0.5, num_slices=num_slices), np.exp(-0.5 * x) + index, rtol=1e-14)
+        assert_allclose(
+            damped(x, synk.arange(8), 0.5, num_slices=num_slices),
+            np.exp(-0.5 * x) + index,
+            rtol=1e-14,
+        )
     assert_array_equal(add(synk.arange(50), 3), np.arange(50) + 3)
 
 
 def test_random_numbers_do_not_depend_on_the_ranks(world):
     x = np.zeros(1000)
-    assert_array_equal(noisy(x, synk.arange(1000), 7, num_slices=3), synk.random.uniform(7, np.arange(1000), 0))
+    assert_array_equal(
+        noisy(x, synk.arange(1000), 7, num_slices=3), synk.random.uniform(7, np.arange(1000), 0)
+    )
 
 
 def test_device_functions_and_what_they_call(world):
@@ -226,14 +257,20 @@ def test_batches_and_positions(world):
             continue
         assert_array_equal(add(data, 1, batch=batch, num_slices=2), chosen + 1)
     places = synk.data(np.arange(4.0).reshape(4, 1), minibatch=True)
-    assert_array_equal(add(data, places, batch=[9, 0, 9, 4]), x[[9, 0, 9, 4]] + np.arange(4.0).reshape(4, 1))
+    assert_array_equal(
+        add(data, places, batch=[9, 0, 9, 4]), x[[9, 0, 9, 4]] + np.arange(4.0).reshape(4, 1)
+    )
 
 
 def test_serial_and_plan(world):
     x = values_of("float32", (40, 3))
     assert_array_equal(add.as_serial(x, 1), x + 1)
     report = add.plan(x, 1, num_slices=2)
-    assert (report.rows, len(report.ranks), report.outputs) == (40, world.world_size, (("out", "gather"),))
+    assert (report.rows, len(report.ranks), report.outputs) == (
+        40,
+        world.world_size,
+        (("out", "gather"),),
+    )
     assert len(add.plan(x, 1, world_size=7).ranks) == 7
 
 
@@ -241,7 +278,12 @@ def test_serial_and_plan(world):
 
 
 def test_the_first_signature_that_fits_is_taken(world):
-    for dtype, want in (("float32", "float32"), ("int16", "float32"), ("int32", "float64"), ("complex64", "complex128")):
+    for dtype, want in (
+        ("float32", "float32"),
+        ("int16", "float32"),
+        ("int32", "float64"),
+        ("complex64", "complex128"),
+    ):
         x = values_of(dtype, 12)
         got = product(x, x)
         assert got.dtype == want == np.result_type(got)
@@ -263,13 +305,21 @@ def test_python_integers_do_not_wrap(world, dtype):
         for value in (info.min - 1, info.max + 1, 2**65, -(2**65)):
             with pytest.raises(OverflowError):
                 np.add(x, value)
-            for call in (lambda value=value: summed(x, value), lambda value=value: summed(x=x, y=value)):
+            for call in (
+                lambda value=value: summed(x, value),
+                lambda value=value: summed(x=x, y=value),
+            ):
                 with pytest.raises(synk.ArgumentError, match="y of add"):
                     call()
     if dtype != "uint64":
-        with pytest.raises(synk.ArgumentError, match=rf"y of add is {info.max + 1}, .* {info.min} to {info.max} there"):
+        with pytest.raises(
+            synk.ArgumentError,
+            match=rf"y of add is {info.max + 1}, .* {info.min} to {info.max} there",
+        ):
             summed(x, int(info.max) + 1)
-    given = synk.vectorize([f"{dtype}({dtype}, {dtype})"], givens={"y": int(info.max) + 1})(add.py_func)
+    given = synk.vectorize([f"{dtype}({dtype}, {dtype})"], givens={"y": int(info.max) + 1})(
+        add.py_func
+    )
     with pytest.raises(synk.ArgumentError, match="y of add"):
         given(x)
 
@@ -328,7 +378,13 @@ def test_out_may_be_an_argument(world):
 @pytest.mark.parametrize("inner", [*whole((), (2, 3)), (3,)])
 def test_out_may_be_several_arguments(world, inner):
     x = values_of("float64", (20, *inner))
-    for how in ({}, {"num_slices": 3}, {"shards": 4}, {"batch": [3, 17, 4]}, {"batch": slice(15, 2, -4)}):
+    for how in (
+        {},
+        {"num_slices": 3},
+        {"shards": 4},
+        {"batch": [3, 17, 4]},
+        {"batch": slice(15, 2, -4)},
+    ):
         data, want = synk.data(x), x.copy()
         chosen = how.get("batch", slice(None))
         for _ in range(2):  # the second time it is known
@@ -449,7 +505,9 @@ def test_each_row_is_put_where_it_belongs(world):
 
 
 def in_groups(rows):
-    """The sum as a core takes it of numbers: eight groups of neighbours, these, and what is left."""
+    """The sum as a core takes it of numbers: eight groups of neighbours, these, and what is
+    left.
+    """
     size = len(rows) // 8 if rows.ndim == 1 else 0
     if size < 2:
         return functools.reduce(np.add, rows)
@@ -474,7 +532,9 @@ def test_shards_of_reductions_have_the_bits_of_their_rows_in_order(world, shards
 def test_shards_change_nothing_in_what_is_elementwise(world):
     x = np.random.default_rng(0).normal(size=(101, 3))
     assert_array_equal(add(x, 1.0, shards=7), x + 1.0)
-    assert_array_equal(damped(x[:, 0], synk.arange(101), 0.0, shards=7, num_slices=2), 1.0 + np.arange(101))
+    assert_array_equal(
+        damped(x[:, 0], synk.arange(101), 0.0, shards=7, num_slices=2), 1.0 + np.arange(101)
+    )
     assert_array_equal(add.as_serial(x, 1.0, shards=7), x + 1.0)
     assert add.plan(x, 1.0, shards=7).shards == 7
     out = synk.data(x)
@@ -492,7 +552,9 @@ def test_options_of_reductions(world):
     assert_array_equal(add.reduce(data, initial=100), x.sum(axis=0) + 100)
     assert_array_equal(add.reduce(data, keepdims=True), x.sum(axis=0, keepdims=True))
     assert_array_equal(add.reduce(data, batch=[1, 1, 5]), x[[1, 1, 5]].sum(axis=0))
-    assert_array_equal(largest.reduce(data, batch=slice(None, None, -2), num_slices=2), x[::-2].max(axis=0))
+    assert_array_equal(
+        largest.reduce(data, batch=slice(None, None, -2), num_slices=2), x[::-2].max(axis=0)
+    )
     assert add.reduce(synk.arange(101)) == 5050
     assert isinstance(add.reduce(x[:, 0]), np.int64)
     assert_array_equal(add.reduce(np.zeros((0, 2)), initial=1.5), [1.5, 1.5])
@@ -524,7 +586,9 @@ def test_chunks_of_rows_as_on_gpus(world):
     for n in (1, 2, 30, 1000, 100_003):  # of the last, blocks have several tiles
         x = rng.integers(1, 10**6, n) * (rng.random(n) < 0.5)
         for num_slices in (1, 3):
-            assert last.reduce(x, num_slices=num_slices) == functools.reduce(lambda a, b: b if b != 0 else a, x)
+            assert last.reduce(x, num_slices=num_slices) == functools.reduce(
+                lambda a, b: b if b != 0 else a, x
+            )
             columns = x[:, None] * np.arange(3)
             assert_array_equal(total.reduce(columns, num_slices=num_slices), columns.sum(axis=0))
     assert total.reduce(synk.arange(101)) == 5050
@@ -534,7 +598,10 @@ def test_chunks_of_rows_as_on_gpus(world):
 @pytest.mark.parametrize("dtype", whole("int8", "uint64", "float32", "complex128"))
 def test_chunks_of_rows_of_other_types(world, dtype):
     numbers = np.arange(5000).astype(dtype)
-    assert_array_equal(synk.vectorize(add.py_func).reduce(numbers), numbers.sum(dtype=np.result_type(numbers.sum(), dtype)))
+    assert_array_equal(
+        synk.vectorize(add.py_func).reduce(numbers),
+        numbers.sum(dtype=np.result_type(numbers.sum(), dtype)),
+    )
 
 
 @pytest.mark.whole
@@ -542,12 +609,19 @@ def test_chunks_of_rows_of_other_types(world, dtype):
 def test_chunks_of_rows_that_are_few_or_ranks_own(world):
     total = synk.vectorize(add.py_func)
     times = synk.vectorize(product.py_func)
-    for n in (1, 5, 7, 300):  # blocks, and warps, without rows: what they would give is no result of the function
+    for n in (
+        1,
+        5,
+        7,
+        300,
+    ):  # blocks, and warps, without rows: what they would give is no result of the function
         assert times.reduce(np.full(n, -2.0)) == (-2.0) ** n
     named = synk.vectorize(lambda min, max: min + max)  # noqa: A006  # names that kernels may call
     assert named.reduce(np.arange(5001.0)) == 5001 * 2500
     rows = own_rows(np.arange(world.world_size * 12.0).reshape(-1, 2, 2))
-    assert_array_equal(total.reduce(rows), np.arange(world.world_size * 12.0).reshape(-1, 2, 2).sum(axis=0))
+    assert_array_equal(
+        total.reduce(rows), np.arange(world.world_size * 12.0).reshape(-1, 2, 2).sum(axis=0)
+    )
 
 
 def test_threads_step_on_as_on_gpus(world, monkeypatch):
@@ -570,15 +644,25 @@ smaller = synk.vectorize(lambda x, y: x if x <= y else y, name="smaller")
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("function", [*whole(add, times), larger, *whole(smaller)], ids=lambda function: function.name)
+@pytest.mark.parametrize(
+    "function", [*whole(add, times), larger, *whole(smaller)], ids=lambda function: function.name
+)
 def test_zeros_keep_their_signs(world, function):
     def same(found, rows, *first):
-        want = functools.reduce(function.py_func, [*first, *rows.tolist()])  # Python's arithmetic, as no ufunc has an identity
+        want = functools.reduce(
+            function.py_func, [*first, *rows.tolist()]
+        )  # Python's arithmetic, as no ufunc has an identity
         return (found == 0).all() and (np.signbit(found) == np.signbit(want)).all()
 
     for n in (1, 2, 3, 5):
         for rows in (np.full(n, -0.0), np.where(np.arange(n) % 2, 0.0, -0.0)):
-            for how in ({}, {"num_slices": 2}, {"num_slices": 4}, {"shards": 4}, {"shards": 4, "num_slices": 2}):
+            for how in (
+                {},
+                {"num_slices": 2},
+                {"num_slices": 4},
+                {"shards": 4},
+                {"shards": 4, "num_slices": 2},
+            ):
                 assert same(function.reduce(rows, **how), rows)
                 assert same(function.reduce(np.stack([rows, rows], axis=1), **how), rows)
             for first in (0.0, -0.0):
@@ -640,7 +724,10 @@ def test_refuses_arguments(world):
         (lambda: add.reduce(1.0), "reduces rows"),
         (lambda: add.reduce(x, initial=1j), "initial"),
         (lambda: cubes.reduce(x), "two numbers"),
-        (lambda: synk.vectorize(lambda x, y: x > y).reduce(x, dtype=float), "cannot be reduced further"),
+        (
+            lambda: synk.vectorize(lambda x, y: x > y).reduce(x, dtype=float),
+            "cannot be reduced further",
+        ),
     ):
         with pytest.raises(TypeError, match=words) as told:
             call()

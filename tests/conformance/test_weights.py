@@ -27,7 +27,9 @@ def weigh(x, y, total):
 
 
 def edges(weights, n=N):
-    """The rule: rank r has the rows from ⌊n · w₀ + … + w(r − 1)⌋ on, of weights that add up to 1."""
+    """The rule: rank r has the rows from ⌊n · w₀ + … + w(r − 1)⌋ on, of weights that add up to
+    1.
+    """
     marks = np.cumsum([0, *weights])
     return [int(mark * n) // int(marks[-1]) for mark in marks]
 
@@ -49,7 +51,9 @@ def test_rows_are_divided_by_weights(fork_row, weights):
             assert mean == x.data.mean()
             assert weigh(x, y) == x.data.sum()
             assert_array_equal(y.data, 2.0 * x.data)
-        assert [one.rows for one in told.plan(x, synk.OFFSET).ranks] == list(itertools.pairwise(cuts))
+        assert [one.rows for one in told.plan(x, synk.OFFSET).ranks] == list(
+            itertools.pairwise(cuts)
+        )
         chosen = np.arange(N)[::-3]
         parts, total, _ = told(x, 0, batch=chosen)
         assert_array_equal(np.asarray(parts)[:, 0], np.diff(edges(weights, len(chosen))))
@@ -78,7 +82,9 @@ def test_rows_on_ranks_are_divided_anew_for_other_weights(fork_row, weights):
     with fork_row(weights=weights):
         assert synk.get_lengths(rows) == np.diff(edges(weights)).tolist()
         assert_array_equal(synk.gather(rows, nd_up=0), np.arange(float(N)))
-        assert synk.get_lengths(own) == [rank + 1 for rank in range(size)]  # by the script, so they stay
+        assert synk.get_lengths(own) == [
+            rank + 1 for rank in range(size)
+        ]  # by the script, so they stay
     with fork_row():
         assert synk.get_lengths(rows) == np.diff(edges([1] * size)).tolist()
 

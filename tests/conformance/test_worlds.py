@@ -68,7 +68,9 @@ def test_distribute_before_the_first_call_and_after(fork_row):
 
 
 def scaled():
-    """A function of a number, and one that changes what it scales by: an array, which goes with the function once."""
+    """A function of a number, and one that changes what it scales by: an array, which goes with
+    the function once.
+    """
     factor = np.array([2.0])
 
     def by_factor(x):
@@ -83,7 +85,9 @@ def scaled():
 @pytest.mark.usefixtures("no_others")
 @pytest.mark.parametrize("decorator", [*whole(synk.expectation), synk.vectorize])
 def test_distribute_sends_what_kernels_are_generated_around(fork_row, decorator):
-    """What was sent is what is run, as a change that comes after it shows; kernels for other arguments are made later."""
+    """What was sent is what is run, as a change that comes after it shows; kernels for other
+    arguments are made later.
+    """
     for is_sent in (True, False):
         function, change = scaled()
         made = decorator(function)
@@ -158,7 +162,8 @@ def test_worlds_leave_no_descriptor(fork_row):
 
 
 def test_dropped_data_is_dropped_on_the_ranks(fork_row):
-    gc.collect()  # what earlier tests have left in cycles, which ranks would inherit, and free at any moment
+    # what earlier tests have left in cycles, which ranks would inherit, and free at any moment
+    gc.collect()
     with fork_row() as world:
 
         def on_ranks():
@@ -189,7 +194,9 @@ def test_ever_new_data_take_no_more_memory(world):
         assert kernels.rows_of(x).shape == (n,)
         del x
         held.append((mapped(), *(mapped(pid) for pid in world.pids)))
-    assert all(last <= early for last, early in zip(held[-1], held[2], strict=True)), held  # what others held may go
+    assert all(last <= early for last, early in zip(held[-1], held[2], strict=True)), (
+        held
+    )  # what others held may go
 
 
 def test_a_closed_world_lets_go_of_the_memory_of_results(fork_row):

@@ -9,7 +9,8 @@ from synknumba._host.segment import SWITCH
 from tests.faults.nursery import Nursery
 from tests.faults.scripts import MAKERS, Script
 
-# For processes of their own: what is made there cannot all be sent, and here `distribute()` would send it.
+# For processes of their own: what is made there cannot all be sent, and here `distribute()` would
+# send it.
 collect_ignore = ["attack", "matrix"]
 
 

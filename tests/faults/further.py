@@ -1,4 +1,5 @@
-"""Failures outside the fault matrix, with what the script sees and the tests that cause them: a section of docs/reliability.md.
+"""Failures outside the fault matrix, with what the script sees and the tests that cause them: a
+section of docs/reliability.md.
 
 A test is named by its path below `tests` and by its function, behind a class if it is in one.
 """
@@ -20,7 +21,7 @@ Failures of the script's environment, and of programs that do something unusual.
 
 | what happens | what the script sees | test |
 |---|---|---|
-"""
+"""  # noqa: E501
 
 FURTHER = (
     Further(
@@ -63,7 +64,8 @@ FURTHER = (
     ),
     Further(
         "Ctrl-C while the memory of dropped `Data` is freed",
-        "`KeyboardInterrupt`; a finalizer only notes what is to be freed, and the next call frees it",
+        "`KeyboardInterrupt`; a finalizer only notes what is to be freed, "
+        "and the next call frees it",
         ("faults/test_matrix.py::test_fault[SIGINT-dropping_data-coordinator-W1]",),
     ),
     Further(
@@ -77,14 +79,17 @@ FURTHER = (
         ("faults/test_interrupts_of_swaps.py::test_struck_at_every_moment",),
     ),
     Further(
-        "a rank raises inside a sequence, between two steps of a collective, and Ctrl-C comes while the script handles it",
+        "a rank raises inside a sequence, between two steps of a collective, and Ctrl-C comes "
+        "while the script handles it",
         "`RankError`, then `KeyboardInterrupt`; the next call of the sequence is right",
         ("faults/test_sequence_faults.py::test_right_after_a_rank_has_failed_anywhere",),
     ),
     Further(
         "functions on ranks start processes, and the world or a rank ends",
         "nothing; the processes end with their rank",
-        ("faults/test_other_processes.py::test_processes_that_functions_start_end_with_their_rank",),
+        (
+            "faults/test_other_processes.py::test_processes_that_functions_start_end_with_their_rank",
+        ),
     ),
     Further(
         "`f(d, d.data)` where both parameters are in `inout=`, also in one tree or in a sequence",
@@ -127,16 +132,20 @@ FURTHER = (
     ),
     Further(
         "there is no memory for a rank to start in, so that it fails at its first call",
-        "`RankDied`, `MemoryError` or `OSError`; the rank ends, and does not run on in its copy of the script",
+        "`RankDied`, `MemoryError` or `OSError`; the rank ends, and does not run on "
+        "in its copy of the script",
         (
             "faults/test_shortages.py::test_a_rank_without_memory_to_start_does_not_run_on_in_the_script",
             "faults/test_hygiene.py::test_what_is_raised_in_a_child_stays_there",
         ),
     ),
     Further(
-        "`fork()` or `close()` while another thread's call starts the ranks of an ended world again",
+        "`fork()` or `close()` while another thread's call starts the ranks of an ended world "
+        "again",
         "`fork()`: `WorldError`; `close()` waits for the start, and ends the world",
-        ("faults/test_respawn.py::test_close_and_fork_while_another_thread_starts_the_ranks_again",),
+        (
+            "faults/test_respawn.py::test_close_and_fork_while_another_thread_starts_the_ranks_again",
+        ),
     ),
     Further(
         "SIGKILL or a crash ends the process that asks the NVIDIA driver for GPUs",
@@ -146,7 +155,9 @@ FURTHER = (
     Further(
         "the script changes its user after `fork()`",
         "nothing; it still ends its ranks, by their lifelines",
-        ("faults/test_other_processes.py::test_a_script_that_becomes_another_user_still_ends_its_ranks",),
+        (
+            "faults/test_other_processes.py::test_a_script_that_becomes_another_user_still_ends_its_ranks",
+        ),
     ),
     Further(
         "`/dev/shm` is read-only or missing",
@@ -175,7 +186,8 @@ FURTHER = (
     ),
     Further(
         "the reader of stdout has closed, as in `python script.py \\| head -1`",
-        "`RankError` from `BrokenPipeError` at each call whose function prints; nothing with `prefix_output=True`",
+        "`RankError` from `BrokenPipeError` at each call whose function prints; nothing "
+        "with `prefix_output=True`",
         (
             "test_diagnosis_page.py::test_a_closed_reader_is_an_error_of_each_call_that_prints",
             "test_diagnosis_page.py::test_a_closed_reader_of_output_with_prefixes_is_no_error",
@@ -188,7 +200,8 @@ FURTHER = (
     ),
     Further(
         "a decorated function is pickled for another process",
-        "nothing; it is pickled by reference, and `ArgumentError` if no module has it under its name",
+        "nothing; it is pickled by reference, and `ArgumentError` if no "
+        "module has it under its name",
         (
             "unit/test_pickled_functions.py::test_by_reference",
             "unit/test_pickled_functions.py::test_of_no_place",
@@ -199,5 +212,8 @@ FURTHER = (
 
 def section() -> str:
     """The section with its table."""
-    rows = (f"| {row.what} | {row.seen} | {', '.join(f'`{test}`' for test in row.tests)} |\n" for row in FURTHER)
+    rows = (
+        f"| {row.what} | {row.seen} | {', '.join(f'`{test}`' for test in row.tests)} |\n"
+        for row in FURTHER
+    )
     return f"{HEAD}{''.join(rows)}"

@@ -1,12 +1,14 @@
-"""Runs scripts in processes forked from one that has imported what they import: in milliseconds, not in seconds.
+"""Runs scripts in processes forked from one that has imported what they import: in milliseconds,
+not in seconds.
 
     test ──path, descriptors of its streams──> nursery ──fork──> parent ──fork──> script (leads a session of its own)
      └──────────────<──process id, exit status──────────────────────┘
 
-The script is what a new interpreter would run as `__main__`: its functions are of that module, its file is found for their
-source, it ends as an interpreter ends. What differs is that nothing is imported for the first time. So the quick suite runs
-scripts this way, and the whole suite each by an interpreter of its own.
-"""
+The script is what a new interpreter would run as `__main__`: its functions are of that module, its
+file is found for their source, it ends as an interpreter ends. What differs is that nothing is
+imported for the first time. So the quick suite runs scripts this way, and the whole suite each by
+an interpreter of its own.
+"""  # noqa: E501
 
 import gc
 import os
@@ -50,7 +52,9 @@ class Nursery:
         return Forked(os.fdopen(to, "wb"), os.fdopen(from_, "rb"), os.fdopen(status, "rb"))
 
     def run(self, text: str, script: Path) -> subprocess.CompletedProcess[str]:
-        """Runs a program from a file to its end, as `environment.run_program` does in an interpreter of its own."""
+        """Runs a program from a file to its end, as `environment.run_program` does in an
+        interpreter of its own.
+        """
         script.write_text(text, encoding="utf-8")
         with tempfile.TemporaryFile() as errors:
             process = self.start(script, errors.fileno())
@@ -59,7 +63,9 @@ class Nursery:
                 printed = process.stdout.read()
             status = process.wait()
             errors.seek(0)
-            return subprocess.CompletedProcess([str(script)], status, printed.decode(), errors.read().decode())
+            return subprocess.CompletedProcess(
+                [str(script)], status, printed.decode(), errors.read().decode()
+            )
 
     def close(self) -> None:
         self._socket.close()
@@ -86,7 +92,9 @@ class Forked:
 
 
 def _await_script(server: socket.socket) -> Path | None:
-    """Forks for each script that is asked for; returns its path in the process that is to run it, None at the end."""
+    """Forks for each script that is asked for; returns its path in the process that is to run
+    it, None at the end.
+    """
     while True:
         message, descriptors, _, _ = socket.recv_fds(server, 4096, 4)
         with suppress(ChildProcessError):
@@ -121,11 +129,15 @@ def _fork_script(path: Path, descriptors: list[int]) -> Path:
 
 
 def _run(path: Path) -> None:
-    """Runs a script as `__main__`, whose names are those of the script alone: they live as long as in any interpreter."""
+    """Runs a script as `__main__`, whose names are those of the script alone: they live as long
+    as in any interpreter.
+    """
     sys.argv[:] = [str(path)]
     sys.path[0] = str(path.parent)
     code, main = compile(path.read_text(), path, "exec"), sys.modules["__main__"].__dict__
-    kept = {name: main[name] for name in ("__name__", "__builtins__", "__loader__")} | {"__file__": str(path)}
+    kept = {name: main[name] for name in ("__name__", "__builtins__", "__loader__")} | {
+        "__file__": str(path)
+    }
     main.clear()
     main.update(kept)
     exec(code, main)

@@ -2,9 +2,10 @@
 
     python -m tests.faults.report [docs/reliability.md] [--only PATTERN] [--times N]
 
-Without a file it prints what is not as promised. What was seen on GPUs is kept in benchmarks/results/*faults*.json, written
-there by `python -m tests.report FILE -m "gpu or multi_gpu" tests/faults`, and what long runs have seen in *soak*.json, by
-`python -m tests.faults.soak --json FILE`.
+Without a file it prints what is not as promised. What was seen on GPUs is kept in
+benchmarks/results/*faults*.json, written there by
+`python -m tests.report FILE -m "gpu or multi_gpu" tests/faults`, and what long runs have seen in
+*soak*.json, by `python -m tests.faults.soak --json FILE`.
 """
 
 import argparse
@@ -35,7 +36,7 @@ script itself ends, until the last process was gone. A stopped rank is reported 
 
 | fault | in | phase | cases | the script gets | seconds | leaks | next call |
 |---|---|---|---|---|---|---|---|
-"""
+"""  # noqa: E501
 
 RESPAWN_HEAD = """## Variables, and worlds that start again
 
@@ -51,7 +52,7 @@ result, with the start of the ranks, the snapshot put back and the function sent
 
 | device | ranks | bytes of the variable | snapshot | until the error | until the next result | |
 |---|---|---|---|---|---|---|
-"""
+"""  # noqa: E501
 SOAK_HEAD = """
 `python -m tests.faults.soak` makes random calls over functions, shapes, batches, slices, collectives, worlds of 1 to 3 ranks,
 and faults: ranks that raise or are killed, and Ctrl-C at random moments. Every result is compared with NumPy's. The table shows
@@ -59,11 +60,11 @@ what the script still holds after it has released everything, after the first te
 
 | calls | on | worlds | seconds | memory, MB | free on a GPU, MB | descriptors | mappings | children | names in /dev/shm | |
 |---|---|---|---|---|---|---|---|---|---|---|
-"""
+"""  # noqa: E501
 ATTACK = """
 `python -m tests.faults.attack` draws cases at random: an environment (limits, closed streams, damaged caches), a phase, a fault
 and threads of the script. It checks that nothing hangs, is wrong, leaks or is left.
-"""
+"""  # noqa: E501
 GPU_WORDS = "These tests fail if anything is left behind or the next call is wrong."
 GPU_HEAD = """| fault | the script gets | seconds | leaks | next call |
 |---|---|---|---|---|
@@ -80,7 +81,10 @@ def table(runs: Sequence[dict[str, Outcome]]) -> str:
             what += f", then {case.second.what} {case.second.phase}"
         where = "ranks" if case.fault.ranks else "script"
         groups.setdefault((what, where, case.fault.phase or "–", _told(name)), []).append(name)
-    return "".join(_row(*key, [[seen[name] for name in names] for seen in runs]) for key, names in groups.items())
+    return "".join(
+        _row(*key, [[seen[name] for name in names] for seen in runs])
+        for key, names in groups.items()
+    )
 
 
 def _told(name: str) -> str:
@@ -97,16 +101,23 @@ def _row(what: str, where: str, phase: str, told: str, runs: list[list[Outcome]]
     leaks = sum(bool(outcome.get("leaks") or outcome.get("left")) for outcome in outcomes)
     right = sum(outcome.get("next") == "right" for outcome in outcomes)
     next_call = "right" if right == len(outcomes) else f"right in {right} of {len(outcomes)}"
-    return f"| {what} | {where} | {phase} | {len(runs[0])} | {told} | {seconds:.2f} | {leaks or 'none'} | {next_call} |\n"
+    return (
+        f"| {what} | {where} | {phase} | {len(runs[0])} | {told} | {seconds:.2f} | "
+        f"{leaks or 'none'} | {next_call} |\n"
+    )
 
 
 def gpu_rows() -> str:
-    """What the last run on GPUs has seen; its tests assert that nothing leaks and that the next call is right."""
+    """What the last run on GPUs has seen; its tests assert that nothing leaks and that the next
+    call is right.
+    """
     lines = []
     for path in sorted((ROOT / "benchmarks" / "results").glob("*faults*.json")):
         report = json.loads(path.read_text())
         gpus = ", ".join(report["machine"]["gpus"])
-        lines.append(f"\n{gpus}; benchmarks/results/{path.name}, {report['date']}. {GPU_WORDS}\n\n{GPU_HEAD}")
+        lines.append(
+            f"\n{gpus}; benchmarks/results/{path.name}, {report['date']}. {GPU_WORDS}\n\n{GPU_HEAD}"
+        )
         for row in report["faults"]:
             seconds = "" if row["seconds"] is None else f"{row['seconds']:.2f}"
             lines.append(f"| {row['fault']} | {row['error']} | {seconds} | none | right |\n")
@@ -126,8 +137,18 @@ def soak_rows() -> str:
                 for what in ("resident", "device free")
             )
             device = "GPUs" if free else "cores"
-            cells = [f"{run['calls']:,}", device, f"{run['worlds']:,}", f"{run['seconds']:.0f}", resident, free]
-            cells += [f"{first[what]} → {last[what]}" for what in ("descriptors", "segments", "children", "names")]
+            cells = [
+                f"{run['calls']:,}",
+                device,
+                f"{run['worlds']:,}",
+                f"{run['seconds']:.0f}",
+                resident,
+                free,
+            ]
+            cells += [
+                f"{first[what]} → {last[what]}"
+                for what in ("descriptors", "segments", "children", "names")
+            ]
             cells.append(f"benchmarks/results/{path.name}, {report['date']}")
             rows.append(f"| {' | '.join(cells)} |\n")
     return f"{SOAK_HEAD}{''.join(rows)}"
@@ -140,7 +161,12 @@ def respawn_rows() -> str:
         report = json.loads(path.read_text())
         for run in report["results"]:
             times = (run[what] * 1e3 for what in ("snapshot", "error", "next_call"))
-            cells = [run["device"], f"{run['ranks']}", f"{run['nbytes']:,}", *(f"{one:.1f}" for one in times)]
+            cells = [
+                run["device"],
+                f"{run['ranks']}",
+                f"{run['nbytes']:,}",
+                *(f"{one:.1f}" for one in times),
+            ]
             cells.append(f"benchmarks/results/{path.name}, {report['date']}")
             rows.append(f"| {' | '.join(cells)} |\n")
     return "".join(rows)
@@ -149,34 +175,54 @@ def respawn_rows() -> str:
 def kept() -> str:
     """The sections that are of other runs."""
     random = f"## Random calls\n{soak_rows()}{ATTACK}"
-    return f"\n{further.section()}\n{RESPAWN_HEAD}{respawn_rows()}\n{random}\n## On GPUs\n{gpu_rows()}"
+    return (
+        f"\n{further.section()}\n{RESPAWN_HEAD}{respawn_rows()}\n{random}\n## On GPUs\n{gpu_rows()}"
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", nargs="?", type=Path)
     parser.add_argument("--only", default="", help="a regular expression for the names of cases")
-    parser.add_argument("--representative", action="store_true", help="only those that the tests always run")
     parser.add_argument(
-        "--kept-only", action="store_true", help="write the sections of other runs anew, and leave the table as it is"
+        "--representative", action="store_true", help="only those that the tests always run"
     )
-    parser.add_argument("--times", type=int, default=1, help="how often all are run, one time after the other")
+    parser.add_argument(
+        "--kept-only",
+        action="store_true",
+        help="write the sections of other runs anew, and leave the table as it is",
+    )
+    parser.add_argument(
+        "--times", type=int, default=1, help="how often all are run, one time after the other"
+    )
     options = parser.parse_args()
     if options.kept_only:
         own = re.split(r"\n## ", options.file.read_text())[0]
         options.file.write_text(own + kept())
         return 0
     always = representative()
-    names = [name for name in CASES if re.search(options.only, name) and (name in always or not options.representative)]
+    names = [
+        name
+        for name in CASES
+        if re.search(options.only, name) and (name in always or not options.representative)
+    ]
     bad: set[str] = set()
     runs: list[dict[str, Outcome]] = []
     for _ in range(options.times):
         began = time.monotonic()
         runs.append(run_wanted(names))
-        found = {name: wrong for name, outcome in runs[-1].items() if (wrong := problems(CASES[name], outcome))}
+        found = {
+            name: wrong
+            for name, outcome in runs[-1].items()
+            if (wrong := problems(CASES[name], outcome))
+        }
         for name, wrong in found.items():
             print(name, *wrong, sep="\n    ")
-        print(f"{len(runs[-1])} cases, {len(found)} not as promised, {time.monotonic() - began:.0f} s", flush=True)
+        print(
+            f"{len(runs[-1])} cases, {len(found)} not as promised, {time.monotonic() - began:.0f} "
+            f"s",
+            flush=True,
+        )
         bad |= {*found}
     if options.file is not None:
         times = "once" if options.times == 1 else f"{options.times} times in a row"

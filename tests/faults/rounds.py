@@ -1,9 +1,11 @@
-"""The doorbell and the barriers alone, as fast as they go: every round's payload is checked by both sides.
+"""The doorbell and the barriers alone, as fast as they go: every round's payload is checked by both
+sides.
 
     python -m tests.faults.rounds --rounds 10000000 --ranks 2 --patience mixed --delays
 
-What is written before the doorbell with plain stores must be what ranks read after it, and what they write before they arrive
-must be what the coordinator reads after the last has. A wake-up that is lost shows as a round that does not end.
+What is written before the doorbell with plain stores must be what ranks read after it, and what
+they write before they arrive must be what the coordinator reads after the last has. A wake-up that
+is lost shows as a round that does not end.
 """
 
 import argparse
@@ -16,7 +18,9 @@ import time
 from synknumba._wire import doorbell as doorbell_module
 from synknumba._wire.control import CROWDED, RESULT_BYTES, ROOMY, ControlBlock, Patience
 
-NEVER = Patience(pauses=0, rank=1, coordinator=1)  # one look, then sleep: every round is about flags and semaphores
+NEVER = Patience(
+    pauses=0, rank=1, coordinator=1
+)  # one look, then sleep: every round is about flags and semaphores
 SHORT = Patience(pauses=20, rank=5, coordinator=5)  # asleep or not, by chance
 PATIENCES = {"crowded": CROWDED, "roomy": ROOMY, "never": NEVER, "mixed": SHORT}
 HANG_SECONDS = 20.0
@@ -32,7 +36,9 @@ def payload(sequence: int, word: int) -> int:
 
 
 class Delays:
-    """Stops a process for up to two milliseconds now and then, by sleeping or by keeping its core."""
+    """Stops a process for up to two milliseconds now and then, by sleeping or by keeping its
+    core.
+    """
 
     def __init__(self, seed: int, *, wanted: bool) -> None:
         self._rng = random.Random(seed)
@@ -49,7 +55,9 @@ class Delays:
                     pass
 
 
-def rank_side(control: ControlBlock, rank: int, coordinator: int, rounds: int, delay: Delays) -> None:
+def rank_side(
+    control: ControlBlock, rank: int, coordinator: int, rounds: int, delay: Delays
+) -> None:
     """What a rank does, round after round; raises at a wrong payload."""
     base, world_size, patience = control.base, control.world_size, control.patience
     values = control.values.data.cast("q")
@@ -57,7 +65,9 @@ def rank_side(control: ControlBlock, rank: int, coordinator: int, rounds: int, d
     number = doorbell_module.NO_COMMAND
     for sequence in range(1, rounds + 1):
         while number == doorbell_module.NO_COMMAND:
-            number = doorbell_module.await_command(base, sequence - 1, patience.pauses, patience.rank)
+            number = doorbell_module.await_command(
+                base, sequence - 1, patience.pauses, patience.rank
+            )
             if number == doorbell_module.NO_COMMAND:
                 delay()
                 if not control.sleep_line(rank, sequence - 1, lambda: os.getppid() == coordinator):
@@ -67,7 +77,9 @@ def rank_side(control: ControlBlock, rank: int, coordinator: int, rounds: int, d
             assert values[word] == payload(sequence, word), (rank, sequence, word)
         delay()
         results[0] = results[LAST] = payload(sequence, rank)
-        number = doorbell_module.arrive(base, world_size, rank, sequence, sequence % 7 == rank, patience.pauses, patience.rank)
+        number = doorbell_module.arrive(
+            base, world_size, rank, sequence, sequence % 7 == rank, patience.pauses, patience.rank
+        )
         if number == doorbell_module.MUST_POST:
             delay()
             control.done.post()
@@ -83,18 +95,28 @@ def coordinator_side(control: ControlBlock, rounds: int, delay: Delays) -> None:
         for word in WORDS:
             values[word] = payload(sequence, word)
         delay()
-        code = doorbell_module.call(base, world_size, sequence, sequence % 1000, patience.pauses, patience.coordinator)
+        code = doorbell_module.call(
+            base, world_size, sequence, sequence % 1000, patience.pauses, patience.coordinator
+        )
         if code == -1:
             delay()
             control.wake_ranks()
-            code = doorbell_module.await_all(base, world_size, patience.pauses, patience.coordinator)
+            code = doorbell_module.await_all(
+                base, world_size, patience.pauses, patience.coordinator
+            )
         began = time.monotonic()
         while code == doorbell_module.NOT_YET and not control.sleep_coordinator():
-            assert time.monotonic() < began + HANG_SECONDS, (sequence, "never answered by", control.missing(sequence))
+            assert time.monotonic() < began + HANG_SECONDS, (
+                sequence,
+                "never answered by",
+                control.missing(sequence),
+            )
         for rank in range(world_size):
             expected = payload(sequence, rank)
             assert (results[rank][0], results[rank][LAST]) == (expected, expected), (sequence, rank)
-        assert control.with_news(sequence) == [rank for rank in range(world_size) if sequence % 7 == rank], sequence
+        assert control.with_news(sequence) == [
+            rank for rank in range(world_size) if sequence % 7 == rank
+        ], sequence
 
 
 def run(rounds: int, ranks: int, patience: Patience, *, delays: bool) -> float:
@@ -135,7 +157,8 @@ def main() -> int:
     options = parser.parse_args()
     seconds = run(options.rounds, options.ranks, PATIENCES[options.patience], delays=options.delays)
     print(
-        f"{options.rounds} rounds, {options.ranks} ranks, {options.patience}{', delays' if options.delays else ''}: "
+        f"{options.rounds} rounds, {options.ranks} ranks, "
+        f"{options.patience}{', delays' if options.delays else ''}: "
         f"{seconds:.0f} s, {seconds / options.rounds * 1e6:.1f} us a round"
     )
     return 0

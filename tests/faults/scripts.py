@@ -1,12 +1,13 @@
-"""Starts real scripts that use synknumba, speaks with them over their output, and sees what they leave behind.
+"""Starts real scripts that use synknumba, speaks with them over their output, and sees what they
+leave behind.
 
     test ──start(text)──> script (the coordinator) ──fork──> ranks
       ├── expect(pattern)        ←── a line that the script or a rank wrote with say(...)
       ├── tell(word)             ──→ what hear() in the script returns
       └── check_nothing_left()       no process, no name in /dev/shm
 
-Nothing here waits for a fixed time: everything polls, with a deadline. Each script leads a session, to which all its processes
-belong, so that one whose number nobody knows is found too.
+Nothing here waits for a fixed time: everything polls, with a deadline. Each script leads a session,
+to which all its processes belong, so that one whose number nobody knows is found too.
 """
 
 import os
@@ -28,7 +29,9 @@ from tests.environment import environment
 from tests.faults.nursery import FLAGS, Nursery
 from tests.quick import whole
 
-PATIENCE = 40.0  # seconds until a test gives up on a step; on an idle machine none takes a tenth of that
+PATIENCE = (
+    40.0  # seconds until a test gives up on a step; on an idle machine none takes a tenth of that
+)
 
 MAKERS = ["memfd"] if posix_ipc is None else ["posix", *whole("memfd")]  # of segments
 
@@ -49,7 +52,8 @@ class Killer(threading.Thread):  # kills a process when the test says so, at the
 
 """
 
-# What every script starts with. `forever` is Python code that never returns, `burn` a kernel that takes as long as asked.
+# What every script starts with. `forever` is Python code that never returns, `burn` a kernel that
+# takes as long as asked.
 HEADER = """
 import os, select, signal, sys, time
 import numpy as np
@@ -95,7 +99,7 @@ ROWS = np.arange(1001.0)
 def check_world():
     with synk.fork(2, device="cpu"):
         assert total(ROWS) == ROWS.sum()
-"""
+"""  # noqa: E501
 
 
 class Script:
@@ -129,7 +133,10 @@ class Script:
         while True:
             line = self._line(deadline)
             if line is None:
-                pytest.fail(f"no line like {pattern!r} within {seconds} s; got {self.printed}\n{self.errors}")
+                pytest.fail(
+                    f"no line like {pattern!r} within {seconds} s; got "
+                    f"{self.printed}\n{self.errors}"
+                )
             self.printed.append(line)
             found = re.fullmatch(pattern, line)
             if found:
@@ -174,16 +181,23 @@ class Script:
     # ---- ending
 
     def finish(self, status: int = 0) -> None:
-        """Waits for the end; the exit status is as told (minus the signal where one ended it), and nothing is left."""
+        """Waits for the end; the exit status is as told (minus the signal where one ended it),
+        and nothing is left.
+        """
         try:
             ended = self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"the script did not end within {PATIENCE} s; it printed {self.printed}\n{self.errors}")
+            pytest.fail(
+                f"the script did not end within {PATIENCE} s; it printed "
+                f"{self.printed}\n{self.errors}"
+            )
         assert ended == status, self.errors
         self.check_nothing_left()
 
     def check_nothing_left(self) -> None:
-        """No process within a second, and no name in /dev/shm. Without processes no memory can be left either."""
+        """No process within a second, and no name in /dev/shm. Without processes no memory can
+        be left either.
+        """
         poll(lambda: not self.processes(), "all processes have ended", 1.0)
         poll(lambda: names_in_shm() <= self._names_before, "no name is left in /dev/shm", 5.0)
 
@@ -236,7 +250,9 @@ def _told(pid: int, file: str) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of a process behind its name, the first its state (see proc_pid_stat(5)); none if it has ended."""
+    """The fields of a process behind its name, the first its state (see proc_pid_stat(5)); none
+    if it has ended.
+    """
     return _told(pid, "stat").rpartition(")")[2].split()
 
 
@@ -263,5 +279,7 @@ def await_work(pid: int) -> None:
 
 
 def names_in_shm() -> set[str]:
-    """The names of segments. Semaphores have none here; those of other programs, as of multiprocessing, come and go."""
+    """The names of segments. Semaphores have none here; those of other programs, as of
+    multiprocessing, come and go.
+    """
     return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith("synk-")}

@@ -1,4 +1,5 @@
-"""Filters by which the kernel refuses system calls of a process and its children, as sandboxes and containers do.
+"""Filters by which the kernel refuses system calls of a process and its children, as sandboxes and
+containers do.
 
 refuse("memfd_create", "prlimit64")      in the process; it cannot be undone
 refuse("F_SETOWN")                       fcntl with this command only
@@ -46,7 +47,11 @@ _NUMBERS = {  # of the kernel's tables asm/unistd_64.h and asm-generic/unistd.h
 _COMMANDS = {"F_SETOWN": 8}  # of fcntl
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2  # prctl.h, seccomp.h
-_LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06  # bpf_common.h: BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K
+_LOAD, _JUMP_IF_EQUAL, _RETURN = (
+    0x20,
+    0x15,
+    0x06,
+)  # bpf_common.h: BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K
 _NUMBER_AT, _SECOND_ARGUMENT_AT = 0, 24  # struct seccomp_data
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
 
@@ -57,18 +62,26 @@ class _Program(ctypes.Structure):
 
 def missing() -> str | None:
     """Returns why filters cannot be used here; None if they can."""
-    return None if platform.machine() in _NUMBERS else f"the numbers of system calls on {platform.machine()} are not known here"
+    return (
+        None
+        if platform.machine() in _NUMBERS
+        else f"the numbers of system calls on {platform.machine()} are not known here"
+    )
 
 
 def refuse(*calls: str, code: int = errno.EPERM) -> None:
-    """Lets these system calls of this process, or commands of fcntl, fail with an error number from now on."""
+    """Lets these system calls of this process, or commands of fcntl, fail with an error number
+    from now on.
+    """
     numbers = _NUMBERS[platform.machine()]
     program = b""
     for call in calls:
         answer = _instruction(_RETURN, 0, 0, _ERRNO | code)
         if call in _COMMANDS:
             answer = (
-                _instruction(_LOAD, 0, 0, _SECOND_ARGUMENT_AT) + _instruction(_JUMP_IF_EQUAL, 0, 1, _COMMANDS[call]) + answer
+                _instruction(_LOAD, 0, 0, _SECOND_ARGUMENT_AT)
+                + _instruction(_JUMP_IF_EQUAL, 0, 1, _COMMANDS[call])
+                + answer
             )
         number = numbers["fcntl" if call in _COMMANDS else call]
         program += _instruction(_LOAD, 0, 0, _NUMBER_AT)
@@ -76,7 +89,9 @@ def refuse(*calls: str, code: int = errno.EPERM) -> None:
     program += _instruction(_RETURN, 0, 0, _ALLOW)
     libc = ctypes.CDLL(None, use_errno=True)
     arguments = ctypes.byref(_Program(len(program) // 8, program))
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, arguments):
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(
+        _PR_SET_SECCOMP, _MODE_FILTER, arguments
+    ):
         raise OSError(ctypes.get_errno(), "the kernel does not take the filter")
 
 

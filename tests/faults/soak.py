@@ -2,8 +2,8 @@
 
     python -m tests.faults.soak --calls 1000000 --seed 1 [--device cuda] [--json FILE]
 
-A line says how far it is, and what is held. It ends with an error at the first wrong result, and where more is held at the end
-than after the first tenth, everything let go of both times.
+A line says how far it is, and what is held. It ends with an error at the first wrong result, and
+where more is held at the end than after the first tenth, everything let go of both times.
 """
 
 import argparse
@@ -28,15 +28,16 @@ MEMORY_SLACK = 48 << 20  # caches of Python, NumPy and Numba, and fragments
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """What was held by the script, everything let go of: after the first tenth of the calls, and at the end.
+    """What was held by the script, everything let go of: after the first tenth of the calls, and at
+    the end.
 
     Attributes:
         calls: that were made.
         seed: of their order.
         seconds: that they took.
         worlds: that were forked for them.
-        first, last: bytes resident and not shared, mappings of segments, descriptors, children, names in `/dev/shm`, bytes
-            there; and free on the first GPU, as a new world sees it.
+        first, last: bytes resident and not shared, mappings of segments, descriptors, children,
+            names in `/dev/shm`, bytes there; and free on the first GPU, as a new world sees it.
         devices: bytes that ranks held on their GPUs, at each line that was printed.
     """
 
@@ -62,7 +63,9 @@ def held() -> dict[str, int]:
     """What this process holds."""
     gc.collect()
     with open("/proc/self/statm") as file:
-        resident, shared = (int(word) * os.sysconf("SC_PAGESIZE") for word in file.read().split()[1:3])
+        resident, shared = (
+            int(word) * os.sysconf("SC_PAGESIZE") for word in file.read().split()[1:3]
+        )
     with open("/proc/self/maps") as file:
         mapped = sum("/synk-" in line for line in file)
     status = os.statvfs("/dev/shm")
@@ -79,7 +82,9 @@ def held() -> dict[str, int]:
 def interrupted(model: Model, step: str, rng: random.Random) -> None:
     """A step that an alarm breaks off somewhere; the script then starts over with what it has."""
     try:
-        signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 5e-3))  # on a busy machine it may be over at once
+        signal.setitimer(
+            signal.ITIMER_REAL, rng.uniform(1e-5, 5e-3)
+        )  # on a busy machine it may be over at once
         getattr(model, step)(rng.randrange)
     except KeyboardInterrupt:
         pass
@@ -97,7 +102,10 @@ def soak(calls: int, seed: int, every: float, device: DeviceKind = "cpu") -> Fla
     steps, weights = list(COMMON), list(COMMON.values())
     done, worlds, first, began, told = 0, 0, None, time.monotonic(), 0.0
     model, devices = Model(device), []
-    for step in (*COMMON, *RARE) * 5:  # what functions keep for NumPy arrays they are called with is there from the start
+    for step in (
+        *COMMON,
+        *RARE,
+    ) * 5:  # what functions keep for NumPy arrays they are called with is there from the start
         getattr(model, step)(rng.randrange)
     while done + model.calls < calls:
         if rng.randrange(RARELY):
@@ -108,8 +116,14 @@ def soak(calls: int, seed: int, every: float, device: DeviceKind = "cpu") -> Fla
             interrupted(model, rng.choices(steps, weights)[0], rng)
         if time.monotonic() > told + every:
             told = time.monotonic()
-            devices.append(model.world.statistics().memory.devices if model.world is not None else ())
-            print(f"{done + model.calls:>9} calls, {told - began:6.0f} s, {held()}, on GPUs {devices[-1]}", flush=True)
+            devices.append(
+                model.world.statistics().memory.devices if model.world is not None else ()
+            )
+            print(
+                f"{done + model.calls:>9} calls, {told - began:6.0f} s, "
+                f"{held()}, on GPUs {devices[-1]}",
+                flush=True,
+            )
         if first is None and done + model.calls > calls / 10:
             done, worlds = done + model.calls, worlds + model.worlds
             model.close()
@@ -119,7 +133,11 @@ def soak(calls: int, seed: int, every: float, device: DeviceKind = "cpu") -> Fla
     model.close()
     last = let_go(device)
     seconds = time.monotonic() - began
-    print(f"{done} calls, {worlds} worlds, seed {seed}, {seconds:.0f} s\nat first {first}\nat last  {last}", flush=True)
+    print(
+        f"{done} calls, {worlds} worlds, seed {seed}, {seconds:.0f} s\nat first "
+        f"{first}\nat last  {last}",
+        flush=True,
+    )
     assert first is not None
     for what in ("segments", "descriptors", "children"):
         assert last[what] <= first[what], (what, first, last)
@@ -135,7 +153,10 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--every", type=float, default=30.0, help="seconds between two lines")
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write what was held there, with the machine and the versions"
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write what was held there, with the machine and the versions",
     )
     options = parser.parse_args()
     seen = soak(options.calls, options.seed, options.every, options.device)

@@ -1,7 +1,8 @@
-"""What a script may do in any order, beside a model of it in NumPy: every step checks what it gets against the model.
+"""What a script may do in any order, beside a model of it in NumPy: every step checks what it gets
+against the model.
 
-A step takes `pick`, which chooses one of n: Hypothesis, or a random generator. All numbers are integers, so results are equal
-to the model's in every bit.
+A step takes `pick`, which chooses one of n: Hypothesis, or a random generator. All numbers are
+integers, so results are equal to the model's in every bit.
 """
 
 import itertools
@@ -233,7 +234,10 @@ class Model:
 
     def call_in_flight(self, pick: Pick) -> None:
         data, value = self._array(pick)
-        futures = [several.submit(data) if len(value) >= len(self.ranks) else None, weighted_sum.submit(data, 2)]
+        futures = [
+            several.submit(data) if len(value) >= len(self.ranks) else None,
+            weighted_sum.submit(data, 2),
+        ]
         if pick(2):
             assert weighted_sum(data, 3) == 3 * value.sum()
         assert futures[1].result() == 2 * value.sum()
@@ -299,7 +303,9 @@ class Model:
         elif kind == 3:
             root = pick(len(held))
             synk.reduce(variable, "min", root=root)
-            held = [np.minimum.reduce(held) if rank == root else one for rank, one in enumerate(held)]
+            held = [
+                np.minimum.reduce(held) if rank == root else one for rank, one in enumerate(held)
+            ]
         elif kind == 4 or len(held[0]) < len(held):
             assert np.array_equal(synk.gather(variable, nd_up=0), np.concatenate(held))
         else:
@@ -321,7 +327,9 @@ class Model:
         add_to(haloed, 3, 0)
         assert np.array_equal(synk.gather(synk.exchange(haloed), nd_up=0), value + 3)
         bounds = [rank * len(value) // len(self.ranks) for rank in range(len(self.ranks) + 1)]
-        around = [value[at % len(value)] + 3 for a, b in itertools.pairwise(bounds) for at in (a - 1, b)]
+        around = [
+            value[at % len(value)] + 3 for a, b in itertools.pairwise(bounds) for at in (a - 1, b)
+        ]
         assert np.array_equal(ends(haloed), around)
         self.calls += 4
 

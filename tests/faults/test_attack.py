@@ -15,7 +15,14 @@ from tests.quick import whole
 CASES = (
     Case("a", "SIGKILL, rank", "calls", cold=True, companions=("makes data",)),
     Case("b", "Ctrl-C", "data", delay=0.01, strikes=(2, 3e-3), surroundings={"closed": [0]}),
-    Case("c", "ValueError, rank", "scatter", in_thread=True, respawn=True, surroundings={"cache": "truncated"}),
+    Case(
+        "c",
+        "ValueError, rank",
+        "scatter",
+        in_thread=True,
+        respawn=True,
+        surroundings={"cache": "truncated"},
+    ),
     Case("d", "SIGTERM, script", "exit", companions=("forks",), limits={"descriptors": 40}),
     Case("e", "suspended machine", "collective", seconds=0.1, interpreter="development mode"),
     Case("f", "os._exit, rank", "sequence", world_size=3),
@@ -30,7 +37,10 @@ PLANTS = {  # what the script does in the place of idling, and what must be foun
     "a process is left": ("os.fork() or time.sleep(60)", ("left child", "left behind: process")),
     "a hang": ("time.sleep(60)", ("(?s)the script hangs.*in idle",)),
     "an early end": ("os._exit(0)", ("the script ended early",)),
-    "a message of Python's": ("os.write(2, b'Exception ignored in: x')", ("it wrote: Exception ignored",)),
+    "a message of Python's": (
+        "os.write(2, b'Exception ignored in: x')",
+        ("it wrote: Exception ignored",),
+    ),
 }
 
 
@@ -54,7 +64,13 @@ def test_a_planted_defect_is_found(
     assert original.count(IDLE) == 1
     victim = tmp_path / "victim.py"
     victim.write_text(original.replace(IDLE, text))
-    case = Case("planted", "SIGKILL, rank" if plant == "several" else "nothing", "idle", cold=True, world_size=1)
+    case = Case(
+        "planted",
+        "SIGKILL, rank" if plant == "several" else "nothing",
+        "idle",
+        cold=True,
+        world_size=1,
+    )
     with closing(Arena(tmp_path, 10.0 if plant == "a hang" else 60.0, victim, nursery)) as ring:
         seen = ring.run(case)
     found = findings(case, seen)

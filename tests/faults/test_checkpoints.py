@@ -1,4 +1,6 @@
-"""Processes that are killed while they save: the file is always one of those saved, and training goes on from it."""
+"""Processes that are killed while they save: the file is always one of those saved, and training
+goes on from it.
+"""
 
 import signal
 
@@ -50,7 +52,7 @@ synk.save(path, 5)
 assert synk.load(path) == 5
 assert os.listdir(folder) == ["model"]
 say("left by", left)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("kills", [10, *whole(100)])

@@ -1,4 +1,6 @@
-"""The world is closed while a call is under way, by another thread or a signal handler: the call ends, and says so."""
+"""The world is closed while a call is under way, by another thread or a signal handler: the call
+ends, and says so.
+"""
 
 import threading
 
@@ -9,7 +11,10 @@ from tests.quick import whole
 
 CLOSERS = {
     "a thread": "threading.Timer(0.5, world.close).start()",
-    "a handler": "signal.signal(signal.SIGALRM, lambda *_: synk.close()); signal.setitimer(signal.ITIMER_REAL, 0.5)",
+    "a handler": (
+        "signal.signal(signal.SIGALRM, lambda *_: synk.close()); "
+        "signal.setitimer(signal.ITIMER_REAL, 0.5)"
+    ),
 }
 
 

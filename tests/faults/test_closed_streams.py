@@ -1,4 +1,6 @@
-"""Scripts whose standard streams are closed: what is opened next would get their numbers, and what ranks print."""
+"""Scripts whose standard streams are closed: what is opened next would get their numbers, and
+what ranks print.
+"""
 
 import os
 import subprocess
@@ -72,5 +74,11 @@ def test_streams_that_the_script_closes_itself(closed, maker, tmp_path):
     path, verdict = tmp_path / "script.py", tmp_path / "verdict"
     path.write_text(HEADER + textwrap.dedent(LATER.replace("CLOSED", str(closed))))
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, path, verdict], env=environment, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, path, verdict],
+        env=environment,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert verdict.exists(), done.stderr.decode()

@@ -1,4 +1,6 @@
-"""A rank that dies: the call says which and how within a second, data is intact, and fork() works again at once."""
+"""A rank that dies: the call says which and how within a second, data is intact, and fork()
+works again at once.
+"""
 
 import signal
 import time
@@ -211,7 +213,9 @@ def test_rank_killed_during_fork(start):
 
 @pytest.mark.whole
 def test_rank_killed_while_it_gets_a_message(start):
-    """A function too large for the socket's buffer: the coordinator is in the middle of sending when the rank dies."""
+    """A function too large for the socket's buffer: the coordinator is in the middle of sending
+    when the rank dies.
+    """
     script = start(
         """
 import threading
@@ -312,6 +316,8 @@ def test_why_a_rank_has_no_device_is_told_while_another_is_awaited(slow, monkeyp
         patched.setattr(loop, "open_device", open_device)
         with pytest.raises(synk.DeviceError) as caught:
             synk.fork(3, device="cpu")
-    assert f"rank {bad} could not open its cpu device: ValueError: this one is broken" in str(caught.value)
+    assert f"rank {bad} could not open its cpu device: ValueError: this one is broken" in str(
+        caught.value
+    )
     with synk.fork(3, device="cpu"):
         assert synk.function(outputs="sum")(lambda x: x.sum())(np.arange(10.0)) == 45

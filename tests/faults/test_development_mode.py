@@ -1,4 +1,6 @@
-"""Typical use under `python -X dev -W error`: no warning, as of files or sockets left open, in the script or on ranks."""
+"""Typical use under `python -X dev -W error`: no warning, as of files or sockets left open, in
+the script or on ranks.
+"""
 
 import subprocess
 import sys
@@ -101,5 +103,7 @@ def test_typical_use(threads, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
     command = [sys.executable, "-X", "dev", "-W", "error", str(script), threads]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=100, check=False
+    )
     assert (done.stderr, done.stdout, done.returncode) == ("", "right\n", 0)

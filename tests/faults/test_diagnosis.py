@@ -63,12 +63,17 @@ def burn(x, rounds, found):
         cuda.atomic.add(found, 0, state)
 
 
-# How rank 1 ends; what the error says in words; its exit code; and what a C library said, or where in the code it was.
+# How rank 1 ends; what the error says in words; its exit code; and what a C library said, or where
+# in the code it was.
 ENDS = {
     "fault": ("was killed by SIGSEGV (segmentation fault", -signal.SIGSEGV, "in end_badly"),
     "free": ("was killed by SIGABRT (abort", -signal.SIGABRT, "free(): invalid pointer"),
     "exit": ("exited with code 3", 3, "about to exit"),
-    "kill": ("was killed by SIGKILL (possibly by the kernel, out of memory)", -signal.SIGKILL, "about to kill"),
+    "kill": (
+        "was killed by SIGKILL (possibly by the kernel, out of memory)",
+        -signal.SIGKILL,
+        "about to kill",
+    ),
 }
 
 
@@ -84,10 +89,17 @@ def test_rank_died_says_how_in_which_call_and_what_it_wrote_last(how, capfd):
     error = caught.value
     first, *rest = str(error).splitlines()
     assert f"rank 1 (pid {pid}) {words}" in first
-    assert f'during end_badly(x: float64 (1001,), how: "{how}"'.replace('"', "") in first.replace('"', "").replace("'", "")
+    assert f'during end_badly(x: float64 (1001,), how: "{how}"'.replace('"', "") in first.replace(
+        '"', ""
+    ).replace("'", "")
     assert "fork()" in first
     assert told in "\n".join(rest)
-    assert (error.rank, error.pid, error.exitcode, error.function) == (1, pid, exitcode, "end_badly")
+    assert (error.rank, error.pid, error.exitcode, error.function) == (
+        1,
+        pid,
+        exitcode,
+        "end_badly",
+    )
     assert error.arguments[0] == "x: float64 (1001,)"
     assert error.stderr.startswith(f"rank 1 is about to {how}")
     if how in ("fault", "free"):
@@ -111,7 +123,9 @@ def test_all_that_ranks_write_to_stderr_arrives_once_and_in_order(capfd):
         write_much(synk.RANK)
     lines = capfd.readouterr().err.splitlines()
     for rank in range(2):
-        assert [line for line in lines if line.startswith(f"{rank}:")] == [f"{rank}:{k}" for k in range(2000)]
+        assert [line for line in lines if line.startswith(f"{rank}:")] == [
+            f"{rank}:{k}" for k in range(2000)
+        ]
 
 
 # What a script does with its stderr before it forks: a pipe that is read when the test says so.
@@ -144,7 +158,7 @@ OWN_PIPE = """
         for rank in range(2):
             assert [one for one in told if one.startswith(b"%d:" % rank)] == [b"%d:%096d" % (rank, k) for k in range(lines)]
         say("all there")
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("blocking", [True, *whole(False)])
@@ -207,7 +221,7 @@ def test_what_nobody_takes_after_the_end_is_counted(start):
     say("counted")
     os.close(reader)
     check_world()
-"""
+"""  # noqa: E501
     )
     script.expect("counted")
     script.finish()
@@ -239,7 +253,7 @@ def test_a_script_that_is_killed_while_nobody_reads_leaves_nothing(start):
     world = synk.fork(2, device="cpu")
     say("holder", holder.pid)
     write_much(synk.RANK, 5000)
-"""
+"""  # noqa: E501
     )
     holder = int(script.expect(r"holder (\d+)")[1])
     try:
@@ -253,7 +267,7 @@ def test_a_script_that_is_killed_while_nobody_reads_leaves_nothing(start):
         os.kill(holder, signal.SIGKILL)
 
 
-# ---- the scribe is killed ------------------------------------------------------------------------------------------------
+# ---- the scribe is killed ------------------------------------------------------------------------
 
 
 def kill_scribe():
@@ -364,7 +378,7 @@ def test_a_scribe_is_killed_where_there_are_no_descriptors_for_another(start):
     script.finish()
 
 
-# ---- where ranks are -----------------------------------------------------------------------------------------------------
+# ---- where ranks are -----------------------------------------------------------------------------
 
 
 def test_dump_tells_where_each_rank_is():
@@ -393,7 +407,10 @@ def test_dump_of_ranks_at_work_in_compiled_code_and_stopped(capsys):
     pids = world.pids
 
     def look() -> None:
-        poll(lambda: "in burn(" in (shown := dumped(world)) and "--- rank 0, 1," in shown, "both run the kernel")
+        poll(
+            lambda: "in burn(" in (shown := dumped(world)) and "--- rank 0, 1," in shown,
+            "both run the kernel",
+        )
         world.dump()
         os.kill(pids[1], signal.SIGSTOP)
         poll(lambda: ") T " in Path(f"/proc/{pids[1]}/stat").read_text(), "rank 1 has stopped")
@@ -418,7 +435,9 @@ def pause(x, seconds):
 
 
 def test_dumps_by_several_threads_each_tell_all(monkeypatch):
-    monkeypatch.setattr(stacks.ask, "__defaults__", (20.0,))  # on a busy machine an answer takes longer than usual
+    monkeypatch.setattr(
+        stacks.ask, "__defaults__", (20.0,)
+    )  # on a busy machine an answer takes longer than usual
     told, problems = [], []
 
     def look():
@@ -440,7 +459,11 @@ def test_dumps_by_several_threads_each_tell_all(monkeypatch):
     assert len(told) == 60
     for one in told:
         headings = [line for line in one.splitlines() if line.startswith("--- ")]
-        assert [int(word) for line in headings for word in re.findall(r"\d+", line.split(", innermost")[0])] == [0, 1], one
+        assert [
+            int(word)
+            for line in headings
+            for word in re.findall(r"\d+", line.split(", innermost")[0])
+        ] == [0, 1], one
         assert "no answer" not in one
         assert len(re.findall(r"first ---\n  \S", one)) == len(headings), one
     assert "in pause\n" in "".join(told)
@@ -543,10 +566,12 @@ def test_call_past_its_timeout_tells_where_ranks_are():
     assert pickle.loads(pickle.dumps(caught.value)).stacks == caught.value.stacks
 
 
-# ---- statistics ----------------------------------------------------------------------------------------------------------
+# ---- statistics ----------------------------------------------------------------------------------
 
 
-@synk.parallel(outputs={"found": synk.output("sum", shape=(), dtype="float64")}, broadcast=("table",))
+@synk.parallel(
+    outputs={"found": synk.output("sum", shape=(), dtype="float64")}, broadcast=("table",)
+)
 def weighted(x, table, found):
     for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
         cuda.atomic.add(found, 0, x[i] * table[0])
@@ -633,7 +658,10 @@ def test_the_call_that_ended_the_world_is_counted(how):
     assert world.closed
     assert after.calls - before.calls == 1
     assert after.seconds.working - before.seconds.working >= (0.1 if how == "dies" else 0.3)
-    assert after.seconds.open >= after.seconds.starting + after.seconds.preparing + after.seconds.working - 0.05
+    assert (
+        after.seconds.open
+        >= after.seconds.starting + after.seconds.preparing + after.seconds.working - 0.05
+    )
 
 
 def test_of_a_closed_world_the_shared_memory_at_its_end_is_told():
@@ -649,7 +677,7 @@ def test_of_a_closed_world_the_shared_memory_at_its_end_is_told():
     assert "each rank's own: ended" in str(first)
 
 
-# ---- in a process that the script forks ----------------------------------------------------------------------------------
+# ---- in a process that the script forks ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("when", ["idle", "in a call"])
@@ -711,7 +739,7 @@ def test_a_forked_process_leaves_the_ranks_alone(start, when):
             world.dump(io.StringIO())
             assert world.statistics().calls >= 2
         say("done")
-    """.replace("WHEN", repr(when))
+    """.replace("WHEN", repr(when))  # noqa: E501
     )
     script.expect("left alone")
     script.expect("done")
@@ -729,7 +757,9 @@ def test_a_rank_that_has_written_nothing_is_asked_again():
         def answer(*_):
             asked.append(None)
             if len(asked) == 2:
-                os.write(memory.fd, b'Stack (most recent call first):\n  File "a.py", line 3 in second\n')
+                os.write(
+                    memory.fd, b'Stack (most recent call first):\n  File "a.py", line 3 in second\n'
+                )
 
         signal.signal(stacks.ASK, answer)
         os.write(end, b"x")

@@ -1,4 +1,6 @@
-"""Scripts and modules that are edited while they run: what runs is the text that the process has read, or nothing."""
+"""Scripts and modules that are edited while they run: what runs is the text that the process has
+read, or nothing.
+"""
 
 import os
 import subprocess
@@ -70,7 +72,13 @@ def run(tmp_path, script, **variables):
     path.write_text(script)
     environment = os.environ | {"PYTHONPATH": str(PACKAGE)} | variables
     return subprocess.run(
-        [sys.executable, str(path)], check=False, capture_output=True, text=True, env=environment, timeout=100, cwd=tmp_path
+        [sys.executable, str(path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=100,
+        cwd=tmp_path,
     )
 
 
@@ -121,7 +129,9 @@ with synk.fork(2, device="cpu"):
 
 @pytest.mark.parametrize("removed", [False, pytest.param(True, marks=pytest.mark.whole)])
 def test_an_old_kernel_after_its_module_was_loaded_again(removed, tmp_path):
-    """Never the new text: neither on a rank that has compiled it, nor on one that loads it from the cache."""
+    """Never the new text: neither on a rank that has compiled it, nor on one that loads it from
+    the cache.
+    """
     done = run(
         tmp_path,
         f"""

@@ -52,8 +52,9 @@ def test_rank_function_that_calls_sys_exit_does_not_end_anything(start):
     script.finish()
 
 
-# What is under way when a signal comes. "python": ranks are in Python code. "kernel": in a compiled loop of hours, which no
-# handler of Python's can interrupt. "fork": a rank's device never gets ready, so that fork() waits.
+# What is under way when a signal comes. "python": ranks are in Python code. "kernel": in a compiled
+# loop of hours, which no handler of Python's can interrupt. "fork": a rank's device never gets
+# ready, so that fork() waits.
 PHASES = {
     "idle": """
         world = synk.fork(2, device="cpu")
@@ -86,7 +87,11 @@ PHASES = {
 }
 
 # The script's exit status. Nothing is sent to the ranks.
-SIGNALS = {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: -signal.SIGINT, signal.SIGKILL: -signal.SIGKILL}
+SIGNALS = {
+    signal.SIGTERM: -signal.SIGTERM,
+    signal.SIGINT: -signal.SIGINT,
+    signal.SIGKILL: -signal.SIGKILL,
+}
 
 
 def start_phase(start, phase):
@@ -135,7 +140,9 @@ WARNINGS = signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM
 
 @pytest.mark.parametrize("when", ["before", *whole("after")])
 def test_a_job_that_is_warned_saves(start, when):
-    """The script's handlers run, set before or after fork(), and nothing else ends: ranks, what they run, their output."""
+    """The script's handlers run, set before or after fork(), and nothing else ends: ranks, what
+    they run, their output.
+    """
     script = start(f"""
         came = []
 

@@ -1,4 +1,6 @@
-"""What pickles of the script's own classes do on a rank: exits inside them, and pools of processes."""
+"""What pickles of the script's own classes do on a rank: exits inside them, and pools of
+processes.
+"""
 
 from textwrap import dedent
 
@@ -87,6 +89,8 @@ def test_a_pool_of_processes_on_a_rank(start, tmp_path):
                 pooled(np.ones(4), "own")
             except synk.RankError as error:
                 say(str(error).replace(chr(10), " "))
-    """)
+    """)  # noqa: E501
     script.expect(r"\[3.0, 3.0\] \[12.0, 12.0\]")
-    script.expect(".*PicklingError.*copies on a rank.*Define them in a module of their own.*ThreadPool.*")
+    script.expect(
+        ".*PicklingError.*copies on a rank.*Define them in a module of their own.*ThreadPool.*"
+    )

@@ -1,4 +1,6 @@
-"""The section "Further faults" of docs/reliability.md: it is there as generated, and names tests that exist."""
+"""The section "Further faults" of docs/reliability.md: it is there as generated, and names tests
+that exist.
+"""
 
 import ast
 
@@ -25,7 +27,11 @@ def test_what_is_named_exists(test):
     path, *names = test.partition("[")[0].split("::")
     inside = ast.parse((ROOT / "tests" / path).read_text()).body
     for name in names:
-        (found,) = (node for node in inside if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name)
+        (found,) = (
+            node
+            for node in inside
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name
+        )
         inside = found.body
     assert isinstance(found, ast.FunctionDef)
     assert found.name.startswith("test_")

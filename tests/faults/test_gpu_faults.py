@@ -1,6 +1,8 @@
-"""What goes wrong on GPUs: faults of kernels, want of memory, ranks that die or stop inside a collective of NCCL's.
+"""What goes wrong on GPUs: faults of kernels, want of memory, ranks that die or stop inside a
+collective of NCCL's.
 
-A fault of a kernel leaves its context of no use, so the world ends; everything else leaves it usable. NCCL is never waited for.
+A fault of a kernel leaves its context of no use, so the world ends; everything else leaves it
+usable. NCCL is never waited for.
 """
 
 import re
@@ -32,7 +34,8 @@ def wild(y, on, rank, far):
         y[i + far] = 1.0
 """
 
-# Numba tells of a `raise` in a kernel only where it is compiled with debug; the message is then its own.
+# Numba tells of a `raise` in a kernel only where it is compiled with debug; the message is then its
+# own.
 ASSERTING = """
 @synk.parallel(outputs={"found": synk.output("sum", shape=())})
 @cuda.jit(debug=True, opt=False)
@@ -45,23 +48,38 @@ def asserting(x, on, rank, found):
 
 @pytest.fixture
 def finish(record_property):
-    """Waits until the script has called `fork()` again and ended, and notes for docs/reliability.md what it was told."""
+    """Waits until the script has called `fork()` again and ended, and notes for
+    docs/reliability.md what it was told.
+    """
 
     def wait(script, fault, error, seconds):
         script.expect("no child")
         script.finish()
-        record_property("fault", {"fault": fault, "error": error, "seconds": None if seconds is None else float(seconds)})
+        record_property(
+            "fault",
+            {
+                "fault": fault,
+                "error": error,
+                "seconds": None if seconds is None else float(seconds),
+            },
+        )
 
     return wait
 
 
 @pytest.mark.parametrize(
     "devices",
-    [pytest.param([0], marks=one_gpu), pytest.param([0, 0], marks=one_gpu), pytest.param([0, 1], marks=two_gpus)],
+    [
+        pytest.param([0], marks=one_gpu),
+        pytest.param([0, 0], marks=one_gpu),
+        pytest.param([0, 1], marks=two_gpus),
+    ],
     ids=["cuda1", "cuda2on1", "cuda2"],
 )
 def test_illegal_address(start, finish, devices):
-    """On a GPU that ranks share, the context of another rank is another one, but the world ends all the same."""
+    """On a GPU that ranks share, the context of another rank is another one, but the world ends
+    all the same.
+    """
     last = len(devices) - 1
     script = start(
         f"DEVICES = {devices}\n"
@@ -84,14 +102,18 @@ except synk.RankDied as error:
     assert float(told[1]) < 2.0
     assert f"rank {last}" in told[2]
     assert "wild(" in told[2]
-    finish(script, f"a kernel writes to an illegal address, devices={devices}", "`RankDied`", told[1])
+    finish(
+        script, f"a kernel writes to an illegal address, devices={devices}", "`RankDied`", told[1]
+    )
 
 
 @pytest.mark.gpu
 @pytest.mark.multi_gpu
 @pytest.mark.parametrize("times", [1, 1000])
 def test_illegal_address_before_a_collective(start, finish, times):
-    """The other GPUs wait in the collective of a sequence, for ever: the world ends, and the error names the first cause."""
+    """The other GPUs wait in the collective of a sequence, for ever: the world ends, and the
+    error names the first cause.
+    """
     script = start(
         "DEVICES = [0, 1]\n"
         + WILD
@@ -128,7 +150,9 @@ except synk.RankDied as error:
 
 @one_gpu
 def test_exception_in_a_kernel(start, finish):
-    """Told as what it is where Numba tells it; where its `raise` traps, the context is lost and the world ends."""
+    """Told as what it is where Numba tells it; where its `raise` traps, the context is lost and
+    the world ends.
+    """
     script = start(
         "DEVICES = [0]\n"
         + ASSERTING
@@ -277,7 +301,12 @@ except synk.CallTimeout as error:
     told = script.expect(r"timeout (\S+) (.*)")
     assert 3.0 <= float(told[1]) < 5.0
     assert "all_reduce" in told[2]
-    finish(script, f"SIGSTOP of rank {rank} inside all_reduce by NCCL, timeout=3", "`CallTimeout`", told[1])
+    finish(
+        script,
+        f"SIGSTOP of rank {rank} inside all_reduce by NCCL, timeout=3",
+        "`CallTimeout`",
+        told[1],
+    )
 
 
 @pytest.mark.gpu

@@ -1,4 +1,6 @@
-"""Scripts that are not as tidy as one would like: classes of their own, signals ignored, threads, no place to cache."""
+"""Scripts that are not as tidy as one would like: classes of their own, signals ignored,
+threads, no place to cache.
+"""
 
 import os
 import pstats
@@ -69,10 +71,10 @@ def counts(pids):
         with open(f"/proc/{pid}/maps") as maps:
             told.append((len(os.listdir(f"/proc/{pid}/fd")), sum("/synk-" in line for line in maps)))
     return told
-"""
+"""  # noqa: E501
 
 
-# ---- classes of the script -----------------------------------------------------------------------------------------------
+# ---- classes of the script -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
@@ -106,7 +108,7 @@ for _ in range(2):
 world.close()
 with synk.fork(2, device="cpu"):
     assert by_mode(ROWS, Mode.A) == ROWS.sum()
-"""
+"""  # noqa: E501
     )
     script.finish()
 
@@ -166,7 +168,7 @@ def test_results_whose_structure_does_not_pickle(start):
                     say("local:", type(error).__name__)
                 assert total(ROWS) == ROWS.sum()
             assert not world.closed
-    """)
+    """)  # noqa: E501
     script.expect("refused: .*")
     script.expect("refused: .*")
     script.finish()
@@ -213,7 +215,7 @@ except synk.RankError as error:
     script.finish()
 
 
-# ---- signals and threads -------------------------------------------------------------------------------------------------
+# ---- signals and threads -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["close", *whole("exit")])
@@ -310,12 +312,16 @@ def test_a_world_that_python_keeps_to_its_end(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(KEPT)
     for _ in range(2):  # the first may compile, and Numba then keeps modules in another order
-        done = subprocess.run([sys.executable, script], env=environment(), capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, script], env=environment(), capture_output=True, text=True, check=True
+        )
         assert done.stderr == ""
 
 
 def test_data_collected_in_another_thread(start):
-    """A garbage collection that happens to run there: its finalizers must neither fail nor disturb the calls."""
+    """A garbage collection that happens to run there: its finalizers must neither fail nor
+    disturb the calls.
+    """
     script = start("""
         import gc, threading
 
@@ -351,7 +357,7 @@ def test_data_collected_in_another_thread(start):
     assert script.errors == ""
 
 
-# ---- memory --------------------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 def free_shm() -> int:
@@ -446,19 +452,24 @@ with synk.fork(2, device="cpu") as world:
     script.finish()
 
 
-# ---- places to write -----------------------------------------------------------------------------------------------------
+# ---- places to write -----------------------------------------------------------------------------
 
 
-# Runs a script as one who may not write where the permissions say so: root may, by a capability (CAP_DAC_OVERRIDE), which is
-# taken from it (PR_CAPBSET_DROP).
-POWERLESS = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 1); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+# Runs a script as one who may not write where the permissions say so: root may, by a capability
+# (CAP_DAC_OVERRIDE), which is taken from it (PR_CAPBSET_DROP).
+POWERLESS = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 1); os.execv(sys.executable, "
+    "[sys.executable, *sys.argv[1:]])"
+)
 
 
 @pytest.fixture
 def read_only_copy(tmp_path: Path) -> Iterator[Path]:
     """A folder with a copy of the package that may not be written to."""
     folder = tmp_path / "read_only"
-    shutil.copytree(ROOT / "synknumba", folder / "synknumba", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "synknumba", folder / "synknumba", ignore=shutil.ignore_patterns("__pycache__")
+    )
     places = [folder, *folder.rglob("*")]
     for path in places:
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -469,7 +480,9 @@ def read_only_copy(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.whole
 def test_nowhere_to_cache(read_only_copy, tmp_path):
-    """As in many containers: Numba may write neither beside the package nor into a home directory."""
+    """As in many containers: Numba may write neither beside the package nor into a home
+    directory.
+    """
     path = tmp_path / "script.py"
     path.write_text(
         HEADER
@@ -516,9 +529,13 @@ def test_profile_of_each_rank(start, tmp_path):
                 assert remarkable(ROWS) == ROWS.sum()
     """)
     script.finish()
-    assert sorted(path.name for path in folder.iterdir()) == [f"synknumba-rank{r}.prof" for r in range(3)]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        f"synknumba-rank{r}.prof" for r in range(3)
+    ]
     for path in folder.iterdir():
-        calls = {name: figures[0] for (_, _, name), figures in pstats.Stats(str(path)).stats.items()}
+        calls = {
+            name: figures[0] for (_, _, name), figures in pstats.Stats(str(path)).stats.items()
+        }
         assert calls["remarkable"] == 5
 
 

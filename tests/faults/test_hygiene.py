@@ -1,4 +1,6 @@
-"""What a rank has of the script that it was forked from, and what comes back from it: descriptors, output, warnings, chance."""
+"""What a rank has of the script that it was forked from, and what comes back from it:
+descriptors, output, warnings, chance.
+"""
 
 import builtins
 import contextlib
@@ -33,7 +35,14 @@ def total(x):
 
 @synk.function(outputs=None)
 def ask(question):
-    names = {"glob": glob, "np": np, "os": os, "random": random, "subprocess": subprocess, "sys": sys}
+    names = {
+        "glob": glob,
+        "np": np,
+        "os": os,
+        "random": random,
+        "subprocess": subprocess,
+        "sys": sys,
+    }
     return np.frombuffer(eval(question, names).encode().ljust(4096), np.uint8)
 
 
@@ -42,7 +51,7 @@ def answers(question):
     return [bytes(one).decode().strip() for one in ask(question)]
 
 
-# ---- threads -------------------------------------------------------------------------------------------------------------
+# ---- threads -------------------------------------------------------------------------------------
 
 
 def test_threads_are_named_once(monkeypatch):
@@ -52,7 +61,9 @@ def test_threads_are_named_once(monkeypatch):
     for thread in loaders:
         thread.start()
     try:
-        with pytest.warns(RuntimeWarning, match=r"2 other threads run: 'loader', 'writer'.*Call fork\(\) before") as caught:
+        with pytest.warns(
+            RuntimeWarning, match=r"2 other threads run: 'loader', 'writer'.*Call fork\(\) before"
+        ) as caught:
             synk.fork(1, device="cpu").close()
         assert [Path(one.filename).name for one in caught] == ["test_hygiene.py"]
         synk.fork(1, device="cpu").close()  # warnings are errors here
@@ -76,7 +87,10 @@ def test_a_library_whose_threads_are_lost_is_named_once(monkeypatch):
     thread.start()
     named.wait()
     try:
-        with pytest.warns(RuntimeWarning, match=r"after polars has started its threads.*move the line with fork\(\)"):
+        with pytest.warns(
+            RuntimeWarning,
+            match=r"after polars has started its threads.*move the line with fork\(\)",
+        ):
             synk.fork(1, device="cpu").close()
         synk.fork(1, device="cpu").close()  # warnings are errors here
     finally:
@@ -93,7 +107,9 @@ def test_what_is_raised_in_a_child_stays_there(capfd):
     if os.getpid() != parent:
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
-    assert capfd.readouterr().err == "synknumba: a process could not start: MemoryError: none left\n"
+    assert (
+        capfd.readouterr().err == "synknumba: a process could not start: MemoryError: none left\n"
+    )
 
 
 def test_no_word_of_threads_where_there_are_none_but_the_main_one(monkeypatch):
@@ -114,12 +130,14 @@ def test_no_word_of_threads_where_there_are_none_but_the_main_one(monkeypatch):
     assert not inherited._told
 
 
-# ---- resource trackers ---------------------------------------------------------------------------------------------------
+# ---- resource trackers ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["closed", "a timeout", *whole("killed")])
 def test_names_that_functions_make_are_removed_after_the_rank(start, end):
-    """By multiprocessing's resource tracker, which lives a moment longer than the rank, and not for ever."""
+    """By multiprocessing's resource tracker, which lives a moment longer than the rank, and not
+    for ever.
+    """
     script = start(f"""
         from multiprocessing import resource_tracker
         from multiprocessing.shared_memory import SharedMemory
@@ -161,7 +179,7 @@ def test_names_that_functions_make_are_removed_after_the_rank(start, end):
     assert "leaked" not in script.errors
 
 
-# ---- descriptors ---------------------------------------------------------------------------------------------------------
+# ---- descriptors ---------------------------------------------------------------------------------
 
 
 def test_conversations_are_not_inherited_but_files_are(tmp_path):
@@ -171,15 +189,23 @@ def test_conversations_are_not_inherited_but_files_are(tmp_path):
         child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         address = server.getsockname()
         with synk.fork(2, device="cpu"):
-            kinds = answers(f"repr([os.readlink(f'/proc/self/fd/{{fd}}') for fd in {[server.fileno(), reader, writer]}])")
+            kinds = answers(
+                f"repr([os.readlink(f'/proc/self/fd/{{fd}}') for fd in "
+                f"{[server.fileno(), reader, writer]}])"
+            )
             assert kinds == [repr([os.devnull] * 3)] * 2
-            links = answers("' '.join(os.readlink(path) for path in glob.glob('/proc/self/fd/*') if os.path.islink(path))")
+            links = answers(
+                "' '.join(os.readlink(path) for path in glob.glob('/proc/self/fd/*') "
+                "if os.path.islink(path))"
+            )
             for one in links:
                 assert one.count("socket:") == 1, "the one to the script"
                 assert one.count("pipe:") <= 3, "the lifeline, stderr and perhaps stdout"
                 assert str(log) in one
             child.stdin.close()
-            assert child.wait(10) == 0, "a rank that had the other end of its input would keep it waiting"
+            assert child.wait(10) == 0, (
+                "a rank that had the other end of its input would keep it waiting"
+            )
             child.stdout.close()
             os.close(writer)
             assert os.read(reader, 1) == b"", "nobody else can write there"
@@ -197,11 +223,17 @@ def test_ranks_have_no_descriptors_of_each_other():
         assert total(ROWS) == ROWS.sum()
         for rank, pid in enumerate(world.pids):
             links = _links(pid)
-            assert [link for link in links if link.startswith("/memfd:synk")] == [f"/memfd:synk-stacks-{rank} (deleted)"]
+            assert [link for link in links if link.startswith("/memfd:synk")] == [
+                f"/memfd:synk-stacks-{rank} (deleted)"
+            ]
             assert sum(link.startswith("socket:") for link in links) == 1, "the one to the script"
-            assert sum(link.startswith("pipe:") for link in links) <= 3, "the lifeline, stderr and perhaps stdout"
+            assert sum(link.startswith("pipe:") for link in links) <= 3, (
+                "the lifeline, stderr and perhaps stdout"
+            )
         (scribe,) = scribes(os.getpid())
-        deadline = time.monotonic() + 20  # it drops them while the ranks start, which do not wait for it
+        deadline = (
+            time.monotonic() + 20
+        )  # it drops them while the ranks start, which do not wait for it
         while left := _memory_files(scribe):
             assert time.monotonic() < deadline, left
             time.sleep(0.01)
@@ -289,12 +321,16 @@ def test_sixty_four_ranks(start):
     script.expect("died 40")
     script.expect(r"started .*", 60.0)
     seconds = float(script.expect(r"used (.*)")[1])
-    assert seconds < 16.0, "seconds of all processes; about 5 of two cores, for an import and two worlds"
+    assert seconds < 16.0, (
+        "seconds of all processes; about 5 of two cores, for an import and two worlds"
+    )
     script.finish()
 
 
 def test_no_more_processes(monkeypatch):
-    """What the system refuses is said in words, and nothing is left of the ranks that there were already."""
+    """What the system refuses is said in words, and nothing is left of the ranks that there were
+    already.
+    """
     real_fork, made = os.fork, []
 
     def fork():
@@ -307,7 +343,9 @@ def test_no_more_processes(monkeypatch):
     synk.fork(3, device="cpu").close()  # opens what stays open
     before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, "fork", fork)
-    with pytest.raises(BlockingIOError, match=r"temporarily unavailable: rank 2 of 3 .*ulimit -u.*fewer ranks"):
+    with pytest.raises(
+        BlockingIOError, match=r"temporarily unavailable: rank 2 of 3 .*ulimit -u.*fewer ranks"
+    ):
         synk.fork(3, device="cpu")
     monkeypatch.undo()
     assert len(os.listdir("/proc/self/fd")) == before
@@ -318,7 +356,7 @@ def test_no_more_processes(monkeypatch):
         assert total(ROWS) == ROWS.sum()
 
 
-# ---- output --------------------------------------------------------------------------------------------------------------
+# ---- output --------------------------------------------------------------------------------------
 
 PRINTS = """
     import ctypes
@@ -367,7 +405,10 @@ def test_what_ranks_print_is_neither_lost_nor_printed_twice(start, prefix):
         f"{first}printed by 0",
         f"{second}printed by 1",
     ):
-        assert text.count(f"{line}\n") == 1 + (line == "before" and text.count("before\n") - 1), (line, text)
+        assert text.count(f"{line}\n") == 1 + (line == "before" and text.count("before\n") - 1), (
+            line,
+            text,
+        )
     for rank, mark in enumerate((first, second)):
         assert text.count(f"{mark}unfinished {rank}") == 1, text
         assert script.errors.count(f"{mark}error of {rank}\n") == 1
@@ -398,7 +439,9 @@ def test_lines_are_written_whole(tmp_path, flags):
     script = tmp_path / "lines.py"
     script.write_text(LINES)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # what is written at once is read at once
+    ours, its = socket.socketpair(
+        socket.AF_UNIX, socket.SOCK_SEQPACKET
+    )  # what is written at once is read at once
     with ours, its:
         command = [sys.executable, *flags, str(script)]
         process = subprocess.Popen(command, stdout=its, stderr=its, env=environment)
@@ -407,7 +450,9 @@ def test_lines_are_written_whole(tmp_path, flags):
         process.wait(60)
     texts = ("printed by {} {}\n", "said in C by {}, {}\n", "error of {}, {}\n")
     lines = [line for piece in pieces for line in piece.splitlines(keepends=True)]
-    assert sorted(lines) == sorted(text.format(rank, i) for text in texts for rank in range(2) for i in range(20))
+    assert sorted(lines) == sorted(
+        text.format(rank, i) for text in texts for rank in range(2) for i in range(20)
+    )
     assert process.returncode == 0
 
 
@@ -447,7 +492,10 @@ def test_lines_come_out_whole_and_marked_whatever_they_are(name, stream, capfdbi
         mark = b"[rank %d] " % rank
         written = b"".join(pieces).replace(b"x", b"%d" % rank) * 2
         expected = written if written.endswith(b"\n") else written + b"\n"
-        assert b"".join(line[len(mark) :] + b"\n" for line in lines if line.startswith(mark)) == expected
+        assert (
+            b"".join(line[len(mark) :] + b"\n" for line in lines if line.startswith(mark))
+            == expected
+        )
     assert all(line.startswith((b"[rank 0] ", b"[rank 1] ", b"[rank 2] ")) for line in lines)
 
 
@@ -469,13 +517,17 @@ def test_a_line_of_megabytes_comes_out_in_parts_that_are_marked(capfdbinary):
         write_pieces(1, [b"x" * 3_000_000, b"\n"], synk.RANK, False)
     lines = capfdbinary.readouterr().out.splitlines()
     for rank in range(2):
-        parts = [line.removeprefix(b"[rank %d] " % rank) for line in lines if line.startswith(b"[rank %d] " % rank)]
+        parts = [
+            line.removeprefix(b"[rank %d] " % rank)
+            for line in lines
+            if line.startswith(b"[rank %d] " % rank)
+        ]
         assert len(parts) <= 4
         assert b"".join(parts) == b"%d" % rank * 3_000_000
     assert all(line.startswith(b"[rank ") for line in lines)
 
 
-# ---- warnings ------------------------------------------------------------------------------------------------------------
+# ---- warnings ------------------------------------------------------------------------------------
 
 
 class OwnWarning(UserWarning):
@@ -516,7 +568,9 @@ def test_filters_of_the_script_are_those_of_the_ranks():
         warnings.simplefilter("default")
         world = synk.fork(2, device="cpu")
     with world:
-        with pytest.raises(OwnWarning, match="as an error"):  # here warnings are errors: the filters of pytest
+        with pytest.raises(
+            OwnWarning, match="as an error"
+        ):  # here warnings are errors: the filters of pytest
             warn(ROWS, "as an error")
         assert not world.closed
         assert total(ROWS) == ROWS.sum(), "the world is as it was"
@@ -540,7 +594,9 @@ def test_every_kind_of_warning_comes_home():
                 warn_of(name)
     told = [(str(one.message), one.category.__name__) for one in caught]
     assert told == [
-        (f"of {name}", name) for name in ("DeprecationWarning", "RuntimeWarning", "ResourceWarning") for _ in range(2)
+        (f"of {name}", name)
+        for name in ("DeprecationWarning", "RuntimeWarning", "ResourceWarning")
+        for _ in range(2)
     ]
 
 
@@ -561,7 +617,9 @@ def test_warning_of_a_class_that_the_script_does_not_know():
             warn_strangely()
 
 
-def test_the_same_warning_in_two_files_is_shown_twice_and_deprecations_of_the_script_as_python_does(start, tmp_path):
+def test_the_same_warning_in_two_files_is_shown_twice_and_deprecations_of_the_script_as_python_does(
+    start, tmp_path
+):
     """The filters are Python's own, of which one shows deprecations in __main__ alone."""
     (tmp_path / "other_file.py").write_text(
         "import warnings\n\n\ndef tell(kind):\n    warnings.warn('same', kind, stacklevel=1)\n"
@@ -588,12 +646,15 @@ def test_the_same_warning_in_two_files_is_shown_twice_and_deprecations_of_the_sc
             both(ROWS)
             both(ROWS)
         say(*sorted(shown))
-    """)
-    script.expect(r"\('mine', 'DeprecationWarning'\) \('same', 'RuntimeWarning'\) \('same', 'RuntimeWarning'\)$")
+    """)  # noqa: E501
+    script.expect(
+        r"\('mine', 'DeprecationWarning'\) \('same', 'RuntimeWarning'\) "
+        r"\('same', 'RuntimeWarning'\)$"
+    )
     script.finish()
 
 
-# ---- chance --------------------------------------------------------------------------------------------------------------
+# ---- chance --------------------------------------------------------------------------------------
 
 
 def draws():
@@ -620,7 +681,7 @@ def test_hashes_are_those_of_the_script():
         assert answers("repr(hash('a text'))") == [repr(hash("a text"))] * 2
 
 
-# ---- the process that carries output -------------------------------------------------------------------------------------
+# ---- the process that carries output -------------------------------------------------------------
 
 
 def test_a_process_that_a_rank_leaves_behind_holds_nothing_up():

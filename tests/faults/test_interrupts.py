@@ -1,4 +1,6 @@
-"""An exception from outside at any moment of a call: Ctrl-C, an alarm. The world is usable afterwards, or closed."""
+"""An exception from outside at any moment of a call: Ctrl-C, an alarm. The world is usable
+afterwards, or closed.
+"""
 
 import signal
 
@@ -55,7 +57,9 @@ def test_interrupt_between_calls_leaves_the_world_usable(start):
     script.finish()
 
 
-@pytest.mark.parametrize("handler", ["handle", *whole("Handler().handle", "partial(handle)"), "Handler()"])
+@pytest.mark.parametrize(
+    "handler", ["handle", *whole("Handler().handle", "partial(handle)"), "Handler()"]
+)
 def test_a_handler_that_raises_while_an_argument_is_pickled(start, handler):
     """Its exception is the script's, and not taken for an object that cannot be pickled."""
     script = start(f"""
@@ -102,7 +106,9 @@ def test_a_handler_that_raises_while_an_argument_is_pickled(start, handler):
 
 @pytest.mark.whole
 def test_interrupts_at_random_moments(start):
-    """Whatever a call was doing, a script that goes on gets right results, from the same world or from a new one."""
+    """Whatever a call was doing, a script that goes on gets right results, from the same world
+    or from a new one.
+    """
     script = start("""
         import random
 
@@ -219,7 +225,9 @@ def test_interrupt_during_fork(start):
 
 @pytest.mark.parametrize("side", ["parent", "child"])
 def test_interrupt_right_after_a_process_was_made(start, side):
-    """Neither loses the script a rank that it knows nothing of, nor does the rank run on in the script's code."""
+    """Neither loses the script a rank that it knows nothing of, nor does the rank run on in the
+    script's code.
+    """
     script = start(f"""
         script = os.getpid()
         real_fork = os.fork
@@ -250,7 +258,9 @@ def test_interrupt_right_after_a_process_was_made(start, side):
 
 
 def test_interrupt_while_numba_compiles(start):
-    """Numba's tables do not survive an exception in the middle of them: the interrupt waits for the end."""
+    """Numba's tables do not survive an exception in the middle of them: the interrupt waits for
+    the end.
+    """
     script = start("""
         from synknumba._comm import host
 
@@ -278,9 +288,10 @@ def test_interrupt_while_numba_compiles(start):
     script.finish()
 
 
-# ---- a notebook ----------------------------------------------------------------------------------------------------------
+# ---- a notebook ----------------------------------------------------------------------------------
 
-# What a kernel does: each cell is compiled and run in one namespace, with threads beside; an interrupt is a SIGINT to it.
+# What a kernel does: each cell is compiled and run in one namespace, with threads beside; an
+# interrupt is a SIGINT to it.
 NOTEBOOK = """
 import threading, warnings
 
@@ -296,7 +307,7 @@ def cell(text, number=[0]):
         say("cell", number[0], type(error).__name__, str(error)[:60].replace(chr(10), " "))
     else:
         say("cell", number[0], "done")
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("call", ["forever(numbers)", "total(numbers)"])
@@ -333,8 +344,13 @@ cell("synk.close()")
 
 
 def test_notebook_whose_kernel_is_restarted(start):
-    """A restart is a SIGKILL to the kernel alone, or a SIGTERM; the next one finds nothing of the last."""
-    script = start(NOTEBOOK + "cell(\"world = synk.fork(2, device='cpu'); say('ranks', *world.pids); forever(ROWS)\")")
+    """A restart is a SIGKILL to the kernel alone, or a SIGTERM; the next one finds nothing of
+    the last.
+    """
+    script = start(
+        NOTEBOOK
+        + "cell(\"world = synk.fork(2, device='cpu'); say('ranks', *world.pids); forever(ROWS)\")"
+    )
     await_work(script.ranks()[0])
     script.kill(signal.SIGKILL)
     script.finish(-signal.SIGKILL)

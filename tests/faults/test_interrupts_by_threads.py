@@ -1,8 +1,11 @@
-"""Ctrl-C that the kernel gives to another thread of the script: Python runs the handler in the main thread all the same."""
+"""Ctrl-C that the kernel gives to another thread of the script: Python runs the handler in the
+main thread all the same.
+"""
 
 import pytest
 
-# A second thread takes two interrupts at once, at a moment inside of us; the main thread would raise at its next instruction.
+# A second thread takes two interrupts at once, at a moment inside of us; the main thread would
+# raise at its next instruction.
 STRIKES = """
 import threading, warnings
 

@@ -1,4 +1,6 @@
-"""An exception from outside at every moment of a swap: the two variables have each other's memory, or their own."""
+"""An exception from outside at every moment of a swap: the two variables have each other's
+memory, or their own.
+"""
 
 import itertools
 import sys
@@ -30,9 +32,14 @@ def twice(u, v):
     nothing(u, v)
 
 
-CALLS = {  # what is called, in which functions it is struck, and the values that the variables may have then
+# what is called, in which functions it is struck, and the values that the variables may have then
+CALLS = {
     "swap": (synk.swap, (VariableState.trade,), ([1, 2], [2, 1])),
-    "sequence": (twice, (VariableState.trade, Trace._swap, Trace.swap, Trace.undo, Sequence._trace), ([1, 2],)),
+    "sequence": (
+        twice,
+        (VariableState.trade, Trace._swap, Trace.swap, Trace.undo, Sequence._trace),
+        ([1, 2],),
+    ),
 }
 
 

@@ -1,4 +1,5 @@
-"""An exception from outside at every moment when a call takes the world and gives it back: the next call finds it free.
+"""An exception from outside at every moment when a call takes the world and gives it back: the next
+call finds it free.
 
 And at every moment when a world has just started, so that nobody has it yet: it ends.
 """
@@ -7,8 +8,9 @@ import pytest
 
 from tests.quick import whole
 
-# Strikes at every event of begin() and end(), and of what holds the world around them, one after the other: a function is
-# entered, a line begins, a C function is called or has returned, the function returns.
+# Strikes at every event of begin() and end(), and of what holds the world around them, one after
+# the other: a function is entered, a line begins, a C function is called or has returned, the
+# function returns.
 STRIKES = """
 import concurrent.futures
 import threading
@@ -72,7 +74,7 @@ def check_alone():
     assert not Path(f"/proc/self/task/{os.getpid()}/children").read_text()
 
 numbers = synk.data(ROWS)
-"""
+"""  # noqa: E501
 
 CALLS = {
     "function": "assert total(numbers) == ROWS.sum()",
@@ -86,7 +88,14 @@ CALLS = {
 
 
 @pytest.mark.parametrize(
-    "call", ["function", "distribute", "variable", "known collective", *whole("as_serial", "collective", "values")]
+    "call",
+    [
+        "function",
+        "distribute",
+        "variable",
+        "known collective",
+        *whole("as_serial", "collective", "values"),
+    ],
 )
 def test_struck_while_the_world_is_taken_or_given_back(start, call):
     script = start(

@@ -1,4 +1,6 @@
-"""What a running script must not keep: descriptors, mappings, children, memory of data that was dropped, processor time."""
+"""What a running script must not keep: descriptors, mappings, children, memory of data that was
+dropped, processor time.
+"""
 
 import time
 
@@ -100,7 +102,7 @@ def test_nothing_is_named_while_a_world_is_open(start):
             while names() and time.monotonic() < deadline:  # another process's may have one for microseconds
                 pass
             assert not names()
-    """)
+    """)  # noqa: E501
     script.finish()
 
 

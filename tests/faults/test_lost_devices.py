@@ -1,4 +1,6 @@
-"""A device that an error has made useless ends the world; what does it on GPUs is in tests/gpu/test_cuda.py."""
+"""A device that an error has made useless ends the world; what does it on GPUs is in
+tests/gpu/test_cuda.py.
+"""
 
 import sys
 import time
@@ -23,7 +25,9 @@ def test_the_world_ends_and_the_next_one_works():
         world = synk.fork(2, device="cpu")
     x = synk.data(np.arange(10.0))
     assert total(x, False) == 45
-    with pytest.raises(synk.RankDied, match=r"the GPU of rank 0 failed \(ValueError: gone\) during total"):
+    with pytest.raises(
+        synk.RankDied, match=r"the GPU of rank 0 failed \(ValueError: gone\) during total"
+    ):
         total(x, True)
     assert world.closed
     with pytest.raises(synk.WorldError):
@@ -47,7 +51,9 @@ def test_others_that_hang_are_not_waited_for():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Device, "recover", lambda self: False)
         world = synk.fork(2, device="cpu")
-    with pytest.raises(synk.RankDied, match=r"the GPU of rank 0 failed \(ValueError: gone\) during fail_or_hang"):
+    with pytest.raises(
+        synk.RankDied, match=r"the GPU of rank 0 failed \(ValueError: gone\) during fail_or_hang"
+    ):
         fail_or_hang(synk.RANK)
     assert world.closed
 
@@ -60,10 +66,13 @@ def fail_or_strand(rank):
 def test_the_first_cause_is_told():
     """Of a rank that has failed, and others whose GPUs wait for it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Device, "recover", lambda self: not isinstance(sys.exception(), StrandedError))
+        patch.setattr(
+            Device, "recover", lambda self: not isinstance(sys.exception(), StrandedError)
+        )
         world = synk.fork(3, device="cpu")
     with pytest.raises(
-        synk.RankDied, match=r"rank 1 failed \(ValueError: gone\), for which the GPU of rank \d.* waits during"
+        synk.RankDied,
+        match=r"rank 1 failed \(ValueError: gone\), for which the GPU of rank \d.* waits during",
     ) as caught:
         fail_or_strand(synk.RANK)
     assert caught.value.rank == 1

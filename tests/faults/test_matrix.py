@@ -1,6 +1,8 @@
-"""The fault matrix: every fault at every phase is told within a second, leaves nothing behind, and the next call is right.
+"""The fault matrix: every fault at every phase is told within a second, leaves nothing behind, and
+the next call is right.
 
-Of the cases that differ in the ranks alone one is always run, the others are marked slow: `pytest -m slow tests/faults`.
+Of the cases that differ in the ranks alone one is always run, the others are marked slow:
+`pytest -m slow tests/faults`.
 """
 
 import sys
@@ -10,7 +12,9 @@ import pytest
 from tests.faults.matrix.client import run_wanted
 from tests.faults.matrix.table import CASES, Outcome, problems, quick, representative
 
-pytestmark = pytest.mark.timeout(1800)  # the first test waits for all cases, which are run beside each other
+pytestmark = pytest.mark.timeout(
+    1800
+)  # the first test waits for all cases, which are run beside each other
 ALWAYS = representative()
 QUICK = quick()
 
@@ -27,7 +31,11 @@ PARAMS = {name: pytest.param(name, marks=_mark(name)) for name in CASES}
 @pytest.fixture(scope="module")
 def seen(request) -> dict[str, Outcome]:
     """What was seen of each case that is wanted."""
-    of_faults = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    of_faults = [
+        item
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    ]
     return run_wanted([item.callspec.params["name"] for item in of_faults])
 
 
@@ -44,5 +52,7 @@ def test_enough_is_always_run():
 
 
 def test_functions_of_the_cases_are_not_of_this_process():
-    """Some of them cannot be sent, and `distribute()` in other tests of this process sends whatever there is."""
+    """Some of them cannot be sent, and `distribute()` in other tests of this process sends
+    whatever there is.
+    """
     assert not {"tests.faults.matrix.phases", "tests.faults.matrix.acts"} & set(sys.modules)

@@ -16,7 +16,9 @@ import pytest
 
 from tests.environment import ROOT, environment
 
-jupyter_client = pytest.importorskip("jupyter_client", reason="jupyter_client is not installed; ipykernel brings it")
+jupyter_client = pytest.importorskip(
+    "jupyter_client", reason="jupyter_client is not installed; ipykernel brings it"
+)
 pytest.importorskip("ipykernel", reason="ipykernel is not installed; it is in the extra dev")
 
 SECONDS = 60.0
@@ -43,8 +45,11 @@ class Notebook:
 
     def __init__(self) -> None:
         self.manager: Any = jupyter_client.KernelManager()
-        # Under pytest a kernel does not read its descriptors, which is how it shows what other processes write.
-        environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        # Under pytest a kernel does not read its descriptors, which is how it shows what other
+        # processes write.
+        environment = {
+            name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"
+        }
         self.manager.start_kernel(cwd=str(ROOT), env=environment)
         self.connect()
 
@@ -124,7 +129,9 @@ def test_a_cell_that_forks_is_run_again(notebook):
 
 
 def test_interrupt(notebook):
-    """The stop button in the middle of a call: the cell ends, and the next ones work, with the same world or another one."""
+    """The stop button in the middle of a call: the cell ends, and the next ones work, with the
+    same world or another one.
+    """
     ranks = pids(notebook.run(FORKS))
     sent = notebook.start("total(rows, 30.0)")
     time.sleep(1.0)
@@ -139,7 +146,9 @@ def test_interrupt(notebook):
 
 
 def test_cells_are_run_again_in_any_order(notebook):
-    """Cells that make an array or define a kernel, edited and run again; the ranks stay, and what nothing names is freed."""
+    """Cells that make an array or define a kernel, edited and run again; the ranks stay, and
+    what nothing names is freed.
+    """
     ranks = pids(notebook.run(FORKS))
     kernel = """
 from numba import cuda
@@ -151,12 +160,17 @@ def scaled(x, total):
     if i < x.shape[0]:
         cuda.atomic.add(total, 0, FACTOR * x[i])
 """
-    array = "big = synk.data(np.full(100_000, VALUE), name='<big>'); before = world.statistics().memory.shared"
+    array = (
+        "big = synk.data(np.full(100_000, VALUE), name='<big>'); before = "
+        "world.statistics().memory.shared"
+    )
     assert notebook.run(kernel.replace("FACTOR", "2.0") + array.replace("VALUE", "1.0")) == ""
     assert notebook.run("print(scaled(big), scaled(rows))").strip() == f"200000.0 {2 * float(SUM)}"
     for value in ("3.0", "4.0"):
         assert notebook.run(array.replace("VALUE", value)) == ""
-    assert notebook.run("print(scaled(big))").strip() == "800000.0"  # the old kernel, and the new array
+    assert (
+        notebook.run("print(scaled(big))").strip() == "800000.0"
+    )  # the old kernel, and the new array
     assert notebook.run(kernel.replace("FACTOR", "10.0")) == ""
     assert notebook.run("print(scaled(big))").strip() == "4000000.0"
     told = notebook.run("print(world.statistics().memory.shared - before < big.nbytes, world.pids)")
@@ -164,7 +178,9 @@ def scaled(x, total):
 
 
 def test_interrupt_and_going_on(notebook):
-    """With `respawn=True` no cell has to be run again: the next call starts the ranks, and arrays and variables are there."""
+    """With `respawn=True` no cell has to be run again: the next call starts the ranks, and
+    arrays and variables are there.
+    """
     told = notebook.run(FORKS.replace('device="cpu"', 'device="cpu", respawn=True'))
     ranks = pids(told)
     assert (
@@ -184,7 +200,10 @@ add(1.0, w)
     notebook.manager.interrupt_kernel()
     assert "KeyboardInterrupt" in notebook.finish(sent)
     assert_gone(ranks)
-    assert notebook.run("add(1.0, w); print(w.get_value(), total(rows, 0.0))").strip() == f"[2. 2.] {SUM}"
+    assert (
+        notebook.run("add(1.0, w); print(w.get_value(), total(rows, 0.0))").strip()
+        == f"[2. 2.] {SUM}"
+    )
 
 
 @pytest.mark.whole
@@ -209,7 +228,9 @@ def test_fork_does_not_warn_of_the_threads_of_a_kernel(notebook):
 @pytest.mark.whole
 def test_what_ranks_print_is_shown(notebook):
     pids(notebook.run(FORKS))
-    told = notebook.run("synk.function(lambda x: print('hello from rank', len(x)))(rows); time.sleep(2.0)")  # it reads in turns
+    told = notebook.run(
+        "synk.function(lambda x: print('hello from rank', len(x)))(rows); time.sleep(2.0)"
+    )  # it reads in turns
     assert "hello from rank 501\n" in told
     assert "hello from rank 500\n" in told
 
@@ -227,11 +248,15 @@ def crash(x):
 
 crash(rows)
 """)
-    assert re.search(r"(?s)RankDied: rank \d .*SIGSEGV.*last stderr output of rank \d.*last words", told), told
+    assert re.search(
+        r"(?s)RankDied: rank \d .*SIGSEGV.*last stderr output of rank \d.*last words", told
+    ), told
 
 
 def test_terminal():
-    """IPython's own threads, as of its history, are no reason for a warning; the same cell again has the same world."""
+    """IPython's own threads, as of its history, are no reason for a warning; the same cell again
+    has the same world.
+    """
     cells = """
 import synknumba as synk
 world = synk.fork(1, device="cpu")
@@ -239,7 +264,24 @@ print("same", synk.fork(1, device="cpu") is world)
 synk.close()
 exit()
 """
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "IPython", "--quick", "--simple-prompt", "--no-banner"]
-    done = subprocess.run(command, env=environment(), input=cells, capture_output=True, text=True, timeout=SECONDS, check=False)
+    command = [
+        sys.executable,
+        "-W",
+        "error::RuntimeWarning",
+        "-m",
+        "IPython",
+        "--quick",
+        "--simple-prompt",
+        "--no-banner",
+    ]
+    done = subprocess.run(
+        command,
+        env=environment(),
+        input=cells,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
     assert "same True" in done.stdout, done.stdout + done.stderr
     assert "Warning" not in done.stdout + done.stderr

@@ -1,4 +1,6 @@
-"""Processes that the script makes for itself, beside the ranks: neither gets in the way of the other."""
+"""Processes that the script makes for itself, beside the ranks: neither gets in the way of the
+other.
+"""
 
 import contextlib
 import os
@@ -32,7 +34,10 @@ def test_forked_child_has_no_world(start):
             assert os.waitstatus_to_exitcode(status) == 6
             assert total(ROWS) == ROWS.sum()
     """)
-    script.expect("refused: .*no world is open in this process: .* in the parent process, or call synknumba.fork.*")
+    script.expect(
+        "refused: .*no world is open in this process: .* in the parent process, "
+        "or call synknumba.fork.*"
+    )
     script.finish()
 
 
@@ -62,8 +67,18 @@ def test_a_child_of_multiprocessing_is_told_whose_the_world_is(method, tmp_path)
     """
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(program))
-    told = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=60, env=environment(), check=True)
-    assert "no world is open in this process: a world belongs to the process that has called" in told.stdout, told
+    told = subprocess.run(
+        [sys.executable, path],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+        check=True,
+    )
+    assert (
+        "no world is open in this process: a world belongs to the process that has called"
+        in told.stdout
+    ), told
 
 
 def test_forked_child_can_have_a_world_of_its_own(start):
@@ -83,7 +98,9 @@ def test_forked_child_can_have_a_world_of_its_own(start):
 
 
 def test_a_child_that_a_function_forks_does_not_answer_for_its_rank(start):
-    """It comes back from the function, or raises in it, and ends there; what it prints is printed once."""
+    """It comes back from the function, or raises in it, and ends there; what it prints is
+    printed once.
+    """
     script = start("""
         @synk.function(outputs="sum")
         def forking(x, slow):
@@ -230,7 +247,8 @@ def test_a_thread_that_compiles_during_the_fork(start):
     script.finish()
 
 
-# Starts, on each rank, a program, a process of multiprocessing and one that ignores the signals by which one asks for an end.
+# Starts, on each rank, a program, a process of multiprocessing and one that ignores the signals by
+# which one asks for an end.
 STARTING = """
     import multiprocessing, subprocess
 
@@ -283,7 +301,14 @@ def test_processes_that_functions_start_end_with_their_rank(start, end):
     pids = [int(pid) for pid in script.expect("pids (.*)")[1].split()]
     if end != "script killed":
         script.expect("ended")
-    poll(lambda: not any(Path(f"/proc/{pid}").exists() and status(pid)["State"][0] != "Z" for pid in pids), "all ended")
+    poll(
+        lambda: (
+            not any(
+                Path(f"/proc/{pid}").exists() and status(pid)["State"][0] != "Z" for pid in pids
+            )
+        ),
+        "all ended",
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -335,7 +360,13 @@ def test_processes_of_ranks_end_though_the_script_has_become_another_user(start,
     script.expect("ended")
     try:
         poll(
-            lambda: not any(Path(f"/proc/{pid}").exists() and status(pid)["State"][0] != "Z" for pid in pids), "all ended", 5.0
+            lambda: (
+                not any(
+                    Path(f"/proc/{pid}").exists() and status(pid)["State"][0] != "Z" for pid in pids
+                )
+            ),
+            "all ended",
+            5.0,
         )
     finally:
         for pid in pids:

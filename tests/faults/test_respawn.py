@@ -1,4 +1,6 @@
-"""Worlds that start again after a failure, in real scripts whose ranks are killed, stopped and interrupted."""
+"""Worlds that start again after a failure, in real scripts whose ranks are killed, stopped and
+interrupted.
+"""
 
 import pytest
 
@@ -85,7 +87,10 @@ with synk.fork(2, device="cpu", timeout=1.0, respawn=True) as world:
     check(3.0)
 """
     )
-    script.expect("timeout .*The next call starts them again; set world.timeout to a larger one if the call needs it.")
+    script.expect(
+        "timeout .*The next call starts them again; set world.timeout to a larger "
+        "one if the call needs it."
+    )
     script.finish()
 
 
@@ -159,7 +164,7 @@ for close in (synk.close, lambda: world.close()):
         say("by a thread:", error)
     closer.join()
 check_world()
-"""
+"""  # noqa: E501
     )
     for _ in range(2):
         script.expect("interrupted")
@@ -220,7 +225,9 @@ except synk.RankDied:
 
 
 def test_lost_in_the_call_that_broke_off(start):
-    """A variable that the call may have written to is lost without a snapshot; others, and Data, are not."""
+    """A variable that the call may have written to is lost without a snapshot; others, and Data,
+    are not.
+    """
     script = start(
         START
         + """
@@ -251,12 +258,17 @@ with synk.fork(2, device="cpu", respawn=True) as world:
 """
     )
     for _ in range(3):
-        script.expect(r"lost: the values of variable 'w' ended with the ranks \(rank . .*SIGKILL.*no snapshot.*set_value.*")
+        script.expect(
+            r"lost: the values of variable 'w' ended with the ranks \(rank . "
+            r".*SIGKILL.*no snapshot.*set_value.*"
+        )
     script.finish()
 
 
 def test_other_threads_when_the_ranks_start_again(start):
-    """The restart warns of no threads, and a call that finds the world ended says that the next one starts it."""
+    """The restart warns of no threads, and a call that finds the world ended says that the next
+    one starts it.
+    """
     script = start(
         START
         + """
@@ -289,13 +301,18 @@ except synk.WorldError as error:
 """
     )
     for _ in range(2):
-        script.expect("ended: the ranks of this world have ended: .*SIGKILL.*Call again: the next call starts them again.")
+        script.expect(
+            "ended: the ranks of this world have ended: .*SIGKILL.*Call again: the "
+            "next call starts them again."
+        )
     script.expect("closed: this world is closed.*at the end of the with block.*Call fork.*")
     script.finish()
 
 
 def test_the_ranks_start_again_after_the_call_that_broke_off(start):
-    """Another thread's call waits until the broken one has noted, in its thread, what it may have written."""
+    """Another thread's call waits until the broken one has noted, in its thread, what it may
+    have written.
+    """
     script = start(
         START
         + """
@@ -335,7 +352,9 @@ with synk.fork(2, device="cpu", respawn=True):
 
 
 def test_close_and_fork_while_another_thread_starts_the_ranks_again(start):
-    """There is one world at a time: fork() is refused, and close() waits, and ends what that thread has started."""
+    """There is one world at a time: fork() is refused, and close() waits, and ends what that
+    thread has started.
+    """
     script = start(
         START
         + """
@@ -379,5 +398,8 @@ with synk.fork(2, device="cpu"):
     check(1.0)
 """
     )
-    script.expect("a world is being started, by another thread or by the call around this one; call again when it has started")
+    script.expect(
+        "a world is being started, by another thread or by the call around this one; call "
+        "again when it has started"
+    )
     script.finish()

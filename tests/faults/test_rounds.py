@@ -1,4 +1,6 @@
-"""The doorbell and the barriers under load; ten million rounds are `python -m tests.faults.rounds`."""
+"""The doorbell and the barriers under load; ten million rounds are
+`python -m tests.faults.rounds`.
+"""
 
 import pytest
 
@@ -22,9 +24,13 @@ def soon(monkeypatch):
 
 @pytest.mark.parametrize("word", rounds.WORDS)
 def test_values_of_the_round_before_are_seen(word, soon, monkeypatch, capfd):
-    """A coordinator whose store comes after the doorbell is found out by the ranks, whichever store it is."""
+    """A coordinator whose store comes after the doorbell is found out by the ranks, whichever
+    store it is.
+    """
     real, controls = rounds.doorbell_module.call, []
-    monkeypatch.setattr(rounds, "ControlBlock", lambda *given: controls.append(ControlBlock(*given)) or controls[0])
+    monkeypatch.setattr(
+        rounds, "ControlBlock", lambda *given: controls.append(ControlBlock(*given)) or controls[0]
+    )
 
     def late(base, world_size, sequence, *others):
         if sequence == 5:
@@ -41,7 +47,9 @@ def test_values_of_the_round_before_are_seen(word, soon, monkeypatch, capfd):
 def test_results_of_the_round_before_are_seen(word, monkeypatch):
     """A rank whose store comes after its arrival is found out by the coordinator."""
     real, controls = rounds.doorbell_module.arrive, []
-    monkeypatch.setattr(rounds, "ControlBlock", lambda *given: controls.append(ControlBlock(*given)) or controls[0])
+    monkeypatch.setattr(
+        rounds, "ControlBlock", lambda *given: controls.append(ControlBlock(*given)) or controls[0]
+    )
 
     def late(base, world_size, rank, sequence, *others):
         if (rank, sequence) == (1, 5):
@@ -56,7 +64,9 @@ def test_results_of_the_round_before_are_seen(word, monkeypatch):
 def test_a_wake_up_that_is_lost_is_seen(soon, monkeypatch):
     """Ranks that are not woken leave a round without end."""
     monkeypatch.setattr(ControlBlock, "wake_ranks", lambda self: None)
-    monkeypatch.setattr(ControlBlock, "sleep_line", lambda self, rank, sequence, lives: rounds.time.sleep(3600))
+    monkeypatch.setattr(
+        ControlBlock, "sleep_line", lambda self, rank, sequence, lives: rounds.time.sleep(3600)
+    )
     with pytest.raises(AssertionError, match="never answered by"):
         rounds.run(10, 2, PATIENCES["never"], delays=False)
 

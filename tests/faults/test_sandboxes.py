@@ -1,4 +1,6 @@
-"""In sandboxes: system calls that a seccomp filter refuses, and no /proc. The package does without, or names what it needs."""
+"""In sandboxes: system calls that a seccomp filter refuses, and no /proc. The package does
+without, or names what it needs.
+"""
 
 import fcntl
 import os
@@ -32,7 +34,9 @@ REFUSED.append(("F_SETOWN", "memfd_create", "prlimit64", "sched_getaffinity", "p
 
 
 def refusing(*calls, text):
-    """A script that works under a filter from its first line on; prctl is needed to install the filter, and refused last."""
+    """A script that works under a filter from its first line on; prctl is needed to install the
+    filter, and refused last.
+    """
     return f"from tests.faults.seccomp import refuse\nrefuse(*{calls!r})\n{textwrap.dedent(text)}"
 
 
@@ -87,7 +91,10 @@ def test_shared_memory_refused_where_there_is_no_other(start, call):
             say(error)
     """
     script = start(refusing(call, text=text))
-    script.expect(rf".*the system refuses (posix_)?{call}: \[Errno 1\] Operation not permitted\. Let the sandbox.*")
+    script.expect(
+        rf".*the system refuses (posix_)?{call}: \[Errno 1\] Operation not "
+        rf"permitted\. Let the sandbox.*"
+    )
 
 
 @filters
@@ -100,7 +107,8 @@ def test_a_call_that_a_rank_cannot_do_without_is_named(start):
     """
     script = start(refusing("setpgid", text=text))
     script.expect(
-        r"rank 0 could not start, since os\.setpgid\(0, 0\) failed: PermissionError: \[Errno 1\] Operation not permitted\. "
+        r"rank 0 could not start, since os\.setpgid\(0, 0\) failed: PermissionError: \[Errno 1\] "
+        r"Operation not permitted\. "
         r"A sandbox refuses this system call: allow it in its profile.*"
     )
     script.finish()
@@ -128,7 +136,8 @@ def test_a_call_that_the_script_cannot_do_without_is_named(start, call, needed):
     script = start(refusing(call, text=text))
     for _ in range(2):
         script.expect(
-            rf"fork\(\) needs {needed}, which failed: PermissionError: \[Errno 1\] Operation not permitted\. "
+            rf"fork\(\) needs {needed}, which failed: PermissionError: \[Errno 1\] "
+            rf"Operation not permitted\. "
             r"A sandbox refuses this system call: allow it in its profile.*"
         )
     script.finish()
@@ -146,14 +155,24 @@ def test_a_refused_fork_is_no_lack_of_memory(start):
             say(error)
     """
     script = start(text)
-    script.expect(r"os\.fork\(\) failed: PermissionError: \[Errno 1\] Operation not permitted\. A sandbox refuses .*")
+    script.expect(
+        r"os\.fork\(\) failed: PermissionError: \[Errno 1\] Operation not "
+        r"permitted\. A sandbox refuses .*"
+    )
     script.finish()
 
 
 def in_a_namespace(*command):
     """Runs a command where /proc is an empty folder."""
     hidden = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
-    return subprocess.run([*hidden, *command], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [*hidden, *command],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_a_world_where_proc_is_not_mounted(tmp_path):
@@ -173,7 +192,10 @@ def test_a_world_where_proc_is_not_mounted(tmp_path):
         except synk.RankDied as error:
             say(error.rank, "killed")
     """
-    check = "assert not os.path.exists('/proc/self')\nfrom synknumba._world.limits import check_room\ncheck_room(65)\n"
+    check = (
+        "assert not os.path.exists('/proc/self')\nfrom synknumba._world.limits import "
+        "check_room\ncheck_room(65)\n"
+    )
     script.write_text(HEADER + check + textwrap.dedent(WORKS) + textwrap.dedent(killed))
     done = in_a_namespace(sys.executable, "-W", "error", str(script))
     assert done.returncode == 0, done.stderr
@@ -189,7 +211,9 @@ def test_descriptors_are_found_without_proc(monkeypatch):
     def no_proc(path):
         raise FileNotFoundError(path)
 
-    high = fcntl.fcntl(1, fcntl.F_DUPFD, 300)  # past the first block of descriptors that poll(2) is asked about
+    high = fcntl.fcntl(
+        1, fcntl.F_DUPFD, 300
+    )  # past the first block of descriptors that poll(2) is asked about
     try:
         monkeypatch.setattr(os, "listdir", no_proc)
         found = set(inherited._open_descriptors())

@@ -1,4 +1,6 @@
-"""What others on the machine could reach of a world: nothing has a name, nothing listens, nothing may be written by others."""
+"""What others on the machine could reach of a world: nothing has a name, nothing listens,
+nothing may be written by others.
+"""
 
 import ast
 import os
@@ -33,11 +35,15 @@ READERS = {
     "_machines/link.py": "the socketpair of the job's relay",
     "_machines/relay_first.py": "answers of the job's relays, by MPI",
     "_machines/relay_other.py": "orders of the job's first relay, by MPI",
-    "_device/compilers/numba_cuda_cache.py": "the cache of kernels, after the checks of simt/_machine/store.py",
+    "_device/compilers/numba_cuda_cache.py": (
+        "the cache of kernels, after the checks of simt/_machine/store.py"
+    ),
     "_device/compilers/numba_cuda_mlir_cache.py": "the same",
     "simt/_machine/cache.py": "the same",
     "_wire/compiled.py": "the same",
-    "_call/compared_ranks.py": "records of the same command's runs, in a folder that only this user can open",
+    "_call/compared_ranks.py": (
+        "records of the same command's runs, in a folder that only this user can open"
+    ),
     "simt/_frontend/pickling.py": "a part of the pickle that is being read",
 }
 
@@ -75,7 +81,10 @@ def links(pid):
 
 
 def test_nothing_listens(processes):
-    sockets = {pid: {link[8:-1] for link in held.values() if link.startswith("socket:[")} for pid, held in processes.items()}
+    sockets = {
+        pid: {link[8:-1] for link in held.values() if link.startswith("socket:[")}
+        for pid, held in processes.items()
+    }
     ours = set.union(*sockets.values())
     seen = 0
     for table in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6", "packet"):
@@ -96,7 +105,10 @@ def test_nothing_listens(processes):
 def test_the_search_for_listeners_finds_one():
     with socket.create_server(("127.0.0.1", 0)) as server:
         inode = os.fstat(server.fileno()).st_ino
-        assert any(line.split()[9] == str(inode) for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+        assert any(
+            line.split()[9] == str(inode)
+            for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
+        )
 
 
 def test_memory_has_no_name_and_is_this_users_alone(processes):
@@ -108,19 +120,24 @@ def test_memory_has_no_name_and_is_this_users_alone(processes):
                 path = Path(f"/proc/{pid}/fd/{fd}")
                 status = path.stat()
                 if str(path.readlink()) != link:
-                    continue  # the output process, which replaces what it inherits while the ranks start
+                    # the output process, which replaces what it inherits while the ranks start
+                    continue
                 shared += 1
                 assert status.st_uid == os.geteuid()
                 assert status.st_nlink == 0
                 if "/synk-" in link:
                     assert stat.S_IMODE(status.st_mode) == 0o600
     assert shared >= 3
-    poll(lambda: not names_in_shm(), "no segment has a name")  # one that another process makes has for microseconds
+    poll(
+        lambda: not names_in_shm(), "no segment has a name"
+    )  # one that another process makes has for microseconds
 
 
 @pytest.mark.skipif(segment.posix_ipc is None, reason="posix_ipc is not installed")
 def test_a_segment_is_private_from_its_first_moment(monkeypatch):
-    """Under the name that it has for some microseconds nobody else may open it, whatever the script's umask."""
+    """Under the name that it has for some microseconds nobody else may open it, whatever the
+    script's umask.
+    """
     seen = []
     unlink = segment.posix_ipc.unlink_shared_memory
 
@@ -142,7 +159,12 @@ def test_no_file_is_written_for_all(processes, tmp_path):
     for pid, held in processes.items():
         for fd, link in held.items():
             path = Path(f"/proc/{pid}/fd/{fd}")
-            if link.startswith("/") and path.exists() and stat.S_ISREG(path.stat().st_mode) and pid != os.getpid():
+            if (
+                link.startswith("/")
+                and path.exists()
+                and stat.S_ISREG(path.stat().st_mode)
+                and pid != os.getpid()
+            ):
                 assert "synk" in link or not path.stat().st_mode & stat.S_IWOTH, link
     before = os.umask(0)
     try:
@@ -183,7 +205,9 @@ def test_pickles_are_read_where_it_is_known_who_wrote_them():
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
-                case ast.Attribute(ast.Name("pickle" | "cloudpickle"), "load" | "loads" | "Unpickler"):
+                case ast.Attribute(
+                    ast.Name("pickle" | "cloudpickle"), "load" | "loads" | "Unpickler"
+                ):
                     found.setdefault(str(path.relative_to(PACKAGE)), []).append(node.lineno)
                 case ast.ImportFrom("pickle" | "cloudpickle" | "marshal" | "shelve" | "dill"):
                     pytest.fail(f"{path}:{node.lineno} hides what it reads")
@@ -205,13 +229,15 @@ import synknumba as synk
 with synk.fork(2, device="cpu"):
     print(synk.all_reduce(synk.variable(np.arange(3.0)), "sum").get_value(0).tolist())
 print(*opened, sep="\\n")
-"""
+"""  # noqa: E501
 
 
 def imported(*folders, **variables):
     environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)} | variables
     command = [sys.executable, "-c", IMPORTS, *map(str, folders)]
-    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, check=False, env=environment, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     result, *opened = done.stdout.splitlines()
     assert result == "[0.0, 2.0, 4.0]"
@@ -225,14 +251,21 @@ def test_an_import_reads_no_cache_of_numbas(tmp_path):
         for left in folder.rglob("*.nbi"):
             left.unlink()  # of an earlier release
     share_own_functions(tmp_path / "kernels")
-    opened = imported(tmp_path, PACKAGE, NUMBA_CACHE_DIR=str(tmp_path), SYNKNUMBA_CACHE_DIR=str(tmp_path / "kernels"))
+    opened = imported(
+        tmp_path,
+        PACKAGE,
+        NUMBA_CACHE_DIR=str(tmp_path),
+        SYNKNUMBA_CACHE_DIR=str(tmp_path / "kernels"),
+    )
     assert not [path for path in opened if path.endswith((".nbi", ".nbc"))]
     assert not [*tmp_path.rglob("*.nbi"), *PACKAGE.rglob("*.nbi")]
     assert len([path for path in opened if "/kernels/" in path]) > 10
 
 
 def test_a_directory_that_cannot_be_looked_at_is_done_without(monkeypatch, tmp_path):
-    monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path / ("x" * 300)))  # as of another user, also for root
+    monkeypatch.setenv(
+        "SYNKNUMBA_CACHE_DIR", str(tmp_path / ("x" * 300))
+    )  # as of another user, also for root
 
     @compiled("int64(int64)")
     def double(k):
@@ -245,8 +278,15 @@ def test_a_directory_that_cannot_be_looked_at_is_done_without(monkeypatch, tmp_p
 def test_damaged_files_of_compiled_functions_are_replaced(tmp_path):
     folder = tmp_path / "kernels" / "package"
     imported(SYNKNUMBA_CACHE_DIR=str(folder.parent))
-    whole = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
-    damages = (lambda old: b"", lambda old: old[: len(old) // 2], lambda old: os.urandom(len(old)), lambda old: old[:-1] + b"x")
+    whole = {
+        path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")
+    }
+    damages = (
+        lambda old: b"",
+        lambda old: old[: len(old) // 2],
+        lambda old: os.urandom(len(old)),
+        lambda old: old[:-1] + b"x",
+    )
     for number, (name, old) in enumerate(whole.items()):
         (folder / name).write_bytes(damages[number % len(damages)](old))
     imported(SYNKNUMBA_CACHE_DIR=str(folder.parent))

@@ -98,7 +98,9 @@ def totals_of(world_size, times):
 @pytest.mark.parametrize("tables", [True, *whole(False)])
 @pytest.mark.parametrize("world_size", [2, *whole(3)])
 def test_right_after_a_rank_has_failed_anywhere(monkeypatch, world_size, tables, dropped):
-    """Ranks stop at different places on the stages where they exchange numbers, and all begin anew there."""
+    """Ranks stop at different places on the stages where they exchange numbers, and all begin
+    anew there.
+    """
     synk.close()
     if not tables:
         monkeypatch.setattr(sequence_routine, "runs_tables", lambda device: False)
@@ -110,7 +112,9 @@ def test_right_after_a_rank_has_failed_anywhere(monkeypatch, world_size, tables,
         totals(v, w, -1, 0, 0, times=2)
         for _ in range(12):
             with pytest.raises(synk.RankError, match="on purpose"):
-                totals(v, w, rng.integers(world_size), *rng.permutation((rng.integers(7), -1)), times=7)
+                totals(
+                    v, w, rng.integers(world_size), *rng.permutation((rng.integers(7), -1)), times=7
+                )
             w.set_value(np.zeros(1))
             times = int(rng.integers(1, 5))
             found = totals(v, w, -1, 0, 0, times=times)
@@ -122,7 +126,8 @@ def test_right_after_a_rank_has_failed_anywhere(monkeypatch, world_size, tables,
 
 def test_a_rank_dies_while_the_other_waits_for_it():
     place = (
-        rf"during run_and_die\(\), in iteration 50 of {FOREVER} of run_and_die, call 3: die_at\(step: int, rank: synk.RANK\) "
+        rf"during run_and_die\(\), in iteration 50 of {FOREVER} of run_and_die, call 3: "
+        rf"die_at\(step: int, rank: synk.RANK\) "
         rf"\({re.escape(__file__)}:\d+\)\."
     )
     with synk.fork(2, device="cpu"), pytest.raises(synk.RankDied, match=place):
@@ -131,10 +136,14 @@ def test_a_rank_dies_while_the_other_waits_for_it():
 
 @pytest.mark.parametrize("body", [run, run_alone], ids=lambda one: one.name)
 def test_a_time_limit_ends_a_loop(body):
-    with synk.fork(2, device="cpu", timeout=0.3), pytest.raises(synk.CallTimeout, match=body.name) as caught:
+    with (
+        synk.fork(2, device="cpu", timeout=0.3),
+        pytest.raises(synk.CallTimeout, match=body.name) as caught,
+    ):
         body(synk.variable(np.zeros(3)), times=FOREVER)
     places = re.findall(
-        rf"innermost frame first ---\n  in iteration (\d+) of {FOREVER} of {body.name}, call [12]: ", str(caught.value)
+        rf"innermost frame first ---\n  in iteration (\d+) of {FOREVER} of {body.name}, call [12]: ",  # noqa: E501
+        str(caught.value),
     )
     assert places
 
@@ -154,7 +163,10 @@ def test_an_interrupt_ends_a_loop(body):
             with pytest.raises(KeyboardInterrupt) as caught:
                 body(v, times=FOREVER)
             for rank, note in enumerate(caught.value.__notes__):
-                assert re.match(rf"rank {rank} was in iteration \d+ of {FOREVER} of {body.name}, call [12]: ", note)
+                assert re.match(
+                    rf"rank {rank} was in iteration \d+ of {FOREVER} of {body.name}, call [12]: ",
+                    note,
+                )
             assert time.monotonic() - began < 20
         with synk.fork(2, device="cpu"):
             v = synk.variable(np.zeros(3))
@@ -211,14 +223,19 @@ def test_places_in_inner_sequences():
     place = r"  in iteration 2 of 7 of around, iteration {} of 5 of inside, call {}: {}"
     line = rf"\({re.escape(__file__)}:\d+\)\n"
     stuck = place.format(3, 3, rf"wait_at\(outer: int, inner: int, rank: synk.RANK\) {line}  File")
-    waiting = place.format(4, 2, rf"all_reduce {line}  (runs compiled code, or )?waits for other ranks\n")
+    waiting = place.format(
+        4, 2, rf"all_reduce {line}  (runs compiled code, or )?waits for other ranks\n"
+    )
     told = io.StringIO()
     with synk.fork(2, device="cpu", timeout=1.5) as world:
         v = synk.variable(np.zeros(3))
         around(v, times=1)
 
         def look() -> None:
-            while not all(re.search(text, told.getvalue()) for text in (stuck, waiting)) and not world.closed:
+            while (
+                not all(re.search(text, told.getvalue()) for text in (stuck, waiting))
+                and not world.closed
+            ):
                 told.seek(0)
                 told.truncate()
                 world.dump(told)
@@ -261,6 +278,7 @@ def test_an_error_in_an_inner_sequence(options):
     with synk.fork(2, device="cpu"):
         with pytest.raises(synk.RankError) as caught:
             around_broken(times=7, **options)
-        assert "in iteration 2 of 7 of around_broken, iteration 3 of 5 of inside_broken, call 1: break_inside(" in str(
-            caught.value
+        assert (
+            "in iteration 2 of 7 of around_broken, iteration 3 of 5 of "
+            "inside_broken, call 1: break_inside(" in str(caught.value)
         )

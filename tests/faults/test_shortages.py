@@ -1,4 +1,6 @@
-"""Shortages of memory on a rank, and of descriptors while ranks start, are errors that name them."""
+"""Shortages of memory on a rank, and of descriptors while ranks start, are errors that name
+them.
+"""
 
 
 def test_a_rank_that_has_no_memory_left_to_pickle_its_error(start):
@@ -34,9 +36,11 @@ def test_a_rank_that_has_no_memory_left_to_pickle_its_error(start):
                     resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
                 let_go(ROWS)
                 assert total(ROWS) == ROWS.sum()
-    """)
+    """)  # noqa: E501
     for _ in range(3):
-        script.expect(r"(MemoryError|SystemError) \[0, 1\]")  # the second where CPython 3.11 has no memory for a frame
+        script.expect(
+            r"(MemoryError|SystemError) \[0, 1\]"
+        )  # the second where CPython 3.11 has no memory for a frame
     script.finish()
     assert script.errors == ""
 
@@ -70,7 +74,9 @@ def test_too_few_descriptors_to_start_ranks(start):
     failed = [line for line in told if line != "started"]
     assert {line.split()[0] for line in failed} <= {"OSError", "WorldError", "SharedMemoryError"}
     assert [line for line in failed if "ulimit -n" not in line] == []
-    assert any("could not be started: the limit of open files is reached" in line for line in failed)
+    assert any(
+        "could not be started: the limit of open files is reached" in line for line in failed
+    )
     script.finish()
     assert script.errors == ""
 
@@ -90,7 +96,8 @@ def test_a_limit_of_file_sizes(start):
     """)
     for _ in range(2):
         script.expect(
-            r"cannot allocate [\d,]+ bytes of shared memory: .*File too large\. The limit of file sizes \(`ulimit -f`\).*"
+            r"cannot allocate [\d,]+ bytes of shared memory: .*File too large\. The limit of "
+            r"file sizes \(`ulimit -f`\).*"
         )
     script.finish()
 

@@ -1,4 +1,6 @@
-"""Calls, collectives and faults in any order, against a model in NumPy; the long version is `python -m tests.faults.soak`."""
+"""Calls, collectives and faults in any order, against a model in NumPy; the long version is
+`python -m tests.faults.soak`.
+"""
 
 import subprocess
 import sys
@@ -52,7 +54,9 @@ TestScript.settings = settings(
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: it sets alarms, as pytest does for its timeouts."""
-    return subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.whole

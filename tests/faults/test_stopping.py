@@ -1,4 +1,6 @@
-"""Scripts that save and leave when a signal has come: `stop_on`, `stopping`, and the program of docs/howto/time-limits.md."""
+"""Scripts that save and leave when a signal has come: `stop_on`, `stopping`, and the program of
+docs/howto/time-limits.md.
+"""
 
 import os
 import signal
@@ -14,7 +16,9 @@ from tests.environment import ROOT, environment
 from tests.test_pages import BLOCKS
 
 PROGRAM = next(
-    block.values[0] for block in BLOCKS if "training.safetensors" in block.values[0] and "stop_on" in block.values[0]
+    block.values[0]
+    for block in BLOCKS
+    if "training.safetensors" in block.values[0] and "stop_on" in block.values[0]
 )
 # Endless, until a signal comes; the loop says when it runs.
 ENDLESS = PROGRAM.replace("epochs=5", "epochs=None").replace(
@@ -55,7 +59,9 @@ def test_a_job_on_one_machine(tmp_path):
 
 
 def children(pid):
-    """The processes that a process has started: ranks, which are in groups of their own, and the output process."""
+    """The processes that a process has started: ranks, which are in groups of their own, and the
+    output process.
+    """
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         found = [int(word) for word in file.read().split()]
     assert len(found) > 1
@@ -68,7 +74,8 @@ def run(text, *, status=0):
         [
             sys.executable,
             "-c",
-            "import os, signal, time\nimport numpy as np\nimport synknumba as synk\n" + textwrap.dedent(text),
+            "import os, signal, time\nimport numpy as np\nimport synknumba as synk\n"
+            + textwrap.dedent(text),
         ],
         env=environment(),
         cwd=ROOT,
@@ -82,7 +89,9 @@ def run(text, *, status=0):
 
 
 def test_the_flag_and_earlier_handlers():
-    """Handlers of the script are called, also if stop_on is called twice; Python's own of SIGINT is not; others raise on."""
+    """Handlers of the script are called, also if stop_on is called twice; Python's own of SIGINT
+    is not; others raise on.
+    """
     assert run("""
         came = []
         signal.signal(signal.SIGUSR1, lambda *_: came.append("USR1"))
@@ -117,7 +126,9 @@ def test_children_end_by_signals_as_ever():
 
 @pytest.mark.whole
 def test_epochs_end_between_steps(tmp_path):
-    """They make the same steps in parts as at once, and none after a signal; errors count steps of the whole epoch."""
+    """They make the same steps in parts as at once, and none after a signal; errors count steps
+    of the whole epoch.
+    """
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""
@@ -165,7 +176,13 @@ def test_epochs_end_between_steps(tmp_path):
         """)
     )
     done = subprocess.run(
-        [sys.executable, script], env=environment(), cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
+        [sys.executable, script],
+        env=environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
     )
     assert done.stdout.splitlines() == ["7 (1,)", "7 (0,)"], done.stderr
 
@@ -173,7 +190,8 @@ def test_epochs_end_between_steps(tmp_path):
 @pytest.mark.parametrize("bad", [signal.SIGKILL, signal.SIGSTOP, 0, 1000, "SIGTERM", None])
 def test_what_is_no_signal(bad):
     with pytest.raises(
-        synk.ArgumentError, match=r"stop_on: .* is no signal that can be handled; pass some such as signal\.SIGTERM"
+        synk.ArgumentError,
+        match=r"stop_on: .* is no signal that can be handled; pass some such as signal\.SIGTERM",
     ):
         synk.stop_on(signal.SIGUSR2, bad)
     assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
@@ -197,6 +215,9 @@ def test_where_it_cannot_be_called():
     def on_rank():
         synk.stop_on()
 
-    with synk.fork(1, device="cpu"), pytest.raises(synk.WorldError, match="stop_on.. called on a rank"):
+    with (
+        synk.fork(1, device="cpu"),
+        pytest.raises(synk.WorldError, match="stop_on.. called on a rank"),
+    ):
         on_rank()
     assert not synk.stopping()

@@ -1,4 +1,6 @@
-"""Faults while a submitted call is in flight: each ends with an error at `result()` or the next use, and leaves nothing."""
+"""Faults while a submitted call is in flight: each ends with an error at `result()` or the next
+use, and leaves nothing.
+"""
 
 import os
 import signal
@@ -34,7 +36,9 @@ def test_a_rank_killed_in_flight(start):
 
 
 def test_a_rank_killed_while_an_event_loop_waits(start):
-    """The loop does not use the world; nor does it at Ctrl-C, which the end of the block must not wait for."""
+    """The loop does not use the world; nor does it at Ctrl-C, which the end of the block must
+    not wait for.
+    """
     script = start("""
         import asyncio
 
@@ -99,7 +103,9 @@ def test_a_rank_killed_in_a_later_round(start, ask):
     script.finish()
 
 
-@pytest.mark.parametrize("use", ["total(ROWS)", *whole("total.submit(ROWS)", "synk.variable(np.zeros(2)).get_value(0)")])
+@pytest.mark.parametrize(
+    "use", ["total(ROWS)", *whole("total.submit(ROWS)", "synk.variable(np.zeros(2)).get_value(0)")]
+)
 def test_a_rank_killed_in_flight_is_told_by_the_next_use(start, use):
     script = start(f"""
         world = synk.fork(2, device="cpu")
@@ -191,7 +197,11 @@ def test_ctrl_c_while_waiting(start, where):
 
 
 @pytest.mark.parametrize(
-    "opened", ["with synk.fork(2, device='cpu') as world", "world = synk.fork(2, device='cpu')\n        if True"]
+    "opened",
+    [
+        "with synk.fork(2, device='cpu') as world",
+        "world = synk.fork(2, device='cpu')\n        if True",
+    ],
 )
 def test_ctrl_c_while_the_script_computes(start, opened):
     """The script ends without waiting for the call."""
@@ -301,12 +311,14 @@ def test_closed_by_a_thread_while_result_waits(start):
             say(error)
         assert world.closed
         check_world()
-    """)
+    """)  # noqa: E501
     script.expect("the world was closed during forever.*")
     script.finish()
 
 
-@pytest.mark.parametrize("use", ["late.submit(ROWS).result()", *whole("total(ROWS)", "v.get_value(0)")])
+@pytest.mark.parametrize(
+    "use", ["late.submit(ROWS).result()", *whole("total(ROWS)", "v.get_value(0)")]
+)
 def test_another_thread_waits_for_the_call_for_which_result_waits(start, use):
     script = start(f"""
         import threading
@@ -362,7 +374,9 @@ def test_a_child_does_not_touch_the_call(start):
             assert future.result() == ROWS.sum()
             assert total(ROWS) == ROWS.sum()
     """)
-    script.expect(r"total\(.*was in flight, and it belongs to the process from which this one was forked")
+    script.expect(
+        r"total\(.*was in flight, and it belongs to the process from which this one was forked"
+    )
     script.finish()
 
 
@@ -421,7 +435,7 @@ while True:
 say("struck", moment)
 synk.close()
 check_world()
-"""
+"""  # noqa: E501
     )
     assert int(script.expect(r"struck (\d+)").group(1)) > 20
     script.finish()

@@ -1,4 +1,6 @@
-"""A call that takes longer than `timeout=`: `CallTimeout` within a second of it, and fork() works again."""
+"""A call that takes longer than `timeout=`: `CallTimeout` within a second of it, and fork()
+works again.
+"""
 
 import os
 import signal
@@ -8,7 +10,11 @@ import pytest
 
 from tests.quick import whole
 
-CALLS = {"python": "forever(numbers)", "kernel": "burn(numbers, HOURS)", "stopped": "total(numbers)"}
+CALLS = {
+    "python": "forever(numbers)",
+    "kernel": "burn(numbers, HOURS)",
+    "stopped": "total(numbers)",
+}
 
 
 @pytest.mark.parametrize("what", [*whole("python", "stopped"), "kernel"])
@@ -57,7 +63,10 @@ def test_calls_within_the_timeout(start):
 
 WAYS = {  # to make a call, during which the machine sleeps
     "call": "found = slow(ROWS)",
-    "done": "future = slow.submit(ROWS)\nwhile not future.done(): time.sleep(0.01)\nfound = future.result()",
+    "done": (
+        "future = slow.submit(ROWS)\nwhile not future.done(): "
+        "time.sleep(0.01)\nfound = future.result()"
+    ),
 }
 
 
@@ -101,7 +110,9 @@ def test_close_does_not_wait_for_a_rank_that_does_not_answer(start):
 
 
 def test_timeout_where_others_want_the_cores(start):
-    """A coordinator that gives way while it waits may not come back for some milliseconds, each time."""
+    """A coordinator that gives way while it waits may not come back for some milliseconds, each
+    time.
+    """
     script = start("""
         script = os.getpid()
         world = synk.fork(1, device="cpu", timeout=0.5)
@@ -122,5 +133,7 @@ def test_timeout_where_others_want_the_cores(start):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
     """)
-    assert float(script.expect(r"timeout (\S+)")[1]) < 10.0, "spins that are counted alone took minutes"
+    assert float(script.expect(r"timeout (\S+)")[1]) < 10.0, (
+        "spins that are counted alone took minutes"
+    )
     script.finish()

@@ -1,4 +1,6 @@
-"""Variables of real scripts: what is freed when they go, and ranks that die or do not answer during a collective."""
+"""Variables of real scripts: what is freed when they go, and ranks that die or do not answer
+during a collective.
+"""
 
 import pytest
 
@@ -28,14 +30,22 @@ def negate(w):
 """
 USES = {
     "nothing": "pass",
-    "collectives": "synk.all_reduce(big, 'max'); synk.reduce(big, 'max'); synk.broadcast(big, root=1); "
+    "collectives": "synk.all_reduce(big, 'max'); synk.reduce(big, 'max'); "
+    "synk.broadcast(big, root=1); "
     "synk.all_reduce(big, 'max')",
-    "reduce to an array": "synk.reduce(big, 'max', in_place=False); synk.reduce(big, 'max', in_place=False)",
+    "reduce to an array": (
+        "synk.reduce(big, 'max', in_place=False); synk.reduce(big, 'max', in_place=False)"
+    ),
     "in a list": "synk.all_reduce([big, small], 'max')",
     "into another": "synk.all_gather(big, dest=small); synk.reduce_scatter(big, 'max', dest=small)",
-    "of values": "synk.broadcast(big, np.zeros(SIZE // 8)); synk.set_value(1, big, np.ones(SIZE // 8))",
+    "of values": (
+        "synk.broadcast(big, np.zeros(SIZE // 8)); synk.set_value(1, big, np.ones(SIZE // 8))"
+    ),
     "other shapes": "synk.scatter(big); synk.all_gather(big)",
-    "halos": "synk.scatter(big, halo=9); synk.exchange(big); synk.exchange([big]); synk.broadcast(big, np.zeros(SIZE // 8))",
+    "halos": (
+        "synk.scatter(big, halo=9); synk.exchange(big); synk.exchange([big]); "
+        "synk.broadcast(big, np.zeros(SIZE // 8))"
+    ),
     "single ranks": "synk.get_value(1, big), synk.gather(big), big.get_value()",
     "argument of a function": "grow(big); total(big)",
     "argument of a kernel": "negate(big)",
@@ -79,7 +89,9 @@ with synk.fork(2, device="cpu") as world:
 
 @pytest.mark.whole
 def test_variables_of_a_loop(start):
-    """Of ever new sizes, in every collective: neither mappings nor descriptors nor programs pile up."""
+    """Of ever new sizes, in every collective: neither mappings nor descriptors nor programs pile
+    up.
+    """
     script = start(
         SIZED
         + """
@@ -115,7 +127,12 @@ with synk.fork(2, device="cpu") as world:
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(
-    "call", ["all_reduce(v, 'max')", *whole("broadcast(v)", "all_gather(v, dest=u)", "reduce(v, 'max')"), "exchange(h)"]
+    "call",
+    [
+        "all_reduce(v, 'max')",
+        *whole("broadcast(v)", "all_gather(v, dest=u)", "reduce(v, 'max')"),
+        "exchange(h)",
+    ],
 )
 def test_rank_killed_during_a_large_collective(start, call, rank):
     script = start(
@@ -153,7 +170,7 @@ with synk.fork(2, device="cpu"):
     assert synk.all_reduce(v, "sum").get_value()[0] == 2
     assert total(numbers) == ROWS.sum()
 check_world()
-"""
+"""  # noqa: E501
     )
     await_work(script.ranks()[rank])
     script.tell("kill")
@@ -163,7 +180,10 @@ check_world()
     assert "was killed by SIGKILL" in told[2]
     script.expect(r"values <Variable float64 \(2000000,\), of a world that is closed>")
     script.expect("closed: .*rank . .*fork.*")
-    script.expect(rf"kept|lost: the values of the variable ended with the ranks \(rank {rank} .*set_value.*snapshot.*")
+    script.expect(
+        rf"kept|lost: the values of the variable ended with the ranks \(rank "
+        rf"{rank} .*set_value.*snapshot.*"
+    )
     script.finish()
 
 
@@ -183,12 +203,16 @@ def test_collective_past_its_timeout(start):
     """)
     told = script.expect(r"timeout (\S+) (.*)")
     assert 1.5 <= float(told[1]) < 2.5
-    assert told[2].startswith("all_reduce(float64 (1000000,)) took longer than timeout=1.5 s; still working: rank 1.")
+    assert told[2].startswith(
+        "all_reduce(float64 (1000000,)) took longer than timeout=1.5 s; still working: rank 1."
+    )
     script.finish()
 
 
 def test_interrupted_collectives(start):
-    """Ctrl-C at any moment: the world is closed, or works as if nothing had been; and nothing is left behind."""
+    """Ctrl-C at any moment: the world is closed, or works as if nothing had been; and nothing is
+    left behind.
+    """
     script = start(
         SIZED
         + """
@@ -238,7 +262,7 @@ ends = [try_one(0.002 + 0.0007 * k) for k in range(25)]
 say("ends", *sorted(set(ends)))
 check_world()  # closes what a finalizer that was interrupted has left open
 assert held() == before, (before, held())
-"""
+"""  # noqa: E501
     )
     script.expect("ends (closed|open|closed open)")
     script.finish()

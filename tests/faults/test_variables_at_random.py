@@ -1,6 +1,7 @@
 """Variables through forks, deaths, snapshots and closes in random order, against a model in NumPy.
 
-The model keeps, for each variable, its value; the value to go back to; and whether a call may have written since it was given.
+The model keeps, for each variable, its value; the value to go back to; and whether a call may have
+written since it was given.
 """
 
 import os
@@ -13,7 +14,18 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 
-OPERATIONS = ["add", "add", "add", "set", "broadcast", "snapshot", "idle death", "death", "close", "check"]
+OPERATIONS = [
+    "add",
+    "add",
+    "add",
+    "set",
+    "broadcast",
+    "snapshot",
+    "idle death",
+    "death",
+    "close",
+    "check",
+]
 STEPS = 40
 
 
@@ -40,7 +52,9 @@ class Model:
         self.unseen = False  # whether a snapshot was taken since it was last on ranks
 
     def place(self, snapshots: bool) -> None:
-        """Enters a world, if it is not there yet; the value before is kept if snapshots are taken."""
+        """Enters a world, if it is not there yet; the value before is kept if snapshots are
+        taken.
+        """
         if not self.placed:
             if self.lost:
                 self.back = None if self.unseen else self.back
@@ -92,7 +106,13 @@ def run(seed: int) -> None:
             done.append((operation, models.index(model)))
             if model.lost and operation in {"add", "death"}:
                 operation = "set"
-            if world.closed and operation in {"set", "snapshot", "broadcast", "idle death", "check"}:
+            if world.closed and operation in {
+                "set",
+                "snapshot",
+                "broadcast",
+                "idle death",
+                "check",
+            }:
                 synk.broadcast(synk.variable(0.0))  # starts the ranks again
             match operation:
                 case "add":
@@ -101,7 +121,9 @@ def run(seed: int) -> None:
                     model.add(1.0)
                 case "set" | "broadcast":
                     value = np.full(2, float(choose.randrange(1000)))
-                    model.variable.set_value(value) if operation == "set" else synk.broadcast(model.variable, value)
+                    model.variable.set_value(value) if operation == "set" else synk.broadcast(
+                        model.variable, value
+                    )
                     model.place(snapshots)
                     model.give(value)
                 case "snapshot":

@@ -60,7 +60,14 @@ def world(_world):
 
 def run_script(text):
     script = textwrap.dedent(text)
-    return subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
 
 
 def test_the_coordinator_has_no_context_after_fork_and_calls(world):
@@ -177,7 +184,9 @@ def test_an_error_of_cuda_is_told(world):
     @synk.parallel(outputs={"total": synk.output("sum", shape=())}, smem_bytes=200_000)
     @cuda.jit
     def greedy(x, total):
-        own = cuda.shared.array(6_000, np.float64)  # 48,000 bytes, with those above more than any GPU has
+        own = cuda.shared.array(
+            6_000, np.float64
+        )  # 48,000 bytes, with those above more than any GPU has
         own[cuda.threadIdx.x] = 0.0
         if cuda.grid(1) == 0:
             total[0] = own[0]
@@ -243,7 +252,7 @@ def test_memory_that_cannot_be_locked():
                         assert got.total == expected.sum()
                         assert np.array_equal(got.rows, 2 * expected)
                         assert np.array_equal(y.data[batch], k + expected)
-    """)
+    """)  # noqa: E501
     assert done.returncode == 0, done.stderr
 
 
@@ -253,7 +262,9 @@ def test_statistics_tell_the_memory_of_each_gpu(world):
     held = synk.variable(np.ones(1 << 22))
     add_up(synk.data(np.ones(10)))
     after = world.statistics().memory
-    assert all(now >= then + (1 << 25) for now, then in zip(after.devices, before.devices, strict=True)), "a replica on each"
+    assert all(
+        now >= then + (1 << 25) for now, then in zip(after.devices, before.devices, strict=True)
+    ), "a replica on each"
     assert all(free > 0 for free in after.devices_free)
     assert "GPUs: " in str(world.statistics())
     assert np.array_equal(held.get_value(0)[:2], [1, 1])

@@ -1,4 +1,6 @@
-"""Kernels for GPUs are compiled once: for all ranks, for every fork, and for every process that comes later."""
+"""Kernels for GPUs are compiled once: for all ranks, for every fork, and for every process that
+comes later.
+"""
 
 import os
 import subprocess
@@ -13,7 +15,8 @@ pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).resolve().parent.parent.parent
 RANKS = 4
 
-# A world after another, each of four ranks on one GPU. The ranks are forks of this process, so they log what they compile.
+# A world after another, each of four ranks on one GPU. The ranks are forks of this process, so they
+# log what they compile.
 SCRIPT = """
 import sys
 import numpy as np
@@ -75,7 +78,7 @@ for _ in range(worlds):
                 refusing(np.arange(8.0))
             except synk.SynkError as error:
                 print("no threes" in str(error), "tid=[0, 0, 1] ctaid=[0, 0, 0]" in str(error))
-"""
+"""  # noqa: E501
 
 
 def expected(scale: float) -> float:
@@ -95,20 +98,33 @@ class Runs:
     def run(self, scale: float, *, worlds: int = 1, **variables: str) -> list[str]:
         """What was compiled anew, all ranks together."""
         paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "SYNKNUMBA_CACHE_DIR": str(self.cache), "PYTHONPATH": paths, **variables}
+        environment = {
+            **os.environ,
+            "SYNKNUMBA_CACHE_DIR": str(self.cache),
+            "PYTHONPATH": paths,
+            **variables,
+        }
         before = len(self.compiled())
         command = [sys.executable, str(self._script), str(self._log), str(scale), str(worlds)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=110, check=False
+        )
         assert done.returncode == 0, done.stderr
         self.printed = done.stdout.splitlines()
-        assert [float(line) for line in self.printed if line[0].isdigit()] == [expected(scale)] * 3 * worlds
+        assert [float(line) for line in self.printed if line[0].isdigit()] == [
+            expected(scale)
+        ] * 3 * worlds
         return self.compiled()[before:]
 
     def compiled(self) -> list[str]:
         return self._log.read_text().splitlines()
 
     def kernels(self) -> list[Path]:
-        return [path for path in self.cache.glob("*") if path.is_file() and not path.name.startswith(".")]
+        return [
+            path
+            for path in self.cache.glob("*")
+            if path.is_file() and not path.name.startswith(".")
+        ]
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""shards=K in worlds of different sizes on GPUs: the same bits, of calls that have the same bits in one world."""
+"""shards=K in worlds of different sizes on GPUs: the same bits, of calls that have the same bits
+in one world.
+"""
 
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ from tests.unit.test_fixed_shards import CALLS
 
 pytestmark = pytest.mark.gpu
 
-# Atomics of floating-point numbers add in another order at each call, so the other kernels there are no use here.
+# Atomics of floating-point numbers add in another order at each call, so the other kernels there
+# are no use here.
 ORDERED = ["random numbers", "covariance", "weights", "reduction", "reduction of columns"]
 
 

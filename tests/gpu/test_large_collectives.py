@@ -1,6 +1,8 @@
-"""Collectives of up to 2 GiB between GPUs: filled, combined and compared on the ranks, in calls and in a sequence.
+"""Collectives of up to 2 GiB between GPUs: filled, combined and compared on the ranks, in calls and
+in a sequence.
 
-Counts beyond 2**31 bytes and sizes at which NCCL changes its algorithm are where a transport would lose elements.
+Counts beyond 2**31 bytes and sizes at which NCCL changes its algorithm are where a transport would
+lose elements.
 """
 
 import numpy as np
@@ -27,7 +29,9 @@ def count_unequal(array, number):
 @synk.function(outputs="sum")
 def count_unequal_parts(array, parts):
     count = len(array) // parts
-    return sum((array[part * count : (part + 1) * count] != part + 1).sum() for part in range(parts))
+    return sum(
+        (array[part * count : (part + 1) * count] != part + 1).sum() for part in range(parts)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +58,10 @@ class TestLarge:
             return count_unequal(array, total)
 
         array = synk.variable(np.zeros(count, np.float32))
-        assert list(fill_and_add(array, ranks * (ranks + 1) / 2, times=REPEATS, every=1)) == [0] * REPEATS
+        assert (
+            list(fill_and_add(array, ranks * (ranks + 1) / 2, times=REPEATS, every=1))
+            == [0] * REPEATS
+        )
 
     def test_all_gather(self, ranks, count):
         own = synk.variable(np.zeros(count // ranks, np.float32))

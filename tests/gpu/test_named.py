@@ -39,7 +39,11 @@ def scale(x, y, factor):
 
 
 def test_rounds_and_their_steps_have_ranges():
-    x, y, longer = synk.data(np.arange(1000.0)), synk.data(np.zeros(1000)), synk.data(np.zeros(2000))
+    x, y, longer = (
+        synk.data(np.arange(1000.0)),
+        synk.data(np.zeros(1000)),
+        synk.data(np.zeros(2000)),
+    )
     with synk.fork(1, device="cuda"):
         scale(x, y, 2.0)
         note_ranges()

@@ -1,6 +1,8 @@
-"""Every collective by NCCL against NumPy, a process on each GPU, by either bindings; and what NCCL is not needed for, on one.
+"""Every collective by NCCL against NumPy, a process on each GPU, by either bindings; and what NCCL
+is not needed for, on one.
 
-All numbers are such that sums and products are exact in every order, so results are compared bit by bit.
+All numbers are such that sums and products are exact in every order, so results are compared bit by
+bit.
 """
 
 import multiprocessing
@@ -21,7 +23,19 @@ from synknumba._host.gpu_packages import version_of
 from synknumba._host.nccl_bindings import SWITCH
 from synknumba._ops.halo import Copy
 
-REAL = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
+REAL = (
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)
 COMPLEX = ("complex64", "complex128")
 FLOATS = ("float16", "float32", "float64", *COMPLEX)
 DTYPES_OF_OP = {
@@ -34,7 +48,12 @@ DTYPES_OF_OP = {
 UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
 
 MOVES = ("broadcast", "all_gather", "exchange")  # which copy bytes, whatever numbers they are
-EQUAL = (0, 1, 1000, 140_003)  # the last is long enough to be combined by parts, and divisible by nothing
+EQUAL = (
+    0,
+    1,
+    1000,
+    140_003,
+)  # the last is long enough to be combined by parts, and divisible by nothing
 
 
 def untouched(dtype: str) -> np.generic:
@@ -47,8 +66,10 @@ class Case:
     """A collective over several arrays.
 
     Attributes:
-        counts: for each array by rank: what each gives (all_gather), gets (reduce_scatter), or the length of all.
-        in_place: sources and targets are the same memory, or lie where the collective would put them.
+        counts: for each array by rank: what each gives (all_gather), gets (reduce_scatter), or the
+            length of all.
+        in_place: sources and targets are the same memory, or lie where the collective would put
+            them.
         staging: bytes of a step for the pieces of others; None as it is.
         captured: run as a CUDA graph.
         mail: whether what is small may go by the package's own kernels.
@@ -79,7 +100,9 @@ class Case:
 
 
 def copies(case: Case, array: int) -> tuple[Copy, ...]:
-    """What an exchange copies: from both neighbours in a ring to both ends of a rank, and within a rank, out of its middle."""
+    """What an exchange copies: from both neighbours in a ring to both ends of a rank, and within
+    a rank, out of its middle.
+    """
     if case.collective != "exchange":
         return ()
     counts, found = case.counts[array], []
@@ -92,7 +115,9 @@ def copies(case: Case, array: int) -> tuple[Copy, ...]:
     return tuple(one for one in found if one.count)
 
 
-def exchanged(case: Case, array: int, sources: list[np.ndarray], kept: list[np.ndarray]) -> list[np.ndarray]:
+def exchanged(
+    case: Case, array: int, sources: list[np.ndarray], kept: list[np.ndarray]
+) -> list[np.ndarray]:
     """What each rank has after an exchange, given what it had in its target before."""
     results = [one.copy() for one in kept]
     for one in copies(case, array):
@@ -106,7 +131,9 @@ def given(case: Case, array: int, rank: int, run: int = 0) -> np.ndarray:
     rng = np.random.default_rng([array, rank, run])
     dtype, count = np.dtype(case.dtype), case.source_counts(array)[rank]
     if case.collective in MOVES:
-        return rng.integers(0, 2 if dtype.kind == "b" else 256, count * dtype.itemsize, np.uint8).view(dtype)[:count]
+        return rng.integers(
+            0, 2 if dtype.kind == "b" else 256, count * dtype.itemsize, np.uint8
+        ).view(dtype)[:count]
     if dtype.kind == "b":
         return rng.integers(0, 2, count).astype(dtype)
     if dtype.kind in "iu":  # also the largest, which wrap
@@ -115,9 +142,15 @@ def given(case: Case, array: int, rank: int, run: int = 0) -> np.ndarray:
     if case.op in ("min", "max"):
         numbers = rng.standard_normal(count).astype(dtype)
         return np.where(
-            rng.random(count) < 0.3, rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, -np.nan], count), numbers
+            rng.random(count) < 0.3,
+            rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, -np.nan], count),
+            numbers,
         ).astype(dtype)
-    numbers = rng.choice([-2.0, -1.0, -0.5, 1.0, 2.0], count) if case.op == "prod" else rng.integers(-60, 60, count)
+    numbers = (
+        rng.choice([-2.0, -1.0, -0.5, 1.0, 2.0], count)
+        if case.op == "prod"
+        else rng.integers(-60, 60, count)
+    )
     if dtype.kind == "c":
         numbers = numbers + 1j * rng.choice([-1.0, 0.0, 1.0, 2.0], count)
     return numbers.astype(dtype)
@@ -134,7 +167,9 @@ def expected(case: Case, array: int, sources: list[np.ndarray]) -> list[np.ndarr
     for source in sources[1:]:
         whole = UFUNCS[case.op](whole, source)
     if case.op == "avg":
-        reals = whole.view(whole.real.dtype)  # NumPy divides complex numbers by multiplying with the reciprocal
+        reals = whole.view(
+            whole.real.dtype
+        )  # NumPy divides complex numbers by multiplying with the reciprocal
         whole = np.true_divide(reals, reals.dtype.type(len(sources))).view(whole.dtype)
     if case.collective == "reduce":
         return [whole if rank == case.root else None for rank in ranks]
@@ -182,7 +217,10 @@ class Rank:
 
     def arrays(self, case: Case, array: int) -> tuple[Any, Any]:
         """Source and target on the GPU, not filled."""
-        source_count, target_count = case.source_counts(array)[self.rank], case.target_counts(array)[self.rank]
+        source_count, target_count = (
+            case.source_counts(array)[self.rank],
+            case.target_counts(array)[self.rank],
+        )
         longer = self.cupy.empty(max(source_count, target_count), case.dtype)
         if not case.in_place:
             return longer[:source_count], self.cupy.empty(target_count, case.dtype)
@@ -194,13 +232,16 @@ class Rank:
 
     def exchange(self, case: Case, array: int, source: Any, target: Any) -> Exchange:
         sources, targets = (
-            tuple(one if rank == self.rank else None for rank in range(self.world_size)) for one in (source, target)
+            tuple(one if rank == self.rank else None for rank in range(self.world_size))
+            for one in (source, target)
         )
         counts = case.source_counts(array), case.target_counts(array)
         return Exchange(np.dtype(case.dtype), sources, targets, *counts, copies(case, array))
 
     def play(self, case: Case) -> list[list[np.ndarray]]:
-        """The targets after the first run, and after a second one of the same step with other numbers."""
+        """The targets after the first run, and after a second one of the same step with other
+        numbers.
+        """
         pairs = [self.arrays(case, array) for array in range(len(case.counts))]
         exchanges = [self.exchange(case, array, *pair) for array, pair in enumerate(pairs)]
         step = self.step(case, exchanges)
@@ -212,7 +253,9 @@ class Rank:
                 step = self.stream.end_capture().launch
         return [first, self.run(case, step, pairs, 1)]
 
-    def run(self, case: Case, step: Callable[[], object], pairs: list[tuple[Any, Any]], run: int) -> list[np.ndarray]:
+    def run(
+        self, case: Case, step: Callable[[], object], pairs: list[tuple[Any, Any]], run: int
+    ) -> list[np.ndarray]:
         with self.stream:
             for array, (source, target) in enumerate(pairs):
                 target.fill(untouched(case.dtype))
@@ -221,7 +264,9 @@ class Rank:
             results = [target.get() for _, target in pairs]
             if not case.in_place:
                 for array, (source, _) in enumerate(pairs):
-                    assert source.get().tobytes() == given(case, array, self.rank, run).tobytes(), "a source was written to"
+                    assert source.get().tobytes() == given(case, array, self.rank, run).tobytes(), (
+                        "a source was written to"
+                    )
         return results
 
     def fail_in_a_group(self) -> int:
@@ -238,10 +283,14 @@ class Rank:
         return -1
 
     def fail_in_nccl(self) -> tuple[str, int]:
-        """The error of a root that does not exist, which NCCL notices before it waits for anybody; and a sum after it."""
+        """The error of a root that does not exist, which NCCL notices before it waits for
+        anybody; and a sum after it.
+        """
         told = ""
         try:
-            self.communicator._run([self.communicator._call("broadcast", 0, 0, 1, 1, self.world_size)], ())
+            self.communicator._run(
+                [self.communicator._call("broadcast", 0, 0, 1, 1, self.world_size)], ()
+            )
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
         counts = ((3,) * self.world_size,)
@@ -276,7 +325,9 @@ class Rank:
         return asked
 
     def rounds(self, sizes: list[tuple[int, int]]) -> list[np.ndarray]:
-        """Sums and exchanges with the other ranks in turns, of so many numbers, all in one stretch of the stream."""
+        """Sums and exchanges with the other ranks in turns, of so many numbers, all in one
+        stretch of the stream.
+        """
         most = max(max(pair) for pair in sizes)
         with self.stream:
             x = self.cupy.asarray(np.random.default_rng(self.rank).integers(-9, 9, most))
@@ -290,7 +341,12 @@ class Rank:
             sides = ((one if rank == self.rank else None for rank in others) for one in (x, inbox))
             to_all = tuple(Copy(a, 0, b, a * most, sent) for a in others for b in others if sent)
             given, got = map(tuple, sides)
-            steps[pair] = reduce, self.communicator.exchange([Exchange(np.dtype("int64"), given, got, *counts, to_all)])
+            steps[pair] = (
+                reduce,
+                self.communicator.exchange(
+                    [Exchange(np.dtype("int64"), given, got, *counts, to_all)]
+                ),
+            )
         if self.communicator.mail is None:
             return []
         for pair in sizes:
@@ -342,7 +398,9 @@ def live(world_size: int, rank: int, package: str, pipe: Connection) -> None:
 
 
 class Ranks:
-    """A process for each rank, fresh ones: this process keeps clear of CUDA. They call NCCL by one package."""
+    """A process for each rank, fresh ones: this process keeps clear of CUDA. They call NCCL by
+    one package.
+    """
 
     def __init__(self, world_size: int, package: str) -> None:
         self.world_size = world_size
@@ -390,7 +448,9 @@ class Ranks:
                 sources = [given(case, array, rank, run) for rank in range(self.world_size)]
                 values: list[np.ndarray | None]
                 if case.collective == "exchange":
-                    kept = [self.kept(case, array, rank, sources) for rank in range(self.world_size)]
+                    kept = [
+                        self.kept(case, array, rank, sources) for rank in range(self.world_size)
+                    ]
                     values = [*exchanged(case, array, sources, kept)]
                 else:
                     values = expected(case, array, sources)
@@ -400,7 +460,9 @@ class Ranks:
                     assert got.dtype == wanted.dtype
                     if case.collective in MOVES:  # bytes, whatever numbers they are
                         got, wanted = got.view(np.uint8), wanted.view(np.uint8)
-                    assert_array_equal(got, wanted, f"{case}, array {array}, run {run}, rank {rank}")
+                    assert_array_equal(
+                        got, wanted, f"{case}, array {array}, run {run}, rank {rank}"
+                    )
 
     def kept(self, case: Case, array: int, rank: int, sources: list[np.ndarray]) -> np.ndarray:
         """What a target had before that is not written."""
@@ -476,7 +538,9 @@ in_place_or_not = pytest.mark.parametrize("in_place", [False, True], ids=["apart
 @every_dtype
 def test_broadcast(ranks: Ranks, dtype: str, in_place: bool) -> None:
     for root in {0, ranks.world_size - 1}:
-        ranks.check(Case("broadcast", dtype, equal_counts(ranks.world_size), root=root, in_place=in_place))
+        ranks.check(
+            Case("broadcast", dtype, equal_counts(ranks.world_size), root=root, in_place=in_place)
+        )
 
 
 @in_place_or_not
@@ -488,9 +552,14 @@ def test_all_gather(ranks: Ranks, dtype: str, in_place: bool) -> None:
 
 @pytest.mark.multi_gpu
 def test_mail_in_turns(many: Ranks) -> None:
-    """Letters of all lengths follow each other without a wait of the host; each is read before it is overwritten."""
+    """Letters of all lengths follow each other without a wait of the host; each is read before
+    it is overwritten.
+    """
     rng = np.random.default_rng(5)
-    kinds = [(int(a), int(b)) for a, b in zip(rng.integers(0, 8192, 20), rng.integers(0, 32_768, 20), strict=True)]
+    kinds = [
+        (int(a), int(b))
+        for a, b in zip(rng.integers(0, 8192, 20), rng.integers(0, 32_768, 20), strict=True)
+    ]
     sizes = [kinds[i] for i in rng.integers(0, len(kinds), 400)]
     found = many.ask("rounds", sizes)
     assert all(found), "the GPUs do not write to each other's memory"
@@ -560,24 +629,59 @@ def test_piece_by_piece(many: Ranks, collective: str, staging: int, in_place: bo
 @pytest.mark.parametrize("in_place", [False, True])
 def test_captured_into_a_graph(many: Ranks, in_place: bool) -> None:
     for collective in ("reduce", "all_reduce", "reduce_scatter"):
-        for op, dtype in (("sum", "float32"), ("avg", "complex64"), ("min", "float64"), ("prod", "int16")):
-            case = Case(collective, dtype, equal_counts(many.world_size), op, in_place=in_place, captured=True)
+        for op, dtype in (
+            ("sum", "float32"),
+            ("avg", "complex64"),
+            ("min", "float64"),
+            ("prod", "int16"),
+        ):
+            case = Case(
+                collective,
+                dtype,
+                equal_counts(many.world_size),
+                op,
+                in_place=in_place,
+                captured=True,
+            )
             many.check(case)
             if collective == "reduce_scatter":
                 many.check(replace(case, counts=unequal_counts(many.world_size)))
     for collective in MOVES:
-        many.check(Case(collective, "float32", equal_counts(many.world_size), in_place=in_place, captured=True))
+        many.check(
+            Case(
+                collective,
+                "float32",
+                equal_counts(many.world_size),
+                in_place=in_place,
+                captured=True,
+            )
+        )
     for collective in ("all_gather", "exchange"):
-        many.check(Case(collective, "int16", unequal_counts(many.world_size), in_place=in_place, captured=True))
+        many.check(
+            Case(
+                collective,
+                "int16",
+                unequal_counts(many.world_size),
+                in_place=in_place,
+                captured=True,
+            )
+        )
 
 
 @in_place_or_not
 @pytest.mark.parametrize("collective", ["reduce", "all_reduce", "reduce_scatter"])
-@pytest.mark.parametrize(("op", "dtype"), [("sum", "float32"), ("avg", "float16"), ("min", "float64"), ("prod", "complex64")])
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [("sum", "float32"), ("avg", "float16"), ("min", "float64"), ("prod", "complex64")],
+)
 @pytest.mark.multi_gpu
-def test_a_step_allocates_nothing(many: Ranks, collective: str, op: str, dtype: str, in_place: bool) -> None:
+def test_a_step_allocates_nothing(
+    many: Ranks, collective: str, op: str, dtype: str, in_place: bool
+) -> None:
     for count in (1000, 140_003):
-        case = Case(collective, dtype, ((count,) * many.world_size,), op, many.world_size - 1, in_place)
+        case = Case(
+            collective, dtype, ((count,) * many.world_size,), op, many.world_size - 1, in_place
+        )
         assert many.ask("allocations_of_a_step", case) == [0] * many.world_size
 
 
@@ -609,7 +713,9 @@ def test_an_error_of_nccl_is_ours(many: Ranks) -> None:
 def test_closing_waits_for_nobody(world_size: int, package: str) -> None:
     ranks = Ranks(world_size, package)
     try:
-        ranks.check(Case("all_reduce", "float32", equal_counts(world_size), "min", captured=world_size > 1))
+        ranks.check(
+            Case("all_reduce", "float32", equal_counts(world_size), "min", captured=world_size > 1)
+        )
         ranks.processes[-1].kill() if world_size > 1 else None  # the others close without it
         ranks.pipes[0].send(("close",))
         assert ranks.answer(0)

@@ -59,12 +59,16 @@ if __name__ == "__main__":
             without(x)
         for _ in range({CALLS}):
             by_linked_code(x)
-'''
+'''  # noqa: E501
 
 
 def test_nothing_that_kernels_print_is_lost(tmp_path):
     script = tmp_path / "prints.py"
     script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False
+    )
     assert done.returncode == 0, done.stderr
-    assert Counter(done.stdout.splitlines()) == dict.fromkeys(("told of 10", "alone 10", "in C 10"), CALLS)
+    assert Counter(done.stdout.splitlines()) == dict.fromkeys(
+        ("told of 10", "alone 10", "in C 10"), CALLS
+    )

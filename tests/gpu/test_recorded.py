@@ -1,4 +1,6 @@
-"""Functions with `record=True` on GPUs: Python runs no more, and what cannot be repeated is refused with its line."""
+"""Functions with `record=True` on GPUs: Python runs no more, and what cannot be repeated is
+refused with its line.
+"""
 
 import sys
 from fractions import Fraction
@@ -63,7 +65,10 @@ def test_index_ranges_and_own_rows(world):
     u = synk.scatter(synk.variable(np.arange(12.0)), halo=1)
     for n in (10, 10, 10, 20):
         found = record(np.ones(n), synk.arange(n), u, synk.OWN)
-        assert tuple(map(float, found)) == (2 * n + sum(k * n // world.world_size for k in range(world.world_size)), 66)
+        assert tuple(map(float, found)) == (
+            2 * n + sum(k * n // world.world_size for k in range(world.world_size)),
+            66,
+        )
 
 
 def looks(x, v):
@@ -93,7 +98,9 @@ def copies(x, v):
 
     memory = cupy.cuda.alloc_pinned_memory(8)
     target, stream = cupy.empty(1), cupy.cuda.get_current_stream()
-    cupy.cuda.runtime.memcpyAsync(target.data.ptr, memory.ptr, 8, cupy.cuda.runtime.memcpyHostToDevice, stream.ptr)
+    cupy.cuda.runtime.memcpyAsync(
+        target.data.ptr, memory.ptr, 8, cupy.cuda.runtime.memcpyHostToDevice, stream.ptr
+    )
     return x.sum()
 
 
@@ -119,7 +126,10 @@ REFUSED = {
     gets: r"x\.get\(\)",
     decides: r"if x\.sum\(\) > 3",
     chooses: r"x\[x > 3\]",
-    brings: r"return \(x \* cupy.asarray.*H2D transfers are disallowed. Make NumPy arrays CuPy arrays before",
+    brings: (
+        r"return \(x \* cupy.asarray.*H2D transfers are disallowed. Make NumPy "
+        r"arrays CuPy arrays before"
+    ),
     copies: "copies memory of the host to the GPU in each call",
     draws: "cannot be recorded: ",
     counts: "it gave other numbers",
@@ -129,7 +139,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("body", REFUSED, ids=lambda body: body.__name__)
 def test_refused(world, body):
-    """The error is the first call's; variables are then as after one call, and the world works on."""
+    """The error is the first call's; variables are then as after one call, and the world works
+    on.
+    """
     recorded = synk.function(record=True, outputs="sum")(body)
     plain = synk.function(outputs="sum")(lambda x: x.sum())
     x, v = synk.data(np.arange(8.0)), synk.variable(np.zeros(3))
@@ -142,5 +154,7 @@ def test_refused(world, body):
 
 def test_objects_are_refused(world):
     recorded = synk.function(record=True, outputs="sum")(lambda x, how: x.sum())
-    with pytest.raises(synk.SynkError, match="takes arrays, numbers, texts and trees of them; got a Fraction"):
+    with pytest.raises(
+        synk.SynkError, match="takes arrays, numbers, texts and trees of them; got a Fraction"
+    ):
         recorded(np.ones(4), Fraction(1, 3))

@@ -1,4 +1,6 @@
-"""What is repeated is replayed from the third call on, whatever it is; that results are right is in tests/conformance."""
+"""What is repeated is replayed from the third call on, whatever it is; that results are right is
+in tests/conformance.
+"""
 
 import ctypes
 from collections import Counter
@@ -66,7 +68,10 @@ def assert_replayed(call, times=5, one_by_one=1):
         assert_array_equal(result, results[0])
 
 
-@synk.parallel(inout=("y",), outputs={"total": synk.output("sum", shape=(2,)), "low": synk.output("min", shape=())})
+@synk.parallel(
+    inout=("y",),
+    outputs={"total": synk.output("sum", shape=(2,)), "low": synk.output("min", shape=())},
+)
 @cuda.jit
 def account(x, scale, y, total, low):
     i = cuda.grid(1)
@@ -103,7 +108,9 @@ def test_most_of_a_loop_is_served_without_python(world, contents):
     for one_by_one, replayed, served in take_counts(0):
         assert one_by_one == 1
         assert replayed == 999
-        assert served > 500  # ranks that share a GPU may have to wait for each other, and then some go on in Python
+        assert (
+            served > 500
+        )  # ranks that share a GPU may have to wait for each other, and then some go on in Python
 
 
 def test_scalars_that_change(world):
@@ -134,7 +141,21 @@ def test_calls_in_turns_with_other_scalars_are_served_without_python(world):
         assert served > 1000
 
 
-@pytest.mark.parametrize("of", [bool, int, float, complex, np.int8, np.uint16, np.float16, np.float32, np.uint64, np.complex64])
+@pytest.mark.parametrize(
+    "of",
+    [
+        bool,
+        int,
+        float,
+        complex,
+        np.int8,
+        np.uint16,
+        np.float16,
+        np.float32,
+        np.uint64,
+        np.complex64,
+    ],
+)
 def test_scalars_of_all_types_in_a_loop(world, of):
     @synk.parallel(outputs={"out": synk.output("max", shape=(), dtype="float64")}, grid=1, block=1)
     @cuda.jit
@@ -152,7 +173,9 @@ def test_scalars_of_all_types_in_a_loop(world, of):
 def test_gathered_rows_records_and_broadcast_arrays(world):
     point = np.dtype([("a", "f8"), ("b", "i8")])
 
-    @synk.parallel(broadcast=("table",), outputs={"rows": synk.output("gather", shape=(2,), dtype="float64")})
+    @synk.parallel(
+        broadcast=("table",), outputs={"rows": synk.output("gather", shape=(2,), dtype="float64")}
+    )
     @cuda.jit
     def look_up(points, table, rows):
         i = cuda.grid(1)
@@ -185,10 +208,17 @@ def test_variables(world):
     synk.scatter(rows, values)
 
     picked = [k % 499 for k in range(0, 3000, 7)]
-    for options in ({}, {"num_slices": 3}, {"local_batch": slice(None, None, 3)}, {"local_batch": picked}):
+    for options in (
+        {},
+        {"num_slices": 3},
+        {"local_batch": slice(None, None, 3)},
+        {"local_batch": picked},
+    ):
         assert_replayed(lambda options=options: count(rows, weights, **options) or 0)
         chosen = options.get("local_batch", slice(None))
-        expected = [np.bincount(part[chosen].astype(int) % 3, minlength=3) for part in np.split(values, 2)]
+        expected = [
+            np.bincount(part[chosen].astype(int) % 3, minlength=3) for part in np.split(values, 2)
+        ]
         for rank in range(2):
             assert_array_equal(synk.get_value(rank, counts), expected[rank])
 
@@ -214,7 +244,12 @@ def test_a_debugged_kernel_is_not(world):
 def test_collectives():
     synk.close()
     with counting(), synk.fork(devices=[0, 1]):
-        for dtype, op in (("float64", "sum"), ("float32", "max"), ("int32", "prod"), ("float64", "avg")):
+        for dtype, op in (
+            ("float64", "sum"),
+            ("float32", "max"),
+            ("int32", "prod"),
+            ("float64", "avg"),
+        ):
             v = synk.variable(np.ones(5000, dtype))
             assert_replayed(lambda v=v, op=op: (synk.all_reduce(v, op), 0)[1])
             w = synk.variable(np.ones(10, dtype))

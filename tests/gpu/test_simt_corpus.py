@@ -1,4 +1,6 @@
-"""The kernels that simt runs on a CPU, through `numba.cuda.jit` on a GPU: they are CUDA, and compute the same there."""
+"""The kernels that simt runs on a CPU, through `numba.cuda.jit` on a GPU: they are CUDA, and
+compute the same there.
+"""
 
 from typing import Any
 
@@ -13,7 +15,10 @@ from tests.conformance.simt.cases import Case
 from tests.conformance.simt.corpus import CASES
 from tests.conformance.simt.kernel_writer import written
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]  # they are small on purpose
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:.*Grid size"),
+]  # they are small on purpose
 
 
 def on_the_gpu(case: Case) -> tuple[Any, ...]:
@@ -42,7 +47,10 @@ def test_random_kernels_agree_with_the_model(seed: int) -> None:
     kernel = fuzz.load(text, f"<kernel {seed}>")
     compiled = cuda.jit(kernel)
     for m in fuzz.STEPS:
-        args = [cuda.to_device(arg) if isinstance(arg, np.ndarray) else arg for arg in fuzz.arguments(writer.size, m)]
+        args = [
+            cuda.to_device(arg) if isinstance(arg, np.ndarray) else arg
+            for arg in fuzz.arguments(writer.size, m)
+        ]
         compiled[writer.grid, writer.block](*args)
         got = [arg.copy_to_host() for arg in fuzz.results(args)]
         fuzz.agree(got, fuzz.expected(kernel, writer.grid, writer.block, m), f"m = {m}\n{text}")

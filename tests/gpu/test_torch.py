@@ -1,4 +1,6 @@
-"""torch in functions on GPUs: its work is in order with all other work, and is recorded with `record=True`."""
+"""torch in functions on GPUs: its work is in order with all other work, and is recorded with
+`record=True`.
+"""
 
 import numpy as np
 import pytest
@@ -84,7 +86,11 @@ def test_recorded_in_a_sequence(world):
         descend(w, gradient)
         return loss
 
-    x, w, gradient = synk.scatter(synk.variable(X)), synk.variable(W), synk.variable(np.zeros_like(W))
+    x, w, gradient = (
+        synk.scatter(synk.variable(X)),
+        synk.variable(W),
+        synk.variable(np.zeros_like(W)),
+    )
     losses = learn(x, w, gradient, times=30, every=1)
     own, wanted = W.copy(), []
     for _ in range(30):
@@ -135,7 +141,12 @@ def looks(x):
 
 @pytest.mark.parametrize("function", [draws, looks])
 def test_what_cannot_be_repeated_is_refused(world, function):
-    with pytest.raises(synk.RecordError, match=rf"{function.__name__} cannot be recorded") as caught:
+    with pytest.raises(
+        synk.RecordError, match=rf"{function.__name__} cannot be recorded"
+    ) as caught:
         synk.function(function, outputs=None, record=True)(X)
     assert "test_torch.py" in str(caught.value)
-    assert synk.function(squares, outputs="sum")(X, synk.variable(W), synk.variable(np.zeros_like(W))) > 0
+    assert (
+        synk.function(squares, outputs="sum")(X, synk.variable(W), synk.variable(np.zeros_like(W)))
+        > 0
+    )

@@ -1,8 +1,8 @@
 """Starts scripts under mpiexec, with a "machine" for each process, and sees what they leave behind.
 
-The machines of a job are one here: each has an agent, a relay and ranks of its own, and shares nothing with others that the
-product knows of. A variable of the environment marks the processes of a job, so that whatever is left of it is found: launchers
-start theirs in sessions of their own.
+The machines of a job are one here: each has an agent, a relay and ranks of its own, and shares
+nothing with others that the product knows of. A variable of the environment marks the processes of
+a job, so that whatever is left of it is found: launchers start theirs in sessions of their own.
 """
 
 import os
@@ -21,7 +21,9 @@ from tests.environment import environment
 from tests.machines.namespaces import VARIABLES, Network
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 60.0  # on an idle machine no job takes a quarter of that, but that of the conformance suite
+SECONDS = (
+    60.0  # on an idle machine no job takes a quarter of that, but that of the conformance suite
+)
 
 HEADER = """
 import os, signal, sys, time
@@ -46,14 +48,22 @@ ROWS = np.arange(1001.0)
 
 @cache
 def launcher() -> tuple[str, ...]:
-    """The command that starts processes under MPI: of the environment of this Python, or of the system."""
+    """The command that starts processes under MPI: of the environment of this Python, or of the
+    system.
+    """
     own = Path(sys.prefix) / "bin" / "mpiexec"
     found = str(own) if own.exists() else shutil.which("mpiexec")
     assert found is not None  # tests/conftest.py leaves tests marked mpi out
-    told = subprocess.run([found, "--version"], capture_output=True, text=True, check=False, timeout=SECONDS)
+    told = subprocess.run(
+        [found, "--version"], capture_output=True, text=True, check=False, timeout=SECONDS
+    )
     if "Open MPI" in told.stdout or "prte" in told.stdout.lower():
         return found, "--oversubscribe", "--bind-to", "none"
-    return (found, "-bind-to", "none") if "HYDRA" in told.stdout and "Intel" not in told.stdout else (found,)
+    return (
+        (found, "-bind-to", "none")
+        if "HYDRA" in told.stdout and "Intel" not in told.stdout
+        else (found,)
+    )
 
 
 class Job:
@@ -64,22 +74,43 @@ class Job:
         ranks: on each machine.
         arguments: of `synknumba run`: a script and its arguments.
         folder: for output.
-        network: machines that share nothing; None for those that only the product takes for machines.
+        network: machines that share nothing; None for those that only the product takes for
+            machines.
         variables: of the environment.
     """
 
     def __init__(
-        self, machines: int, ranks: int, arguments: list[str], folder: Path, network: Network | None = None, **variables: str
+        self,
+        machines: int,
+        ranks: int,
+        arguments: list[str],
+        folder: Path,
+        network: Network | None = None,
+        **variables: str,
     ) -> None:
         self.out, self.errors = folder / "out.txt", folder / "errors.txt"
         command = list(launcher()) if network is None else network.launcher(launcher())
-        command += ["-n", str(machines), sys.executable, "-m", "synknumba", "run", "--ranks-per-node", str(ranks)]
+        command += [
+            "-n",
+            str(machines),
+            sys.executable,
+            "-m",
+            "synknumba",
+            "run",
+            "--ranks-per-node",
+            str(ranks),
+        ]
         allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         self.mark = f"SYNK_TEST_JOB={uuid.uuid4()}"
         name, value = self.mark.split("=")
         if network is not None:
             variables = {**VARIABLES, **variables}
-        variables = {**allowed, name: value, "PYTHONFAULTHANDLER": "1", **variables}  # the last for `stacks`
+        variables = {
+            **allowed,
+            name: value,
+            "PYTHONFAULTHANDLER": "1",
+            **variables,
+        }  # the last for `stacks`
         with self.out.open("wb") as out, self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [*command, *arguments],
@@ -103,7 +134,10 @@ class Job:
                 if text in line:
                     return line
             assert time.monotonic() < until, (text, self.told)
-            assert self.process.poll() is None or any(text in line for line in self.lines()), (text, self.told)
+            assert self.process.poll() is None or any(text in line for line in self.lines()), (
+                text,
+                self.told,
+            )
             time.sleep(0.01)
 
     @property
@@ -118,7 +152,9 @@ class Job:
         except subprocess.TimeoutExpired:
             processes = self.stacks()
             self.kill()
-            raise AssertionError(f"the job did not end within {seconds} s:\n{processes}\n{self.told}") from None
+            raise AssertionError(
+                f"the job did not end within {seconds} s:\n{processes}\n{self.told}"
+            ) from None
         assert found != 0 if code is None else found == code, (found, self.told)
         return self.lines()
 
@@ -127,12 +163,17 @@ class Job:
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):  # it has ended, or is another user's
-                if self.mark.encode() in path.read_bytes().split(b"\0") and int(path.parent.name) != self.process.pid:
+                if (
+                    self.mark.encode() in path.read_bytes().split(b"\0")
+                    and int(path.parent.name) != self.process.pid
+                ):
                     found.append(path.parent.name)
         return found
 
     def check_nothing_left(self, seconds: float = 10.0, *, of_launcher: bool = True) -> None:
-        """Fails if a process of the job is there after its end, or, without those of the launcher, a process of ours."""
+        """Fails if a process of the job is there after its end, or, without those of the
+        launcher, a process of ours.
+        """
         until = time.monotonic() + seconds
         while (left := self.left() if of_launcher else self.ours()) and time.monotonic() < until:
             time.sleep(0.02)
@@ -151,7 +192,8 @@ class Job:
         return found
 
     def stacks(self) -> str:
-        """Has the processes of the job print their stacks, which ends them; returns which there were.
+        """Has the processes of the job print their stacks, which ends them; returns which there
+        were.
 
         A relay that has no more to do but to end its MPI prints nothing.
         """
@@ -160,12 +202,18 @@ class Job:
         told = {}
         for pid in (*ours, *others):
             with suppress(OSError):
-                name, waits = (Path("/proc", pid, what).read_text().strip() for what in ("comm", "wchan"))
+                name, waits = (
+                    Path("/proc", pid, what).read_text().strip() for what in ("comm", "wchan")
+                )
                 told[pid] = f"{pid} {name} ({waits})"
         for pid in others:
             with suppress(OSError):
-                os.kill(int(pid), signal.SIGSTOP)  # a launcher would end the others before they have printed
-        for pid in sorted(ours, key=lambda pid: "synk-relay" not in told.get(pid, "")):  # relays end with their parents
+                os.kill(
+                    int(pid), signal.SIGSTOP
+                )  # a launcher would end the others before they have printed
+        for pid in sorted(
+            ours, key=lambda pid: "synk-relay" not in told.get(pid, "")
+        ):  # relays end with their parents
             with suppress(OSError):
                 os.kill(int(pid), signal.SIGABRT)
                 time.sleep(0.1)
@@ -184,7 +232,14 @@ class Job:
         self.process.wait(10.0)
 
 
-def start(machines: int, ranks: int, text: str, folder: Path, network: Network | None = None, **variables: str) -> Job:
+def start(
+    machines: int,
+    ranks: int,
+    text: str,
+    folder: Path,
+    network: Network | None = None,
+    **variables: str,
+) -> Job:
     """Starts a script under mpiexec."""
     script = folder / "script.py"
     script.write_text(HEADER + textwrap.dedent(text))

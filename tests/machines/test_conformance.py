@@ -1,4 +1,6 @@
-"""The conformance suite over several machines, unedited: its rows of cores, with their ranks on all machines of a job."""
+"""The conformance suite over several machines, unedited: its rows of cores, with their ranks on
+all machines of a job.
+"""
 
 import re
 
@@ -41,6 +43,8 @@ def test_some(tmp_path):
 
 @pytest.mark.slow  # a quarter of an hour each
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("shape", [(2, 1), (2, 2), (3, 1)], ids=lambda shape: f"{shape[0]}x{shape[1]}")
+@pytest.mark.parametrize(
+    "shape", [(2, 1), (2, 2), (3, 1)], ids=lambda shape: f"{shape[0]}x{shape[1]}"
+)
 def test_all(shape, tmp_path):
     assert run(*shape, [""], tmp_path, "--quick", which="cpu2 or cpu3", seconds=3000.0) > 900

@@ -1,4 +1,6 @@
-"""Machines with GPUs: agents of one host, which share out its GPUs, or have got one each of the launcher."""
+"""Machines with GPUs: agents of one host, which share out its GPUs, or have got one each of the
+launcher.
+"""
 
 import pytest
 
@@ -57,6 +59,8 @@ def test_two_machines_with_a_gpu_each(tmp_path):
     job.check_nothing_left()
 
 
-@pytest.mark.parametrize("file", ["test_rows.py", "test_kernels.py", "test_sequences.py", "collectives", "variables"])
+@pytest.mark.parametrize(
+    "file", ["test_rows.py", "test_kernels.py", "test_sequences.py", "collectives", "variables"]
+)
 def test_conformance(file, tmp_path):
     assert run(2, 1, [file], tmp_path, "--quick", which="cuda2 and not host") > 5

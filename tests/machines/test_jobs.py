@@ -17,9 +17,13 @@ from tests.quick import whole
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("shape", [(2, 1), *whole((2, 2), (3, 1))], ids=lambda shape: f"{shape[0]}x{shape[1]}")
+@pytest.mark.parametrize(
+    "shape", [(2, 1), *whole((2, 2), (3, 1))], ids=lambda shape: f"{shape[0]}x{shape[1]}"
+)
 def test_a_script(shape, tmp_path):
-    """Its ranks, what they know of the script, and worlds after each other, also of fewer ranks than machines."""
+    """Its ranks, what they know of the script, and worlds after each other, also of fewer ranks
+    than machines.
+    """
     machines, ranks = shape
     job = start(
         machines,
@@ -125,7 +129,7 @@ def test_a_script(shape, tmp_path):
                 np.testing.assert_array_equal(w.get_value(), wanted * world.world_size**2)
                 assert all((synk.get_value(rank, w) == w.get_value()).all() for rank in range(world.world_size))
             say("done")
-        """,
+        """,  # noqa: E501
         tmp_path,
         SYNK_TEST_GONE="1",
     )
@@ -134,7 +138,9 @@ def test_a_script(shape, tmp_path):
 
 
 def test_errors_and_deaths(tmp_path):
-    """An exception of ranks leaves the world usable; the death of one ends it, with the machine's name, and `fork()` works."""
+    """An exception of ranks leaves the world usable; the death of one ends it, with the
+    machine's name, and `fork()` works.
+    """
     job = start(
         2,
         2,
@@ -167,7 +173,7 @@ def test_errors_and_deaths(tmp_path):
                     assert time.monotonic() - began < 10.0
                     say("died", victim)
                 assert (x.data == ROWS).all()
-        """,
+        """,  # noqa: E501
         tmp_path,
     )
     assert job.finish() == ["died 1", "died 3"]
@@ -212,7 +218,9 @@ def test_a_rank_that_is_killed_between_calls(tmp_path):
 @pytest.mark.whole
 @pytest.mark.parametrize("victim", ["script", "relay", "agent"])
 def test_processes_that_are_killed(victim, tmp_path):
-    """MPI cannot go on without one of its processes, so the launcher ends the job; nothing is left of it."""
+    """MPI cannot go on without one of its processes, so the launcher ends the job; nothing is
+    left of it.
+    """
     job = start(
         2,
         1,
@@ -321,7 +329,9 @@ def test_a_machine_that_falls_silent(tmp_path):
 
 @pytest.mark.parametrize("machines", [2, *whole(3, 4)])
 def test_small_calls_over_and_over(machines, tmp_path):
-    """Repeated calls that move no rows, of one and of two programs, with ranks that work long or fail, and other rounds."""
+    """Repeated calls that move no rows, of one and of two programs, with ranks that work long or
+    fail, and other rounds.
+    """
     job = start(
         machines,
         1,
@@ -391,7 +401,9 @@ def test_small_calls_over_and_over(machines, tmp_path):
 
 
 def test_results_of_many_sizes_and_failures_beside_them(tmp_path):
-    """Large results that grow and shrink; a rank that fails while others return something large, or write rows."""
+    """Large results that grow and shrink; a rank that fails while others return something large,
+    or write rows.
+    """
     job = start(
         3,
         1,
@@ -437,7 +449,7 @@ def test_results_of_many_sizes_and_failures_beside_them(tmp_path):
             world.dump(open(os.devnull, "w"))
             assert [one[-1] for one in future.result()[0]] == [0.0, 1.0, 2.0]
         say("done")
-        """,
+        """,  # noqa: E501
         tmp_path,
     )
     assert job.finish() == ["done"]
@@ -446,7 +458,9 @@ def test_results_of_many_sizes_and_failures_beside_them(tmp_path):
 
 @pytest.mark.whole
 def test_what_ranks_elsewhere_have_of_the_script(tmp_path):
-    """As those of its own machine: state that the script has set, functions with caches, and an MPI of their own."""
+    """As those of its own machine: state that the script has set, functions with caches, and an
+    MPI of their own.
+    """
     job = start(
         2,
         1,
@@ -508,7 +522,7 @@ def test_what_ranks_elsewhere_have_of_the_script(tmp_path):
             assert size_of_mpi(np.ones(2)) == [1, 1]
             from mpi4py import MPI
             say("size", MPI.COMM_WORLD.size)
-        """,
+        """,  # noqa: E501
         tmp_path,
     )
     found = job.finish()
@@ -526,14 +540,23 @@ def test_what_ranks_elsewhere_have_of_the_script(tmp_path):
     """
     script = tmp_path / "alone.py"
     script.write_text(HEADER + textwrap.dedent(alone))
-    told = subprocess.run([sys.executable, script], env=environment(), capture_output=True, text=True, check=True, timeout=60)
+    told = subprocess.run(
+        [sys.executable, script],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     assert found == [told.stdout.strip(), "size 1"]
     job.check_nothing_left()
 
 
 @pytest.mark.whole
 def test_ctrl_c_while_messages_are_on_their_way(tmp_path):
-    """What has begun of a message is completed by the next one, in either direction; answers that nobody wants are dropped."""
+    """What has begun of a message is completed by the next one, in either direction; answers
+    that nobody wants are dropped.
+    """
     job = start(
         2,
         1,
@@ -595,7 +618,7 @@ def test_ctrl_c_while_messages_are_on_their_way(tmp_path):
                     assert total(ROWS) == ROWS.sum()
             check()
         say("done")
-        """,
+        """,  # noqa: E501
         tmp_path,
     )
     assert job.finish() == ["start", "order", "news", "question", "answer", "done"]
@@ -605,7 +628,9 @@ def test_ctrl_c_while_messages_are_on_their_way(tmp_path):
 @pytest.mark.whole
 @pytest.mark.parametrize("when", ["order", *whole("close")])
 def test_a_machine_that_is_lost_between_calls(when, tmp_path):
-    """The next order is longer than what MPI sends without the receiver; and a world closes that such a machine is part of."""
+    """The next order is longer than what MPI sends without the receiver; and a world closes that
+    such a machine is part of.
+    """
     job = start(
         2,
         1,
@@ -728,7 +753,9 @@ def test_processes_without_a_descriptor(tmp_path):
 
 @pytest.mark.whole
 def test_a_script_with_unusual_surroundings(tmp_path):
-    """A removed working directory, classes of its own in `sys.path` and `sys.argv`, and `synknumba run` as a subprocess."""
+    """A removed working directory, classes of its own in `sys.path` and `sys.argv`, and
+    `synknumba run` as a subprocess.
+    """
     inner = tmp_path / "inner.py"
     inner.write_text(
         "import numpy as np, synknumba as synk\n"
@@ -767,7 +794,7 @@ def test_a_script_with_unusual_surroundings(tmp_path):
 
         with synk.fork(device="cpu", timeout=30.0):
             say(*found(ROWS))
-        """,
+        """,  # noqa: E501
         tmp_path,
         SLURM_STEP_NUM_TASKS="2",
         SLURM_PROCID="0",
@@ -778,7 +805,9 @@ def test_a_script_with_unusual_surroundings(tmp_path):
 
 @pytest.mark.whole
 def test_a_job_that_is_suspended_in_a_call(tmp_path):
-    """Nobody has been silent meanwhile, though the first machine goes on a little earlier than the other."""
+    """Nobody has been silent meanwhile, though the first machine goes on a little earlier than
+    the other.
+    """
     job = start(
         2,
         1,
@@ -811,7 +840,9 @@ def test_a_job_that_is_suspended_in_a_call(tmp_path):
 
 @pytest.mark.parametrize("when", ["before", *whole("after")])
 def test_a_job_that_is_warned_saves(when, tmp_path):
-    """What a scheduler sends to all processes is left to the script, whose handlers run; relays, agents and ranks go on."""
+    """What a scheduler sends to all processes is left to the script, whose handlers run; relays,
+    agents and ranks go on.
+    """
     job = start(
         2,
         1,
@@ -867,8 +898,12 @@ def test_a_job_that_ends_by_sigterm(tmp_path):
 
 
 def test_the_program_of_time_limits(tmp_path):
-    """It saves when a signal comes to all processes of the job, and its exit code asks for another run."""
-    (tmp_path / "train.py").write_text(ENDLESS.replace('"training.safetensors"', f'"{tmp_path}/training.safetensors"'))
+    """It saves when a signal comes to all processes of the job, and its exit code asks for
+    another run.
+    """
+    (tmp_path / "train.py").write_text(
+        ENDLESS.replace('"training.safetensors"', f'"{tmp_path}/training.safetensors"')
+    )
     job = Job(2, 1, [str(tmp_path / "train.py")], tmp_path)
     job.expect("runs")
     for pid in job.ours():

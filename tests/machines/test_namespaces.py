@@ -17,7 +17,9 @@ def _machines() -> None:
 
 
 def test_what_scripts_do(tmp_path):
-    """Rows there and back, results, collectives, an error and a death, which tells the machine by its name."""
+    """Rows there and back, results, collectives, an error and a death, which tells the machine
+    by its name.
+    """
     with Network(3, tmp_path) as network:
         job = start(
             3,
@@ -58,7 +60,7 @@ def test_what_scripts_do(tmp_path):
                     assert "machine2" in str(error), error
                     say("died", error.rank)
                 assert (x.data == 2.0 * ROWS).all()
-            """,
+            """,  # noqa: E501
             tmp_path,
             network,
         )
@@ -68,7 +70,9 @@ def test_what_scripts_do(tmp_path):
 
 
 def test_a_machine_lacks_the_working_directory(tmp_path):
-    """The script gets an error that names the folder and the machine, and the next world starts where there is one."""
+    """The script gets an error that names the folder and the machine, and the next world starts
+    where there is one.
+    """
     home = tmp_path / "home"
     (home / "only").mkdir(parents=True)
     with Network(2, tmp_path, hidden=home) as network:
@@ -90,8 +94,10 @@ def test_a_machine_lacks_the_working_directory(tmp_path):
         )
         refusal, result = job.finish()
         assert refusal == (
-            f"the script's working directory, {str(home / 'only')!r}, in which all ranks start, cannot be entered here: "
-            "No such file or directory. Start the job in a folder that all machines have, or os.chdir() to one before fork() "
+            f"the script's working directory, {str(home / 'only')!r}, in which all ranks start, "
+            f"cannot be entered here: "
+            "No such file or directory. Start the job in a folder that all machines have, or "
+            "os.chdir() to one before fork() "
             "raised on machine 1 (machine1)"
         )
         assert result == "500500.0"
@@ -99,7 +105,8 @@ def test_a_machine_lacks_the_working_directory(tmp_path):
 
 
 def test_the_network_is_cut(tmp_path):
-    """In the middle of calls: the script is told which machine is silent, has its `Data`, and no rank is left anywhere.
+    """In the middle of calls: the script is told which machine is silent, has its `Data`, and no
+    rank is left anywhere.
 
     Launchers may wait for the other machine for ever.
     """
@@ -121,7 +128,7 @@ def test_the_network_is_cut(tmp_path):
                     assert "machine 1 (machine1)" in str(error) and "has not been heard of for 5 s" in str(error), error
                     say("lost", time.monotonic() - heard < 30.0, (x.data == ROWS).all())
             os._exit(3)  # MPI is of no use any more
-            """,
+            """,  # noqa: E501
             tmp_path,
             network,
         )

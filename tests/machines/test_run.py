@@ -40,7 +40,8 @@ def test_as_python_runs_it(tmp_path):
         "    return x.sum() + 0 * beside.VALUE\n"
         "if __name__ == '__main__':\n"
         "    with synk.fork(device='cpu') as world:\n"
-        "        print(sys.argv[1:], __file__ == sys.argv[0], world.world_size, total(np.arange(5.0)))\n"
+        "        print(sys.argv[1:], __file__ == sys.argv[0], world.world_size, "
+        "total(np.arange(5.0)))\n"
         "    sys.exit(int(sys.argv[1]))\n"
     )
     code, out, errors = run("--ranks-per-node", 2, script, 3, "--ranks-per-node", folder="/")
@@ -51,7 +52,9 @@ def test_as_python_runs_it(tmp_path):
     ("text", "code", "told"),
     [
         pytest.param("raise SystemExit('a reason')", 1, "a reason\n", marks=pytest.mark.whole),
-        pytest.param("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n", marks=pytest.mark.whole),
+        pytest.param(
+            "raise KeyboardInterrupt", 130, "KeyboardInterrupt\n", marks=pytest.mark.whole
+        ),
         ("def f():\n    1 / 0\nf()", 1, "ZeroDivisionError: division by zero\n"),
     ],
 )
@@ -69,9 +72,18 @@ def test_ends(text, code, told, tmp_path):
     [
         ({}, (1, "")),
         ({"PMI_RANK": "1", "PMI_SIZE": "4"}, (4, "PMI_SIZE")),
-        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}, (2, "OMPI_COMM_WORLD_SIZE")),
-        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "3", "SLURM_STEP_ID": "0"}, (8, "SLURM_STEP_NUM_TASKS")),
-        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, (1, "")),  # in the batch script, or by ssh
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"},
+            (2, "OMPI_COMM_WORLD_SIZE"),
+        ),
+        (
+            {"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "3", "SLURM_STEP_ID": "0"},
+            (8, "SLURM_STEP_NUM_TASKS"),
+        ),
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"},
+            (1, ""),
+        ),  # in the batch script, or by ssh
         ({"PMI_SIZE": "4"}, (1, "")),
         ({"PMI_RANK": "x", "PMI_SIZE": "4"}, (1, "")),
     ],
@@ -90,9 +102,14 @@ def test_another_mpi_than_the_launchers(tmp_path):
     """Else each process would be a world of its own, without a word."""
     pytest.importorskip("mpi4py")
     (tmp_path / "script.py").write_text("print('ran')")
-    code, out, errors = run("script.py", folder=tmp_path, SLURM_STEP_NUM_TASKS="4", SLURM_PROCID="0")
+    code, out, errors = run(
+        "script.py", folder=tmp_path, SLURM_STEP_NUM_TASKS="4", SLURM_PROCID="0"
+    )
     assert (code, out) == (1, "")
-    assert "has started 4 processes (SLURM_STEP_NUM_TASKS=4), but MPI knows 1: srun has to start them" in errors
+    assert (
+        "has started 4 processes (SLURM_STEP_NUM_TASKS=4), but MPI knows 1: srun has to start them"
+        in errors
+    )
     assert "which is MPICH, by `srun --mpi=pmi2`, or SLURM_MPI_TYPE" in errors
     code, out, errors = run("script.py", folder=tmp_path, PMI_SIZE="4", PMI_RANK="0")
     assert (code, out) == (1, "")
@@ -105,7 +122,8 @@ def test_another_mpi_than_the_launchers(tmp_path):
         ("", "synknumba run: mpi4py is missing: pip install 'synknumba[mpi]'\n"),
         pytest.param(
             "class rc: pass",
-            "mpi4py finds no MPI (cannot load MPI library): `module load` the cluster's and set MPI4PY_MPIABI=",
+            "mpi4py finds no MPI (cannot load MPI library): `module load` the "
+            "cluster's and set MPI4PY_MPIABI=",
             marks=pytest.mark.whole,
         ),
     ],
@@ -117,7 +135,11 @@ def test_no_mpi(module, told, tmp_path):
     (folder / "__init__.py").write_text(module or "raise ModuleNotFoundError")
     (folder / "MPI.py").write_text("raise RuntimeError('cannot load MPI library\\nlibmpi.so: …')")
     (tmp_path / "script.py").write_text("print('ran')")
-    variables = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    variables = {
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_PROCID": "0",
+        "PYTHONPATH": f"{tmp_path}:{ROOT}",
+    }
     code, out, errors = run("script.py", folder=tmp_path, **variables)
     assert (code, out) == (1, "")
     assert told in errors
@@ -129,8 +151,14 @@ def test_nodes_without_srun(tmp_path):
     (tmp_path / "script.py").write_text("print('ran')")
     code, out, errors = run("script.py", folder=tmp_path, SLURM_JOB_NUM_NODES="4")
     assert (code, out) == (0, "ran\n")
-    assert "this job has 4 nodes, and the script runs on one of them: start it by `srun --ntasks-per-node=1" in errors
-    for variables in ({"SLURM_JOB_NUM_NODES": "1"}, {"SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_NUM_NODES": "1"}):
+    assert (
+        "this job has 4 nodes, and the script runs on one of them: start it by "
+        "`srun --ntasks-per-node=1" in errors
+    )
+    for variables in (
+        {"SLURM_JOB_NUM_NODES": "1"},
+        {"SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_NUM_NODES": "1"},
+    ):
         assert run("script.py", folder=tmp_path, **variables)[2] == ""
 
 
@@ -172,7 +200,9 @@ def test_usage(arguments, told, capsys):
 def test_a_folder(tmp_path):
     """With a `__main__.py`, as `python` runs it."""
     (tmp_path / "beside.py").write_text("VALUE = 5\n")
-    (tmp_path / "__main__.py").write_text("import sys, beside\nprint(sys.argv, beside.VALUE, sys.path[0], __file__)\n")
+    (tmp_path / "__main__.py").write_text(
+        "import sys, beside\nprint(sys.argv, beside.VALUE, sys.path[0], __file__)\n"
+    )
     code, out, errors = run(tmp_path, 3, folder="/")
     assert (code, errors) == (0, "")
     assert out == f"{[str(tmp_path), '3']} 5 {tmp_path} {tmp_path / '__main__.py'}\n"

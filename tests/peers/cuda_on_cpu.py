@@ -1,9 +1,10 @@
 """Makes `numba.cuda` run on the CPU, for programs and tests that were written for a GPU.
 
-After `install()`, `cuda.jit` is `simt.jit`, device arrays are NumPy arrays, and streams, events and contexts do nothing. What
-has no meaning without a GPU (PTX, linking of CUDA C, the driver, arrays of other GPU libraries) raises `GpuOnly` when it is
-asked for: a `unittest.SkipTest`, so that a test is set aside at the line where it leaves what a kernel computes, not before. So
-arrays and streams are not those of `simt.as_cuda`, which have more of a GPU's; the device is.
+After `install()`, `cuda.jit` is `simt.jit`, device arrays are NumPy arrays, and streams, events and
+contexts do nothing. What has no meaning without a GPU (PTX, linking of CUDA C, the driver, arrays
+of other GPU libraries) raises `GpuOnly` when it is asked for: a `unittest.SkipTest`, so that a test
+is set aside at the line where it leaves what a kernel computes, not before. So arrays and streams
+are not those of `simt.as_cuda`, which have more of a GPU's; the device is.
 """
 
 import builtins
@@ -32,7 +33,9 @@ class GpuOnly(unittest.SkipTest):  # nothing went wrong
 
 
 class Seen:
-    """Whether kernels were made or launched since the last `clear()`, here or in a process that was started meanwhile."""
+    """Whether kernels were made or launched since the last `clear()`, here or in a process that
+    was started meanwhile.
+    """
 
     def __init__(self) -> None:
         self.any = False
@@ -50,7 +53,8 @@ SEEN_ELSEWHERE = "CUDA_ON_CPU_SEEN"
 seen = Seen()
 
 
-# What a test may ask of a compiled kernel that only a GPU's compiler has, and what it then looks at.
+# What a test may ask of a compiled kernel that only a GPU's compiler has, and what it then looks
+# at.
 OF_A_COMPILED_KERNEL = {
     "inspect_asm": "inspects PTX",
     "inspect_llvm": "inspects the LLVM code for NVVM",
@@ -155,9 +159,20 @@ class Stream:
         raise GpuOnly("uses the CUDA driver")
 
 
-def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0, **_more: Any):
+def device_array(
+    shape: Any,
+    dtype: Any = np.float64,
+    strides: Any = None,
+    order: str = "C",
+    stream: Any = 0,
+    **_more: Any,
+):
     del stream
-    plain = np.empty(shape, dtype, order) if strides is None else np.ndarray(shape, dtype, strides=strides)
+    plain = (
+        np.empty(shape, dtype, order)
+        if strides is None
+        else np.ndarray(shape, dtype, strides=strides)
+    )
     return plain.view(DeviceArray)
 
 
@@ -188,7 +203,13 @@ def _refuses(name: str, reason: str) -> Any:
     return refuse
 
 
-def jit(function: Any = None, device: bool = False, inline: str = "never", link: Any = (), **options: Any) -> Any:
+def jit(
+    function: Any = None,
+    device: bool = False,
+    inline: str = "never",
+    link: Any = (),
+    **options: Any,
+) -> Any:
     """`simt.jit`, called as `cuda.jit`."""
     seen.note()
     if link:
@@ -234,9 +255,14 @@ def _patch_device_arrays() -> None:
 
     devices.get_context = lambda *_: current_context()
     driver.driver.get_device = lambda *_: current_device()
-    devicearray.DeviceNDArray = lambda shape, strides, dtype, stream=0, **_more: device_array(shape, dtype, strides, stream)
+    devicearray.DeviceNDArray = lambda shape, strides, dtype, stream=0, **_more: device_array(
+        shape, dtype, strides, stream
+    )
     devicearray.from_array_like = device_array_like
-    devicearray.auto_device = lambda obj, stream=0, copy=True, **_more: (to_device(obj, stream, copy), True)
+    devicearray.auto_device = lambda obj, stream=0, copy=True, **_more: (
+        to_device(obj, stream, copy),
+        True,
+    )
     devicearray.is_cuda_ndarray = lambda obj: isinstance(obj, DeviceArray)
 
 
@@ -250,7 +276,9 @@ def _patch_the_compiler() -> None:
         from numba.cuda.memory_management.nrt import rtsys
 
         rtsys.memsys_enable_stats = rtsys.memsys_disable_stats = lambda *_: None
-        rtsys.get_allocation_stats = lambda *_: SimpleNamespace(alloc=0, free=0, mi_alloc=0, mi_free=0)
+        rtsys.get_allocation_stats = lambda *_: SimpleNamespace(
+            alloc=0, free=0, mi_alloc=0, mi_free=0
+        )
 
 
 def _patch_errors() -> None:
@@ -268,9 +296,15 @@ def _patch_errors() -> None:
 
 def _patch_kernels() -> None:
     launched = {"pre_launch_callbacks": OF_A_COMPILED_KERNEL["pre_launch_callbacks"]}
-    for members, owner in ((OF_A_COMPILED_KERNEL, simt.Kernel), (launched, Launcher), (OF_AN_OVERLOAD, Overload)):
+    for members, owner in (
+        (OF_A_COMPILED_KERNEL, simt.Kernel),
+        (launched, Launcher),
+        (OF_AN_OVERLOAD, Overload),
+    ):
         for name, reason in members.items():
-            if isinstance(getattr(owner, name, None), OfAGpu | None):  # to a test an error of ours could be the one it expects
+            if isinstance(
+                getattr(owner, name, None), OfAGpu | None
+            ):  # to a test an error of ours could be the one it expects
                 setattr(owner, name, property(_refuses(name, reason)))
     entry = simt.Kernel.entry
 
@@ -307,7 +341,9 @@ def install() -> ModuleType:
     cuda.is_float16_supported = cuda.is_bfloat16_supported = lambda: True
     cuda.is_fp8_supported = cuda.api.is_fp8_supported = lambda: False
     cuda.synchronize = cuda.close = cuda.profile_start = cuda.profile_stop = lambda: None
-    cuda.stream = cuda.default_stream = cuda.legacy_default_stream = cuda.per_thread_default_stream = Stream
+    cuda.stream = cuda.default_stream = cuda.legacy_default_stream = (
+        cuda.per_thread_default_stream
+    ) = Stream
     cuda.jit = jit
     for module, target in ((numba, {}), (cuda, {"target": "cuda"})):
         for name in ("vectorize", "guvectorize"):
@@ -320,14 +356,18 @@ def install() -> ModuleType:
 
 
 def _keep_the_source_of_a_command() -> None:
-    """Lets `inspect` find the source of a program given as `python -c`, as Python itself does from 3.13 on."""
+    """Lets `inspect` find the source of a program given as `python -c`, as Python itself does
+    from 3.13 on.
+    """
     command = sys.orig_argv
     if "-c" in command and "<string>" not in linecache.cache:
         _keep(command[command.index("-c") + 1], "<string>")
 
 
 def _keep_the_source_of_strings() -> None:
-    """Lets `inspect` find the source of functions that are made by `exec`, as IPython does for its cells."""
+    """Lets `inspect` find the source of functions that are made by `exec`, as IPython does for
+    its cells.
+    """
     run, number = builtins.exec, itertools.count()
 
     def run_with_source(code: Any, names: Any = None, locals_: Any = None, /, **more: Any) -> None:

@@ -1,10 +1,14 @@
-"""The tests of numba-cuda that say nothing about what a kernel computes, and those that simt fails on purpose, with the reason.
+"""The tests of numba-cuda that say nothing about what a kernel computes, and those that simt fails
+on purpose, with the reason.
 
-Of the former, only what `cuda_on_cpu` cannot find out while the test runs is listed here, or finds out after hundreds of
-compilations.
+Of the former, only what `cuda_on_cpu` cannot find out while the test runs is listed here, or finds
+out after hundreds of compilations.
 """
 
-BY_REFERENCE = "captures an array of a GPU by reference; here it is a NumPy array, which Numba takes as a constant"
+BY_REFERENCE = (
+    "captures an array of a GPU by reference; here it is a NumPy array, which "
+    "Numba takes as a constant"
+)
 CACHE_FILES = "looks into the files of numba-cuda's own disk cache"
 CPU_CAN = "expects an error for what a GPU cannot do, and a CPU can"
 DEVICE_ARRAYS = "tests device arrays themselves, which are NumPy arrays here"
@@ -31,8 +35,12 @@ TESTS: dict[str, str] = {
     "test_alignment.TestAlignment.test_record_alignment_error": CPU_CAN,
     "test_array.TestCudaArray.test_array_like_2d_view_transpose_device": DEVICE_ARRAYS,
     "test_array.TestCudaArray.test_gpu_array_interleaved": DEVICE_ARRAYS,
-    "test_array_alignment.TestArrayAddressAlignment": "inspects the LLVM code for NVVM (inspect_llvm)",
-    "test_array_alignment.TestArrayAddressAlignment.test_invalid_aligments": "is about the alignment= of arrays in GPU memory",
+    "test_array_alignment.TestArrayAddressAlignment": (
+        "inspects the LLVM code for NVVM (inspect_llvm)"
+    ),
+    "test_array_alignment.TestArrayAddressAlignment.test_invalid_aligments": (
+        "is about the alignment= of arrays in GPU memory"
+    ),
     "test_debuginfo.TestCudaDebugInfo.test_missing_source": WARNINGS,
     "test_device_func.TestDeviceFunc.test_cpu_dispatcher_invalid": CPU_CAN,
     "test_dispatcher.TestLaunchBounds": HARDWARE_OPTION,
@@ -41,9 +49,11 @@ TESTS: dict[str, str] = {
     "test_gufunc.TestCUDAGufunc.test_inefficient_launch_configuration": WARNINGS,
     "test_gufunc.TestCUDAGufunc.test_not_supported_call_from_jit": WORDING,
     "test_gufunc_scalar.TestGUFuncScalar.test_gufunc_scalar_cast": DEVICE_ARRAYS,
-    "test_localmem.TestCudaLocalMem.test_struct_model_type_arr": "writes outside of its arrays, which no GPU has noticed",
-    "test_make_function_to_jit_function.TestMakeFunctionToJITFunction.test_multiply_defined_freevar": CPU_CAN,
-    "test_make_function_to_jit_function.TestMakeFunctionToJITFunction.test_non_const_in_escapee": CPU_CAN,
+    "test_localmem.TestCudaLocalMem.test_struct_model_type_arr": (
+        "writes outside of its arrays, which no GPU has noticed"
+    ),
+    "test_make_function_to_jit_function.TestMakeFunctionToJITFunction.test_multiply_defined_freevar": CPU_CAN,  # noqa: E501
+    "test_make_function_to_jit_function.TestMakeFunctionToJITFunction.test_non_const_in_escapee": CPU_CAN,  # noqa: E501
     "test_vectorize.TestCUDAVectorize.test_no_transfer_for_device_data": DRIVER,
     "test_globals.TestGlobals.test_ex_globals_device_array_capture": BY_REFERENCE,
     "test_intrinsics.TestCudaIntrinsic.test_nonliteral_grid_error": WORDING,
@@ -51,7 +61,9 @@ TESTS: dict[str, str] = {
     "test_lineinfo.TestCudaLineInfo.test_debug_and_lineinfo_warning": WARNINGS,
     "test_localmem.TestCudaLocalMem.test_invalid_string_dtype": WORDING,
     "test_print.TestPrint.test_bfloat16": "expects the digits of CUDA's printf",
-    "test_print.TestPrint.test_too_many_args": "is about the number of arguments that CUDA's printf takes",
+    "test_print.TestPrint.test_too_many_args": (
+        "is about the number of arguments that CUDA's printf takes"
+    ),
     "test_sm.TestSharedMemory.test_invalid_array_type": WORDING,
     "test_sm_creation.TestSharedMemoryCreation.test_global_build_list": WORDING,
     "test_sm_creation.TestSharedMemoryCreation.test_invalid_1": WORDING,
@@ -65,9 +77,14 @@ TESTS: dict[str, str] = {
 }
 
 # Tests that fail since simt differs from numba-cuda on purpose, with the difference.
-FIRST_LAUNCH = "expects an error of types at the decorator; simt compiles at the first launch, which raises that error"
+FIRST_LAUNCH = (
+    "expects an error of types at the decorator; simt compiles at the first "
+    "launch, which raises that error"
+)
 DIFFERENCES: dict[str, str] = {
-    "test_exception.TestException.test_exception": "expects an exception to be lost without debug=True; simt raises it",
+    "test_exception.TestException.test_exception": (
+        "expects an exception to be lost without debug=True; simt raises it"
+    ),
     "test_recursion.TestSelfRecursion.test_growing_return_tuple": FIRST_LAUNCH,
     "test_recursion.TestSelfRecursion.test_runaway": FIRST_LAUNCH,
 }

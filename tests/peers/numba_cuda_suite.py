@@ -2,12 +2,14 @@
 
     python -m tests.peers.numba_cuda_suite --env DIR [--json FILE] [doc_examples cudapy/test_sm ...]
 
-`--env` is a virtual environment with numba-cuda in it; it is made where there is none (about 360 MB from PyPI; `--wheel` takes
-numba-cuda from a file). No test is copied: they are imported from the package. Each file runs in a process of its own.
+`--env` is a virtual environment with numba-cuda in it; it is made where there is none (about 360 MB
+from PyPI; `--wheel` takes numba-cuda from a file). No test is copied: they are imported from the
+package. Each file runs in a process of its own.
 
-A test passed, failed, was refused (a `KernelError` says that the CPU cannot run the kernel), or is not applicable: it makes no
-kernel, or looks at what exists on a GPU only. That is never read off a failure. Either the suite skips the test itself, or the
-test asks for such a thing (`cuda_on_cpu` lists them and stops the test there), or `not_applicable` lists it with the reason.
+A test passed, failed, was refused (a `KernelError` says that the CPU cannot run the kernel), or is
+not applicable: it makes no kernel, or looks at what exists on a GPU only. That is never read off a
+failure. Either the suite skips the test itself, or the test asks for such a thing (`cuda_on_cpu`
+lists them and stops the test there), or `not_applicable` lists it with the reason.
 """
 
 import argparse
@@ -70,7 +72,9 @@ class Outcome:
 
 
 class Recorder(unittest.TestResult):
-    """Writes a line when a test starts and when it ends, so that a crash shows which test it was."""
+    """Writes a line when a test starts and when it ends, so that a crash shows which test it
+    was.
+    """
 
     def __init__(self, file: str, stream: Any, seen: Any, elsewhere: Path) -> None:
         super().__init__()
@@ -93,10 +97,15 @@ class Recorder(unittest.TestResult):
         if self._status == "passed" and not self._seen.any and not self._elsewhere.exists():
             self._status, self._reason = "not applicable", "makes no kernel"
         seconds = round(time.perf_counter() - self._began, 3)
-        self._write(**asdict(Outcome(self._file, _short(test), self._status, self._reason, seconds)))
+        self._write(
+            **asdict(Outcome(self._file, _short(test), self._status, self._reason, seconds))
+        )
 
     def _note(self, status: str, reason: str) -> None:
-        if self._status in {"passed", "not applicable"}:  # the first failure counts, and a skipped part is no failure
+        if self._status in {
+            "passed",
+            "not applicable",
+        }:  # the first failure counts, and a skipped part is no failure
             self._status, self._reason = status, reason
 
     def _failed(self, error: Any) -> None:
@@ -126,10 +135,14 @@ class Recorder(unittest.TestResult):
 
 
 def _verdict(error: BaseException | None) -> tuple[str, str]:
-    """Not applicable for what only a GPU has, refused for a `KernelError` in the chain, else failed; with the first line."""
+    """Not applicable for what only a GPU has, refused for a `KernelError` in the chain, else
+    failed; with the first line.
+    """
     from synknumba import DeviceError, KernelError
 
-    if isinstance(error, unittest.SkipTest) or type(error).__name__ == "Skipped":  # the latter is pytest's
+    if (
+        isinstance(error, unittest.SkipTest) or type(error).__name__ == "Skipped"
+    ):  # the latter is pytest's
         return "not applicable", str(error)
     seen: list[BaseException] = []
     cause = error
@@ -153,7 +166,11 @@ def _tests_of(module: ModuleType) -> Iterator[unittest.TestCase]:
     """Those of its classes, and the functions that pytest would call without arguments."""
     yield from _each_test(unittest.defaultTestLoader.loadTestsFromModule(module))
     for name, value in vars(module).items():
-        if name.startswith("test_") and isinstance(value, FunctionType) and not inspect.signature(value).parameters:
+        if (
+            name.startswith("test_")
+            and isinstance(value, FunctionType)
+            and not inspect.signature(value).parameters
+        ):
             yield unittest.FunctionTestCase(value)
 
 
@@ -166,7 +183,9 @@ def _each_test(suite: Iterable[Any]) -> Iterator[unittest.TestCase]:
 
 
 def run_file(file: str, done: set[str]) -> None:
-    """Runs the tests of one file that are not done yet, and writes the outcomes to the standard output."""
+    """Runs the tests of one file that are not done yet, and writes the outcomes to the standard
+    output.
+    """
     stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # kernels print, and so do tests
     from tests.peers import cuda_on_cpu
@@ -187,7 +206,9 @@ def run_file(file: str, done: set[str]) -> None:
             continue
         reason = reason_to_leave_out(file, _short(test))
         if reason:
-            stream.write(json.dumps(asdict(Outcome(file, _short(test), "not applicable", reason))) + "\n")
+            stream.write(
+                json.dumps(asdict(Outcome(file, _short(test), "not applicable", reason))) + "\n"
+            )
         else:
             unittest.TestSuite([test]).run(recorder)
     stream.flush()
@@ -196,12 +217,22 @@ def run_file(file: str, done: set[str]) -> None:
 # ---- in the process that was started
 
 
-def outcomes_of(python: Path, file: str, seconds: float, environment: dict[str, str]) -> list[Outcome]:
+def outcomes_of(
+    python: Path, file: str, seconds: float, environment: dict[str, str]
+) -> list[Outcome]:
     """Runs one file in processes: a new one after each test that crashes or takes too long."""
     outcomes: list[Outcome] = []
     while True:
         done = [outcome.test for outcome in outcomes]
-        command = [str(python), "-m", "tests.peers.numba_cuda_suite", "--one-file", file, "--done", json.dumps(done)]
+        command = [
+            str(python),
+            "-m",
+            "tests.peers.numba_cuda_suite",
+            "--one-file",
+            file,
+            "--done",
+            json.dumps(done),
+        ]
         running, ended, said = _watch(command, outcomes, seconds, environment)
         if running is None:
             if ended != "exit status 0":
@@ -213,10 +244,14 @@ def outcomes_of(python: Path, file: str, seconds: float, environment: dict[str, 
 def _watch(
     command: list[str], outcomes: list[Outcome], seconds: float, environment: dict[str, str]
 ) -> tuple[str | None, str, str]:
-    """Collects the outcomes that a process writes. Returns the test that it died in, how it ended, and its last words."""
+    """Collects the outcomes that a process writes. Returns the test that it died in, how it
+    ended, and its last words.
+    """
     with (
         tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, env=environment) as process,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, env=environment
+        ) as process,
     ):
         lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=_read_lines, args=(process.stdout, lines), daemon=True).start()
@@ -239,7 +274,11 @@ def _watch(
         status = process.wait()
         errors.seek(0)
         said = " | ".join(errors.read().strip().splitlines()[-3:])[-300:]
-        return running, f"longer than {seconds:.0f} s" if timed_out else f"exit status {status}", said
+        return (
+            running,
+            f"longer than {seconds:.0f} s" if timed_out else f"exit status {status}",
+            said,
+        )
 
 
 def _read_lines(stream: Any, lines: "queue.Queue[str | None]") -> None:
@@ -253,14 +292,18 @@ def prepare(env: Path, wheel: str) -> Path:
     python = env / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", env], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", wheel, *NEEDED, *OURS], check=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", wheel, *NEEDED, *OURS], check=True
+        )
     return python
 
 
 def find_files(python: Path, wanted: list[str]) -> list[str]:
     """The test files that are meant: whole folders, or single files without `.py`."""
     code = "import os, numba.cuda as c; print(os.path.join(os.path.dirname(c.__file__), 'tests'))"
-    told = subprocess.run([python, "-W", "ignore", "-c", code], check=True, capture_output=True, text=True)
+    told = subprocess.run(
+        [python, "-W", "ignore", "-c", code], check=True, capture_output=True, text=True
+    )
     tests = Path(told.stdout.strip())
     found: list[str] = []
     for name in wanted or FOLDERS:
@@ -274,13 +317,20 @@ def find_files(python: Path, wanted: list[str]) -> list[str]:
 
 
 def environment_of_tests(folder: str) -> dict[str, str]:
-    """Environment variables under which every Python process, a test's own too, sees `numba.cuda` on the CPU.
+    """Environment variables under which every Python process, a test's own too, sees `numba.cuda`
+    on the CPU.
 
     What tests leave in the folder of temporary files goes with `folder`.
     """
-    Path(folder, "sitecustomize.py").write_text("from tests.peers import cuda_on_cpu\n\ncuda_on_cpu.install()\n")
+    Path(folder, "sitecustomize.py").write_text(
+        "from tests.peers import cuda_on_cpu\n\ncuda_on_cpu.install()\n"
+    )
     path = os.pathsep.join([folder, str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    ours = {"PYTHONPATH": path.rstrip(os.pathsep), "TMPDIR": folder, "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
+    ours = {
+        "PYTHONPATH": path.rstrip(os.pathsep),
+        "TMPDIR": folder,
+        "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0",
+    }
     return os.environ | ours
 
 
@@ -304,13 +354,31 @@ def show(outcomes: list[Outcome]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("files", nargs="*", help="folders or files below numba-cuda's tests (default: all with kernels)")
-    parser.add_argument("--env", type=Path, help="a virtual environment with numba-cuda; made if it does not exist")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        help="folders or files below numba-cuda's tests (default: all with kernels)",
+    )
+    parser.add_argument(
+        "--env", type=Path, help="a virtual environment with numba-cuda; made if it does not exist"
+    )
     parser.add_argument("--wheel", default=NUMBA_CUDA, help="what to install numba-cuda from")
     parser.add_argument("--seconds", type=float, default=120.0, help="how long one test may take")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes there, with the machine and the versions")
-    parser.add_argument("--earlier", type=Path, metavar="FILE", help="an earlier --json, for the files that are not run now")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a page about the outcomes there")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the outcomes there, with the machine and the versions",
+    )
+    parser.add_argument(
+        "--earlier",
+        type=Path,
+        metavar="FILE",
+        help="an earlier --json, for the files that are not run now",
+    )
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write a page about the outcomes there"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="how many files run at the same time")
     parser.add_argument("--one-file", help=argparse.SUPPRESS)
     parser.add_argument("--done", default="[]", help=argparse.SUPPRESS)
@@ -323,13 +391,20 @@ def main() -> None:
         environment = environment_of_tests(folder)
         files = find_files(python, options.files)
         with ThreadPoolExecutor(options.jobs) as pool:
-            for found in pool.map(lambda file: outcomes_of(python, file, options.seconds, environment), files):
+            for found in pool.map(
+                lambda file: outcomes_of(python, file, options.seconds, environment), files
+            ):
                 outcomes += found
                 show_problems(found)
     if options.earlier:
         run_now = {outcome.file for outcome in outcomes}
-        earlier = (Outcome(**fields) for fields in json.loads(options.earlier.read_text())["results"])
-        outcomes = sorted([*outcomes, *(outcome for outcome in earlier if outcome.file not in run_now)], key=lambda o: o.file)
+        earlier = (
+            Outcome(**fields) for fields in json.loads(options.earlier.read_text())["results"]
+        )
+        outcomes = sorted(
+            [*outcomes, *(outcome for outcome in earlier if outcome.file not in run_now)],
+            key=lambda o: o.file,
+        )
     show(outcomes)
     _common.save(options.json, "numba_cuda_suite", outcomes, {"numba_cuda": options.wheel})
     if options.markdown:

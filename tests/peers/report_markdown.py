@@ -16,7 +16,7 @@ a GPU: `cuda.jit` is `simt.jit`, device arrays are NumPy arrays. A test is *not 
 inspects something that exists on a GPU only; `tests/peers/` has the rules, which never depend on a failure. *Refused*:
 simt reports that it cannot run the kernel. The rules also list what *failed* as simt differs on purpose, with the difference.
 
-"""
+"""  # noqa: E501
 
 
 class Outcome(Protocol):
@@ -63,7 +63,10 @@ def _by_reason(outcomes: Sequence[Outcome], *, named: bool) -> str:
     for reason, group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
         files = Counter(outcome.file.rpartition("/")[2] for outcome in group)
         if named:
-            where = ", ".join(f"{outcome.file.rpartition('/')[2]}.{outcome.test.rpartition('.')[2]}" for outcome in group)
+            where = ", ".join(
+                f"{outcome.file.rpartition('/')[2]}.{outcome.test.rpartition('.')[2]}"
+                for outcome in group
+            )
         else:
             where = ", ".join(f"{file} {count}" for file, count in files.items())
         rows.append([str(len(group)), reason, where])

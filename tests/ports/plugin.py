@@ -1,4 +1,5 @@
-"""What single programs need to run their tests beside `simt.as_cuda`: a plugin of pytest, used by `tests.ports`.
+"""What single programs need to run their tests beside `simt.as_cuda`: a plugin of pytest, used by
+`tests.ports`.
 
 - disimpy 0.3.0 and xarray-spatial 0.5.3 call functions by names that NumPy 2 no longer has.
 - fbpic launches kernels by CuPy, as PTX, for speed: its `compile_cupy` becomes `cuda.jit`.
@@ -42,7 +43,9 @@ class _After(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = find_spec(fullname)
         run = spec.loader.exec_module
-        spec.loader.exec_module = functools.wraps(run)(lambda module: (run(module), self._change(module)))
+        spec.loader.exec_module = functools.wraps(run)(
+            lambda module: (run(module), self._change(module))
+        )
         return spec
 
 

@@ -1,4 +1,5 @@
-"""Types of what the decorators return, as type checkers see them; nothing here runs. mypy checks this file with the package.
+"""Types of what the decorators return, as type checkers see them; nothing here runs. mypy checks
+this file with the package.
 
 An error that must be found is ignored by its code: mypy fails if it does not find it.
 """
@@ -71,7 +72,8 @@ step(data, variable, synk.OFFSET, synk.ROWS)
 own: synk.Span = synk.Span(1, 3)
 assert_type(own.start, int)
 
-# ---- kernels: parameters are those of a plain function, unless some are outputs, and those of a dispatcher are unknown
+# ---- kernels: parameters are those of a plain function, unless some are outputs, and those of a
+# dispatcher are unknown
 
 
 @synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
@@ -90,7 +92,10 @@ doubled(data, data, num_slices=2)
 assert_type(synk.parallel(block=64)(untyped), synk.Function[..., None])
 assert_type(synk.parallel(untyped), synk.Function[..., None])
 assert_type(synk.parallel(untyped, givens={"beta": 0.5}), synk.Function[..., Any])
-assert_type(synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})(untyped), synk.Function[..., Any])
+assert_type(
+    synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})(untyped),
+    synk.Function[..., Any],
+)
 
 # ---- functions of one row or number: annotations are those of a row, and callers pass arrays
 
@@ -135,7 +140,9 @@ assert_type(synk.load(Path("model"), like={"v": variable}), Any)
 for rows in synk.batches(data, 4, seed=0, epochs=None):
     assert_type(rows, np.ndarray[tuple[Any, ...], np.dtype[np.int64]])
     summed(data, batch=rows)
-assert_type(synk.batches(np.zeros(8), 4, seed=0).start_at(synk.batches(8, 4, seed=0).state()), synk.Batches)
+assert_type(
+    synk.batches(np.zeros(8), 4, seed=0).start_at(synk.batches(8, 4, seed=0).state()), synk.Batches
+)
 assert_type(len(synk.batches(8, 4, seed=0).start_at(1)), int)
 
 # ---- errors that must be found

@@ -1,4 +1,5 @@
-"""Launches of kernels of numba-cuda-mlir on a driver without a GPU; run by test_cuda_mlir.py in a process of its own.
+"""Launches of kernels of numba-cuda-mlir on a driver without a GPU; run by test_cuda_mlir.py in a
+process of its own.
 
 Prints, as JSON, what the driver got and what the cache did.
 """
@@ -23,9 +24,22 @@ from synknumba._device.compilers.base import RecordArray
 from synknumba.simt.internals import explain
 
 RECORD = np.dtype([("a", "f8"), ("b", "i8")])
-SCALARS = (np.float32(1.5), 1.5, np.float16(1.5), 3, np.int32(3), np.uint8(3), True, 2**63, 1 + 2j, np.complex64(1 + 2j))
+SCALARS = (
+    np.float32(1.5),
+    1.5,
+    np.float16(1.5),
+    3,
+    np.int32(3),
+    np.uint8(3),
+    True,
+    2**63,
+    1 + 2j,
+    np.complex64(1 + 2j),
+)
 STREAM = 0x77
-FIRST = 5  # parameters of an array of one axis: its address twice, an offset, its length, its stride
+FIRST = (
+    5  # parameters of an array of one axis: its address twice, an offset, its length, its stride
+)
 
 
 @cuda.jit(device=True)
@@ -64,7 +78,9 @@ def squared(value: Any) -> Any:
 
 
 def for_numba(x: Any) -> None:
-    """All that is translated: fences, members, types, device functions, `njit`, and overloads, as those of synknumba.random."""
+    """All that is translated: fences, members, types, device functions, `njit`, and overloads,
+    as those of synknumba.random.
+    """
     shared = numba_cuda.shared.array(32, float64)
     i = numba_cuda.grid(1)
     shared[i % 32] = squared(synk.random.normal(7, i, 0)) + numba.float32(i)
@@ -114,7 +130,9 @@ def refused(x: Any) -> None:
 
 
 def mixed(x: Any) -> None:
-    """A kernel of the package, and functions of Numba in modules with the names of some of its own."""
+    """A kernel of the package, and functions of Numba in modules with the names of some of its
+    own.
+    """
     x[cuda.grid(1)] = synk.random.uniform(7, cuda.grid(1), 0)
 
 
@@ -125,7 +143,13 @@ class OnDevice:
         self.memory = np.zeros((2,) * max(len(strides), 1), dtype)
         self.ptr = self.memory.ctypes.data
         shape, kind = self.memory.shape, self.memory.dtype.str
-        self.__cuda_array_interface__ = {"shape": shape, "typestr": kind, "data": (self.ptr, False), "version": 3, "stream": 1}
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": kind,
+            "data": (self.ptr, False),
+            "version": 3,
+            "stream": 1,
+        }
         self.__cuda_array_interface__["strides"] = strides or None
 
 
@@ -152,12 +176,18 @@ def main() -> None:
     for _ in range(2):  # the second time each finds its own kernel
         for scalar in SCALARS:
             launched(kernel, x, scalar)
-            told.append([str(driver.word(FIRST)), driver.launched_kernel(), driver.launched_stream()])
+            told.append(
+                [str(driver.word(FIRST)), driver.launched_kernel(), driver.launched_stream()]
+            )
     layouts = []
     for strides in ((16, 8), (8, 16)):
         launched(kernel, OnDevice("f8", *strides), 1.5)
         layouts.append(driver.launched_kernel())
-    records, talking, debugged = made(from_field), made(printing), made(scaled, debug=True, opt=False)
+    records, talking, debugged = (
+        made(from_field),
+        made(printing),
+        made(scaled, debug=True, opt=False),
+    )
     launched(records, x, RecordArray(OnDevice(RECORD), RECORD, (2,)))
     launched(made(of_a_tuple), x, (x, 2))
     launched(talking, x)
@@ -167,11 +197,19 @@ def main() -> None:
     def instructions(function: Any, pattern: str, *args: Any) -> list[str]:
         kernel = compilers.kernel(function, {})
         launched(kernel, *args)
-        (ptx,) = [one.metadata["ptx"] for dispatcher in kernel._dispatchers.values() for one in dispatcher.overloads.values()]
+        (ptx,) = [
+            one.metadata["ptx"]
+            for dispatcher in kernel._dispatchers.values()
+            for one in dispatcher.overloads.values()
+        ]
         return re.findall(rf"\t({pattern})", ptx)
 
     fences = instructions(fenced, r"st|membar\.\w+|shfl|setp\.\w+", x)
-    integers = instructions(unsigned, r"(?:max|min|atom|cvt|ld\.global)\.\S+", *map(OnDevice, ("u1", "u4", "u8", "i8", "f8")))
+    integers = instructions(
+        unsigned,
+        r"(?:max|min|atom|cvt|ld\.global)\.\S+",
+        *map(OnDevice, ("u1", "u4", "u8", "i8", "f8")),
+    )
     rounded = instructions(halves, r"(?:add|mul|div|cvt)\.\S+", OnDevice("f2"), OnDevice("f2"))
     try:
         launched(compilers.kernel(refused, {}), x)
@@ -187,8 +225,18 @@ def main() -> None:
     ]
     outcomes = [[one.info.hits, one.info.misses, one.info.not_kept] for one in caches]
     prints = [kernel.prints(), talking.prints()]
-    kept = {"told": told, "layouts": layouts, "capturable": capturable, "cache": outcomes, "prints": prints}
-    print(json.dumps({**kept, "fences": fences, "integers": integers, "halves": rounded, "refused": said}))
+    kept = {
+        "told": told,
+        "layouts": layouts,
+        "capturable": capturable,
+        "cache": outcomes,
+        "prints": prints,
+    }
+    print(
+        json.dumps(
+            {**kept, "fences": fences, "integers": integers, "halves": rounded, "refused": said}
+        )
+    )
 
 
 if __name__ == "__main__":

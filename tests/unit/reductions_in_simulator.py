@@ -1,4 +1,6 @@
-"""The kernels of `fold_kernel` and `argmin_kernel` under Numba's CUDA simulator, against NumPy; run by test_locating.py."""
+"""The kernels of `fold_kernel` and `argmin_kernel` under Numba's CUDA simulator, against NumPy;
+run by test_locating.py.
+"""
 
 import inspect
 import textwrap
@@ -13,7 +15,9 @@ from synknumba._types import UserOp
 
 
 def simulated(kernel):
-    """The kernel with its closure as globals, since there alone the simulator puts itself in the place of `cuda`."""
+    """The kernel with its closure as globals, since there alone the simulator puts itself in the
+    place of `cuda`.
+    """
     names = inspect.getclosurevars(kernel)
     scope = {**names.globals, **names.nonlocals, "Any": Any}  # of the annotations
     exec(textwrap.dedent(inspect.getsource(kernel)), scope)

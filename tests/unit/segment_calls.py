@@ -1,4 +1,6 @@
-"""Calls whose arguments and results lie in segments, compared with NumPy's; run in processes of several kinds."""
+"""Calls whose arguments and results lie in segments, compared with NumPy's; run in processes of
+several kinds.
+"""
 
 import os
 
@@ -35,7 +37,9 @@ def kind(one):
 
 
 def check(world_size):
-    """Calls whose arguments and results are in segments of the coordinator and of ranks, compared with NumPy's."""
+    """Calls whose arguments and results are in segments of the coordinator and of ranks,
+    compared with NumPy's.
+    """
     rows = np.random.default_rng(0).random(200_000)
     d = synk.data(rows)
     with synk.fork(world_size, device="cpu"):

@@ -1,4 +1,5 @@
-"""Bad input, case by case: refused in the coordinator, in words that say what to do, and the world goes on.
+"""Bad input, case by case: refused in the coordinator, in words that say what to do, and the world
+goes on.
 
 What goes wrong on ranks is in tests/conformance/test_errors.py.
 """
@@ -75,11 +76,13 @@ def refused(error, *parts):
 X = np.arange(10.0)
 
 
-# ---- arguments -----------------------------------------------------------------------------------------------------------
+# ---- arguments -----------------------------------------------------------------------------------
 
 
 def test_unequal_rows(world):
-    with refused(synk.PartitionError, "y has 7 rows but x has 10", "agree along axis 0", 'broadcast=("y",)'):
+    with refused(
+        synk.PartitionError, "y has 7 rows but x has 10", "agree along axis 0", 'broadcast=("y",)'
+    ):
         axpy_sum(1.0, X, X[:7])
     with refused(synk.PartitionError, "y has 10 rows but x has 0", 'broadcast=("y",)'):
         both(X[:0], X)
@@ -97,7 +100,9 @@ def test_a_missing_argument(world):
 
 
 def test_too_many_arguments(world):
-    with refused(synk.ArgumentError, "takes 3 arguments (a, x, y), got 4", "outputs (total) are allocated"):
+    with refused(
+        synk.ArgumentError, "takes 3 arguments (a, x, y), got 4", "outputs (total) are allocated"
+    ):
         axpy_sum(1.0, X, X, np.zeros(1))
     with refused(synk.ArgumentError, "total_of takes 1 argument", "got 2"):
         total_of(X, X)
@@ -111,13 +116,22 @@ def test_a_doubled_argument(world):
 def test_an_unknown_argument(world):
     with refused(synk.ArgumentError, "axpy_sum has no parameter 'z'", "a, x, y"):
         axpy_sum(1.0, X, X, z=1)
-    with refused(synk.ArgumentError, "axpy_sum has no parameter 'num_slice'", "Did you mean num_slices?"):
+    with refused(
+        synk.ArgumentError, "axpy_sum has no parameter 'num_slice'", "Did you mean num_slices?"
+    ):
         axpy_sum(1.0, X, X, num_slice=2)
     with refused(
-        synk.ArgumentError, "axpy_sum has no parameter 'block'", "a, x, y, and calls have the options batch, local_batch"
+        synk.ArgumentError,
+        "axpy_sum has no parameter 'block'",
+        "a, x, y, and calls have the options batch, local_batch",
     ):
         axpy_sum(1.0, X, X, block=2)
-    with refused(synk.ArgumentError, "total_of has no parameter 'batchsize'", "options batch, local", "Did you mean batch?"):
+    with refused(
+        synk.ArgumentError,
+        "total_of has no parameter 'batchsize'",
+        "options batch, local",
+        "Did you mean batch?",
+    ):
         total_of(X, batchsize=2)
 
 
@@ -132,14 +146,25 @@ def sum_of_two(x, y):
     return x + y
 
 
-@pytest.mark.parametrize("call", [lambda x: axpy_sum(1.0, x, X), lambda x: sum_of_two(x, X)], ids=["kernel", "vectorize"])
+@pytest.mark.parametrize(
+    "call", [lambda x: axpy_sum(1.0, x, X), lambda x: sum_of_two(x, X)], ids=["kernel", "vectorize"]
+)
 def test_sequences_that_are_no_arrays(world, call):
-    with refused(synk.ArgumentError, "x of ", "is a range", "pass synk.arange(n)", "or np.asarray(...) of it"):
+    with refused(
+        synk.ArgumentError, "x of ", "is a range", "pass synk.arange(n)", "or np.asarray(...) of it"
+    ):
         call(range(10))
     for wrong in (array.array("d", X), list(X), bytearray(10), memoryview(b"0123456789")):
-        with refused(synk.ArgumentError, "x of ", f"is a {type(wrong).__name__}", "pass np.asarray(...) of it"):
+        with refused(
+            synk.ArgumentError,
+            "x of ",
+            f"is a {type(wrong).__name__}",
+            "pass np.asarray(...) of it",
+        ):
             call(wrong)
-    with refused(synk.ArgumentError, "x of ", "is a dict", "pass an array, Data, a Variable, or a number"):
+    with refused(
+        synk.ArgumentError, "x of ", "is a dict", "pass an array, Data, a Variable, or a number"
+    ):
         call({1: 2})
 
 
@@ -162,7 +187,14 @@ def through_another(x):
 def test_a_plain_helper(world, of):
     calls = world.statistics().calls
     for made in (synk.expectation(lambda x: 1 - of(x)), synk.vectorize(lambda x: 1 - of(x))):
-        with refused(synk.ArgumentError, "plain_double", __file__, "plain Python function", "@numba.njit", "device=True"):
+        with refused(
+            synk.ArgumentError,
+            "plain_double",
+            __file__,
+            "plain Python function",
+            "@numba.njit",
+            "device=True",
+        ):
             made(X)
     assert world.statistics().calls == calls  # nothing was sent
     njit_double = njit(plain_double)
@@ -196,8 +228,18 @@ def told(value):
 def test_arrays_that_are_not_of_numpy(world):
     """Every rank would get all of them, and of a memoryview bytes, without shape and type."""
     through = synk.sequence(lambda value: told(value) and None)
-    for view in (memoryview(np.ones(3)), memoryview(np.ones((2, 2)))[:1], array.array("d", [1.0, 2.0]), bytearray(b"abc")):
-        for call in (told, through, lambda view: told([1.0, view]), lambda view: told.submit({"a": view})):
+    for view in (
+        memoryview(np.ones(3)),
+        memoryview(np.ones((2, 2)))[:1],
+        array.array("d", [1.0, 2.0]),
+        bytearray(b"abc"),
+    ):
+        for call in (
+            told,
+            through,
+            lambda view: told([1.0, view]),
+            lambda view: told.submit({"a": view}),
+        ):
             what = f"of told is a {type(view).__name__}, whose rows are not divided"
             with refused(synk.ArgumentError, "value", what, "pass np.asarray(...) of"):
                 call(view)
@@ -216,7 +258,12 @@ def test_what_a_kernel_cannot_take(world):
     with refused(synk.ArgumentError, "x of axpy_sum is a list", "np.asarray(...)"):
         axpy_sum(1.0, [1.0, 2.0], X)
     for bad in ("text", {"x": X}, object(), lambda: 0):
-        with refused(synk.ArgumentError, "a of axpy_sum is a", type(bad).__name__, "pass an array, Data, a Variable, or"):
+        with refused(
+            synk.ArgumentError,
+            "a of axpy_sum is a",
+            type(bad).__name__,
+            "pass an array, Data, a Variable, or",
+        ):
             axpy_sum(bad, X, X)
     with refused(synk.ArgumentError, "a", "does not fit in 64 bits", "float"):
         axpy_sum(2**64, X, X)
@@ -250,10 +297,16 @@ def test_a_read_only_array_that_is_to_be_written(world):
 @pytest.mark.parametrize("value", [3.0, [1.0, 2.0], (1, 2), {"a": 1.0}, range(4), "text"], ids=repr)
 def test_what_has_no_rows_to_write_back(world, value):
     told = f"it is of type {type(value).__name__}, without any; pass an array with rows, or Data"
-    with refused(synk.ArgumentError, "y of add_one is in inout=, so its rows are written back, but", told):
+    with refused(
+        synk.ArgumentError, "y of add_one is in inout=, so its rows are written back, but", told
+    ):
         add_one(value)
     for number in (np.array(3.0), synk.data(np.array(3.0))):
-        with refused(synk.ArgumentError, "y of add_one is in inout=", "it is 0-d, and ranks get it as a number"):
+        with refused(
+            synk.ArgumentError,
+            "y of add_one is in inout=",
+            "it is 0-d, and ranks get it as a number",
+        ):
             add_one(number)
 
 
@@ -346,7 +399,14 @@ def test_memory_that_a_sequence_writes_and_reads(world):
 
     d, array = synk.data(np.ones(8)), np.ones(8)
     body(array, np.ones(8), times=2)  # the plan serves later calls, whose arrays are compared too
-    for x, y in ((array, array), (array, array[:]), (array[:6], array[2:]), (d.data, d), (d, d.data), (array[::-1], array)):
+    for x, y in (
+        (array, array),
+        (array, array[:]),
+        (array[:6], array[2:]),
+        (d.data, d),
+        (d, d.data),
+        (array[::-1], array),
+    ):
         with refused(synk.ArgumentError, "are arrays over the same memory", "Pass a copy"):
             body(x, y, times=3)
         with refused(synk.ArgumentError, "are arrays over the same memory", "Pass a copy"):
@@ -404,7 +464,7 @@ def test_local_batch_without_sliceable_variables(world):
         total_of(X, local_batch=[0])
 
 
-# ---- batch ---------------------------------------------------------------------------------------------------------------
+# ---- batch ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -462,11 +522,18 @@ def test_a_minibatch_that_is_too_short(world):
 
 
 @pytest.mark.parametrize("option", ["minibatch", "force_cast"])
-@pytest.mark.parametrize("flags", [[True], [False, True, True], (), [1, 0], "no", None, 1, [[True, False]]], ids=str)
+@pytest.mark.parametrize(
+    "flags", [[True], [False, True, True], (), [1, 0], "no", None, 1, [[True, False]]], ids=str
+)
 def test_flags_of_inputs_that_do_not_match_them(option, flags):
-    with refused(synk.ArgumentError, f"{option} of both.build_inputs", "each of x, y", f"got {flags!r}"):
+    with refused(
+        synk.ArgumentError, f"{option} of both.build_inputs", "each of x, y", f"got {flags!r}"
+    ):
         both.build_inputs(X, X, **{option: flags})
-    assert [one.minibatch for one in both.build_inputs(X, X, minibatch=(False, True))] == [False, True]
+    assert [one.minibatch for one in both.build_inputs(X, X, minibatch=(False, True))] == [
+        False,
+        True,
+    ]
 
 
 def test_index_ranges_need_rows_in_one_piece(world):
@@ -475,18 +542,25 @@ def test_index_ranges_need_rows_in_one_piece(world):
         return offset
 
     for batch in ([1, 2], slice(None, None, 2), slice(None, None, -1)):
-        with refused(synk.BatchError, "consecutive rows", "span is an index range", "pass the indices as an array"):
+        with refused(
+            synk.BatchError,
+            "consecutive rows",
+            "span is an index range",
+            "pass the indices as an array",
+        ):
             span_of(synk.arange(10), 0, batch=batch)
     with refused(synk.BatchError, "consecutive rows"):
         both(X, synk.OFFSET, batch=[3, 1])
 
 
-# ---- options -------------------------------------------------------------------------------------------------------------
+# ---- options -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_slices", [0, -1, 2.0, "2", None, True, [1]], ids=str)
 def test_bad_num_slices(world, num_slices):
-    with refused(synk.PartitionError, "num_slices must be an integer of at least 1", repr(num_slices)):
+    with refused(
+        synk.PartitionError, "num_slices must be an integer of at least 1", repr(num_slices)
+    ):
         total_of(X, num_slices=num_slices)
 
 
@@ -547,7 +621,9 @@ def test_a_mean_of_no_rows(world):
         m[0] = 1.0
 
     for empty in (X[:0], synk.data(X[:0])):
-        with refused(synk.ReductionError, 'm of mean_kernel is a "mean" of no rows', "at least one row"):
+        with refused(
+            synk.ReductionError, 'm of mean_kernel is a "mean" of no rows', "at least one row"
+        ):
             mean_kernel(empty)
         with refused(synk.ReductionError, "mean_of", "got no rows", "at least one row"):
             mean_of(empty)
@@ -563,7 +639,11 @@ def test_a_forgotten_return(world):
         for how in ({}, {"num_slices": 2}, {"shards": 3}, {"shards": 3, "num_slices": 2}):
             for call in (function, function.as_serial):
                 for _ in range(2):
-                    with refused(synk.ReductionError, "forgetful", "returned None; add `return`, or leave outputs= out"):
+                    with refused(
+                        synk.ReductionError,
+                        "forgetful",
+                        "returned None; add `return`, or leave outputs= out",
+                    ):
                         call(X, **how)
     assert synk.function(forgetful)(X) is None
     assert synk.function(forgetful, outputs=None)(X) is None
@@ -572,7 +652,7 @@ def test_a_forgotten_return(world):
         synk.function(lambda x: x.sum() if x[0] else None, outputs="sum")(X)
 
 
-# ---- which of several arrays is meant --------------------------------------------------------------------------------------
+# ---- which of several arrays is meant ------------------------------------------------------------
 
 
 def frozen(array):
@@ -588,27 +668,58 @@ def tree_of(**arrays):
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda f, inout: f({"a": X, "b": [np.array([object()])]}), "t['b'][0]: Data: dtype object"),
+        (
+            lambda f, inout: f({"a": X, "b": [np.array([object()])]}),
+            "t['b'][0]: Data: dtype object",
+        ),
         (lambda f, inout: f({"a": np.ma.masked}), "t['a'] of f is masked"),
         (lambda f, inout: f({"a": X, "b": 1 << 70}), "t['b']=1180591620717411303424 does not fit"),
-        (lambda f, inout: f({"a": X, "b": threading.Lock()}), "t['b'] of f is a lock, which cannot be sent"),
-        (lambda f, inout: inout([X[:0], np.broadcast_to(1.0, 3)]), "t[1] is in inout=, so its rows are written back"),
-        (lambda f, inout: inout([X, X[1:]]), "t[1] and t[0] are both in inout="),
-        (lambda f, inout: inout([synk.data(X), frozen(X)]), "t[1] of inout is in inout=, so its rows are written"),
-        (lambda f, inout: inout((d := synk.data(X), d)), "t[1] and t[0] are the same Data, and t[1] is in inout="),
-        (lambda f, inout: tree_of().set_value({"a": X, "b": [X]}), "['b'][0] of variable 'tree' has 2 dimensions"),
-        (lambda f, inout: synk.all_reduce(tree_of(c=np.zeros(2, bool)), "sum"), "['c'] of variable 'tree': op 'sum'"),
-        (lambda f, inout: synk.scatter(tree_of(c=1.0)), "scatter divides or joins rows, but ['c'] of variable 'tree' is 0-d"),
         (
-            lambda f, inout: synk.gather(synk.set_value(1, tree_of(), {"a": np.zeros(4), "b": [np.zeros((2, 2))]})),
-            "gather with nd_up=1 needs one shape on all ranks, but ['a'] of variable 'tree' has (3,) on rank 0, (4,) on rank 1",
+            lambda f, inout: f({"a": X, "b": threading.Lock()}),
+            "t['b'] of f is a lock, which cannot be sent",
         ),
         (
-            lambda f, inout: synk.gather(synk.set_value(1, tree_of(), {"a": np.zeros(3), "b": [np.zeros((2, 1))]}), nd_up=0),
+            lambda f, inout: inout([X[:0], np.broadcast_to(1.0, 3)]),
+            "t[1] is in inout=, so its rows are written back",
+        ),
+        (lambda f, inout: inout([X, X[1:]]), "t[1] and t[0] are both in inout="),
+        (
+            lambda f, inout: inout([synk.data(X), frozen(X)]),
+            "t[1] of inout is in inout=, so its rows are written",
+        ),
+        (
+            lambda f, inout: inout((d := synk.data(X), d)),
+            "t[1] and t[0] are the same Data, and t[1] is in inout=",
+        ),
+        (
+            lambda f, inout: tree_of().set_value({"a": X, "b": [X]}),
+            "['b'][0] of variable 'tree' has 2 dimensions",
+        ),
+        (
+            lambda f, inout: synk.all_reduce(tree_of(c=np.zeros(2, bool)), "sum"),
+            "['c'] of variable 'tree': op 'sum'",
+        ),
+        (
+            lambda f, inout: synk.scatter(tree_of(c=1.0)),
+            "scatter divides or joins rows, but ['c'] of variable 'tree' is 0-d",
+        ),
+        (
+            lambda f, inout: synk.gather(
+                synk.set_value(1, tree_of(), {"a": np.zeros(4), "b": [np.zeros((2, 2))]})
+            ),
+            "gather with nd_up=1 needs one shape on all ranks, but ['a'] of variable 'tree' has "
+            "(3,) on rank 0, (4,) on rank 1",
+        ),
+        (
+            lambda f, inout: synk.gather(
+                synk.set_value(1, tree_of(), {"a": np.zeros(3), "b": [np.zeros((2, 1))]}), nd_up=0
+            ),
             "gather concatenates rows, but those of ['b'][0] of variable 'tree' differ",
         ),
         (
-            lambda f, inout: synk.function(lambda v: None, name="g", sliceable=("v",))(tree_of(c=1.0)),
+            lambda f, inout: synk.function(lambda v: None, name="g", sliceable=("v",))(
+                tree_of(c=1.0)
+            ),
             "v of g is in sliceable=, but ['c'] of variable 'tree' is 0-d",
         ),
     ],
@@ -633,18 +744,27 @@ def test_a_mean_over_ranks_that_have_different_numbers_of_rows(world):
     def middle(v):
         return v.mean()
 
-    mean, weighted = synk.function(middle, outputs="mean"), synk.function(middle, outputs="mean", sliceable=("v",))
+    mean, weighted = (
+        synk.function(middle, outputs="mean"),
+        synk.function(middle, outputs="mean", sliceable=("v",)),
+    )
     uneven = synk.scatter(synk.variable(np.zeros(1)), np.arange(3.0 * world.world_size - 1))
-    with pytest.warns(RuntimeWarning, match=r"'mean' of middle counts each rank equally.* name it in sliceable=\(\"v\",\)"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"'mean' of middle counts each rank equally.* name it in sliceable=\(\"v\",\)",
+    ):
         mean(uneven)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         even = synk.scatter(synk.variable(np.zeros(1)), np.arange(3.0 * world.world_size))
-        assert synk.function(middle, outputs="mean")(even) == even.get_value(0).mean() or world.world_size > 1
+        assert (
+            synk.function(middle, outputs="mean")(even) == even.get_value(0).mean()
+            or world.world_size > 1
+        )
         assert weighted(uneven) == np.arange(3.0 * world.world_size - 1).mean()
 
 
-# ---- decorators ----------------------------------------------------------------------------------------------------------
+# ---- decorators ----------------------------------------------------------------------------------
 
 
 def test_an_unknown_op():
@@ -659,7 +779,9 @@ def test_an_unknown_op():
 def test_an_output_that_is_not_declared_fully():
     with refused(synk.ArgumentError, "output needs shape=", "()", "like="):
         synk.output("sum")
-    with refused(synk.ReductionError, "outputs['t'] of a kernel needs", "synk.output('sum', shape=()"):
+    with refused(
+        synk.ReductionError, "outputs['t'] of a kernel needs", "synk.output('sum', shape=()"
+    ):
         synk.parallel(outputs={"t": "sum"})(lambda x, t: None)
     for dtype in ("nonsense", object):
         with pytest.raises(synk.ReductionError, match="dtype"):
@@ -728,7 +850,9 @@ def test_launches_that_cuda_does_not_accept(world):
     with refused(synk.LaunchError, "no argument is sharded", "no rows to derive the grid from"):
         no_rows()
 
-    @synk.parallel(outputs={"n": synk.output("sum", shape=())}, grid=lambda rows: rows - 10)  # a rank has 5
+    @synk.parallel(
+        outputs={"n": synk.output("sum", shape=())}, grid=lambda rows: rows - 10
+    )  # a rank has 5
     def bad_rule(x, n):
         n[0] = 1
 
@@ -758,14 +882,21 @@ def test_like_something_that_is_not_an_array(world):
 
 def test_like_an_index_range(world):
     for op in ("gather", "sum"):
-        for known, advice in (({}, 'shape=(), dtype="int64"'), ({"dtype": "int8"}, 'shape=(), dtype="int8"')):
+        for known, advice in (
+            ({}, 'shape=(), dtype="int64"'),
+            ({"dtype": "int8"}, 'shape=(), dtype="int8"'),
+        ):
 
             @synk.parallel(outputs={"out": synk.output(op, like="rows", **known)})
             def f(rows, out):
                 for i in range(rows.start + cuda.grid(1), rows.stop, cuda.gridsize(1)):
                     out[0] += i
 
-            with refused(synk.ArgumentError, "out of f is like='rows', which is synknumba.arange", f"write {advice} in place"):
+            with refused(
+                synk.ArgumentError,
+                "out of f is like='rows', which is synknumba.arange",
+                f"write {advice} in place",
+            ):
                 f(synk.arange(5))
 
     @synk.parallel(outputs={"out": synk.output("sum", shape=(), dtype="int64")})
@@ -780,12 +911,14 @@ def test_like_an_index_range(world):
 
 def test_shapes_that_are_none(world):
     for bad in ((-1,), (2.5,), "ab", None):
-        f = synk.parallel(outputs={"out": synk.output("sum", shape=lambda given, bad=bad: bad)})(lambda x, out: None)
+        f = synk.parallel(outputs={"out": synk.output("sum", shape=lambda given, bad=bad: bad)})(
+            lambda x, out: None
+        )
         with refused(synk.ReductionError, "shape of out", "non-negative integers"):
             f(X)
 
 
-# ---- memory --------------------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 def test_more_shared_memory_than_there_is(world):
@@ -800,7 +933,12 @@ def test_shared_memory_that_is_full(world, monkeypatch):
     d = synk.data(np.ones(10), name="d")
     total_of(X)
     monkeypatch.setattr(segment, "_free_bytes", lambda fd: 100_000)
-    with refused(synk.SharedMemoryError, "8,000,000 bytes", "/dev/shm has 100,000 bytes free", "free_memory()"):
+    with refused(
+        synk.SharedMemoryError,
+        "8,000,000 bytes",
+        "/dev/shm has 100,000 bytes free",
+        "free_memory()",
+    ):
         total_of(np.ones(1_000_000))
     with refused(synk.SharedMemoryError, "bytes free"):
         d.set_length(1_000_000)
@@ -810,7 +948,7 @@ def test_shared_memory_that_is_full(world, monkeypatch):
     assert d.shape == (10,)
 
 
-# ---- worlds --------------------------------------------------------------------------------------------------------------
+# ---- worlds --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, "2", True, [2]], ids=str)
@@ -847,7 +985,9 @@ def test_bad_devices(no_world, monkeypatch):
     with refused(synk.PartitionError, "world_size=3", "2 visible GPUs", "devices=[0, 1, 0]"):
         synk.fork(3)
     for bad in ([0, 2], [-1], [], [0.5], [True]):
-        with refused(synk.PartitionError, "devices must list a GPU between 0 and 1 for each rank", repr(bad)):
+        with refused(
+            synk.PartitionError, "devices must list a GPU between 0 and 1 for each rank", repr(bad)
+        ):
             synk.fork(devices=bad)
     with refused(synk.PartitionError, "world_size=3 but devices=[0, 1] places 2 ranks"):
         synk.fork(3, devices=[0, 1])
@@ -856,7 +996,9 @@ def test_bad_devices(no_world, monkeypatch):
     with refused(synk.PartitionError, "devices=[0]", 'device is "cpu"'):
         synk.fork(device="cpu", devices=[0])
     for bad in (0, -1.0, "3", True, float("nan")):
-        with refused(synk.PartitionError, "timeout must be a positive number of seconds", repr(bad)):
+        with refused(
+            synk.PartitionError, "timeout must be a positive number of seconds", repr(bad)
+        ):
             synk.fork(1, device="cpu", timeout=bad)
 
 
@@ -865,7 +1007,9 @@ def test_a_gpu_where_there_is_none(no_world, monkeypatch):
     for arguments in ({"device": "cuda"}, {"device": "gpu"}, {"devices": [0]}):
         with refused(synk.DeviceError, "no NVIDIA GPU is visible", 'device="cpu"'):
             synk.fork(**arguments)
-    monkeypatch.setattr(fork_module, "probed", lambda: nullcontext(DeviceReport(0, "the driver is broken")))
+    monkeypatch.setattr(
+        fork_module, "probed", lambda: nullcontext(DeviceReport(0, "the driver is broken"))
+    )
     with refused(synk.DeviceError, "the driver is broken"):
         synk.fork(device="cuda")
     with pytest.warns(RuntimeWarning, match="running on CPU cores: the driver is broken"):
@@ -877,7 +1021,14 @@ def test_cuda_initialised_before_a_gpu_fork(no_world, monkeypatch):
     monkeypatch.setattr(fork_module, "probed", lambda: nullcontext(DeviceReport(1)))
     monkeypatch.setattr(fork_module, "cuda_is_initialised", lambda: True)
     for arguments in ({}, {"device": "cuda"}, {"devices": [0, 0]}):
-        with refused(synk.DeviceError, "CUDA has been initialised", "before fork()", "Move", "after fork()", 'device="cpu"'):
+        with refused(
+            synk.DeviceError,
+            "CUDA has been initialised",
+            "before fork()",
+            "Move",
+            "after fork()",
+            'device="cpu"',
+        ):
             synk.fork(**arguments)
     with synk.fork(1, device="cpu"):
         assert total_of(X) == 45
@@ -885,9 +1036,17 @@ def test_cuda_initialised_before_a_gpu_fork(no_world, monkeypatch):
 
 def test_mpi_initialised_before_the_fork(no_world, monkeypatch):
     state = {"initialised": True, "finalised": False}
-    mpi = SimpleNamespace(Is_initialized=lambda: state["initialised"], Is_finalized=lambda: state["finalised"])
+    mpi = SimpleNamespace(
+        Is_initialized=lambda: state["initialised"], Is_finalized=lambda: state["finalised"]
+    )
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
-    with refused(synk.WorldError, "MPI has been initialised", "before fork()", "after fork()", "mpi4py.rc.initialize = False"):
+    with refused(
+        synk.WorldError,
+        "MPI has been initialised",
+        "before fork()",
+        "after fork()",
+        "mpi4py.rc.initialize = False",
+    ):
         synk.fork(1, device="cpu")
     for state["initialised"], state["finalised"] in ((False, False), (True, True)):
         with synk.fork(1, device="cpu"):
@@ -902,7 +1061,9 @@ def test_a_world_in_each_process_of_a_launcher(no_world, monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "4")
     with (
         pytest.warns(
-            RuntimeWarning, match=r"one of 4 processes.*PMI_SIZE=4.*`python -m synknumba run script.py`; else start it once"
+            RuntimeWarning,
+            match=r"one of 4 processes.*PMI_SIZE=4.*`python -m synknumba run "
+            r"script.py`; else start it once",
         ),
         synk.fork(1, device="cpu"),
     ):
@@ -944,7 +1105,12 @@ def test_a_call_from_a_second_thread_while_one_runs(no_world):
         deadline = time.monotonic() + 20
         while not started.data.any() and time.monotonic() < deadline:
             time.sleep(0.001)
-        with refused(synk.WorldError, "another call is in progress, in another thread", "one call at a time", "lock"):
+        with refused(
+            synk.WorldError,
+            "another call is in progress, in another thread",
+            "one call at a time",
+            "lock",
+        ):
             total_of(X)
         thread.join()
         assert results == [2]
@@ -954,7 +1120,9 @@ def test_a_call_from_a_second_thread_while_one_runs(no_world):
 def test_attributes_of_a_world(no_world):
     with synk.fork(1, device="cpu", timeout=3.0) as world:
         for bad in (0, -1, "5", True, float("nan")):
-            with refused(synk.PartitionError, "timeout must be a positive number of seconds", repr(bad)):
+            with refused(
+                synk.PartitionError, "timeout must be a positive number of seconds", repr(bad)
+            ):
                 world.timeout = bad
         for name in ("timeot", "respawn"):
             with pytest.raises(AttributeError, match=name):
@@ -1019,7 +1187,11 @@ def test_statistics_go_on_when_ranks_are_started_again(no_world):
     assert after.plans > before.plans
     assert after.scattered_bytes == 7 * before.scattered_bytes / 5
     for phase in ("starting", "preparing", "working", "open"):
-        assert getattr(after.seconds, phase) >= getattr(ended.seconds, phase) >= getattr(before.seconds, phase), phase
+        assert (
+            getattr(after.seconds, phase)
+            >= getattr(ended.seconds, phase)
+            >= getattr(before.seconds, phase)
+        ), phase
     assert after.seconds.starting > before.seconds.starting
 
 
@@ -1039,9 +1211,17 @@ def test_arguments_that_functions_do_not_have(no_world):
         synk.data(np.ones(3), dtyp="float32")
     with refused(synk.ArgumentError, "variable has no option nam=", "Did you mean name=?"):
         synk.variable(np.ones(3), nam="w")
-    with refused(synk.ArgumentError, "takes from 1 to 2 positional arguments", "write all_reduce(vars, op=None)"):
+    with refused(
+        synk.ArgumentError,
+        "takes from 1 to 2 positional arguments",
+        "write all_reduce(vars, op=None)",
+    ):
         synk.all_reduce(w, w, "sum")
-    with refused(synk.ArgumentError, "missing 1 required positional argument: 'vars'", "write get_value(rank, vars)"):
+    with refused(
+        synk.ArgumentError,
+        "missing 1 required positional argument: 'vars'",
+        "write get_value(rank, vars)",
+    ):
         synk.get_value(0)
     with refused(synk.ArgumentError, "multiple values for argument 'op'"):
         synk.all_reduce(w, "sum", op="sum")
@@ -1092,7 +1272,8 @@ def test_nothing_is_computed_with_what_ranks_fill_in(case):
     compute, name = CONSTANTS[case]
     way_out = r"synk\.world_size\(\)" if name == "WORLD_SIZE" else r"synk\.per_rank\(\[\.\.\.\]\)"
     with pytest.raises(
-        synk.ArgumentError, match=rf"synk\.{name} is no number.* Pass it, as in f\(x, synk\.{name}\).*{way_out}"
+        synk.ArgumentError,
+        match=rf"synk\.{name} is no number.* Pass it, as in f\(x, synk\.{name}\).*{way_out}",
     ):
         compute()
 
@@ -1113,10 +1294,14 @@ def test_variables_in_functions_of_one_row_and_by_parts():
             (synk.vectorize, {}),
             (synk.vectorize, {"out": synk.scatter(synk.variable(np.ones(6)))}),
         ):
-            with refused(synk.SynkError, "for the rows of x", 'write sliceable=("x",) in the decorator'):
+            with refused(
+                synk.SynkError, "for the rows of x", 'write sliceable=("x",) in the decorator'
+            ):
                 function(lambda x: 2 * x)(rows, **options)
         assert synk.expectation(lambda x: 2 * x, sliceable=("x",))(rows).mean == 5.0
-        with pytest.raises(synk.ArgumentError, match="none of its arguments has any(?!.*sliceable)"):
+        with pytest.raises(
+            synk.ArgumentError, match="none of its arguments has any(?!.*sliceable)"
+        ):
             synk.expectation(lambda x: 2 * x)(1.0)
         with refused(synk.ArgumentError, "v.get_value()['h'], or pass the whole tree"):
             synk.variable({"h": np.zeros(3)})["h"]

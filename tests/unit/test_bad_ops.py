@@ -1,4 +1,6 @@
-"""Ops of the user's that cannot be: refused by name before anything is sent, and the world stays usable."""
+"""Ops of the user's that cannot be: refused by name before anything is sent, and the world stays
+usable.
+"""
 
 import re
 
@@ -45,7 +47,9 @@ def choosy(a, b):
 
 
 def total_by(op, **options):
-    @synk.parallel(outputs={"total": synk.output(op, shape=(), dtype="float64", **options)}, grid=1, block=1)
+    @synk.parallel(
+        outputs={"total": synk.output(op, shape=(), dtype="float64", **options)}, grid=1, block=1
+    )
     def total_of(x, total):
         for i in range(x.shape[0]):
             total[0] += x[i]
@@ -59,9 +63,14 @@ def world():
         yield world
 
 
-@pytest.mark.parametrize("op", [attribute, text, not_decorated, nothing], ids=lambda op: op.__name__)
+@pytest.mark.parametrize(
+    "op", [attribute, text, not_decorated, nothing], ids=lambda op: op.__name__
+)
 def test_what_does_not_compile(op):
-    told = f"total of total_of: op {op.__name__} cannot be compiled for two numbers of dtype float64: [^\n]+"
+    told = (
+        f"total of total_of: op {op.__name__} cannot be compiled for two numbers "
+        f"of dtype float64: [^\n]+"
+    )
     with pytest.raises(synk.ReductionError, match=told):
         total_by(op, identity=0)(X)
     assert total_by(helper, identity=0)(X) == 10
@@ -88,7 +97,9 @@ def test_what_does_not_compile_for_the_results_of_a_function(world, op):
     calls = world.statistics().calls
     total_of = synk.function(lambda x: x.sum(), outputs=op, name="total_of")
     for call in (total_of, total_of.as_serial):
-        with pytest.raises(synk.ReductionError, match=f"op {op.__name__} cannot be compiled[^\n]*: {REASONS[op]}"):
+        with pytest.raises(
+            synk.ReductionError, match=f"op {op.__name__} cannot be compiled[^\n]*: {REASONS[op]}"
+        ):
             call(X)
     assert world.statistics().calls == calls
     assert synk.function(lambda x: x.sum(), outputs=helper)(X) == 10
@@ -98,9 +109,15 @@ def xor(a, b):
     return a ^ b
 
 
-@pytest.mark.parametrize("how", [{}, {"num_slices": 2}, {"shards": 3}, {"shards": 3, "num_slices": 2}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"num_slices": 2}, {"shards": 3}, {"shards": 3, "num_slices": 2}], ids=str
+)
 def test_what_does_not_compile_for_the_dtype_of_the_results(world, how):
-    parity = synk.function(lambda x: x.sum() if x.dtype == float else np.bitwise_xor.reduce(x), outputs=xor, name="parity")
+    parity = synk.function(
+        lambda x: x.sum() if x.dtype == float else np.bitwise_xor.reduce(x),
+        outputs=xor,
+        name="parity",
+    )
     told = "outputs of parity: op xor cannot be compiled for two numbers of dtype float64: xor ("
     reason = "): Numba has no operator ^ for float64 and float64"
     for call in (parity, parity.as_serial):
@@ -110,18 +127,24 @@ def test_what_does_not_compile_for_the_dtype_of_the_results(world, how):
 
 
 def test_an_identity_that_changes_something():
-    with pytest.raises(synk.ReductionError, match=r"identity=0 of op average is not neutral: average\(0.0, 0.0\) is 0.5"):
+    with pytest.raises(
+        synk.ReductionError,
+        match=r"identity=0 of op average is not neutral: average\(0.0, 0.0\) is 0.5",
+    ):
         total_by(average, identity=0)(X)
 
 
 def test_an_identity_of_another_dtype_than_the_argument_that_the_output_is_like():
-    @synk.parallel(outputs={"total": synk.output(larger, shape=(), like="x", identity=0.5)}, grid=1, block=1)
+    @synk.parallel(
+        outputs={"total": synk.output(larger, shape=(), like="x", identity=0.5)}, grid=1, block=1
+    )
     def total_of(x, total):
         total[0] += x[0]
 
     assert total_of(np.zeros(1) + 1) == 1.5
     with pytest.raises(
-        synk.ReductionError, match=r"total: identity=0.5 of op larger is not exactly representable in dtype int64"
+        synk.ReductionError,
+        match=r"total: identity=0.5 of op larger is not exactly representable in dtype int64",
     ):
         total_of(np.arange(3))
 

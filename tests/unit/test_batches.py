@@ -1,4 +1,6 @@
-"""Batches: what each epoch has, the words of Philox from its paper, and the rows that calls and sequences get."""
+"""Batches: what each epoch has, the words of Philox from its paper, and the rows that calls and
+sequences get.
+"""
 
 import re
 
@@ -13,7 +15,9 @@ MASK = (1 << 64) - 1
 
 
 def philox(counter, key):
-    """Philox-4x64-10 in Python's ints; J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC11), section 3.3."""
+    """Philox-4x64-10 in Python's ints; J. Salmon et al., "Parallel random numbers: as easy as 1,
+    2, 3" (SC11), section 3.3.
+    """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -24,24 +28,48 @@ def philox(counter, key):
 
 
 def test_the_oracle_is_philox():
-    """The known answers of the authors' Random123 library, file kat_vectors, philox 4x64 with 10 rounds."""
-    assert philox((0, 0, 0, 0), (0, 0)) == (0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B)
-    assert philox((MASK,) * 4, (MASK,) * 2) == (0x87B092C3013FE90B, 0x438C3C67BE8D0224, 0x9CC7D7C69CD777B6, 0xA09CAEBF594F0BA0)
+    """The known answers of the authors' Random123 library, file kat_vectors, philox 4x64 with 10
+    rounds.
+    """
+    assert philox((0, 0, 0, 0), (0, 0)) == (
+        0x16554D9ECA36314C,
+        0xDB20FE9D672D0FDC,
+        0xD7E772CEE186176B,
+        0x7E68B68AEC7BA23B,
+    )
+    assert philox((MASK,) * 4, (MASK,) * 2) == (
+        0x87B092C3013FE90B,
+        0x438C3C67BE8D0224,
+        0x9CC7D7C69CD777B6,
+        0xA09CAEBF594F0BA0,
+    )
 
 
 def order_of(n, seed, epoch):
-    words = [word for block in range(-(-n // 4)) for word in philox((block + 1, 0, 0, 0), (seed, epoch))]
+    words = [
+        word for block in range(-(-n // 4)) for word in philox((block + 1, 0, 0, 0), (seed, epoch))
+    ]
     return sorted(range(n), key=lambda row: words[row])
 
 
-@pytest.mark.parametrize(("n", "seed", "epoch"), [(1, 0, 0), (7, 0, 1), (50, 3, 0), (50, MASK, 12345), (101, 1 << 63, 1 << 40)])
+@pytest.mark.parametrize(
+    ("n", "seed", "epoch"),
+    [(1, 0, 0), (7, 0, 1), (50, 3, 0), (50, MASK, 12345), (101, 1 << 63, 1 << 40)],
+)
 def test_orders_are_those_of_philox(n, seed, epoch):
     rows = next(iter(synk.batches(n, n, seed=seed, epochs=None).start_at(epoch)))
     assert rows.dtype == np.int64
     assert rows.tolist() == order_of(n, seed, epoch)
 
 
-@given(st.integers(1, 60), st.data(), st.integers(0, MASK), st.booleans(), st.booleans(), st.integers(1, 3))
+@given(
+    st.integers(1, 60),
+    st.data(),
+    st.integers(0, MASK),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 3),
+)
 def test_each_row_once_in_an_epoch(n, data, seed, shuffle, drop_last, epochs):
     size = data.draw(st.integers(1, n))
     batches = synk.batches(n, size, seed=seed, shuffle=shuffle, epochs=epochs, drop_last=drop_last)
@@ -70,10 +98,16 @@ def test_each_row_once_in_an_epoch(n, data, seed, shuffle, drop_last, epochs):
 
 
 def test_epochs_and_seeds_differ():
-    orders = [synk.batches(1000, 10, seed=seed).order(epoch).ravel() for seed in range(3) for epoch in range(4)]
+    orders = [
+        synk.batches(1000, 10, seed=seed).order(epoch).ravel()
+        for seed in range(3)
+        for epoch in range(4)
+    ]
     same = [(a == b).mean() for i, a in enumerate(orders) for b in orders[:i]]
     assert max(same) < 0.02  # 0.001 on average, with a deviation of 0.001
-    correlations = np.abs(np.corrcoef(np.array([*orders, np.arange(1000)])) - np.eye(len(orders) + 1))
+    correlations = np.abs(
+        np.corrcoef(np.array([*orders, np.arange(1000)])) - np.eye(len(orders) + 1)
+    )
     assert correlations.max() < 5 / np.sqrt(1000)
 
 
@@ -81,14 +115,21 @@ def test_without_an_end():
     batches = synk.batches(5, 2, seed=1, epochs=None)
     first = [rows for rows, _ in zip(batches, range(9), strict=False)]
     assert [len(rows) for rows in first] == [2, 2, 1] * 3
-    assert np.array_equal(np.concatenate(first[6:]), np.concatenate(list(synk.batches(5, 2, seed=1, epochs=3).start_at(6))))
+    assert np.array_equal(
+        np.concatenate(first[6:]),
+        np.concatenate(list(synk.batches(5, 2, seed=1, epochs=3).start_at(6))),
+    )
     with pytest.raises(TypeError, match="steps_per_epoch"):
         len(batches)
-    assert repr(batches) == "<Batches n=5, size=2, seed=1, shuffle=True, drop_last=False, epochs=None>"
+    assert (
+        repr(batches) == "<Batches n=5, size=2, seed=1, shuffle=True, drop_last=False, epochs=None>"
+    )
 
 
 def test_training_goes_on_with_the_same_rows(tmp_path):
-    """Broken off in the middle of an epoch, saved with its position, and gone on with from there."""
+    """Broken off in the middle of an epoch, saved with its position, and gone on with from
+    there.
+    """
 
     def batches():
         return synk.batches(23, 4, seed=7, epochs=3)
@@ -146,7 +187,9 @@ NO_NUMBERS = [1.5, "3", None, True, np.bool_(True), np.array(2.0), [3], 2j]
 
 
 @pytest.mark.parametrize(
-    "bad", [*NO_NUMBERS, 0, -1, -(1 << 20000)], ids=[*map(str, range(len(NO_NUMBERS))), "zero", "negative", "huge"]
+    "bad",
+    [*NO_NUMBERS, 0, -1, -(1 << 20000)],
+    ids=[*map(str, range(len(NO_NUMBERS))), "zero", "negative", "huge"],
 )
 def test_what_is_no_number_is_refused(bad):
     refused = pytest.raises(synk.ArgumentError, match=r"must be an int of at least \d.*, got ")
@@ -170,16 +213,52 @@ def test_what_is_no_number_is_refused(bad):
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: synk.batches(3, 4, seed=0), synk.PartitionError, "a batch of 4 rows is more than the 3"),
-        (lambda: synk.batches(np.zeros((0, 3)), 1, seed=0), synk.PartitionError, "n is 0, and batches need rows"),
-        (lambda: synk.batches(np.zeros(()), 1, seed=0), synk.ArgumentError, "n must be a number of rows"),
-        (lambda: synk.batches(3, 2, seed=1 << 64), synk.ArgumentError, f"seed must be .* at most {MASK}"),
+        (
+            lambda: synk.batches(3, 4, seed=0),
+            synk.PartitionError,
+            "a batch of 4 rows is more than the 3",
+        ),
+        (
+            lambda: synk.batches(np.zeros((0, 3)), 1, seed=0),
+            synk.PartitionError,
+            "n is 0, and batches need rows",
+        ),
+        (
+            lambda: synk.batches(np.zeros(()), 1, seed=0),
+            synk.ArgumentError,
+            "n must be a number of rows",
+        ),
+        (
+            lambda: synk.batches(3, 2, seed=1 << 64),
+            synk.ArgumentError,
+            f"seed must be .* at most {MASK}",
+        ),
         (lambda: synk.batches(3, 2), synk.ArgumentError, "seed"),
-        (lambda: synk.batches(3, 2, seed=0, shufle=False), synk.ArgumentError, "Did you mean shuffle="),
-        (lambda: synk.batches(3, 2, seed=0, shuffle=1), synk.ArgumentError, "shuffle must be True or False"),
-        (lambda: synk.batches(3, 2, seed=0, drop_last="no"), synk.ArgumentError, "drop_last must be True or False"),
-        (lambda: synk.batches(7, 3, seed=0).order(0), synk.PartitionError, "2 batches of 3 rows and one of 1.*drop_last=True"),
-        (lambda: synk.batches(7, 3, seed=0).start_at(4), synk.ArgumentError, "there are 3 batches, and 4 cannot be left out"),
+        (
+            lambda: synk.batches(3, 2, seed=0, shufle=False),
+            synk.ArgumentError,
+            "Did you mean shuffle=",
+        ),
+        (
+            lambda: synk.batches(3, 2, seed=0, shuffle=1),
+            synk.ArgumentError,
+            "shuffle must be True or False",
+        ),
+        (
+            lambda: synk.batches(3, 2, seed=0, drop_last="no"),
+            synk.ArgumentError,
+            "drop_last must be True or False",
+        ),
+        (
+            lambda: synk.batches(7, 3, seed=0).order(0),
+            synk.PartitionError,
+            "2 batches of 3 rows and one of 1.*drop_last=True",
+        ),
+        (
+            lambda: synk.batches(7, 3, seed=0).start_at(4),
+            synk.ArgumentError,
+            "there are 3 batches, and 4 cannot be left out",
+        ),
         (
             lambda: synk.batches(7, 3, seed=0).start_at(synk.batches(8, 3, seed=1).state()),
             synk.ArgumentError,

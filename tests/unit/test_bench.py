@@ -1,4 +1,6 @@
-"""`synknumba bench`: its arithmetic against numbers worked out by hand, its files, and a run of all measurements."""
+"""`synknumba bench`: its arithmetic against numbers worked out by hand, its files, and a run of
+all measurements.
+"""
 
 import json
 import xml.etree.ElementTree as ET
@@ -19,14 +21,24 @@ def result(median, low=None, high=None, *, name="call", ranks=2, size=0, unit="u
 
 
 def report(*results, device="cpu", **machine):
-    return Report("2026-01-01T00:00:00+00:00", MACHINE | machine, {"python": "3.11.7"}, device, results)
+    return Report(
+        "2026-01-01T00:00:00+00:00", MACHINE | machine, {"python": "3.11.7"}, device, results
+    )
 
 
 def test_rounds():
-    """Medians 2, 1, 3 s of rounds: the median of those, the least and the greatest; for bandwidths of 4 GB, in GB/s."""
+    """Medians 2, 1, 3 s of rounds: the median of those, the least and the greatest; for
+    bandwidths of 4 GB, in GB/s.
+    """
     rounds = [[2.0, 2.0, 9.0], [1.0, 0.5, 1.5], [3.0]]
     timed = bench_measure.Measurement("call", 2, 0, print).result(rounds)
-    assert (timed.median, timed.low, timed.high, timed.calls, timed.unit) == (2e6, 1e6, 3e6, 7, "us")
+    assert (timed.median, timed.low, timed.high, timed.calls, timed.unit) == (
+        2e6,
+        1e6,
+        3e6,
+        7,
+        "us",
+    )
     moved = bench_measure.Measurement("kernel_rows", 2, 0, print, moved=4 * 10**9).result(rounds)
     assert (moved.median, moved.high, moved.unit) == (2.0, 4.0, "GB/s")
     assert moved.low == pytest.approx(4 / 3)
@@ -51,9 +63,19 @@ def test_what_differs(one, other, times, said):
     ("one", "size", "median", "rounds"),
     [
         (result(5.3, 5.25, 5.31), "", "5.3 µs", "5.25 – 5.31 µs"),
-        (result(1500, 900, 2e6, name="all_reduce", size=1 << 20), "1 MiB", "1.5 ms", "900 µs – 2 s"),
+        (
+            result(1500, 900, 2e6, name="all_reduce", size=1 << 20),
+            "1 MiB",
+            "1.5 ms",
+            "900 µs – 2 s",
+        ),
         (result(2.5, name="kernel_sum", size=2000), "2,000 rows", "2.5 µs", "2.5 – 2.5 µs"),
-        (result(12.34, unit="GB/s", name="kernel_rows", size=3 << 29), "1.5 GiB", "12.3 GB/s", "12.3 – 12.3 GB/s"),
+        (
+            result(12.34, unit="GB/s", name="kernel_rows", size=3 << 29),
+            "1.5 GiB",
+            "12.3 GB/s",
+            "12.3 – 12.3 GB/s",
+        ),
         (result(1.0, name="all_reduce", size=100), "100 B", "1 µs", "1 – 1 µs"),
     ],
 )
@@ -114,7 +136,9 @@ def test_edited_files(where, key, value, said, tmp_path):
 
 
 def test_compare(tmp_path, capsys):
-    report(result(10.0, 9, 11), result(1.0, name="all_reduce", size=1024)).save(str(tmp_path / "a.json"))
+    report(result(10.0, 9, 11), result(1.0, name="all_reduce", size=1024)).save(
+        str(tmp_path / "a.json")
+    )
     second = report(result(5.0, 4, 6), result(7.0, name="new thing"), cpu="another")
     second.save(str(tmp_path / "b.json"))
     assert main(["bench", "--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
@@ -128,11 +152,29 @@ def test_compare(tmp_path, capsys):
 
 def test_all_measurements(tmp_path, capsys, monkeypatch):
     """On 1 and 2 ranks, for a moment each; the picture has the three panels' labels."""
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed; it is in the extra examples")
+    pytest.importorskip(
+        "matplotlib", reason="matplotlib is not installed; it is in the extra examples"
+    )
     small = bench_measure.Sizes(0.01, {"cpu": 80_000}, (1024,), {"cpu": 100_000})
     monkeypatch.setattr(bench_measure, "QUICK", small)
     files = [str(tmp_path / name) for name in ("a.json", "a.svg")]
-    assert main(["bench", "--quick", "--device", "cpu", "--ranks", "2", "--json", files[0], "--plot", files[1]]) == 0
+    assert (
+        main(
+            [
+                "bench",
+                "--quick",
+                "--device",
+                "cpu",
+                "--ranks",
+                "2",
+                "--json",
+                files[0],
+                "--plot",
+                files[1],
+            ]
+        )
+        == 0
+    )
     told, progress = capsys.readouterr()
     assert progress.endswith(f"synknumba bench: wrote {files[1]}\n")
     found = Report.load(files[0])
@@ -143,7 +185,9 @@ def test_all_measurements(tmp_path, capsys, monkeypatch):
         {(name, 2) for name in at_all | both} | {(name, 1) for name in both} | {("numpy_copy", 0)}
     )
     assert all(0 < one.low <= one.median <= one.high for one in found.results)
-    assert all(one.calls >= bench_measure.ROUNDS * bench_measure.LEAST_CALLS for one in found.results)
+    assert all(
+        one.calls >= bench_measure.ROUNDS * bench_measure.LEAST_CALLS for one in found.results
+    )
     assert [one.ranks for one in scaling(found)] == [1, 2]
     assert "2 ranks" in told
     assert "a kernel that reads and writes rows" in told
@@ -153,7 +197,23 @@ def test_all_measurements(tmp_path, capsys, monkeypatch):
 @pytest.mark.whole
 def test_one_rank_reduces_nothing(tmp_path, capsys):
     target = tmp_path / "a.svg"
-    assert main(["bench", "--quick", "--seconds", "0.1", "--device", "cpu", "--ranks", "1", "--plot", str(target)]) == 0
+    assert (
+        main(
+            [
+                "bench",
+                "--quick",
+                "--seconds",
+                "0.1",
+                "--device",
+                "cpu",
+                "--ranks",
+                "1",
+                "--plot",
+                str(target),
+            ]
+        )
+        == 0
+    )
     assert "all_reduce" not in capsys.readouterr().out
     assert "all_reduce" not in target.read_text(encoding="utf-8")
 
@@ -164,12 +224,17 @@ def test_one_rank_reduces_nothing(tmp_path, capsys):
         (["--seconds", "0"], "--seconds must be more than 0"),
         (["--json", "/proc/none/file"], "there is no directory /proc/none"),
         (["--plot", "a.odt"], "its ending must be one of"),
-        (["--compare", "a.json", "b.json", "--ranks", "2"], "--compare reads two files and measures nothing; leave out"),
+        (
+            ["--compare", "a.json", "b.json", "--ranks", "2"],
+            "--compare reads two files and measures nothing; leave out",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said_before(arguments, said, monkeypatch, capsys):
     if "--plot" in arguments:
-        pytest.importorskip("matplotlib", reason="matplotlib is not installed; it is in the extra examples")
+        pytest.importorskip(
+            "matplotlib", reason="matplotlib is not installed; it is in the extra examples"
+        )
     monkeypatch.setattr(bench_measure, "measure", lambda *_: pytest.fail("it has measured"))
     assert main(["bench", *arguments]) == 2
     assert said in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""Binding in finer detail: plans that reserve nothing, views that overlap, writes that are none, odd worlds that are fine."""
+"""Binding in finer detail: plans that reserve nothing, views that overlap, writes that are none,
+odd worlds that are fine.
+"""
 
 import itertools
 import os
@@ -37,7 +39,7 @@ def segments():
     return mapped, held
 
 
-# ---- plan() --------------------------------------------------------------------------------------------------------------
+# ---- plan() --------------------------------------------------------------------------------------
 
 
 def test_plan_reserves_no_memory(no_world):
@@ -67,9 +69,14 @@ def test_plan_of_an_array_is_that_of_its_data(no_world):
             if batch is not None and len(array) < 3:
                 continue
             for num_slices in (1, 2):
-                plans = [total_of.plan(x, world_size=3, batch=batch, num_slices=num_slices) for x in (array, held)]
+                plans = [
+                    total_of.plan(x, world_size=3, batch=batch, num_slices=num_slices)
+                    for x in (array, held)
+                ]
                 assert str(plans[0]) == str(plans[1])
-                assert [rank.rows for rank in plans[0].ranks] == [rank.rows for rank in plans[1].ranks]
+                assert [rank.rows for rank in plans[0].ranks] == [
+                    rank.rows for rank in plans[1].ranks
+                ]
 
 
 def test_plan_refuses_what_the_call_would_refuse(no_world):
@@ -85,7 +92,7 @@ def test_plan_refuses_what_the_call_would_refuse(no_world):
         copied.plan(np.zeros(3), world_size=2)
 
 
-# ---- views that overlap --------------------------------------------------------------------------------------------------
+# ---- views that overlap --------------------------------------------------------------------------
 
 
 def test_every_pair_of_arrays_that_overlap_is_refused(no_world):
@@ -96,7 +103,14 @@ def test_every_pair_of_arrays_that_overlap_is_refused(no_world):
 
     with synk.fork(2, device="cpu"):
         a = np.zeros(12)
-        views = {"first": a[:4], "middle": a[2:6], "last": a[8:], "even": a[:8:2], "odd": a[1:8:2], "back": a[3::-1]}
+        views = {
+            "first": a[:4],
+            "middle": a[2:6],
+            "last": a[8:],
+            "even": a[:8:2],
+            "odd": a[1:8:2],
+            "back": a[3::-1],
+        }
         for (one, x), (other, y) in itertools.product(views.items(), repeat=2):
             a[:] = 0
             if np.shares_memory(x, y):
@@ -123,7 +137,7 @@ def test_an_input_may_overlap_what_is_written(no_world):
         assert a.tolist() == [0.0, 1.0, 3.0, 5.0, 7.0, 9.0]
 
 
-# ---- writes that are none ------------------------------------------------------------------------------------------------
+# ---- writes that are none ------------------------------------------------------------------------
 
 
 def test_functions_inside_a_function_have_parameters_of_their_own():
@@ -179,7 +193,10 @@ def test_an_array_that_is_added_to_is_written():
         return x.sum()
 
     x = synk.data(np.ones(4))
-    with synk.fork(1, device="cpu"), pytest.raises(synk.ArgumentError, match=r"writes to x, which is an input.*inout="):
+    with (
+        synk.fork(1, device="cpu"),
+        pytest.raises(synk.ArgumentError, match=r"writes to x, which is an input.*inout="),
+    ):
         doubled(x, 1)
     assert x.data.sum() == 4
 
@@ -195,10 +212,14 @@ def test_a_name_that_an_inner_function_rebinds_is_still_written():
     assert list(written_parameters(outer)) == ["x"]
 
 
-# ---- worlds --------------------------------------------------------------------------------------------------------------
+# ---- worlds --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("timeout", [np.int64(30), np.float32(30), np.uint8(30), 30, 30.0], ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize(
+    "timeout",
+    [np.int64(30), np.float32(30), np.uint8(30), 30, 30.0],
+    ids=lambda t: type(t).__name__,
+)
 def test_a_timeout_of_any_real_type(no_world, timeout):
     with synk.fork(1, device="cpu", timeout=timeout):
         assert total_of(np.arange(5.0)) == 10

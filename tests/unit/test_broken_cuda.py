@@ -46,17 +46,26 @@ def run(folder, *, broken: bool, device: str = "cpu", **environment: str) -> lis
     script = folder / "script.py"  # a kernel needs a source file
     script.write_text(SCRIPT.format(broken=broken, device=device))
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False, env={**os.environ, **environment}
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def test_functions_run_and_kernels_are_refused_in_one_line_where_numba_cuda_does_not_import(tmp_path):
+def test_functions_run_and_kernels_are_refused_in_one_line_where_numba_cuda_does_not_import(
+    tmp_path,
+):
     first, second, *rest = run(tmp_path, broken=True)
     assert first == "45.0"
     assert not rest
-    assert second.startswith("DeviceError: numba.cuda cannot be imported (RuntimeError: DynamicLibNotFoundError: libcudart)")
+    assert second.startswith(
+        "DeviceError: numba.cuda cannot be imported (RuntimeError: "
+        "DynamicLibNotFoundError: libcudart)"
+    )
     assert "pip install nvidia-cuda-runtime" in second
 
 

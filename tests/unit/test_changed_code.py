@@ -1,4 +1,6 @@
-"""Functions whose code is changed in place, as IPython's %autoreload does: ranks never run the code from before."""
+"""Functions whose code is changed in place, as IPython's %autoreload does: ranks never run the
+code from before.
+"""
 
 import importlib
 import sys
@@ -41,7 +43,9 @@ def module(tmp_path, monkeypatch):
 
 
 def edit(module, old="2.0", new="3.0"):
-    """What autoreload does after an edit of the file: it updates the objects that there are, in place."""
+    """What autoreload does after an edit of the file: it updates the objects that there are, in
+    place.
+    """
     scope = {"__name__": module.__name__}
     exec(compile(textwrap.dedent(MODULE).replace(old, new), module.__file__, "exec"), scope)
     for name, value in scope.items():
@@ -55,7 +59,9 @@ REASON = r"edited_module\.py:\d+\).* was changed in place.*Call close\(\) and fo
 
 
 def check_changes(module, function, *arguments):
-    """The function gives twice the sum; then an error, in this world, and in the next one three times the sum."""
+    """The function gives twice the sum; then an error, in this world, and in the next one three
+    times the sum.
+    """
     with synk.fork(2, device="cpu"):
         assert function(ROWS, *arguments) == function(ROWS, *arguments) == 2.0 * ROWS.sum()
         edit(module)
@@ -91,11 +97,15 @@ def test_a_static_method(module):
 
 
 def test_a_class_of_an_argument(module):
-    check_changes(module, synk.function(lambda x, model: model.apply(x).sum(), outputs="sum"), module.Model())
+    check_changes(
+        module, synk.function(lambda x, model: model.apply(x).sum(), outputs="sum"), module.Model()
+    )
 
 
 def test_a_function_that_is_an_argument(module):
-    check_changes(module, synk.function(lambda x, scale: scale() * x.sum(), outputs="sum"), module.scale)
+    check_changes(
+        module, synk.function(lambda x, scale: scale() * x.sum(), outputs="sum"), module.scale
+    )
 
 
 def test_an_edit_between_the_fork_and_the_first_call(module):
@@ -155,7 +165,9 @@ library = Anything()
 
 
 def test_a_module_with_an_object_that_has_any_attribute(tmp_path, monkeypatch):
-    """As llvmlite has for its library; a package that is found by PYTHONPATH counts as the script's."""
+    """As llvmlite has for its library; a package that is found by PYTHONPATH counts as the
+    script's.
+    """
     (tmp_path / "module_of_anything.py").write_text(ANYTHING)
     monkeypatch.syspath_prepend(str(tmp_path))
     module = importlib.import_module("module_of_anything")

@@ -89,7 +89,9 @@ def script(tmp_path):
 
 def run(*arguments):
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=100, check=False
+    )
 
 
 def check(*arguments):
@@ -106,13 +108,19 @@ def test_a_script_without_errors(script):
     assert lines[4] == "[0.0, 1.0, 2.0, 3.0]"
     assert "Error" not in done.stderr
     assert "synknumba check: 9 calls of 5 kernels checked\n" in done.stderr
-    assert re.search(r"\d\.\d s, of which \d\.\d s checking: \d+\.\d times as long as without", done.stderr)
+    assert re.search(
+        r"\d\.\d s, of which \d\.\d s checking: \d+\.\d times as long as without", done.stderr
+    )
 
 
 def test_each_error_is_found_once(script):
     done = check("--calls", 2, script, 1)
     assert done.returncode == 1
-    found = re.findall(r"^synknumba check: (\w+) in (\w+), called at .*script\.py:(\d+)\n  (.*)$", done.stderr, re.MULTILINE)
+    found = re.findall(
+        r"^synknumba check: (\w+) in (\w+), called at .*script\.py:(\d+)\n  (.*)$",
+        done.stderr,
+        re.MULTILINE,
+    )
     lines = SCRIPT.splitlines()
 
     def line(text):
@@ -129,15 +137,25 @@ def test_each_error_is_found_once(script):
     assert told["BoundsError", "shifted", line("        shifted(x, y)")].startswith(
         "on rank 0, 1: index [5] is outside of the array x"
     )
-    assert "index [8] is outside of the array u (shape (8,)" in told["BoundsError", "forward", line('    forward(tree["b"]')]
-    for text in ("y[i] = x[i + FAULT]", "u[i + n + FAULT] = k", "u[i] = rate * w[i + FAULT]", "x[i + FAULT] = i"):
+    assert (
+        "index [8] is outside of the array u (shape (8,)"
+        in told["BoundsError", "forward", line('    forward(tree["b"]')]
+    )
+    for text in (
+        "y[i] = x[i + FAULT]",
+        "u[i + n + FAULT] = k",
+        "u[i] = rate * w[i + FAULT]",
+        "x[i + FAULT] = i",
+    ):
         assert re.search(rf"script\.py:{line(text)}\)\n +{re.escape(text)}\n", done.stderr)
     assert "synknumba check: 1 call of shifted not checked: after the first 2\n" in done.stderr
     assert "synknumba check: 4 findings, " in done.stderr
 
 
 def test_checks_that_take_long_in_all_say_so(monkeypatch):
-    """Once, while one is under way: in the third call, by a clock at which each call takes four seconds."""
+    """Once, while one is under way: in the third call, by a clock at which each call takes four
+    seconds.
+    """
     told, now, told_of_third = [], [0.0], threading.Event()
 
     class Timer(threading.Timer):  # that of a clock
@@ -202,12 +220,14 @@ with synk.fork(2, device="cpu"):
     except synk.ArgumentError as error:
         print("refused as usual")
 1 / 0
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.whole
 def test_rows_and_other_errors(tmp_path):
-    """Random numbers are drawn; an assertion counts; calls without rows are whole; a script that fails shows its traceback."""
+    """Random numbers are drawn; an assertion counts; calls without rows are whole; a script that
+    fails shows its traceback.
+    """
     script = tmp_path / "script.py"
     script.write_text(REST)
     done = check("--rows", 200, script)
@@ -226,7 +246,8 @@ def test_rows_and_other_errors(tmp_path):
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    ("text", "code"), [("print('no kernel')", 0), ("raise SystemExit(3)", 3), ("raise KeyboardInterrupt", 130)]
+    ("text", "code"),
+    [("print('no kernel')", 0), ("raise SystemExit(3)", 3), ("raise KeyboardInterrupt", 130)],
 )
 def test_a_script_without_kernels(text, code, tmp_path):
     script = tmp_path / "script.py"
@@ -273,15 +294,23 @@ print(d.copy_to_host()[:3].tolist(), stored.tolist())
 
 @pytest.mark.parametrize("value", ["check", pytest.param("", marks=pytest.mark.whole)])
 def test_a_script_for_numba_cuda(value, tmp_path, monkeypatch):
-    """It is checked whether or not the variable asks for that: in one report, on copies, and it goes on."""
+    """It is checked whether or not the variable asks for that: in one report, on copies, and it
+    goes on.
+    """
     monkeypatch.setenv("SYNKNUMBA_SIMT", value)
     script, page = tmp_path / "script.py", tmp_path / "page.html"
     script.write_text(PLAIN)
     done = check("--html", page, script)
     assert done.returncode == 1
     assert done.stdout == "[2.0, 4.0, 6.0] [8.0]\n"
-    assert f"BoundsError in shifted, called at {script}:16\n  index [4] is outside of the array pair[0]" in done.stderr
-    assert "synknumba check: 1 finding, 2 times in all\nsynknumba check: 2 calls of 1 kernel checked\n" in done.stderr
+    assert (
+        f"BoundsError in shifted, called at {script}:16\n  index [4] is "
+        f"outside of the array pair[0]" in done.stderr
+    )
+    assert (
+        "synknumba check: 1 finding, 2 times in all\nsynknumba check: 2 calls of 1 kernel checked\n"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
     assert "<title>1 findings of simt.check" in page.read_text()
 
@@ -290,7 +319,11 @@ def test_a_script_for_numba_cuda(value, tmp_path, monkeypatch):
 def test_run_names_the_stand_ins_where_there_is_no_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("SYNKNUMBA_SIMT", "")
     script = tmp_path / "script.py"
-    script.write_text("from numba import cuda\nraise cuda.cudadrv.error.CudaSupportError('no driver')\n")
+    script.write_text(
+        "from numba import cuda\nraise cuda.cudadrv.error.CudaSupportError('no driver')\n"
+    )
     done = run("-m", "synknumba", "run", script)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("synknumba run: numba.cuda finds no GPU here; with SYNKNUMBA_SIMT=1")
+    assert done.stderr.splitlines()[-1].startswith(
+        "synknumba run: numba.cuda finds no GPU here; with SYNKNUMBA_SIMT=1"
+    )

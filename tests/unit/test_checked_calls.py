@@ -65,7 +65,10 @@ def test_a_kernel_without_errors():
 
 def test_a_barrier_of_the_grid_on_several_ranks():
     total = synk.variable(np.zeros(1))
-    with pytest.warns(simt.KernelCheckWarning, match="on rank 0, 1: the barrier of the grid waits for the threads of one rank"):
+    with pytest.warns(
+        simt.KernelCheckWarning,
+        match="on rank 0, 1: the barrier of the grid waits for the threads of one rank",
+    ):
         normalised.check(X.copy(), total)
     normalised.check(X.copy(), total, world_size=1)
     normalised(X.copy(), total)  # a kernel whose ranks are independent is right
@@ -92,7 +95,10 @@ def test_a_race():
 
 
 @synk.parallel(
-    outputs={"seen": synk.output("gather", shape=(7,), dtype="float64")}, broadcast=("table",), inout=("y",), block=8
+    outputs={"seen": synk.output("gather", shape=(7,), dtype="float64")},
+    broadcast=("table",),
+    inout=("y",),
+    block=8,
 )
 @cuda.jit
 def everything(x, y, table, span, rank, size, offset, each, held, seen):
@@ -106,7 +112,12 @@ def everything(x, y, table, span, rank, size, offset, each, held, seen):
         seen[i, 4] = offset
         seen[i, 5] = each
         seen[i, 6] = held[0]
-        if seen[i, 1] != x[i] or offset != span.start or span.stop - span.start != x.shape[0] or each != 10 * rank:
+        if (
+            seen[i, 1] != x[i]
+            or offset != span.start
+            or span.stop - span.start != x.shape[0]
+            or each != 10 * rank
+        ):
             raise ValueError("an argument is not that of the rank")
         if held[0] != rank + 1 or size != 2 or table.shape[0] != 3:
             raise ValueError("an argument is not that of the rank")
@@ -118,7 +129,17 @@ def test_arguments_are_those_of_each_rank(batch):
     for rank in (0, 1):
         held.set_value(np.array([rank + 1.0]), rank=rank)
     table = np.arange(3.0)
-    args = (X, X.copy(), table, synk.arange(10), synk.RANK, synk.WORLD_SIZE, synk.OFFSET, synk.per_rank([0, 10]), held)
+    args = (
+        X,
+        X.copy(),
+        table,
+        synk.arange(10),
+        synk.RANK,
+        synk.WORLD_SIZE,
+        synk.OFFSET,
+        synk.per_rank([0, 10]),
+        held,
+    )
     everything(*args, batch=batch)  # as the call sees them
     everything.check(*args, batch=batch)
     with pytest.raises(ValueError, match="not that of the rank") as caught:
@@ -150,4 +171,15 @@ def test_what_is_refused(no_world):
     with pytest.raises(synk.ArgumentError, match="missing the argument beta"):
         energy.check(X, world_size=2)
     with pytest.raises(synk.ArgumentError, match="3 values for 2 ranks"):
-        everything.check(X, X.copy(), X, synk.arange(10), 0, 0, 0, synk.per_rank([1, 2, 3]), np.zeros(10), world_size=2)
+        everything.check(
+            X,
+            X.copy(),
+            X,
+            synk.arange(10),
+            0,
+            0,
+            0,
+            synk.per_rank([1, 2, 3]),
+            np.zeros(10),
+            world_size=2,
+        )

@@ -1,4 +1,6 @@
-"""Bad input of `save` and `load`: refused in words that say what to do, and nothing has changed, on the disk or on ranks."""
+"""Bad input of `save` and `load`: refused in words that say what to do, and nothing has changed,
+on the disk or on ranks.
+"""
 
 import errno
 import json
@@ -67,7 +69,10 @@ RECORDS = np.zeros(2, [("a", "i4"), ("b", "f8")])
         ({"a": {3j: 1}}, r"^save: a has the key 3j; keys are strings"),
         ({(0, float("nan")): 1}, "^save: the tree has the key nan; .* no NaN"),
         ({State(1, 2): 1}, r"has the key State\(mean=1, count=2\)"),
-        ({"a": np.ma.masked_array([1.0, 2.0], [0, 1])}, r"^save: a is a masked array; save value\.filled"),
+        (
+            {"a": np.ma.masked_array([1.0, 2.0], [0, 1])},
+            r"^save: a is a masked array; save value\.filled",
+        ),
         (itself(), "^save: the tree is nested too deeply, or contains itself$"),
         (deep(), "^save: the tree is nested too deeply, or contains itself$"),
     ],
@@ -96,7 +101,10 @@ def test_other_values_are_refused(path, tree, text):
     ids=lambda value: f"{value.dtype}-{type(value).__name__}" if hasattr(value, "dtype") else "",
 )
 def test_other_dtypes_are_refused(path, value, text):
-    with pytest.raises(synk.DataError, match=rf"^save: net\.0 has dtype .*, which safetensors files do not have; {text}"):
+    with pytest.raises(
+        synk.DataError,
+        match=rf"^save: net\.0 has dtype .*, which safetensors files do not have; {text}",
+    ):
         synk.save(path, {"net": [value]})
 
 
@@ -105,7 +113,9 @@ def test_more_than_a_header_holds(path, monkeypatch):
     synk.save(path.with_name("a"), [float(k) for k in range(500)])
     path.with_name("a").unlink()
     for tree in ([float(k) for k in range(1000)], [np.zeros(1)] * 100):
-        with pytest.raises(synk.DataError, match=r"arrays, and [\d,]+ bytes of keys and other values.*np\.array"):
+        with pytest.raises(
+            synk.DataError, match=r"arrays, and [\d,]+ bytes of keys and other values.*np\.array"
+        ):
             synk.save(path, tree)
 
 
@@ -115,10 +125,13 @@ def test_more_than_a_header_holds(path, monkeypatch):
 @pytest.mark.parametrize("bad", [None, 3, b"model", {"w": 1}, "a\0b", Path], ids=str)
 def test_what_is_no_path(bad, path):
     with pytest.raises(
-        synk.ArgumentError, match=r"^save: path must be a str or an os\.PathLike .*write synk\.save\(path, tree\)"
+        synk.ArgumentError,
+        match=r"^save: path must be a str or an os\.PathLike .*write synk\.save\(path, tree\)",
     ):
         synk.save(bad, "model")
-    with pytest.raises(synk.ArgumentError, match=r"^load: path must be .*write synk\.load\(path, like=tree\)"):
+    with pytest.raises(
+        synk.ArgumentError, match=r"^load: path must be .*write synk\.load\(path, like=tree\)"
+    ):
         synk.load(bad)
     with pytest.raises(synk.ArgumentError, match="load.*positional"):
         synk.load(path, {"w": 1})
@@ -187,7 +200,9 @@ def test_on_a_rank(path):
 
     with synk.fork(2, device="cpu"):
         for what in ("save", "load"):
-            with pytest.raises(synk.WorldError, match=rf"this is rank \d, but synk\.{what}\(\) is for the script"):
+            with pytest.raises(
+                synk.WorldError, match=rf"this is rank \d, but synk\.{what}\(\) is for the script"
+            ):
                 on_rank(np.zeros(2), what)
 
 
@@ -203,7 +218,10 @@ def test_in_the_body_of_a_sequence(path, do, no_world):
 def test_without_the_package(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     for do in (lambda: synk.save(path, 1), lambda: synk.load(path)):
-        with pytest.raises(ModuleNotFoundError, match=r"synk\..* needs the package safetensors .*: pip install safetensors"):
+        with pytest.raises(
+            ModuleNotFoundError,
+            match=r"synk\..* needs the package safetensors .*: pip install safetensors",
+        ):
             do()
 
 
@@ -215,7 +233,9 @@ def test_truncated_files(path, tmp_path):
     content, cut = path.read_bytes(), tmp_path / "cut"
     for length in range(len(content)):
         cut.write_bytes(content[:length])
-        with pytest.raises(synk.DataError, match=r"^load: .*cut is not a checkpoint of synk\.save, or is damaged: "):
+        with pytest.raises(
+            synk.DataError, match=r"^load: .*cut is not a checkpoint of synk\.save, or is damaged: "
+        ):
             synk.load(cut)
     cut.unlink()
 
@@ -228,12 +248,19 @@ def test_foreign_files(path, tmp_path):
             synk.load(other)
     for metadata in (None, {"format": "pt"}):
         safetensors.numpy.save_file({"w": np.zeros(3)}, other, metadata)
-        with pytest.raises(synk.DataError, match=r"a safetensors file, but not of synk\.save; .*load_file\(path\)"):
+        with pytest.raises(
+            synk.DataError, match=r"a safetensors file, but not of synk\.save; .*load_file\(path\)"
+        ):
             synk.load(other)
     other.unlink()
 
 
-TREE = {"w": [np.arange(6.0).reshape(3, 2), np.ones(2, "c8")], "n": np.float32(2), "s": State(1, (1 << 70, 2j)), (1, "a"): 0.5}
+TREE = {
+    "w": [np.arange(6.0).reshape(3, 2), np.ones(2, "c8")],
+    "n": np.float32(2),
+    "s": State(1, (1 << 70, 2j)),
+    (1, "a"): 0.5,
+}
 
 
 def damaged(node, rng):
@@ -244,12 +271,28 @@ def damaged(node, rng):
         changed[key] = damaged(node[key], rng)
         return changed
     return rng.choice(
-        [None, -1, 2.5, "w.0", "x", [], {}, [[]], {"array": "w.0"}, {"dict": [1]}, {"int": "z"}, {"float": []}, True]
+        [
+            None,
+            -1,
+            2.5,
+            "w.0",
+            "x",
+            [],
+            {},
+            [[]],
+            {"array": "w.0"},
+            {"dict": [1]},
+            {"int": "z"},
+            {"float": []},
+            True,
+        ]
     )
 
 
 def test_damaged_metadata(tmp_path):
-    """Whatever it is, the file is refused, or something is read; no other error, and no code of the file runs."""
+    """Whatever it is, the file is refused, or something is read; no other error, and no code of
+    the file runs.
+    """
     path, refused = tmp_path / "a", []
     synk.save(path, TREE)
     tensors = safetensors.numpy.load_file(path)
@@ -257,7 +300,9 @@ def test_damaged_metadata(tmp_path):
         text = file.metadata()["synknumba"]
     rng = random.Random(3)
     for _ in range(400):
-        safetensors.numpy.save_file(tensors, path, {"synknumba": json.dumps(damaged(json.loads(text), rng))})
+        safetensors.numpy.save_file(
+            tensors, path, {"synknumba": json.dumps(damaged(json.loads(text), rng))}
+        )
         try:
             synk.load(path)
         except synk.DataError as error:
@@ -270,12 +315,21 @@ def test_damaged_metadata(tmp_path):
     ("text", "told"),
     [
         ("{", "Expecting"),
-        ('{"version":2,"tree":1}', "its version is 2, and this synknumba reads version 1; update it"),
+        (
+            '{"version":2,"tree":1}',
+            "its version is 2, and this synknumba reads version 1; update it",
+        ),
         ('{"version":1}', r"its metadata are damaged \(KeyError: 'tree'\)"),
         ('{"version":1,"tree":{"array":"v"}}', r"damaged \(KeyError: 'v'\)"),
-        ('{"version":1,"tree":{"list":[{"array":"w"},{"array":"w"}]}}', r"damaged \(KeyError: 'w'\)"),  # would be read twice
+        (
+            '{"version":1,"tree":{"list":[{"array":"w"},{"array":"w"}]}}',
+            r"damaged \(KeyError: 'w'\)",
+        ),  # would be read twice
         ('{"version":1,"tree":{"scalar":"w"}}', r"w should be a number, and has shape \(3, 1\)"),
-        ('{"version":1,"tree":{"array":"w","dtype":"complex128"}}', "w should be complex128, and is F64"),
+        (
+            '{"version":1,"tree":{"array":"w","dtype":"complex128"}}',
+            "w should be complex128, and is F64",
+        ),
         ('{"version":1,"tree":{"dict":[[{"list":[]},1]]}}', "its metadata are damaged"),
         ('{"version":1,"tree":{"namedtuple":["import os","a",[1]]}}', "valid identifiers"),
         ('{"version":1,"tree":' + '{"list":[' * 5000 + "]}" * 5000 + "}", "RecursionError"),
@@ -305,7 +359,10 @@ def in_folder(tmp_path):
 def test_data_that_is_only_read_is_told_before_anything_changes(tmp_path, make):
     data, read_only, w = synk.data(np.ones(3)), make(tmp_path), synk.variable(np.ones(2), "w")
     synk.save(tmp_path / "model", {"data": np.zeros(3), "w": np.zeros(2), "rows": np.zeros(3)})
-    with pytest.raises(synk.DataError, match=r"nothing has changed:\n  rows: in like=, Data is .* the file .* only read"):
+    with pytest.raises(
+        synk.DataError,
+        match=r"nothing has changed:\n  rows: in like=, Data is .* the file .* only read",
+    ):
         synk.load(tmp_path / "model", like={"data": data, "w": w, "rows": read_only})
     assert (data.data == 1).all()
     assert (w.get_value() == 1).all()
@@ -314,7 +371,10 @@ def test_data_that_is_only_read_is_told_before_anything_changes(tmp_path, make):
 def test_all_differences_are_told_and_nothing_has_changed(tmp_path):
     path = tmp_path / "model"
     with synk.fork(2, device="cpu"):
-        w, b = synk.variable([np.ones(3), np.ones((2, 2), "f4")], "w"), synk.variable(np.ones(2), "b")
+        w, b = (
+            synk.variable([np.ones(3), np.ones((2, 2), "f4")], "w"),
+            synk.variable(np.ones(2), "b"),
+        )
         rows, data = synk.scatter(synk.variable(np.arange(5.0))), synk.data(np.ones(4))
         frozen = synk.data(np.ones(1))
         frozen.freeze()
@@ -365,7 +425,10 @@ def test_all_differences_are_told_and_nothing_has_changed(tmp_path):
             "  frozen: in like=, Data is frozen; call thaw() before changing it",
             "  scalar: the file has a float64 number, like= has float64 ()",
             "  step: the file has float64 (2,), like= has 0",
-            "  state: the file has a named tuple (mean, count), like= has a named tuple (mean, number)",
+            (
+                "  state: the file has a named tuple (mean, count), like= has a "
+                "named tuple (mean, number)"
+            ),
             "  list: the file has a list of 2, like= has a tuple of 3",
             "  tree: the file has a dict of 1, like= has None",
             "  [3]: the file has None, like= has a dict of 0",
@@ -376,7 +439,9 @@ def test_all_differences_are_told_and_nothing_has_changed(tmp_path):
         assert np.array_equal(data, np.ones(4))
     with pytest.raises(synk.ArgumentError, match=r"^good has type set; checkpoints hold"):
         synk.load(path, like={**like, "good": {1}})
-    with pytest.raises(synk.DataError, match=r"\n  the tree: the file has a dict of 13, like= has float64 \(3,\)$"):
+    with pytest.raises(
+        synk.DataError, match=r"\n  the tree: the file has a dict of 13, like= has float64 \(3,\)$"
+    ):
         synk.load(path, like=np.zeros(3))
 
 
@@ -391,7 +456,10 @@ def test_one_variable_in_two_places(tmp_path):
     synk.save(path, {"a": np.zeros(3), "b": [-np.zeros(3), np.zeros(2, int), np.ones(2, int)]})
     with pytest.raises(synk.DataError) as caught:
         synk.load(path, like=like)
-    assert [line.partition(":")[0] for line in str(caught.value).splitlines()[1:]] == ["  b.0", "  b.2"]
+    assert [line.partition(":")[0] for line in str(caught.value).splitlines()[1:]] == [
+        "  b.0",
+        "  b.2",
+    ]
     assert "the same variable or Data as at a, and the file other values" in str(caught.value)
     assert np.array_equal(v, np.arange(3.0))
     assert np.array_equal(d, np.arange(2))
@@ -405,7 +473,8 @@ def test_fewer_rows_than_a_halo(tmp_path, no_world):
         w.set_value(np.ones(2))
     with synk.fork(3, device="cpu"):
         with pytest.raises(
-            synk.PartitionError, match="halo=3 needs 3 rows on every rank, and 6 rows of variable 'rod' on 3 ranks"
+            synk.PartitionError,
+            match="halo=3 needs 3 rows on every rank, and 6 rows of variable 'rod' on 3 ranks",
         ):
             synk.load(path, like=[w, v])
         assert np.array_equal(w, np.ones(2))
@@ -422,7 +491,9 @@ def test_values_that_are_lost(tmp_path):
 
     with synk.fork(2, device="cpu"), pytest.raises(synk.RankDied):
         die(v)
-    with pytest.raises(synk.VariableLost, match=r"^save: net\.v: the values of variable 'v' ended with the ranks"):
+    with pytest.raises(
+        synk.VariableLost, match=r"^save: net\.v: the values of variable 'v' ended with the ranks"
+    ):
         synk.save(path, {"net": {"v": v}})
     assert os.listdir(tmp_path) == []
 

@@ -1,4 +1,6 @@
-"""Checkpoints as files: names, what a script finds in later versions, permissions, links, and what killed processes leave."""
+"""Checkpoints as files: names, what a script finds in later versions, permissions, links, and
+what killed processes leave.
+"""
 
 import base64
 import fcntl
@@ -27,7 +29,10 @@ State = namedtuple("State", "mean count")
         ({"": {"a": 0.0}, "a": 1.0, "%": 2.0}, ["%.a", "a", "%25"]),
         ({"": {"": 0.0}}, ["%.%"]),
         ({"__metadata__": 0.0, "%5F_metadata__": 1.0}, ["%5F_metadata__", "%255F_metadata__"]),
-        ({(1, "é"): 0.0, None: [1.0], 1.5: 2.0, False: 3.0}, [r"[(1, '\xe9')]", "[None].0", "[1.5]", "[False]"]),
+        (
+            {(1, "é"): 0.0, None: [1.0], 1.5: 2.0, False: 3.0},
+            [r"[(1, '\xe9')]", "[None].0", "[1.5]", "[False]"],
+        ),
         ({"\udc80": 0.0, "é": 1.0}, ["%ED%B2%80", "é"]),
         (State(0.0, {"x": 1.0}), ["mean", "count.x"]),
     ],
@@ -48,7 +53,9 @@ def test_names(tree, names, tmp_path):
 
     path = tmp_path / "a"
     synk.save(path, filled(tree))
-    assert {name: float(value) for name, value in load_file(path).items()} == {name: k for k, name in enumerate(names)}
+    assert {name: float(value) for name, value in load_file(path).items()} == {
+        name: k for k, name in enumerate(names)
+    }
     assert synk.load(path) == filled(tree)
 
 
@@ -123,7 +130,9 @@ def test_links(tmp_path):
     assert os.listdir(tmp_path / "real") == ["model"]
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "é", "a b", "x" * 255, os.fsdecode(b"\xff")], ids=ascii)
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "é", "a b", "x" * 255, os.fsdecode(b"\xff")], ids=ascii
+)
 def test_names_of_files(tmp_path, name, monkeypatch):
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
@@ -136,7 +145,9 @@ def test_names_of_files(tmp_path, name, monkeypatch):
 
 
 def test_what_a_killed_process_leaves(tmp_path):
-    """The next save in the folder removes it; not what a process has that still writes, and nothing of the user's."""
+    """The next save in the folder removes it; not what a process has that still writes, and
+    nothing of the user's.
+    """
     names = [".synk-save-abandoned", ".synk-save-in-use", ".synk-saved", "saves"]
     for name in names:
         (tmp_path / name).mkdir()

@@ -1,4 +1,6 @@
-"""The command line: arguments, exit statuses, and what is outside: Ctrl-C, locales, no home, no terminal."""
+"""The command line: arguments, exit statuses, and what is outside: Ctrl-C, locales, no home, no
+terminal.
+"""
 
 import importlib
 import io
@@ -46,7 +48,11 @@ def test_help_has_examples_that_parse(command, capsys):
         main([command, "--help"])
     told = capsys.readouterr().out
     assert end.value.code == 0
-    examples = [line.split("synknumba ", 1)[1] for line in told.split("examples:")[1].splitlines() if "  synknumba" in line]
+    examples = [
+        line.split("synknumba ", 1)[1]
+        for line in told.split("examples:")[1].splitlines()
+        if "  synknumba" in line
+    ]
     assert examples
     for line in examples:
         words = line.split(" > ")[0].split(" | ")[0].split()
@@ -121,8 +127,12 @@ def test_what_follows_a_script_in_a_locale_without_the_characters(monkeypatch):
 
 def test_what_follows_a_script_that_cannot_be_written(monkeypatch):
     with open("/dev/full", "wb", 0) as raw:
-        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
-        with pytest.raises(terminal.CommandError, match="cannot write the output: No space left on device"):
+        monkeypatch.setattr(
+            sys, "stdout", io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+        )
+        with pytest.raises(
+            terminal.CommandError, match="cannot write the output: No space left on device"
+        ):
             terminal.print_after_script("x")
         sys.stdout.detach()
     monkeypatch.setattr(sys, "stdout", None)
@@ -145,7 +155,10 @@ def test_output_that_cannot_be_written(arguments, unbuffered, monkeypatch, capsy
 def test_output_that_is_closed(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["cache", "info"]) == 2
-    assert capsys.readouterr().err == "synknumba cache: cannot write the output: standard output is closed\n"
+    assert (
+        capsys.readouterr().err
+        == "synknumba cache: cannot write the output: standard output is closed\n"
+    )
 
 
 def test_other_errors_of_the_system_are_not_those_of_the_output(monkeypatch):
@@ -222,7 +235,10 @@ def test_cache_clear(folder, capsys):
     assert capsys.readouterr().out.endswith("has no kernels\n")
 
 
-@pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, False), ("n\n", 2, True), ("\n", 2, True), ("", 2, True)])
+@pytest.mark.parametrize(
+    ("answer", "code", "left"),
+    [("y\n", 0, False), ("n\n", 2, True), ("\n", 2, True), ("", 2, True)],
+)
 def test_cache_clear_asks(answer, code, left, folder, monkeypatch, capsys):
     answers = Screen(answer)
     monkeypatch.setattr(sys, "stdin", answers)
@@ -239,7 +255,9 @@ def test_cache_clear_without_a_terminal(folder, monkeypatch, capsys):
 
 
 def test_cache_that_cannot_be_emptied(folder, monkeypatch, capsys):
-    monkeypatch.setattr(KernelStore, "prune", lambda store, most: None)  # as in a read-only directory
+    monkeypatch.setattr(
+        KernelStore, "prune", lambda store, most: None
+    )  # as in a read-only directory
     assert main(["cache", "clear", "--yes"]) == 2
     assert "1 kernels could not be removed" in capsys.readouterr().err
 
@@ -256,13 +274,28 @@ def test_without_a_cache(why, monkeypatch, capsys):
     else:
         monkeypatch.setattr(Path, "home", nobody)
     assert main(["cache", "info"]) == 2
-    assert ("SYNKNUMBA_CACHE turns it off" if why == "off" else "there is no home directory") in capsys.readouterr().err
+    assert (
+        "SYNKNUMBA_CACHE turns it off" if why == "off" else "there is no home directory"
+    ) in capsys.readouterr().err
     found = dict(info.lines({**_INFO, "cache": None}))
     assert found["cache"] == "off: kernels are compiled in every process"
 
 
 _INFO = {
-    **dict.fromkeys(("python", "system", "release", "machine", "segments", "numba_cuda", "transport", "driver", "install"), ""),
+    **dict.fromkeys(
+        (
+            "python",
+            "system",
+            "release",
+            "machine",
+            "segments",
+            "numba_cuda",
+            "transport",
+            "driver",
+            "install",
+        ),
+        "",
+    ),
     "packages": {},
     "cores": {"usable": 1, "present": 2},
     "shared_memory": {"problem": "cannot be used: no such directory"},
@@ -291,4 +324,7 @@ def test_a_home_directory_that_does_not_exist(monkeypatch, capsys):
 
 
 def test_stores_are_those_of_users_and_of_the_package(tmp_path):
-    assert [store.path for store in cache.stores(tmp_path).values()] == [tmp_path, tmp_path / "package"]
+    assert [store.path for store in cache.stores(tmp_path).values()] == [
+        tmp_path,
+        tmp_path / "package",
+    ]

@@ -1,4 +1,6 @@
-"""The host transport: what participants do one after the other is what NumPy does, and nothing else is written."""
+"""The host transport: what participants do one after the other is what NumPy does, and nothing
+else is written.
+"""
 
 import os
 import subprocess
@@ -36,7 +38,9 @@ OPS = {  # op: its dtypes and its ufunc; "avg" is divided afterwards
     "avg": ([*FLOATS, *COMPLEX], np.add),
 }
 OPS_AND_DTYPES = [(op, dtype) for op, (dtypes, _) in OPS.items() for dtype in dtypes]
-if quick.asked:  # each compiles a function for most of a second; conformance/collectives has all of them
+if (
+    quick.asked
+):  # each compiles a function for most of a second; conformance/collectives has all of them
     OPS_AND_DTYPES = each_value_once({pair: set(pair) for pair in OPS_AND_DTYPES})
 CANARY = 0xA5
 MARGIN = 192  # bytes of canaries on both sides of an array
@@ -58,7 +62,10 @@ class Guarded:
         self.array[:] = values
 
     def is_intact(self) -> bool:
-        return bool((self._memory[: self._begin] == CANARY).all() and (self._memory[self._end :] == CANARY).all())
+        return bool(
+            (self._memory[: self._begin] == CANARY).all()
+            and (self._memory[self._end :] == CANARY).all()
+        )
 
 
 @dataclass(frozen=True)
@@ -140,18 +147,37 @@ def ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
     in_place=st.lists(st.booleans(), min_size=1, max_size=5),  # of each rank
     seed=seeds,
 )
-@example(what=("sum", "float32"), length=SCRATCH_BYTES, world=World(2, 1, []), in_place=[True, True], seed=0)
+@example(
+    what=("sum", "float32"),
+    length=SCRATCH_BYTES,
+    world=World(2, 1, []),
+    in_place=[True, True],
+    seed=0,
+)
 @example(what=("prod", "int32"), length=100, world=World(1, 0, []), in_place=[True, False], seed=0)
 @example(what=("prod", "int32"), length=100, world=World(1, 0, []), in_place=[False, True], seed=0)
-@example(what=("avg", "complex64"), length=SCRATCH_BYTES, world=World(2, 0, []), in_place=[False] * 3, seed=0)
-@example(what=("max", "float16"), length=50_000, world=World(3, 0, []), in_place=[True, True], seed=0)
-def test_all_reduce(what: tuple[Any, str], length: int, world: World, in_place: list[bool], seed: int) -> None:
+@example(
+    what=("avg", "complex64"),
+    length=SCRATCH_BYTES,
+    world=World(2, 0, []),
+    in_place=[False] * 3,
+    seed=0,
+)
+@example(
+    what=("max", "float16"), length=50_000, world=World(3, 0, []), in_place=[True, True], seed=0
+)
+def test_all_reduce(
+    what: tuple[Any, str], length: int, world: World, in_place: list[bool], seed: int
+) -> None:
     op, dtype = what
     ranks = len(in_place)
     rng = np.random.default_rng(seed)
     sources = tuple(world.array(values(rng, dtype, length)) for _ in in_place)
     originals = [source.copy() for source in sources]
-    targets = tuple(source if same else world.blank(length, dtype) for source, same in zip(sources, in_place, strict=True))
+    targets = tuple(
+        source if same else world.blank(length, dtype)
+        for source, same in zip(sources, in_place, strict=True)
+    )
     exchange = Exchange(np.dtype(dtype), sources, targets, (length,) * ranks, (length,) * ranks)
     world.run(lambda communicator: communicator.all_reduce([exchange], op))
     want = expected(op, originals)
@@ -174,7 +200,13 @@ def test_all_reduce(what: tuple[Any, str], length: int, world: World, in_place: 
     seed=seeds,
 )
 def test_reduce(
-    what: tuple[Any, str], world_size: int, length: int, root: int, world: World, in_place: bool, seed: int
+    what: tuple[Any, str],
+    world_size: int,
+    length: int,
+    root: int,
+    world: World,
+    in_place: bool,
+    seed: int,
 ) -> None:
     op, dtype = what
     root %= world_size
@@ -183,7 +215,9 @@ def test_reduce(
     originals = [source.copy() for source in sources]
     targets = sources if in_place else tuple(world.blank(length, dtype) for _ in range(world_size))
     before = [target.copy() for target in targets]
-    exchange = Exchange(np.dtype(dtype), sources, targets, (length,) * world_size, (length,) * world_size)
+    exchange = Exchange(
+        np.dtype(dtype), sources, targets, (length,) * world_size, (length,) * world_size
+    )
     world.run(lambda communicator: communicator.reduce([exchange], op, root))
     assert_same(targets[root], expected(op, originals))
     for rank in set(range(world_size)) - {root}:
@@ -198,7 +232,9 @@ def test_reduce(
     in_place=st.booleans(),
     seed=seeds,
 )
-def test_reduce_scatter(what: tuple[Any, str], counts: list[int], world: World, in_place: bool, seed: int) -> None:
+def test_reduce_scatter(
+    what: tuple[Any, str], counts: list[int], world: World, in_place: bool, seed: int
+) -> None:
     op, dtype = what
     world_size, length = len(counts), sum(counts)
     rng = np.random.default_rng(seed)
@@ -206,7 +242,8 @@ def test_reduce_scatter(what: tuple[Any, str], counts: list[int], world: World, 
     want = expected(op, [source.copy() for source in sources])
     own = ranges(counts)
     targets = tuple(
-        sources[rank][begin:end] if in_place else world.blank(end - begin, dtype) for rank, (begin, end) in enumerate(own)
+        sources[rank][begin:end] if in_place else world.blank(end - begin, dtype)
+        for rank, (begin, end) in enumerate(own)
     )
     exchange = Exchange(np.dtype(dtype), sources, targets, (length,) * world_size, tuple(counts))
     world.run(lambda communicator: communicator.reduce_scatter([exchange], op))
@@ -227,7 +264,9 @@ def test_every_op_and_dtype_in_two_parts(op: Any, dtype: str, world_size: int) -
 
 
 @pytest.mark.whole
-def test_products_of_complex_numbers_do_not_depend_on_what_was_compiled_before(tmp_path: Path) -> None:
+def test_products_of_complex_numbers_do_not_depend_on_what_was_compiled_before(
+    tmp_path: Path,
+) -> None:
     """A kernel's are contracted, and Numba would use for both what it has compiled first."""
     script = """
 import numpy as np
@@ -245,11 +284,20 @@ multiply[1, 32](np.ones(32, complex), np.ones(32, complex))
 test_every_op_and_dtype_in_two_parts("prod", "complex128", 2)
 test_every_op_and_dtype_in_two_parts("prod", "complex64", 3)
 """
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "SYNKNUMBA_CACHE_DIR": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "NUMBA_CACHE_DIR": str(tmp_path),
+        "SYNKNUMBA_CACHE_DIR": str(tmp_path),
+    }
     path = tmp_path / "script.py"
     path.write_text(script)
     root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, str(path)], check=True, env=environment | {"PYTHONPATH": str(root)}, timeout=100)
+    subprocess.run(
+        [sys.executable, str(path)],
+        check=True,
+        env=environment | {"PYTHONPATH": str(root)},
+        timeout=100,
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,7 +307,12 @@ test_every_op_and_dtype_in_two_parts("prod", "complex64", 3)
         ("prod", "int16", [300, 300], 90000 - 65536),
         ("sum", "uint8", [200, 100, 3], 47),
         ("sum", "float32", [1e8, 1.0, -1e8], 0.0),  # in rank order; as float64 it would be 1
-        ("avg", "float32", [1.0, 2.0], 1.5),  # two replicas in place, which have a loop of their own
+        (
+            "avg",
+            "float32",
+            [1.0, 2.0],
+            1.5,
+        ),  # two replicas in place, which have a loop of their own
         ("avg", "float32", [1.0, 0.0, 0.0], np.float32(1) / np.float32(3)),
         (
             "avg",
@@ -302,8 +355,12 @@ def test_known_values(op: Any, dtype: str, given_by_ranks: list[Any], result: An
     in_place=st.lists(st.booleans(), min_size=5, max_size=5),
     seed=seeds,
 )
-@example(dtype="complex128", counts=[9000, 0, 9000], world=World(2, 0, []), in_place=[False] * 5, seed=0)
-def test_all_gather(dtype: str, counts: list[int], world: World, in_place: list[bool], seed: int) -> None:
+@example(
+    dtype="complex128", counts=[9000, 0, 9000], world=World(2, 0, []), in_place=[False] * 5, seed=0
+)
+def test_all_gather(
+    dtype: str, counts: list[int], world: World, in_place: list[bool], seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     world_size, length = len(counts), sum(counts)
     given_by_ranks = [values(rng, dtype, count) for count in counts]
@@ -313,8 +370,12 @@ def test_all_gather(dtype: str, counts: list[int], world: World, in_place: list[
         source = targets[rank][begin:end] if in_place[rank] else world.array(given_by_ranks[rank])
         source[:] = given_by_ranks[rank]
         sources.append(source)
-    exchange = Exchange(np.dtype(dtype), tuple(sources), targets, tuple(counts), (length,) * world_size)
-    want = b"".join(source.tobytes() for source in sources)  # bits, so also which NaN and which zero
+    exchange = Exchange(
+        np.dtype(dtype), tuple(sources), targets, tuple(counts), (length,) * world_size
+    )
+    want = b"".join(
+        source.tobytes() for source in sources
+    )  # bits, so also which NaN and which zero
     world.run(lambda communicator: communicator.all_gather([exchange]))
     for target in targets:
         assert target.tobytes() == want
@@ -330,21 +391,35 @@ def test_all_gather(dtype: str, counts: list[int], world: World, in_place: list[
     in_place=st.booleans(),
     seed=seeds,
 )
-@example(dtype="float64", world_size=4, length=30_000, root=1, world=World(2, 0, []), in_place=True, seed=0)
-def test_broadcast(dtype: str, world_size: int, length: int, root: int, world: World, in_place: bool, seed: int) -> None:
+@example(
+    dtype="float64",
+    world_size=4,
+    length=30_000,
+    root=1,
+    world=World(2, 0, []),
+    in_place=True,
+    seed=0,
+)
+def test_broadcast(
+    dtype: str, world_size: int, length: int, root: int, world: World, in_place: bool, seed: int
+) -> None:
     root %= world_size
     rng = np.random.default_rng(seed)
     sources = tuple(world.array(values(rng, dtype, length)) for _ in range(world_size))
     want = sources[root].tobytes()
     targets = sources if in_place else tuple(world.blank(length, dtype) for _ in range(world_size))
-    exchange = Exchange(np.dtype(dtype), sources, targets, (length,) * world_size, (length,) * world_size)
+    exchange = Exchange(
+        np.dtype(dtype), sources, targets, (length,) * world_size, (length,) * world_size
+    )
     world.run(lambda communicator: communicator.broadcast([exchange], root))
     assert [target.tobytes() for target in targets] == [want] * world_size
 
 
 @st.composite
 def copies(draw: st.DrawFn, counts: list[int]) -> list[Copy]:
-    """Copies between arrays of these lengths, which read the middle of each and write before and after it."""
+    """Copies between arrays of these lengths, which read the middle of each and write before and
+    after it.
+    """
     found = []
     for target, count in enumerate(counts):
         for side in range(2):
@@ -364,15 +439,22 @@ def copies(draw: st.DrawFn, counts: list[int]) -> list[Copy]:
     seed=seeds,
     data=st.data(),
 )
-def test_exchange(dtype: str, counts: list[int], world: World, in_place: bool, seed: int, data: st.DataObject) -> None:
+def test_exchange(
+    dtype: str, counts: list[int], world: World, in_place: bool, seed: int, data: st.DataObject
+) -> None:
     rng, moved = np.random.default_rng(seed), data.draw(copies(counts))
     sources = tuple(world.array(values(rng, dtype, count)) for count in counts)
     targets = sources if in_place else tuple(world.blank(count, dtype) for count in counts)
-    given_by_ranks, wants = [source.copy() for source in sources], [target.copy() for target in targets]
+    given_by_ranks, wants = (
+        [source.copy() for source in sources],
+        [target.copy() for target in targets],
+    )
     for one in moved:
         part = given_by_ranks[one.source][one.source_start : one.source_start + one.count]
         wants[one.target][one.target_start : one.target_start + one.count] = part
-    exchange = Exchange(np.dtype(dtype), sources, targets, tuple(counts), tuple(counts), tuple(moved))
+    exchange = Exchange(
+        np.dtype(dtype), sources, targets, tuple(counts), tuple(counts), tuple(moved)
+    )
     world.run(lambda communicator: communicator.exchange([exchange]))
     assert [target.tobytes() for target in targets] == [want.tobytes() for want in wants]
 
@@ -398,9 +480,15 @@ def test_one_step_about_many_arrays_of_several_dtypes() -> None:
     rng = np.random.default_rng(1)
     dtypes = ["float32", "int8", "float32", "float16", "complex64", "int8", "float64", "float32"]
     lengths = [5, 1000, 0, 77, 12, 3, 1, 4096]
-    arrays = [tuple(values(rng, dtype, n) for _ in range(2)) for dtype, n in zip(dtypes, lengths, strict=True)]
+    arrays = [
+        tuple(values(rng, dtype, n) for _ in range(2))
+        for dtype, n in zip(dtypes, lengths, strict=True)
+    ]
     wants = [expected("sum", pair) for pair in arrays]
-    exchanges = [Exchange(pair[0].dtype, pair, pair, (len(pair[0]),) * 2, (len(pair[0]),) * 2) for pair in arrays]
+    exchanges = [
+        Exchange(pair[0].dtype, pair, pair, (len(pair[0]),) * 2, (len(pair[0]),) * 2)
+        for pair in arrays
+    ]
     World(2, 0, []).run(lambda communicator: communicator.all_reduce(exchanges, "sum"))
     for pair, want in zip(arrays, wants, strict=True):
         for array in pair:
@@ -410,7 +498,9 @@ def test_one_step_about_many_arrays_of_several_dtypes() -> None:
 def test_a_step_is_run_again_on_new_values_and_keeps_its_arrays() -> None:
     arrays = (np.ones(100), np.ones(100))
     views = tuple(array[:] for array in arrays)
-    step = HostCommunicator(0, 1).all_reduce([Exchange(np.dtype(float), views, views, (100,) * 2, (100,) * 2)], "sum")
+    step = HostCommunicator(0, 1).all_reduce(
+        [Exchange(np.dtype(float), views, views, (100,) * 2, (100,) * 2)], "sum"
+    )
     del views
     for power in range(1, 5):
         step()
@@ -460,17 +550,28 @@ def test_averages_of_integers_are_refused_not_rounded() -> None:
     address=st.integers(0, 300),
     parts=st.integers(1, 9),
 )
-def test_parts_are_the_whole_and_share_no_cache_line(count: int, itemsize: int, address: int, parts: int) -> None:
+def test_parts_are_the_whole_and_share_no_cache_line(
+    count: int, itemsize: int, address: int, parts: int
+) -> None:
     address *= itemsize
     shares = [share(count, itemsize, address, part, parts) for part in range(parts)]
     assert [element for begin, end in shares for element in range(begin, end)] == list(range(count))
     lines = [{(address + i * itemsize) // 64 for i in range(begin, end)} for begin, end in shares]
     assert sum(map(len, lines)) == len(set().union(*lines))
-    assert all(abs((end - begin) - count / parts) * itemsize <= 64 + itemsize for begin, end in shares)
+    assert all(
+        abs((end - begin) - count / parts) * itemsize <= 64 + itemsize for begin, end in shares
+    )
 
 
-@given(count=st.integers(0, 500), itemsize=st.sampled_from([3, 4, 24]), address=st.integers(0, 300), parts=st.integers(1, 9))
-def test_parts_are_the_whole_wherever_the_array_begins(count: int, itemsize: int, address: int, parts: int) -> None:
+@given(
+    count=st.integers(0, 500),
+    itemsize=st.sampled_from([3, 4, 24]),
+    address=st.integers(0, 300),
+    parts=st.integers(1, 9),
+)
+def test_parts_are_the_whole_wherever_the_array_begins(
+    count: int, itemsize: int, address: int, parts: int
+) -> None:
     shares = [share(count, itemsize, address, part, parts) for part in range(parts)]
     assert [element for begin, end in shares for element in range(begin, end)] == list(range(count))
 
@@ -487,7 +588,8 @@ def test_nothing_is_compiled_before_it_is_needed() -> None:
     code = (
         "import numpy as np\n"
         "from synknumba._comm import host, prepare\n"
-        "sizes = lambda: (host._mover.cache_info().currsize, host._combiner.cache_info().currsize)\n"
+        "sizes = lambda: (host._mover.cache_info().currsize, "
+        "host._combiner.cache_info().currsize)\n"
         "assert sizes() == (0, 0)\n"
         "prepare('sum', np.int32)\n"
         "assert sizes() == (1, 1)\n"

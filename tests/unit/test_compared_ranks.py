@@ -1,4 +1,6 @@
-"""`synknumba check --ranks 1,2,3`: wrong programs are found, with line and cause, and right ones are not accused."""
+"""`synknumba check --ranks 1,2,3`: wrong programs are found, with line and cause, and right ones
+are not accused.
+"""
 
 import re
 import runpy
@@ -30,7 +32,8 @@ import synknumba as synk
 
 """
 
-# Programs that are right on one rank only, with a part of the cause that is named. Each finding is at the line marked "here".
+# Programs that are right on one rank only, with a part of the cause that is named. Each finding is
+# at the line marked "here".
 WRONG = {
     "a length as an argument": (
         """
@@ -409,16 +412,20 @@ with synk.fork() as world:
         doubled(x)
     for _ in range(world.world_size):
         doubled(x)
-"""
+"""  # noqa: E501
 
 
 def run(path, ranks):
-    """Runs a program in this process on each number of ranks, as the command does in processes; returns the last summary."""
+    """Runs a program in this process on each number of ranks, as the command does in processes;
+    returns the last summary.
+    """
     store = Store(path.parent)
     try:
         for size in ranks:
             machines.ranks_compared[:] = [(size, "cpu")]
-            comparison = Comparison(store, (ranks[0], size), "first" if size == ranks[0] else "compare")
+            comparison = Comparison(
+                store, (ranks[0], size), "first" if size == ranks[0] else "compare"
+            )
             with compared(comparison, CALLS):
                 runpy.run_path(str(path), run_name="__main__")
     except Differs:
@@ -435,7 +442,9 @@ def test_a_wrong_program_is_found(name, tmp_path):
     path = tmp_path / "script.py"
     path.write_text(HEAD + text)
     found = run(path, (1, 3)).finding
-    line = next(number for number, row in enumerate((HEAD + text).splitlines(), 1) if "# here" in row)
+    line = next(
+        number for number, row in enumerate((HEAD + text).splitlines(), 1) if "# here" in row
+    )
     assert re.match(rf"\w+, called at {path}:{line}\n", found), found
     assert cause in found.partition("usual cause: ")[2], found
     assert "Traceback" not in found
@@ -449,7 +458,9 @@ def test_a_right_program_is_not_accused(tmp_path):
     assert not summary.finding
     assert (
         summary.skipped == 7
-    )  # of_rank, twice, drawn, set_on, the sum of different replicas, that of equal ones, and a last call
+        # of_rank, twice, drawn, set_on, the sum of different replicas, that of equal ones, and a
+        # last call
+    )
     assert "of_rank" in summary.reason
     assert summary.counted == summary.calls.total() - 7
 
@@ -458,7 +469,9 @@ def test_a_right_program_is_not_accused(tmp_path):
 @pytest.mark.parametrize("name", ["reduce", "all_reduce", "reduce_scatter"])
 def test_a_sum_of_replicas_is_left_out(name, op, tmp_path):
     path = tmp_path / "script.py"
-    path.write_text(f"{HEAD}v = synk.variable(np.ones(6))\nwith synk.fork():\n    synk.{name}(v, {op!r})\n")
+    path.write_text(
+        f"{HEAD}v = synk.variable(np.ones(6))\nwith synk.fork():\n    synk.{name}(v, {op!r})\n"
+    )
     summary = run(path, (1, 3))
     assert (summary.finding, summary.counted, summary.skipped) == ("", 0, 1)
     assert f"the variable is the same on all ranks, so its {op}" in summary.reason
@@ -469,7 +482,9 @@ def test_the_command(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(HEAD + WRONG["a mean of atomics"][0])
     command = [sys.executable, "-m", "synknumba", "check", "--ranks", "1,2", str(path)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=100, check=False
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("synknumba check: 1 rank and 2 ranks differ: mean, called at ")
     assert "the result: 1.0 on 1 rank, 0.5 on 2 ranks\n" in done.stderr
@@ -487,7 +502,10 @@ def saxpy(n, a, x, y):
 def test_a_call_is_compared():
     x, y = np.arange(100.0), synk.data(np.ones(100))
     saxpy.check(synk.ROWS, 2.0, x=x, y=y, ranks=(1, 2, 3))
-    with pytest.raises(KernelCheckError, match=r"saxpy: 1 rank and 3 ranks differ: y: (?s:.*)usual cause: .*synk.ROWS"):
+    with pytest.raises(
+        KernelCheckError,
+        match=r"saxpy: 1 rank and 3 ranks differ: y: (?s:.*)usual cause: .*synk.ROWS",
+    ):
         saxpy.check(100, 2.0, x, y, ranks=[1, 3])
     np.testing.assert_array_equal(y, np.ones(100))
 
@@ -528,12 +546,16 @@ def test_refusals_of_a_comparison():
     for ranks in ((1,), (1, 1), (0, 2), 3, (1, True), ("1", "2")):
         with pytest.raises(ArgumentError, match="two or more different numbers of ranks"):
             saxpy.check(synk.ROWS, 2.0, y, y.copy(), ranks=ranks)
-    with pytest.raises(ArgumentError, match="cannot compare saxpy, .*: a has a value for each rank"):
+    with pytest.raises(
+        ArgumentError, match="cannot compare saxpy, .*: a has a value for each rank"
+    ):
         saxpy.check(synk.ROWS, synk.RANK, y, y.copy(), ranks=(1, 2))
     with pytest.raises(ArgumentError, match="world_size= for one number of ranks"):
         saxpy.check(synk.ROWS, 2.0, y, y.copy(), ranks=(1, 2), world_size=2)
     drawn = synk.function(lambda x: x.sum() * np.random.default_rng().random(), outputs="sum")
-    with pytest.raises(ArgumentError, match="cannot compare the result of .*: seed its random numbers"):
+    with pytest.raises(
+        ArgumentError, match="cannot compare the result of .*: seed its random numbers"
+    ):
         drawn.check(y + 1, ranks=(1, 2))
     with synk.fork(1, device="cpu"), pytest.raises(WorldError, match="call it before fork"):
         saxpy.check(synk.ROWS, 2.0, y, y.copy(), ranks=(1, 2))
@@ -557,7 +579,15 @@ def test_the_plugin(tmp_path):
     path.write_text(TESTS)
     options = ["-p", "synknumba.pytest", "--synknumba-ranks", "1,2", "-p", "no:cacheprovider", "-q"]
     command = [sys.executable, "-m", "pytest", *options, str(path)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
+    done = subprocess.run(
+        command,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=tmp_path,
+    )
     assert "3 passed" in done.stdout
 
 
@@ -596,4 +626,6 @@ def test_values_that_are_no_numbers():
     assert difference(special, special.copy(), Bound()) is None
     assert difference(special, np.array([np.nan, np.inf, np.inf, 0.0]), Bound()).rows == (2,)
     assert difference(np.array([1, 2]), np.array([1, 3]), Bound(magnitude=1e9)).values == (2, 3)
-    assert difference(np.float64([1.0]), np.float64([1.0 + 2e-16 * 2]), Bound(exact=True)) is not None
+    assert (
+        difference(np.float64([1.0]), np.float64([1.0 + 2e-16 * 2]), Bound(exact=True)) is not None
+    )

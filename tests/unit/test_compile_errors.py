@@ -1,4 +1,6 @@
-"""Errors of Numba in users' functions: the line with a caret, the reason and the way out, in few lines."""
+"""Errors of Numba in users' functions: the line with a caret, the reason and the way out, in few
+lines.
+"""
 
 import math
 import pickle
@@ -168,13 +170,38 @@ CASES = [  # a kernel, the text under the caret, what the message says
         "an array of 1 dimension has 2 indices here",
         "Pass an array of 2 dimensions, or use 1 index.",
     ),
-    (stores_with_too_many, "y[0, 0, 0]", "an array of 1 dimension has 3 indices here", "Pass an array of 3 dimensions"),
+    (
+        stores_with_too_many,
+        "y[0, 0, 0]",
+        "an array of 1 dimension has 3 indices here",
+        "Pass an array of 3 dimensions",
+    ),
     (a_float_as_index, "y[i] = x[i / 2]", "an index is a float64", "divide by // in place of /"),
-    (stores_an_array, "y[0]", "an array of 1 dimension is stored where one float64 belongs", "Store one of its elements."),
-    (reads_a_dict, "SETTINGS", "SETTINGS is a dict, which Numba cannot use", "Pass its numbers as arguments"),
+    (
+        stores_an_array,
+        "y[0]",
+        "an array of 1 dimension is stored where one float64 belongs",
+        "Store one of its elements.",
+    ),
+    (
+        reads_a_dict,
+        "SETTINGS",
+        "SETTINGS is a dict, which Numba cannot use",
+        "Pass its numbers as arguments",
+    ),
     (reads_an_object, "MODEL", "MODEL is a Model, which Numba cannot use", "use constants"),
-    (reads_a_list_of_objects, "OBJECTS", "OBJECTS is a list, which Numba cannot use", "use constants"),
-    (closing_over(SETTINGS), "settings", "settings is a dict, which Numba cannot use", "use constants"),
+    (
+        reads_a_list_of_objects,
+        "OBJECTS",
+        "OBJECTS is a list, which Numba cannot use",
+        "use constants",
+    ),
+    (
+        closing_over(SETTINGS),
+        "settings",
+        "settings is a dict, which Numba cannot use",
+        "use constants",
+    ),
     (calls_rank, "synk.rank", "no value in compiled code", "pass synk.RANK as"),
     (calls_world_size, "synk.world_size", "no value in compiled code", "pass synk.WORLD_SIZE as"),
     (reads_rank, "synk.RANK", "no value in compiled code", "pass synk.RANK as"),
@@ -186,11 +213,17 @@ CASES = [  # a kernel, the text under the caret, what the message says
 
 def marked(message: str) -> str:
     """The part of the source line that a message underlines."""
-    above, marks = next((a, b) for a, b in pairwise(message.splitlines()) if re.fullmatch(r" +\^+", b))
+    above, marks = next(
+        (a, b) for a, b in pairwise(message.splitlines()) if re.fullmatch(r" +\^+", b)
+    )
     return above[marks.index("^") : len(marks)]
 
 
-@pytest.mark.parametrize(("function", "under", "reason", "way_out"), CASES, ids=lambda case: getattr(case, "__name__", ""))
+@pytest.mark.parametrize(
+    ("function", "under", "reason", "way_out"),
+    CASES,
+    ids=lambda case: getattr(case, "__name__", ""),
+)
 def test_kernels(function, under, reason, way_out):
     kernel = synk.parallel(inout=(function.__code__.co_varnames[1],))(cuda.jit(function))
     with pytest.raises(synk.KernelError) as caught:
@@ -234,7 +267,11 @@ def adds_to_an_element(x, y):
 
 
 ROWS = [  # a kernel that takes rows of a matrix for numbers, the text under the caret, the reason
-    (adds_a_row, "cuda.atomic.add(y, 0, x[i])", "cuda.atomic.add needs a number, and gets an array of 1 dimension"),
+    (
+        adds_a_row,
+        "cuda.atomic.add(y, 0, x[i])",
+        "cuda.atomic.add needs a number, and gets an array of 1 dimension",
+    ),
     (adds_twice_a_row, "cuda.atomic.add(y, 0, 2.0 * x[i])", "cuda.atomic.add needs a number"),
     (takes_the_largest_row, "cuda.atomic.max(y, 0, x[i])", "cuda.atomic.max needs a number"),
     (compares_rows, "max(y[0], x[0])", "Numba has no max"),
@@ -242,16 +279,21 @@ ROWS = [  # a kernel that takes rows of a matrix for numbers, the text under the
 ]
 
 
-@pytest.mark.parametrize(("function", "under", "reason"), ROWS, ids=lambda case: getattr(case, "__name__", ""))
+@pytest.mark.parametrize(
+    ("function", "under", "reason"), ROWS, ids=lambda case: getattr(case, "__name__", "")
+)
 def test_rows_of_a_matrix_that_stand_for_numbers(function, under, reason):
-    kernel = synk.parallel(outputs={"y": synk.output("sum", shape=(), dtype="float64")})(cuda.jit(function))
+    kernel = synk.parallel(outputs={"y": synk.output("sum", shape=(), dtype="float64")})(
+        cuda.jit(function)
+    )
     with pytest.raises(synk.KernelError) as caught:
         kernel(np.zeros((10, 1)))
     message = str(caught.value)
     assert marked(message) == under
     assert reason in message
     assert re.search(
-        r"\nx has 2 dimensions, and x\[[i0]\] has 1 index. Pass an array of 1 dimension, such as x\.ravel\(\), or use 2",
+        r"\nx has 2 dimensions, and x\[[i0]\] has 1 index. Pass an array of 1 dimension, such "
+        r"as x\.ravel\(\), or use 2",
         message,
     )
     assert "x: float64 (10, 1)" in caught.value.__notes__[0]
@@ -365,10 +407,14 @@ def test_any_exception_of_the_compiler_names_the_kernel(monkeypatch):
     assert explain(KeyError("of another library"), kernel) is None
 
 
-@pytest.mark.parametrize("made", [synk.function, synk.vectorize, synk.expectation], ids=lambda made: made.__name__)
+@pytest.mark.parametrize(
+    "made", [synk.function, synk.vectorize, synk.expectation], ids=lambda made: made.__name__
+)
 def test_a_kernel_for_a_decorator_of_functions(made):
     for jit, told in ((cuda.jit, "cuda"), (simt.jit, "simt")):
-        with pytest.raises(synk.ArgumentError, match=rf"wrong_dtype is a kernel.*@{told}\.jit; use @synk\.parallel"):
+        with pytest.raises(
+            synk.ArgumentError, match=rf"wrong_dtype is a kernel.*@{told}\.jit; use @synk\.parallel"
+        ):
             made(jit(wrong_dtype))
 
 
@@ -388,7 +434,10 @@ def of_dynamic_shared_memory(x, y):
 def test_dynamic_shared_memory_without_bytes():
     y = np.zeros(10)
     line = of_dynamic_shared_memory.__code__.co_firstlineno + 1
-    says = rf"uses dynamic shared memory \({re.escape(__file__)}:{line}\), but smem_bytes is 0; pass smem_bytes="
+    says = (
+        rf"uses dynamic shared memory \({re.escape(__file__)}:{line}\), but "
+        rf"smem_bytes is 0; pass smem_bytes="
+    )
     kernel = synk.parallel(inout=("y",), block=32)(cuda.jit(of_dynamic_shared_memory))
     for call in (kernel, kernel[1, 32], kernel.check):
         with pytest.raises(synk.LaunchError, match=says):
@@ -396,7 +445,9 @@ def test_dynamic_shared_memory_without_bytes():
     assert not y.any()
     kernel[1, 32, 0, 32 * 8](X, y)
     assert np.array_equal(y, X)
-    enough = synk.parallel(inout=("y",), block=32, smem_bytes=32 * 8)(cuda.jit(of_dynamic_shared_memory))
+    enough = synk.parallel(inout=("y",), block=32, smem_bytes=32 * 8)(
+        cuda.jit(of_dynamic_shared_memory)
+    )
     enough(X, y)
     assert np.array_equal(y, X)
 
@@ -424,11 +475,14 @@ def shifted(v, by, kernel):
 def test_the_call_of_a_sequence_is_told(by):
     line = shifted.py_func.__code__.co_firstlineno + 3
     place = (
-        rf"in iteration 0 of 2 of shifted, call 2: {{}}\(v: variable float64 \(3,\), by: .*\) \({re.escape(__file__)}:{line}\)"
+        rf"in iteration 0 of 2 of shifted, call 2: {{}}\(v: variable float64 \(3,\), by: .*\) "
+        rf"\({re.escape(__file__)}:{line}\)"
     )
     with pytest.raises(synk.KernelError, match=r"^shifts \(") as caught:
         shifted(synk.variable(np.zeros(3)), by, shifts, times=2)
-    assert [re.fullmatch(place.format("shifts"), note) is not None for note in caught.value.__notes__] == [True, False]
+    assert [
+        re.fullmatch(place.format("shifts"), note) is not None for note in caught.value.__notes__
+    ] == [True, False]
     with pytest.raises(synk.RankError, match=place.format("shifts_by_numpy")):
         shifted(synk.variable(np.zeros(3)), by, shifts_by_numpy, times=2)
 
@@ -469,7 +523,9 @@ def test_numbas_own_text_is_kept_on_request(tmp_path, full):
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
     env = environment(SYNKNUMBA_FULL_TRACEBACK=full)
-    run = subprocess.run([sys.executable, path], env=env, capture_output=True, text=True, check=False, timeout=100)
+    run = subprocess.run(
+        [sys.executable, path], env=env, capture_output=True, text=True, check=False, timeout=100
+    )
     assert run.returncode == 1
     assert ("candidate implementations" in run.stderr) == (full == "1")
     assert (len(run.stderr.splitlines()) < 35) == (full == "0")

@@ -12,7 +12,9 @@ from synknumba._wire.native import address_of
 
 @pytest.fixture(params=[1, 2], ids=["compiled", "loaded"])
 def scales(request, tmp_path, monkeypatch):
-    """Two functions of one name that processes of their own have numbered alike; compiled here, or loaded."""
+    """Two functions of one name that processes of their own have numbered alike; compiled here,
+    or loaded.
+    """
     monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path))
 
     def make(factor):

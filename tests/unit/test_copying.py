@@ -47,9 +47,13 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 @pytest.mark.parametrize("cores", [1, 3, 100])
-@pytest.mark.parametrize("shape", [(20_000,), (5_000, 4), (2, 10_001), (1, 1, 30_000), (3, 7, 1_000), (10_007, 3, 1)])
+@pytest.mark.parametrize(
+    "shape", [(20_000,), (5_000, 4), (2, 10_001), (1, 1, 30_000), (3, 7, 1_000), (10_007, 3, 1)]
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_all_shapes_and_layouts(layout: str, shape: tuple[int, ...], cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_shapes_and_layouts(
+    layout: str, shape: tuple[int, ...], cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(copying, "allowed_cores", lambda: cores)
     value = numbers(shape)
     source = LAYOUTS[layout](value)
@@ -67,7 +71,9 @@ def test_all_shapes_and_layouts(layout: str, shape: tuple[int, ...], cores: int,
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1,), (KIB - 1,)])
-def test_what_is_small_is_copied_by_this_thread(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_small_is_copied_by_this_thread(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(threading, "Thread", None)
     source, target = np.full(shape, 7.0), np.zeros(shape)
     copy_into(target, source)
@@ -122,7 +128,8 @@ def test_overlapping_memory_is_copied_as_numpy_does(step: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "target"), [("i2", "f4"), (">f8", "f8"), ("f8", "f4"), ("f4", "f8"), ("?", "c16"), ("i8", ">i4")]
+    ("dtype", "target"),
+    [("i2", "f4"), (">f8", "f8"), ("f8", "f4"), ("f4", "f8"), ("?", "c16"), ("i8", ">i4")],
 )
 def test_dtypes_are_cast_as_numpy_does(dtype: str, target: str) -> None:
     source = numbers((9000, 3), dtype)
@@ -181,7 +188,9 @@ def test_there_is_no_hidden_copy() -> None:
     assert peak < source.nbytes / 4
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # those that Python drops
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # those that Python drops
 def test_an_interrupt_ends_all_threads() -> None:
     """Wherever a signal comes, it is raised, and the threads end."""
 
@@ -197,7 +206,8 @@ def test_an_interrupt_ends_all_threads() -> None:
         for i in range(100):
             with contextlib.suppress(KeyboardInterrupt):
                 try:
-                    # Again after a while, where Python drops what is raised in one of its own finalizers.
+                    # Again after a while, where Python drops what is raised in one of its own
+                    # finalizers.
                     signal.setitimer(signal.ITIMER_REAL, 1e-5 * (i + 1), 0.5)
                     while True:
                         copy_into(target, source)

@@ -1,4 +1,6 @@
-"""What is kept of kernels for GPUs, and when: by a dispatcher that compiles to text. Needs no GPU, and no compiler for one."""
+"""What is kept of kernels for GPUs, and when: by a dispatcher that compiles to text. Needs no
+GPU, and no compiler for one.
+"""
 
 import multiprocessing
 import pickle
@@ -18,10 +20,19 @@ from synknumba.simt._machine.cache import CacheInfo
 from synknumba.simt._machine.store import KernelStore
 
 KINDS = (types.Array(float64, 1, "C"), int64)
-OPTIONS = {"debug": False, "opt": True, "fastmath": False, "link": (), "extensions": [], "max_registers": None}
+OPTIONS = {
+    "debug": False,
+    "opt": True,
+    "fastmath": False,
+    "link": (),
+    "extensions": [],
+    "max_registers": None,
+}
 HIT, MISS = CacheInfo(hits=1), CacheInfo(misses=1)
 
-TOOLKIT: Any = numba_cuda_cache._toolkit.__wrapped__  # before it is replaced here, and without its memory
+TOOLKIT: Any = (
+    numba_cuda_cache._toolkit.__wrapped__
+)  # before it is replaced here, and without its memory
 
 SCALE = 2.0
 
@@ -31,7 +42,9 @@ def kernel(x: Any, n: Any) -> None:
 
 
 class CUDADispatcher:
-    """As much of Numba's dispatcher as the cache uses. It has this name too, by which device functions are known."""
+    """As much of Numba's dispatcher as the cache uses. It has this name too, by which device
+    functions are known.
+    """
 
     def __init__(self, function: FunctionType, **options: Any) -> None:
         self.py_func, self.targetoptions = function, {**OPTIONS, **options}
@@ -86,7 +99,9 @@ def attached(dispatcher: Any) -> CudaCache:
     return made
 
 
-def compiled(function: Any = kernel, kinds: tuple[Any, ...] = KINDS, **options: Any) -> tuple[Kernel, CacheInfo]:
+def compiled(
+    function: Any = kernel, kinds: tuple[Any, ...] = KINDS, **options: Any
+) -> tuple[Kernel, CacheInfo]:
     """The kernel of a new dispatcher, as another process would have it."""
     dispatcher: Any = CUDADispatcher(function, **options)
     kept = attached(dispatcher)
@@ -111,7 +126,9 @@ class TestFound:
         assert second.bound == 1  # before it is launched
         assert len(kernels(cache_directory)) == 1
 
-    def test_kernels_of_processors_are_in_the_same_directory_by_other_keys(self, cache_directory: Path) -> None:
+    def test_kernels_of_processors_are_in_the_same_directory_by_other_keys(
+        self, cache_directory: Path
+    ) -> None:
         key = attached(CUDADispatcher(kernel)).key(KINDS)
         compiled()
         assert [path.name for path in kernels(cache_directory)] == [key]
@@ -124,7 +141,9 @@ class TestFound:
         assert kept.info == CacheInfo(misses=2)
 
 
-@pytest.mark.parametrize("what", ["global", "types", "options", "capability", "toolkit", "settings", "versions"])
+@pytest.mark.parametrize(
+    "what", ["global", "types", "options", "capability", "toolkit", "settings", "versions"]
+)
 def test_a_change_makes_another_kernel(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled()[1] == MISS
     with monkeypatch.context() as patch:
@@ -140,7 +159,11 @@ def test_a_change_makes_another_kernel(what: str, monkeypatch: pytest.MonkeyPatc
         elif what == "settings":
             patch.setattr(numba_cuda_cache, "_settings", lambda: [("OPT", "0")])
         else:
-            patch.setattr(numba_cuda_cache, {"toolkit": "_toolkit", "versions": "versions"}[what], lambda: ("another",))
+            patch.setattr(
+                numba_cuda_cache,
+                {"toolkit": "_toolkit", "versions": "versions"}[what],
+                lambda: ("another",),
+            )
         made, outcome = compiled(kinds=kinds, **options)
         assert outcome == MISS
         assert made.code == ("3.0" if what == "global" else "2.0")
@@ -167,11 +190,15 @@ class TestNotKept:
             assert "SCALE is a object" in not_kept
 
     def test_linked_files(self) -> None:
-        assert compiled(link=("functions.ptx",))[1] == CacheInfo(misses=1, not_kept="it is linked with files, which may change")
+        assert compiled(link=("functions.ptx",))[1] == CacheInfo(
+            misses=1, not_kept="it is linked with files, which may change"
+        )
 
     def test_code_that_depends_on_the_launch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Kernel, "launch_config_sensitive", True)
-        assert compiled()[1] == CacheInfo(misses=1, not_kept="its code depends on the size of the launch")
+        assert compiled()[1] == CacheInfo(
+            misses=1, not_kept="its code depends on the size of the launch"
+        )
 
     def test_a_kernel_that_refuses_to_be_pickled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(_: Any) -> None:
@@ -180,7 +207,10 @@ class TestNotKept:
         monkeypatch.setattr(Kernel, "__reduce__", refuse)
         made, outcome = compiled()
         assert made.code == "2.0"
-        assert outcome.not_kept == "it cannot be stored (RuntimeError: Cannot pickle CUDACodeLibrary with linking files)"
+        assert (
+            outcome.not_kept == "it cannot be stored (RuntimeError: Cannot pickle "
+            "CUDACodeLibrary with linking files)"
+        )
 
     def test_changed_while_it_was_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         dispatcher: Any = CUDADispatcher(kernel)
@@ -213,7 +243,9 @@ def test_another_numba_cuda_goes_without(what: str, monkeypatch: pytest.MonkeyPa
 
 
 class TestDeviceFunctions:
-    def test_compiled_by_a_kernel_that_could_not_be_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_compiled_by_a_kernel_that_could_not_be_kept(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The device function has the old value in it, although no key was ever made with it."""
         space: dict[str, Any] = {"SCALE": 1.0, "BOX": object()}
         exec("def plus(x): return x + SCALE", space)
@@ -225,13 +257,17 @@ class TestDeviceFunctions:
         assert "plus reads a value that has changed" in str(compiled(space["two"])[1].not_kept)
 
     def test_compiled_by_somebody_else(self) -> None:
-        """A program on a rank may launch kernels of its own, which call the same device function, and change a global then."""
+        """A program on a rank may launch kernels of its own, which call the same device
+        function, and change a global then.
+        """
         space: dict[str, Any] = {"SCALE": 1.0}
         exec("def plus(x): return x + SCALE", space)
         space["plus"] = CUDADispatcher(space["plus"])
         space["plus"].compile(KINDS)
         exec("def one(x, n): x[n] = plus(n)", space)
-        assert "plus was compiled before it was inspected" in str(compiled(space["one"])[1].not_kept)
+        assert "plus was compiled before it was inspected" in str(
+            compiled(space["one"])[1].not_kept
+        )
 
     def test_recursive(self) -> None:
         space: dict[str, Any] = {"SCALE": 1.0}
@@ -272,7 +308,9 @@ class TestProcesses:
         return tmp_path / "compilations"
 
     def outcomes(self, log: Path, *, fails: int = 0) -> list[CacheInfo]:
-        """What four processes see that need the kernel at once, the first so many of which cannot compile it."""
+        """What four processes see that need the kernel at once, the first so many of which
+        cannot compile it.
+        """
         context = multiprocessing.get_context("fork")
         barrier, queue = context.Barrier(4), context.SimpleQueue()
 
@@ -316,7 +354,9 @@ class TestProcesses:
         assert log.read_text() == "compiled\n" * 2
 
 
-def test_arrays_that_a_kernel_reads_count_by_their_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_that_a_kernel_reads_count_by_their_elements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(globals(), "SCALE", np.arange(3.0))
     assert compiled()[1] == MISS
     globals()["SCALE"][1] = 7

@@ -1,4 +1,6 @@
-"""What numba-cuda compiles is kept whole, down to machine code. Needs no GPU, only NVIDIA's compilers: `make ptx`."""
+"""What numba-cuda compiles is kept whole, down to machine code. Needs no GPU, only NVIDIA's
+compilers: `make ptx`.
+"""
 
 import json
 import os
@@ -125,7 +127,15 @@ def test_the_same_machine_code(name: str) -> None:
     assert second is not first
     assert machine_code(second).startswith(b"\x7fELF")
     assert machine_code(second) == machine_code(first)
-    same = ("entry_name", "argument_types", "cooperative", "debug", "lineinfo", "extensions", "shared_memory_carveout")
+    same = (
+        "entry_name",
+        "argument_types",
+        "cooperative",
+        "debug",
+        "lineinfo",
+        "extensions",
+        "shared_memory_carveout",
+    )
     for attribute in same:
         assert getattr(second, attribute) == getattr(first, attribute), attribute
     assert second.cooperative == (name == "cooperative")
@@ -165,7 +175,8 @@ def test_what_is_linked_with_a_source_file_is_not_kept() -> None:
 
 def test_options_make_other_kernels() -> None:
     codes = {
-        machine_code(compiled(calling, **options)[0]) for options in ({}, {"lineinfo": True}, {"debug": True, "opt": False})
+        machine_code(compiled(calling, **options)[0])
+        for options in ({}, {"lineinfo": True}, {"debug": True, "opt": False})
     }
     assert len(codes) == 3
 
@@ -195,11 +206,13 @@ with compiling_without_gpu():
     kept = numba_cuda_cache.attach(dispatcher)
     made = dispatcher.compile((float64[::1],))
 print(json.dumps([kept.info.hits, kept.info.misses, kept.info.not_kept, made.inspect_asm((9, 0, "a"))]))
-"""
+"""  # noqa: E501
 
 
 def test_processes(tmp_path: Path) -> None:
-    """Two processes at once compile a kernel once, a third finds it, and one with another global does not."""
+    """Two processes at once compile a kernel once, a third finds it, and one with another global
+    does not.
+    """
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
@@ -207,7 +220,9 @@ def test_processes(tmp_path: Path) -> None:
     def started(mine: str, theirs: str, scale: str) -> subprocess.Popen[str]:
         paths = os.pathsep.join([str(WITHOUT_GPU.parents[2]), os.environ.get("PYTHONPATH", "")])
         command = [sys.executable, str(script), mine, theirs, scale]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths})
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+        )
 
     def result(process: subprocess.Popen[str]) -> Any:
         output, _ = process.communicate(timeout=100)

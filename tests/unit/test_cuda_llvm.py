@@ -1,4 +1,6 @@
-"""Which kernels may print is seen in their LLVM code. That numba-cuda writes it so is seen without a GPU: `make ptx`."""
+"""Which kernels may print is seen in their LLVM code. That numba-cuda writes it so is seen
+without a GPU: `make ptx`.
+"""
 
 import contextlib
 import math
@@ -17,7 +19,10 @@ from tests.unit.without_gpu import compiling_without_gpu
 
 CALLS = {
     "nothing": ([], False),
-    "intrinsics and mathematics": (["llvm.nvvm.barrier0", "__nv_exp", "___numba_atomic_double_max"], False),
+    "intrinsics and mathematics": (
+        ["llvm.nvvm.barrier0", "__nv_exp", "___numba_atomic_double_max"],
+        False,
+    ),
     "a grid that waits": (["cudaCGGetIntrinsicHandle", "cudaCGSynchronize"], False),
     "printf": (["__nv_exp", "vprintf"], True),
     "a linked function": (["foreign"], True),
@@ -31,11 +36,17 @@ def test_what_is_called_tells(name: str, parts: int) -> None:
     called, expected = CALLS[name]
     double = ir.DoubleType()
     modules = [ir.Module("kernel")]
-    kernel = ir.IRBuilder(ir.Function(modules[0], ir.FunctionType(ir.VoidType(), []), "kernel").append_basic_block())
+    kernel = ir.IRBuilder(
+        ir.Function(modules[0], ir.FunctionType(ir.VoidType(), []), "kernel").append_basic_block()
+    )
     for function in [*called, "helper"]:
-        kernel.call(ir.Function(modules[0], ir.FunctionType(double, [double]), function), [double(1)])
+        kernel.call(
+            ir.Function(modules[0], ir.FunctionType(double, [double]), function), [double(1)]
+        )
     kernel.ret_void()
-    for helper in ("helper", "prints_nothing")[:parts]:  # in modules of their own, as Numba has them
+    for helper in ("helper", "prints_nothing")[
+        :parts
+    ]:  # in modules of their own, as Numba has them
         modules.append(ir.Module(helper))
         body = ir.Function(modules[-1], ir.FunctionType(double, [double]), helper)
         body.linkage = "linkonce_odr"
@@ -50,15 +61,21 @@ def numba_cuda() -> Iterator[None]:
         pytest.skip("numba-cuda is not installed; make ptx installs it beside the other packages")
     from numba.cuda import codegen
 
-    placed = SimpleNamespace(module=SimpleNamespace(initialized=True), set_shared_memory_carveout=lambda _: None)
+    placed = SimpleNamespace(
+        module=SimpleNamespace(initialized=True), set_shared_memory_carveout=lambda _: None
+    )
     with contextlib.ExitStack() as stack:
         stack.enter_context(compiling_without_gpu())
-        stack.enter_context(mock.patch.object(codegen.CUDACodeLibrary, "get_cufunc", return_value=placed))
+        stack.enter_context(
+            mock.patch.object(codegen.CUDACodeLibrary, "get_cufunc", return_value=placed)
+        )
         yield
 
 
 @pytest.mark.usefixtures("numba_cuda")
-@pytest.mark.parametrize("name", ["silent", "waiting", "printing", "by a function", "linked", "linked by a function"])
+@pytest.mark.parametrize(
+    "name", ["silent", "waiting", "printing", "by a function", "linked", "linked by a function"]
+)
 def test_numbas_code_tells(name: str) -> None:
     foreign = cuda.declare_device("foreign", types.int32(types.int32))
 

@@ -1,4 +1,6 @@
-"""Kernels of numba-cuda-mlir for GPUs: who compiles them, and how they are launched. Needs no GPU; `make test-mlir` for all."""
+"""Kernels of numba-cuda-mlir for GPUs: who compiles them, and how they are launched. Needs no
+GPU; `make test-mlir` for all.
+"""
 
 import importlib.util
 import json
@@ -68,7 +70,10 @@ class TestChoice:
             {"fastmath": True, "opt": True, "compiler": "numba-cuda-mlir"},
         )
         assert plain_kernel(kernel) == (kernel, {})
-        assert plain_kernel(SimpleNamespace(py_func=kernel, targetoptions={"debug": True})) == (kernel, {"debug": True})
+        assert plain_kernel(SimpleNamespace(py_func=kernel, targetoptions={"debug": True})) == (
+            kernel,
+            {"debug": True},
+        )
         numbas = plain_kernel(cuda.jit(kernel))
         assert numbas is not None
         assert numbas[1]["compiler"] == "numba.cuda"
@@ -93,7 +98,7 @@ class TestChoice:
                     to_host=lambda array: (name, array),
                 )
 
-            made.problem = lambda: None if name in self.usable else f"{name} is not there"  # type: ignore[attr-defined]
+            made.problem = lambda: None if name in self.usable else (f"{name} is not there")  # type: ignore[attr-defined]
             return made
 
         monkeypatch.setattr(compilers, "find_compiler", compiler)
@@ -124,16 +129,24 @@ class TestChoice:
             ("none", None, None, None),
         ],
     )
-    def test_who_compiles(self, asked: list[Any], usable: str, default: Any, plain: str | None, numbas: str | None) -> None:
+    def test_who_compiles(
+        self, asked: list[Any], usable: str, default: Any, plain: str | None, numbas: str | None
+    ) -> None:
         """Plain functions, and those of numba's `cuda.jit`; None where none can."""
-        names = {"both": {"numba.cuda", "numba-cuda-mlir"}, "mlir": {"numba-cuda-mlir"}, "numba": {"numba.cuda"}, "none": set()}
+        names = {
+            "both": {"numba.cuda", "numba-cuda-mlir"},
+            "mlir": {"numba-cuda-mlir"},
+            "numba": {"numba.cuda"},
+            "none": set(),
+        }
         self.usable = names[usable]
         made: Any = Compilers(0, 77, default)
         for options, expected in (({}, plain), (OF_NUMBA, numbas)):
             if expected is None:
                 refused = default or "numba.cuda"
                 with pytest.raises(
-                    DeviceError, match=f"^kernel is a kernel of {refused}, which cannot be used here: {refused} "
+                    DeviceError,
+                    match=f"^kernel is a kernel of {refused}, which cannot be used here: {refused} ",  # noqa: E501
                 ):
                     made.kernel(kernel, options)
             else:
@@ -147,7 +160,9 @@ class TestChoice:
         made: Any = Compilers(0, 77)
         assert made.to_host(1) == ("numba-cuda-mlir", 1)
 
-    def test_what_refers_to_the_package_is_its_own(self, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_refers_to_the_package_is_its_own(
+        self, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         package, helpers = ModuleType("numba_cuda_mlir.cuda"), ModuleType("helpers")
         monkeypatch.setitem(sys.modules, "numba_cuda_mlir", ModuleType("numba_cuda_mlir"))
         monkeypatch.setitem(sys.modules, "numba_cuda_mlir.cuda", package)
@@ -183,12 +198,20 @@ class TestFork:
 
     @pytest.mark.parametrize("bad", ["mlir", "", 3, True, ["numba.cuda"]])
     def test_bad_values(self, bad: Any) -> None:
-        with pytest.raises(ArgumentError, match=r'compiler must be "numba\.cuda" or "numba-cuda-mlir", or None .*, got '):
+        with pytest.raises(
+            ArgumentError,
+            match=r'compiler must be "numba\.cuda" or "numba-cuda-mlir", or None .*, got ',
+        ):
             synk.fork(1, device="cpu", compiler=bad)
 
     @pytest.mark.parametrize("compiler", ["numba.cuda", "numba-cuda-mlir", None])
-    def test_it_reaches_the_ranks(self, compiler: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-        opened, told = loop.open_device, mmap.mmap(-1, 64)  # which ranks inherit, unlike descriptors
+    def test_it_reaches_the_ranks(
+        self, compiler: str | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened, told = (
+            loop.open_device,
+            mmap.mmap(-1, 64),
+        )  # which ranks inherit, unlike descriptors
 
         def open_device(kind: Any, index: int, name: Any) -> Any:
             told.write(repr(name).encode())
@@ -202,7 +225,9 @@ class TestFork:
         monkeypatch.setattr(fork_module, "probed", lambda: nullcontext(DeviceReport(1)))
         monkeypatch.setattr(fork_module.importlib.util, "find_spec", lambda _: None)
         with pytest.raises(
-            DeviceError, match=r"compiler=\"numba-cuda-mlir\" needs that package, .* pip install 'synknumba\[mlir\]'"
+            DeviceError,
+            match=r"compiler=\"numba-cuda-mlir\" needs that package, .* pip "
+            r"install 'synknumba\[mlir\]'",
         ):
             synk.fork(1, device="cuda", compiler="numba-cuda-mlir")
 
@@ -222,11 +247,40 @@ class TestDialect:
         record, number, scale = from_dtype(RECORD), 3, np.float32(2)
 
         def read(x: int) -> Any:
-            return cuda, grid, add, double, kinds, record, number, scale, np, math, numba.float32, normal, twice, thrice
+            return (
+                cuda,
+                grid,
+                add,
+                double,
+                kinds,
+                record,
+                number,
+                scale,
+                np,
+                math,
+                numba.float32,
+                normal,
+                twice,
+                thrice,
+            )
 
         made = in_dialect(read)
         assert not made.__annotations__
-        module, *members, kind, two, row, three, factor, numpy, mathematics, single, random, doubled, tripled = made(1)
+        (
+            module,
+            *members,
+            kind,
+            two,
+            row,
+            three,
+            factor,
+            numpy,
+            mathematics,
+            single,
+            random,
+            doubled,
+            tripled,
+        ) = made(1)
         assert module is mlirs
         assert members == [mlirs.grid, mlirs.atomic]
         assert (kind, single) == (mlir_types.float64, mlir_types.float32)
@@ -245,10 +299,21 @@ class TestDialect:
         from synknumba._device.compilers.numba_cuda_mlir_dialect import in_dialect
 
         def read() -> Any:
-            return mlirs, random, mlirs.random, synk.random.uniform, mlirs.float32, mlirs.uint64, mlirs.math
+            return (
+                mlirs,
+                random,
+                mlirs.random,
+                synk.random.uniform,
+                mlirs.float32,
+                mlirs.uint64,
+                mlirs.math,
+            )
 
         assert in_dialect(read).__closure__ is not None
-        assert {cell.cell_contents for cell in in_dialect(read).__closure__ or ()} == {mlirs, random}
+        assert {cell.cell_contents for cell in in_dialect(read).__closure__ or ()} == {
+            mlirs,
+            random,
+        }
 
 
 @needs_package
@@ -259,7 +324,9 @@ def test_device_functions_are_sent_to_ranks() -> None:
     exec("def twice(x): return 2 * x", space)
     space["twice"] = cuda.jit(device=True)(space["twice"])
     exec("def sent(x): x[grid(1)] = twice(x[0])", space)
-    function, options = pickle.loads(function_pickling.dump((space["sent"], {"compiler": "numba-cuda-mlir"})))
+    function, options = pickle.loads(
+        function_pickling.dump((space["sent"], {"compiler": "numba-cuda-mlir"}))
+    )
     assert function.__globals__["grid"] is cuda.grid
     assert type(function.__globals__["twice"]).__name__ == "MLIRDispatcher"
     assert function.__globals__["twice"].py_func(3) == 6
@@ -268,7 +335,9 @@ def test_device_functions_are_sent_to_ranks() -> None:
 
 @needs_package
 def test_the_package_reads_its_settings_again_on_ranks() -> None:
-    """As it does for each kernel that it compiles; ranks have fewer threads than the script that imported it."""
+    """As it does for each kernel that it compiles; ranks have fewer threads than the script that
+    imported it.
+    """
     from synknumba._device.compilers.numba_cuda_mlir import config, read_threads
 
     @synk.function(outputs="gather")
@@ -290,7 +359,17 @@ def test_launches(tmp_path: Path) -> None:
         pytest.skip("needs a C compiler, for a driver without a GPU")
     library = tmp_path / "libcuda.so.1"
     subprocess.run(
-        [compiler, "-shared", "-fPIC", "-o", library, HERE / "fake_cuda.c", "-ldl", "-Wl,-soname,libcuda.so.1"], check=True
+        [
+            compiler,
+            "-shared",
+            "-fPIC",
+            "-o",
+            library,
+            HERE / "fake_cuda.c",
+            "-ldl",
+            "-Wl,-soname,libcuda.so.1",
+        ],
+        check=True,
     )
     paths = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "LD_LIBRARY_PATH": str(tmp_path)}
@@ -299,7 +378,9 @@ def test_launches(tmp_path: Path) -> None:
 
     def run() -> Any:
         command = [sys.executable, "-m", "tests.unit.mlir_launches"]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, timeout=100, check=False
+        )
         if "DynamicLibNotFoundError" in done.stderr:
             pytest.skip("needs NVIDIA's compilers: make test-mlir")
         assert done.returncode == 0, done.stderr
@@ -309,7 +390,8 @@ def test_launches(tmp_path: Path) -> None:
     half = len(first["told"]) // 2
     bits = [int(word) for word, _, _ in first["told"]]
     packed = [
-        ("<f", 1.5), ("<d", 1.5), ("<e", 1.5), ("<q", 3), ("<i", 3), ("<B", 3), ("<?", True), ("<Q", 2**63), ("<d", 1.0)
+        ("<f", 1.5), ("<d", 1.5), ("<e", 1.5), ("<q", 3), ("<i", 3),
+        ("<B", 3), ("<?", True), ("<Q", 2**63), ("<d", 1.0)
     ]  # fmt: skip
     for (letter, value), word in zip(packed, bits, strict=False):
         expected = struct.pack(letter, value)
@@ -338,7 +420,9 @@ def test_launches(tmp_path: Path) -> None:
     assert not {"add.f32", "mul.f32"} & {*first["halves"]}
     assert "cvt.rn.f16.f32" in first["halves"]  # of the quotient
     assert re.match(
-        r"refused \(\S+mlir_launches\.py:\d+\): numba-cuda-mlir \S+ cannot compile this: .*lanemask_lt", first["refused"]
+        r"refused \(\S+mlir_launches\.py:\d+\): numba-cuda-mlir \S+ cannot "
+        r"compile this: .*lanemask_lt",
+        first["refused"],
     )
     assert "    x[1] = numba_cuda.lanemask_lt()" in first["refused"]
     assert {tuple(one) for one in first["cache"]} == {(0, 1, None)}

@@ -28,11 +28,33 @@ pytestmark = pytest.mark.usefixtures("maker")
 RECORD = np.dtype([("position", "f8", (3,)), ("count", "i4"), ("tag", "S4")], align=True)
 
 # dtypes of every kind that may be shared
-DTYPES = ["?", "i1", "u2", "i4", "i8", "f2", "f4", "f8", "g", "c8", "c16", "S3", "U5", "M8[s]", "m8[ms]", "V6", RECORD]
+DTYPES = [
+    "?",
+    "i1",
+    "u2",
+    "i4",
+    "i8",
+    "f2",
+    "f4",
+    "f8",
+    "g",
+    "c8",
+    "c16",
+    "S3",
+    "U5",
+    "M8[s]",
+    "m8[ms]",
+    "V6",
+    RECORD,
+]
 
 
 def descriptors() -> int:
-    return sum("/synk-" in os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _exists(name))
+    return sum(
+        "/synk-" in os.readlink(f"/proc/self/fd/{name}")
+        for name in os.listdir("/proc/self/fd")
+        if _exists(name)
+    )
 
 
 def _exists(name: str) -> bool:
@@ -71,7 +93,9 @@ steps = st.one_of(
 
 
 @given(hnp.arrays("i4", shapes), st.lists(steps, max_size=12))
-def test_any_history_is_that_of_a_numpy_array(first: np.ndarray, history: list[tuple[str, Any, float]]) -> None:
+def test_any_history_is_that_of_a_numpy_array(
+    first: np.ndarray, history: list[tuple[str, Any, float]]
+) -> None:
     d = Data(first)
     model = first.copy()
     for step, argument, oversize in history:
@@ -106,12 +130,24 @@ def test_any_history_is_that_of_a_numpy_array(first: np.ndarray, history: list[t
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (2, 0, 3)])
 def test_every_dtype_and_shape(dtype: Any, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
-    value = np.frombuffer(rng.integers(65, 90, math.prod(shape) * np.dtype(dtype).itemsize, np.uint8).tobytes(), np.uint8)
-    value = np.zeros(shape, dtype) if np.dtype(dtype).kind in "Ug?" else value.view(dtype).reshape(shape)
+    value = np.frombuffer(
+        rng.integers(65, 90, math.prod(shape) * np.dtype(dtype).itemsize, np.uint8).tobytes(),
+        np.uint8,
+    )
+    value = (
+        np.zeros(shape, dtype)
+        if np.dtype(dtype).kind in "Ug?"
+        else value.view(dtype).reshape(shape)
+    )
     d = Data(value)
     same(d, value)
     same(Data(dtype=dtype, shape=shape), np.zeros(shape, dtype))
-    assert (d.size, d.ndim, d.nbytes, d.itemsize) == (value.size, value.ndim, value.nbytes, value.itemsize)
+    assert (d.size, d.ndim, d.nbytes, d.itemsize) == (
+        value.size,
+        value.ndim,
+        value.nbytes,
+        value.itemsize,
+    )
     assert {d._layout: "plan"}[d._layout] == "plan"  # hashable
 
 
@@ -150,7 +186,9 @@ def test_safe_casts_and_forced_casts() -> None:
     d = data(dtype="float32", ndim=1)
     d.set_value(np.arange(3, dtype="int16"))
     same(d, np.arange(3, dtype="float32"))
-    with pytest.raises(DataError, match=r"holds float32, but the value has dtype float64.*force_cast=True"):
+    with pytest.raises(
+        DataError, match=r"holds float32, but the value has dtype float64.*force_cast=True"
+    ):
         d.set_value(np.arange(4.0))
     same(d, np.arange(3, dtype="float32"))
     d.set_value(np.array([0.1]), force_cast=True)
@@ -182,7 +220,10 @@ def test_safe_casts_and_forced_casts() -> None:
         ({"dtype": ("f4", (3,)), "ndim": 1}, "give a fixed-size dtype"),
         ({"value": [1, None]}, "give a fixed-size dtype"),
         ({"value": [[1, 2], [3]]}, "cannot be read as an array"),
-        ({"dtype": "f4", "ndim": 1, "oversize": 0.9}, "oversize must be a number from 1 to 2, got 0.9"),
+        (
+            {"dtype": "f4", "ndim": 1, "oversize": 0.9},
+            "oversize must be a number from 1 to 2, got 0.9",
+        ),
         ({"value": [1.0], "oversize": 2.1}, "oversize"),
         ({"value": [1.0], "oversize": float("nan")}, "oversize"),
         ({"value": [1.0], "oversize": "big"}, "oversize"),
@@ -227,7 +268,10 @@ def test_repr_names_what_matters() -> None:
 
 def test_repr_of_a_large_one_is_short_and_of_a_freed_one_says_so() -> None:
     d = data(np.arange(1_000_000))
-    assert repr(d) == "Data([     0,      1,      2, ..., 999997, 999998, 999999], shape=(1000000,), dtype=int64)"
+    assert (
+        repr(d) == "Data([     0,      1,      2, ..., 999997, 999998, 999999], "
+        "shape=(1000000,), dtype=int64)"
+    )
     d.free_memory()
     assert repr(d) == "Data([], shape=(0,), dtype=int64, alloc_size=0)"
 
@@ -255,7 +299,9 @@ class _OnlyInterface:
         self.__array_interface__ = d.__array_interface__
 
 
-@pytest.mark.parametrize("export", [np.from_dlpack, lambda d: np.asarray(_OnlyInterface(d)), np.asarray])
+@pytest.mark.parametrize(
+    "export", [np.from_dlpack, lambda d: np.asarray(_OnlyInterface(d)), np.asarray]
+)
 @pytest.mark.parametrize("end", ["free", "grow", "collect"])
 def test_an_exported_view_outlives_the_memory_of_the_data(export: Any, end: str) -> None:
     d = data(np.arange(10_000.0))
@@ -269,7 +315,9 @@ def test_an_exported_view_outlives_the_memory_of_the_data(export: Any, end: str)
         case "collect":
             del d
     gc.collect()
-    others = [data(np.full(10_000, 5.0)) for _ in range(8)]  # would take the place of what was unmapped
+    others = [
+        data(np.full(10_000, 5.0)) for _ in range(8)
+    ]  # would take the place of what was unmapped
     if end != "grow":  # then it shows the same memory
         assert view.sum() == 10_000 * 9_999 / 2
     else:
@@ -377,7 +425,9 @@ numbers = st.sampled_from(["?", "i1", "u1", "i4", "u8", "f2", "f4", "f8", "c8", 
 
 
 @given(numbers, numbers, st.data())
-def test_arrays_are_cast_exactly_where_numpy_says_safe(source: str, target: str, draw: st.DataObject) -> None:
+def test_arrays_are_cast_exactly_where_numpy_says_safe(
+    source: str, target: str, draw: st.DataObject
+) -> None:
     value = draw.draw(hnp.arrays(source, (3,)))
     d = Data(np.array([1, 0, 1], target))
     before = np.array(d)
@@ -394,7 +444,9 @@ def test_arrays_are_cast_exactly_where_numpy_says_safe(source: str, target: str,
         conditioned = d.condition_data(value, force_cast=True)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        finite = np.isfinite(value.astype("c16"))  # what the others become is the processor's choice
+        finite = np.isfinite(
+            value.astype("c16")
+        )  # what the others become is the processor's choice
         np.testing.assert_array_equal(np.asarray(d)[finite], value.astype(target)[finite])
         np.testing.assert_array_equal(conditioned[finite], value.astype(target)[finite])
 
@@ -416,7 +468,9 @@ def test_a_forced_python_value_wraps_as_numpy_does() -> None:
 @pytest.mark.parametrize("call", ["set_value", "condition_data", "set_shape"])
 def test_wrong_ndim_names_both(call: str) -> None:
     d = data(np.ones((2, 3)), name="x")
-    with pytest.raises(DataError, match=r"Data 'x' has 2 dimensions.*(3,).* has 1|has 1 \(shape \(3,\)\)"):
+    with pytest.raises(
+        DataError, match=r"Data 'x' has 2 dimensions.*(3,).* has 1|has 1 \(shape \(3,\)\)"
+    ):
         getattr(d, call)((3,) if call == "set_shape" else np.ones(3))
     same(d, np.ones((2, 3)))
 
@@ -550,7 +604,10 @@ def test_a_lack_of_memory_changes_nothing(maker: str) -> None:
     too_many = 1 << 47
     reason = {"posix": "--shm-size", "memfd": "bytes left"}[maker]
     d = data(np.arange(3.0))
-    for grow in (lambda: d.set_length(too_many), lambda: d.set_value(np.broadcast_to(0.0, (too_many,)))):
+    for grow in (
+        lambda: d.set_length(too_many),
+        lambda: d.set_value(np.broadcast_to(0.0, (too_many,))),
+    ):
         with pytest.raises(SharedMemoryError, match=reason):
             grow()
         same(d, np.arange(3.0))
@@ -560,12 +617,18 @@ def test_a_lack_of_memory_changes_nothing(maker: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f8", "f4"])
-def test_a_file_goes_straight_into_shared_memory(tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_goes_straight_into_shared_memory(
+    tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     value = np.random.default_rng(0).random((1000, 3)).astype("f4")
     np.save(tmp_path / "x.npy", value)
     copies: list[Any] = []
     copyto = np.copyto
-    monkeypatch.setattr(np, "copyto", lambda to, source, **kw: (copies.append((to, source)), copyto(to, source, **kw)))
+    monkeypatch.setattr(
+        np,
+        "copyto",
+        lambda to, source, **kw: (copies.append((to, source)), copyto(to, source, **kw)),
+    )
     loaded = np.load(tmp_path / "x.npy", mmap_mode="r")
     d = data(loaded, dtype=dtype)
     same(d, value.astype(dtype))
@@ -585,7 +648,15 @@ def test_a_file_goes_straight_into_shared_memory(tmp_path: Path, dtype: str, mon
         (np.ones((500, 1000), "f4").T, "f8"),
         (np.ones((2000, 500), "f4")[::-2], "f4"),
     ],
-    ids=["as it is", "wider", "byte order", "narrower", "real part", "transposed", "every other row"],
+    ids=[
+        "as it is",
+        "wider",
+        "byte order",
+        "narrower",
+        "real part",
+        "transposed",
+        "every other row",
+    ],
 )
 def test_nothing_is_copied_but_into_shared_memory(value: np.ndarray, dtype: str) -> None:
     d = data(dtype=dtype, ndim=2)
@@ -679,7 +750,9 @@ def test_ufuncs_read_and_write() -> None:
     assert np.add.reduce(d) == 42
     assert np.sum(d) == 42
     assert np.mean(d) == 14
-    np.testing.assert_array_equal(np.add(d, 1, where=data([True, False, True]), out=np.zeros(3)), [3, 0, 31])
+    np.testing.assert_array_equal(
+        np.add(d, 1, where=data([True, False, True]), out=np.zeros(3)), [3, 0, 31]
+    )
     np.add.at(d, [0, 0], 1)
     assert d[0] == 4
     np.testing.assert_array_equal(np.concatenate([d, e]), [4, 10, 30, 1, 2, 3])
@@ -717,7 +790,14 @@ def test_methods_of_arrays(dtype: str) -> None:
 
 def test_a_0d_is_a_number() -> None:
     d = data(2)
-    assert (int(d), float(d), complex(d), bool(d), [10, 20, 30][d], math.sqrt(data(4.0))) == (2, 2.0, 2, True, 30, 2.0)
+    assert (int(d), float(d), complex(d), bool(d), [10, 20, 30][d], math.sqrt(data(4.0))) == (
+        2,
+        2.0,
+        2,
+        True,
+        30,
+        2.0,
+    )
     d[...] = 0
     assert not d
     with pytest.raises(ValueError, match="ambiguous"):
@@ -748,7 +828,9 @@ def test_layout_is_rebuilt_only_when_it_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    "dump", [pickle.dumps, cloudpickle.dumps, copy.copy, copy.deepcopy], ids=["pickle", "cloudpickle", "copy", "deepcopy"]
+    "dump",
+    [pickle.dumps, cloudpickle.dumps, copy.copy, copy.deepcopy],
+    ids=["pickle", "cloudpickle", "copy", "deepcopy"],
 )
 def test_pickling_is_refused_with_the_way_out(dump: Callable[[Any], Any]) -> None:
     with pytest.raises(DataError, match="Data 'x' cannot be pickled.*[Pp]ass it as an argument"):

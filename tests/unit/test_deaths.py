@@ -1,4 +1,6 @@
-"""Deaths of objects: no code in Python runs there, as Python loses what a signal handler raises in it."""
+"""Deaths of objects: no code in Python runs there, as Python loses what a signal handler raises
+in it.
+"""
 
 import gc
 import signal
@@ -142,7 +144,11 @@ class TestNothingRuns:
                 gc.collect()
 
             entered = entered_by(drop)
-            assert [name for name in entered if "synknumba" in name or "Set." in name or "KeyDictionary" in name] == []
+            assert [
+                name
+                for name in entered
+                if "synknumba" in name or "Set." in name or "KeyDictionary" in name
+            ] == []
             assert total(X) == X.sum()
 
 

@@ -1,4 +1,6 @@
-"""Kernels with declared signatures, and other options of `simt.jit`, on ranks; the oracle is NumPy's conversion."""
+"""Kernels with declared signatures, and other options of `simt.jit`, on ranks; the oracle is
+NumPy's conversion.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ NUMBERS = (2.7, -3.2, 5, 2**33 + 1, True, np.float32(0.1), np.int8(-4))
 LARGE = (1e300, -1e39, np.nan, np.float64(1e39), 2**62)
 
 
-@pytest.fixture(scope="module", autouse=True, params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(
+    scope="module", autouse=True, params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+)
 def world(request):
     where = {"devices": [0, 0]} if request.param == "cuda" else {"world_size": 2, "device": "cpu"}
     with synk.fork(**where) as world:
@@ -51,13 +55,24 @@ def test_what_is_no_number_of_the_declared_type_is_refused():
     for dtype, values in {"int32": (None, np.nan, -np.inf, 1j), "float64": (None, 1j)}.items():
         kernel = synk.parallel(simt.jit(f"void({dtype}, float64[:])")(halves), inout=("x",))
         for value in values:
-            with pytest.raises(synk.ArgumentError, match=rf"halves\(\): n is declared {dtype}, got .*; pass a number"):
+            with pytest.raises(
+                synk.ArgumentError,
+                match=rf"halves\(\): n is declared {dtype}, got .*; pass a number",
+            ):
                 kernel(value, np.zeros(6))
 
 
 def test_launches_alone_convert_as_ranks_do():
     """With C's rules: floats are cut, integers keep their low bits."""
-    for value, wanted in {1.9: 1, -1.9: 255, 300: 44, 300.5: 44, 2**64 + 5: 5, True: 1, np.float32(-1.9): 255}.items():
+    for value, wanted in {
+        1.9: 1,
+        -1.9: 255,
+        300: 44,
+        300.5: 44,
+        2**64 + 5: 5,
+        True: 1,
+        np.float32(-1.9): 255,
+    }.items():
         out = np.zeros(1, np.uint8)
 
         @simt.jit("void(uint8, uint8[:])")
@@ -87,7 +102,8 @@ def test_a_sequence_converts_its_numbers():
 def test_arrays_of_another_type_are_refused():
     kernel = synk.parallel(simt.jit("void(int32, float64[:])")(halves), inout=("x",))
     with pytest.raises(
-        synk.ArgumentError, match=r"halves \(.*No matching definition .*float32.*; declared: \(int32, array\(float64"
+        synk.ArgumentError,
+        match=r"halves \(.*No matching definition .*float32.*; declared: \(int32, array\(float64",
     ):
         kernel(1, np.zeros(6, np.float32))
 
@@ -100,7 +116,9 @@ def test_integers_are_read_with_the_declared_sign():
 
 
 def test_the_best_of_several_signatures_counts():
-    kernel = synk.parallel(simt.jit(["void(int32, float32[:])", "void(float64, float64[:])"])(halves), inout=("x",))
+    kernel = synk.parallel(
+        simt.jit(["void(int32, float32[:])", "void(float64, float64[:])"])(halves), inout=("x",)
+    )
     for dtype, expected in (("float32", 1.0), ("float64", 1.25)):
         x = np.zeros(6, dtype)
         kernel(2.5, x)
@@ -146,7 +164,9 @@ def test_kernels_for_gpus_get_what_is_declared():
     assert not one.is_capturable(kernel.args)
     with pytest.raises(synk.ArgumentError, match="No matching definition"):
         one.launcher((1, 1, 1), (1, 1, 1), 0)(2.7, np.zeros(6))
-    several = DeclaredKernel(kernel, halves, [(types.int32, types.float32[:]), (types.float64, types.float64[:])])
+    several = DeclaredKernel(
+        kernel, halves, [(types.int32, types.float32[:]), (types.float64, types.float64[:])]
+    )
     for dtype, number in (("float32", np.int32(2)), ("float64", np.float64(2.5))):
         several.launcher((1, 1, 1), (1, 1, 1), 0)(2.5, np.zeros(6, dtype))
         assert type(kernel.args[0]) is type(number)
@@ -161,7 +181,13 @@ def test_options_of_a_simt_kernel_are_kept():
         i = cuda.grid(1)
         x[i + 1] = 1.0
 
-    with pytest.raises(synk.RankError, match=r"IndexError: In function 'shifted'.*tid=\[2, 0, 0\] ctaid=\[0, 0, 0\]: index"):
+    with pytest.raises(
+        synk.RankError,
+        match=r"IndexError: In function 'shifted'.*tid=\[2, 0, 0\] ctaid=\[0, 0, 0\]: index",
+    ):
         shifted(np.zeros(6))
     assert simt.jit(halves).targetoptions == {}
-    assert simt.jit(fastmath=True, device=True)(halves).targetoptions == {"fastmath": True, "device": True}
+    assert simt.jit(fastmath=True, device=True)(halves).targetoptions == {
+        "fastmath": True,
+        "device": True,
+    }

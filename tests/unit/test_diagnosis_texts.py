@@ -19,7 +19,9 @@ ROUTINE = f'  File "{stacks_module._PACKAGE}_rank/function_routine.py", line 90 
 FORK = '  File "script.py", line 3 in <module>'
 
 
-@pytest.mark.parametrize("number", [int(one) for one in signal.Signals if one not in (signal.SIGRTMIN, signal.SIGRTMAX)])
+@pytest.mark.parametrize(
+    "number", [int(one) for one in signal.Signals if one not in (signal.SIGRTMIN, signal.SIGRTMAX)]
+)
 def test_every_signal_has_a_name_and_a_meaning(number):
     told = how_it_ended(-number)
     assert told.startswith(f"was killed by {signal.Signals(number).name} (")
@@ -40,24 +42,49 @@ def test_other_ends():
             ['  File "u.py", line 5 in f'],
         ),
         ([ROUTINE, f"{LOOP} 9 in run", FORK], [ROUTINE]),
-        (['  File "/numpy/core.py", line 5 in f', ROUTINE, f"{LOOP} 9 in run", FORK], ['  File "/numpy/core.py", line 5 in f']),
+        (
+            ['  File "/numpy/core.py", line 5 in f', ROUTINE, f"{LOOP} 9 in run", FORK],
+            ['  File "/numpy/core.py", line 5 in f'],
+        ),
         ([f"{LOOP} 9 in _await_command", f"{LOOP} 9 in run", FORK], ["  waits for a call"]),
-        (['  File "semaphore.py", line 1 in wait', f"{LOOP} 9 in _await_command", f"{LOOP} 9 in run"], ["  waits for a call"]),
-        ([f"{LOOP} 9 in run", FORK], ["  waits for a call, or repeats the last one in compiled code"]),
+        (
+            [
+                '  File "semaphore.py", line 1 in wait',
+                f"{LOOP} 9 in _await_command",
+                f"{LOOP} 9 in run",
+            ],
+            ["  waits for a call"],
+        ),
+        (
+            [f"{LOOP} 9 in run", FORK],
+            ["  waits for a call, or repeats the last one in compiled code"],
+        ),
         (['  File "u.py", line 5 in f', FORK], ['  File "u.py", line 5 in f', FORK]),
         (["  <no Python frame>"], ["  <no Python frame>"]),
         ([], ["  waits for a call"]),
     ],
 )
 def test_a_stack_is_cut_to_what_the_rank_does(frames, told):
-    text = "\n".join(["Fatal Python error: Aborted", "", "Current thread 0x1 (most recent call first):", *frames, ""])
-    assert stacks_module.shorten(text + "\nExtension modules: numpy, more (total: 2)\n").splitlines() == told
+    text = "\n".join(
+        [
+            "Fatal Python error: Aborted",
+            "",
+            "Current thread 0x1 (most recent call first):",
+            *frames,
+            "",
+        ]
+    )
+    assert (
+        stacks_module.shorten(text + "\nExtension modules: numpy, more (total: 2)\n").splitlines()
+        == told
+    )
 
 
 def test_several_threads_keep_their_headings():
     text = (
         f'Thread 0x2 (most recent call first):\n  File "t.py", line 1 in work\n\n'
-        f'Current thread 0x1 (most recent call first):\n  File "u.py", line 5 in f\n{LOOP} 9 in run\n'
+        f'Current thread 0x1 (most recent call first):\n  File "u.py", line '
+        f"5 in f\n{LOOP} 9 in run\n"
     )
     assert stacks_module.shorten(text).splitlines() == [
         "Thread 0x2 (most recent call first):",
@@ -80,13 +107,19 @@ def test_an_error_has_the_last_lines_only_and_pickles():
     assert error.stderr.splitlines() == [str(k) for k in range(70, 100)]
     assert str(error).endswith("\n98\n99")
     again = pickle.loads(pickle.dumps(error))
-    assert (again.rank, again.pid, again.exitcode, again.function, again.arguments) == (3, 77, -9, "f", ("x: int",))
+    assert (again.rank, again.pid, again.exitcode, again.function, again.arguments) == (
+        3,
+        77,
+        -9,
+        "f",
+        ("x: int",),
+    )
     assert str(again) == str(error)
     assert pickle.loads(pickle.dumps(CallTimeout("late", stacks={1: "  a"}))).stacks == {1: "  a"}
     assert RankDied("plain").rank is None
 
 
-# ---- lines of output -----------------------------------------------------------------------------------------------------
+# ---- lines of output -----------------------------------------------------------------------------
 
 
 def carried(pieces, *, prefix):
@@ -102,7 +135,9 @@ def carried(pieces, *, prefix):
         return pipe.read()
 
 
-@pytest.mark.parametrize("pieces", [[b"one\ntwo\nrest"], [b"o", b"ne\ntw", b"o\n", b"rest"], [b"one\n", b"two\nrest"]])
+@pytest.mark.parametrize(
+    "pieces", [[b"one\ntwo\nrest"], [b"o", b"ne\ntw", b"o\n", b"rest"], [b"one\n", b"two\nrest"]]
+)
 def test_lines_get_the_prefix_however_they_come(pieces):
     assert carried(pieces, prefix=True) == b"[rank 4] one\n[rank 4] two\n[rank 4] rest\n"
     assert carried(pieces, prefix=False) == b"one\ntwo\nrest"
@@ -118,7 +153,9 @@ def test_a_line_without_an_end_is_passed_on_in_time(tmp_path):
         one.close()
     parts = (tmp_path / "out").read_bytes().splitlines(keepends=False)
     assert (tmp_path / "out").read_bytes().count(b"[rank 0] \r") == 2
-    assert sum(map(len, parts)) == 2 * (LONGEST_LINE + len(b"[rank 0] ")) - 2 * LONGEST_LINE // 1024  # each \r ends one here
+    assert (
+        sum(map(len, parts)) == 2 * (LONGEST_LINE + len(b"[rank 0] ")) - 2 * LONGEST_LINE // 1024
+    )  # each \r ends one here
 
 
 def test_the_end_of_long_output_is_kept_and_a_closed_stream_loses_nothing_else():
@@ -162,7 +199,7 @@ def test_what_a_killed_process_had_read_and_not_written_is_counted():
     one.close()
 
 
-# ---- statistics ----------------------------------------------------------------------------------------------------------
+# ---- statistics ----------------------------------------------------------------------------------
 
 
 def test_statistics_read_as_a_table():

@@ -1,4 +1,6 @@
-"""`synknumba doctor`: each check on a machine that the test invents, and all of them on this one."""
+"""`synknumba doctor`: each check on a machine that the test invents, and all of them on this
+one.
+"""
 
 import json
 import os
@@ -55,18 +57,34 @@ def test_all_checks_on_this_machine(capsys):
     told = json.loads(capsys.readouterr().out)
     findings = [Finding(**one) for one in told["findings"]]
     assert told["schema"] == doctor.SCHEMA
-    assert {one.check for one in findings} >= {"python", "shared memory", "cores", "cache", "driver", "NCCL", "peer access"}
+    assert {one.check for one in findings} >= {
+        "python",
+        "shared memory",
+        "cores",
+        "cache",
+        "driver",
+        "NCCL",
+        "peer access",
+    }
     assert not [one for one in findings if "could not be checked" in one.text]
     (world,) = [one for one in findings if one.check == "world"]
     assert world.level == "ok"
-    assert world.text.startswith("2 cpu ranks: a kernel on each of them, its sum, and an all_reduce over host are right")
+    assert world.text.startswith(
+        "2 cpu ranks: a kernel on each of them, its sum, and an all_reduce over host are right"
+    )
     levels = {one.level for one in findings}
-    assert told["status"] == ("problem" if "problem" in levels else "warning" if "warning" in levels else "ok")
+    assert told["status"] == (
+        "problem" if "problem" in levels else "warning" if "warning" in levels else "ok"
+    )
 
 
 @pytest.mark.parametrize(
     ("levels", "status", "code"),
-    [(("ok", "skipped"), "ok", 0), (("ok", "warning"), "warning", 0), (("problem", "ok"), "problem", 1)],
+    [
+        (("ok", "skipped"), "ok", 0),
+        (("ok", "warning"), "warning", 0),
+        (("problem", "ok"), "problem", 1),
+    ],
 )
 def test_status(levels, status, code, monkeypatch, capsys):
     made = [Finding("a check", level, "a text", "a way out") for level in levels]
@@ -85,14 +103,26 @@ def test_a_check_that_fails_hides_no_other():
         raise OSError("refused")
 
     told = list(run_checks([("one", fails), ("two", lambda: [ok("two", "after")])]))
-    assert [(one.check, one.level) for one in told] == [("one", "ok"), ("one", "skipped"), ("two", "ok")]
+    assert [(one.check, one.level) for one in told] == [
+        ("one", "ok"),
+        ("one", "skipped"),
+        ("two", "ok"),
+    ]
     assert told[1].text == "could not be checked: OSError: refused"
 
 
 def test_variables_are_those_that_the_package_reads():
-    sources = [path for path in Path(synknumba.__file__).parent.rglob("*.py") if path.parent.name != "_commands"]
+    sources = [
+        path
+        for path in Path(synknumba.__file__).parent.rglob("*.py")
+        if path.parent.name != "_commands"
+    ]
     assert len(sources) > 100
-    read = {name for path in sources for name in re.findall(r"\bSYNKNUMBA_[A-Z_]*[A-Z]", path.read_text())}
+    read = {
+        name
+        for path in sources
+        for name in re.findall(r"\bSYNKNUMBA_[A-Z_]*[A-Z]", path.read_text())
+    }
     assert read == machine_checks.VARIABLES
 
 
@@ -122,7 +152,10 @@ def test_a_small_shared_memory(kind, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(64 << 20, 0, 64 << 20))
     told = found("shared memory")
     if kind == "posix":
-        assert "0.06 GiB free of 0.06 GiB, and SYNKNUMBA_SEGMENTS=posix allows nothing else" in told["warning"]
+        assert (
+            "0.06 GiB free of 0.06 GiB, and SYNKNUMBA_SEGMENTS=posix allows nothing else"
+            in told["warning"]
+        )
     else:
         assert told["ok"].startswith("memory files (memfd); /dev/shm has 0.06 GiB free")
 
@@ -135,7 +168,11 @@ def test_shared_memory_that_cannot_be_had(monkeypatch):
 def test_little_memory(monkeypatch):
     left = Available(100 << 20, "the memory limit of this container (control group)", "raise it")
     monkeypatch.setattr(machine_checks.memory, "available", lambda: left)
-    assert found("memory") == {"warning": "the memory limit of this container (control group) has 100.0 MiB left => raise it"}
+    assert found("memory") == {
+        "warning": (
+            "the memory limit of this container (control group) has 100.0 MiB left => raise it"
+        )
+    }
 
 
 def test_locked_memory(system, monkeypatch):
@@ -158,13 +195,20 @@ def test_a_launcher_that_binds_to_one_core(monkeypatch):
     monkeypatch.setattr(machine_checks, "usable_cores", lambda: 1)
     monkeypatch.setattr(machine_checks, "launched", lambda: (4, "PMI_SIZE"))
     told = found("cores")["warning"]
-    assert "1 usable of 32: the affinity of this process started by a launcher (PMI_SIZE=4) allows 1" in told
+    assert (
+        "1 usable of 32: the affinity of this process started by a launcher (PMI_SIZE=4) allows 1"
+        in told
+    )
     assert "-bind-to none" in told
 
 
 @pytest.mark.parametrize(
     ("file", "text", "told"),
-    [("cpu.max", "150000 100000", 1.5), ("cpu.max", "200000 100000", None), ("cpu.max", "max 100000", None)],
+    [
+        ("cpu.max", "150000 100000", 1.5),
+        ("cpu.max", "200000 100000", None),
+        ("cpu.max", "max 100000", None),
+    ],
 )
 def test_quota(file, text, told, system, monkeypatch):
     monkeypatch.setattr(machine_checks, "allowed_cores", lambda: 8)
@@ -179,7 +223,10 @@ def test_quota_of_a_part_of_a_core(system, monkeypatch):
     monkeypatch.setattr(machine_checks, "launched", lambda: (1, ""))
     system("fs/cgroup/cpu/cpu.cfs_quota_us", "150000")
     system("fs/cgroup/cpu/cpu.cfs_period_us", "100000")
-    assert "allows 1.5 cores, and 2 ranks are stopped for a part of the time => fork(1)" in found("cores")["warning"]
+    assert (
+        "allows 1.5 cores, and 2 ranks are stopped for a part of the time => fork(1)"
+        in found("cores")["warning"]
+    )
 
 
 def test_a_busy_machine(monkeypatch):
@@ -192,7 +239,9 @@ def test_hyperthreads(system, monkeypatch):
     assert "skipped" in found("hyperthreads")
     for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
         system(f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", siblings + "\n")
-    assert found("hyperthreads")["ok"].startswith("4 of 2 physical cores, and fork() starts a rank on each => fork(2)")
+    assert found("hyperthreads")["ok"].startswith(
+        "4 of 2 physical cores, and fork() starts a rank on each => fork(2)"
+    )
 
 
 def test_cache(tmp_path, monkeypatch):
@@ -220,7 +269,12 @@ def test_leftovers(tmp_path, monkeypatch):
     monkeypatch.setattr(machine_checks, "SHM", tmp_path / "shm")
     monkeypatch.setattr(machine_checks, "PROC", tmp_path / "proc")
     assert found("leftovers") == {"ok": "none => "}
-    for pid, parent, fds in (("70", "1", []), ("71", "1", [name]), ("72", "71", []), ("73", "1", None)):
+    for pid, parent, fds in (
+        ("70", "1", []),
+        ("71", "1", [name]),
+        ("72", "71", []),
+        ("73", "1", None),
+    ):
         (tmp_path / "proc" / pid / "fd").mkdir(parents=True)
         text = (
             f"7f00-7f10 rw-s 00000000 00:01 5   /dev/shm/{name} (deleted)\n"
@@ -245,13 +299,21 @@ def test_leftovers(tmp_path, monkeypatch):
 def test_launchers(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     assert "only scripts on several machines need one" in found("launcher")["skipped"]
-    monkeypatch.setattr(shutil, "which", lambda name, path=None: f"/usr/bin/{name}" if name == "srun" else None)
+    monkeypatch.setattr(
+        shutil, "which", lambda name, path=None: f"/usr/bin/{name}" if name == "srun" else None
+    )
     monkeypatch.setattr(machine_checks, "version_of", lambda _: None)
     assert found("launcher")["ok"].startswith("/usr/bin/srun; mpi4py is not installed => ")
 
 
 def gpu(peers=(), mode=0, capability=(9, 0)):
-    return {"name": "H100", "bytes": 80 << 30, "capability": list(capability), "mode": mode, "peers": list(peers)}
+    return {
+        "name": "H100",
+        "bytes": 80 << 30,
+        "capability": list(capability),
+        "mode": mode,
+        "peers": list(peers),
+    }
 
 
 @pytest.fixture
@@ -313,7 +375,9 @@ def test_an_old_driver(gpus):
 
 def test_cupy_is_missing(gpus):
     gpus(libraries=None, told=[gpu()], problem="GPUs need CuPy")
-    assert asked("CuPy")["problem"].startswith("not installed; GPUs need it => pip install 'synknumba[cuda13]'")
+    assert asked("CuPy")["problem"].startswith(
+        "not installed; GPUs need it => pip install 'synknumba[cuda13]'"
+    )
     assert asked("GPUs")["problem"].startswith("GPUs need CuPy => for GPUs: pip install")
 
 
@@ -321,23 +385,38 @@ def test_gpus_that_cannot_be_used(gpus):
     gpus(told=[gpu(mode=2), gpu(capability=(7, 0))])
     told = [one.text for one in GPU_CHECKS["GPUs"]() if one.level == "problem"]
     assert told[0] == "GPU 0 is in the compute mode Prohibited"
-    assert told[1] == "GPU 1 (H100) has compute capability 7.0, for which this CUDA does not compile"
+    assert (
+        told[1] == "GPU 1 (H100) has compute capability 7.0, for which this CUDA does not compile"
+    )
 
 
 def test_gpus_without_nccl_or_access(gpus):
     lacking = GpuLibraries("13.1", None, dict.fromkeys(LIBRARIES, "13.1.0"), None)
     gpus(libraries=lacking, told=[gpu([1]), gpu([0]), gpu([0, 1])])
-    assert "not found: collectives between GPUs go over the host, which is slower" in asked("NCCL")["warning"]
+    assert (
+        "not found: collectives between GPUs go over the host, which is slower"
+        in asked("NCCL")["warning"]
+    )
     assert "(GPU 0 of 2, 1 of 2)" in asked("peer access")["warning"]
 
 
 def test_who_calls_nccl(gpus):
     libraries = dict.fromkeys(LIBRARIES, "13.1.0")
-    gpus(libraries=GpuLibraries("13.1", "2.32.3", libraries, None, "nccl4py"), told=[gpu([1]), gpu([0])])
+    gpus(
+        libraries=GpuLibraries("13.1", "2.32.3", libraries, None, "nccl4py"),
+        told=[gpu([1]), gpu([0])],
+    )
     assert asked("NCCL")["ok"].startswith("2.32.3, by nccl4py =>")
-    gpus(libraries=GpuLibraries("13.1", "2.32.3", libraries, None, "cupy", "nccl4py 0.4.1 is too old"))
+    gpus(
+        libraries=GpuLibraries(
+            "13.1", "2.32.3", libraries, None, "cupy", "nccl4py 0.4.1 is too old"
+        )
+    )
     assert asked("NCCL")["ok"].startswith("2.32.3, by cupy (nccl4py 0.4.1 is too old) =>")
-    gpus(libraries=GpuLibraries("13.1", None, libraries, None, None, "no such package"), told=[gpu([1]), gpu([0])])
+    gpus(
+        libraries=GpuLibraries("13.1", None, libraries, None, None, "no such package"),
+        told=[gpu([1]), gpu([0])],
+    )
     assert asked("NCCL")["warning"].startswith("not found (no such package): collectives")
 
 
@@ -345,13 +424,18 @@ def test_numba_cuda(gpus, monkeypatch):
     gpus(told=[gpu()])
     versions = {"numba-cuda": "0.30.4", "numpy": "2.5.2"}
     monkeypatch.setattr(gpu_checks, "version_of", versions.get)
-    assert "fails to compile with NumPy 2.5.2 => pip install 'numpy<2.5'" in asked("numba.cuda")["problem"]
+    assert (
+        "fails to compile with NumPy 2.5.2 => pip install 'numpy<2.5'"
+        in asked("numba.cuda")["problem"]
+    )
     versions["numpy"] = "2.4.6"
     assert asked("numba.cuda")["ok"].startswith("numba-cuda 0.30.4 imports")
     del versions["numba-cuda"]
     assert "numba-cuda is not installed" in asked("numba.cuda")["problem"]
     versions["numba-cuda-mlir"] = "0.6.0"
-    assert asked("numba.cuda")["ok"].startswith("Numba's own numba.cuda imports; numba-cuda-mlir 0.6.0 compiles for GPUs")
+    assert asked("numba.cuda")["ok"].startswith(
+        "Numba's own numba.cuda imports; numba-cuda-mlir 0.6.0 compiles for GPUs"
+    )
 
 
 def test_what_the_driver_program_prints(monkeypatch):
@@ -368,7 +452,7 @@ class Driver:
         can._obj.value = one < other
         return 0
 ctypes.CDLL = lambda name: Driver()
-"""
+"""  # noqa: E501
     monkeypatch.setattr(gpu_checks, "_driver", lambda: 13000)
     monkeypatch.setattr(gpu_checks, "_PROGRAM", stand_in + gpu_checks._PROGRAM)
     told = gpu_checks.visible_gpus.__wrapped__()

@@ -1,4 +1,6 @@
-"""Estimates equal exact arithmetic and NumPy, however the rows are parted; and are written as physicists write them."""
+"""Estimates equal exact arithmetic and NumPy, however the rows are parted; and are written as
+physicists write them.
+"""
 
 import math
 import operator
@@ -29,12 +31,21 @@ def exact(values):
 
 def rows(kind, n):
     noise = np.random.default_rng(n).normal(size=n)
-    return {"noise": noise, "offset": 1e9 + noise, "constant": np.full(n, 0.1), "outlier": np.append(1e9, noise[1:])}[kind]
+    return {
+        "noise": noise,
+        "offset": 1e9 + noise,
+        "constant": np.full(n, 0.1),
+        "outlier": np.append(1e9, noise[1:]),
+    }[kind]
 
 
 def parts_of(values, sizes, **options):
     cuts = np.cumsum([min(size, len(values)) for size in sizes]) % len(values)
-    return [Estimate.from_values(part, **options) for part in np.split(values, np.unique(cuts)) if len(part)]
+    return [
+        Estimate.from_values(part, **options)
+        for part in np.split(values, np.unique(cuts))
+        if len(part)
+    ]
 
 
 @pytest.mark.parametrize("kind", ["noise", "offset", "constant", "outlier"])
@@ -71,13 +82,22 @@ def test_covariance_is_numpys():
 
 
 def weighted_reference(values, weights):
-    """Self-normalised mean, variance for reliability weights, standard error by the delta method, effective size."""
+    """Self-normalised mean, variance for reliability weights, standard error by the delta
+    method, effective size.
+    """
     v, w = [Fraction(float(x)) for x in values], [Fraction(float(x)) for x in weights]
     n, total, square = len(v), sum(w), sum(x * x for x in w)
     mean = sum(x * y for x, y in zip(w, v, strict=True)) / total
-    variance = sum(x * (y - mean) ** 2 for x, y in zip(w, v, strict=True)) / (total - square / total)
+    variance = sum(x * (y - mean) ** 2 for x, y in zip(w, v, strict=True)) / (
+        total - square / total
+    )
     spread = sum(x * x * (y - mean) ** 2 for x, y in zip(w, v, strict=True)) * Fraction(n, n - 1)
-    return float(mean), float(variance), math.sqrt(spread) / float(total), float(total * total / square)
+    return (
+        float(mean),
+        float(variance),
+        math.sqrt(spread) / float(total),
+        float(total * total / square),
+    )
 
 
 @pytest.mark.parametrize("kind", ["noise", "offset", "outlier"])
@@ -86,7 +106,9 @@ def test_weighted_parts_add_up(kind, n, cut):
     values, weights = rows(kind, n), np.random.default_rng(n).random(n)
     weights[n // 2] = 0.0
     cut = min(cut, n - 1)
-    whole = Estimate.from_values(values[:cut], weights[:cut]) + Estimate.from_values(values[cut:], weights[cut:])
+    whole = Estimate.from_values(values[:cut], weights[:cut]) + Estimate.from_values(
+        values[cut:], weights[cut:]
+    )
     told = (whole.mean, whole.variance, whole.stderr, whole.effective_size)
     assert_allclose(told, weighted_reference(values, weights), rtol=1e-11)
     assert whole.count == n
@@ -119,7 +141,10 @@ def test_weights_of_one_row_only_say_nothing_of_the_error():
     ],
 )
 def test_infinite_values_make_the_mean_that_a_sum_makes(values, mean):
-    for whole in (Estimate.from_values(values), sum(Estimate.from_values([value]) for value in values)):
+    for whole in (
+        Estimate.from_values(values),
+        sum(Estimate.from_values([value]) for value in values),
+    ):
         assert_array_equal(whole.mean, mean)
         assert math.isnan(whole.variance)
 
@@ -141,17 +166,32 @@ def test_means_of_huge_values_are_right_and_variances_overflow_only_if_they_must
     told = [Fraction(value) for value in HUGE[name]]
     mean = sum(told) / len(told)
     squares = sum((value - mean) ** 2 for value in told)
-    wholes = [Estimate.from_values(values), sum(Estimate.from_values(values[j : j + 1]) for j in range(len(values)))]
-    wholes += [Estimate.from_values(values[:cut]) + Estimate.from_values(values[cut:]) for cut in (1, 2)]
+    wholes = [
+        Estimate.from_values(values),
+        sum(Estimate.from_values(values[j : j + 1]) for j in range(len(values))),
+    ]
+    wholes += [
+        Estimate.from_values(values[:cut]) + Estimate.from_values(values[cut:]) for cut in (1, 2)
+    ]
     weights = np.full(len(values), 0.25)
-    wholes += [Estimate.from_values(values[:2], weights[:2]) + Estimate.from_values(values[2:], weights[2:])]
+    wholes += [
+        Estimate.from_values(values[:2], weights[:2])
+        + Estimate.from_values(values[2:], weights[2:])
+    ]
     for whole in wholes:
         assert abs(Fraction(whole.mean) - mean) <= Fraction(max(map(abs, told))) * Fraction(1e-14)
         assert whole.variance == (0.0 if squares == 0 else math.inf)
     both = np.stack([values, np.arange(len(values))], axis=1)
-    for whole in (Estimate.from_values(both), Estimate.from_values(both[:2]) + Estimate.from_values(both[2:])):
-        assert abs(Fraction(whole.mean[0]) - mean) <= Fraction(max(map(abs, told))) * Fraction(1e-14)
-        assert_allclose([whole.mean[1], whole.variance[1]], [both[:, 1].mean(), both[:, 1].var(ddof=1)], **CLOSE)
+    for whole in (
+        Estimate.from_values(both),
+        Estimate.from_values(both[:2]) + Estimate.from_values(both[2:]),
+    ):
+        assert abs(Fraction(whole.mean[0]) - mean) <= Fraction(max(map(abs, told))) * Fraction(
+            1e-14
+        )
+        assert_allclose(
+            [whole.mean[1], whole.variance[1]], [both[:, 1].mean(), both[:, 1].var(ddof=1)], **CLOSE
+        )
 
 
 def test_covariance_with_huge_values():
@@ -163,42 +203,65 @@ def test_covariance_with_huge_values():
         Estimate.from_values(values, covariance=True),
         sum(Estimate.from_values(values[j : j + 1], covariance=True) for j in range(4)),
     ):
-        assert_allclose(whole.covariance, [[math.inf, mixed], [mixed, np.var(values[:, 1], ddof=1)]], **CLOSE)
+        assert_allclose(
+            whole.covariance, [[math.inf, mixed], [mixed, np.var(values[:, 1], ddof=1)]], **CLOSE
+        )
 
 
 @pytest.mark.parametrize("power", [-1060, -1020, -570, -538, -300, -20, 300, 530, 1000, 1020])
 @pytest.mark.parametrize("cut", [None, 1, 7])
 def test_weights_may_be_of_any_size(power, cut):
-    values, weights = rows("offset", 20), np.ldexp(np.random.default_rng(3).integers(1, 9, 20), 0 if power > 0 else 1)
+    values, weights = (
+        rows("offset", 20),
+        np.ldexp(np.random.default_rng(3).integers(1, 9, 20), 0 if power > 0 else 1),
+    )
     scaled = np.ldexp(weights / 16, power)
-    assert (np.ldexp(scaled, -power) == weights / 16).all()  # the same weights, but for a power of two
+    assert (
+        np.ldexp(scaled, -power) == weights / 16
+    ).all()  # the same weights, but for a power of two
     whole = Estimate.from_values(values, scaled)
     if cut is not None:
-        whole = Estimate.from_values(values[:cut], scaled[:cut]) + Estimate.from_values(values[cut:], scaled[cut:])
+        whole = Estimate.from_values(values[:cut], scaled[:cut]) + Estimate.from_values(
+            values[cut:], scaled[cut:]
+        )
     told = (whole.mean, whole.variance, whole.stderr, whole.effective_size)
     assert_allclose(told, weighted_reference(values, weights), rtol=1e-11)
 
 
 def test_weights_of_very_different_sizes():
-    values, weights = rows("noise", 8), np.array([1e-300, 3e-300, 0.0, 1e120, 2e120, 1.0, 5e119, 1e-200])
+    values, weights = (
+        rows("noise", 8),
+        np.array([1e-300, 3e-300, 0.0, 1e120, 2e120, 1.0, 5e119, 1e-200]),
+    )
     want = weighted_reference(values, weights)
     parts = [Estimate.from_values(values[j : j + 1], weights[j : j + 1]) for j in range(8)]
     for whole in (Estimate.from_values(values, weights), sum(parts), sum(parts[::-1])):
-        assert_allclose((whole.mean, whole.variance, whole.stderr, whole.effective_size), want, rtol=1e-11)
+        assert_allclose(
+            (whole.mean, whole.variance, whole.stderr, whole.effective_size), want, rtol=1e-11
+        )
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_rows_of_weight_0_are_not_left_out(bad):
     together = Estimate.from_values([bad, 1.0, 2.0], [0.0, 1.0, 1.0])
     one, others = Estimate.from_values([bad], [0.0]), Estimate.from_values([1.0, 2.0], [1.0, 1.0])
-    for found in (together, one, one + others, others + one, one + Estimate.from_values([bad], [0.0]) + others):
+    for found in (
+        together,
+        one,
+        one + others,
+        others + one,
+        one + Estimate.from_values([bad], [0.0]) + others,
+    ):
         assert math.isnan(found.mean)
         assert math.isnan(found.variance)
     assert (others + Estimate.from_values([7.0], [0.0])).mean == 1.5
 
 
 def test_nan_concerns_its_own_value_only():
-    first, second = Estimate.from_values([[1.0, math.nan], [3.0, 1.0]]), Estimate.from_values([[5.0, 1.0]])
+    first, second = (
+        Estimate.from_values([[1.0, math.nan], [3.0, 1.0]]),
+        Estimate.from_values([[5.0, 1.0]]),
+    )
     assert_array_equal((first + second).mean, [3.0, math.nan])
     assert_array_equal((first + second).variance, [4.0, math.nan])
 
@@ -228,7 +291,10 @@ def test_written_with_the_error_in_the_last_digits(mean, stderr, text):
 
 
 def test_several_values_are_written_in_brackets():
-    assert str(Estimate.from_values([[1.0, 10.0], [2.0, 30.0], [4.0, 20.0]])) == "[2.33(88), 20.0(5.8)]"
+    assert (
+        str(Estimate.from_values([[1.0, 10.0], [2.0, 30.0], [4.0, 20.0]]))
+        == "[2.33(88), 20.0(5.8)]"
+    )
 
 
 def test_pickles():
@@ -275,19 +341,34 @@ def test_products_of_weights_and_values_neither_overflow_nor_vanish(size, weight
     values, weights = rows("noise", 20), np.random.default_rng(3).integers(1, 9, 20).astype(float)
     mean, variance, stderr, effective = weighted_reference(values, weights)
     v, w = size * values, weight * weights
-    for whole in (Estimate.from_values(v, w), Estimate.from_values(v[:7], w[:7]) + Estimate.from_values(v[7:], w[7:])):
-        told = (whole.mean / size, whole.variance / size**2, whole.stderr / size, whole.effective_size)
+    for whole in (
+        Estimate.from_values(v, w),
+        Estimate.from_values(v[:7], w[:7]) + Estimate.from_values(v[7:], w[7:]),
+    ):
+        told = (
+            whole.mean / size,
+            whole.variance / size**2,
+            whole.stderr / size,
+            whole.effective_size,
+        )
         assert_allclose(told, (mean, variance, stderr, effective), rtol=1e-11)
 
 
 def test_squares_that_are_infinite_stay_so_in_sums():
-    both = Estimate.from_values([1e200, 3e200], [1.0, 2.0]) + Estimate.from_values([-1e200, 2e200], [1.0, 1.0])
+    both = Estimate.from_values([1e200, 3e200], [1.0, 2.0]) + Estimate.from_values(
+        [-1e200, 2e200], [1.0, 1.0]
+    )
     assert (both.variance, both.stderr) == (math.inf, math.inf)
 
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 10**6), st.floats(-1e200, 1e200), st.floats(-1e-3, 1e-3), st.floats(0, 1e300)),
+        st.tuples(
+            st.integers(1, 10**6),
+            st.floats(-1e200, 1e200),
+            st.floats(-1e-3, 1e-3),
+            st.floats(0, 1e300),
+        ),
         min_size=2,
         max_size=7,
     ),
@@ -295,7 +376,9 @@ def test_squares_that_are_infinite_stay_so_in_sums():
 )
 def test_few_parts_merge_to_the_bits_of_many(parts, paired):
     """Parts of one value are merged by Python's numbers; beside a second value, by NumPy."""
-    count, mean, rest, products = (np.array(column, float)[:, None] for column in zip(*parts, strict=True))
+    count, mean, rest, products = (
+        np.array(column, float)[:, None] for column in zip(*parts, strict=True)
+    )
     few = merge(Moments(count, count, mean, rest, products[:, :, None] if paired else products))
     both = [np.repeat(one, 2, axis=1) for one in (mean, rest, products)]
     many = merge(Moments(count, count, *both))

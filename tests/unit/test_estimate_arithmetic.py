@@ -1,4 +1,6 @@
-"""Arithmetic and formats of estimates. Expected: NumPy on transformed rows, closed forms, repeated samples."""
+"""Arithmetic and formats of estimates. Expected: NumPy on transformed rows, closed forms,
+repeated samples.
+"""
 
 import math
 import operator
@@ -35,7 +37,9 @@ def statistics(one):
 
 
 @pytest.mark.parametrize("name", MAPS)
-@pytest.mark.parametrize("constant", [2, -0.3, Fraction(1, 3), True, np.float32(1.5), np.int64(7), np.array(4.0)])
+@pytest.mark.parametrize(
+    "constant", [2, -0.3, Fraction(1, 3), True, np.float32(1.5), np.int64(7), np.array(4.0)]
+)
 @pytest.mark.parametrize("weights", [None, np.linspace(0.1, 1.0, 40)])
 def test_numbers_transform_the_rows(name, constant, weights):
     found = MAPS[name](Estimate.from_values(ROWS, weights), constant)
@@ -43,7 +47,10 @@ def test_numbers_transform_the_rows(name, constant, weights):
     assert type(found.mean) is float
     want = statistics(Estimate.from_values(MAPS[name](ROWS, float(constant)), weights))
     assert_allclose(statistics(found), want, rtol=1e-11)
-    parts = [Estimate.from_values(ROWS[cut], None if weights is None else weights[cut]) for cut in (slice(9), slice(9, None))]
+    parts = [
+        Estimate.from_values(ROWS[cut], None if weights is None else weights[cut])
+        for cut in (slice(9), slice(9, None))
+    ]
     assert_allclose(statistics(sum(MAPS[name](part, constant) for part in parts)), want, rtol=1e-11)
 
 
@@ -69,11 +76,15 @@ def test_transformed_estimates_add_up_as_exactly_as_rows(factor, shift, cut):
         (lambda e: e / factor, lambda v: v / Fraction(factor)),
         (lambda e: e + shift, lambda v: v + Fraction(shift)),
     ):
-        whole = found(Estimate.from_values(offset[:cut])) + found(Estimate.from_values(offset[cut:]))
+        whole = found(Estimate.from_values(offset[:cut])) + found(
+            Estimate.from_values(offset[cut:])
+        )
         told = [exact(v) for v in rows]
         mean = sum(told) / len(told)
         assert_allclose(whole.mean, float(mean), **CLOSE)
-        assert_allclose(whole.variance, float(sum((v - mean) ** 2 for v in told) / (len(told) - 1)), **CLOSE)
+        assert_allclose(
+            whole.variance, float(sum((v - mean) ** 2 for v in told) / (len(told) - 1)), **CLOSE
+        )
 
 
 def test_factors_neither_overflow_nor_vanish_unless_the_result_does():
@@ -122,7 +133,11 @@ def of(mean, stderr):
         (lambda a, b: b * (1 / a), -1 / 3, 1 / 3 * math.hypot(SA / A, SB / B)),
         (lambda a, b: b / (1 / a), -12, 12 * math.hypot(SA / A, SB / B)),
         (lambda a, b: a.propagate(lambda x, y: x + y, b), 4.0, math.hypot(SA, SB)),
-        (lambda a, b: a.propagate(lambda x, y: x / (x + y), b), 1.5, math.hypot(B * SA, A * SB) / 16),
+        (
+            lambda a, b: a.propagate(lambda x, y: x / (x + y), b),
+            1.5,
+            math.hypot(B * SA, A * SB) / 16,
+        ),
         (lambda a, b: a.propagate(math.log), math.log(6), SA / A),
         (lambda a, b: a**2, 36.0, 2 * A * SA),
         (lambda a, b: b**3, -8.0, 3 * B**2 * SB),
@@ -134,7 +149,11 @@ def of(mean, stderr):
         (lambda a, b: (a / b) ** 2, 9.0, 18 * math.hypot(SA / A, SB / B)),
         (lambda a, b: abs(b), 2.0, SB),
         (lambda a, b: abs(a / b) + 0, 3.0, 3 * math.hypot(SA / A, SB / B)),
-        (lambda a, b: np.exp(-a / 2) * b, -2 * math.exp(-3), 2 * math.exp(-3) * math.hypot(SA / 2, SB / B)),
+        (
+            lambda a, b: np.exp(-a / 2) * b,
+            -2 * math.exp(-3),
+            2 * math.exp(-3) * math.hypot(SA / 2, SB / B),
+        ),
         (lambda a, b: np.sqrt(a / of(1.5, 0.0)), 2.0, SA / 6),
     ],
 )
@@ -167,7 +186,9 @@ def test_powers_and_functions_at_the_edge_of_where_they_are_defined():
     assert math.isnan(abs(zero).stderr)
     assert math.isnan(np.log(-(of(2.0, 0.1) / 1)).mean)
     assert ((constant**3).mean, (constant**3).stderr) == (-8.0, 0.0)
-    assert_array_equal((Estimate.from_values([[1.0, 3.0], [3.0, 3.0]]) ** np.array([2.0, 1.0])).mean, [4.0, 3.0])
+    assert_array_equal(
+        (Estimate.from_values([[1.0, 3.0], [3.0, 3.0]]) ** np.array([2.0, 1.0])).mean, [4.0, 3.0]
+    )
 
 
 def test_signs_and_numpy_operators_keep_the_rows():
@@ -183,24 +204,43 @@ def test_signs_and_numpy_operators_keep_the_rows():
     ):
         assert_allclose(statistics(found), statistics(Estimate.from_values(rows)), rtol=1e-11)
     assert_array_equal(
-        [np.float64(e.mean) == e, np.equal(e, e), e != np.float64(1.0), np.ones(2) == e], [False, True, True, False]
+        [np.float64(e.mean) == e, np.equal(e, e), e != np.float64(1.0), np.ones(2) == e],
+        [False, True, True, False],
     )
 
 
 @pytest.mark.parametrize(
     ("misuse", "words"),
     [
-        (lambda e, k: np.gcd(e, 2), "np.gcd takes no Estimate: write a.propagate(lambda mean: np.gcd(mean, x)), which"),
-        (lambda e, k: np.hypot(e, of(1.0, 0.1)), "np.hypot takes no Estimate: write a.propagate(np.hypot, b), which"),
+        (
+            lambda e, k: np.gcd(e, 2),
+            "np.gcd takes no Estimate: write a.propagate(lambda mean: np.gcd(mean, x)), which",
+        ),
+        (
+            lambda e, k: np.hypot(e, of(1.0, 0.1)),
+            "np.hypot takes no Estimate: write a.propagate(np.hypot, b), which",
+        ),
         (lambda e, k: np.rint(e), "np.rint takes no Estimate: write a.propagate(np.rint), which"),
         (
             lambda e, k: np.maximum(0, k),
-            "np.maximum takes no Estimate: write a.propagate(lambda mean: np.maximum(x, mean[0])), ",
+            "np.maximum takes no Estimate: write a.propagate(lambda mean: np.maximum(x, mean[0])), ",  # noqa: E501
         ),
-        (lambda e, k: np.arctan2(1 / e, 1.0), "np.arctan2 takes no Measurement: write one function of the means of estimates"),
-        (lambda e, k: np.isfinite(e), "np.isfinite takes no Estimate: pass its mean, as in np.isfinite(a.mean)"),
-        (lambda e, k: np.float64(2.0) < e, "np.less takes no Estimate: pass its mean, as in np.less(a.mean, x)"),
-        (lambda e, k: np.exp(e, out=np.zeros(())), "np.exp takes no Estimate: pass its mean, as in np.exp(a.mean)"),
+        (
+            lambda e, k: np.arctan2(1 / e, 1.0),
+            "np.arctan2 takes no Measurement: write one function of the means of estimates",
+        ),
+        (
+            lambda e, k: np.isfinite(e),
+            "np.isfinite takes no Estimate: pass its mean, as in np.isfinite(a.mean)",
+        ),
+        (
+            lambda e, k: np.float64(2.0) < e,
+            "np.less takes no Estimate: pass its mean, as in np.less(a.mean, x)",
+        ),
+        (
+            lambda e, k: np.exp(e, out=np.zeros(())),
+            "np.exp takes no Estimate: pass its mean, as in np.exp(a.mean)",
+        ),
         (lambda e, k: np.add.reduce(e), "np.add.reduce is for arrays, and this is one Estimate"),
         (lambda e, k: np.ones(2).__imul__(k), "np.multiply takes no Estimate: pass its mean"),
     ],
@@ -249,7 +289,11 @@ def test_rows_are_not_counted_twice(misuse):
 
 def test_equal_values_of_different_rows_are_pooled():
     both = Estimate.from_values(ROWS) + Estimate.from_values(ROWS)
-    assert_allclose((both.mean, both.variance, both.count), (ROWS.mean(), np.var([ROWS, ROWS], ddof=1), 80), **CLOSE)
+    assert_allclose(
+        (both.mean, both.variance, both.count),
+        (ROWS.mean(), np.var([ROWS, ROWS], ddof=1), 80),
+        **CLOSE,
+    )
 
 
 def test_long_sums_keep_few_identities():
@@ -257,11 +301,16 @@ def test_long_sums_keep_few_identities():
 
 
 def test_several_values_are_combined_elementwise():
-    one, other = Estimate.from_values([[1.0, 10.0], [3.0, 30.0]]), Estimate.from_values([[4.0, 0.0], [6.0, 0.0]])
+    one, other = (
+        Estimate.from_values([[1.0, 10.0], [3.0, 30.0]]),
+        Estimate.from_values([[4.0, 0.0], [6.0, 0.0]]),
+    )
     ratio = one / other
     assert_array_equal(ratio.mean, [0.4, math.inf])
     assert_allclose(ratio.stderr[0], 0.4 * math.hypot(1 / 2, 1 / 5), **CLOSE)
-    assert_allclose((one / of(2.0, 0.2)).stderr, [math.hypot(0.5, 0.1), 10 * math.hypot(0.5, 0.1)], **CLOSE)
+    assert_allclose(
+        (one / of(2.0, 0.2)).stderr, [math.hypot(0.5, 0.1), 10 * math.hypot(0.5, 0.1)], **CLOSE
+    )
     assert_allclose((np.array([1.0, 2.0]) * (one - other)).mean, [-3.0, 40.0], **CLOSE)
     with pytest.raises(synk.ReductionError, match=r"\(2,\) and \(3,\)"):
         one - Estimate.from_values([[1.0, 2.0, 3.0]])
@@ -271,15 +320,22 @@ def test_several_values_are_combined_elementwise():
 
 def correlated(seed, n=2000):
     draws = np.random.default_rng(seed).normal(size=(n, 2))
-    return np.stack([5 + draws[:, 0], 2 + 0.5 * (0.9 * draws[:, 0] + math.sqrt(1 - 0.81) * draws[:, 1])], axis=1)
+    return np.stack(
+        [5 + draws[:, 0], 2 + 0.5 * (0.9 * draws[:, 0] + math.sqrt(1 - 0.81) * draws[:, 1])], axis=1
+    )
 
 
 def test_ratio_of_correlated_values_has_the_error_that_repeated_samples_have():
-    ratios = [Estimate.from_values(correlated(seed), covariance=True).propagate(lambda m: m[0] / m[1]) for seed in range(400)]
+    ratios = [
+        Estimate.from_values(correlated(seed), covariance=True).propagate(lambda m: m[0] / m[1])
+        for seed in range(400)
+    ]
     spread = np.std([one.mean for one in ratios], ddof=1)
     assert abs(spread / np.mean([one.stderr for one in ratios]) - 1) < 4 / math.sqrt(2 * 399)
     values = correlated(0)
-    linear = (values[:, 0] - ratios[0].mean * values[:, 1]) / values[:, 1].mean()  # W. Cochran, Sampling Techniques, chapter 6
+    linear = (values[:, 0] - ratios[0].mean * values[:, 1]) / values[
+        :, 1
+    ].mean()  # W. Cochran, Sampling Techniques, chapter 6
     assert_allclose(ratios[0].stderr, linear.std(ddof=1) / math.sqrt(2000), rtol=1e-6)
 
 
@@ -292,8 +348,12 @@ def test_a_given_gradient_is_used_and_equals_the_numerical_one():
     )
     mean, cov = correlated(1).mean(axis=0), np.cov(correlated(1), rowvar=False) / 2000
     g = np.array([3 / mean[1], -3 * mean[0] / mean[1] ** 2])
-    assert_allclose(by_hand.stderr, math.sqrt(g @ cov @ g + (0.01 * mean[0] / mean[1]) ** 2), **CLOSE)
-    assert_allclose(e.propagate(lambda m, x: m[0] / m[1] * x, other).stderr, by_hand.stderr, rtol=1e-6)
+    assert_allclose(
+        by_hand.stderr, math.sqrt(g @ cov @ g + (0.01 * mean[0] / mean[1]) ** 2), **CLOSE
+    )
+    assert_allclose(
+        e.propagate(lambda m, x: m[0] / m[1] * x, other).stderr, by_hand.stderr, rtol=1e-6
+    )
 
 
 @given(mean=st.floats(0.1, 1e6), relative=st.floats(1e-8, 1e-2))
@@ -307,9 +367,13 @@ def test_propagation_of_undefined_errors_is_undefined():
     assert math.isnan(Estimate.from_values([2.0]).propagate(lambda x: x * x).stderr)
     assert Estimate.from_values([2.0, 2.0]).propagate(lambda x: x * x).stderr == 0.0
     assert math.isnan((Estimate.from_values([2.0]) / of(1.0, 0.1)).stderr)
-    assert math.isnan(Estimate.from_values([[2.0, 1.0]], covariance=True).propagate(lambda m: m[0]).stderr)
+    assert math.isnan(
+        Estimate.from_values([[2.0, 1.0]], covariance=True).propagate(lambda m: m[0]).stderr
+    )
     infinite = Estimate.from_values([[math.inf, 1.0], [1.0, 2.0]], covariance=True)
-    assert math.isnan(infinite.propagate(lambda m: m[0] + m[1], gradient=lambda m: [1.0, 1.0]).stderr)
+    assert math.isnan(
+        infinite.propagate(lambda m: m[0] + m[1], gradient=lambda m: [1.0, 1.0]).stderr
+    )
 
 
 def test_propagated_errors_may_be_huge():
@@ -327,15 +391,25 @@ def test_propagated_errors_may_be_huge():
         (lambda e, v: float(v), synk.ArgumentError, "2 values"),
         (lambda e, v: v.propagate(lambda m: m[0]), synk.ReductionError, "covariance=True"),
         (
-            lambda e, v: Estimate.from_values([[1.0, 2.0]] * 3, [1, 2, 3]).propagate(lambda m: m[0]),
+            lambda e, v: Estimate.from_values([[1.0, 2.0]] * 3, [1, 2, 3]).propagate(
+                lambda m: m[0]
+            ),
             synk.ReductionError,
             "not implemented for weights",
         ),
         (lambda e, v: e.propagate(lambda x: [x, x]), synk.ReductionError, "one real number"),
         (lambda e, v: e.propagate(lambda x: 1j), synk.ReductionError, "one real number"),
         (lambda e, v: e.propagate(lambda x, y: x, 2.0), synk.ArgumentError, "float"),
-        (lambda e, v: e.propagate(lambda x: x, gradient=lambda x: [1.0]), synk.ReductionError, "shape"),
-        (lambda e, v: e.propagate(lambda x, y: x, of(1, 1), gradient=lambda x, y: 1.0), synk.ReductionError, "tuple of 2"),
+        (
+            lambda e, v: e.propagate(lambda x: x, gradient=lambda x: [1.0]),
+            synk.ReductionError,
+            "shape",
+        ),
+        (
+            lambda e, v: e.propagate(lambda x, y: x, of(1, 1), gradient=lambda x, y: 1.0),
+            synk.ReductionError,
+            "tuple of 2",
+        ),
     ],
     ids=map(str, range(13)),
 )
@@ -345,7 +419,10 @@ def test_refuses(misuse, error, words):
 
 
 def test_formats():
-    one, several = Estimate.from_values([1.0, 2.0, 4.0]), Estimate.from_values([[1.0, 10.0], [2.0, 30.0], [4.0, 20.0]])
+    one, several = (
+        Estimate.from_values([1.0, 2.0, 4.0]),
+        Estimate.from_values([[1.0, 10.0], [2.0, 30.0], [4.0, 20.0]]),
+    )
     assert f"{one}" == str(one) == "2.33(88)"
     assert f"{one:>10}" == "  2.33(88)"
     assert f"{one:.3f}" == "2.333 ± 0.882"
@@ -375,7 +452,11 @@ def test_numpy_scalars_and_arrays_leave_operations_to_the_estimate(op):
     assert isinstance(op(np.float64(2.0), 1 / e), Measurement)
 
 
-@pytest.mark.parametrize("function", [np.sum, np.max, np.mean, np.std, np.round, np.median, np.cumsum, np.sort])
+@pytest.mark.parametrize(
+    "function", [np.sum, np.max, np.mean, np.std, np.round, np.median, np.cumsum, np.sort]
+)
 def test_functions_of_arrays(function):
-    with pytest.raises(synk.ArgumentError, match=r"is for arrays, and this is one Estimate.*a\.mean, a\.stderr"):
+    with pytest.raises(
+        synk.ArgumentError, match=r"is for arrays, and this is one Estimate.*a\.mean, a\.stderr"
+    ):
         function(synk.Estimate.from_values([1.0, 2.0]))

@@ -1,4 +1,6 @@
-"""Standard errors of correlated rows, compared with the closed form of an AR(1) chain, and over many seeds."""
+"""Standard errors of correlated rows, compared with the closed form of an AR(1) chain, and over
+many seeds.
+"""
 
 import math
 
@@ -27,7 +29,9 @@ def chains(seed, number, n, rho=RHO):
 
 
 def error_of_mean(n, rho=RHO):
-    """√Var(mean of n), with Var = (1 + 2 Σ_{k<n} (1 − k/n) ρ^k) / n, which for large n is (1 + ρ) / (1 − ρ) / n."""
+    """√Var(mean of n), with Var = (1 + 2 Σ_{k<n} (1 − k/n) ρ^k) / n, which for large n is (1 +
+    ρ) / (1 − ρ) / n.
+    """
     k = np.arange(1, n)
     return math.sqrt((1 + 2 * ((1 - k / n) * rho**k).sum()) / n)
 
@@ -59,10 +63,14 @@ def test_rows_after_the_last_block_are_in_the_mean_only():
     both, one = np.stack([values, values**2], axis=1), np.arange(11.0)
     pair = Estimate.from_values(both, block=3, covariance=True)
     assert_allclose(pair.mean, both.mean(axis=0), **CLOSE)
-    assert_allclose(pair.covariance, np.cov(both[:9].reshape(3, 3, 2).mean(axis=1), rowvar=False), rtol=1e-10)
+    assert_allclose(
+        pair.covariance, np.cov(both[:9].reshape(3, 3, 2).mean(axis=1), rowvar=False), rtol=1e-10
+    )
     weighted = Estimate.from_values(values, one, block=3)
     assert_allclose(weighted.mean, np.average(values, weights=one), **CLOSE)
-    assert_allclose(weighted.stderr, Estimate.from_values(values[:9], one[:9], block=3).stderr, rtol=1e-11)
+    assert_allclose(
+        weighted.stderr, Estimate.from_values(values[:9], one[:9], block=3).stderr, rtol=1e-11
+    )
 
 
 def test_weights_are_summed_over_blocks():
@@ -79,7 +87,9 @@ def test_weights_are_summed_over_blocks():
 def test_covariance_is_that_of_block_means():
     values = chains(1, 3, 1000)
     want = np.cov(values.reshape(100, 10, 3).mean(axis=1), rowvar=False)
-    assert_allclose(Estimate.from_values(values, covariance=True, block=10).covariance, want, rtol=1e-11)
+    assert_allclose(
+        Estimate.from_values(values, covariance=True, block=10).covariance, want, rtol=1e-11
+    )
 
 
 def test_huge_values_and_nan():
@@ -91,7 +101,9 @@ def test_huge_values_and_nan():
 
 def test_blocked_estimates_add_up():
     values = chains(2, 1, 400)[:, 0]
-    both = Estimate.from_values(values[:200], block=20) + Estimate.from_values(values[200:], block=20)
+    both = Estimate.from_values(values[:200], block=20) + Estimate.from_values(
+        values[200:], block=20
+    )
     assert_allclose(both.stderr, Estimate.from_values(values, block=20).stderr, **CLOSE)
 
 
@@ -109,20 +121,27 @@ def test_error_bars_of_a_markov_chain_are_right_over_many_seeds():
     found = [Estimate.blocked(chain) for chain in np.ascontiguousarray(rows.T)]
     means, errors = np.array([one.mean for one in found]), np.array([one.stderr for one in found])
     exact = error_of_mean(N)
-    assert abs(means.std(ddof=1) / exact - 1) < 4 / math.sqrt(2 * CHAINS)  # the closed form is that of these chains
-    # The mean of CHAINS error bars, each uncertain by stderr_error; blocks are still a little correlated, 2 % here.
+    assert abs(means.std(ddof=1) / exact - 1) < 4 / math.sqrt(
+        2 * CHAINS
+    )  # the closed form is that of these chains
+    # The mean of CHAINS error bars, each uncertain by stderr_error; blocks are still a little
+    # correlated, 2 % here.
     uncertainty = np.mean([one.stderr_error for one in found])
     assert_allclose(uncertainty, errors.mean() / math.sqrt(2 * (found[0].count - 1)), rtol=0.2)
     assert abs(errors.mean() - exact) < 4 * uncertainty / math.sqrt(CHAINS) + 0.05 * exact
     assert 0.6 < errors.std(ddof=1) / uncertainty < 1.6
     assert 0.90 < (np.abs(means) < 1.96 * errors).mean() < 0.99
     plain = Estimate.from_values(rows).stderr
-    assert_allclose(exact / plain.mean(), math.sqrt((1 + RHO) / (1 - RHO)), rtol=0.05)  # 6.2: what the plain error bar misses
+    assert_allclose(
+        exact / plain.mean(), math.sqrt((1 + RHO) / (1 - RHO)), rtol=0.05
+    )  # 6.2: what the plain error bar misses
 
 
 def test_independent_rows_have_the_plain_standard_error():
     values = np.random.default_rng(12).normal(size=(CHAINS, N))
-    ratios = [(one := Estimate.blocked(row)).stderr / Estimate.from_values(row).stderr for row in values]
+    ratios = [
+        (one := Estimate.blocked(row)).stderr / Estimate.from_values(row).stderr for row in values
+    ]
     assert abs(np.mean(ratios) - 1) < 4 / math.sqrt(2 * (one.count - 1) * CHAINS) + 1e-3
 
 
@@ -135,7 +154,9 @@ def test_a_chain_too_short_for_a_plateau_has_no_error_bar():
 
 
 def test_constant_and_undefined_values_do_not_decide():
-    values = np.stack([chains(14, 1, 4096)[:, 0], np.full(4096, 0.5), np.full(4096, math.nan)], axis=1)
+    values = np.stack(
+        [chains(14, 1, 4096)[:, 0], np.full(4096, 0.5), np.full(4096, math.nan)], axis=1
+    )
     found, alone = Estimate.blocked(values), Estimate.blocked(values[:, 0])
     assert found.count == alone.count
     assert_allclose(found.stderr, [alone.stderr, 0.0, math.nan], rtol=1e-12)

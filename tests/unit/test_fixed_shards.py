@@ -19,7 +19,12 @@ SIZES = (1, 2, 3, 5)
 X = np.random.default_rng(1).lognormal(0.0, 4.0, 10_007)  # a sum's last bits depend on the order
 
 
-@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float32"), "mean": synk.output("mean", shape=(2,))})
+@synk.parallel(
+    outputs={
+        "total": synk.output("sum", shape=(), dtype="float32"),
+        "mean": synk.output("mean", shape=(2,)),
+    }
+)
 @cuda.jit
 def sums(x, total, mean):
     i = cuda.grid(1)
@@ -60,7 +65,11 @@ def add(x, y):
 
 
 def bits(value):
-    return tuple(np.asarray(part).tobytes() for part in value) if isinstance(value, tuple) else np.asarray(value).tobytes()
+    return (
+        tuple(np.asarray(part).tobytes() for part in value)
+        if isinstance(value, tuple)
+        else np.asarray(value).tobytes()
+    )
 
 
 def of_estimate(estimate):
@@ -76,7 +85,9 @@ CALLS = {
     "covariance": lambda **how: of_estimate(logs(X, **how)),
     "weights": lambda **how: of_estimate(tail(synk.arange(5000), 5, **how)),
     "reduction": lambda **how: bits(product.reduce(1 + 1e-4 * np.sin(X), **how)),
-    "reduction of columns": lambda **how: bits(add.reduce(X.astype("float32")[:10_000].reshape(500, 20), **how)),
+    "reduction of columns": lambda **how: bits(
+        add.reduce(X.astype("float32")[:10_000].reshape(500, 20), **how)
+    ),
 }
 
 
@@ -117,11 +128,18 @@ def with_number(x, number, total):
 
 @pytest.mark.parametrize(
     ("number", "told"),
-    [(synk.RANK, "synk.RANK"), (synk.WORLD_SIZE, "synk.WORLD_SIZE"), (synk.per_rank([1, 2]), "one value per rank")],
+    [
+        (synk.RANK, "synk.RANK"),
+        (synk.WORLD_SIZE, "synk.WORLD_SIZE"),
+        (synk.per_rank([1, 2]), "one value per rank"),
+    ],
 )
 def test_what_differs_between_worlds_is_refused(number, told):
     with synk.fork(2, device="cpu"):
-        with pytest.raises(synk.ArgumentError, match=f"(?s)with_number got shards=.*number .*{told}.*leave shards out"):
+        with pytest.raises(
+            synk.ArgumentError,
+            match=f"(?s)with_number got shards=.*number .*{told}.*leave shards out",
+        ):
             with_number(X, number, shards=4)
         with_number(X, number)
 
@@ -134,7 +152,10 @@ def test_variables_of_the_ranks_own_are_refused():
         if cuda.grid(1) == 0:
             count[0] += own.shape[0]
 
-    with synk.fork(2, device="cpu"), pytest.raises(synk.ArgumentError, match="own is a sliceable variable"):
+    with (
+        synk.fork(2, device="cpu"),
+        pytest.raises(synk.ArgumentError, match="own is a sliceable variable"),
+    ):
         of_own(rows, shards=4)
 
 
@@ -173,17 +194,25 @@ def trained(size, *, shards):
 def test_twenty_steps_of_training_have_the_same_bits_on_any_number_of_ranks():
     found = [trained(size, shards=6) for size in (1, 2, 3)]
     assert len(set.union(*found)) == 1
-    assert len(set.union(*[trained(size, shards=None) for size in (1, 2, 3)])) > 1  # else the line above says nothing
+    assert (
+        len(set.union(*[trained(size, shards=None) for size in (1, 2, 3)])) > 1
+    )  # else the line above says nothing
 
 
 def test_shards_of_nothing_are_refused():
-    with synk.fork(2, device="cpu"), pytest.raises(synk.ArgumentError, match="no rows to cut into shards"):
+    with (
+        synk.fork(2, device="cpu"),
+        pytest.raises(synk.ArgumentError, match="no rows to cut into shards"),
+    ):
         with_number(synk.variable(X), 1, shards=4)
 
 
 @pytest.mark.parametrize("shards", [0, -1, 2.0, "2", True, [1]], ids=str)
 def test_bad_shards(shards):
-    with synk.fork(1, device="cpu"), pytest.raises(synk.PartitionError, match="shards must be an integer of at least 1"):
+    with (
+        synk.fork(1, device="cpu"),
+        pytest.raises(synk.PartitionError, match="shards must be an integer of at least 1"),
+    ):
         with_number(X, 1, shards=shards)
 
 
@@ -197,14 +226,27 @@ def test_a_parameter_cannot_be_called_shards():
 
 @given(shards=st.integers(1, 40), world_size=st.integers(1, 12), solo=st.booleans())
 def test_each_shard_is_run_once_and_in_order(shards, world_size, solo):
-    program = Program(0, 0, (), RowSource("all", 5), Partition.even(1 if solo else world_size), shards=shards, solo=solo)
+    program = Program(
+        0,
+        0,
+        (),
+        RowSource("all", 5),
+        Partition.even(1 if solo else world_size),
+        shards=shards,
+        solo=solo,
+    )
     owned = [list(range(*program.own_shards(rank))) for rank in range(world_size)]
     assert [shard for ours in owned for shard in ours] == list(range(shards))
     assert max(map(len, owned)) == (shards if solo else -(-shards // world_size))
 
 
 @settings(max_examples=40)
-@given(n=st.integers(1, 60), k=st.integers(1, 20), num_slices=st.integers(1, 4), seed=st.integers(0, 99))
+@given(
+    n=st.integers(1, 60),
+    k=st.integers(1, 20),
+    num_slices=st.integers(1, 4),
+    seed=st.integers(0, 99),
+)
 def has_the_bits_of_its_shards(n, k, num_slices, seed):
     x = np.random.default_rng(seed).normal(size=n)
     got = in_order(x, shards=k, num_slices=num_slices)
@@ -239,4 +281,8 @@ def test_the_plan_says_it():
     assert report.shards == 4
     assert "10 rows in 4 shards" in str(report)
     assert [rank.rows for rank in report.ranks] == [(0, 2), (2, 5), (5, 10)]
-    assert [rank.slices for rank in report.ranks] == [((0, 1), (1, 2)), ((2, 3), (3, 5)), ((5, 6), (6, 7), (7, 8), (8, 10))]
+    assert [rank.slices for rank in report.ranks] == [
+        ((0, 1), (1, 2)),
+        ((2, 3), (3, 5)),
+        ((5, 6), (6, 7), (7, 8), (8, 10)),
+    ]

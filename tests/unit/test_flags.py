@@ -1,4 +1,6 @@
-"""Where one flag is needed, True or False is required: a list would count as True, and so would "no"."""
+"""Where one flag is needed, True or False is required: a list would count as True, and so would
+"no".
+"""
 
 import numpy as np
 import pytest
@@ -59,5 +61,8 @@ def test_flags_of_numpy_are_flags(value):
 
 def test_weights_are_named_once():
     for weights in (["x"], ("x",), 1, [True]):
-        with pytest.raises(synk.ArgumentError, match="weights= of square must be the name of a parameter, True or None"):
+        with pytest.raises(
+            synk.ArgumentError,
+            match="weights= of square must be the name of a parameter, True or None",
+        ):
             synk.expectation(square, weights=weights)

@@ -1,4 +1,6 @@
-"""What `python -m synknumba info` tells of CUDA, and the warning of a world that falls back to the host's transport."""
+"""What `python -m synknumba info` tells of CUDA, and the warning of a world that falls back to
+the host's transport.
+"""
 
 import subprocess
 import sys
@@ -34,7 +36,10 @@ def told(monkeypatch, *, gpus=0, driver=None, found=None):
 
 def test_a_machine_without_gpus_needs_nothing(monkeypatch, installed):
     lines = told(monkeypatch)
-    assert lines == {"driver": "none: there is no libcuda.so.1", "transport": "host: ranks would run on CPU cores"}
+    assert lines == {
+        "driver": "none: there is no libcuda.so.1",
+        "transport": "host: ranks would run on CPU cores",
+    }
 
 
 @pytest.mark.parametrize(("driver", "extra"), [(12080, "cuda12"), (13000, "cuda13")])
@@ -46,16 +51,29 @@ def test_a_driver_without_cupy(monkeypatch, installed, driver, extra):
 
 def test_everything_installed(monkeypatch, installed):
     installed["cupy-cuda13x"] = "14.0"
-    lines = told(monkeypatch, gpus=2, driver=13010, found=GpuLibraries("13.1", "2.28.9", ALL, None, "nccl4py"))
+    lines = told(
+        monkeypatch,
+        gpus=2,
+        driver=13010,
+        found=GpuLibraries("13.1", "2.28.9", ALL, None, "nccl4py"),
+    )
     assert lines["NCCL"] == "2.28.9, by nccl4py"
     assert lines["runtime"] == "CUDA 13.1"
     assert {lines[name] for name in LIBRARIES.values()} == {"13.1.0"}
     assert lines["transport"] == "nccl, between 2 GPUs"
     assert "install" not in lines
-    assert "one rank" in told(monkeypatch, gpus=1, driver=13010, found=GpuLibraries("13.1", "2.28.9", ALL, None))["transport"]
+    assert (
+        "one rank"
+        in told(monkeypatch, gpus=1, driver=13010, found=GpuLibraries("13.1", "2.28.9", ALL, None))[
+            "transport"
+        ]
+    )
 
 
-@pytest.mark.parametrize(("cupy", "package"), [("cupy-cuda12x", "nvidia-nccl-cu12"), ("cupy-cuda13x", "nvidia-nccl-cu13")])
+@pytest.mark.parametrize(
+    ("cupy", "package"),
+    [("cupy-cuda12x", "nvidia-nccl-cu12"), ("cupy-cuda13x", "nvidia-nccl-cu13")],
+)
 def test_nccl_is_missing(monkeypatch, installed, cupy, package):
     installed[cupy] = "14.0"
     lines = told(monkeypatch, gpus=2, driver=13010, found=GpuLibraries("12.9", None, ALL, None))
@@ -66,7 +84,12 @@ def test_nccl_is_missing(monkeypatch, installed, cupy, package):
 
 def test_other_libraries_are_missing(monkeypatch, installed):
     installed["cupy-cuda12x"] = "14.0"
-    lines = told(monkeypatch, gpus=2, driver=13010, found=GpuLibraries("12.9", "2.28.9", {"nvrtc": "12.9.0"}, None))
+    lines = told(
+        monkeypatch,
+        gpus=2,
+        driver=13010,
+        found=GpuLibraries("12.9", "2.28.9", {"nvrtc": "12.9.0"}, None),
+    )
     assert lines["cuBLAS"] == "missing"
     assert lines["NVRTC"] == "12.9.0"
     assert lines["install"] == "pip install 'synknumba[cuda12]'"
@@ -82,7 +105,11 @@ def test_a_driver_that_is_too_old(monkeypatch, installed):
 def test_cupy_that_does_not_import(monkeypatch, installed):
     """A stand-in for CuPy in the process that looks for the libraries."""
     installed["cupy-cuda13x"] = "14.0"
-    monkeypatch.setattr(gpu_libraries, "_PROGRAM", "import sys; sys.modules['cupy'] = None\n" + gpu_libraries._PROGRAM)
+    monkeypatch.setattr(
+        gpu_libraries,
+        "_PROGRAM",
+        "import sys; sys.modules['cupy'] = None\n" + gpu_libraries._PROGRAM,
+    )
     found = find_libraries()
     assert "cupy" in found.problem
     lines = told(monkeypatch, driver=13000, found=found)
@@ -112,7 +139,9 @@ sys.modules.update({{"cupy": cupy, "cupy.cuda": libraries, "cuda": cuda}})
 
 @pytest.mark.parametrize("available", [True, False])
 def test_what_the_process_finds(monkeypatch, available):
-    monkeypatch.setattr(gpu_libraries, "_PROGRAM", STAND_IN.format(available=available) + gpu_libraries._PROGRAM)
+    monkeypatch.setattr(
+        gpu_libraries, "_PROGRAM", STAND_IN.format(available=available) + gpu_libraries._PROGRAM
+    )
     found = find_libraries()
     assert found.problem is None
     assert found.runtime == "13.1"
@@ -121,13 +150,18 @@ def test_what_the_process_finds(monkeypatch, available):
 
 
 def test_info_loads_no_cuda():
-    code = "from synknumba._device import driver_version, cuda_is_initialised; driver_version(); print(cuda_is_initialised())"
+    code = (
+        "from synknumba._device import driver_version, cuda_is_initialised; driver_version(); "
+        "print(cuda_is_initialised())"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "False\n", done.stderr
 
 
 def fall_back(world, *, free):
-    """Lets a world of cores believe that it would use NCCL, which its ranks, without CuPy, cannot."""
+    """Lets a world of cores believe that it would use NCCL, which its ranks, without CuPy,
+    cannot.
+    """
     engine = world._engine
     engine.transport, engine.transport_is_free = "nccl", free
     engine.begin()
@@ -148,7 +182,9 @@ def test_falling_back_to_the_host_is_one_warning():
     (warning,) = caught
     assert warning.category is RuntimeWarning
     assert warning.filename == __file__
-    assert str(warning.message).startswith("collectives go over the host, which is slower: NCCL cannot be set up: ")
+    assert str(warning.message).startswith(
+        "collectives go over the host, which is slower: NCCL cannot be set up: "
+    )
     assert "pip install nvidia-nccl-cu" in str(warning.message)
 
 

@@ -1,4 +1,6 @@
-"""What kernels compare their positions with: it sizes launches, and shows the number of all rows where a rank's is meant."""
+"""What kernels compare their positions with: it sizes launches, and shows the number of all rows
+where a rank's is meant.
+"""
 
 import warnings
 
@@ -136,7 +138,17 @@ SOURCES = {
     by_a_number_less_one: Limits((Limit(0, "n"),), ()),
     by_both: Limits((Limit(0, "n"),), ()),
     **dict.fromkeys(
-        (by_either, somewhere_only, otherwise, by_a_stride, while_below, in_the_whole, of_a_block, rebound), Limits()
+        (
+            by_either,
+            somewhere_only,
+            otherwise,
+            by_a_stride,
+            while_below,
+            in_the_whole,
+            of_a_block,
+            rebound,
+        ),
+        Limits(),
     ),
 }
 
@@ -184,7 +196,11 @@ def test_a_launch_has_threads_for_the_array_that_positions_are_compared_with(div
         parallel(function, **options)(p, x)
         for found in [synk.gather(x)] if divided else [x.get_value(rank=rank) for rank in range(2)]:
             np.testing.assert_array_equal(found, np.ones(shape))
-        assert parallel(first_to_all).plan(p, x).ranks[1].launches[0][0] == (-(-x.shape[0] // 256), 1, 1)
+        assert parallel(first_to_all).plan(p, x).ranks[1].launches[0][0] == (
+            -(-x.shape[0] // 256),
+            1,
+            1,
+        )
 
 
 def test_unknown_comparisons_change_no_launch():
@@ -215,12 +231,18 @@ OUT = {"outputs": {"out": synk.output("gather", like="x")}}
 
 
 def test_elements_that_no_thread_is_for():
-    says = r"along y is compared with x\.shape\[1\], which is 40, but the launch has 1 thread there.*\n.*j, i = cuda\.grid\(2\)"
+    says = (
+        r"along y is compared with x\.shape\[1\], which is 40, but the launch has 1 thread "
+        r"there.*\n.*j, i = cuda\.grid\(2\)"
+    )
     with pytest.warns(simt.KernelCheckWarning, match=says):
         parallel(doubled, **OUT).check(np.ones((10, 40)))
     with pytest.warns(simt.KernelCheckWarning, match=says.replace("1 thread", "8 threads")):
         parallel(doubled, grid="elements", **OUT).check(np.ones((10, 40)))
-    with pytest.warns(simt.KernelCheckWarning, match=r"along x .*x\.shape\[0\], which is 1000, but the launch has 256 threads"):
+    with pytest.warns(
+        simt.KernelCheckWarning,
+        match=r"along x .*x\.shape\[0\], which is 1000, but the launch has 256 threads",
+    ):
         parallel(first_to_all).check(np.ones(6), synk.variable(np.zeros(1000)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -233,7 +255,10 @@ def test_elements_that_no_thread_is_for():
 # ---- the number of all rows
 
 
-WARNING = r"compares a position in the grid with n, which is 12, the number of all rows, and a rank has at most 6.*synk\.ROWS"
+WARNING = (
+    r"compares a position in the grid with n, which is 12, the number of all rows, and a "
+    r"rank has at most 6.*synk\.ROWS"
+)
 
 
 def of_elements(x, n):
@@ -248,7 +273,9 @@ def of_columns(x, rows, n):
         x[i, j] += 1
 
 
-@pytest.mark.parametrize("function", [by_a_number, by_a_number_less_one], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "function", [by_a_number, by_a_number_less_one], ids=lambda one: one.__name__
+)
 def test_the_number_of_all_rows(function):
     kernel, x = parallel(function, inout=("x",)), np.zeros(12)
     with pytest.warns(RuntimeWarning, match=rf"^{function.__name__} {WARNING}") as caught:

@@ -21,9 +21,15 @@ def divided(draw):
 
 
 def windows(halo, counts):
-    """The whole, and the rows of it that each rank has, by NumPy: rows beyond the ends are cut off unless periodic."""
+    """The whole, and the rows of it that each rank has, by NumPy: rows beyond the ends are cut
+    off unless periodic.
+    """
     whole = np.arange(sum(counts)) + 100
-    padded = np.pad(whole, halo.width, "wrap") if halo.periodic else np.pad(whole, halo.width, constant_values=BLANK)
+    padded = (
+        np.pad(whole, halo.width, "wrap")
+        if halo.periodic
+        else np.pad(whole, halo.width, constant_values=BLANK)
+    )
     edges = np.cumsum([0, *counts])
     found = [padded[start : stop + 2 * halo.width] for start, stop in pairwise(edges)]
     return whole, [rows[rows != BLANK] for rows in found]
@@ -69,6 +75,11 @@ def test_an_exchange_renews_every_halo_and_nothing_else(case):
 
 def test_rows_that_are_too_few():
     told = Halo(3).problem([2, 2, 2, 2], "variable 'u'")
-    assert told == "halo=3 needs 3 rows on every rank, and 8 rows of variable 'u' on 4 ranks leave 2"
+    assert (
+        told == "halo=3 needs 3 rows on every rank, and 8 rows of variable 'u' on 4 ranks leave 2"
+    )
     assert Halo(2).problem([2, 2], "u") is None
-    assert Halo(1).problem([0], "u") == "halo=1 needs 1 row on every rank, and 0 rows of u on 1 rank leave 0"
+    assert (
+        Halo(1).problem([0], "u")
+        == "halo=1 needs 1 row on every rank, and 0 rows of u on 1 rank leave 0"
+    )

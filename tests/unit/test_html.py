@@ -1,4 +1,6 @@
-"""What notebooks show of worlds, arrays, estimates and reports; to show them asks no rank, and waits for none."""
+"""What notebooks show of worlds, arrays, estimates and reports; to show them asks no rank, and
+waits for none.
+"""
 
 import os
 import re
@@ -22,7 +24,14 @@ class Shown(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.tags, self.names, self.tables, self.bars, self.told = [], set(), set(), [], [], []
+        self.open, self.tags, self.names, self.tables, self.bars, self.told = (
+            [],
+            set(),
+            set(),
+            [],
+            [],
+            [],
+        )
         self.feed(text)
         assert not self.open
 
@@ -37,7 +46,9 @@ class Shown(HTMLParser):
             self.tables[-1].append([])
         elif tag in {"td", "th"}:
             self.tables[-1][-1].append("")
-        self.bars += [float(one) for one in re.findall(r"^width:([\d.]+)%", dict(attrs).get("style", ""))]
+        self.bars += [
+            float(one) for one in re.findall(r"^width:([\d.]+)%", dict(attrs).get("style", ""))
+        ]
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -76,7 +87,10 @@ def test_a_world():
         assert found.told[0] == "World of 3 ranks"
         assert found.facts["state"] == "open"
         assert found.facts["calls"] == "1"
-        assert found.tables[1] == [["rank", "process"], *([str(rank), str(pid)] for rank, pid in enumerate(world.pids))]
+        assert found.tables[1] == [
+            ["rank", "process"],
+            *([str(rank), str(pid)] for rank, pid in enumerate(world.pids)),
+        ]
     assert shown(world).facts["state"] == "closed"
     assert len(shown(world).tables) == 1
 
@@ -90,7 +104,11 @@ def test_a_world_after_a_death_and_in_a_child():
             os.write(writer, (text or "nothing").encode())
             os._exit(0)
         os.waitpid(child, 0)
-        assert Shown(os.read(reader, 10_000).decode()).facts["state"].startswith("closed: it belongs to the process")
+        assert (
+            Shown(os.read(reader, 10_000).decode())
+            .facts["state"]
+            .startswith("closed: it belongs to the process")
+        )
         os.close(reader)
         os.close(writer)
         with pytest.raises(synk.RankDied):
@@ -103,7 +121,8 @@ def test_data():
     found = shown(synk.data(x, name="x", oversize=1.5))
     assert found.told[0] == "Data 'x'"
     assert found.facts | {"values": ""} == {
-        "shape": "(1000, 30)", "dtype": "float32", "bytes": "117.2 KiB", "more": "room for 45,000 items", "values": ""
+        "shape": "(1000, 30)", "dtype": "float32", "bytes": "117.2 KiB", "more": ("room for 45,000 "
+                                                                                 "items"), "values": ""  # noqa: E501
     }  # fmt: skip
     numbers = re.findall(r"-?\d+\.\d+", found.facts["values"])
     edge = [0, 1, 2, -3, -2, -1]
@@ -113,9 +132,15 @@ def test_data():
 @pytest.mark.parametrize(
     ("data", "values"),
     [
-        (synk.data(np.arange(5), minibatch=True), {"values": "[0, 1, 2, 3, 4]", "more": "minibatch"}),
+        (
+            synk.data(np.arange(5), minibatch=True),
+            {"values": "[0, 1, 2, 3, 4]", "more": "minibatch"},
+        ),
         (synk.data(3.0), {"values": "3."}),
-        (synk.data(np.arange(48).reshape(2, 3, 4, 2)), {"values of [0, 0, :, :]": "[[0, 1],\n [2, 3],\n [4, 5],\n [6, 7]]"}),
+        (
+            synk.data(np.arange(48).reshape(2, 3, 4, 2)),
+            {"values of [0, 0, :, :]": "[[0, 1],\n [2, 3],\n [4, 5],\n [6, 7]]"},
+        ),
         (synk.data(["<b>", "&"], dtype="U3"), {"values": "['<b>', '&']"}),
         (synk.data(np.zeros(2, [("a", "f4"), ("b", "i1")])), {"values": "[(0., 0), (0., 0)]"}),
         (synk.data(ndim=2, dtype="f4"), {"shape": "(0, 0)"}),
@@ -165,7 +190,8 @@ def test_variables():
         assert found.facts["values on rank 0"] == "[[1., 2., 3.],\n [4., 5., 6.]]"
         u = synk.scatter(synk.variable(np.arange(10.0)), halo=1)
         assert shown(u).tables[1] == [
-            ["rank", "own rows", "", "shape"], ["0", "3", "", "(4,)"], ["1", "3", "", "(5,)"], ["2", "4", "", "(5,)"]
+            ["rank", "own rows", "", "shape"], ["0", "3", "", "(4,)"],
+            ["1", "3", "", "(5,)"], ["2", "4", "", "(5,)"]
         ]  # fmt: skip
         assert shown(u).bars == [75, 75, 100]
     assert shown(w).facts["where"] == "of a world that is closed"
@@ -180,7 +206,9 @@ def test_a_tree():
         ["['w'][1]", "(2,)", "float32", "8 bytes", ""],
     ]
     assert found.bars == [100, 12.5]
-    assert shown(synk.flatten({"a": np.zeros(2), "b": np.zeros(3)})).facts["arrays"] == "2, one vector"
+    assert (
+        shown(synk.flatten({"a": np.zeros(2), "b": np.zeros(3)})).facts["arrays"] == "2, one vector"
+    )
 
 
 def test_values_are_not_fetched(monkeypatch):
@@ -223,14 +251,21 @@ def test_nothing_waits_for_ranks_at_work(how, tmp_path):
             future = slow.submit(x, begun, go_on)
             thread = threading.Thread(target=lambda: results.append(future.result()), daemon=True)
         else:
-            thread = threading.Thread(target=lambda: results.append(slow(x, begun, go_on)), daemon=True)
+            thread = threading.Thread(
+                target=lambda: results.append(slow(x, begun, go_on)), daemon=True
+            )
             thread.start()
-        while not begun.exists() or shown(world).facts["state"] == "open":  # the latter while compiled code waits
+        while (
+            not begun.exists() or shown(world).facts["state"] == "open"
+        ):  # the latter while compiled code waits
             pass
         with no_rounds(world):
             states = [shown(one).facts for one in (world, x, w, plan, world.statistics())]
         assert not go_on.exists()
-        assert states[0]["state"] == "open, at work: slow(x: float64 (4,), begun: PosixPath, go_on: PosixPath)"
+        assert (
+            states[0]["state"]
+            == "open, at work: slow(x: float64 (4,), begun: PosixPath, go_on: PosixPath)"
+        )
         assert "values on rank 0" not in states[2]
         go_on.touch()
         if how == "submitted":
@@ -252,7 +287,9 @@ def test_estimates():
     weighted = shown(synk.Estimate.from_values([1.0, 2.0, 4.0], weights=[1, 2, 1]))
     assert weighted.told[0] == "Estimate 2.25(68)"
     assert weighted.facts == {"rows": "3", "effective rows": "2.7"}
-    ratio = shown(synk.Estimate.from_values([9.0, 10.0, 11.0]) / synk.Estimate.from_values([4.9, 5.1]))
+    ratio = shown(
+        synk.Estimate.from_values([9.0, 10.0, 11.0]) / synk.Estimate.from_values([4.9, 5.1])
+    )
     assert ratio.told[0] == "Measurement 2.00(12)"
     assert ratio.tables[0][1] == ["2", "0.122", "0.061"]
     assert shown(synk.Estimate.from_values([0.0])).tables[1][1] == ["0", "nan", "–", "nan"]
@@ -268,7 +305,11 @@ def test_plans():
     with synk.fork(ranks, device="cpu"):
         found = shown(total.plan(np.zeros(n), np.zeros(n, "i1"), num_slices=2))
     assert found.told[0] == "plan of <total>"
-    assert found.facts == {"arguments": "x: float64 (1001,), y: int8 (1001,)", "rows": "1,001", "result": "sum"}
+    assert found.facts == {
+        "arguments": "x: float64 (1001,), y: int8 (1001,)",
+        "rows": "1,001",
+        "result": "sum",
+    }
     edges = [rank * n // ranks for rank in range(ranks + 1)]
     assert found.tables[1][1:] == [
         [str(rank), f"{start}..{stop}", str(stop - start), "", "2", f"{9 * (stop - start):,} bytes"]
@@ -330,7 +371,9 @@ def test_statistics():
     assert sum(found.bars[:4]) == pytest.approx(100, abs=0.3)
     assert float(found.tables[1][1][1]) == pytest.approx(told.seconds.starting, abs=1e-3)
     assert [row[0] for row in found.tables[2]] == ["rank", "0", "1"]
-    assert len(shown(world.statistics()).tables) == 2  # of a closed world there is no memory of ranks
+    assert (
+        len(shown(world.statistics()).tables) == 2
+    )  # of a closed world there is no memory of ranks
 
 
 @synk.function(outputs="sum")
@@ -349,9 +392,13 @@ def test_traces():
     assert re.fullmatch(r"<Trace of [\d.e-]+ s, 3 rounds>", repr(made))
     found = shown(made)
     assert found.facts == {"ranks": "2"}
-    assert [line[0] for line in found.tables[1][1:]] == [name for name, _ in made.summary().of_script()]
+    assert [line[0] for line in found.tables[1][1:]] == [
+        name for name, _ in made.summary().of_script()
+    ]
     assert found.tables[2][1][:2] == ["plus_one", "3"]
-    assert found.bars == pytest.approx([100 * one / made.summary().seconds for _, one in made.summary().of_script()], abs=0.06)
+    assert found.bars == pytest.approx(
+        [100 * one / made.summary().seconds for _, one in made.summary().of_script()], abs=0.06
+    )
     assert shown(made.summary()).tables == found.tables
 
 
@@ -362,7 +409,9 @@ def test_what_cannot_be_shown_is_left_to_the_text(monkeypatch):
 
 
 def test_in_ipython():
-    formatters = pytest.importorskip("IPython.core.formatters", reason="IPython is not installed; ipykernel brings it")
+    formatters = pytest.importorskip(
+        "IPython.core.formatters", reason="IPython is not installed; ipykernel brings it"
+    )
     data = synk.data([1.0], name="x")
     bundle, _ = formatters.DisplayFormatter().format(data)
     assert bundle == {"text/plain": repr(data), "text/html": data._repr_html_()}

@@ -10,16 +10,29 @@ from synknumba._cli import main
 from synknumba._host.segment import describe
 from tests.environment import environment
 
-GPU_LIBRARIES = ("cupy", "numba.cuda", "numba_cuda", "cuda", "nccl", "mpi4py", "synknumba._comm.nccl", "synknumba._device.cuda")
+GPU_LIBRARIES = (
+    "cupy",
+    "numba.cuda",
+    "numba_cuda",
+    "cuda",
+    "nccl",
+    "mpi4py",
+    "synknumba._comm.nccl",
+    "synknumba._device.cuda",
+)
 NOT_NEEDED = (*GPU_LIBRARIES, "matplotlib", "IPython", "safetensors")
 
 
 @pytest.mark.parametrize(
-    "code", ["import synknumba", "from synknumba._cli import main; main(['info'])"], ids=["import", "info"]
+    "code",
+    ["import synknumba", "from synknumba._cli import main; main(['info'])"],
+    ids=["import", "info"],
 )
 def test_no_gpu_library_or_optional_package_is_loaded(code: str) -> None:
     check = f"{code}; import sys; print('LOADED', [m for m in {NOT_NEEDED!r} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", check], capture_output=True, text=True, check=False
+    )
     assert done.stderr == ""
     assert done.stdout.endswith("LOADED []\n")
 
@@ -55,7 +68,10 @@ def test_what_only_compilers_need_is_not_loaded(tmp_path: Path) -> None:
     script.write_text(REGISTRIES)
     env = environment()
     _, second = (
-        subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, check=True) for _ in range(2)
+        subprocess.run(
+            [sys.executable, script], env=env, capture_output=True, text=True, check=True
+        )
+        for _ in range(2)
     )
     assert second.stdout == "20.0 False False\n"
 
@@ -79,7 +95,9 @@ def test_info_tells_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) 
         "transport",
     } <= lines.keys()
     assert lines["cores"].split()[0].isdigit()
-    assert lines["segments"].split(",")[0] == describe().split(",")[0]  # what is available differs from moment to moment
+    assert (
+        lines["segments"].split(",")[0] == describe().split(",")[0]
+    )  # what is available differs from moment to moment
 
 
 def test_no_subcommand_is_an_error_with_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,9 @@ def test_cores_of_interrupts_that_come_with_work(proc: Path) -> None:
         (range(8), None),  # too few would be left
     ],
 )
-def test_a_rank_leaves_them(proc: Path, monkeypatch: pytest.MonkeyPatch, allowed: range, left: set[int] | None) -> None:
+def test_a_rank_leaves_them(
+    proc: Path, monkeypatch: pytest.MonkeyPatch, allowed: range, left: set[int] | None
+) -> None:
     told: list[set[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(allowed))
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: told.append(cores))
@@ -47,8 +49,12 @@ def test_a_rank_leaves_them(proc: Path, monkeypatch: pytest.MonkeyPatch, allowed
     assert told == ([] if left is None else [left])
 
 
-@pytest.mark.parametrize("text", ["", "no header\n 42: many nvidia\n", TEXT.replace("nvidia", "virtio")])
-def test_other_systems_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "no header\n 42: many nvidia\n", TEXT.replace("nvidia", "virtio")]
+)
+def test_other_systems_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: pytest.fail("changed"))
     interrupts.leave_interrupted_cores(tmp_path)  # has no file
     (tmp_path / "interrupts").write_text(text)

@@ -1,4 +1,6 @@
-"""The kernels of the library that share memory or write side by side: no races, no index out of bounds."""
+"""The kernels of the library that share memory or write side by side: no races, no index out of
+bounds.
+"""
 
 import numpy as np
 import pytest
@@ -17,21 +19,43 @@ LAUNCHES = [
     (reduce.block_extremes, 2, 256, (ROWS, np.zeros(512), np.zeros(512))),
     (reduce.column_sums, 2, (32, 8), (ROWS.reshape(14, 5), np.zeros(5))),
     (statistics.histogram, 2, 8, (ROWS, np.linspace(0.2, 0.9, 12), np.zeros(11, np.int64))),
-    (statistics.centered_products, 2, (16, 16), (RNG.random((35, 18)), np.zeros(18), np.zeros(18), np.zeros((18, 18)))),
-    (nbody.accelerations, 1, 256, (RNG.random((3, 3)), RNG.random((260, 3)), RNG.random(260), 0.1, np.zeros((3, 3)))),
+    (
+        statistics.centered_products,
+        2,
+        (16, 16),
+        (RNG.random((35, 18)), np.zeros(18), np.zeros(18), np.zeros((18, 18))),
+    ),
+    (
+        nbody.accelerations,
+        1,
+        256,
+        (RNG.random((3, 3)), RNG.random((260, 3)), RNG.random(260), 0.1, np.zeros((3, 3))),
+    ),
     (ising.sweep, 2, (2, 2), (SPINS.copy(), np.full(3, 0.3), 0, 1, 0, 2)),
     (ising.observe, 2, 8, (SPINS, np.zeros(3), np.zeros(3))),
     (stencil.heat_step, 3, 8, (RNG.random((5, 11)), np.zeros((5, 11)), 0, 0.2)),
     (stencil.life_step, 3, 8, (np.ones((5, 11), np.uint8), np.zeros((5, 11), np.uint8), 0)),
-    (matmul.matmul, (2, 64), (16, 16), (RNG.random((18, 20)), RNG.random((20, 5)), np.zeros((18, 5)))),
+    (
+        matmul.matmul,
+        (2, 64),
+        (16, 16),
+        (RNG.random((18, 20)), RNG.random((20, 5)), np.zeros((18, 5))),
+    ),
 ]
 
 
 def param(kernel, *launch):
     """A race checker's threads are slow: those that meet 257 times are left to the whole suite."""
-    return pytest.param(kernel, *launch, id=kernel.name, marks=pytest.mark.whole if kernel is nbody.accelerations else ())
+    return pytest.param(
+        kernel,
+        *launch,
+        id=kernel.name,
+        marks=pytest.mark.whole if kernel is nbody.accelerations else (),
+    )
 
 
-@pytest.mark.parametrize(("kernel", "grid", "block", "args"), [param(*launch) for launch in LAUNCHES])
+@pytest.mark.parametrize(
+    ("kernel", "grid", "block", "args"), [param(*launch) for launch in LAUNCHES]
+)
 def test_no_races(kernel, grid, block, args):
     simt.check(kernel.py_func)[grid, block](*args)

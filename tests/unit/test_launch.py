@@ -15,7 +15,9 @@ from synknumba._ops.launch import Extent, LaunchConfig
 
 
 @given(rows=st.integers(0, 10**9), block=st.integers(1, 1024))
-def test_the_default_grid_has_a_thread_for_each_row_and_no_idle_block(rows: int, block: int) -> None:
+def test_the_default_grid_has_a_thread_for_each_row_and_no_idle_block(
+    rows: int, block: int
+) -> None:
     (x, y, z), threads = LaunchConfig(block).resolve(rows)
     assert (y, z) == (1, 1)
     assert threads == (block, 1, 1)
@@ -38,7 +40,9 @@ def test_the_default_grid_has_a_thread_for_each_row_and_no_idle_block(rows: int,
         (LaunchConfig(32, lambda rows: rows), 5, (5, 1, 1), (32, 1, 1)),
     ],
 )
-def test_resolved(config: LaunchConfig, rows: int | None, grid: tuple[int, ...], block: tuple[int, ...]) -> None:
+def test_resolved(
+    config: LaunchConfig, rows: int | None, grid: tuple[int, ...], block: tuple[int, ...]
+) -> None:
     assert config.resolve(rows) == (grid, block)
 
 
@@ -48,7 +52,10 @@ def test_resolved(config: LaunchConfig, rows: int | None, grid: tuple[int, ...],
         ({"block": 0}, "block must be 1 to 1024 along x; got 0"),
         ({"block": -1}, "block must be 1 to 1024 along x"),
         ({"block": 1025}, "block must be 1 to 1024 along x"),
-        ({"block": (32, 33), "grid": 1}, r"block=\(32, 33\) has 1056 threads; a block has at most 1024"),
+        (
+            {"block": (32, 33), "grid": 1},
+            r"block=\(32, 33\) has 1056 threads; a block has at most 1024",
+        ),
         ({"block": (1, 1, 65), "grid": 1}, "1 to 64 along z"),
         ({"block": ()}, r"int or a tuple of 1 to 3 ints; got \(\)"),
         ({"block": (1, 1, 1, 1)}, "tuple of 1 to 3 ints"),
@@ -64,7 +71,10 @@ def test_resolved(config: LaunchConfig, rows: int | None, grid: tuple[int, ...],
         ({"grid": (1, 65536)}, "1 to 65535 along y"),
         ({"grid": (1, 1, 65536)}, "1 to 65535 along z"),
         ({"grid": 1.5}, "got 1.5"),
-        ({"grid": "element"}, "grid must be a number of blocks.*or \"elements\" for one per element; got 'element'"),
+        (
+            {"grid": "element"},
+            "grid must be a number of blocks.*or \"elements\" for one per element; got 'element'",
+        ),
         ({"grid": (1, None)}, "got"),
         ({"smem_bytes": -1}, "smem_bytes must be a non-negative int; got -1"),
         ({"smem_bytes": 1.0}, "smem_bytes"),
@@ -81,7 +91,11 @@ def test_refused_when_made(options: dict[str, Any], says: str) -> None:
     [
         (LaunchConfig(), None, "no argument is sharded.*pass grid="),
         (LaunchConfig(grid=lambda rows: rows), None, "no argument is sharded"),
-        (LaunchConfig(grid=lambda rows: rows / 2), 3, r"grid\(3\) must be an int or a tuple of 1 to 3 ints; got 1.5"),
+        (
+            LaunchConfig(grid=lambda rows: rows / 2),
+            3,
+            r"grid\(3\) must be an int or a tuple of 1 to 3 ints; got 1.5",
+        ),
         (LaunchConfig(grid=lambda rows: rows - 3), 3, r"grid\(3\) must be 1 to"),
         (LaunchConfig(1), 2**31, "a grid has at most 2147483647.*stride of cuda.gridsize"),
     ],
@@ -91,7 +105,14 @@ def test_refused_when_resolved(config: LaunchConfig, rows: int | None, says: str
         config.resolve(rows)
 
 
-FIELD = {"u": (70, 100), "w": (9,), "cube": (5, 6, 40), "deep": (2, 3, 4, 5), "tall": (10**6, 3), "none": (0, 7)}
+FIELD = {
+    "u": (70, 100),
+    "w": (9,),
+    "cube": (5, 6, 40),
+    "deep": (2, 3, 4, 5),
+    "tall": (10**6, 3),
+    "none": (0, 7),
+}
 
 
 @pytest.mark.parametrize(
@@ -106,32 +127,80 @@ FIELD = {"u": (70, 100), "w": (9,), "cube": (5, 6, 40), "deep": (2, 3, 4, 5), "t
         (LaunchConfig((4, 256), "elements"), "tall", (1, 3907, 1), (4, 256, 1)),
         (LaunchConfig(grid="elements"), None, (8, 1, 1), (256, 1, 1)),
         (LaunchConfig(grid=lambda shapes: shapes["cube"]), "u", (5, 6, 40), (256, 1, 1)),
-        (LaunchConfig(grid=lambda rows, shapes: (rows, len(shapes["u"]))), "u", (2000, 2, 1), (256, 1, 1)),
-        (LaunchConfig(grid=lambda shapes, rows: (rows, len(shapes["u"]))), "u", (2000, 2, 1), (256, 1, 1)),
-        (LaunchConfig(grid=lambda shapes, step=3: step * shapes["w"][0]), "w", (27, 1, 1), (256, 1, 1)),
+        (
+            LaunchConfig(grid=lambda rows, shapes: (rows, len(shapes["u"]))),
+            "u",
+            (2000, 2, 1),
+            (256, 1, 1),
+        ),
+        (
+            LaunchConfig(grid=lambda shapes, rows: (rows, len(shapes["u"]))),
+            "u",
+            (2000, 2, 1),
+            (256, 1, 1),
+        ),
+        (
+            LaunchConfig(grid=lambda shapes, step=3: step * shapes["w"][0]),
+            "w",
+            (27, 1, 1),
+            (256, 1, 1),
+        ),
         (LaunchConfig(grid=lambda n, *, shapes: n), "u", (2000, 1, 1), (256, 1, 1)),
         (LaunchConfig(grid=math.isqrt), "u", (44, 1, 1), (256, 1, 1)),
     ],
 )
-def test_resolved_by_shapes(config: LaunchConfig, source: str | None, grid: tuple[int, ...], block: tuple[int, ...]) -> None:
+def test_resolved_by_shapes(
+    config: LaunchConfig, source: str | None, grid: tuple[int, ...], block: tuple[int, ...]
+) -> None:
     assert config.resolve(2000, FIELD, source) == (grid, block)
 
 
 def test_a_function_of_shapes_alone_needs_no_rows() -> None:
-    assert LaunchConfig(grid=lambda shapes: shapes["w"]).resolve(None, FIELD) == ((9, 1, 1), (256, 1, 1))
+    assert LaunchConfig(grid=lambda shapes: shapes["w"]).resolve(None, FIELD) == (
+        (9, 1, 1),
+        (256, 1, 1),
+    )
 
 
 @pytest.mark.parametrize(
     ("config", "source", "says"),
     [
-        (LaunchConfig(grid="elements"), None, "no argument is sharded.*no elements to derive the grid from; pass grid="),
-        (LaunchConfig(grid=lambda rows, shapes: 1), None, "no argument is sharded.*or as a function of shapes"),
-        (LaunchConfig(grid="elements"), "deep", r"arrays of 1 to 3 axes.*deep has 4: \(2, 3, 4, 5\).*math.prod"),
-        (LaunchConfig(64, "elements"), "u", r"block=64 has 1 axis, but u has 2 axes, \(70, 100\).*block=\(32, 8\)"),
-        (LaunchConfig((8, 8), "elements"), "w", r"block=\(8, 8\) has 2 axes, but w has 1 axis, \(9,\).*write block=256"),
+        (
+            LaunchConfig(grid="elements"),
+            None,
+            "no argument is sharded.*no elements to derive the grid from; pass grid=",
+        ),
+        (
+            LaunchConfig(grid=lambda rows, shapes: 1),
+            None,
+            "no argument is sharded.*or as a function of shapes",
+        ),
+        (
+            LaunchConfig(grid="elements"),
+            "deep",
+            r"arrays of 1 to 3 axes.*deep has 4: \(2, 3, 4, 5\).*math.prod",
+        ),
+        (
+            LaunchConfig(64, "elements"),
+            "u",
+            r"block=64 has 1 axis, but u has 2 axes, \(70, 100\).*block=\(32, 8\)",
+        ),
+        (
+            LaunchConfig((8, 8), "elements"),
+            "w",
+            r"block=\(8, 8\) has 2 axes, but w has 1 axis, \(9,\).*write block=256",
+        ),
         (LaunchConfig((8, 8), "elements"), "cube", r"block=\(32, 4, 2\), or leave it out"),
-        (LaunchConfig(grid="elements"), "tall", r"125000 blocks of 8 along y.*at most 65535.*such as block=\(16, 16\)"),
-        (LaunchConfig(grid=lambda shapes: shapes["v"]), "w", r"grid\(shapes=\{'u': .* raised KeyError: 'v'; grid= takes"),
+        (
+            LaunchConfig(grid="elements"),
+            "tall",
+            r"125000 blocks of 8 along y.*at most 65535.*such as block=\(16, 16\)",
+        ),
+        (
+            LaunchConfig(grid=lambda shapes: shapes["v"]),
+            "w",
+            r"grid\(shapes=\{'u': .* raised KeyError: 'v'; grid= takes",
+        ),
         (LaunchConfig(grid=lambda rows, shapes: 0), "w", r"grid\(rows=9, shapes=.*\) must be 1 to"),
         (LaunchConfig(grid=lambda a, b, shapes: 1), "w", "raised TypeError: .*'b'"),
     ],
@@ -171,7 +240,9 @@ def test_the_block_advised_for_a_long_axis_is_right(length: int, axis: int) -> N
         (LaunchConfig(grid="elements"), None, None, False),  # an error, to be raised by `resolve`
     ],
 )
-def test_launches_of_nothing(config: LaunchConfig, rows: int | None, source: str | None, nothing: bool) -> None:
+def test_launches_of_nothing(
+    config: LaunchConfig, rows: int | None, source: str | None, nothing: bool
+) -> None:
     assert config.launches_nothing(Extent(rows, FIELD, source)) is nothing
 
 

@@ -1,4 +1,6 @@
-"""Private parts of `numba.cuda` are used by `simt` and the drivers of compilers alone; import-linter does not see in there."""
+"""Private parts of `numba.cuda` are used by `simt` and the drivers of compilers alone;
+import-linter does not see in there.
+"""
 
 import ast
 import re
@@ -11,12 +13,31 @@ import synknumba
 
 PACKAGE = Path(synknumba.__file__).parent
 ALLOWED = ("_device/compilers/", "simt/")
-SOURCES = [path for path in sorted(PACKAGE.rglob("*.py")) if not str(path.relative_to(PACKAGE)).startswith(ALLOWED)]
+SOURCES = [
+    path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if not str(path.relative_to(PACKAGE)).startswith(ALLOWED)
+]
 
 # Modules below `numba.cuda` and `numba_cuda_mlir`, and NVIDIA's own packages.
 PRIVATE = re.compile(r"(numba\.cuda|numba_cuda|numba_cuda_mlir|cuda)\.\w[\w.]*")
-MODULES = {"cudadrv", "core", "codegen", "compiler", "descriptor", "dispatcher", "memory_management", "simulator", "typing"}
-DISPATCHERS = {"targetoptions", "add_overload", "inspect_llvm", "launch_config_sensitive"}  # members of theirs
+MODULES = {
+    "cudadrv",
+    "core",
+    "codegen",
+    "compiler",
+    "descriptor",
+    "dispatcher",
+    "memory_management",
+    "simulator",
+    "typing",
+}
+DISPATCHERS = {
+    "targetoptions",
+    "add_overload",
+    "inspect_llvm",
+    "launch_config_sensitive",
+}  # members of theirs
 
 
 def private_parts(text: str) -> Iterator[str]:
@@ -28,7 +49,11 @@ def private_parts(text: str) -> Iterator[str]:
             case ast.ImportFrom(module=str(module)) if PRIVATE.fullmatch(module):
                 yield module
             case ast.ImportFrom(module="numba.cuda" | "cuda" as module, names=names):
-                yield from (f"{module}.{one.name}" for one in names if one.name in MODULES or one.name.startswith("_"))
+                yield from (
+                    f"{module}.{one.name}"
+                    for one in names
+                    if one.name in MODULES or one.name.startswith("_")
+                )
             case ast.Attribute(value=ast.Name(id="cuda") | ast.Attribute(attr="cuda"), attr=attr):
                 if attr in MODULES or attr.startswith("_"):
                     yield ast.unparse(node)
@@ -40,8 +65,13 @@ def private_parts(text: str) -> Iterator[str]:
 
 def test_there_are_modules_to_look_at() -> None:
     assert len(SOURCES) > 80
-    found = {path.name: list(private_parts(path.read_text())) for path in (PACKAGE / "_device" / "compilers").glob("*.py")}
-    assert {"numba.cuda.cudadrv.driver", "numba.cuda.core", "cuda.pathfinder"} <= {*found["numba_cuda_cache.py"]}
+    found = {
+        path.name: list(private_parts(path.read_text()))
+        for path in (PACKAGE / "_device" / "compilers").glob("*.py")
+    }
+    assert {"numba.cuda.cudadrv.driver", "numba.cuda.core", "cuda.pathfinder"} <= {
+        *found["numba_cuda_cache.py"]
+    }
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -68,7 +98,12 @@ def test_private_parts_are_seen(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["from numba import cuda\ncuda.jit(device=True)", "from numba.cuda import jit", "x = 'numba.cuda'"]
+    "text",
+    [
+        "from numba import cuda\ncuda.jit(device=True)",
+        "from numba.cuda import jit",
+        "x = 'numba.cuda'",
+    ],
 )
 def test_the_dialect_is_public(text: str) -> None:
     assert not list(private_parts(text))

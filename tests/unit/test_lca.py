@@ -1,4 +1,6 @@
-"""Pieces of examples/lca.py. Expected: NumPy's interpolation and integration, SciPy's optimum, rules applied step by step."""
+"""Pieces of examples/lca.py. Expected: NumPy's interpolation and integration, SciPy's optimum,
+rules applied step by step.
+"""
 
 import importlib.util
 import itertools
@@ -48,7 +50,9 @@ def activities(v, neuron, a, costs):
 
 
 def vertices(s):
-    """The corners of the transfer function, from below the threshold to where it ends or goes on with slope 1."""
+    """The corners of the transfer function, from below the threshold to where it ends or goes on
+    with slope 1.
+    """
     end = s.v_thresh + s.v_width
     v, a = [-9.0, s.v_thresh, end], [s.a_min, s.a_min, end - s.a_shift]
     most = min(s.a_max, 9.0)
@@ -82,21 +86,29 @@ def test_costs_are_what_activities_lack_of_the_potential(name):
 
 
 def test_costs_of_soft_and_hard_thresholds():
-    soft, hard = (replace(one, v_thresh=0.6, a_shift=shift) for one, shift in ((SOFT, 0.6), (SOFT, 0.0)))
+    soft, hard = (
+        replace(one, v_thresh=0.6, a_shift=shift) for one, shift in ((SOFT, 0.6), (SOFT, 0.0))
+    )
     assert_allclose(cost.py_func(1.7, soft.neuron), 0.6 * 1.7, rtol=1e-6)
     assert_allclose(cost.py_func(1.7, hard.neuron), 0.6**2 / 2, rtol=1e-6)
 
 
 def test_time_scales():
-    rule = replace(SOFT, base_min=0.1, base_max=0.4, tau_factor=0.05, growth=0.5, knee=2.0, knee_slope=0.1).rule
+    rule = replace(
+        SOFT, base_min=0.1, base_max=0.4, tau_factor=0.05, growth=0.5, knee=2.0, knee_slope=0.1
+    ).rule
     step = next_scale.py_func
     assert step(-1.0, -1.0, 0.1, 0.4, rule) == (0.1, 0.4)  # the first image
     assert step(8.0, -1.0, 0.3, 1.0, rule) == (0.1, 0.4)  # a new image
     assert step(8.1, 8.0, 0.3, 1.0, rule) == (0.1, 0.4)  # risen
     assert step(8.0, 8.0, 0.3, 1.0, rule) == (0.3, 1.0)
-    assert_allclose(step(6.0, 8.0, 0.3, 1.0, rule), (0.05 * 8 / (2 / 0.3), 1.0))  # 1/20 of the time to 0 at this rate
+    assert_allclose(
+        step(6.0, 8.0, 0.3, 1.0, rule), (0.05 * 8 / (2 / 0.3), 1.0)
+    )  # 1/20 of the time to 0 at this rate
     assert_allclose(step(7.9, 8.0, 0.3, 1.0, rule), (1.0, 1.5))  # at the limit, which grows
-    assert_allclose(step(7.9, 8.0, 1.9, 1.9, rule), (1.9, 1.9 + 0.95 * 0.1))  # and more slowly beyond the knee
+    assert_allclose(
+        step(7.9, 8.0, 1.9, 1.9, rule), (1.9, 1.9 + 0.95 * 0.1)
+    )  # and more slowly beyond the knee
 
 
 class Indexer:
@@ -124,7 +136,9 @@ def test_indices_by_file_and_list(files, batch):
 def test_indices_that_are_given():
     elements = [Indexer(10, start, skip) for start, skip in ((0, 1), (5, 3), (9, 2))]
     expected = [[next(one) for one in elements] for _ in range(12)]
-    assert_array_equal(lca.image_numbers("given", 10, 3, 12, start=[0, 5, 9], skip=[1, 3, 2]), expected)
+    assert_array_equal(
+        lca.image_numbers("given", 10, 3, 12, start=[0, 5, 9], skip=[1, 3, 2]), expected
+    )
     with pytest.raises(ValueError, match="method must be"):
         lca.image_numbers("byFile", 10, 3, 12)
 
@@ -134,7 +148,9 @@ def test_random_indices_show_each_image_once_in_each_pass():
     passes = found.reshape(-1, 10)
     assert_array_equal(np.sort(passes, axis=1), np.tile(np.arange(10), (6, 1)))
     assert len(np.unique(passes, axis=0)) == 6
-    assert_array_equal(lca.image_numbers("random", 10, 2, 30, seed=3).ravel(), found.ravel())  # elements take turns
+    assert_array_equal(
+        lca.image_numbers("random", 10, 2, 30, seed=3).ravel(), found.ravel()
+    )  # elements take turns
     assert (lca.image_numbers("random", 10, 4, 15, seed=4) != found).any()
 
 
@@ -175,7 +191,11 @@ def test_activities_reach_the_least_energy(stride):
             return residual @ residual / 2 + s.v_thresh * a.sum(), s.v_thresh - features @ residual
 
         best = scipy.optimize.minimize(
-            energy, np.zeros(len(features)), jac=True, bounds=[(0, None)] * len(features), method="L-BFGS-B"
+            energy,
+            np.zeros(len(features)),
+            jac=True,
+            bounds=[(0, None)] * len(features),
+            method="L-BFGS-B",
         )
         assert best.fun <= energies[b, -1] < best.fun * 1.001
         residual = (x[b] - best.x @ features)[None]
@@ -188,7 +208,12 @@ def network():
     """A small network on two ranks."""
     s = replace(SOFT, side=12, channels=2, stride=4, features=72, batch=4, steps=6)
     with synk.fork(2, device="cpu"):
-        yield lca.Network(s, lca.make_images(5, s, 1), lca.image_numbers("file", 5, 4, 3), lca.first_features(s, 2))
+        yield lca.Network(
+            s,
+            lca.make_images(5, s, 1),
+            lca.image_numbers("file", 5, 4, 3),
+            lca.first_features(s, 2),
+        )
 
 
 @pytest.mark.parametrize("delayed", [False, True])
@@ -208,8 +233,12 @@ def test_kernels_have_no_races(network):
     net, model, places = network.net, network.model, network.model["places"]
     lca.present.check(net["x"], network.images, network.numbers, synk.OFFSET, 1)
     state = (net[name] for name in ("x", "residual", "a", "decay", "clock", "trace"))
-    lca.reconstruct.check(*state, *(model[name] for name in ("w", "offset", "visible", "neuron", "rule")), *places, 3)
+    lca.reconstruct.check(
+        *state, *(model[name] for name in ("w", "offset", "visible", "neuron", "rule")), *places, 3
+    )
     of_model = (model[name] for name in ("wt", "offset", "neuron"))
     lca.integrate.check(net["v"], net["a"], net["residual"], net["decay"], *of_model, *places)
-    lca.correlate.check(net["a"], net["residual"], model["sums"], model["offset"], model["visible"], *places)
+    lca.correlate.check(
+        net["a"], net["residual"], model["sums"], model["offset"], model["visible"], *places
+    )
     lca.learn.check(model["w"], model["wt"], model["sums"], 0.1)

@@ -24,14 +24,22 @@ VALUES = {
     "uint8": st.sampled_from([0, 1, 255]),
 }
 CASES = [("argmin", "float64"), ("argmax", "float64"), ("argmax", "uint8"), ("argmin", "int64")]
-COMPILED = [("argmin", "float64"), ("argmax", "uint8")]  # the others are run by the simulator, which compiles nothing
-KERNELS = {(op, dtype): tuple(map(jit, locating_kernels(op, np.dtype(dtype)))) for op, dtype in COMPILED}
+COMPILED = [
+    ("argmin", "float64"),
+    ("argmax", "uint8"),
+]  # the others are run by the simulator, which compiles nothing
+KERNELS = {
+    (op, dtype): tuple(map(jit, locating_kernels(op, np.dtype(dtype)))) for op, dtype in COMPILED
+}
 
 
 def by_kernels(op: str, values: Any, rows: Any, scores: Any, first: int) -> None:
     search, settle = KERNELS[op, scores.dtype.name]
     grid = search_grid(*scores.shape)
-    found = np.empty((grid[0], scores.shape[1]), scores.dtype), np.empty((grid[0], scores.shape[1]), np.int64)
+    found = (
+        np.empty((grid[0], scores.shape[1]), scores.dtype),
+        np.empty((grid[0], scores.shape[1]), np.int64),
+    )
     search[grid, THREADS](scores, first, *found)
     settle[(1, *grid[1:]), THREADS](*found, values, rows)
 
@@ -57,7 +65,13 @@ def test_ranks_and_slices(way: Any, data: st.DataObject) -> None:
         for k in range(num_slices):
             low, high = Partition.even(num_slices).part(stop - start, k)
             if high > low:
-                way(op, values[rank], rows[rank], np.ascontiguousarray(scores[start + low : start + high]), start + low)
+                way(
+                    op,
+                    values[rank],
+                    rows[rank],
+                    np.ascontiguousarray(scores[start + low : start + high]),
+                    start + low,
+                )
     check(op, *best(op, values, rows), scores)
 
 
@@ -76,5 +90,7 @@ def test_kernels_in_the_simulator() -> None:
     """Numba's own idea of what these kernels do on a GPU."""
     env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     script = Path(__file__).with_name("reductions_in_simulator.py")
-    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)], env=env, capture_output=True, text=True, check=False
+    )
     assert done.stdout == "as NumPy\n", done.stderr

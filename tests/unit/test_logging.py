@@ -1,4 +1,6 @@
-"""What the logger "synknumba" tells, in the script's process, and that it is silent where nobody asks."""
+"""What the logger "synknumba" tells, in the script's process, and that it is silent where nobody
+asks.
+"""
 
 import logging
 import os
@@ -36,7 +38,9 @@ def end(x):
 @pytest.fixture
 def told(caplog):
     caplog.set_level(logging.DEBUG, "synknumba")
-    return lambda: [(one.levelname, one.getMessage()) for one in caplog.records if one.name == "synknumba"]
+    return lambda: [
+        (one.levelname, one.getMessage()) for one in caplog.records if one.name == "synknumba"
+    ]
 
 
 def messages(told, level, text):
@@ -46,7 +50,9 @@ def messages(told, level, text):
 def test_start_and_end_of_worlds(told):
     with synk.fork(2, device="cpu") as world:
         pids = world.pids
-    assert [str(list(pids)) in message for message in messages(told, "INFO", "has started in")] == [True]
+    assert [str(list(pids)) in message for message in messages(told, "INFO", "has started in")] == [
+        True
+    ]
     assert len(messages(told, "INFO", "has ended: the script has closed it")) == 1
     assert len(messages(told, "INFO", "collectives go over")) == 1
 
@@ -56,7 +62,9 @@ def test_deaths_and_new_starts(told):
         with pytest.raises(synk.RankDied):
             end(np.ones(2))
         assert total(np.ones(2)) == 2.0
-    assert len(messages(told, "INFO", "was killed by SIGKILL")) == 2  # as the reason of the end, and of the new start
+    assert (
+        len(messages(told, "INFO", "was killed by SIGKILL")) == 2
+    )  # as the reason of the end, and of the new start
     assert len(messages(told, "INFO", "has started in")) == 2
 
 
@@ -77,5 +85,7 @@ def test_shared_memory_that_does_not_fit(told, monkeypatch):
 
 
 def test_nothing_is_printed_where_logging_is_not_configured():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=60
+    )
     assert (done.stdout, done.stderr) == ("", "")

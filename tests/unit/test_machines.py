@@ -12,14 +12,20 @@ from synknumba._world.machines import MachineDevices, shared_out
 
 
 def job(monkeypatch, mine, *others, ranks_each=None):
-    """Resolves a world on GPUs, of machines that see GPUs with these letters as ids; returns GPUs and first ranks."""
+    """Resolves a world on GPUs, of machines that see GPUs with these letters as ids; returns
+    GPUs and first ranks.
+    """
     seen = [mine, *others]
     told = [MachineDevices(4, tuple(range(len(ids))), tuple(ids)) for ids in seen]
     machines = SimpleNamespace(
-        hosts=("host",) * len(seen), ranks_each=ranks_each, devices=lambda: [MachineDevices(4), *told[1:]]
+        hosts=("host",) * len(seen),
+        ranks_each=ranks_each,
+        devices=lambda: [MachineDevices(4), *told[1:]],
     )
     monkeypatch.setattr(fork, "_check_cuda", lambda: None)
-    monkeypatch.setattr(fork, "probed", lambda: nullcontext(DeviceReport(len(mine), None, tuple(mine))))
+    monkeypatch.setattr(
+        fork, "probed", lambda: nullcontext(DeviceReport(len(mine), None, tuple(mine)))
+    )
     with ExitStack() as stack:
         return fork._resolve_machines(machines, None, "cuda", None, stack)
 
@@ -41,12 +47,17 @@ def test_gpus_of_one_host_are_shared_out(seen, gpus, firsts, monkeypatch):
 
 
 def test_more_machines_than_gpus(monkeypatch):
-    with pytest.raises(DeviceError, match="has 0 usable GPUs.* 1 GPUs are shared out among it and 1 other machines of the job"):
+    with pytest.raises(
+        DeviceError,
+        match="has 0 usable GPUs.* 1 GPUs are shared out among it and 1 other machines of the job",
+    ):
         job(monkeypatch, "a", "a")
 
 
 def test_more_ranks_than_gpus(monkeypatch):
-    with pytest.raises(DeviceError, match="machine 0 .host. has 1 usable GPUs.*2 GPUs are shared out"):
+    with pytest.raises(
+        DeviceError, match="machine 0 .host. has 1 usable GPUs.*2 GPUs are shared out"
+    ):
         job(monkeypatch, "ab", "ab", ranks_each=2)
     with pytest.raises(PartitionError, match="2 ranks on machine 1 .b. are more than its 1 GPUs"):
         with_size(monkeypatch, 3)
@@ -54,7 +65,9 @@ def test_more_ranks_than_gpus(monkeypatch):
 
 def with_size(monkeypatch, size):
     machines = SimpleNamespace(
-        hosts=("a", "b"), ranks_each=None, devices=lambda: [MachineDevices(4), MachineDevices(4, (0,), ("y",))]
+        hosts=("a", "b"),
+        ranks_each=None,
+        devices=lambda: [MachineDevices(4), MachineDevices(4, (0,), ("y",))],
     )
     monkeypatch.setattr(fork, "_check_cuda", lambda: None)
     monkeypatch.setattr(fork, "probed", lambda: nullcontext(DeviceReport(1, None, ("x",))))
@@ -63,6 +76,8 @@ def with_size(monkeypatch, size):
 
 
 def test_each_gpu_has_one_machine():
-    told = shared_out([MachineDevices(1, (0, 1, 2), tuple(ids)) for ids in ("abc", "cab", "bca", "xab")])
+    told = shared_out(
+        [MachineDevices(1, (0, 1, 2), tuple(ids)) for ids in ("abc", "cab", "bca", "xab")]
+    )
     owned = [gpu for machine in told for gpu in machine.ids]
     assert sorted(owned) == ["a", "b", "c", "x"]

@@ -1,4 +1,6 @@
-"""In which of two ways a segment is made, how much memory is left for it, and calls over both ways."""
+"""In which of two ways a segment is made, how much memory is left for it, and calls over both
+ways.
+"""
 
 import mmap
 import os
@@ -41,7 +43,11 @@ def small_shm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     on_memfd = segment._free_bytes
 
     def free_bytes(fd: int) -> int | None:
-        return on_memfd(fd) if os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:") else status.f_bavail * PAGE
+        return (
+            on_memfd(fd)
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:")
+            else status.f_bavail * PAGE
+        )
 
     monkeypatch.setattr(segment, "_free_bytes", free_bytes)
 
@@ -52,7 +58,7 @@ def small_shm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return leave
 
 
-# ---- the choice ----------------------------------------------------------------------------------------------------------
+# ---- the choice ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asked", ["posix", "memfd"])
@@ -65,7 +71,10 @@ def test_the_way_that_is_asked_for_is_taken(monkeypatch: pytest.MonkeyPatch, ask
 
 def test_a_way_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "sysv")
-    with pytest.raises(SharedMemoryError, match='SYNKNUMBA_SEGMENTS must be "posix" or "memfd", or not be set; got \'sysv\''):
+    with pytest.raises(
+        SharedMemoryError,
+        match='SYNKNUMBA_SEGMENTS must be "posix" or "memfd", or not be set; got \'sysv\'',
+    ):
         Segment(1)
 
 
@@ -128,7 +137,9 @@ def run_in_small_shm(size: str, text: str, script: Path) -> None:
         pytest.skip("this user may not mount a small /dev/shm of their own")
     script.write_text(text)
     command += [sys.executable, "-W", "error", str(script)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=100, check=False
+    )
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
@@ -177,15 +188,19 @@ with synk.fork(2, device="cpu") as world:
     run_in_small_shm("4m", text, tmp_path / "script.py")
 
 
-@pytest.mark.parametrize(("python", "needed"), [("3.11", True), ("3.13", True), ("3.14", False), ("3.15", False)])
+@pytest.mark.parametrize(
+    ("python", "needed"), [("3.11", True), ("3.13", True), ("3.14", False), ("3.15", False)]
+)
 def test_posix_ipc_is_required_where_it_has_wheels(python: str, needed: bool) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (requirement,) = [one for one in map(Requirement, project["dependencies"]) if one.name == "posix_ipc"]
+    (requirement,) = [
+        one for one in map(Requirement, project["dependencies"]) if one.name == "posix_ipc"
+    ]
     assert requirement.marker is not None
     assert requirement.marker.evaluate({"python_version": python}) is needed
 
 
-# ---- growth beyond /dev/shm ----------------------------------------------------------------------------------------------
+# ---- growth beyond /dev/shm ----------------------------------------------------------------------
 
 
 @needs_posix_ipc
@@ -207,7 +222,9 @@ def test_a_segment_that_outgrows_dev_shm_moves(small_shm: Callable[..., None]) -
     new = one.array("u4", (10 * PAGE // 4,))
     np.testing.assert_array_equal(new[: PAGE // 2], np.arange(PAGE // 2))
     assert not new[PAGE // 2 :].any()
-    for value, view in enumerate(views, start=7):  # they are of the same memory, also those from before
+    for value, view in enumerate(
+        views, start=7
+    ):  # they are of the same memory, also those from before
         view[5] = value
         assert [other[5] for other in (*views, new)] == [value] * 3
         assert one.overlaps(view)
@@ -291,18 +308,29 @@ def test_data_that_outgrows_dev_shm(small_shm: Callable[..., None], no_world: No
         np.testing.assert_array_equal(d, np.concatenate([rows, np.zeros(30_000 - 1001)]) + 1)
 
 
-# ---- how much memory is left ---------------------------------------------------------------------------------------------
+# ---- how much memory is left ---------------------------------------------------------------------
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes the files that tell of memory: /proc/meminfo, /proc/self/cgroup, and those of groups."""
+    """Makes the files that tell of memory: /proc/meminfo, /proc/self/cgroup, and those of
+    groups.
+    """
     monkeypatch.setattr(memory, "_PROC", tmp_path / "proc")
     monkeypatch.setattr(memory, "_GROUPS", tmp_path / "cgroup")
 
-    def make(groups: str = "", files: dict[str, Any] | None = None, *, available: int = 10**6, swap: int = 0) -> None:
+    def make(
+        groups: str = "",
+        files: dict[str, Any] | None = None,
+        *,
+        available: int = 10**6,
+        swap: int = 0,
+    ) -> None:
         texts = {
-            "proc/meminfo": f"MemTotal: 99999999 kB\nMemAvailable: {available} kB\nSwapFree: {swap} kB\nHugePages_Total: 0\n",
+            "proc/meminfo": (
+                f"MemTotal: 99999999 kB\nMemAvailable: {available} kB\nSwapFree: "
+                f"{swap} kB\nHugePages_Total: 0\n"
+            ),
             "proc/self/cgroup": groups,
             **{f"cgroup/{name}": f"{text}\n" for name, text in (files or {}).items()},
         }
@@ -315,31 +343,54 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
 
 def v2(path: str, limit: object, used: int, **stat: int) -> dict[str, object]:
     told = "\n".join(f"{name} {value}" for name, value in stat.items())
-    return {f"{path}/memory.max": limit, f"{path}/memory.current": used, f"{path}/memory.stat": told}
+    return {
+        f"{path}/memory.max": limit,
+        f"{path}/memory.current": used,
+        f"{path}/memory.stat": told,
+    }
 
 
 def v1(path: str, limit: object, used: int, **stat: int) -> dict[str, object]:
     told = "\n".join(f"{name} {value}" for name, value in stat.items())
     names = ("limit_in_bytes", "usage_in_bytes", "stat")
-    return {f"memory{path}/memory.{name}": text for name, text in zip(names, (limit, used, told), strict=True)}
+    return {
+        f"memory{path}/memory.{name}": text
+        for name, text in zip(names, (limit, used, told), strict=True)
+    }
 
 
 UNLIMITED = 9223372036854771712
 MACHINES: dict[str, tuple[str, dict[str, Any], int]] = {
     "no groups": ("", {}, 1_024_000_000),
     "version 2, a container's own root": ("0::/\n", v2(".", 5000, 3000), 2000),
-    "version 2, inner and outer": ("0::/a/b\n", {**v2("a/b", "max", 10), **v2("a", 900, 300), **v2(".", 5000, 0)}, 600),
-    "version 2, files count as free": ("0::/a\n", v2("a", 900, 800, anon=1, active_file=50, inactive_file=30, shmem=9), 180),
+    "version 2, inner and outer": (
+        "0::/a/b\n",
+        {**v2("a/b", "max", 10), **v2("a", 900, 300), **v2(".", 5000, 0)},
+        600,
+    ),
+    "version 2, files count as free": (
+        "0::/a\n",
+        v2("a", 900, 800, anon=1, active_file=50, inactive_file=30, shmem=9),
+        180,
+    ),
     "version 2, over its limit": ("0::/a\n", v2("a", 900, 1000), 0),
     "version 2, without limit": ("0::/a\n", v2("a", "max", 1000), 1_024_000_000),
-    "version 1": ("5:cpu,cpuacct:/x\n4:memory:/a\n", {**v1("/a", 900, 300), **v1("", UNLIMITED, 500)}, 600),
+    "version 1": (
+        "5:cpu,cpuacct:/x\n4:memory:/a\n",
+        {**v1("/a", 900, 300), **v1("", UNLIMITED, 500)},
+        600,
+    ),
     "version 1, files count as free": (
         "4:memory:/a\n",
         v1("/a", 900, 800, active_file=1, total_active_file=50, total_inactive_file=30),
         180,
     ),
     "version 1, group above not seen": ("4:memory:/docker/1f2e\n", v1("", 900, 300), 600),
-    "both versions": ("4:memory:/a\n0::/b\n", {**v1("/a", 900, 300), **v2("unified/b", 800, 300)}, 500),
+    "both versions": (
+        "4:memory:/a\n0::/b\n",
+        {**v1("/a", 900, 300), **v2("unified/b", 800, 300)},
+        500,
+    ),
     "outside of what is seen": ("0::/../../x\n", v2(".", 5000, 3000), 2000),
 }
 
@@ -351,13 +402,18 @@ def test_what_is_left(machine: Callable[..., None], name: str) -> None:
     assert memory.available().nbytes == expected
 
 
-def test_what_the_machine_has_left_limits_memory_files_alone(machine: Callable[..., None], maker: str) -> None:
+def test_what_the_machine_has_left_limits_memory_files_alone(
+    machine: Callable[..., None], maker: str
+) -> None:
     """It is a low estimate, and /dev/shm has a size of its own."""
     machine(available=10 * 1024)
     if maker == "posix":
         assert Segment(11 * MIB).size == 11 * MIB
     else:
-        with pytest.raises(SharedMemoryError, match="the machine has 10,485,760 bytes left.*run where more memory is free"):
+        with pytest.raises(
+            SharedMemoryError,
+            match="the machine has 10,485,760 bytes left.*run where more memory is free",
+        ):
             Segment(11 * MIB)
 
 
@@ -366,7 +422,9 @@ def test_swap_counts_for_the_machine(machine: Callable[..., None]) -> None:
     assert memory.available() == (150 * 1024, "the machine", "run where more memory is free")
 
 
-def test_where_nothing_is_told_there_is_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_told_there_is_no_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory, "_PROC", tmp_path)
     monkeypatch.setattr(memory, "_GROUPS", tmp_path)
     assert memory.available().nbytes >= 1 << 60
@@ -377,7 +435,9 @@ def test_this_machine_has_some() -> None:
     assert 0 < memory.available().nbytes <= 1.5 * 1024 * (available + 10**6)
 
 
-def test_more_than_a_container_may_have_is_refused(machine: Callable[..., None], maker: str) -> None:
+def test_more_than_a_container_may_have_is_refused(
+    machine: Callable[..., None], maker: str
+) -> None:
     """The kernel would kill the container's processes: it reserves first, and counts later."""
     machine("0::/\n", v2(".", 100 * MIB, 40 * MIB))
     Segment(59 * MIB).close()
@@ -385,8 +445,10 @@ def test_more_than_a_container_may_have_is_refused(machine: Callable[..., None],
         Segment(61 * MIB)
     assert memory.available(machine=False).nbytes == 60 * MIB
     assert str(caught.value) == (
-        "63,963,136 bytes of shared memory were requested, but the memory limit of this container (control group) has "
-        "62,914,560 bytes left. Free Data that is no longer needed (free_memory()), or raise it, as by docker run "
+        "63,963,136 bytes of shared memory were requested, but the memory limit of this "
+        "container (control group) has "
+        "62,914,560 bytes left. Free Data that is no longer needed (free_memory()), or "
+        "raise it, as by docker run "
         "--memory=<bytes>."
     )
     one = Segment(PAGE)
@@ -395,7 +457,9 @@ def test_more_than_a_container_may_have_is_refused(machine: Callable[..., None],
     assert (one.size, one.generation) == (PAGE, 0)
 
 
-def test_optional_memory_leaves_half_of_what_is_there(machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optional_memory_leaves_half_of_what_is_there(
+    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine("0::/\n", v2(".", 100 * MIB, 0))
     monkeypatch.setenv(SWITCH, "memfd")
     assert segment.has_room(50 * MIB)
@@ -407,14 +471,16 @@ def test_optional_memory_leaves_half_of_what_is_there(machine: Callable[..., Non
 
 
 @needs_posix_ipc
-def test_optional_memory_leaves_half_of_dev_shm(small_shm: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optional_memory_leaves_half_of_dev_shm(
+    small_shm: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert segment.has_room(48 * MIB)  # elsewhere
     monkeypatch.setenv(SWITCH, "posix")
     assert segment.has_room(32 * MIB)
     assert not segment.has_room(48 * MIB)
 
 
-# ---- what info tells -----------------------------------------------------------------------------------------------------
+# ---- what info tells -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asked", ["", "posix", "memfd", "sysv", "no posix_ipc"])
@@ -427,17 +493,23 @@ def test_info_tells_where_segments_come_from(asked: str, monkeypatch: pytest.Mon
     elif asked:
         monkeypatch.setenv(SWITCH, asked)
     starts, ends = {
-        "": ("POSIX shared memory; where /dev/shm is too small, memory files (memfd), ", "GiB available"),
+        "": (
+            "POSIX shared memory; where /dev/shm is too small, memory files (memfd), ",
+            "GiB available",
+        ),
         "posix": ("POSIX shared memory in /dev/shm", "by SYNKNUMBA_SEGMENTS=posix"),
         "memfd": ("memory files (memfd), ", "by SYNKNUMBA_SEGMENTS=memfd"),
         "sysv": ("none: ", "or not be set; got 'sysv'."),
-        "no posix_ipc": ("memory files (memfd), ", "posix_ipc cannot be imported (No module named 'posix_ipc')"),
+        "no posix_ipc": (
+            "memory files (memfd), ",
+            "posix_ipc cannot be imported (No module named 'posix_ipc')",
+        ),
     }[asked]
     assert segment.describe().startswith(starts)
     assert segment.describe().endswith(ends)
 
 
-# ---- calls ---------------------------------------------------------------------------------------------------------------
+# ---- calls ---------------------------------------------------------------------------------------
 
 
 def test_calls(maker: str, no_world: None) -> None:

@@ -1,4 +1,6 @@
-"""NCCL's functions by either package, on stand-ins that note what NCCL would be called with; and which package is chosen."""
+"""NCCL's functions by either package, on stand-ins that note what NCCL would be called with; and
+which package is chosen.
+"""
 
 import sys
 import warnings
@@ -62,7 +64,15 @@ def cupys(library: Library) -> dict[str, ModuleType]:
     def member(function: str) -> Callable[..., None]:
         return lambda self, *args: check(function, *args[:-1], COMMUNICATOR, args[-1])
 
-    for method in ("allGather", "allReduce", "broadcast", "reduce", "reduceScatter", "send", "recv"):
+    for method in (
+        "allGather",
+        "allReduce",
+        "broadcast",
+        "reduce",
+        "reduceScatter",
+        "send",
+        "recv",
+    ):
         setattr(NcclCommunicator, method, member("nccl" + method[0].upper() + method[1:]))
 
     def get_unique_id() -> bytes:
@@ -84,7 +94,11 @@ def cupys(library: Library) -> dict[str, ModuleType]:
 
 def nccl4pys(library: Library) -> dict[str, ModuleType]:
     """nccl.bindings.nccl of nccl4py 0.6."""
-    package, bindings, nccl = ModuleType("nccl"), ModuleType("nccl.bindings"), ModuleType("nccl.bindings.nccl")
+    package, bindings, nccl = (
+        ModuleType("nccl"),
+        ModuleType("nccl.bindings"),
+        ModuleType("nccl.bindings.nccl"),
+    )
 
     class Error(Exception):
         def __init__(self, status: int) -> None:
@@ -148,11 +162,17 @@ Install = Callable[..., Library]
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """Makes an environment: CuPy, or not, and nccl4py in a version."""
     monkeypatch.delenv(nccl_bindings.SWITCH, raising=False)
-    monkeypatch.setattr(nccl_bindings, "find", nccl_bindings.find.__wrapped__)  # nothing is remembered
+    monkeypatch.setattr(
+        nccl_bindings, "find", nccl_bindings.find.__wrapped__
+    )  # nothing is remembered
 
     def make(*, cupy: bool = True, nccl4py: str | None = None) -> Library:
         library = Library()
-        there = {"cupy": None, "nccl": None} | (cupys(library) if cupy else {}) | (nccl4pys(library) if nccl4py else {})
+        there = (
+            {"cupy": None, "nccl": None}
+            | (cupys(library) if cupy else {})
+            | (nccl4pys(library) if nccl4py else {})
+        )
         for name, module in there.items():
             monkeypatch.setitem(sys.modules, name, module)
         versions = {"nccl4py": nccl4py, "cupy-cuda13x": "14.2.0" if cupy else None}
@@ -209,7 +229,10 @@ def test_errors_are_the_same(made: tuple[NcclBindings, Library]) -> None:
         with pytest.raises(NcclError) as caught:
             function()
         assert str(caught.value) == f"{RESULT[1]}; NCCL's error 1"
-    for function in (bindings.group_start, bindings.bind(communicator, "send", STREAM, *CALLS["send"])):
+    for function in (
+        bindings.group_start,
+        bindings.bind(communicator, "send", STREAM, *CALLS["send"]),
+    ):
         with pytest.raises(bindings.error) as raw:  # a communicator translates them once for a step
             function()
         assert str(nccl_bindings.as_nccl_error(raw.value)) == f"{RESULT[1]}; NCCL's error 1"
@@ -225,7 +248,9 @@ def test_an_unknown_nccl4py_is_passed_over(install: Install, version: str) -> No
     install(nccl4py=version)
     bindings, problem = nccl_bindings.find()
     assert bindings.name == "cupy"
-    assert problem.startswith(f"nccl4py {version} is not one of those that are known (0.5, 0.6); pip install ")
+    assert problem.startswith(
+        f"nccl4py {version} is not one of those that are known (0.5, 0.6); pip install "
+    )
 
 
 def test_a_broken_nccl4py_is_passed_over(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,14 +270,21 @@ def test_nccl4py_that_finds_no_library(install: Install) -> None:
     sys.modules["nccl.bindings.nccl"].get_version = find_none
     bindings, problem = nccl_bindings.find()
     assert bindings is None
-    assert problem.startswith('nccl4py does not work (Failure finding "libnccl.so.2": No such file); CuPy has no NCCL (')
-    assert problem.endswith("pip install nvidia-nccl-cu13 (or nvidia-nccl-cu12, to match your CuPy)")
+    assert problem.startswith(
+        'nccl4py does not work (Failure finding "libnccl.so.2": No such file); CuPy has no NCCL ('
+    )
+    assert problem.endswith(
+        "pip install nvidia-nccl-cu13 (or nvidia-nccl-cu12, to match your CuPy)"
+    )
 
 
 def test_cupy_without_the_library(install: Install) -> None:
     install()
     sys.modules["cupy.cuda.nccl"].available = False
-    assert nccl_bindings.find() == (None, "CuPy finds no library libnccl.so.2; pip install nvidia-nccl-cu13")
+    assert nccl_bindings.find() == (
+        None,
+        "CuPy finds no library libnccl.so.2; pip install nvidia-nccl-cu13",
+    )
 
 
 def test_one_can_be_chosen(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,11 +296,16 @@ def test_one_can_be_chosen(install: Install, monkeypatch: pytest.MonkeyPatch) ->
     assert nccl_bindings.find() == (None, 'SYNKNUMBA_NCCL must be "nccl4py" or "cupy", got \'mpi\'')
     install()
     monkeypatch.setenv(nccl_bindings.SWITCH, "nccl4py")
-    assert nccl_bindings.find() == (None, "nccl4py is not installed; pip install 'synknumba[nccl4py]'")
+    assert nccl_bindings.find() == (
+        None,
+        "nccl4py is not installed; pip install 'synknumba[nccl4py]'",
+    )
 
 
 @pytest.mark.parametrize("is_error", [False, True])
-def test_cupys_own_warning_is_not_given_too(install: Install, monkeypatch: pytest.MonkeyPatch, is_error: bool) -> None:
+def test_cupys_own_warning_is_not_given_too(
+    install: Install, monkeypatch: pytest.MonkeyPatch, is_error: bool
+) -> None:
     install()
     cuda = sys.modules["cupy.cuda"]
     del cuda.nccl
@@ -284,7 +321,10 @@ def test_cupys_own_warning_is_not_given_too(install: Install, monkeypatch: pytes
     monkeypatch.setattr("synknumba._comm._nccl", lambda: driver)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("error" if is_error else "always")
-        assert DRIVERS["nccl"].problem() == "CuPy has no NCCL (libnccl.so.2); pip install nvidia-nccl-cu13"
+        assert (
+            DRIVERS["nccl"].problem()
+            == "CuPy has no NCCL (libnccl.so.2); pip install nvidia-nccl-cu13"
+        )
     assert not caught
 
 
@@ -297,7 +337,7 @@ bindings.nccl = types.SimpleNamespace(get_version=lambda: {version})
 cuda = types.ModuleType("cuda")
 cuda.pathfinder = types.SimpleNamespace(load_nvidia_dynamic_lib=lambda name: types.SimpleNamespace(abs_path=None))
 sys.modules.update({{"cupy": cupy, "cupy.cuda": libraries, "cuda": cuda, "nccl": package, "nccl.bindings": bindings}})
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize(
@@ -306,11 +346,19 @@ sys.modules.update({{"cupy": cupy, "cupy.cuda": libraries, "cuda": cuda, "nccl":
         (None, True, ("2.28.9", "cupy", None)),
         ("0.6.0", True, ("2.32.3", "nccl4py", None)),
         ("0.6.0", False, ("2.28.9", "cupy", "nccl4py does not import, or finds no NCCL")),
-        ("0.4.1", True, ("2.28.9", "cupy", "nccl4py 0.4.1 is not one of those that are known (0.5, 0.6)")),
+        (
+            "0.4.1",
+            True,
+            ("2.28.9", "cupy", "nccl4py 0.4.1 is not one of those that are known (0.5, 0.6)"),
+        ),
     ],
 )
 def test_what_info_tells(
-    install: Install, monkeypatch: pytest.MonkeyPatch, version: str | None, works: bool, told: tuple[str, str, str | None]
+    install: Install,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str | None,
+    works: bool,
+    told: tuple[str, str, str | None],
 ) -> None:
     install(nccl4py=version)
     program = STAND_IN.format(version="23203" if works else "1 // 0") + gpu_libraries._PROGRAM

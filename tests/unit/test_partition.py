@@ -1,4 +1,6 @@
-"""Rows: what a batch selects is what NumPy's indexing selects, and the parts put together are the whole."""
+"""Rows: what a batch selects is what NumPy's indexing selects, and the parts put together are
+the whole.
+"""
 
 import pickle
 from itertools import accumulate, pairwise
@@ -10,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synknumba._errors import BatchError, PartitionError, SynkError
-from synknumba._ops.rows import Listed, Partition, Range, Rows, common_length, minibatch_rows, select
+from synknumba._ops.rows import (
+    Listed,
+    Partition,
+    Range,
+    Rows,
+    common_length,
+    minibatch_rows,
+    select,
+)
 
 INTEGER_DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", ">i4"]
 
@@ -35,7 +45,14 @@ def chosen(rows: Rows, n: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("n", "parts", "sizes"),
-    [(5, 2, [2, 3]), (5, 3, [1, 2, 2]), (10, 4, [2, 3, 2, 3]), (2, 3, [0, 1, 1]), (0, 3, [0, 0, 0]), (7, 1, [7])],
+    [
+        (5, 2, [2, 3]),
+        (5, 3, [1, 2, 2]),
+        (10, 4, [2, 3, 2, 3]),
+        (2, 3, [0, 1, 1]),
+        (0, 3, [0, 0, 0]),
+        (7, 1, [7]),
+    ],
 )
 def test_parts_have_the_sizes_of_the_manual(n: int, parts: int, sizes: list[int]) -> None:
     assert list(Partition.even(parts).counts(n)) == sizes
@@ -58,7 +75,9 @@ def test_parts_cover_all_rows_in_order(n: int, partition: Partition) -> None:
 
 
 @given(n=counts, partition=partitions, shards=st.none() | st.integers(1, 40))
-def test_shards_of_all_parts_cover_all_rows_in_order(n: int, partition: Partition, shards: int | None) -> None:
+def test_shards_of_all_parts_cover_all_rows_in_order(
+    n: int, partition: Partition, shards: int | None
+) -> None:
     of_parts = [partition.shard_edges(n, shards, r) for r in range(partition.parts)]
     found = [shard for edges in of_parts for shard in pairwise(edges)]
     expected = partition if shards is None else Partition.even(shards)
@@ -71,8 +90,12 @@ def test_a_partition_is_a_value(partition: Partition) -> None:
     assert (same, hash(same)) == (partition, hash(partition))
 
 
-@given(n=counts, batch=st.builds(slice, maybe_index, maybe_index, steps), parts=partitions, slices=even)
-def test_parts_of_parts_of_a_slice_are_its_rows_in_order(n: int, batch: slice, parts: Partition, slices: Partition) -> None:
+@given(
+    n=counts, batch=st.builds(slice, maybe_index, maybe_index, steps), parts=partitions, slices=even
+)
+def test_parts_of_parts_of_a_slice_are_its_rows_in_order(
+    n: int, batch: slice, parts: Partition, slices: Partition
+) -> None:
     expected = list(np.arange(n)[batch])
     if not expected:
         with pytest.raises(BatchError, match="empty batch"):
@@ -81,15 +104,23 @@ def test_parts_of_parts_of_a_slice_are_its_rows_in_order(n: int, batch: slice, p
     rows = select(batch, n)
     assert isinstance(rows, Range)
     assert chosen(rows, n) == list(rows.indices()) == expected
-    pieces = [slices.of(parts.of(rows, r), k) for r in range(parts.parts) for k in range(slices.parts)]
+    pieces = [
+        slices.of(parts.of(rows, r), k) for r in range(parts.parts) for k in range(slices.parts)
+    ]
     assert [row for piece in pieces for row in chosen(piece, n)] == expected
     assert sum(piece.count for piece in pieces) == rows.count
 
 
-@given(data=st.data(), n=st.integers(1, 60), dtype=st.sampled_from(INTEGER_DTYPES), parts=partitions)
-def test_a_list_selects_as_numpy_does(data: st.DataObject, n: int, dtype: str, parts: Partition) -> None:
+@given(
+    data=st.data(), n=st.integers(1, 60), dtype=st.sampled_from(INTEGER_DTYPES), parts=partitions
+)
+def test_a_list_selects_as_numpy_does(
+    data: st.DataObject, n: int, dtype: str, parts: Partition
+) -> None:
     low = 0 if np.dtype(dtype).kind == "u" else -n
-    batch = np.array(data.draw(st.lists(st.integers(low, n - 1), min_size=1, max_size=40)), dtype=dtype)
+    batch = np.array(
+        data.draw(st.lists(st.integers(low, n - 1), min_size=1, max_size=40)), dtype=dtype
+    )
     expected = list(np.arange(n)[batch])
     for same in (batch, batch.tolist(), tuple(batch.tolist()), np.repeat(batch, 2)[::2]):
         rows = select(same, n)
@@ -101,7 +132,12 @@ def test_a_list_selects_as_numpy_does(data: st.DataObject, n: int, dtype: str, p
         assert [row for r in range(parts.parts) for row in chosen(parts.of(rows, r), n)] == expected
 
 
-@given(n=st.integers(1, 60), start=st.integers(-70, 70), stop=st.integers(-70, 70), step=st.integers(-9, 9).filter(bool))
+@given(
+    n=st.integers(1, 60),
+    start=st.integers(-70, 70),
+    stop=st.integers(-70, 70),
+    step=st.integers(-9, 9).filter(bool),
+)
 def test_a_range_is_a_list_of_indices(n: int, start: int, stop: int, step: int) -> None:
     batch = range(start, stop, step)
     try:

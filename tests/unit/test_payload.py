@@ -1,4 +1,6 @@
-"""Functions as bytes: what comes out is what went in, once for each that it calls, and Numba knows it."""
+"""Functions as bytes: what comes out is what went in, once for each that it calls, and Numba
+knows it.
+"""
 
 import pickle
 import threading
@@ -15,7 +17,9 @@ from synknumba import simt
 from synknumba._wire import function_pickling as pickling
 from synknumba.simt._frontend import pickling as simt_pickling
 
-LINKED = getattr(cuda, "implementation", None) == "NVIDIA"  # the numba.cuda that comes with Numba has no link=
+LINKED = (
+    getattr(cuda, "implementation", None) == "NVIDIA"
+)  # the numba.cuda that comes with Numba has no link=
 
 
 def again(function: Any, sent: dict[int, Any] | None = None) -> Any:
@@ -67,7 +71,9 @@ def test_one_that_several_functions_call_is_one() -> None:
     assert named(loaded, "declared") is not declared
 
 
-@pytest.mark.skipif(not LINKED, reason="numba-cuda is not installed; make ptx installs it beside the other packages")
+@pytest.mark.skipif(
+    not LINKED, reason="numba-cuda is not installed; make ptx installs it beside the other packages"
+)
 def test_what_several_functions_are_in_is_linked_once() -> None:
     source = cuda.CUSource("two functions")
     first = cuda.declare_device("first_of_two", "float64(float64)", link=source)
@@ -81,9 +87,13 @@ def test_what_several_functions_are_in_is_linked_once() -> None:
     assert files[0] is files[1] is not source
 
 
-@pytest.mark.parametrize("decorator", [cuda.jit(device=True), simt.jit(device=True)], ids=["cuda.jit", "simt.jit"])
+@pytest.mark.parametrize(
+    "decorator", [cuda.jit(device=True), simt.jit(device=True)], ids=["cuda.jit", "simt.jit"]
+)
 def test_an_overloaded_function_is_one_wherever_it_is_called(decorator: Any) -> None:
-    """Numba pickles what it compiles by a pickler of its own; and it keeps each overloaded function for ever."""
+    """Numba pickles what it compiles by a pickler of its own; and it keeps each overloaded
+    function for ever.
+    """
 
     def capped(x: float) -> float:
         raise NotImplementedError
@@ -154,7 +164,9 @@ def test_overloads_of_a_function_that_is_pickled_twice_are_as_they_were() -> Non
         raise NotImplementedError
 
     overload(kind)(lambda x: (lambda x: 1.0) if isinstance(x, types.Float) else None)
-    overload(kind, inline="always")(lambda x: (lambda x: 2.0) if isinstance(x, types.Integer) else None)
+    overload(kind, inline="always")(
+        lambda x: (lambda x: 2.0) if isinstance(x, types.Integer) else None
+    )
 
     def function(x: Any) -> Any:
         return kind(x)

@@ -1,4 +1,6 @@
-"""Pickles of decorated functions: by reference for other processes, with the plain function for the ranks."""
+"""Pickles of decorated functions: by reference for other processes, with the plain function for
+the ranks.
+"""
 
 import multiprocessing
 import pickle
@@ -9,7 +11,16 @@ import cloudpickle
 import numpy as np
 import pytest
 from numba import cuda
-from numba.cuda import atomic, blockIdx, grid, gridsize, shared, syncthreads, syncthreads_count, threadIdx
+from numba.cuda import (
+    atomic,
+    blockIdx,
+    grid,
+    gridsize,
+    shared,
+    syncthreads,
+    syncthreads_count,
+    threadIdx,
+)
 
 import synknumba as synk
 from synknumba import simt
@@ -53,7 +64,9 @@ def plain(x):
 decorated = synk.function(plain, outputs="sum")
 
 AT_TOP = [total, double, square, mean, Model.total]
-PICKLERS = pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps], ids=["pickle", "cloudpickle"])
+PICKLERS = pytest.mark.parametrize(
+    "dumps", [pickle.dumps, cloudpickle.dumps], ids=["pickle", "cloudpickle"]
+)
 
 
 @PICKLERS
@@ -87,7 +100,10 @@ def test_of_no_place(dumps, function, name, place):
     with pytest.raises(synk.ArgumentError) as caught:
         dumps(function)
     assert str(caught.value).startswith(f"{name} is decorated by synknumba")
-    assert f"{__name__}.{place} is not this object. Decorate it at the top level of a module" in str(caught.value)
+    assert (
+        f"{__name__}.{place} is not this object. Decorate it at the top level of a module"
+        in str(caught.value)
+    )
 
 
 def test_a_pool_of_processes():
@@ -101,7 +117,9 @@ def test_a_pool_of_processes():
 def test_another_process_that_lacks_it(monkeypatch):
     packed = pickle.dumps(total)
     monkeypatch.setattr(sys.modules[__name__], "total", total.py_func)
-    with pytest.raises(synk.ArgumentError, match=rf"{__name__}\.total, decorated by synknumba, .* here has no such"):
+    with pytest.raises(
+        synk.ArgumentError, match=rf"{__name__}\.total, decorated by synknumba, .* here has no such"
+    ):
         pickle.loads(packed)
 
 
@@ -134,9 +152,14 @@ def imported_by_name(x, total):
 
 
 def test_names_of_files_stay(monkeypatch):
-    """Release 3.1.3 of cloudpickle writes a placeholder, and ranks would not find the source of a kernel."""
+    """Release 3.1.3 of cloudpickle writes a placeholder, and ranks would not find the source of
+    a kernel.
+    """
     reduce = cloudpickle.Pickler.dispatch_table[CodeType]
-    table = {**cloudpickle.Pickler.dispatch_table, CodeType: lambda code: reduce(code.replace(co_filename="<dynamic-code>"))}
+    table = {
+        **cloudpickle.Pickler.dispatch_table,
+        CodeType: lambda code: reduce(code.replace(co_filename="<dynamic-code>")),
+    }
     monkeypatch.setattr(cloudpickle.Pickler, "dispatch_table", table)
 
     @cuda.jit
@@ -147,7 +170,9 @@ def test_names_of_files_stay(monkeypatch):
 
     twice = cuda.jit(device=True)(lambda v: v + v)
     function = kernel.py_func
-    assert pickle.loads(cloudpickle.dumps(lambda: 0)).__code__.co_filename == "<dynamic-code>"  # else this tests nothing
+    assert (
+        pickle.loads(cloudpickle.dumps(lambda: 0)).__code__.co_filename == "<dynamic-code>"
+    )  # else this tests nothing
     of_kernel = pickle.loads(pickle.dumps(simt.jit(kernel))).py_func
     copies = [load(dump(function), dict), pickle.loads(channel.pack(function)), of_kernel]
     for copy in copies:

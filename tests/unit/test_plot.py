@@ -1,4 +1,6 @@
-"""Pictures: the data in the axes, against NumPy's quartiles and closed forms; labels, styles and refusals."""
+"""Pictures: the data in the axes, against NumPy's quartiles and closed forms; labels, styles and
+refusals.
+"""
 
 import json
 import math
@@ -11,7 +13,9 @@ import pytest
 import synknumba as synk
 from synknumba import plot
 
-mpl = pytest.importorskip("matplotlib", reason="matplotlib is not installed; it is in the extra dev")
+mpl = pytest.importorskip(
+    "matplotlib", reason="matplotlib is not installed; it is in the extra dev"
+)
 mpl.use("agg")
 from matplotlib import colors  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
@@ -39,7 +43,9 @@ def bars(axes, number=-1):
 
 def limits(axes):
     """The dashed lines, by their names."""
-    return {line.get_label(): line.get_xydata().T for line in axes.lines if line.get_linestyle() == "--"}
+    return {
+        line.get_label(): line.get_xydata().T for line in axes.lines if line.get_linestyle() == "--"
+    }
 
 
 def legend(axes):
@@ -49,7 +55,9 @@ def legend(axes):
 def tick_labels(axis):
     axis.get_figure().canvas.draw()
     low, high = sorted(axis.get_view_interval())
-    return [tick.label1.get_text() for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    return [
+        tick.label1.get_text() for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high
+    ]
 
 
 # ---- scaling
@@ -60,9 +68,13 @@ def test_scaling():
     quartiles = np.array([np.percentile(TIMES[ranks], [25, 50, 75]) for ranks in (1, 2, 4)])
     np.testing.assert_allclose(points(time), [[1, 2, 4], quartiles[:, 1]])
     np.testing.assert_allclose(bars(time), quartiles[:, [0, 2]].T)
-    np.testing.assert_allclose(limits(time)["perfect scaling"], [[1, 2, 4], [4.1, 4.1 / 2, 4.1 / 4]])
+    np.testing.assert_allclose(
+        limits(time)["perfect scaling"], [[1, 2, 4], [4.1, 4.1 / 2, 4.1 / 4]]
+    )
 
-    shares = [np.percentile(4.1 / (ranks * np.array(TIMES[ranks])), [25, 50, 75]) for ranks in (1, 2, 4)]
+    shares = [
+        np.percentile(4.1 / (ranks * np.array(TIMES[ranks])), [25, 50, 75]) for ranks in (1, 2, 4)
+    ]
     np.testing.assert_allclose(points(efficiency), [[1, 2, 4], [1, 4.1 / 4.2, 4.1 / 4.8]])
     np.testing.assert_allclose(bars(efficiency), np.array(shares)[:, [0, 2]].T)
     np.testing.assert_allclose(limits(efficiency)["perfect scaling"], [[1, 2, 4], [1, 1, 1]])
@@ -174,8 +186,17 @@ def test_rows():
         axes = synk.plot.rows(total.plan(np.zeros(1001), num_slices=2))
     edges = [rank * 1001 // 3 for rank in range(4)]
     assert lengths(axes) == [stop - start for start, stop in pairwise(edges)]
-    assert texts(axes) == ["mean 333.667", "333  (0 … 332)", "334  (333 … 666)", "334  (667 … 1,000)"]
-    assert [segments.get_segments()[0][0, 0] for segments in axes.collections] == [166, 167, 167]  # the first slices' ends
+    assert texts(axes) == [
+        "mean 333.667",
+        "333  (0 … 332)",
+        "334  (333 … 666)",
+        "334  (667 … 1,000)",
+    ]
+    assert [segments.get_segments()[0][0, 0] for segments in axes.collections] == [
+        166,
+        167,
+        167,
+    ]  # the first slices' ends
     assert axes.lines[0].get_xdata()[0] == pytest.approx(1001 / 3)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("rows", "rank")
     assert tick_labels(axes.yaxis) == ["0", "1", "2"]
@@ -236,7 +257,9 @@ VALUES = np.random.default_rng(0).normal(size=1000)
 
 
 def test_convergence_of_estimates():
-    means, errors = synk.plot.convergence([synk.Estimate.from_values(VALUES[:n]) for n in COUNTS], exact=0.0)
+    means, errors = synk.plot.convergence(
+        [synk.Estimate.from_values(VALUES[:n]) for n in COUNTS], exact=0.0
+    )
     ns = np.sort(COUNTS)
     mean = np.array([VALUES[:n].mean() for n in ns])
     error = np.array([VALUES[:n].std(ddof=1) for n in ns]) / np.sqrt(ns)
@@ -247,18 +270,31 @@ def test_convergence_of_estimates():
     doubt = error / np.sqrt(2 * (ns - 1))
     np.testing.assert_allclose(bars(errors), [error - doubt, error + doubt])
     np.testing.assert_allclose(limits(errors)["∝ 1/√n"], [ns, error[-1] * np.sqrt(1000 / ns)])
-    assert (means.get_ylabel(), errors.get_ylabel(), errors.get_xlabel()) == ("mean", "standard error", "rows n")
+    assert (means.get_ylabel(), errors.get_ylabel(), errors.get_xlabel()) == (
+        "mean",
+        "standard error",
+        "rows n",
+    )
     assert legend(means) == ["exact", "mean ± standard error"]
     assert legend(errors) == ["∝ 1/√n", "standard error"]
     assert (errors.get_xscale(), errors.get_yscale()) == ("log", "log")
-    assert tick_labels(errors.xaxis) == ["$\\mathdefault{10^{1}}$", "$\\mathdefault{10^{2}}$", "$\\mathdefault{10^{3}}$"]
+    assert tick_labels(errors.xaxis) == [
+        "$\\mathdefault{10^{1}}$",
+        "$\\mathdefault{10^{2}}$",
+        "$\\mathdefault{10^{3}}$",
+    ]
 
 
 def test_convergence_of_arrays_and_measurements():
-    means, errors = synk.plot.convergence(np.array([1.1, 1.0]), [0.1, 0.03], counts=[10, 100], label="a")
+    means, errors = synk.plot.convergence(
+        np.array([1.1, 1.0]), [0.1, 0.03], counts=[10, 100], label="a"
+    )
     np.testing.assert_allclose(points(errors), [[10, 100], [0.1, 0.03]])
     assert not errors.containers[-1].has_yerr
-    ratios = [synk.Estimate.from_values([9.0, 11.0]) / synk.Estimate.from_values([4.9, 5.1]) for _ in range(2)]
+    ratios = [
+        synk.Estimate.from_values([9.0, 11.0]) / synk.Estimate.from_values([4.9, 5.1])
+        for _ in range(2)
+    ]
     synk.plot.convergence(ratios, counts=[2, 20], label="b", ax=(means, errors))
     np.testing.assert_allclose(points(means), [[2, 20], [2, 2]])
     assert legend(errors) == ["∝ 1/√n", "a", "b"]
@@ -266,7 +302,9 @@ def test_convergence_of_arrays_and_measurements():
 
 
 def test_an_estimate_of_one_row_has_no_error():
-    means, errors = synk.plot.convergence([synk.Estimate.from_values(VALUES[:n]) for n in (1, 4)], ax=plt.subplots(2)[1])
+    means, errors = synk.plot.convergence(
+        [synk.Estimate.from_values(VALUES[:n]) for n in (1, 4)], ax=plt.subplots(2)[1]
+    )
     np.testing.assert_array_equal(points(errors)[0], [1, 4])
     assert np.isnan(points(errors)[1][0])
     means.figure.canvas.draw()
@@ -276,12 +314,20 @@ def test_an_estimate_of_one_row_has_no_error():
     ("arguments", "options", "error"),
     [
         (([],), {}, r"at least one of each; got estimates \(0,\)"),
-        ((synk.Estimate.from_values([1.0, 2.0]),), {}, "takes a list of estimates, of ever more rows, got one"),
+        (
+            (synk.Estimate.from_values([1.0, 2.0]),),
+            {},
+            "takes a list of estimates, of ever more rows, got one",
+        ),
         (([1.0, 2.0],), {}, "one of the list is 1.0"),
         ((3,), {}, "one of the list is 3"),
         (([synk.Estimate.from_values([[1.0, 2.0]] * 3)],), {}, r"this has 2; pass one of them"),
         (([1.0], [0.1]), {}, "needs counts="),
-        (([1.0], [0.1, 0.2]), {"counts": [1, 2]}, r"estimates \(1,\), errors \(2,\), counts \(2,\)"),
+        (
+            ([1.0], [0.1, 0.2]),
+            {"counts": [1, 2]},
+            r"estimates \(1,\), errors \(2,\), counts \(2,\)",
+        ),
         (([1.0], [-0.1]), {"counts": [1]}, "none below 0 and some above"),
         (([1.0], [0.0]), {"counts": [1]}, "none below 0 and some above"),
         (([1.0], [0.1]), {"counts": [0]}, "at least 1, got"),
@@ -303,7 +349,11 @@ def test_estimates_that_are_refused(arguments, options, error):
 def luminance(color):
     """Relative luminance; WCAG 2.2."""
     parts = np.array(colors.to_rgb(color))
-    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4) @ [
+        0.2126,
+        0.7152,
+        0.0722,
+    ]
 
 
 def contrast(one, other):
@@ -347,7 +397,8 @@ def test_axes_of_the_script_keep_their_style():
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(
-        ModuleNotFoundError, match=r"synk\.plot\.scaling\(\) needs matplotlib.*pip install 'synknumba\[plot\]'"
+        ModuleNotFoundError,
+        match=r"synk\.plot\.scaling\(\) needs matplotlib.*pip install 'synknumba\[plot\]'",
     ) as info:
         synk.plot.scaling(TIMES)
     assert info.value.name == "matplotlib"
@@ -355,7 +406,9 @@ def test_without_matplotlib(monkeypatch):
 
 @pytest.mark.parametrize("name", ["a$b_$", "a$b", r"\$x$"])
 def test_names_are_text(name, monkeypatch):
-    """Not formulas, which are drawn in parts: the texts that are drawn are searched for the name as it is."""
+    """Not formulas, which are drawn in parts: the texts that are drawn are searched for the name
+    as it is.
+    """
     records = [{"ph": "M", "pid": 7, "name": "process_name", "args": {"name": f"rank {name}"}}]
     records += [{"ph": "X", "pid": 7, "tid": 0, "cat": "wait", "name": name, "ts": 0.0, "dur": 9.0}]
 
@@ -378,31 +431,45 @@ def test_names_are_text(name, monkeypatch):
 
 def test_timeline(tmp_path):
     names = [("M", 7, "script"), ("M", 8, "rank 0")]
-    records = [{"ph": ph, "pid": pid, "name": "process_name", "args": {"name": name}} for ph, pid, name in names]
+    records = [
+        {"ph": ph, "pid": pid, "name": "process_name", "args": {"name": name}}
+        for ph, pid, name in names
+    ]
     spans = [
         (7, "wait", "f", 0.0, 900.0),
         (7, "bind", "bind", 900.0, 50.0),
         (7, "wait", "g", 950.0, 550.0),
         (8, "round", "f", 10.0, 880.0),
     ]
-    records += [{"ph": "X", "pid": p, "tid": 0, "cat": c, "name": n, "ts": t, "dur": d} for p, c, n, t, d in spans]
+    records += [
+        {"ph": "X", "pid": p, "tid": 0, "cat": c, "name": n, "ts": t, "dur": d}
+        for p, c, n, t, d in spans
+    ]
     path = tmp_path / "run.json"
     path.write_text(json.dumps({"traceEvents": records, "otherData": {"made by": "synknumba"}}))
     axes = synk.plot.timeline(path)
     assert [one.get_text() for one in axes.get_yticklabels()] == ["script", "rank 0"]
     assert axes.get_xlabel() == "time (ms)"
     assert [one.get_text() for one in axes.get_legend().get_texts()] == ["f", "g"]
-    boxes = sorted((box.x0, round(box.x1, 6)) for one in axes.collections for box in (p.get_extents() for p in one.get_paths()))
+    boxes = sorted(
+        (box.x0, round(box.x1, 6))
+        for one in axes.collections
+        for box in (p.get_extents() for p in one.get_paths())
+    )
     assert boxes == [(0.0, 0.9), (0.01, 0.89), (0.9, 0.95), (0.95, 1.5)]
     path.write_text(json.dumps({"traceEvents": records[:2], "otherData": {"made by": "synknumba"}}))
     with pytest.raises(synk.ArgumentError, match="no rounds to draw"):
         synk.plot.timeline(path)
-    with pytest.raises(synk.ArgumentError, match=r"timeline draws what synk.trace has made, .*got 3"):
+    with pytest.raises(
+        synk.ArgumentError, match=r"timeline draws what synk.trace has made, .*got 3"
+    ):
         synk.plot.timeline(3)
 
 
 def test_the_exact_value_is_a_number():
     with pytest.raises(synk.ArgumentError, match="convergence: exact must be numbers, got 'pi'"):
         synk.plot.convergence([1.0, 1.1], [0.1, 0.2], counts=[2, 1], exact="pi")
-    with pytest.raises(synk.ArgumentError, match=r"convergence: exact must be one number, got \[1, 2\]"):
+    with pytest.raises(
+        synk.ArgumentError, match=r"convergence: exact must be one number, got \[1, 2\]"
+    ):
         synk.plot.convergence([1.0, 1.1], [0.1, 0.2], counts=[2, 1], exact=[1, 2])

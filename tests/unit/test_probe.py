@@ -1,4 +1,6 @@
-"""The process that counts the GPUs: what it tells, and that it is there for as long as its answer is used, and no longer."""
+"""The process that counts the GPUs: what it tells, and that it is there for as long as its
+answer is used, and no longer.
+"""
 
 import ctypes
 import os
@@ -57,7 +59,9 @@ def counting(monkeypatch):
     return replace
 
 
-@pytest.mark.parametrize("report", [DeviceReport(2), DeviceReport(0), DeviceReport(0, "no CuPy")], ids=repr)
+@pytest.mark.parametrize(
+    "report", [DeviceReport(2), DeviceReport(0), DeviceReport(0, "no CuPy")], ids=repr
+)
 def test_the_child_stays_as_long_as_the_block(counting, report):
     before = children()
     counting(lambda **_: report)
@@ -65,7 +69,11 @@ def test_the_child_stays_as_long_as_the_block(counting, report):
         assert told == report
         (pid,) = children() - before
         end = os.pidfd_open(pid)
-        assert select.select([end], [], [], 0.1) == ([], [], [])  # it lives on, so the driver keeps the GPUs set up
+        assert select.select([end], [], [], 0.1) == (
+            [],
+            [],
+            [],
+        )  # it lives on, so the driver keeps the GPUs set up
         os.close(end)
     assert children() == before
     assert gpu_probe.probe() == report
@@ -81,7 +89,10 @@ def test_packages_are_missing_where_there_are_gpus(counting):
     ("end", "problem"),
     [
         (lambda: ctypes.string_at(0), f"{CRASHED}, by signal 11, when it was initialised"),
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), "the process that asks the NVIDIA driver for GPUs was ended by SIGKILL"),
+        (
+            lambda: os.kill(os.getpid(), signal.SIGKILL),
+            "the process that asks the NVIDIA driver for GPUs was ended by SIGKILL",
+        ),
     ],
     ids=["crash", "kill"],
 )
@@ -130,7 +141,9 @@ def test_ctrl_c(counting, moment):
 
 
 def test_the_child_ends_with_a_script_that_is_killed():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     deadline = time.monotonic() + 5
     while lives(int(done.stdout)) and time.monotonic() < deadline:

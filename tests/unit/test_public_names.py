@@ -1,4 +1,6 @@
-"""What users find on the objects that they have: `dir()` shows documented names, and no internal ones."""
+"""What users find on the objects that they have: `dir()` shows documented names, and no internal
+ones.
+"""
 
 import concurrent.futures
 import copy
@@ -17,12 +19,12 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "calls.md").read_text()
 
 WORLD = """
     close closed device devices dump end_reason pids snapshot statistics timeout transport weights world_size
-"""
+"""  # noqa: E501
 FUNCTION = "as_serial build_inputs check output_modes plan submit update_modes"
 DATA = """
     T alloc_size condition_data copy data dtype free_memory freeze frozen itemsize max mean min minibatch name nbytes ndim
     set_length set_shape set_value shape size sum thaw
-"""
+"""  # noqa: E501
 VARIABLE = "dtype get_value name nbytes ndim set_value shape size"
 ESTIMATE = """
     blocked count covariance effective_size from_values mean propagate stderr stderr_error variance
@@ -74,7 +76,9 @@ def test_public_names_of_classes(cls, expected):
     assert names(cls) == sorted(expected.split())
 
 
-@pytest.mark.parametrize("one", [twice, steps, squared, mean_of], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "one", [twice, steps, squared, mean_of], ids=lambda one: type(one).__name__
+)
 def test_public_names_of_decorated_functions(one):
     assert set(names(one)) == {"name", "py_func", *names(type(one))}
 
@@ -82,7 +86,11 @@ def test_public_names_of_decorated_functions(one):
 def test_public_names_of_other_objects():
     with synk.fork(1, device="cpu") as world:
         future = twice.submit(np.ones(2))
-        made = (synk.data([1.0]), DATA), (synk.variable(1.0), VARIABLE), (synk.flatten({"a": 1.0}), VARIABLE)
+        made = (
+            (synk.data([1.0]), DATA),
+            (synk.variable(1.0), VARIABLE),
+            (synk.flatten({"a": 1.0}), VARIABLE),
+        )
         for one, expected in ((world, WORLD), (future, FUTURE), *made):
             assert names(one) == sorted(expected.split())
     assert names(synk.Estimate.from_values([1.0, 2.0])) == sorted(ESTIMATE.split())
@@ -90,7 +98,14 @@ def test_public_names_of_other_objects():
 
 def test_attributes_of_a_variable():
     v = synk.variable(np.zeros((3, 2), "f4"), name="v")
-    assert (v.name, v.dtype, v.shape, v.ndim, v.size, v.nbytes) == ("v", np.float32, (3, 2), 2, 6, 24)
+    assert (v.name, v.dtype, v.shape, v.ndim, v.size, v.nbytes) == (
+        "v",
+        np.float32,
+        (3, 2),
+        2,
+        6,
+        24,
+    )
     v.name = "w"
     assert repr(v) == "<Variable 'w' float32 (3, 2), not on any rank yet>"
     for name in {*VARIABLE.split()} - {"name"}:
@@ -106,10 +121,16 @@ def test_attributes_of_a_variable():
 
 @pytest.mark.parametrize("how", ["passed", "bound", "updated"])
 def test_values_live_as_long_as_what_uses_them(how):
-    """A function keeps the variables that its decorator names, also when the script has dropped them; no others."""
+    """A function keeps the variables that its decorator names, also when the script has dropped
+    them; no others.
+    """
     made = synk.variable(np.arange(3.0))
     end = weakref.ref(made._state)
-    options = {"passed": {}, "bound": {"givens": {"v": made}}, "updated": {"updates": {"v": (made, "sum")}}}[how]
+    options = {
+        "passed": {},
+        "bound": {"givens": {"v": made}},
+        "updated": {"updates": {"v": (made, "sum")}},
+    }[how]
     function = synk.function(lambda v: float(v.sum()), outputs="max", **options)
     passed = [made] if how == "passed" else []
     del made, options
@@ -130,7 +151,12 @@ def test_names_of_a_world_are_documented():
 
 def test_attributes_of_a_world():
     with synk.fork(2, device="cpu", timeout=30) as world:
-        assert (world.world_size, world.device, world.devices, world.transport) == (2, "cpu", (), "host")
+        assert (world.world_size, world.device, world.devices, world.transport) == (
+            2,
+            "cpu",
+            (),
+            "host",
+        )
         assert (world.timeout, world.closed, world.end_reason) == (30, False, None)
         world.timeout = 40
         assert world.timeout == 40
@@ -145,7 +171,9 @@ def test_attributes_of_a_world():
 
 
 def test_the_ranks_stay_when_the_script_drops_the_world(monkeypatch):
-    """`fork()` at a prompt then returns a new object for the same world; the same one while the script has it."""
+    """`fork()` at a prompt then returns a new object for the same world; the same one while the
+    script has it.
+    """
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     world = synk.fork(1, device="cpu")
     try:

@@ -1,4 +1,6 @@
-"""Killed children are waited for, however long that takes where nobody holds them; never for ever."""
+"""Killed children are waited for, however long that takes where nobody holds them; never for
+ever.
+"""
 
 import os
 import signal

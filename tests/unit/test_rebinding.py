@@ -1,4 +1,6 @@
-"""`new = x.sum(0)` where `new` is to be written in place: refused at definition if the source shows it with certainty."""
+"""`new = x.sum(0)` where `new` is to be written in place: refused at definition if the source
+shows it with certainty.
+"""
 
 # ruff: noqa: B007, B020, F841, PLW0131, RUF059, SIM108, RET504, PLW2901, RUF005, PLR1704  # names assigned and lost are what is tested
 
@@ -38,7 +40,9 @@ def decorated(function, role):
         case "given array":
             return synk.function(givens={"w": np.zeros(3)}, outputs="sum")(function)
         case "old":
-            return synk.function(givens={"w": V}, updates={"new": (V, "sum")}, outputs="sum")(function)
+            return synk.function(givens={"w": V}, updates={"new": (V, "sum")}, outputs="sum")(
+                function
+            )
         case "given to a kernel":
             return synk.parallel(givens={"w": V})(function)
         case "output":
@@ -592,7 +596,8 @@ def accumulated(x, new):
 @lost(
     "output",
     1,
-    "Give the variable of the loop another name. Write to its elements: total[i] = ..., or cuda.atomic.add(total, i, ...)",
+    "Give the variable of the loop another name. Write to its elements: total[i] = ..., or "
+    "cuda.atomic.add(total, i, ...)",
 )
 def a_loop_of_a_kernel(x, total):
     for total in range(3):
@@ -637,8 +642,16 @@ def test_refused(function, role, line, advice):
         decorated(function, role)
     given = dict.fromkeys(["given", "given tree", "given to a kernel", "old"], "w")
     parameter = {"output": "total", "inout": "y", "kernel": "y", **given}.get(role, "new")
-    option = {"output": "outputs", "inout": "inout", "kernel": "inout", **dict.fromkeys(given, "givens")}.get(role, "updates")
-    start = f"{code.co_name} ({code.co_filename}:{first + line}) assigns to {parameter}, which {option}= names"
+    option = {
+        "output": "outputs",
+        "inout": "inout",
+        "kernel": "inout",
+        **dict.fromkeys(given, "givens"),
+    }.get(role, "updates")
+    start = (
+        f"{code.co_name} ({code.co_filename}:{first + line}) assigns to "
+        f"{parameter}, which {option}= names"
+    )
     assert re.match(re.escape(start), str(caught.value))
     assert str(caught.value).endswith(advice)
 
@@ -697,19 +710,26 @@ def exchanged_variables(w, g, rate):
         (
             synk.function(exchanged_variables),
             2,
-            "Pass w, g in the other order at the next call, or exchange variables by synk.swap(w, g)",
+            "Pass w, g in the other order at the next call, or exchange "
+            "variables by synk.swap(w, g)",
         ),
         (synk.function(step), 1, "Write w -= rate * g, or w[:] = w - rate * g"),
         (synk.function(maximum, outputs=None), 3, "Write w[:] = np.maximum(w, g)"),
-        (synk.parallel(cuda.jit(kernel_step)), 2, "Write to its elements: w[i] = w[i] - rate * g[i]"),
+        (
+            synk.parallel(cuda.jit(kernel_step)),
+            2,
+            "Write to its elements: w[i] = w[i] - rate * g[i]",
+        ),
     ],
     ids=["exchanged", "step", "maximum", "kernel"],
 )
 def test_a_variable_that_a_call_passes(function, line, advice):
     code = function.py_func.__code__
     found = re.escape(
-        f"{function.name} ({code.co_filename}:{code.co_firstlineno + line}) assigns to w, to which the call passes a "
-        "variable, and never reads it again: this rebinds the name, and variable 'w' keeps its values. " + advice
+        f"{function.name} ({code.co_filename}:{code.co_firstlineno + line}) assigns to w, to "
+        f"which the call passes a "
+        "variable, and never reads it again: this rebinds the name, and "
+        "variable 'w' keeps its values. " + advice
     )
     with pytest.raises(synk.ArgumentError, match=f"^{found}$"):
         function.plan(*variables(), 0.1, world_size=2)
@@ -722,19 +742,27 @@ def test_a_variable_that_a_call_passes(function, line, advice):
 def test_a_tree_and_a_number_that_a_call_passes():
     w, g = variables(())
     function = synk.function(step)
-    with pytest.raises(synk.ArgumentError, match=re.escape("Write w -= rate * g, or w[...] = w - rate * g")):
+    with pytest.raises(
+        synk.ArgumentError, match=re.escape("Write w -= rate * g, or w[...] = w - rate * g")
+    ):
         function.plan(w, g, 0.1, world_size=2)
     for tree in (synk.variable({"a": np.zeros(3)}), [w, 1.0]):
-        with pytest.raises(synk.ArgumentError, match=re.escape("Write to its arrays in place, as in w[key] += ...")):
+        with pytest.raises(
+            synk.ArgumentError, match=re.escape("Write to its arrays in place, as in w[key] += ...")
+        ):
             function.plan(tree, g, 0.1, world_size=2)
 
 
-@pytest.mark.parametrize("function", [used_afterwards, reshaped, dropped_at_the_end], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "function", [used_afterwards, reshaped, dropped_at_the_end], ids=lambda one: one.__name__
+)
 def test_a_local_with_the_name_of_a_variable_that_a_call_passes(function):
     with synk.fork(2, device="cpu"):
         w, g = variables()
         synk.function(function, outputs=None)(w, g, 0.5)
-        assert np.array_equal(w.get_value(), np.zeros(3) if function is used_afterwards else np.full(3, -0.5))
+        assert np.array_equal(
+            w.get_value(), np.zeros(3) if function is used_afterwards else np.full(3, -0.5)
+        )
 
 
 def test_arrays_and_numbers_that_a_call_passes_may_be_assigned_to():
@@ -768,7 +796,9 @@ def test_the_wrapper_counts_not_what_it_wraps():
 
 
 def test_a_method_in_a_class():
-    with pytest.raises(synk.ArgumentError, match=r"assigns to y, which inout= names.*y\[:\] = self\.a \* x"):
+    with pytest.raises(
+        synk.ArgumentError, match=r"assigns to y, which inout= names.*y\[:\] = self\.a \* x"
+    ):
 
         class Model:
             a = 2.0

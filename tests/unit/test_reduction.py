@@ -1,4 +1,6 @@
-"""Reductions: slices accumulated on ranks and ranks combined give what NumPy gives on all rows at once."""
+"""Reductions: slices accumulated on ranks and ranks combined give what NumPy gives on all rows
+at once.
+"""
 
 import functools
 import math
@@ -18,12 +20,31 @@ from synknumba._errors import ReductionError
 from synknumba._ops.reduction import accumulate, as_op, check_dtype, combine, identity, result_dtype
 from synknumba._ops.rows import Partition
 
-DTYPES = ["int8", "uint8", "int32", "uint32", "int64", "float16", "float32", "float64", "complex128", "bool"]
-NUMPY = {"sum": np.add.reduce, "prod": np.multiply.reduce, "min": np.minimum.reduce, "max": np.maximum.reduce, "mean": np.mean}
+DTYPES = [
+    "int8",
+    "uint8",
+    "int32",
+    "uint32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex128",
+    "bool",
+]
+NUMPY = {
+    "sum": np.add.reduce,
+    "prod": np.multiply.reduce,
+    "min": np.minimum.reduce,
+    "max": np.maximum.reduce,
+    "mean": np.mean,
+}
 
 
 def on_slice(op: str, rows: Any) -> Any:
-    """What a kernel would write for its rows, in the dtype of the output; for "mean" the mean of its rows."""
+    """What a kernel would write for its rows, in the dtype of the output; for "mean" the mean of
+    its rows.
+    """
     if op == "mean":
         return np.mean(rows, axis=0, dtype=result_dtype("mean", rows.dtype))
     return NUMPY[op](rows, axis=0, dtype=rows.dtype)
@@ -68,12 +89,22 @@ CASES = [(op, dtype) for op in NUMPY for dtype in DTYPES if is_defined(op, dtype
     num_slices=st.integers(1, 5),
 )
 def test_ranks_and_slices_give_what_numpy_gives(
-    data: st.DataObject, case: tuple[str, str], n: int, row_shape: tuple[int, ...], world_size: int, num_slices: int
+    data: st.DataObject,
+    case: tuple[str, str],
+    n: int,
+    row_shape: tuple[int, ...],
+    world_size: int,
+    num_slices: int,
 ) -> None:
     op, dtype = case
     rng = np.random.default_rng(data.draw(st.integers(0, 2**16)))
-    # Small integers and, for products, powers of two: sums and products are exact in every dtype and every order.
-    values = rng.integers(0, 2, (n, *row_shape)) + 1 if op == "prod" else rng.integers(0, 20, (n, *row_shape))
+    # Small integers and, for products, powers of two: sums and products are exact in every dtype
+    # and every order.
+    values = (
+        rng.integers(0, 2, (n, *row_shape)) + 1
+        if op == "prod"
+        else rng.integers(0, 20, (n, *row_shape))
+    )
     values = values.astype(dtype)
     if n == 0 and op == "mean":
         with pytest.raises(ReductionError, match="mean of no rows"):
@@ -99,7 +130,9 @@ def test_ranks_and_slices_give_what_numpy_gives(
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 6])
 def test_uneven_averages_of_the_manual(world_size: int, num_slices: int) -> None:
     values = np.arange(10.0).reshape(5, 2)
-    np.testing.assert_allclose(in_parallel("mean", values, world_size, num_slices), [4.0, 5.0], rtol=1e-15)
+    np.testing.assert_allclose(
+        in_parallel("mean", values, world_size, num_slices), [4.0, 5.0], rtol=1e-15
+    )
 
 
 @given(
@@ -201,7 +234,8 @@ def test_avg_is_mean() -> None:
 def test_an_unknown_op_is_refused_with_the_known_ones(op: object) -> None:
     with pytest.raises(
         ReductionError,
-        match="total: op must be one of 'sum', .*, 'gather', 'argmin', 'argmax', None, or a Python function of two",
+        match="total: op must be one of 'sum', .*, 'gather', 'argmin', 'argmax', None, or "
+        "a Python function of two",
     ):
         as_op(op, "total")
 
@@ -233,29 +267,42 @@ def test_a_dtype_without_the_op_is_refused(op: Any, dtype: Any, says: str) -> No
 
 @pytest.mark.parametrize(
     ("op", "dtype"),
-    [("gather", [("a", "f8")]), ("gather", "datetime64[s]"), ("mean", bool), ("mean", complex), ("min", bool), (None, bool)],
+    [
+        ("gather", [("a", "f8")]),
+        ("gather", "datetime64[s]"),
+        ("mean", bool),
+        ("mean", complex),
+        ("min", bool),
+        (None, bool),
+    ],
 )
 def test_a_dtype_with_the_op(op: Any, dtype: Any) -> None:
     check_dtype(op, dtype, "total")
 
 
-# ---- ops of the user's ---------------------------------------------------------------------------------------------------
+# ---- ops of the user's ---------------------------------------------------------------------------
 
 
 def plus(a: Any, b: Any) -> Any:
     return a + b
 
 
-@pytest.mark.parametrize("op", [lambda a: a, lambda a, b, c: a, lambda *a: a, lambda a, *, b: a], ids=range(4))
+@pytest.mark.parametrize(
+    "op", [lambda a: a, lambda a, b, c: a, lambda *a: a, lambda a, *, b: a], ids=range(4)
+)
 def test_an_op_takes_two_numbers(op: Any) -> None:
-    with pytest.raises(ReductionError, match="total: op <lambda>.* must be a function of two numbers"):
+    with pytest.raises(
+        ReductionError, match="total: op <lambda>.* must be a function of two numbers"
+    ):
         as_op(op, "total", 0)
 
 
 def test_a_function_needs_an_identity_and_a_name_has_one() -> None:
     with pytest.raises(ReductionError, match="op plus is a function and needs identity="):
         synk.output(plus, shape=())
-    with pytest.raises(ReductionError, match="op 'sum' has a built-in identity; pass identity= with functions only"):
+    with pytest.raises(
+        ReductionError, match="op 'sum' has a built-in identity; pass identity= with functions only"
+    ):
         synk.output("sum", shape=(), identity=0)
 
 
@@ -319,7 +366,11 @@ def test_an_op_that_is_sent_twice_is_one_op() -> None:
 @given(st.data())
 def test_folds_are_those_of_python(data: st.DataObject) -> None:
     shape = data.draw(st.sampled_from([(), (1,), (3,), (2, 2), (0,)]))
-    parts = data.draw(arrays("int64", (data.draw(st.integers(1, 9)), *shape), elements=st.integers(-(2**40), 2**40)))
+    parts = data.draw(
+        arrays(
+            "int64", (data.draw(st.integers(1, 9)), *shape), elements=st.integers(-(2**40), 2**40)
+        )
+    )
     got = fold(_AFTER, parts)
     wanted = functools.reduce(lambda a, b: a * 3 - b, parts)  # in order: it is not associative
     assert np.array_equal(got, wanted)

@@ -1,4 +1,6 @@
-"""Right programs that look like wrong ones: their sources and arguments do not show which they are, so each runs, unwarned."""
+"""Right programs that look like wrong ones: their sources and arguments do not show which they
+are, so each runs, unwarned.
+"""
 
 import threading
 from itertools import pairwise
@@ -57,7 +59,9 @@ def test_a_data_loader_that_draws_while_a_sequence_is_recorded():
 
 
 def test_rows_by_their_number_on_the_rank():
-    """Of a scratch variable that has as many rows as the whole by chance. With synk.OFFSET, ranks would read others' rows."""
+    """Of a scratch variable that has as many rows as the whole by chance. With synk.OFFSET,
+    ranks would read others' rows.
+    """
 
     @synk.parallel
     @cuda.jit
@@ -80,7 +84,9 @@ def test_rows_by_their_number_on_the_rank():
 
 
 def test_indices_of_the_rows_of_a_rank():
-    """Each rank sorts its own rows: the indices in `order` count these, and not those of all ranks."""
+    """Each rank sorts its own rows: the indices in `order` count these, and not those of all
+    ranks.
+    """
     x = np.random.default_rng(0).random(20)
     order = np.concatenate([np.argsort(x[start:stop]) for start, stop in pairwise([0, 10, 20])])
 

@@ -1,4 +1,6 @@
-"""What newcomers write: kernels without declared outputs, launches as in CUDA, misspelt options, decorators in any order."""
+"""What newcomers write: kernels without declared outputs, launches as in CUDA, misspelt options,
+decorators in any order.
+"""
 
 import math
 import re
@@ -69,7 +71,13 @@ def both(x, y, total):
 ENERGY = np.exp(-0.5 * X * X).sum()
 
 CASES = [  # a kernel, what is passed at first, the decorator line, what is passed then, the result
-    (energy, (X, 0.5, np.zeros(1)), {"outputs": {"total": ("sum", (), "float64")}}, (X, 0.5), ENERGY),
+    (
+        energy,
+        (X, 0.5, np.zeros(1)),
+        {"outputs": {"total": ("sum", (), "float64")}},
+        (X, 0.5),
+        ENERGY,
+    ),
     (energy, (X, 0.5), {"outputs": {"total": ("sum", (), "float64")}}, (X, 0.5), ENERGY),
     *(
         (energy, (X, 0.5, zero), {"outputs": {"total": ("sum", (), "float64")}}, (X, 0.5), ENERGY)
@@ -84,18 +92,29 @@ CASES = [  # a kernel, what is passed at first, the decorator line, what is pass
     ),
     (largest, (X, np.zeros(1)), {"outputs": {"most": ("max", (), "float64")}}, (X,), X.max()),
     (double, (X,), {"outputs": {"y": ("gather", (), "float64")}}, (X,), 2 * X),
-    (double, (X, np.zeros(7, np.float32)), {"outputs": {"y": ("gather", (), "float32")}}, (X,), (2 * X).astype(np.float32)),
+    (
+        double,
+        (X, np.zeros(7, np.float32)),
+        {"outputs": {"y": ("gather", (), "float32")}},
+        (X,),
+        (2 * X).astype(np.float32),
+    ),
     (first, (X, np.zeros(1)), {"outputs": {"found": (None, (), "float64")}}, (X,), X[[0, 500]]),
 ]
 
 
 @pytest.mark.parametrize(("function", "passed", "declared", "then", "result"), CASES)
-def test_the_first_error_prints_the_decorator_line_that_works(function, passed, declared, then, result):
+def test_the_first_error_prints_the_decorator_line_that_works(
+    function, passed, declared, then, result
+):
     with pytest.raises(synk.ArgumentError) as caught:
         synk.parallel(cuda.jit(function))(*passed)
     message = str(caught.value)
     line = re.search(r"^    @(synk\.parallel\(.*\))$", message, re.MULTILINE)[1]
-    outputs = {name: synk.output(op, shape=shape, dtype=dtype) for name, (op, shape, dtype) in declared["outputs"].items()}
+    outputs = {
+        name: synk.output(op, shape=shape, dtype=dtype)
+        for name, (op, shape, dtype) in declared["outputs"].items()
+    }
     texts = ", ".join(
         f'"{name}": synk.output({op!r}, shape={shape}, dtype={dtype!r})'.replace("'", '"')
         for name, (op, shape, dtype) in declared["outputs"].items()
@@ -109,7 +128,9 @@ def test_the_first_error_prints_the_decorator_line_that_works(function, passed, 
 @pytest.mark.parametrize("tool", [simt.check, simt.debug, simt.jit])
 def test_tools_take_decorated_kernels(tool):
     total = np.zeros(1)
-    tool(synk.parallel(outputs={"total": synk.output("sum", like="x")})(cuda.jit(energy)))[1, 32](X, 0.5, total)
+    tool(synk.parallel(outputs={"total": synk.output("sum", like="x")})(cuda.jit(energy)))[1, 32](
+        X, 0.5, total
+    )
     assert math.isclose(total[0], ENERGY)
 
 
@@ -123,7 +144,10 @@ def test_several_parameters_and_options_are_in_one_line():
 
 
 def test_rows_that_are_read_and_written_are_inout():
-    with pytest.raises(synk.ArgumentError, match=r'synk.parallel\(inout=\("y",\)\)\n.*increase\(x, y\).*written back'):
+    with pytest.raises(
+        synk.ArgumentError,
+        match=r'synk.parallel\(inout=\("y",\)\)\n.*increase\(x, y\).*written back',
+    ):
         synk.parallel(increase)(X)
     with pytest.raises(synk.ArgumentError, match=r'inout=\("y",\)'):
         synk.parallel(increase)(X, np.zeros(1000))  # as many rows
@@ -173,7 +197,9 @@ def test_an_array_that_may_be_left_out():
             if y is not None:
                 y[i] = x[i]
 
-    summed = synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})(optional)
+    summed = synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})(
+        optional
+    )
     for given in ((X,), (X, None)):
         assert math.isclose(summed(*given), X.sum())
 
@@ -183,7 +209,7 @@ def test_a_plan_needs_the_declaration_too():
         synk.parallel(energy).plan(X, 0.5, np.zeros(1))
 
 
-# ---- launches ------------------------------------------------------------------------------------------------------------
+# ---- launches ------------------------------------------------------------------------------------
 
 
 @synk.parallel(outputs={"sizes": synk.output(None, shape=(2,), dtype="int64")})
@@ -229,15 +255,19 @@ def test_launch_configurations_that_are_refused(config, says):
 
 
 def test_a_function_of_arrays_has_no_grid():
-    with pytest.raises(synk.ArgumentError, match="total is a function of arrays, which has no grid"):
+    with pytest.raises(
+        synk.ArgumentError, match="total is a function of arrays, which has no grid"
+    ):
         synk.function(lambda x: x.sum(), outputs="sum", name="total")[1, 2]
 
 
-# ---- decorators ----------------------------------------------------------------------------------------------------------
+# ---- decorators ----------------------------------------------------------------------------------
 
 
 def test_decorators_in_the_wrong_order():
-    with pytest.raises(synk.ArgumentError, match=r"sizes_of is decorated.*@synk.parallel above @cuda.jit"):
+    with pytest.raises(
+        synk.ArgumentError, match=r"sizes_of is decorated.*@synk.parallel above @cuda.jit"
+    ):
         cuda.jit(sizes_of)
     assert not hasattr(sizes_of, "__code__")
 
@@ -252,13 +282,25 @@ def test_the_checker_and_the_debugger_take_a_decorated_kernel():
 @pytest.mark.parametrize(
     ("decorate", "says"),
     [
-        (lambda: synk.parallel(output={})(double), r"parallel has no option output=;.*Did you mean outputs=\?"),
-        (lambda: synk.function(outpts="sum"), r"function has no option outpts=;.*Did you mean outputs=\?"),
+        (
+            lambda: synk.parallel(output={})(double),
+            r"parallel has no option output=;.*Did you mean outputs=\?",
+        ),
+        (
+            lambda: synk.function(outpts="sum"),
+            r"function has no option outpts=;.*Did you mean outputs=\?",
+        ),
         (lambda: synk.vectorize(signature=""), r"Did you mean signatures=\?"),
         (lambda: synk.expectation(weight="w"), r"Did you mean weights=\?"),
         (lambda: synk.output("sum", shap=()), r"Did you mean shape=\?"),
-        (lambda: synk.output("sum", shape=(), xyz=3), r"no option xyz=; it has op, shape, dtype, like, identity$"),
-        (lambda: synk.parallel(outputs="sum")(double), r'outputs takes a dict by parameter.*"total".*got \'sum\''),
+        (
+            lambda: synk.output("sum", shape=(), xyz=3),
+            r"no option xyz=; it has op, shape, dtype, like, identity$",
+        ),
+        (
+            lambda: synk.parallel(outputs="sum")(double),
+            r'outputs takes a dict by parameter.*"total".*got \'sum\'',
+        ),
         (lambda: synk.parallel(givens=5)(double), "givens takes a dict by parameter"),
         (lambda: synk.parallel(updates=["y"])(double), "updates takes a dict by parameter"),
         (lambda: synk.parallel(broadcast=5)(double), "broadcast takes a tuple of names"),
@@ -274,16 +316,21 @@ def failing(*_):
 
 
 def test_functions_of_the_user_that_raise():
-    with pytest.raises(synk.LaunchError, match=r"double: grid\(500\) raised KeyError: 'mine'") as caught:
+    with pytest.raises(
+        synk.LaunchError, match=r"double: grid\(500\) raised KeyError: 'mine'"
+    ) as caught:
         synk.parallel(inout=("y",), grid=failing)(double)(X, X.copy())
     assert isinstance(caught.value.__cause__, KeyError)
-    with pytest.raises(synk.ReductionError, match=r"shape of y of double is a function, which raised KeyError.*dict with x"):
+    with pytest.raises(
+        synk.ReductionError,
+        match=r"shape of y of double is a function, which raised KeyError.*dict with x",
+    ):
         synk.parallel(outputs={"y": synk.output("sum", shape=failing)})(double)(X)
     with pytest.raises(synk.LaunchError, match="^double: block="):
         synk.parallel(block=(64, 64))(double)
 
 
-# ---- messages without placeholders ----------------------------------------------------------------------------------------
+# ---- messages without placeholders ---------------------------------------------------------------
 
 
 @synk.function
@@ -302,25 +349,34 @@ def a_large_int(x):
 
 
 def test_names_in_messages():
-    with pytest.raises(synk.ReductionError, match="returned one number or array, but outputs= does not say"):
+    with pytest.raises(
+        synk.ReductionError, match="returned one number or array, but outputs= does not say"
+    ):
         nothing_declared({"w": [X], "b": X})
-    with pytest.raises(synk.PartitionError, match=re.escape("t['b'] has 3 rows but t['w'][0] has 1000")):
+    with pytest.raises(
+        synk.PartitionError, match=re.escape("t['b'] has 3 rows but t['w'][0] has 1000")
+    ):
         nothing_declared({"w": [X], "b": X[:3]})
     with pytest.raises(synk.ReductionError, match="an_object returned an object of type set"):
         an_object({"w": [X]})
     with pytest.raises(
-        synk.ReductionError, match="a_large_int returned an int that does not fit in 64 bits: 1844674407370955161[5-7]"
+        synk.ReductionError,
+        match="a_large_int returned an int that does not fit in 64 bits: 1844674407370955161[5-7]",
     ):
         a_large_int(X)
 
 
 @pytest.mark.parametrize("option", ["batch", "local_batch"])
 def test_a_variable_as_a_batch(option):
-    with pytest.raises(synk.BatchError, match=rf"{option} of energy is the variable.*{option}=v.get_value\(\)"):
-        synk.parallel(outputs={"total": synk.output("sum", shape=())})(energy)(X, 0.5, **{option: synk.variable(np.arange(3))})
+    with pytest.raises(
+        synk.BatchError, match=rf"{option} of energy is the variable.*{option}=v.get_value\(\)"
+    ):
+        synk.parallel(outputs={"total": synk.output("sum", shape=())})(energy)(
+            X, 0.5, **{option: synk.variable(np.arange(3))}
+        )
 
 
-# ---- ranks ---------------------------------------------------------------------------------------------------------------
+# ---- ranks ---------------------------------------------------------------------------------------
 
 
 def test_rank_and_world_size(world):
@@ -346,10 +402,13 @@ def test_a_kernels_debug_option_is_kept_and_rows_end_where_they_end():
     with pytest.raises(synk.RankError, match=r"on rank 0, 1: IndexError") as caught:
         shifted(X, X.copy())
     line = shifted.py_func.__code__.co_firstlineno + 5
-    assert f"file {__file__}, line {line}, tid=[243, 0, 0] ctaid=[1, 0, 0]: index 500 is out of bounds" in str(caught.value)
+    assert (
+        f"file {__file__}, line {line}, tid=[243, 0, 0] ctaid=[1, 0, 0]: index 500 is out of bounds"
+        in str(caught.value)
+    )
 
 
-# ---- the prompt ----------------------------------------------------------------------------------------------------------
+# ---- the prompt ----------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="the prompt keeps the source")

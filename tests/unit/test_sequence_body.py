@@ -58,7 +58,10 @@ WRONG = {
     trailing_name: (r"u = v has no effect", "write synk.swap(u, v); to copy, write a kernel"),
     trailing_walrus: (r"u = v has no effect", "write synk.swap(u, v); to copy, write a kernel"),
     trailing_number: (r"beta \*= 1.01 has no effect", "write synk.carry(beta, beta * 1.01)"),
-    trailing_sum: (r"beta = beta \+ 0.5 \* synk.STEP has no effect", "write synk.carry(beta, beta + 0.5 * synk.STEP)"),
+    trailing_sum: (
+        r"beta = beta \+ 0.5 \* synk.STEP has no effect",
+        "write synk.carry(beta, beta + 0.5 * synk.STEP)",
+    ),
 }
 
 
@@ -66,7 +69,9 @@ WRONG = {
 def test_assignments_that_nothing_reads(body):
     what, way_out = WRONG[body]
     line = body.__code__.co_firstlineno + 2
-    with pytest.raises(synk.ArgumentError, match=rf"{body.__name__} \(.*test_sequence_body\.py:{line}\): {what}") as caught:
+    with pytest.raises(
+        synk.ArgumentError, match=rf"{body.__name__} \(.*test_sequence_body\.py:{line}\): {what}"
+    ) as caught:
         synk.sequence(body)
     assert way_out in str(caught.value)
 
@@ -273,7 +278,10 @@ def test_names_that_calls_do_not_have():
     u = synk.variable(np.zeros(2))
     for name, near in (("evry", "every"), ("time", "times"), ("untl", "until")):
         options = "times, every, until, progress"
-        says = rf"no parameter '{name}'; it has u, and calls have the options {options}\. Did you mean {near}\?"
+        says = (
+            rf"no parameter '{name}'; it has u, and calls have the options "
+            rf"{options}\. Did you mean {near}\?"
+        )
         with pytest.raises(synk.ArgumentError, match=says):
             steps.plan(u, world_size=2, **{name: 2})
 
@@ -284,7 +292,10 @@ def test_every_needs_results():
         add(u, 1.0)
 
     u = synk.variable(np.zeros(2))
-    says = "steps: every= keeps what steps returns, and it returns nothing; return the result of a call"
+    says = (
+        "steps: every= keeps what steps returns, and it returns nothing; "
+        "return the result of a call"
+    )
     with synk.fork(1, device="cpu"):
         for times in (0, 4):
             for call in (steps, steps.submit, steps.plan):
@@ -307,7 +318,10 @@ def test_until_that_forgets_its_return():
 
     u = synk.variable(np.zeros(2))
     with synk.fork(1, device="cpu"):
-        with pytest.raises(synk.ArgumentError, match=r"steps: until= must return True or False, got None; .* return statement"):
+        with pytest.raises(
+            synk.ArgumentError,
+            match=r"steps: until= must return True or False, got None; .* return statement",
+        ):
             steps(u, times=10, until=large)
         assert u.get_value()[0] == 1
         assert steps(u, times=10, until=lambda result: result > 5) == 6
@@ -329,13 +343,20 @@ def test_options_of_several_iterations_need_their_number():
     u = synk.variable(np.zeros(2))
     with synk.fork(1, device="cpu"):
         for call in (steps, steps.plan):
-            says = r"steps: until= needs times=, the largest number of iterations.*steps\(\.\.\., times=10_000, until=\.\.\.\)"
+            says = (
+                r"steps: until= needs times=, the largest number of iterations.*steps\(\.\.\., "
+                r"times=10_000, until=\.\.\.\)"
+            )
             with pytest.raises(synk.ArgumentError, match=says):
                 call(u, until=lambda result: result > 5)
         for call in (steps, steps.submit, steps.plan):
-            with pytest.raises(synk.ArgumentError, match=r"steps: every= needs times=.*times=1_000, every=10\)"):
+            with pytest.raises(
+                synk.ArgumentError, match=r"steps: every= needs times=.*times=1_000, every=10\)"
+            ):
                 call(u, every=10)
-            with pytest.raises(synk.ArgumentError, match="steps: every must be an int of at least 1, got 0"):
+            with pytest.raises(
+                synk.ArgumentError, match="steps: every must be an int of at least 1, got 0"
+            ):
                 call(u, every=0)
         assert u.get_value()[0] == 0
         assert steps(u) == 2
@@ -359,5 +380,7 @@ def test_carry_takes_two_arguments():
         add(u, number)
         synk.carry(number)
 
-    with pytest.raises(synk.ArgumentError, match=r"missing 1 required .*; write carry\(number, value\)"):
+    with pytest.raises(
+        synk.ArgumentError, match=r"missing 1 required .*; write carry\(number, value\)"
+    ):
         steps.plan(synk.variable(np.zeros(2)), 1, world_size=2)

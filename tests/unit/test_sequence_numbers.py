@@ -13,29 +13,58 @@ from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.numpy_loops import COUNT, STEPS, loop_of, words_of_call
 from tests.quick import examples
 
-INTS = (0, 1, -1, 2, 7, -13, 2**31, -(2**31), 2**53, 2**53 + 1, 2**62, -(2**62), 2**63 - 1, -(2**63))
+INTS = (
+    0,
+    1,
+    -1,
+    2,
+    7,
+    -13,
+    2**31,
+    -(2**31),
+    2**53,
+    2**53 + 1,
+    2**62,
+    -(2**62),
+    2**63 - 1,
+    -(2**63),
+)
 FLOATS = (0.0, -0.0, 1.5, -2.25, 1e-300, 1e300, float("inf"), float("nan"))
 
 
 def computed(sign, left, right):
     """The result of the compiled operation; None if it is left to Python."""
-    cells = [np.array([one], np.int64 if isinstance(one, int) else np.float64) for one in (left, right)]
+    cells = [
+        np.array([one], np.int64 if isinstance(one, int) else np.float64) for one in (left, right)
+    ]
     has_float = isinstance(left, float)
     operations = sequence_rows._FLOAT_OPERATIONS if has_float else sequence_rows._INT_OPERATIONS
     target = np.zeros(1, np.float64 if has_float or sign == "/" else np.int64)
-    done = table.operate(operations[sign], target.ctypes.data, *(cell.ctypes.data for cell in cells))
+    done = table.operate(
+        operations[sign], target.ctypes.data, *(cell.ctypes.data for cell in cells)
+    )
     return target[0].item() if done else None
 
 
 @pytest.mark.parametrize("sign", [*OPERATORS])
 @pytest.mark.parametrize("kind", ["int", "float"])
 def test_operations(sign, kind):
-    operations = sequence_rows._FLOAT_OPERATIONS if kind == "float" else sequence_rows._INT_OPERATIONS
+    operations = (
+        sequence_rows._FLOAT_OPERATIONS if kind == "float" else sequence_rows._INT_OPERATIONS
+    )
     if sign not in operations:
-        assert sign in {"//", "%", "**", *FUNCTIONS}  # those that compiled code leaves to Python, or to NumPy
+        assert sign in {
+            "//",
+            "%",
+            "**",
+            *FUNCTIONS,
+        }  # those that compiled code leaves to Python, or to NumPy
         return
     rng, numbers, found = random.Random(0), [*(FLOATS if kind == "float" else INTS)], 0
-    numbers += [rng.gauss(0, 1e3) if kind == "float" else rng.randint(-(10**6), 10**6) for _ in range(examples(40, quick=10))]
+    numbers += [
+        rng.gauss(0, 1e3) if kind == "float" else rng.randint(-(10**6), 10**6)
+        for _ in range(examples(40, quick=10))
+    ]
     for left in numbers:
         for right in numbers:
             ours = computed(sign, left, right)
@@ -51,7 +80,13 @@ def test_operations(sign, kind):
 @pytest.mark.parametrize("name", [*FUNCTIONS])
 def test_functions_are_those_of_numpy(name):
     rng, ufunc, loop = random.Random(0), FUNCTIONS[name], loop_of(FUNCTIONS[name])
-    numbers = [*FLOATS, *INTS, 0.5, -1.0, *(rng.gauss(0, 3) for _ in range(examples(200, quick=40)))]
+    numbers = [
+        *FLOATS,
+        *INTS,
+        0.5,
+        -1.0,
+        *(rng.gauss(0, 3) for _ in range(examples(200, quick=40))),
+    ]
     for left in numbers:
         for right in numbers if ufunc.nin == 2 else (0,):
             operands = (left, right)[: ufunc.nin]

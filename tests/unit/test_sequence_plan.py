@@ -32,7 +32,12 @@ def total(v, t):
         cuda.atomic.add(t, 0, v[i])
 
 
-@synk.parallel(outputs={"top": synk.output("max", shape=(), dtype="float64"), "big": synk.output("sum", shape=(9000,))})
+@synk.parallel(
+    outputs={
+        "top": synk.output("max", shape=(), dtype="float64"),
+        "big": synk.output("sum", shape=(9000,)),
+    }
+)
 @cuda.jit
 def both(x, top, big):
     i = cuda.grid(1)
@@ -41,7 +46,9 @@ def both(x, top, big):
         cuda.atomic.add(big, i % 9000, x[i])
 
 
-@synk.parallel(grid=1, block=4, outputs={"doubled": synk.output("sum", shape=(3,), dtype="float64")})
+@synk.parallel(
+    grid=1, block=4, outputs={"doubled": synk.output("sum", shape=(3,), dtype="float64")}
+)
 @cuda.jit
 def double(v, doubled):
     i = cuda.grid(1)
@@ -91,18 +98,54 @@ def variables(n=4):
 def test_parts():
     u, v = variables()
     plan = outer.plan(u, v, np.zeros(10), 2.0, times=100, world_size=2)
-    assert [getattr(part, "call", part.name) for part in plan.parts] == [1, 2, "inner", 5, 0, 6, 7, 8, 9]
+    assert [getattr(part, "call", part.name) for part in plan.parts] == [
+        1,
+        2,
+        "inner",
+        5,
+        0,
+        6,
+        7,
+        8,
+        9,
+    ]
     first, cast, loop, measured, number, second, reduced, last, rows = plan.parts
-    assert (first.reads, first.writes, first.waits_for, first.moved_bytes) == (("u", "v"), ("v",), None, 0)
+    assert (first.reads, first.writes, first.waits_for, first.moved_bytes) == (
+        ("u", "v"),
+        ("v",),
+        None,
+        0,
+    )
     assert first.name == "move(u: variable float64 (4,), v: variable float64 (4,), by: float)"
     assert [rank.launches for rank in first.plan.ranks] == [(((1, 1, 1), (4, 1, 1)),)] * 2
-    assert (cast.name, cast.writes, cast.waits_for, cast.moved_bytes) == ("broadcast", ("u",), "all ranks", 32)
+    assert (cast.name, cast.writes, cast.waits_for, cast.moved_bytes) == (
+        "broadcast",
+        ("u",),
+        "all ranks",
+        32,
+    )
     assert (loop.name, loop.times) == ("inner", 3)
     reduce, halve = loop.parts
-    assert (reduce.call, reduce.name, reduce.waits_for, reduce.moved_bytes) == (3, "all_reduce", "all ranks", 2 * 32)
-    assert (halve.call, halve.waits_for, halve.results[0].op, halve.results[0].is_returned) == (4, None, "mean", False)
-    assert [(one.name, one.is_returned, one.is_passed) for one in measured.results] == [("t", False, True)]
-    assert (number.name, number.waits_for, number.moved_bytes) == ("t of total, combined by each rank", "all ranks", 16)
+    assert (reduce.call, reduce.name, reduce.waits_for, reduce.moved_bytes) == (
+        3,
+        "all_reduce",
+        "all ranks",
+        2 * 32,
+    )
+    assert (halve.call, halve.waits_for, halve.results[0].op, halve.results[0].is_returned) == (
+        4,
+        None,
+        "mean",
+        False,
+    )
+    assert [(one.name, one.is_returned, one.is_passed) for one in measured.results] == [
+        ("t", False, True)
+    ]
+    assert (number.name, number.waits_for, number.moved_bytes) == (
+        "t of total, combined by each rank",
+        "all ranks",
+        16,
+    )
     assert (second.reads, second.writes) == (("u", "v"), ("u",))
     assert (reduced.writes, reduced.moved_bytes) == (("MANY",), 64)
     assert last.results[0].is_kept
@@ -115,17 +158,22 @@ def test_parts():
     assert (plan.rounds, plan.round_ends, plan.turns, plan.world_size) == (1, "", 1, 2)
     text = str(plan)
     assert text.startswith(
-        "outer(u: variable float64 (4,), v: variable float64 (4,), x: float64 (10,), by: float)\n100 iterations in 1 round"
+        "outer(u: variable float64 (4,), v: variable float64 (4,), x: float64 (10,), by: "
+        "float)\n100 iterations in 1 round"
     )
     assert (
-        "\n  inner, 3 times; waits for all ranks before and after\n    3 all_reduce: reads v; writes v; waits for all" in text
+        "\n  inner, 3 times; waits for all ranks before and after\n    3 all_reduce: reads "
+        "v; writes v; waits for all" in text
     )
     alone = outer.plan(u, v, np.zeros(10), 2.0, world_size=1)
     assert {getattr(part, "waits_for", None) for part in alone.parts} == {None}
     assert sum(getattr(part, "moved_bytes", 0) for part in alone.parts) == 0
 
 
-@pytest.mark.parametrize(("record", "by", "acts"), [(True, 2.0, ()), (False, 2.0, ("call 2",)), (True, synk.STEP, ("call 2",))])
+@pytest.mark.parametrize(
+    ("record", "by", "acts"),
+    [(True, 2.0, ()), (False, 2.0, ("call 2",)), (True, synk.STEP, ("call 2",))],
+)
 def test_recorded_functions(record, by, acts):
     """GPUs repeat them without the host, if their numbers are those of the first iteration."""
 
@@ -151,8 +199,15 @@ def test_arrays_from_call_to_call():
     plan = body.plan(synk.variable(np.zeros(4)), world_size=3)
     made, joined, taken = plan.parts
     assert [(one.is_passed, one.is_returned) for one in made.results] == [(True, False)]
-    assert "on GPUs, over NCCL: calls in a row are one recording; the host acts at doubled of double, combined" in str(plan)
-    assert (joined.name, joined.waits_for, joined.moved_bytes) == ("doubled of double, combined by the ranks", "all ranks", 72)
+    assert (
+        "on GPUs, over NCCL: calls in a row are one recording; the host acts at "
+        "doubled of double, combined" in str(plan)
+    )
+    assert (joined.name, joined.waits_for, joined.moved_bytes) == (
+        "doubled of double, combined by the ranks",
+        "all ranks",
+        72,
+    )
     assert (taken.reads, taken.waits_for) == (("doubled of double", "v"), "all ranks")
     assert "doubled: sum of float64 (3,), combined by the ranks for later calls" in str(
         body.plan(synk.variable(np.zeros(4)), world_size=1)
@@ -184,10 +239,20 @@ def test_what_ends_a_round():
     told = [
         (measure, {"times": 7}, 1, ""),
         (measure, {"times": 7, "every": 2}, 1, ""),
-        (measure, {"times": 7, "every": 2, "until": bool}, 4, "after every 2 iterations, for until="),
+        (
+            measure,
+            {"times": 7, "every": 2, "until": bool},
+            4,
+            "after every 2 iterations, for until=",
+        ),
         (measure, {"times": 7, "until": bool}, 7, "after each iteration, for until="),
         (average, {"times": 7}, 1, ""),
-        (average, {"times": 7, "every": 7}, 1, "as ranks keep small results of kernels only, and the result of shrink is none"),
+        (
+            average,
+            {"times": 7, "every": 7},
+            1,
+            "as ranks keep small results of kernels only, and the result of shrink is none",
+        ),
         (
             listed,
             {"times": 7, "every": 1},
@@ -234,11 +299,15 @@ def test_swapped_variables_and_halos():
         synk.swap(u, v)
 
     with synk.fork(2, device="cpu"):
-        u, v = (synk.scatter(synk.variable(np.zeros((12, 5))), halo=2, periodic=True) for _ in range(2))
+        u, v = (
+            synk.scatter(synk.variable(np.zeros((12, 5))), halo=2, periodic=True) for _ in range(2)
+        )
     plan = body.plan(u, v, times=5, world_size=3)
     exchange, step, swap = plan.parts
     assert (exchange.reads, exchange.writes, exchange.waits_for) == (("u",), ("u",), "neighbours")
-    assert exchange.moved_bytes == 3 * 2 * 2 * 5 * 8  # 3 ranks get 2 rows of 5 numbers from above and from below
+    assert (
+        exchange.moved_bytes == 3 * 2 * 2 * 5 * 8
+    )  # 3 ranks get 2 rows of 5 numbers from above and from below
     assert (step.writes, step.waits_for) == (("v",), None)
     assert (swap.name, plan.turns) == ("swap of u and v", 2)
     assert "on GPUs, over NCCL: all calls of many iterations are one recording" in str(plan)
@@ -282,7 +351,11 @@ def test_a_kernel_may_write_in_functions_that_it_calls():
             assert first.waits_for == "neighbours"
             assert second.waits_for is None
             body(u, v, kernel)
-            (waits, other) = [part.wait is not None for plan in body._plans.values() for part in plan.program.parts[1:]][-2:]
+            (waits, other) = [
+                part.wait is not None
+                for plan in body._plans.values()
+                for part in plan.program.parts[1:]
+            ][-2:]
             assert (waits, other) == (True, False)
 
 
@@ -300,7 +373,9 @@ def test_nothing_is_left_behind():
     def planning(v):
         measure.plan(v)
 
-    with pytest.raises(synk.ArgumentError, match=r"measure\.plan\(\) inside planning would run once"):
+    with pytest.raises(
+        synk.ArgumentError, match=r"measure\.plan\(\) inside planning would run once"
+    ):
         planning.plan(v, world_size=2)
     with synk.fork(2, device="cpu") as world:
         rounds = world.statistics().rounds
@@ -319,11 +394,18 @@ def test_shapes_are_those_for_the_planned_ranks():
         u, r = synk.scatter(synk.variable(np.zeros(300)), halo=1), synk.variable(np.zeros(7))
         for size, length in ((None, 151), (2, 151), (4, 76), (5, 61), (1, 300)):
             told = body.plan(u, r, world_size=size)
-            assert told.arguments == (f"u: variable float64 ({length},)", "r: variable float64 (7,)")
+            assert told.arguments == (
+                f"u: variable float64 ({length},)",
+                "r: variable float64 (7,)",
+            )
             assert told.parts[0].name == f"total(v: variable float64 ({length},))"
             call = total.plan(u, world_size=size)
             assert call.arguments == (f"v: variable float64 ({length},)",)
-        assert [one.held for one in total.plan(u, world_size=3).ranks] == [(("v", (101,)),), (("v", (102,)),), (("v", (101,)),)]
+        assert [one.held for one in total.plan(u, world_size=3).ranks] == [
+            (("v", (101,)),),
+            (("v", (102,)),),
+            (("v", (101,)),),
+        ]
 
 
 def test_a_plan_tells_what_each_rank_works_on_without_rows_to_divide():
@@ -343,8 +425,12 @@ def test_a_plan_tells_what_each_rank_works_on_without_rows_to_divide():
         "  rank 1: has v (3, 2), reads 0 bytes",
     ]
     assert str(made.plan(1, world_size=1)).splitlines()[2] == "  rank 0: reads 0 bytes"
-    assert "rank 0: has v (4,), reads 0 bytes, launches" in str(total.plan(synk.variable(np.zeros(4)), world_size=1))
-    assert "rank 1: rows 2..4 in 1 slice(s), reads 16 bytes" in str(double.plan(np.zeros(4), world_size=2))
+    assert "rank 0: has v (4,), reads 0 bytes, launches" in str(
+        total.plan(synk.variable(np.zeros(4)), world_size=1)
+    )
+    assert "rank 1: rows 2..4 in 1 slice(s), reads 16 bytes" in str(
+        double.plan(np.zeros(4), world_size=2)
+    )
 
 
 def test_swaps_have_no_number():
@@ -360,7 +446,11 @@ def test_swaps_have_no_number():
     told = body.plan(u, v, world_size=2)
     calls = [one.call for part in told.parts for one in getattr(part, "parts", (part,)) if one.call]
     assert calls == [*range(1, len(calls) + 1)]
-    assert [part.call for part in told.parts if getattr(part, "name", "").startswith("swap")] == [0, 0, 0]
+    assert [part.call for part in told.parts if getattr(part, "name", "").startswith("swap")] == [
+        0,
+        0,
+        0,
+    ]
     assert "\n    swap of u and v\n" in str(told)
 
 
@@ -371,10 +461,16 @@ def test_a_negative_number_of_times_of_an_inner_sequence():
         inner(v, times=n - 2 * k)
 
     v = synk.variable(np.ones(4))
-    told = rf"{re.escape(__file__)}:\d+: times of inner must be an int of at least 0, but {{}} is {{}} in this call of body"
+    told = (
+        rf"{re.escape(__file__)}:\d+: times of inner must be an int of at least 0, but {{}} is "
+        rf"{{}} in this call of body"
+    )
     with synk.fork(2, device="cpu"):
         for use in (body, body.submit, body.plan):
-            for n, k, label, value in ((-1, -1, "n of body", -1), (3, 2, "a number computed from n of body", -1)):
+            for n, k, label, value in (
+                (-1, -1, "n of body", -1),
+                (3, 2, "a number computed from n of body", -1),
+            ):
                 with pytest.raises(synk.ArgumentError, match=told.format(label, value)):
                     use(v, n, k)
         assert np.array_equal(v.get_value(), np.ones(4))
@@ -382,7 +478,9 @@ def test_a_negative_number_of_times_of_an_inner_sequence():
         assert np.array_equal(v.get_value(), np.ones(4))
         body(v, 2, 1)
         once = v.get_value()
-        with pytest.raises(synk.ArgumentError, match=told.format("n of body", -7)):  # a call that is known
+        with pytest.raises(
+            synk.ArgumentError, match=told.format("n of body", -7)
+        ):  # a call that is known
             body(v, -7, 1)
         assert np.array_equal(v.get_value(), once)
 
@@ -421,7 +519,9 @@ def waits_of_parts(parts):
 
 def waits_of_report(parts):
     return [
-        (part.meets, part.waits_for, waits_of_report(part.parts)) if isinstance(part, LoopReport) else part.waits_for
+        (part.meets, part.waits_for, waits_of_report(part.parts))
+        if isinstance(part, LoopReport)
+        else part.waits_for
         for part in parts
     ]
 
@@ -435,7 +535,10 @@ def test_waits_are_those_of_the_ranks():
             sizes = [rng.choice([4, 5000])] * 3
             several = [synk.variable(np.zeros(size)) for size in sizes]
             if "exchange" in ops:
-                ops = ["exchange" if op in {"reduce", "root", "broadcast", "inner"} else op for op in ops]
+                ops = [
+                    "exchange" if op in {"reduce", "root", "broadcast", "inner"} else op
+                    for op in ops
+                ]
                 several = [synk.scatter(one, halo=1) for one in several]
 
             @synk.sequence
@@ -443,7 +546,9 @@ def test_waits_are_those_of_the_ranks():
                 for op, (a, b) in zip(ops, pairs, strict=True):
                     OPS[op](several[a], several[b])
 
-            told = body.plan(several, synk.static(tuple(ops)), synk.static(tuple(map(tuple, pairs))), times=2)
+            told = body.plan(
+                several, synk.static(tuple(ops)), synk.static(tuple(map(tuple, pairs))), times=2
+            )
             body(several, synk.static(tuple(ops)), synk.static(tuple(map(tuple, pairs))), times=0)
             (plan,) = body._plans.values()
             assert waits_of_report(told.parts) == waits_of_parts(plan.program.parts), (ops, pairs)
@@ -456,15 +561,23 @@ def test_inner_sequences_in_which_ranks_have_nothing_to_do_with_each_other():
         synk.all_reduce(reduced, "sum")
 
     u, v, w = (synk.variable(np.zeros(5000)) for _ in range(3))
-    for reduced, waits in ((u, "; waits for all ranks"), (w, "")):  # others read and write u in the iteration before
-        assert f"\n  apart, 5 times{waits}\n    1 move" in str(body.plan(u, v, reduced, times=3, world_size=2))
+    for reduced, waits in (
+        (u, "; waits for all ranks"),
+        (w, ""),
+    ):  # others read and write u in the iteration before
+        assert f"\n  apart, 5 times{waits}\n    1 move" in str(
+            body.plan(u, v, reduced, times=3, world_size=2)
+        )
 
 
 @pytest.mark.whole
 def test_the_page_shows_what_is_printed(tmp_path):
     page = (ROOT / "docs" / "sequences.md").read_text()
-    program, shown = re.search(r"```python\n(.*?)```.*?it says:\n\n```\n(.*?)```", page, re.DOTALL).groups()
+    program, shown = re.search(
+        r"```python\n(.*?)```.*?it says:\n\n```\n(.*?)```", page, re.DOTALL
+    ).groups()
     planned = program.replace(
-        "    heat = two_steps(", "    print(two_steps.plan(u, v, 0.2, times=100, every=25))\n    heat = two_steps("
+        "    heat = two_steps(",
+        "    print(two_steps.plan(u, v, 0.2, times=100, every=25))\n    heat = two_steps(",
     )
     assert run_program(planned, tmp_path / "plan.py").stdout.startswith(shown)

@@ -1,4 +1,6 @@
-"""What the body of a sequence cannot do with numbers: the error names the operand, and tells what to write instead."""
+"""What the body of a sequence cannot do with numbers: the error names the operand, and tells
+what to write instead.
+"""
 
 import math
 import operator
@@ -80,7 +82,11 @@ HINTS = {
 @pytest.mark.parametrize("of", ["an argument", "synk.STEP", "a result"])
 def test_the_hint_fits_the_operation(case, of):
     compute = eval(compile(f"lambda n: {case}", __file__, "eval"), {"np": np, "math": math})
-    number = {"an argument": lambda n: n, "synk.STEP": lambda n: synk.STEP / 2, "a result": lambda n: total(V)}[of]
+    number = {
+        "an argument": lambda n: n,
+        "synk.STEP": lambda n: synk.STEP / 2,
+        "a result": lambda n: total(V),
+    }[of]
     told = refused(lambda n, k: compute(number(n)), 3.5, 2)
     assert HINTS[case] in told
     assert not [one for one in GENERAL if one in told and one not in HINTS[case]]
@@ -99,13 +105,31 @@ OPERATIONS = {
     "arctan2": np.arctan2,
 }
 OPERANDS = {
-    "a bool, True": (lambda: True, r"got a bool, True, as the {} operand; write int\(x\) for a bool"),
-    "a bool of NumPy": (lambda: np.bool_(False), r"got a bool, False, as the {} operand; write int\(x\) for a bool"),
-    "a complex": (lambda: 1j, "got a complex, 1j, as the {} operand; compute with it in a kernel or function"),
+    "a bool, True": (
+        lambda: True,
+        r"got a bool, True, as the {} operand; write int\(x\) for a bool",
+    ),
+    "a bool of NumPy": (
+        lambda: np.bool_(False),
+        r"got a bool, False, as the {} operand; write int\(x\) for a bool",
+    ),
+    "a complex": (
+        lambda: 1j,
+        "got a complex, 1j, as the {} operand; compute with it in a kernel or function",
+    ),
     "None": (lambda: None, "got a NoneType, None, as the {} operand"),
-    "an array": (lambda: np.ones(3), "got a ndarray as the {} operand; compute with it in a kernel or function"),
-    "a list": (lambda: [1.0], "got a list as the {} operand; compute with it in a kernel or function"),
-    "Data": (lambda: ROWS, "got a (Data|ndarray) as the {} operand; compute with it in a kernel or function"),
+    "an array": (
+        lambda: np.ones(3),
+        "got a ndarray as the {} operand; compute with it in a kernel or function",
+    ),
+    "a list": (
+        lambda: [1.0],
+        "got a list as the {} operand; compute with it in a kernel or function",
+    ),
+    "Data": (
+        lambda: ROWS,
+        "got a (Data|ndarray) as the {} operand; compute with it in a kernel or function",
+    ),
     "a variable": (lambda: V, "got a Variable as the {} operand|variable 'v' lives on the ranks"),
     "a result": (lambda: first(V), "the value of the result of first is not known"),
     "a line": (lambda: ROWS[synk.STEP], "the value of a line of rows is not known"),
@@ -142,7 +166,12 @@ class Model:
     n = 1.0
 
 
-@synk.parallel(outputs={name: synk.output(op, shape=(), dtype="float64") for name, op in (("s", "sum"), ("b", "argmax"))})
+@synk.parallel(
+    outputs={
+        name: synk.output(op, shape=(), dtype="float64")
+        for name, op in (("s", "sum"), ("b", "argmax"))
+    }
+)
 @cuda.jit
 def extreme(x, s, b):
     i = cuda.grid(1)
@@ -163,33 +192,84 @@ def plus(x, y):
 
 TREE = synk.variable({"h": np.zeros(4), "q": np.zeros(4)}, name="tree")
 IN_A_BODY = {  # what a body cannot do, and words of the way out
-    "an expectation": (lambda v: average(ROWS[0]), "average is an expectation, .* call a kernel with an output of op"),
-    "an expectation with until=": (lambda v: average(ROWS[0], until=bool), "average is an expectation"),
-    "a map without out=": (lambda v: plus(ROWS[0], 1.0), "plus gives its result to the script, .* pass out="),
-    "a reduction of rows": (lambda v: plus.reduce(ROWS[0]), r"plus\.reduce cannot be called in a sequence, .* call a kernel"),
-    "an exchange of a branch": (lambda v: synk.exchange(TREE["h"]), r"tree'\['h'\] is a part of one; pass the tree, or make"),
-    "an all_reduce of branches": (lambda v: synk.all_reduce([TREE["h"]], "sum"), "all_reduce takes whole variables"),
+    "an expectation": (
+        lambda v: average(ROWS[0]),
+        "average is an expectation, .* call a kernel with an output of op",
+    ),
+    "an expectation with until=": (
+        lambda v: average(ROWS[0], until=bool),
+        "average is an expectation",
+    ),
+    "a map without out=": (
+        lambda v: plus(ROWS[0], 1.0),
+        "plus gives its result to the script, .* pass out=",
+    ),
+    "a reduction of rows": (
+        lambda v: plus.reduce(ROWS[0]),
+        r"plus\.reduce cannot be called in a sequence, .* call a kernel",
+    ),
+    "an exchange of a branch": (
+        lambda v: synk.exchange(TREE["h"]),
+        r"tree'\['h'\] is a part of one; pass the tree, or make",
+    ),
+    "an all_reduce of branches": (
+        lambda v: synk.all_reduce([TREE["h"]], "sum"),
+        "all_reduce takes whole variables",
+    ),
     "a swap of branches": (lambda v: synk.swap(TREE["h"], TREE["q"]), "swap takes whole variables"),
-    "a branch plus a number": (lambda v: scale(v, TREE["h"] + 1), "tree'.* lives on the ranks.*pass it to a kernel"),
-    "a sum of a branch": (lambda v: np.sum(TREE["h"]), "tree'.* lives on the ranks.*pass it to a kernel"),
-    "the value of a branch": (lambda v: TREE["h"].get_value(), r"has no get_value\(\); use that of variable 'tree'"),
-    "a branch in a map": (lambda v: plus(ROWS[0], TREE["h"], out=v), "y of plus is variable 'tree'.*one variable per array"),
-    "a sum of a variable": (lambda v: scale(v, np.sum(v)), "'v' lives on the ranks.*for a sum, mean or maximum has an output"),
+    "a branch plus a number": (
+        lambda v: scale(v, TREE["h"] + 1),
+        "tree'.* lives on the ranks.*pass it to a kernel",
+    ),
+    "a sum of a branch": (
+        lambda v: np.sum(TREE["h"]),
+        "tree'.* lives on the ranks.*pass it to a kernel",
+    ),
+    "the value of a branch": (
+        lambda v: TREE["h"].get_value(),
+        r"has no get_value\(\); use that of variable 'tree'",
+    ),
+    "a branch in a map": (
+        lambda v: plus(ROWS[0], TREE["h"], out=v),
+        "y of plus is variable 'tree'.*one variable per array",
+    ),
+    "a sum of a variable": (
+        lambda v: scale(v, np.sum(v)),
+        "'v' lives on the ranks.*for a sum, mean or maximum has an output",
+    ),
     "a number of a variable": (
         lambda v: scale(v, float(v)),
         "'v' lives on the ranks.*for a sum, mean or maximum has an output",
     ),
-    "the value of a variable": (lambda v: v.get_value(), r"get_value\(\) inside .* read it after the call; .* every="),
-    "a new value": (lambda v: v.set_value(np.ones(4)), r"set_value\(\) inside .* a kernel or function can write"),
-    "a submitted call": (lambda v: scale.submit(v, 1.0), r"submit\(\) inside .* leave \.submit out"),
-    "scattered rows": (lambda v: [synk.scatter(v)], r"scatter\(\) inside .* synk\.exchange renews its halos"),
+    "the value of a variable": (
+        lambda v: v.get_value(),
+        r"get_value\(\) inside .* read it after the call; .* every=",
+    ),
+    "a new value": (
+        lambda v: v.set_value(np.ones(4)),
+        r"set_value\(\) inside .* a kernel or function can write",
+    ),
+    "a submitted call": (
+        lambda v: scale.submit(v, 1.0),
+        r"submit\(\) inside .* leave \.submit out",
+    ),
+    "scattered rows": (
+        lambda v: [synk.scatter(v)],
+        r"scatter\(\) inside .* synk\.exchange renews its halos",
+    ),
     "gathered rows": (lambda v: [synk.gather(v)], r"gather\(\) inside .* read it after the call"),
     "the value of a maximum": (
         lambda v: scale(v, extreme(ROWS[0]).b.value),
         "b of extreme is not known.*argmax finds .* Return",
     ),
-    "the row of a maximum": (lambda v: scale(v, extreme(ROWS[0]).b.row), "b of extreme is not known.*argmax finds .* Return"),
-    "a member that no result has": (lambda v: extreme(ROWS[0]).s.total, "s of extreme has no 'total'"),
+    "the row of a maximum": (
+        lambda v: scale(v, extreme(ROWS[0]).b.row),
+        "b of extreme is not known.*argmax finds .* Return",
+    ),
+    "a member that no result has": (
+        lambda v: extreme(ROWS[0]).s.total,
+        "s of extreme has no 'total'",
+    ),
     "arithmetic of a constant": (
         lambda v: scale(v, 2 * synk.RANK),
         r"synk\.RANK is no number.* Pass it, as in f\(x, synk\.RANK\)",
@@ -211,12 +291,19 @@ def world():
 @pytest.mark.parametrize("case", IN_A_BODY)
 def test_the_way_out_of_what_a_body_cannot_do(case):
     compute, match = IN_A_BODY[case]
-    with pytest.raises(synk.SynkError, match=rf"^\S*{re.escape(__file__)}:\d+: (?!.*Branch|.*Unseen|.*RankConstant).*{match}"):
+    with pytest.raises(
+        synk.SynkError,
+        match=rf"^\S*{re.escape(__file__)}:\d+: (?!.*Branch|.*Unseen|.*RankConstant).*{match}",
+    ):
         synk.sequence(compute)(V)
 
 
 def check_that_a_planned_body_reads_no_values():
-    for use in (lambda v: v.get_value(), lambda v: v.set_value(np.zeros(4)), lambda v: [synk.snapshot(v)]):
+    for use in (
+        lambda v: v.get_value(),
+        lambda v: v.set_value(np.zeros(4)),
+        lambda v: [synk.snapshot(v)],
+    ):
         with pytest.raises(synk.ArgumentError, match="inside .* would run once"):
             synk.sequence(use).plan(synk.variable(np.ones(4)), world_size=2)
 
@@ -242,7 +329,10 @@ def test_elements_are_written_by_kernels():
     def assigned(v):
         v[0] = 2.0
 
-    with pytest.raises(synk.ArgumentError, match=r"v\[0\] would be assigned once.* call a kernel or a function with v"):
+    with pytest.raises(
+        synk.ArgumentError,
+        match=r"v\[0\] would be assigned once.* call a kernel or a function with v",
+    ):
         synk.sequence(assigned)
 
 
@@ -270,18 +360,27 @@ def test_rows_by_a_number_of_the_sequence(option):
 
     told = rf"{option}= of scale must be known while .*; got {{}}"
     static = r"pass synk\.static\(k\), which makes another recording for each value"
-    for compute, got in ((lambda k: k, "k of <lambda>"), (lambda k: k // 2, "a number computed from k of <lambda>")):
+    for compute, got in (
+        (lambda k: k, "k of <lambda>"),
+        (lambda k: k // 2, "a number computed from k of <lambda>"),
+    ):
         body = synk.sequence(lambda rows, k, compute=compute: call(rows, compute(k)))
-        with pytest.raises(synk.ArgumentError, match=rf"{re.escape(__file__)}:\d+: {told.format(got)}.*{static}"):
+        with pytest.raises(
+            synk.ArgumentError, match=rf"{re.escape(__file__)}:\d+: {told.format(got)}.*{static}"
+        ):
             body.plan(ROWS, 3, world_size=2)
-    with pytest.raises(synk.ArgumentError, match=rf"{told.format('synk.STEP')}.*rows\[synk\.STEP\]") as caught:
+    with pytest.raises(
+        synk.ArgumentError, match=rf"{told.format('synk.STEP')}.*rows\[synk\.STEP\]"
+    ) as caught:
         synk.sequence(lambda rows: call(rows, synk.STEP)).plan(ROWS, world_size=2)
     assert "static" not in str(caught.value)
 
 
 @pytest.mark.parametrize("case", VALUES)
 def test_values_that_calls_do_not_take_are_told_with_the_line(case):
-    with pytest.raises(synk.SynkError, match=rf"^\S*{re.escape(__file__)}:\d+: (?!\S*{re.escape(__file__)})"):
+    with pytest.raises(
+        synk.SynkError, match=rf"^\S*{re.escape(__file__)}:\d+: (?!\S*{re.escape(__file__)})"
+    ):
         synk.sequence(VALUES[case]).plan(V, world_size=2)
 
 
@@ -302,7 +401,10 @@ PLACEHOLDERS = {
 def test_what_ranks_fill_in_is_no_number_before(case):
     """A comparison would be false, and a condition true, on every rank."""
     ask, line = PLACEHOLDERS[case], PLACEHOLDERS[case].__code__.co_firstlineno
-    refused = rf"^{re.escape(__file__)}:{line}: synk\.[A-Z_]+ is no number.*Pass it, as in f\(x, synk\.[A-Z_]+\)"
+    refused = (
+        rf"^{re.escape(__file__)}:{line}: synk\.[A-Z_]+ is no number.*Pass it, as "
+        rf"in f\(x, synk\.[A-Z_]+\)"
+    )
     with pytest.raises(synk.ArgumentError, match=refused):
         ask()
 
@@ -310,7 +412,9 @@ def test_what_ranks_fill_in_is_no_number_before(case):
     def body(v):
         scale(v, 2.0 if ask() else 3.0)
 
-    with pytest.raises(synk.ArgumentError, match=rf"^\S*{re.escape(__file__)}:\d+: .*synk\.[A-Z_]+ is no number"):
+    with pytest.raises(
+        synk.ArgumentError, match=rf"^\S*{re.escape(__file__)}:\d+: .*synk\.[A-Z_]+ is no number"
+    ):
         body.plan(V, world_size=2)
 
 

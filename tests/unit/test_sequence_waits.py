@@ -1,4 +1,6 @@
-"""Waits of a sequence: every conflict between ranks is ordered by them, and few could be left out."""
+"""Waits of a sequence: every conflict between ranks is ordered by them, and few could be left
+out.
+"""
 
 import random
 
@@ -9,7 +11,9 @@ TURNS = 4
 
 
 def bodies(number, seed=0):
-    """Random accesses of the parts of a body: launches, exchanges, collectives in place, and inner loops."""
+    """Random accesses of the parts of a body: launches, exchanges, collectives in place, and
+    inner loops.
+    """
     rng = random.Random(seed)
     for _ in range(number):
         keys = [("v", k) for k in range(rng.randint(1, 3))]
@@ -36,7 +40,9 @@ def bodies(number, seed=0):
 
 
 def known_before(ranks, body, found):
-    """For each part of each rank: the last part of every rank that is finished before it begins, by waits and barriers."""
+    """For each part of each rank: the last part of every rank that is finished before it begins,
+    by waits and barriers.
+    """
     size = len(body)
     begins = [[None] * size * TURNS for _ in range(ranks)]  # before the part
     ends = [[None] * size * TURNS for _ in range(ranks)]
@@ -50,14 +56,19 @@ def known_before(ranks, body, found):
                 for other in range(ranks):
                     near = other in {(rank - 1) % ranks, (rank + 1) % ranks}
                     if other != rank and (near or not wait.nearby):
-                        clock = [max(pair) for pair in zip(clock, ends[other][now - wait.back], strict=True)]
+                        clock = [
+                            max(pair)
+                            for pair in zip(clock, ends[other][now - wait.back], strict=True)
+                        ]
             begins[rank][now] = clock
             ends[rank][now] = [now if one == rank else clock[one] for one in range(ranks)]
     return begins
 
 
 def unordered(ranks, body, found):
-    """The first two parts of two ranks that conflict, of which the later does not wait for the earlier; None without."""
+    """The first two parts of two ranks that conflict, of which the later does not wait for the
+    earlier; None without.
+    """
     begins, size = known_before(ranks, body, found), len(body)
     for now in range(size * TURNS):
         later = body[now % size]
@@ -120,7 +131,9 @@ def test_an_inner_loop_over_own_memory_is_one_part():
     for further in (Access(remote_reads=u), Access(remote_writes=u)):
         assert own_access(loop(Access(u, v), further).parts) is None
     assert own_access((loop(Access(u, v)),)) is None  # which meets
-    found, shown = waits([Access(remote_reads=v), own, Access(u, u)])  # others read what the loop writes
+    found, shown = waits(
+        [Access(remote_reads=v), own, Access(u, u)]
+    )  # others read what the loop writes
     assert found == [Wait(2), Wait(1), None]
     assert shown == {0, 1}
 

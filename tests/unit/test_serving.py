@@ -1,4 +1,6 @@
-"""Rounds in compiled code, with a function of Python in place of the driver's launch, and a thread in place of a rank."""
+"""Rounds in compiled code, with a function of Python in place of the driver's launch, and a
+thread in place of a rank.
+"""
 
 import ctypes
 import os
@@ -39,8 +41,12 @@ class Launched:
         self.calls: list[tuple[int, int]] = []
         self.mail = self.mail_all
         self.error = 0
-        self._function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)(self._launch)
-        self._places = [(7 * k) % (3 * words) for k in range(words)] if words < 7 else list(range(words))
+        self._function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)(
+            self._launch
+        )
+        self._places = (
+            [(7 * k) % (3 * words) for k in range(words)] if words < 7 else list(range(words))
+        )
         targets = [self.memory.ctypes.data + 4 * place for place in self._places]
         address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
         self.relaunch = Relaunch(address, EXECUTABLE, STREAM, self.box.ctypes.data, targets)
@@ -83,7 +89,8 @@ class Served(threading.Thread):
     """A rank of one, which hands its waits over to compiled code.
 
     Attributes:
-        python: the commands that came back to Python, and how many rounds had been served before each.
+        python: the commands that came back to Python, and how many rounds had been served before
+            each.
     """
 
     def __init__(self, control: ControlBlock, launched: Launched, values: bytes) -> None:
@@ -151,7 +158,8 @@ def stop(rank, coordinator):
     return [one for one in rank.python if one[0] != STOP]
 
 
-# A rank that had to wait for long, on a busy machine, is in Python for the next round: the tests allow for it.
+# A rank that had to wait for long, on a busy machine, is in Python for the next round: the tests
+# allow for it.
 
 
 @pytest.mark.parametrize("words", [1, 2, 5, 128])
@@ -208,12 +216,26 @@ def test_python_is_asked_now_and_then(started):
 
 
 def test_handlers_of_signals_do_not_wait_for_long():
-    """In a loop that calls now and then, all of which is served: the launch is not Python's, and lets nobody in."""
+    """In a loop that calls now and then, all of which is served: the launch is not Python's, and
+    lets nobody in.
+    """
     control = ControlBlock(1, ROOMY)
     box = np.zeros(2, np.int64)
-    relaunch = Relaunch(mail_at_once.address, box.ctypes.data, 0, box.ctypes.data, [box.ctypes.data + 8])
+    relaunch = Relaunch(
+        mail_at_once.address, box.ctypes.data, 0, box.ctypes.data, [box.ctypes.data + 8]
+    )
     table = Table()
-    table.add(Again(PROGRAM, control.values, b"", ScalarPacking(), relaunch.address, pytest.fail, pytest.fail))
+    table.add(
+        Again(
+            PROGRAM,
+            control.values,
+            b"",
+            ScalarPacking(),
+            relaunch.address,
+            pytest.fail,
+            pytest.fail,
+        )
+    )
     pid = os.fork()
     if pid == 0:
         coordinator = Coordinator(control)
@@ -305,16 +327,24 @@ class Values:
         self.array[: len(packed)] = list(packed)
 
 
-def call_of(values: Values, packed: bytes, number: int = PROGRAM, scalars: int = 0) -> tuple[Launched, Again]:
+def call_of(
+    values: Values, packed: bytes, number: int = PROGRAM, scalars: int = 0
+) -> tuple[Launched, Again]:
     """A call that writes down that it was launched."""
     launched = Launched()
     packing = ScalarPacking(nbytes=scalars)
-    return launched, Again(number, values.array, packed, packing, launched.relaunch.address, pytest.fail, pytest.fail)
+    return launched, Again(
+        number, values.array, packed, packing, launched.relaunch.address, pytest.fail, pytest.fail
+    )
 
 
 def test_a_table_finds_a_call_by_its_number_and_its_rows():
     values, table = Values(), Table()
-    keys = [(number, rows) for number in (PROGRAM, OTHER) for rows in (b"abcdefgh", b"abcdefgi", b"Abcdefgh")] + [(STOP, b"")]
+    keys = [
+        (number, rows)
+        for number in (PROGRAM, OTHER)
+        for rows in (b"abcdefgh", b"abcdefgi", b"Abcdefgh")
+    ] + [(STOP, b"")]
     calls = [(key, *call_of(values, key[1], key[0])) for key in keys]
     for _, _, again in calls:
         table.add(again)
@@ -329,7 +359,9 @@ def test_a_table_finds_a_call_by_its_number_and_its_rows():
     assert doorbell.repeat(table.address, PROGRAM) == 0
 
 
-@pytest.mark.parametrize("number", [doorbell.NO_COMMAND, doorbell.MUST_POST, doorbell.UNDER_WAY, -1])
+@pytest.mark.parametrize(
+    "number", [doorbell.NO_COMMAND, doorbell.MUST_POST, doorbell.UNDER_WAY, -1]
+)
 def test_what_is_no_program_is_found_nowhere(number):
     """Also where a call is known no more for the moment."""
     values, table = Values(), Table()
@@ -344,7 +376,9 @@ def test_what_is_no_program_is_found_nowhere(number):
 
 
 def test_a_table_that_is_full_knows_some_of_the_calls():
-    """Where they come in turns, those that come again soonest must not always be those that have just made room."""
+    """Where they come in turns, those that come again soonest must not always be those that have
+    just made room.
+    """
     values, table = Values(), Table()
     calls = [call_of(values, bytes([k])) for k in range(MOST_KNOWN + 16)]
     found = 0

@@ -26,7 +26,9 @@ from synknumba._host.segment import Segment, on_release, release_inherited
 
 PAGE = mmap.PAGESIZE
 BIG = 256 << 20
-SEEN = BIG // 2  # whether BIG bytes are free again shows by this, whatever others do in shared memory meanwhile
+SEEN = (
+    BIG // 2
+)  # whether BIG bytes are free again shows by this, whatever others do in shared memory meanwhile
 TOO_MUCH = 1 << 50
 
 pytestmark = pytest.mark.usefixtures("maker")
@@ -71,7 +73,9 @@ def forked(check: Callable[[socket.socket], bool]) -> Iterator[socket.socket]:
 
 
 def names() -> list[str]:
-    """What is left in /dev/shm; other processes of this machine may have a name there for some microseconds."""
+    """What is left in /dev/shm; other processes of this machine may have a name there for some
+    microseconds.
+    """
     found = {name for name in os.listdir("/dev/shm") if name.startswith("synk-")}
     if found:
         time.sleep(0.05)
@@ -115,13 +119,17 @@ def test_reservation_in_steps_covers_everything() -> None:
 
 @pytest.mark.parametrize("start", [0, BIG // 8])
 def test_memory_is_mapped_and_cleared_beforehand(start: int) -> None:
-    """A page fault costs 0.3 to 2 µs, so that a first copy into memory without pages runs at 1 GB/s."""
+    """A page fault costs 0.3 to 2 µs, so that a first copy into memory without pages runs at 1
+    GB/s.
+    """
     segment = Segment(start)
     made = faults()
     segment.grow(start + BIG // 4)
     view = segment.array("u1", (BIG // 4,), start)
     assert not view[::PAGE].any()
-    assert faults() - made < BIG // 4 // PAGE // 2  # Linux maps pages that are cleared by the dozen, others one by one
+    assert (
+        faults() - made < BIG // 4 // PAGE // 2
+    )  # Linux maps pages that are cleared by the dozen, others one by one
     made = faults()
     view[:] = 1
     assert faults() - made < 100
@@ -133,7 +141,14 @@ def test_ids_are_never_reused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shape"), [("f8", (3, 4)), ("i1", ()), ("f4", (0, 3)), ([("a", "i4"), ("b", "f8", (2,))], (5,)), ("c16", (0,))]
+    ("dtype", "shape"),
+    [
+        ("f8", (3, 4)),
+        ("i1", ()),
+        ("f4", (0, 3)),
+        ([("a", "i4"), ("b", "f8", (2,))], (5,)),
+        ("c16", (0,)),
+    ],
 )
 def test_array_is_a_writable_view_of_zeros(dtype: object, shape: tuple[int, ...]) -> None:
     segment = Segment(1000)
@@ -151,7 +166,9 @@ def test_array_starts_at_an_offset() -> None:
     assert segment.array("i4", (0,), offset=segment.size).size == 0
 
 
-@pytest.mark.parametrize(("shape", "offset"), [((PAGE + 1,), 0), ((1,), PAGE), ((1,), -1), ((-1,), 0)])
+@pytest.mark.parametrize(
+    ("shape", "offset"), [((PAGE + 1,), 0), ((1,), PAGE), ((1,), -1), ((-1,), 0)]
+)
 def test_array_outside_is_refused(shape: tuple[int, ...], offset: int) -> None:
     with pytest.raises(SharedMemoryError, match="does not hold an array"):
         Segment(PAGE).array("u1", shape, offset)
@@ -348,7 +365,11 @@ def test_release_inherited_frees_the_memory_for_the_parent() -> None:
         theirs.send(b"x")
         theirs.recv(1)
         closed = [segment.closed for segment in (*dropped, kept)]
-        return closed == [True, True, False] and kept.array("u1", (1,))[0] == 9 and views[0].size == BIG
+        return (
+            closed == [True, True, False]
+            and kept.array("u1", (1,))[0] == 9
+            and views[0].size == BIG
+        )
 
     with forked(check) as ours:
         ours.recv(1)
@@ -361,7 +382,10 @@ def test_release_inherited_frees_the_memory_for_the_parent() -> None:
 
 LACKS = {
     "posix": (r"/dev/shm has [\d,]+ bytes free.*remount,size=.*--shm-size=", "enlarge /dev/shm"),
-    "memfd": (r"(the machine|the memory limit .*) has [\d,]+ bytes left.*free_memory\(\)", "out of memory"),
+    "memfd": (
+        r"(the machine|the memory limit .*) has [\d,]+ bytes left.*free_memory\(\)",
+        "out of memory",
+    ),
 }
 
 
@@ -382,7 +406,9 @@ def test_a_growth_that_fails_leaves_the_segment_as_it_was(maker: str) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM])
-def test_space_that_runs_out_halfway_is_given_back(monkeypatch: pytest.MonkeyPatch, maker: str, code: int) -> None:
+def test_space_that_runs_out_halfway_is_given_back(
+    monkeypatch: pytest.MonkeyPatch, maker: str, code: int
+) -> None:
     segment = Segment(PAGE)
     segment.array("u1", (PAGE,))[:] = 3
     reserve, calls = os.posix_fallocate, iter(range(10))
@@ -401,14 +427,18 @@ def test_space_that_runs_out_halfway_is_given_back(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("failing", ["posix_fallocate", "mmap"])
-def test_an_interrupted_growth_leaves_the_segment_as_it_was(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+def test_an_interrupted_growth_leaves_the_segment_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
     segment = Segment(PAGE)
     segment.array("u1", (PAGE,))[:] = 3
 
     def interrupted(*_args: object, **_kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os if failing == "posix_fallocate" else segment_module.mmap, failing, interrupted)
+    monkeypatch.setattr(
+        os if failing == "posix_fallocate" else segment_module.mmap, failing, interrupted
+    )
     with pytest.raises(KeyboardInterrupt):
         segment.grow(2 * PAGE)
     with pytest.raises(KeyboardInterrupt):
@@ -424,7 +454,9 @@ def _assert_untouched(segment: Segment) -> None:
     np.testing.assert_array_equal(segment.array("u1", (PAGE,)), 3)
 
 
-@pytest.mark.parametrize("spare", [0, 1])  # none for the segment; none for the duplicate that mmap keeps before Python 3.13
+@pytest.mark.parametrize(
+    "spare", [0, 1]
+)  # none for the segment; none for the duplicate that mmap keeps before Python 3.13
 def test_no_descriptor_left_is_an_error_that_teaches(spare: int) -> None:
     def check(_: socket.socket) -> bool:
         last = take_descriptors()

@@ -1,4 +1,6 @@
-"""Signals that are held back: none is lost, none comes in the middle, whichever thread the kernel gives it to."""
+"""Signals that are held back: none is lost, none comes in the middle, whichever thread the
+kernel gives it to.
+"""
 
 # ruff: noqa: PT012  # what is raised comes when the block ends
 
@@ -33,7 +35,9 @@ def came():
 
     before = {number: signal.signal(number, handler) for number in (FIRST, SECOND)}
     yield numbers
-    assert [signal.getsignal(number) for number in before] == [handler] * 2, "the handlers are in place again"
+    assert [signal.getsignal(number) for number in before] == [handler] * 2, (
+        "the handlers are in place again"
+    )
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -83,13 +87,17 @@ def test_two_signals_are_both_dealt_with(came, other):
         send(other, FIRST)
         send(threading.get_ident(), SECOND)
         send(other, FIRST)
-    assert sorted(came) == [FIRST, SECOND], "a signal that comes twice before it is dealt with counts once"
+    assert sorted(came) == [FIRST, SECOND], (
+        "a signal that comes twice before it is dealt with counts once"
+    )
     assert isinstance(caught.value.__context__, Came)
 
 
 @pytest.mark.usefixtures("came")
 def test_an_event_loop_reads_each_signal_once(other):
-    """The handlers of asyncio run for what is read from a descriptor, into which Python writes each signal that comes."""
+    """The handlers of asyncio run for what is read from a descriptor, into which Python writes
+    each signal that comes.
+    """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer)
@@ -159,11 +167,12 @@ def test_child_has_the_handlers_and_none_of_the_signals(came, other):
     assert came == [FIRST]
 
 
-# ---- at every moment -----------------------------------------------------------------------------------------------------
+# ---- at every moment -----------------------------------------------------------------------------
 
 
 def strike(moment, numbers, run):
-    """Has signals come at one of the moments when Python runs handlers: where functions begin, and C functions have returned.
+    """Has signals come at one of the moments when Python runs handlers: where functions begin, and
+    C functions have returned.
 
     It is as if another thread had got them. Tells whether there was such a moment.
     """
@@ -208,13 +217,17 @@ def test_struck_at_every_moment(came, numbers):
             break
         assert sorted(came) == sorted(numbers), f"moment {moment}"
         assert steps in ([], ["began", "ended"]), f"moment {moment}"
-        assert [signal.getsignal(number) for number in (FIRST, SECOND)] == [handler] * 2, f"moment {moment}"
+        assert [signal.getsignal(number) for number in (FIRST, SECOND)] == [handler] * 2, (
+            f"moment {moment}"
+        )
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set(), f"moment {moment}"
     assert moment > 20
 
 
 def test_a_thread_that_python_does_not_know_stays_unknown():
-    """`threading.current_thread()` would note it for ever, and `fork` warn of it: finalizers run in any thread."""
+    """`threading.current_thread()` would note it for ever, and `fork` warn of it: finalizers run
+    in any thread.
+    """
     before, done = threading.active_count(), threading.Event()
 
     def work():

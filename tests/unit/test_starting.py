@@ -48,12 +48,14 @@ for call in (lambda: synk.fork(1, device="cpu"), lambda: simt.jit(double)[1, 4](
     except synk.SynkError as error:
         print(type(error).__name__, error)
 print(synk.Estimate.from_values([1.0, 3.0]).mean, simt.debug(double)[1, 4](np.ones(4)))
-"""
+"""  # noqa: E501
 
 
 def run(text, *arguments, **settings):
     command = [sys.executable, "-c", text, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment(**settings), timeout=60)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment(**settings), timeout=60
+    )
     return done.stdout
 
 
@@ -66,8 +68,15 @@ def test_eight_threads_import_a_module_at_once(module):
 def test_without_numbas_compiler(tmp_path):
     script = tmp_path / "script.py"  # kernels need a file
     script.write_text(UNCOMPILED)
-    told = run("import runpy, sys; runpy.run_path(sys.argv[1])", str(script), NUMBA_DISABLE_JIT="1").splitlines()
-    assert [line.partition(" ")[0] for line in told] == ["DeviceError", "KernelError", "KernelError", "2.0"]
+    told = run(
+        "import runpy, sys; runpy.run_path(sys.argv[1])", str(script), NUMBA_DISABLE_JIT="1"
+    ).splitlines()
+    assert [line.partition(" ")[0] for line in told] == [
+        "DeviceError",
+        "KernelError",
+        "KernelError",
+        "2.0",
+    ]
     assert all("NUMBA_DISABLE_JIT is set" in line and "unset it" in line for line in told[:3])
 
 
@@ -112,34 +121,57 @@ def by_close():
 def test_calls_after_the_end_tell_where_it_was(no_world, ends, line, how):
     world = ends()
     place = f"{ends.__code__.co_filename}:{ends.__code__.co_firstlineno + line}"
-    for call in (lambda: total(np.ones(3)), lambda: synk.all_reduce(synk.variable(np.ones(3)), "sum")):
+    for call in (
+        lambda: total(np.ones(3)),
+        lambda: synk.all_reduce(synk.variable(np.ones(3)), "sum"),
+    ):
         with pytest.raises(
-            synk.WorldError, match=rf"no world is open: the world was closed {how} at {place}\. Make .*fork\(\)"
+            synk.WorldError,
+            match=rf"no world is open: the world was closed {how} at {place}\. Make .*fork\(\)",
         ):
             call()
-    with pytest.raises(synk.WorldError, match=f"this world is closed: it was closed {how} at {place}"):
+    with pytest.raises(
+        synk.WorldError, match=f"this world is closed: it was closed {how} at {place}"
+    ):
         world.snapshot()
 
 
 def test_more_ranks_than_the_machine_has_room_for(no_world):
     began = time.monotonic()
     with pytest.raises(
-        synk.PartitionError, match=r"world_size=10000000 is more than .*by open files .*by processes.*at most \d+"
+        synk.PartitionError,
+        match=r"world_size=10000000 is more than .*by open files .*by processes.*at most \d+",
     ):
         synk.fork(10_000_000, device="cpu")
     assert time.monotonic() - began < 2.0
 
 
 def test_the_tightest_limit_comes_first(no_world, monkeypatch):
-    files = [(resource.RLIM_INFINITY, len(os.listdir("/proc/self/fd")) + 900)]  # whatever other tests have left open
-    monkeypatch.setattr(limits.resource, "getrlimit", lambda what: files[0] if what == resource.RLIMIT_NOFILE else (-1, -1))
-    with pytest.raises(synk.PartitionError, match=r"room for: (\d+) by open files \(\d+, `ulimit -Hn`.*Pass at most \1"):
+    files = [
+        (resource.RLIM_INFINITY, len(os.listdir("/proc/self/fd")) + 900)
+    ]  # whatever other tests have left open
+    monkeypatch.setattr(
+        limits.resource,
+        "getrlimit",
+        lambda what: files[0] if what == resource.RLIMIT_NOFILE else (-1, -1),
+    )
+    with pytest.raises(
+        synk.PartitionError,
+        match=r"room for: (\d+) by open files \(\d+, `ulimit -Hn`.*Pass at most \1",
+    ):
         synk.fork(200, device="cpu")
     monkeypatch.setattr(limits, "_memory_limits", lambda: iter([100 << 20]))
-    with pytest.raises(synk.PartitionError, match=r"room for: 16 by free memory \(100 MiB; a rank needs 6\).*Pass at most 16"):
+    with pytest.raises(
+        synk.PartitionError,
+        match=r"room for: 16 by free memory \(100 MiB; a rank needs 6\).*Pass at most 16",
+    ):
         synk.fork(100, device="cpu")
-    monkeypatch.setattr(limits, "_process_limits", lambda: iter([("pids.max", 30, 28), ("pid_max", 99, 0)]))
-    with pytest.raises(synk.PartitionError, match=r"room for: 2 by processes, pids.max \(30\); 16 by free memory"):
+    monkeypatch.setattr(
+        limits, "_process_limits", lambda: iter([("pids.max", 30, 28), ("pid_max", 99, 0)])
+    )
+    with pytest.raises(
+        synk.PartitionError, match=r"room for: 2 by processes, pids.max \(30\); 16 by free memory"
+    ):
         synk.fork(100, device="cpu")
 
 
@@ -159,7 +191,10 @@ def test_a_rank_that_is_stopped_while_it_starts(no_world, monkeypatch):
 
     monkeypatch.setattr(loop, "open_device", stopped)
     began = time.monotonic()
-    with pytest.raises(synk.CallTimeout, match=r"did not start within timeout=1.0 s: rank 1 \(pid \d+\) stopped by SIGSTOP"):
+    with pytest.raises(
+        synk.CallTimeout,
+        match=r"did not start within timeout=1.0 s: rank 1 \(pid \d+\) stopped by SIGSTOP",
+    ):
         synk.fork(2, device="cpu", timeout=1.0)
     assert 1.0 <= time.monotonic() - began < 5.0
     monkeypatch.undo()

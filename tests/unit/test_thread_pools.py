@@ -16,7 +16,9 @@ threadpoolctl = pytest.importorskip("threadpoolctl")
 
 
 def threads():
-    return sorted({one["num_threads"] for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"})
+    return sorted(
+        {one["num_threads"] for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"}
+    )
 
 
 @synk.function(outputs=None)
@@ -58,13 +60,18 @@ int team(int size)
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory):
-    """Path of a library with a parallel loop of GNU OpenMP, as torch, scikit-learn and XGBoost have."""
+    """Path of a library with a parallel loop of GNU OpenMP, as torch, scikit-learn and XGBoost
+    have.
+    """
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs gcc, for GNU OpenMP")
     folder = tmp_path_factory.mktemp("openmp")
     (folder / "team.c").write_text(TEAM)
-    subprocess.run([compiler, "-fopenmp", "-shared", "-fPIC", "-o", folder / "team.so", folder / "team.c"], check=True)
+    subprocess.run(
+        [compiler, "-fopenmp", "-shared", "-fPIC", "-o", folder / "team.so", folder / "team.c"],
+        check=True,
+    )
     return str(folder / "team.so")
 
 

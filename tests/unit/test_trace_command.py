@@ -1,4 +1,6 @@
-"""`synknumba trace`: what is refused is refused before a script runs and before a former trace is written over."""
+"""`synknumba trace`: what is refused is refused before a script runs and before a former trace
+is written over.
+"""
 
 import gzip
 import json
@@ -35,7 +37,9 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "script.py").write_text("open('ran', 'w').close()\n")
     (tmp_path / "broken.py").write_text("if\n")
     (tmp_path / "t.parquet").write_bytes(b"PAR1\0\0")
-    (tmp_path / "foreign.json").write_text('{"traceEvents": [{"ph": "X", "ts": 0, "dur": 1, "pid": 1, "tid": 1, "name": "f"}]}')
+    (tmp_path / "foreign.json").write_text(
+        '{"traceEvents": [{"ph": "X", "ts": 0, "dur": 1, "pid": 1, "tid": 1, "name": "f"}]}'
+    )
     (tmp_path / "empty").mkdir()
     (tmp_path / "folder.json").mkdir()
     return tmp_path
@@ -83,9 +87,18 @@ def test_packed_records_are_read_up_to_a_size(folder, capsys, monkeypatch):
         (["--plot", "no/x.svg", "script.py"], "cannot write no/x.svg: there is no directory no"),
         (["-o", "folder.json", "script.py"], "'folder.json' is a folder"),
         (["-o", "run.txt", "script.py"], "a name that ends in .json"),
-        (["--summary", "trace.json", "b.json"], "takes one record at a time, got trace.json and b.json"),
-        (["-o", "b.json", "--summary", "trace.json"], "-o names the file that is written of a script"),
-        (["--summary", "foreign.json"], "foreign.json is the trace of another tool (it names none)"),
+        (
+            ["--summary", "trace.json", "b.json"],
+            "takes one record at a time, got trace.json and b.json",
+        ),
+        (
+            ["-o", "b.json", "--summary", "trace.json"],
+            "-o names the file that is written of a script",
+        ),
+        (
+            ["--summary", "foreign.json"],
+            "foreign.json is the trace of another tool (it names none)",
+        ),
         (["trace.json"], "is a record; say --summary or --plot FILE"),
     ],
 )
@@ -113,9 +126,14 @@ def test_what_is_written_is_told(folder, capsys, monkeypatch):
 
 
 def test_names_that_cannot_be_written(folder, monkeypatch):
-    with pytest.raises(synk.ArgumentError, match=r"'folder.json' is a folder; name a file, as in folder.json/run.json"):
+    with pytest.raises(
+        synk.ArgumentError,
+        match=r"'folder.json' is a folder; name a file, as in folder.json/run.json",
+    ):
         synk.trace("folder.json")
-    with pytest.raises(synk.ArgumentError, match=r"the name of a file, as in synk.trace\('run.json'\), got 3"):
+    with pytest.raises(
+        synk.ArgumentError, match=r"the name of a file, as in synk.trace\('run.json'\), got 3"
+    ):
         synk.trace(3)
     monkeypatch.setattr(os, "access", lambda *_: False)  # a superuser may write everywhere
     with pytest.raises(synk.ArgumentError, match="'run.json' cannot be written: permission denied"):
@@ -125,5 +143,8 @@ def test_names_that_cannot_be_written(folder, monkeypatch):
 def test_a_bad_variable_is_named(folder, monkeypatch):
     monkeypatch.setenv("SYNKNUMBA_TRACE", "1")
     monkeypatch.setenv("SYNKNUMBA_TRACE_OWNER", str(os.getpid()))
-    with pytest.raises(synk.ArgumentError, match=r"SYNKNUMBA_TRACE=1: a trace needs a name that ends .*, got '1'; or unset"):
+    with pytest.raises(
+        synk.ArgumentError,
+        match=r"SYNKNUMBA_TRACE=1: a trace needs a name that ends .*, got '1'; or unset",
+    ):
         _of_variable(None)  # as the first world is started

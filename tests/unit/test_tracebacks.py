@@ -1,4 +1,6 @@
-"""Errors end in the line of the script: the package's own frames are left out, unless the environment asks for them."""
+"""Errors end in the line of the script: the package's own frames are left out, unless the
+environment asks for them.
+"""
 
 import traceback
 import warnings
@@ -201,7 +203,10 @@ CASES = [
     of_a_static,
     of_a_snapshot,
 ]
-BETWEEN = {of_a_sequence: ["outer", "twice"], of_an_option: ["_checked"]}  # frames of the script, and of whoever raises
+BETWEEN = {
+    of_a_sequence: ["outer", "twice"],
+    of_an_option: ["_checked"],
+}  # frames of the script, and of whoever raises
 LOG = []
 
 
@@ -263,7 +268,11 @@ def test_frames(case, monkeypatch):
     monkeypatch.delenv("SYNKNUMBA_FULL_TRACEBACK", raising=False)
     with pytest.raises(synk.SynkError) as caught:
         case()
-    assert [one.name for one in traceback.extract_tb(caught.tb)] == ["test_frames", case.__name__, *BETWEEN.get(case, [])]
+    assert [one.name for one in traceback.extract_tb(caught.tb)] == [
+        "test_frames",
+        case.__name__,
+        *BETWEEN.get(case, []),
+    ]
     monkeypatch.setenv("SYNKNUMBA_FULL_TRACEBACK", "1")
     with pytest.raises(synk.SynkError) as caught:
         case()
@@ -275,7 +284,10 @@ def test_frames_without_a_world(case, monkeypatch):
     monkeypatch.setattr(engine._open, "world", None)
     with pytest.raises(synk.WorldError, match="no world is open") as caught:
         case()
-    assert [one.name for one in traceback.extract_tb(caught.tb)] == ["test_frames_without_a_world", case.__name__]
+    assert [one.name for one in traceback.extract_tb(caught.tb)] == [
+        "test_frames_without_a_world",
+        case.__name__,
+    ]
 
 
 @pytest.mark.parametrize("case", OF_THE_SCRIPT, ids=lambda one: one.__name__)
@@ -308,7 +320,9 @@ def more_means(x):
     return means(x, times=2)
 
 
-@pytest.mark.parametrize("call", [mean_on_a_rank, means, more_means, mean_on_a_rank.submit], ids=str)
+@pytest.mark.parametrize(
+    "call", [mean_on_a_rank, means, more_means, mean_on_a_rank.submit], ids=str
+)
 def test_warnings_name_the_line_of_the_call(call, monkeypatch):
     monkeypatch.setattr(mean_on_a_rank, "_is_new", True)
     mean_on_a_rank._plans.forget_all()

@@ -1,4 +1,6 @@
-"""Outputs that a kernel never stores to are refused when it is decorated; those that it may store to are not."""
+"""Outputs that a kernel never stores to are refused when it is decorated; those that it may
+store to are not.
+"""
 
 import re
 
@@ -132,12 +134,16 @@ def checks(x, t):
 
 
 def define(function, op):
-    return synk.parallel(outputs={"t": synk.output(op, shape=(), dtype="float64")}, inout=("x",))(cuda.jit(function))
+    return synk.parallel(outputs={"t": synk.output(op, shape=(), dtype="float64")}, inout=("x",))(
+        cuda.jit(function)
+    )
 
 
 @pytest.mark.parametrize(("function", "op", "line"), NEVER)
 def test_refused(function, op, line):
-    with pytest.raises(synk.ArgumentError, match="never stores to its output t, which would be") as caught:
+    with pytest.raises(
+        synk.ArgumentError, match="never stores to its output t, which would be"
+    ) as caught:
         define(function, op)
     text = str(caught.value)
     assert text.startswith(f"{function.__name__} ({__file__}:")

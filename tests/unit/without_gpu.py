@@ -15,13 +15,17 @@ HOPPER = (9, 0)
 
 @contextlib.contextmanager
 def compiling_without_gpu() -> Iterator[None]:
-    """What the driver is asked is answered here, and a kernel that is to be put on the GPU is linked, but goes nowhere."""
+    """What the driver is asked is answered here, and a kernel that is to be put on the GPU is
+    linked, but goes nowhere.
+    """
     from numba.cuda import codegen, dispatcher
     from numba.cuda.cudadrv import driver
 
     def linked(library: Any) -> Any:
         library.get_cubin(cc=(*HOPPER, "a"))
-        return SimpleNamespace(module=SimpleNamespace(initialized=True), set_shared_memory_carveout=lambda _: None)
+        return SimpleNamespace(
+            module=SimpleNamespace(initialized=True), set_shared_memory_carveout=lambda _: None
+        )
 
     device = SimpleNamespace(compute_capability=HOPPER, id=0)
     library = codegen.CUDACodeLibrary

@@ -24,7 +24,9 @@ _MLIR: Final = "numba-cuda-mlir"
 
 
 def find_compiler(name: CompilerName) -> type[Compiler]:
-    """Returns a compiler of this process; called in a rank or a probing child, not in the coordinator."""
+    """Returns a compiler of this process; called in a rank or a probing child, not in the
+    coordinator.
+    """
     if name == _MLIR:
         from synknumba._device.compilers.numba_cuda_mlir import NumbaCudaMlir
 
@@ -35,7 +37,9 @@ def find_compiler(name: CompilerName) -> type[Compiler]:
 
 
 def problem(name: CompilerName | None = None) -> str | None:
-    """Why a compiler, by default any, cannot be used here, in one line; None if it can. Called where `find_compiler` may be."""
+    """Why a compiler, by default any, cannot be used here, in one line; None if it can. Called
+    where `find_compiler` may be.
+    """
     if name is not None:
         return _problem_of(name)
     why = _problem_of(_NUMBA)
@@ -49,22 +53,31 @@ def _problem_of(name: CompilerName) -> str | None:
         return find_compiler(name).problem()
     except Exception as error:  # noqa: BLE001  # compilers without their libraries raise errors of other packages
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        return f"{name} does not import ({reason[0]}): pip install 'synknumba[cuda13]' (or [cuda12]; of numba-cuda-mlir [mlir])"
+        return (
+            f"{name} does not import ({reason[0]}): pip install 'synknumba[cuda13]' (or "
+            f"[cuda12]; of numba-cuda-mlir [mlir])"
+        )
 
 
 def refers_to_mlir(function: Callable[..., Any]) -> bool:
-    """Whether a plain function, or one that it calls, reads something of numba-cuda-mlir, which no other compiler knows."""
+    """Whether a plain function, or one that it calls, reads something of numba-cuda-mlir, which
+    no other compiler knows.
+    """
     return mlir.is_loaded() and _refers(function, frozenset(), set())
 
 
 def _refers(value: Any, read: frozenset[str], seen: set[int]) -> bool:
-    """Whether a value is of numba-cuda-mlir, or leads to it; `read` are the names in the function that has the value."""
+    """Whether a value is of numba-cuda-mlir, or leads to it; `read` are the names in the
+    function that has the value.
+    """
     if isinstance(value, ModuleType):
         if mlir.is_of_package(value.__name__):
             return True
         inner: Iterable[Any] = [one for name, one in vars(value).items() if name in read]
     else:
-        if mlir.is_of_package(type(value).__module__) or mlir.is_of_package(getattr(value, "__module__", None)):
+        if mlir.is_of_package(type(value).__module__) or mlir.is_of_package(
+            getattr(value, "__module__", None)
+        ):
             return True
         function = getattr(value, "py_func", value)
         if not isinstance(function, FunctionType):
@@ -79,12 +92,14 @@ def _refers(value: Any, read: frozenset[str], seen: set[int]) -> bool:
 
 @final
 class Compilers:
-    """The compilers of a rank, for one GPU and one stream; each is made for the first kernel that needs it.
+    """The compilers of a rank, for one GPU and one stream; each is made for the first kernel that
+    needs it.
 
     Args:
         index: of the GPU.
         stream: handle of the CUDA stream to which launches go.
-        default: the compiler of plain functions; None for numba.cuda if it can be used, else numba-cuda-mlir.
+        default: the compiler of plain functions; None for numba.cuda if it can be used, else
+            numba-cuda-mlir.
     """
 
     def __init__(self, index: int, stream: int, default: CompilerName | None = None) -> None:
@@ -93,13 +108,20 @@ class Compilers:
         self._found: CompilerName | None = None
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> CompiledKernel:
-        """Returns the kernel of a plain function, by the compiler that the options name; compiles nothing yet."""
+        """Returns the kernel of a plain function, by the compiler that the options name;
+        compiles nothing yet.
+        """
         left = dict(options)
-        signatures, name = left.pop("signatures", None), self._name(left.pop("compiler", None), function)
+        signatures, name = (
+            left.pop("signatures", None),
+            self._name(left.pop("compiler", None), function),
+        )
         try:
             compiler, stream = self._compiler(name)
         except DeviceError as error:
-            raise DeviceError(f"{function.__name__} is a kernel of {name}, which cannot be used here: {error}") from None
+            raise DeviceError(
+                f"{function.__name__} is a kernel of {name}, which cannot be used here: {error}"
+            ) from None
         kernel = compiler.kernel(function, left, stream)
         if signatures is None:
             return kernel
@@ -113,7 +135,9 @@ class Compilers:
         return (made or self._compiler(self._usual()))[0].to_host(array)
 
     def _name(self, decorated: CompilerName | None, function: Callable[..., Any]) -> CompilerName:
-        """Returns what compiles a function, which the `cuda.jit` of this compiler has decorated, or none."""
+        """Returns what compiles a function, which the `cuda.jit` of this compiler has decorated,
+        or none.
+        """
         if decorated == _MLIR or (decorated is None and refers_to_mlir(function)):
             return _MLIR
         if decorated is None or self._default == _NUMBA:
@@ -124,9 +148,13 @@ class Compilers:
         return self._default or self._usable()
 
     def _usable(self) -> CompilerName:
-        """Returns numba.cuda, which a Numba without numba-cuda has too, or what can be used in its place."""
+        """Returns numba.cuda, which a Numba without numba-cuda has too, or what can be used in
+        its place.
+        """
         if self._found is None:
-            self._found = _NUMBA if _problem_of(_NUMBA) is None or _problem_of(_MLIR) is not None else _MLIR
+            self._found = (
+                _NUMBA if _problem_of(_NUMBA) is None or _problem_of(_MLIR) is not None else _MLIR
+            )
         return self._found
 
     def _compiler(self, name: CompilerName) -> tuple[Compiler, Any]:

@@ -1,4 +1,5 @@
-"""Contract between the CUDA device, which knows memory, streams and graphs, and a compiler of GPU kernels.
+"""Contract between the CUDA device, which knows memory, streams and graphs, and a compiler of GPU
+kernels.
 
     Python function, options ──kernel──> CompiledKernel ──launcher(grid, block, smem)──> launcher(*args) ──> work on the stream
                                               │
@@ -6,13 +7,16 @@
 
 The signature of a launch is the types of its arguments. A compiler
 
-- *must* accept kernels in Numba's CUDA dialect, and arguments with `__cuda_array_interface__`, `RecordArray` among them;
-- *must* put work on the given stream and nothing else where it says `is_capturable`: such launches are recorded in CUDA graphs,
+- *must* accept kernels in Numba's CUDA dialect, and arguments with `__cuda_array_interface__`,
+  `RecordArray` among them;
+- *must* put work on the given stream and nothing else where it says `is_capturable`: such launches
+  are recorded in CUDA graphs,
   which read and replace the parameters of their nodes;
 - *should* store what it compiles, by a `GpuKernelCache`, so that one rank compiles for all.
 
-Compilers are final, override the abstract methods only, and are the only modules that use private parts of their package.
-"""
+Compilers are final, override the abstract methods only, and are the only modules that use private
+parts of their package.
+"""  # noqa: E501
 
 import dis
 from abc import ABC, abstractmethod
@@ -28,15 +32,21 @@ import numpy as np
 from synknumba._device.base import Three
 from synknumba._errors import ArgumentError
 from synknumba._types import Array, Shape
-from synknumba.simt.internals import CacheInfo, KernelStore, NotComparableError, declared_signatures, directory
+from synknumba.simt.internals import (
+    CacheInfo,
+    KernelStore,
+    NotComparableError,
+    declared_signatures,
+    directory,
+)
 
 # Options of a user's decorated kernel that its compilation on the ranks keeps.
 _KEPT_OPTIONS = ("fastmath", "debug", "lineinfo", "opt", "max_registers")
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 
-# Settings that differ between processes without a meaning for the code, or that change at the first compilation, as the
-# capability that PTX is made for where none is given. All others count.
+# Settings that differ between processes without a meaning for the code, or that change at the first
+# compilation, as the capability that PTX is made for where none is given. All others count.
 _OTHER_SETTINGS = {
     "NUMBA_NUM_THREADS",
     "NUMBA_DEFAULT_NUM_THREADS",
@@ -56,11 +66,15 @@ class CompiledKernel(ABC):
 
     @abstractmethod
     def launcher(self, grid: Three, block: Three, smem_bytes: int) -> Callable[..., object]:
-        """Returns a function of the kernel's arguments that launches it and need not wait for its end."""
+        """Returns a function of the kernel's arguments that launches it and need not wait for
+        its end.
+        """
 
     @abstractmethod
     def is_capturable(self, args: Sequence[Any]) -> bool:
-        """Whether launches with arguments of these types only put work on the stream, and so can be recorded."""
+        """Whether launches with arguments of these types only put work on the stream, and so can
+        be recorded.
+        """
 
     @abstractmethod
     def convert(self, arg: Any) -> Any:
@@ -75,7 +89,9 @@ class CompiledKernel(ABC):
 
 
 class Compiler(ABC):
-    """A compiler in a rank's process, which makes kernels for one GPU, given by its index and made current in the compiler."""
+    """A compiler in a rank's process, which makes kernels for one GPU, given by its index and
+    made current in the compiler.
+    """
 
     @abstractmethod
     def __init__(self, index: int) -> None: ...
@@ -90,8 +106,11 @@ class Compiler(ABC):
         """Returns the compiler's object for a CUDA stream made elsewhere, given its handle."""
 
     @abstractmethod
-    def kernel(self, function: Callable[..., Any], options: Mapping[str, Any], stream: Any) -> CompiledKernel:
-        """Returns the kernel of a plain Python function in Numba's CUDA dialect; compiles nothing yet.
+    def kernel(
+        self, function: Callable[..., Any], options: Mapping[str, Any], stream: Any
+    ) -> CompiledKernel:
+        """Returns the kernel of a plain Python function in Numba's CUDA dialect; compiles nothing
+        yet.
 
         The options are those of `cuda.jit`. Launches go to the stream, an object from `stream`.
         """
@@ -102,7 +121,9 @@ class Compiler(ABC):
 
 
 class RecordArray:
-    """Device memory with a structured dtype, which CuPy does not have; compilers take it by its interface."""
+    """Device memory with a structured dtype, which CuPy does not have; compilers take it by its
+    interface.
+    """
 
     def __init__(self, memory: Any, dtype: "np.dtype[Any]", shape: Shape) -> None:
         self.data, self.dtype, self.shape = memory, dtype, shape
@@ -116,15 +137,22 @@ class RecordArray:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """CUDA Array Interface, version 3."""
         kind = {"typestr": self.dtype.str, "descr": self.dtype.descr}
-        return {"shape": self.shape, **kind, "data": (self.data.ptr, False), "version": 3, "strides": None}
+        return {
+            "shape": self.shape,
+            **kind,
+            "data": (self.data.ptr, False),
+            "version": 3,
+            "strides": None,
+        }
 
 
 def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | None:
-    """Returns the Python function and the options of a decorated kernel or a plain function; None if it is neither.
+    """Returns the Python function and the options of a decorated kernel or a plain function; None
+    if it is neither.
 
-    Imports no compiler: a decorated kernel is recognised by its attributes, the same for Numba, numba-cuda, numba-cuda-mlir and
-    `simt`. The options name its compiler where its type decides which, for `Compilers`, and the argument types of its declared
-    signatures if it has any.
+    Imports no compiler: a decorated kernel is recognised by its attributes, the same for Numba,
+    numba-cuda, numba-cuda-mlir and `simt`. The options name its compiler where its type decides
+    which, for `Compilers`, and the argument types of its declared signatures if it has any.
     """
     function = getattr(kernel, "py_func", kernel)
     if not callable(function) or not hasattr(function, "__code__"):
@@ -137,17 +165,25 @@ def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | Non
     signatures = [one.args for one in declared_signatures(kernel)]
     if signatures:
         kept["signatures"] = signatures
-    if compiler == "numba-cuda-mlir" and "opt" not in kept and options.get("opt_level") is not None:  # it takes one of the two
+    if (
+        compiler == "numba-cuda-mlir" and "opt" not in kept and options.get("opt_level") is not None
+    ):  # it takes one of the two
         kept["opt"] = options["opt_level"] > 0
     return function, kept
 
 
 # Decorators by the types of what they return.
-KERNEL_DECORATORS = {"CUDADispatcher": "cuda.jit", "MLIRDispatcher": "cuda.jit", "Kernel": "simt.jit"}
+KERNEL_DECORATORS = {
+    "CUDADispatcher": "cuda.jit",
+    "MLIRDispatcher": "cuda.jit",
+    "Kernel": "simt.jit",
+}
 
 
 def refuse_kernel(decorator: str, target: Any) -> None:
-    """Raises ArgumentError if a decorator for functions is applied to a CUDA kernel, which returns nothing."""
+    """Raises ArgumentError if a decorator for functions is applied to a CUDA kernel, which
+    returns nothing.
+    """
     function = getattr(target, "py_func", None)
     if (
         type(target).__name__ not in KERNEL_DECORATORS
@@ -160,23 +196,27 @@ def refuse_kernel(decorator: str, target: Any) -> None:
         if instruction.opname in {"RETURN_VALUE", "RETURN_CONST"}:
             constant = instruction if instruction.opname == "RETURN_CONST" else last
             returned.append(
-                constant is None or constant.argval is not None or constant.opname not in {"LOAD_CONST", "RETURN_CONST"}
+                constant is None
+                or constant.argval is not None
+                or constant.opname not in {"LOAD_CONST", "RETURN_CONST"}
             )
         last = instruction
     if not any(returned):
         raise ArgumentError(
-            f"synk.{decorator}: {function.__name__} is a kernel, decorated with @{KERNEL_DECORATORS[type(target).__name__]}; "
+            f"synk.{decorator}: {function.__name__} is a kernel, decorated with "
+            f"@{KERNEL_DECORATORS[type(target).__name__]}; "
             "use @synk.parallel instead"
         )
 
 
 class GpuKernelCache(ABC):
-    """Machine code of one kernel, kept from one process to the next, and compiled once for all ranks.
+    """Machine code of one kernel, kept from one process to the next, and compiled once for all
+    ranks.
 
         signature ──> on disk? ──> lock ──> on disk by now? ──> compile, store
 
-    Of all ranks that need a kernel at the same time, the one that gets the lock compiles it; the others wait, and load what it
-    has stored. What depends on the compiler is abstract.
+    Of all ranks that need a kernel at the same time, the one that gets the lock compiles it; the
+    others wait, and load what it has stored. What depends on the compiler is abstract.
     """
 
     def __init__(self) -> None:
@@ -241,7 +281,9 @@ class GpuKernelCache(ABC):
         self.info = CacheInfo(self.info.hits, self.info.misses + 1, not_kept)
         return kernel
 
-    def _keep(self, store: KernelStore, key: str, signature: tuple[Any, ...], kernel: Any) -> str | None:
+    def _keep(
+        self, store: KernelStore, key: str, signature: tuple[Any, ...], kernel: Any
+    ) -> str | None:
         """Writes a kernel to the disk. Returns why that could not be done."""
         problem = self.not_kept(kernel)
         if problem is not None:
@@ -256,33 +298,49 @@ class GpuKernelCache(ABC):
 
 
 def is_plain(arg: Any) -> bool:
-    """Whether launchers pass the argument as it is; of a host array or a record they make a copy for one launch, and wait."""
+    """Whether launchers pass the argument as it is; of a host array or a record they make a copy
+    for one launch, and wait.
+    """
     if isinstance(arg, tuple):
         return all(map(is_plain, arg))
     if isinstance(arg, np.void | np.ndarray):
         return False
-    return hasattr(arg, "__cuda_array_interface__") or isinstance(arg, int | float | complex | np.generic | Enum)
+    return hasattr(arg, "__cuda_array_interface__") or isinstance(
+        arg, int | float | complex | np.generic | Enum
+    )
 
 
 def settings_of(config: Any) -> list[tuple[str, str]]:
-    """Returns the settings of a package's `config` module: a part of a key for what they change in the code."""
-    named = {name: value for name, value in vars(config).items() if name.isupper() and name not in _OTHER_SETTINGS}
+    """Returns the settings of a package's `config` module: a part of a key for what they change
+    in the code.
+    """
+    named = {
+        name: value
+        for name, value in vars(config).items()
+        if name.isupper() and name not in _OTHER_SETTINGS
+    }
     return [(name, str(value)) for name, value in sorted(named.items())]
 
 
 def describe_files(paths: Iterable[str | None]) -> list[tuple[str, int, int]]:
-    """Returns the path, the size and the time of the last change of each file: a part of a key for what files hold."""
+    """Returns the path, the size and the time of the last change of each file: a part of a key
+    for what files hold.
+    """
     stated = [(str(path), Path(path).stat()) for path in paths if path is not None]
     return [(path, status.st_size, status.st_mtime_ns) for path, status in stated]
 
 
 def driver_text() -> str:
-    """Returns the driver's text about itself: the version that CUDA reports is that of its interface only."""
+    """Returns the driver's text about itself: the version that CUDA reports is that of its
+    interface only.
+    """
     return _DRIVER.read_text() if _DRIVER.exists() else ""
 
 
 @cache
 def _store() -> KernelStore | None:
-    """The store, looked up once in a process: what was compiled while the cache was switched off is not known to it."""
+    """The store, looked up once in a process: what was compiled while the cache was switched off
+    is not known to it.
+    """
     path = directory()
     return None if path is None else KernelStore(path)

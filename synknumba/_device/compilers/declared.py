@@ -1,4 +1,6 @@
-"""Kernels with declared signatures on GPUs: numbers are converted to them, as Numba's own launches do, and arrays must fit."""
+"""Kernels with declared signatures on GPUs: numbers are converted to them, as Numba's own
+launches do, and arrays must fit.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, final
@@ -24,7 +26,9 @@ class DeclaredKernel(CompiledKernel):
         signatures: argument types, of Numba.
     """
 
-    def __init__(self, kernel: CompiledKernel, function: Callable[..., Any], signatures: Sequence[Signature]) -> None:
+    def __init__(
+        self, kernel: CompiledKernel, function: Callable[..., Any], signatures: Sequence[Signature]
+    ) -> None:
         self._kernel, self._signatures = kernel, Signatures(function, signatures)
 
     def launcher(self, grid: Three, block: Three, smem_bytes: int) -> Callable[..., object]:

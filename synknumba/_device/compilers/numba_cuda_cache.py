@@ -2,12 +2,14 @@
 
     launch ──types──> dispatcher.compile ──> in this process? ──> GpuKernelCache.get
 
-What is stored is machine code (a cubin), so nothing is left to be linked. GPUs of another compute capability have kernels of
-their own. The key is made as for CPU kernels (see `simt._machine.fingerprint`), with NVIDIA's compilers and driver in place of
-the processor. numba-cuda's own `cache=True` is not used: it looks at a file's date instead of at what the function reads, and
-compiles on every rank.
+What is stored is machine code (a cubin), so nothing is left to be linked. GPUs of another compute
+capability have kernels of their own. The key is made as for CPU kernels (see
+`simt._machine.fingerprint`), with NVIDIA's compilers and driver in place of the processor.
+numba-cuda's own `cache=True` is not used: it looks at a file's date instead of at what the function
+reads, and compiles on every rank.
 
-Only kernels of numba-cuda are stored. Those of another `numba.cuda`, or of a version with other private parts, run without.
+Only kernels of numba-cuda are stored. Those of another `numba.cuda`, or of a version with other
+private parts, run without.
 """
 
 import contextlib
@@ -18,7 +20,12 @@ from typing import Any, final
 from numba import cuda
 from numba.core.serialize import dumps
 
-from synknumba._device.compilers.base import GpuKernelCache, describe_files, driver_text, settings_of
+from synknumba._device.compilers.base import (
+    GpuKernelCache,
+    describe_files,
+    driver_text,
+    settings_of,
+)
 from synknumba.simt.internals import Fingerprint, NotComparableError, type_text, versions
 
 # Part of every key: to be raised when the meaning of a key or of a file changes.
@@ -46,7 +53,9 @@ class CudaCache(GpuKernelCache):
         if options.get("link"):
             raise NotComparableError("it is linked with files, which may change")
         capability = tuple(cuda.get_current_device().compute_capability)
-        fingerprint = Fingerprint(_FORMAT, *versions(), *_toolkit(), _settings(), capability, options)
+        fingerprint = Fingerprint(
+            _FORMAT, *versions(), *_toolkit(), _settings(), capability, options
+        )
         fingerprint.function(self._dispatcher.py_func)
         return Fingerprint(fingerprint.hexdigest(), *map(type_text, signature)).hexdigest()
 
@@ -55,7 +64,8 @@ class CudaCache(GpuKernelCache):
 
     def load(self, payload: bytes, signature: tuple[Any, ...]) -> Any:
         kernel = pickle.loads(payload)  # noqa: S301  # the store reads files of this user only
-        kernel.bind()  # puts it on the GPU, and sets how it shares memory with the cache: numba-cuda would not
+        # puts it on the GPU, and sets how it shares memory with the cache: numba-cuda would not
+        kernel.bind()
         self._dispatcher.add_overload(kernel, signature)
         return kernel
 
@@ -63,12 +73,20 @@ class CudaCache(GpuKernelCache):
         return dumps(kernel)
 
     def not_kept(self, kernel: Any) -> str | None:
-        return "its code depends on the size of the launch" if getattr(kernel, "launch_config_sensitive", True) else None
+        return (
+            "its code depends on the size of the launch"
+            if getattr(kernel, "launch_config_sensitive", True)
+            else None
+        )
 
 
 def attach(dispatcher: Any) -> CudaCache | None:
-    """Has a dispatcher look in the store before it compiles. Returns the cache; None if kernels of its kind are not stored."""
-    if getattr(cuda, "implementation", None) != "NVIDIA" or not all(hasattr(dispatcher, name) for name in _USED):
+    """Has a dispatcher look in the store before it compiles. Returns the cache; None if kernels
+    of its kind are not stored.
+    """
+    if getattr(cuda, "implementation", None) != "NVIDIA" or not all(
+        hasattr(dispatcher, name) for name in _USED
+    ):
         return None
     kept = CudaCache(dispatcher)
     dispatcher.compile = kept.compile
@@ -77,21 +95,33 @@ def attach(dispatcher: Any) -> CudaCache | None:
 
 @cache
 def _toolkit() -> tuple[object, ...]:
-    """The compilers and the driver; raises NotComparableError if they are not where they were looked for."""
+    """The compilers and the driver; raises NotComparableError if they are not where they were
+    looked for.
+    """
     try:
         from numba.cuda.cudadrv.driver import get_version
         from numba.cuda.cudadrv.libs import get_cudalib, get_libdevice
 
-        files = [get_cudalib("nvvm"), get_libdevice(), get_cudalib("cudadevrt", static=True), _linker()]
+        files = [
+            get_cudalib("nvvm"),
+            get_libdevice(),
+            get_cudalib("cudadevrt", static=True),
+            _linker(),
+        ]
         described = describe_files(files)
         return *get_version(), driver_text(), *described
     except Exception as error:
-        raise NotComparableError(f"CUDA's compilers were not found where expected ({type(error).__name__}: {error})") from error
+        raise NotComparableError(
+            f"CUDA's compilers were not found where expected ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _linker() -> str | None:
     """The library that links kernels; where there is none, the driver does it."""
-    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib  # comes with numba-cuda
+    from cuda.pathfinder import (
+        DynamicLibNotFoundError,
+        load_nvidia_dynamic_lib,
+    )  # comes with numba-cuda
 
     with contextlib.suppress(DynamicLibNotFoundError):
         return str(load_nvidia_dynamic_lib("nvJitLink").abs_path)

@@ -1,14 +1,17 @@
-"""numba-cuda-mlir: kernels that are decorated by the `cuda.jit` of `from numba_cuda_mlir import cuda`.
+"""numba-cuda-mlir: kernels that are decorated by the `cuda.jit` of
+`from numba_cuda_mlir import cuda`.
 
     function ──argument types──> a dispatcher of its own ──grid, block, stream──> launcher
 
-Its launcher finds a kernel by the kinds of the arguments (integer, float, complex; arrays by dtype and rank), compiled for the
-types that came first: after an `np.float32`, the kernel for 32 bits reads 0.0 from a Python float 1.5, and after a C-contiguous
-array, one with such strides as constants gets any other (numba-cuda-mlir 0.6, `cext/launcher/kernel.cpp`). So each tuple of
-types has a dispatcher here.
+Its launcher finds a kernel by the kinds of the arguments (integer, float, complex; arrays by dtype
+and rank), compiled for the types that came first: after an `np.float32`, the kernel for 32 bits
+reads 0.0 from a Python float 1.5, and after a C-contiguous array, one with such strides as
+constants gets any other (numba-cuda-mlir 0.6, `cext/launcher/kernel.cpp`). So each tuple of types
+has a dispatcher here.
 
-Functions are translated from Numba's dialect (`numba_cuda_mlir_dialect`). The types of annotated parameters, which the package
-takes in place of those of the arguments without converting these, do not count, as they do not for numba-cuda.
+Functions are translated from Numba's dialect (`numba_cuda_mlir_dialect`). The types of annotated
+parameters, which the package takes in place of those of the arguments without converting these, do
+not count, as they do not for numba-cuda.
 """
 
 import os
@@ -37,12 +40,18 @@ _SILENT = ("cudaCG",)  # cooperative groups; mathematics and atomics are in the 
 
 @final
 class MlirKernel(CompiledKernel):
-    """A function, compiled with these options for each tuple of argument types, launched on a stream of numba-cuda-mlir."""
+    """A function, compiled with these options for each tuple of argument types, launched on a
+    stream of numba-cuda-mlir.
+    """
 
-    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any], stream: Any) -> None:
+    def __init__(
+        self, function: Callable[..., Any], options: Mapping[str, Any], stream: Any
+    ) -> None:
         self._function, self._options, self._stream = in_dialect(function), dict(options), stream
         self._dispatchers: dict[tuple[Any, ...], Any] = {}  # by the types of the arguments
-        self._printing: dict[int, bool] = {}  # by the identity of a compiled kernel, which its dispatcher keeps
+        self._printing: dict[
+            int, bool
+        ] = {}  # by the identity of a compiled kernel, which its dispatcher keeps
 
     def launcher(self, grid: Three, block: Three, smem_bytes: int) -> Callable[..., object]:
         launchers: dict[tuple[Any, ...], Callable[..., object]] = {}
@@ -51,7 +60,9 @@ class MlirKernel(CompiledKernel):
             kinds = tuple(map(typeof, args))
             launcher = launchers.get(kinds)
             if launcher is None:
-                launcher = launchers[kinds] = self._dispatcher(kinds)[grid, block, self._stream, smem_bytes]
+                launcher = launchers[kinds] = self._dispatcher(kinds)[
+                    grid, block, self._stream, smem_bytes
+                ]
             try:
                 launcher(*args)
             except (InternalCompilerError, UserFacingInternalCompilerError) as error:
@@ -66,7 +77,9 @@ class MlirKernel(CompiledKernel):
         return _as_device_array(arg)
 
     def prints(self) -> bool:
-        compiled = [one for dispatcher in self._dispatchers.values() for one in _compiled(dispatcher)]
+        compiled = [
+            one for dispatcher in self._dispatchers.values() for one in _compiled(dispatcher)
+        ]
         for one in compiled:
             if id(one) not in self._printing:
                 self._printing[id(one)] = may_print(one.metadata)
@@ -98,7 +111,9 @@ class NumbaCudaMlir(Compiler):
     def stream(self, address: int) -> Any:
         return cuda.external_stream(address)
 
-    def kernel(self, function: Callable[..., Any], options: Mapping[str, Any], stream: Any) -> CompiledKernel:
+    def kernel(
+        self, function: Callable[..., Any], options: Mapping[str, Any], stream: Any
+    ) -> CompiledKernel:
         left = dict(options)
         if "debug" in left:
             left["debug"] = bool(left["debug"])  # that of numba's `cuda.jit` may be 0
@@ -111,13 +126,16 @@ class NumbaCudaMlir(Compiler):
 def read_threads() -> None:
     """Takes the number of threads from the environment, where a rank has less than the script.
 
-    Of another number than it knows the package imports a module that it does not have, at the next kernel that it compiles.
+    Of another number than it knows the package imports a module that it does not have, at the next
+    kernel that it compiles.
     """
     config.NUMBA_NUM_THREADS = int(os.environ.get("NUMBA_NUM_THREADS") or config.NUMBA_NUM_THREADS)
 
 
 def _as_device_array(arg: Any) -> Any:
-    """An array, or those in a tuple, in a form that the launcher takes without waiting for a stream, as it does for CuPy's."""
+    """An array, or those in a tuple, in a form that the launcher takes without waiting for a
+    stream, as it does for CuPy's.
+    """
     if isinstance(arg, tuple):
         made = map(_as_device_array, arg)
         return type(arg)(*made) if hasattr(arg, "_fields") else tuple(made)
@@ -127,13 +145,17 @@ def _as_device_array(arg: Any) -> Any:
 
 
 def _refusal(error: BaseException) -> NumbaError:
-    """Returns Numba's error, which has a place, for one of the package, which says that its compiler has a bug."""
+    """Returns Numba's error, which has a place, for one of the package, which says that its
+    compiler has a bug.
+    """
     root, place = error, None
     while root.__context__ is not None:
         root = root.__context__
     trace = root.__traceback__
     while trace is not None:
-        place = getattr(trace.tb_frame.f_locals.get("inst"), "loc", place)  # of the statement that it has no code for
+        place = getattr(
+            trace.tb_frame.f_locals.get("inst"), "loc", place
+        )  # of the statement that it has no code for
         trace = trace.tb_next
     reason = shorten(f"{type(root).__name__}: {root}", 200)
     return UnsupportedError(f"numba-cuda-mlir {__version__} cannot compile this: {reason}", place)
@@ -144,7 +166,9 @@ def _compiled(dispatcher: Any) -> list[Any]:
 
 
 def may_print(metadata: Mapping[str, Any]) -> bool:
-    """Whether a compiled kernel or a function that it calls prints, or is linked with code that is not in its PTX."""
+    """Whether a compiled kernel or a function that it calls prints, or is linked with code that
+    is not in its PTX.
+    """
     code = metadata.get("ptx")
     if not code or metadata.get("linked_external_link_items"):
         return True

@@ -2,9 +2,9 @@
 
     launch ──> dispatcher._compile_impl ──> has it compiled? ──> GpuKernelCache.get
 
-As in `numba_cuda_cache`, what is stored is machine code, with the PTX beside it, which tells whether it prints. The package's
-own `cache=True` is not used: it looks at a file's date instead of at what the function reads, compiles on every rank, and
-forgets that a kernel is cooperative (0.6).
+As in `numba_cuda_cache`, what is stored is machine code, with the PTX beside it, which tells
+whether it prints. The package's own `cache=True` is not used: it looks at a file's date instead of
+at what the function reads, compiles on every rank, and forgets that a kernel is cooperative (0.6).
 """
 
 import pickle
@@ -23,8 +23,19 @@ from numba_cuda_mlir.numba_cuda.cudadrv.driver import get_version
 from numba_cuda_mlir.numba_cuda.cudadrv.libs import get_libdevice
 from numba_cuda_mlir.types import none
 
-from synknumba._device.compilers.base import GpuKernelCache, describe_files, driver_text, settings_of
-from synknumba.simt.internals import Fingerprint, NotComparableError, counterpart, type_text, versions
+from synknumba._device.compilers.base import (
+    GpuKernelCache,
+    describe_files,
+    driver_text,
+    settings_of,
+)
+from synknumba.simt.internals import (
+    Fingerprint,
+    NotComparableError,
+    counterpart,
+    type_text,
+    versions,
+)
 
 # Part of every key: to be raised when the meaning of a key or of a file changes.
 _FORMAT = "CUDA kernel of numba-cuda-mlir 2"
@@ -32,14 +43,28 @@ _FORMAT = "CUDA kernel of numba-cuda-mlir 2"
 # What a launch needs of a compiled kernel, and what `prints` reads.
 _KEPT = ("cubin", "ptx", "func_name", "use_cooperative")
 # What else a compiled kernel may need before it is launched.
-_LOST = ("setup_callbacks", "teardown_callbacks", "linked_external_link_items", "required_dynamic_shared_memory")
+_LOST = (
+    "setup_callbacks",
+    "teardown_callbacks",
+    "linked_external_link_items",
+    "required_dynamic_shared_memory",
+)
 
-_USED = ("_compile_impl", "overloads", "launch_config_overloads", "targetoptions", "py_func", "_literal_arg_positions")
+_USED = (
+    "_compile_impl",
+    "overloads",
+    "launch_config_overloads",
+    "targetoptions",
+    "py_func",
+    "_literal_arg_positions",
+)
 
 
 @final
 class MlirCache(GpuKernelCache):
-    """The cache of one dispatcher, which compiles for arguments of these types only, and has not yet."""
+    """The cache of one dispatcher, which compiles for arguments of these types only, and has not
+    yet.
+    """
 
     def __init__(self, dispatcher: Any, kinds: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         super().__init__()
@@ -48,7 +73,9 @@ class MlirCache(GpuKernelCache):
         self._args: tuple[Any, ...] | None = None  # of the launch that has it compiled
 
     def compile(self, *args: Any) -> Any:
-        """Replaces the dispatcher's own method, which a launch calls, and which calls itself when it begins anew."""
+        """Replaces the dispatcher's own method, which a launch calls, and which calls itself
+        when it begins anew.
+        """
         if self._args is None:
             self._args = args
             self.get(self._kinds)
@@ -64,7 +91,9 @@ class MlirCache(GpuKernelCache):
         )
         fingerprint = Fingerprint(_FORMAT, *parts, self._options)
         fingerprint.function(self._dispatcher.py_func)
-        return Fingerprint(fingerprint.hexdigest(), *(type_text(counterpart(kind)) for kind in signature)).hexdigest()
+        return Fingerprint(
+            fingerprint.hexdigest(), *(type_text(counterpart(kind)) for kind in signature)
+        ).hexdigest()
 
     def build(self, signature: tuple[Any, ...]) -> Any:
         assert self._args is not None
@@ -73,7 +102,11 @@ class MlirCache(GpuKernelCache):
 
     def load(self, payload: bytes, signature: tuple[Any, ...]) -> Any:
         kept = pickle.loads(payload)  # noqa: S301  # the store reads files of this user only
-        kernel = CompileResult(CachedCompileResult(typing.signature(none, *signature), {name: kept[name] for name in _KEPT}))
+        kernel = CompileResult(
+            CachedCompileResult(
+                typing.signature(none, *signature), {name: kept[name] for name in _KEPT}
+            )
+        )
         self._dispatcher.overloads[signature] = kernel
         return kernel
 
@@ -85,12 +118,18 @@ class MlirCache(GpuKernelCache):
             return "its code depends on the size of the launch, or on the values of arguments"
         lost = next((name for name in _LOST if kernel.metadata.get(name)), None)
         if lost is not None:
-            return "it is linked with files, which may change" if lost.startswith("linked") else f"it needs {lost}"
+            return (
+                "it is linked with files, which may change"
+                if lost.startswith("linked")
+                else f"it needs {lost}"
+            )
         return None if kernel.metadata.get("ptx") else "it is optimised when it is linked"
 
 
 def attach(dispatcher: Any, kinds: tuple[Any, ...], options: Mapping[str, Any]) -> MlirCache | None:
-    """Has a dispatcher look in the store before it compiles. Returns the cache; None if the version has other private parts."""
+    """Has a dispatcher look in the store before it compiles. Returns the cache; None if the
+    version has other private parts.
+    """
     if not all(hasattr(dispatcher, name) for name in _USED):
         return None
     kept = MlirCache(dispatcher, kinds, options)
@@ -100,10 +139,16 @@ def attach(dispatcher: Any, kinds: tuple[Any, ...], options: Mapping[str, Any]) 
 
 @cache
 def _toolkit() -> tuple[object, ...]:
-    """The compilers and the driver; raises NotComparableError if they are not where they were looked for."""
+    """The compilers and the driver; raises NotComparableError if they are not where they were
+    looked for.
+    """
     try:
-        libraries = (str(load_nvidia_dynamic_lib(name).abs_path) for name in ("nvvm", "nvrtc", "nvJitLink"))
+        libraries = (
+            str(load_nvidia_dynamic_lib(name).abs_path) for name in ("nvvm", "nvrtc", "nvJitLink")
+        )
         described = describe_files([get_libdevice(), *libraries])
         return *get_version(), driver_text(), *described
     except Exception as error:
-        raise NotComparableError(f"CUDA's compilers were not found where expected ({type(error).__name__}: {error})") from error
+        raise NotComparableError(
+            f"CUDA's compilers were not found where expected ({type(error).__name__}: {error})"
+        ) from error

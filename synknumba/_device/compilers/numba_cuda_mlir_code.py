@@ -1,4 +1,5 @@
-"""Code of operations that numba-cuda-mlir 0.6 has none for, or wrong code; registered in this process by `complete`.
+"""Code of operations that numba-cuda-mlir 0.6 has none for, or wrong code; registered in this
+process by `complete`.
 
     threadfence…         no code, reported as a bug of the compiler; kernels of expectations need it
     a != b of floats     false where one is NaN
@@ -11,9 +12,10 @@
     float16              sums, products and quotients are float32, and rounded where they are stored
     shfl_…sync           float64 comes as float32, and 64-bit integers without their upper half
 
-Signatures are more specific than the package's own, so that they are found before these. Another version may have other private
+Signatures are more specific than the package's own, so that they are found before these. Another
+version may have other private
 parts: it does not import then, rather than compute otherwise.
-"""
+"""  # noqa: E501
 
 import functools
 import operator
@@ -23,10 +25,22 @@ from typing import Any
 from numba_cuda_mlir import cuda, types
 from numba_cuda_mlir._mlir.dialects import arith, llvm, nvvm
 from numba_cuda_mlir._mlir.extras import types as mlir
-from numba_cuda_mlir.extending import lower_builtin, lowering_registry, refresh_registries, typing_registry
+from numba_cuda_mlir.extending import (
+    lower_builtin,
+    lowering_registry,
+    refresh_registries,
+    typing_registry,
+)
 from numba_cuda_mlir.lowering import numpy
 from numba_cuda_mlir.lowering.builtins import lower_range
-from numba_cuda_mlir.lowering.cuda import constant, cuda_atomic_cas_cg, cuda_atomic_cg, cuda_generic_atomic_cg, int_of, registry
+from numba_cuda_mlir.lowering.cuda import (
+    constant,
+    cuda_atomic_cas_cg,
+    cuda_atomic_cg,
+    cuda_generic_atomic_cg,
+    int_of,
+    registry,
+)
 from numba_cuda_mlir.lowering.math import _convert_operand, _load_and_convert_operand, ipowi, pow_cg
 from numba_cuda_mlir.lowering_utilities import RangeObject, memref_to_llvm_ptr
 from numba_cuda_mlir.numba_cuda.fp16 import typing_registry as half_registry
@@ -40,7 +54,8 @@ _OF_HALVES = {
     *(operator.iadd, operator.isub, operator.imul, operator.itruediv),
 }
 
-# Updates of elements, of unsigned integers in the second, that are not what the package emits for its own operation.
+# Updates of elements, of unsigned integers in the second, that are not what the package emits for
+# its own operation.
 _OF_ANY = {cuda.atomic.exch: llvm.AtomicBinOp.xchg}
 _OF_UNSIGNED = {
     cuda.atomic.max: llvm.AtomicBinOp.umax,
@@ -48,7 +63,9 @@ _OF_UNSIGNED = {
     cuda.atomic.nanmax: llvm.AtomicBinOp.umax,
     cuda.atomic.nanmin: llvm.AtomicBinOp.umin,
 }
-_OTHERS = tuple(getattr(cuda.atomic, name) for name in ("add", "sub", "and_", "or_", "xor", "inc", "dec"))
+_OTHERS = tuple(
+    getattr(cuda.atomic, name) for name in ("add", "sub", "and_", "or_", "xor", "inc", "dec")
+)
 
 # Names, kinds, and the last lane of a warp, which bounds all but `up`.
 _SHUFFLES = (
@@ -73,14 +90,20 @@ def complete() -> None:
 
 def _register_fences() -> None:
     known = {member for _, member, _ in (*registry.functions, *lowering_registry.functions)}
-    for name, scope in (("threadfence_block", "CTA"), ("threadfence", "GPU"), ("threadfence_system", "SYS")):
+    for name, scope in (
+        ("threadfence_block", "CTA"),
+        ("threadfence", "GPU"),
+        ("threadfence_system", "SYS"),
+    ):
         if getattr(cuda, name) not in known:
             lower_builtin(getattr(cuda, name))(functools.partial(_fence, nvvm.MemScopeKind[scope]))
 
 
 def _register_comparisons() -> None:
     for name in ("eq", "lt", "le", "gt", "ge"):
-        emit = functools.partial(_compare, getattr(operator, name), arith.CmpFPredicate[f"O{name.upper()}"])
+        emit = functools.partial(
+            _compare, getattr(operator, name), arith.CmpFPredicate[f"O{name.upper()}"]
+        )
         for kinds in _MIXED:
             lower_builtin(getattr(operator, name), *kinds)(emit)
     emit = functools.partial(_compare, operator.ne, arith.CmpFPredicate.UNE)
@@ -106,7 +129,9 @@ def _register_indices() -> None:
 
 
 def _register_halves() -> None:
-    """Installs the types of operations on float16, which the package has written, but asks after those of float32."""
+    """Installs the types of operations on float16, which the package has written, but asks after
+    those of float32.
+    """
     for function, found in half_registry.globals:
         if function in _OF_HALVES:
             for template in found.templates:
@@ -119,7 +144,9 @@ def _register_atomics() -> None:
     for index in (types.Integer, types.UniTuple, types.Tuple):
         for number in (types.Integer, types.Float):
             for member in (*_OF_ANY, *_OF_UNSIGNED, *_OTHERS):
-                lower_builtin(member, types.Array, index, number)(functools.partial(_update, member))
+                lower_builtin(member, types.Array, index, number)(
+                    functools.partial(_update, member)
+                )
             for old in (types.Integer, types.Float):
                 lower_builtin(cuda.atomic.cas, types.Array, index, old, number)(_swap)
 
@@ -141,11 +168,15 @@ def _fence(scope: Any, builder: Any, target: Any, *_: Any) -> None:
     builder.store_var(target, None)
 
 
-def _compare(operation: Callable[..., Any], predicate: Any, builder: Any, target: Any, args: Any, *_: Any) -> None:
+def _compare(
+    operation: Callable[..., Any], predicate: Any, builder: Any, target: Any, args: Any, *_: Any
+) -> None:
     """Compares numbers in the floating-point type that Numba finds for them."""
     kinds = tuple(builder.get_numba_type(arg.name) for arg in args)
     kind = builder.context.typing_context.resolve_function_type(operation, kinds, {}).args[0]
-    builder.store_var(target, arith.cmpf(predicate, *(_converted(builder, arg, kind) for arg in args)))
+    builder.store_var(
+        target, arith.cmpf(predicate, *(_converted(builder, arg, kind) for arg in args))
+    )
 
 
 def _extreme(name: str, builder: Any, target: Any, args: Any, *_: Any) -> None:
@@ -156,7 +187,9 @@ def _extreme(name: str, builder: Any, target: Any, args: Any, *_: Any) -> None:
 
 
 def _change(operation: Any, number: int, builder: Any, target: Any, args: Any, *_: Any) -> None:
-    """Computes `operation(number, value)` in the type of the value, as Numba does, and widens the result."""
+    """Computes `operation(number, value)` in the type of the value, as Numba does, and widens
+    the result.
+    """
     source, kind = builder.get_numba_type(args[0].name), builder.get_numba_type(target.name)
     value = builder.load_var(args[0])
     result = operation(constant(number, value.type), value)
@@ -177,7 +210,9 @@ def _range(builder: Any, target: Any, args: Any, named: Any) -> None:
         return
     first, *others = (_converted(builder, arg, types.int64) for arg in args)
     bounds = [first, *others] if others else [constant(0, mlir.i64()), first]
-    builder.store_var(target, RangeObject(builder, *bounds, *[constant(1, mlir.i64())] * (3 - len(bounds))))
+    builder.store_var(
+        target, RangeObject(builder, *bounds, *[constant(1, mlir.i64())] * (3 - len(bounds)))
+    )
 
 
 _from_end = numpy._normalize_negative_index  # noqa: SLF001  # what every access to an element calls
@@ -191,11 +226,20 @@ def _position(array: Any, index: Any, axis: int, kind: Any = None) -> Any:
 
 
 def _place(builder: Any, array: Any, index: Any) -> tuple[Any, list[Any], Any]:
-    """Returns what an atomic operation needs of its array: memory, indices, and Numba's type of the elements."""
-    memory, places, kinds = builder.load_var(array), builder.load_var(index), builder.get_numba_type(index.name)
+    """Returns what an atomic operation needs of its array: memory, indices, and Numba's type of
+    the elements.
+    """
+    memory, places, kinds = (
+        builder.load_var(array),
+        builder.load_var(index),
+        builder.get_numba_type(index.name),
+    )
     if isinstance(kinds, types.Integer):
         kinds, places = (kinds,), (places,)
-    indices = [_position(memory, one, axis, kind) for axis, (one, kind) in enumerate(zip(places, kinds, strict=True))]
+    indices = [
+        _position(memory, one, axis, kind)
+        for axis, (one, kind) in enumerate(zip(places, kinds, strict=True))
+    ]
     return memory, indices, builder.get_numba_type(array.name).dtype
 
 
@@ -213,17 +257,23 @@ def _update(member: Any, builder: Any, target: Any, args: Any, *_: Any) -> None:
         cuda_atomic_cg(member, builder, target, memory, indices, value)
     else:
         address = memref_to_llvm_ptr(memory, indices, value.type)
-        builder.store_var(target, llvm.atomicrmw(operation, address, value, llvm.AtomicOrdering.monotonic))
+        builder.store_var(
+            target, llvm.atomicrmw(operation, address, value, llvm.AtomicOrdering.monotonic)
+        )
 
 
 def _increase(element: Any, bound: Any) -> Any:
     """Returns `0 if element >= bound else element + 1`."""
     is_over = arith.cmpi(arith.CmpIPredicate.uge, element, bound)
-    return arith.select(is_over, constant(0, element.type), arith.addi(element, constant(1, element.type)))
+    return arith.select(
+        is_over, constant(0, element.type), arith.addi(element, constant(1, element.type))
+    )
 
 
 def _decrease(element: Any, bound: Any) -> Any:
-    """Returns `bound if element == 0 or element > bound else element - 1`; with 0 - 1 as the largest number, one comparison."""
+    """Returns `bound if element == 0 or element > bound else element - 1`; with 0 - 1 as the
+    largest number, one comparison.
+    """
     less = arith.subi(element, constant(1, element.type))
     return arith.select(arith.cmpi(arith.CmpIPredicate.uge, less, bound), bound, less)
 
@@ -235,7 +285,9 @@ def _swap(builder: Any, target: Any, args: Any, *_: Any) -> None:
     """Compares and swaps, with numbers that are converted to the type of the element first."""
     array, index, *numbers = args
     memory, indices, kind = _place(builder, array, index)
-    cuda_atomic_cas_cg(builder, target, memory, indices, *(_converted(builder, number, kind) for number in numbers))
+    cuda_atomic_cas_cg(
+        builder, target, memory, indices, *(_converted(builder, number, kind) for number in numbers)
+    )
 
 
 def _shuffle(kind: Any, clamp: int, builder: Any, target: Any, args: Any, *_: Any) -> None:
@@ -246,7 +298,9 @@ def _shuffle(kind: Any, clamp: int, builder: Any, target: Any, args: Any, *_: An
     bits = value if is_integer else arith.bitcast(mlir.i64(), value)
     shift, limit = constant(32, mlir.i64()), constant(clamp, mlir.i32())
     low, high = (
-        arith.extui(mlir.i64(), nvvm.shfl_sync(mask, arith.trunci(mlir.i32(), half), lane, limit, kind))
+        arith.extui(
+            mlir.i64(), nvvm.shfl_sync(mask, arith.trunci(mlir.i32(), half), lane, limit, kind)
+        )
         for half in (bits, arith.shrui(bits, shift))
     )
     made = arith.ori(low, arith.shli(high, shift))

@@ -1,12 +1,13 @@
-"""Functions written for `numba.cuda`, among them all that synknumba generates, as numba-cuda-mlir takes them.
+"""Functions written for `numba.cuda`, among them all that synknumba generates, as numba-cuda-mlir
+takes them.
 
     from numba import cuda, float64                       from numba_cuda_mlir import cuda, types
     cuda.jit(device=True)(f), numba.njit(f)    ──────>    cuda.jit(device=True)(f, in the dialect)
     numba.extending.overload(f)(…)                        overload(f)(…, in the dialect)
 
-Both packages have the same members, but each knows its own modules, types, device functions and overloads only. The code of a
-function stays; the values of the global and closure names that it reads are replaced. The other direction, for kernels on
-cores, is `counterpart` of simt.
+Both packages have the same members, but each knows its own modules, types, device functions and
+overloads only. The code of a function stays; the values of the global and closure names that it
+reads are replaced. The other direction, for kernels on cores, is `counterpart` of simt.
 """
 
 import functools
@@ -57,14 +58,20 @@ class _Translation:
         self._compiled: dict[int, Any] = {}  # by that of the dispatcher
         self._modules: dict[ModuleType, ModuleType] = {}
 
-    def copied(self, function: Any, then: Callable[[FunctionType], object] | None = None) -> FunctionType:
-        """Returns a copy of a plain function; `then` is called with it before its names have values."""
+    def copied(
+        self, function: Any, then: Callable[[FunctionType], object] | None = None
+    ) -> FunctionType:
+        """Returns a copy of a plain function; `then` is called with it before its names have
+        values.
+        """
         made = self._copies.get(id(function))
         if made is not None:
             return made
         names: dict[str, Any] = {"__name__": function.__module__}
         cells = tuple(CellType() for _ in function.__closure__ or ())
-        made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
+        made = FunctionType(
+            function.__code__, names, function.__name__, function.__defaults__, cells or None
+        )
         made.__kwdefaults__, made.__qualname__, made.__module__ = (
             function.__kwdefaults__,
             function.__qualname__,
@@ -82,7 +89,8 @@ class _Translation:
         return made
 
     def value(self, value: Any, read: frozenset[str]) -> Any:
-        """Returns what the package has in the place of a value; the value itself if there is nothing else.
+        """Returns what the package has in the place of a value; the value itself if there is
+        nothing else.
 
         `read` are the names of globals and attributes that the function reads.
         """
@@ -100,7 +108,9 @@ class _Translation:
         return _member_like(value)
 
     def _module(self, module: ModuleType, read: frozenset[str]) -> ModuleType:
-        """Returns the package's module, or a copy of another with the attributes that are read, if some are replaced."""
+        """Returns the package's module, or a copy of another with the attributes that are read,
+        if some are replaced.
+        """
         name = module.__name__
         if name in _TYPES:
             return mlir_types
@@ -127,13 +137,17 @@ class _Translation:
             return value
         if id(value) not in self._compiled:
 
-            def jit(copied: FunctionType) -> None:  # before its names have values, since it may call itself
+            def jit(
+                copied: FunctionType,
+            ) -> None:  # before its names have values, since it may call itself
                 self._compiled[id(value)] = cuda.jit(device=True)(copied)
 
             copied = self.copied(function, jit)
             declared = [(one.result, *one.args) for one in declared_signatures(value)]
             if declared:
-                signatures = [signature(*(_type(kind or types.none) for kind in kinds)) for kinds in declared]
+                signatures = [
+                    signature(*(_type(kind or types.none) for kind in kinds)) for kinds in declared
+                ]
                 self._compiled[id(value)] = cuda.jit(signatures, device=True)(copied)
         return self._compiled[id(value)]
 
@@ -143,14 +157,22 @@ def _type(kind: types.Type) -> Any:
     if isinstance(found, mlir_types.Type):
         return found
     if isinstance(kind, types.Array):
-        return mlir_types.Array(_type(kind.dtype), kind.ndim, kind.layout, readonly=not kind.mutable, aligned=kind.aligned)
+        return mlir_types.Array(
+            _type(kind.dtype),
+            kind.ndim,
+            kind.layout,
+            readonly=not kind.mutable,
+            aligned=kind.aligned,
+        )
     if isinstance(kind, types.BaseTuple):
         return mlir_types.Tuple([_type(one) for one in kind])
     return from_dtype(as_dtype(kind))
 
 
 def _member_like(value: Any) -> Any:
-    """Returns the member of the package's `cuda` that has the name of a value in `numba.cuda`; otherwise the value."""
+    """Returns the member of the package's `cuda` that has the name of a value in `numba.cuda`;
+    otherwise the value.
+    """
     module = sys.modules.get(_CUDA)
     if module is None:
         return value
@@ -165,7 +187,9 @@ def _member_like(value: Any) -> Any:
 
 @cache
 def _members(module: ModuleType) -> dict[int, str]:
-    """Returns the names of the members of `numba.cuda`, by id, since programs may import them under other names."""
+    """Returns the names of the members of `numba.cuda`, by id, since programs may import them
+    under other names.
+    """
     return {
         id(value): name
         for name, value in vars(module).items()
@@ -200,12 +224,16 @@ def _overload(function: FunctionType) -> None:
 
 
 def _typer(typer: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a typer for the package's types of one that takes Numba's and returns a Python function."""
+    """Returns a typer for the package's types of one that takes Numba's and returns a Python
+    function.
+    """
 
     @functools.wraps(typer)
     def translated(*args: Any, **named: Any) -> Any:
         try:
-            found = typer(*map(_as_numba, args), **{name: _as_numba(one) for name, one in named.items()})
+            found = typer(
+                *map(_as_numba, args), **{name: _as_numba(one) for name, one in named.items()}
+            )
         except NumbaError as error:
             raise errors.NumbaTypeError(str(error)) from None
         return found if found is None else in_dialect(found)

@@ -1,8 +1,10 @@
-"""Atomic sums: many threads' `cuda.atomic.add` to one element become a sum in a register, added once.
+"""Atomic sums: many threads' `cuda.atomic.add` to one element become a sum in a register, added
+once.
 
-The order in which threads add is undefined, so the terms may be summed in any order, and LLVM vectorizes a plain sum in a
-register. The transformation applies only where no thread can observe it: the old value is unused, the element is the same for
-all threads, the loop body names the array nowhere else, and nothing is read from memory after the atomic.
+The order in which threads add is undefined, so the terms may be summed in any order, and LLVM
+vectorizes a plain sum in a register. The transformation applies only where no thread can observe
+it: the old value is unused, the element is the same for all threads, the loop body names the array
+nowhere else, and nothing is read from memory after the atomic.
 """
 
 import ast
@@ -11,7 +13,16 @@ from typing import Any
 
 from synknumba.simt._analysis.namespace import is_one_of
 from synknumba.simt._analysis.uniformity import Analysis
-from synknumba.simt._frontend.syntax import assigned_names, call_name, count_names, load, place, read_names, statements, walk
+from synknumba.simt._frontend.syntax import (
+    assigned_names,
+    call_name,
+    count_names,
+    load,
+    place,
+    read_names,
+    statements,
+    walk,
+)
 from synknumba.simt._library.atomics import ATOMICS
 
 _SUMS = (ATOMICS["add"], ATOMICS["sub"])
@@ -33,14 +44,18 @@ class _Finder:
         self.found: list[tuple[str, ast.Call]] = []
 
     def replace(self, body: list[ast.stmt]) -> bool:
-        """Replaces atomics from the last statement upwards, up to the first that reads memory; returns whether none does."""
+        """Replaces atomics from the last statement upwards, up to the first that reads memory;
+        returns whether none does.
+        """
         for place_in_body in range(len(body) - 1, -1, -1):
             statement = body[place_in_body]
             added = self._summed(statement)
             if added is not None:
                 number = f"{statement.lineno}_{len(self.found)}"
                 self.found.append((number, added))
-                text = f"_k_sum{number} = _k_sum_any_order(_k_sum{number}, 0)\n_k_any{number} = True"
+                text = (
+                    f"_k_sum{number} = _k_sum_any_order(_k_sum{number}, 0)\n_k_any{number} = True"
+                )
                 new = statements(text, statement)
                 new[0].value.args[1] = added.args[2]  # type: ignore[attr-defined]
                 body[place_in_body : place_in_body + 1] = new
@@ -59,7 +74,11 @@ class _Finder:
         match statement:
             case ast.Expr(ast.Call(ast.Name(name), [ast.Name(array), index, _], []) as added):
                 is_sum = is_one_of(known.namespace.get(name), *_SUMS)
-                is_fixed = array in known.params and known.is_uniform(index) and not read_names(index) & self.writes
+                is_fixed = (
+                    array in known.params
+                    and known.is_uniform(index)
+                    and not read_names(index) & self.writes
+                )
                 if is_sum and is_fixed and count_names(self.body, array) == 1:
                     return added
         return None
@@ -73,7 +92,10 @@ class _Finder:
         return False
 
     def _is_harmless(self, node: ast.Call) -> bool:
-        return call_name(node) in {"_k_sum_any_order", "_k_assume"} or self.analysis.is_pure_function(node.func)
+        return call_name(node) in {
+            "_k_sum_any_order",
+            "_k_assume",
+        } or self.analysis.is_pure_function(node.func)
 
 
 def keep_sums_apart(analysis: Analysis, body: list[ast.stmt], block_value: Any) -> AtomicSums:
@@ -86,9 +108,13 @@ def keep_sums_apart(analysis: Analysis, body: list[ast.stmt], block_value: Any) 
     sums = AtomicSums()
     for number, added in finder.found:
         array = added.args[0]
-        sums.before += statements(f"_k_sum{number} = _k_zero_like_element(0)\n_k_any{number} = False", array)
+        sums.before += statements(
+            f"_k_sum{number} = _k_zero_like_element(0)\n_k_any{number} = False", array
+        )
         sums.before[-2].value.args = [array]  # type: ignore[attr-defined]
-        flush = ast.Call(added.func, [array, block_value(added.args[1]), load(f"_k_sum{number}")], [])
+        flush = ast.Call(
+            added.func, [array, block_value(added.args[1]), load(f"_k_sum{number}")], []
+        )
         sums.after += statements(f"if _k_any{number}:\n    pass", array)
         sums.after[-1].body = [place(ast.Expr(flush), array)]  # type: ignore[attr-defined]
     return sums

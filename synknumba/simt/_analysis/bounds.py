@@ -1,7 +1,8 @@
 """Conditions on a thread index as bounds of the loop over threads.
 
-`if i < n: …`, where `i` is a thread index plus a uniform offset and `n` is uniform, needs no test in each thread: the loop over
-the threads ends earlier instead. The loop body is then free of branches, so LLVM can vectorize it.
+`if i < n: …`, where `i` is a thread index plus a uniform offset and `n` is uniform, needs no test
+in each thread: the loop over the threads ends earlier instead. The loop body is then free of
+branches, so LLVM can vectorize it.
 """
 
 import ast
@@ -21,7 +22,12 @@ _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.GtE: ast.LtE,
     ast.Eq: ast.Eq,
 }
-_NEGATED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt}
+_NEGATED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+}
 
 
 @dataclass(slots=True)
@@ -31,11 +37,17 @@ class Bounds:
     # Inclusive lower and exclusive upper bounds of the thread index, as expressions, for each axis.
     low: dict[str, list[str]] = field(default_factory=lambda: {axis: [] for axis in AXES})
     high: dict[str, list[str]] = field(default_factory=lambda: {axis: [] for axis in AXES})
-    facts: list[ast.expr] = field(default_factory=list)  # conditions that hold in each thread visited
+    facts: list[ast.expr] = field(
+        default_factory=list
+    )  # conditions that hold in each thread visited
 
     def range_text(self, axis: str) -> str:
         """Returns the arguments of `range` for an axis."""
-        return f"{self.low_text(axis)}, {self.high_text(axis)}" if self.low[axis] else self.high_text(axis)
+        return (
+            f"{self.low_text(axis)}, {self.high_text(axis)}"
+            if self.low[axis]
+            else self.high_text(axis)
+        )
 
     def low_text(self, axis: str) -> str:
         """Returns the expression of the first thread index."""
@@ -47,7 +59,9 @@ class Bounds:
 
     def copy(self) -> "Bounds":
         """Returns an independent copy, to which bounds can be added."""
-        low, high = ({axis: [*terms] for axis, terms in bounds.items()} for bounds in (self.low, self.high))
+        low, high = (
+            {axis: [*terms] for axis, terms in bounds.items()} for bounds in (self.low, self.high)
+        )
         return Bounds(low, high, [*self.facts])
 
 
@@ -56,14 +70,18 @@ def _nested(function: str, terms: list[str]) -> str:
 
 
 class Guards:
-    """Recognises conditions on thread indices in one kernel; `block_text` writes a uniform expression at the block level."""
+    """Recognises conditions on thread indices in one kernel; `block_text` writes a uniform
+    expression at the block level.
+    """
 
     def __init__(self, analysis: Analysis, block_text: Callable[[ast.expr], str]) -> None:
         self._analysis = analysis
         self._block_text = block_text
 
     def offset(self, node: ast.expr, axis: str) -> str | None:
-        """Returns the uniform integer `u` of an expression `u + <thread index>`; None for any other expression."""
+        """Returns the uniform integer `u` of an expression `u + <thread index>`; None for any
+        other expression.
+        """
         known = self._analysis
         match node:
             case ast.Call(ast.Name(name), [inner]) if name == NONNEG:
@@ -71,7 +89,11 @@ class Guards:
             case ast.Name(name):
                 if name == THREAD[axis]:
                     return "0"
-                return self.offset(known.recomputed[name].value, axis) if name in known.recomputed else None
+                return (
+                    self.offset(known.recomputed[name].value, axis)
+                    if name in known.recomputed
+                    else None
+                )
             case ast.BinOp(left, ast.Add(), right):
                 sign, pairs = "+", [(left, right), (right, left)]
             case ast.BinOp(left, ast.Sub(), right):
@@ -85,7 +107,9 @@ class Guards:
                 return f"({base} {sign} {text})" if base != "0" or sign == "-" else text
         return None
 
-    def absorb(self, test: ast.expr, bounds: Bounds, writes: set[str], *, negate: bool = False) -> ast.expr | None:
+    def absorb(
+        self, test: ast.expr, bounds: Bounds, writes: set[str], *, negate: bool = False
+    ) -> ast.expr | None:
         """Moves the parts of a condition that bound a thread index into `bounds`.
 
         Args:
@@ -95,7 +119,8 @@ class Guards:
             negate: whether the code runs where the condition does not hold.
 
         Returns:
-            The remaining condition; None if nothing remains, `test` itself if nothing could be moved.
+            The remaining condition; None if nothing remains, `test` itself if nothing could be
+            moved.
         """
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             rest = self.absorb(test.operand, bounds, writes, negate=not negate)
@@ -110,12 +135,18 @@ class Guards:
             if len(left) < 2:
                 return left[0] if left else None
             return ast.copy_location(ast.BoolOp(test.op, left), test)
-        if isinstance(test, ast.Compare) and self._absorb_comparison(test, bounds, writes, negate=negate):
+        if isinstance(test, ast.Compare) and self._absorb_comparison(
+            test, bounds, writes, negate=negate
+        ):
             return None
         return test
 
-    def _absorb_comparison(self, test: ast.Compare, bounds: Bounds, writes: set[str], *, negate: bool) -> bool:
-        pairs = list(zip([test.left, *test.comparators[:-1]], test.ops, test.comparators, strict=True))
+    def _absorb_comparison(
+        self, test: ast.Compare, bounds: Bounds, writes: set[str], *, negate: bool
+    ) -> bool:
+        pairs = list(
+            zip([test.left, *test.comparators[:-1]], test.ops, test.comparators, strict=True)
+        )
         if len(pairs) > 1:
             return not negate and self._absorb_chain(pairs, bounds, writes)
         left, operator, right = pairs[0]
@@ -123,11 +154,22 @@ class Guards:
         if kind is None or kind not in _FLIPPED:
             return False
         sides = [(left, kind, right), (right, _FLIPPED[kind], left)]
-        facts = [ast.copy_location(ast.Compare(moving, [sign()], [limit]), limit) for moving, sign, limit in sides]
-        return any(self._add(axis, fact, bounds, writes, nan_runs=negate) for axis in AXES for fact in facts)
+        facts = [
+            ast.copy_location(ast.Compare(moving, [sign()], [limit]), limit)
+            for moving, sign, limit in sides
+        ]
+        return any(
+            self._add(axis, fact, bounds, writes, nan_runs=negate)
+            for axis in AXES
+            for fact in facts
+        )
 
-    def _absorb_chain(self, pairs: list[tuple[ast.expr, ast.cmpop, ast.expr]], bounds: Bounds, writes: set[str]) -> bool:
-        """Moves a chained comparison such as `0 < i < n` into the bounds, as a whole or not at all."""
+    def _absorb_chain(
+        self, pairs: list[tuple[ast.expr, ast.cmpop, ast.expr]], bounds: Bounds, writes: set[str]
+    ) -> bool:
+        """Moves a chained comparison such as `0 < i < n` into the bounds, as a whole or not at
+        all.
+        """
         trial = bounds.copy()
         for left, operator, right in pairs:
             part = ast.copy_location(ast.Compare(left, [operator], [right]), left)
@@ -136,14 +178,22 @@ class Guards:
         bounds.low, bounds.high, bounds.facts = trial.low, trial.high, trial.facts
         return True
 
-    def _add(self, axis: str, fact: ast.Compare, bounds: Bounds, writes: set[str], *, nan_runs: bool) -> bool:
-        """Adds `moving <sign> limit` if `moving` is a thread index plus a uniform integer and `limit` is uniform.
+    def _add(
+        self, axis: str, fact: ast.Compare, bounds: Bounds, writes: set[str], *, nan_runs: bool
+    ) -> bool:
+        """Adds `moving <sign> limit` if `moving` is a thread index plus a uniform integer and
+        `limit` is uniform.
 
-        A comparison with NaN is false: if `limit` is NaN, no thread runs, or with `nan_runs` (negated conditions) every thread.
+        A comparison with NaN is false: if `limit` is NaN, no thread runs, or with `nan_runs`
+        (negated conditions) every thread.
         """
         known = self._analysis
         moving, sign, limit = fact.left, type(fact.ops[0]), fact.comparators[0]
-        if not known.is_uniform(limit) or read_names([limit, moving]) & writes or not known.is_known_number(limit):
+        if (
+            not known.is_uniform(limit)
+            or read_names([limit, moving]) & writes
+            or not known.is_known_number(limit)
+        ):
             return False
         base, integral = self.offset(moving, axis), known.is_integral(limit)
         if base is None or (sign is ast.Eq and not integral):
@@ -152,7 +202,9 @@ class Guards:
         rounding, more = ("floor", " + 1") if sign in {ast.LtE, ast.Gt} else ("ceil", "")
         minus = "" if base == "0" else f" - {base}"
         bound = self._block_text(limit)
-        if not self._is_moderate(limit):  # to an integer far from the ends of int64, so that adding an index cannot overflow
+        if not self._is_moderate(
+            limit
+        ):  # to an integer far from the ends of int64, so that adding an index cannot overflow
             bound = f"_k_{rounding}_bound({bound}, {-1 if is_upper != nan_runs else 1})"
         (bounds.high if is_upper else bounds.low)[axis].append(f"{bound}{more}{minus}")
         if sign is ast.Eq:
@@ -162,15 +214,23 @@ class Guards:
         return True
 
     def _is_moderate(self, node: ast.expr) -> bool:
-        """Returns whether the expression is an integer made of array sizes, indices and small constants only."""
+        """Returns whether the expression is an integer made of array sizes, indices and small
+        constants only.
+        """
         if not self._analysis.is_integral(node):
             return False
         for part in walk(node):
-            if isinstance(part, ast.Constant) and isinstance(part.value, int) and abs(part.value) > 1 << 32:
+            if (
+                isinstance(part, ast.Constant)
+                and isinstance(part.value, int)
+                and abs(part.value) > 1 << 32
+            ):
                 return False
             if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult):
                 pair = (part.left, part.right)
-                if not any(isinstance(factor, ast.Constant) for factor in pair) and not read_names(part) <= set(STATE):
+                if not any(isinstance(factor, ast.Constant) for factor in pair) and not read_names(
+                    part
+                ) <= set(STATE):
                     return False
             if isinstance(part, ast.Name) and not self._is_moderate_name(part.id):
                 return False
@@ -184,11 +244,17 @@ class Guards:
 
 
 def inner_axis(analysis: Analysis) -> str:
-    """Returns the axis for the innermost loop: neighbouring threads along it access neighbouring elements most often."""
+    """Returns the axis for the innermost loop: neighbouring threads along it access neighbouring
+    elements most often.
+    """
     guards = Guards(analysis, ast.unparse)
     votes = dict.fromkeys(AXES, 0)
     for node in walk(analysis.body):
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and node.slice.elts:
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Tuple)
+            and node.slice.elts
+        ):
             last = node.slice.elts[-1]
             for axis in AXES:
                 votes[axis] += guards.offset(last, axis) is not None
@@ -196,7 +262,9 @@ def inner_axis(analysis: Analysis) -> str:
 
 
 def with_signs(body: list[ast.stmt], facts: list[ast.expr]) -> list[ast.stmt]:
-    """Marks an index `a - b` as non-negative, in place, where one of the facts, which hold in all statements, is `a >= b`."""
+    """Marks an index `a - b` as non-negative, in place, where one of the facts, which hold in
+    all statements, is `a >= b`.
+    """
     known = {f"{larger} - {smaller}" for fact in facts for larger, smaller in _ordered(fact)}
     if not known:
         return body
@@ -205,7 +273,9 @@ def with_signs(body: list[ast.stmt], facts: list[ast.expr]) -> list[ast.stmt]:
 
 
 def _ordered(fact: ast.expr) -> list[tuple[str, str]]:
-    """Returns the larger and the smaller side of a comparison; an empty list for any other condition."""
+    """Returns the larger and the smaller side of a comparison; an empty list for any other
+    condition.
+    """
     match fact:
         case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()], comparators=[right]):
             return [(_operand(left), _operand(right))]
@@ -216,7 +286,11 @@ def _ordered(fact: ast.expr) -> list[tuple[str, str]]:
 
 def _operand(node: ast.expr) -> str:
     text = ast.unparse(node)
-    return text if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
+    return (
+        text
+        if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call))
+        else f"({text})"
+    )
 
 
 class _Signed(ast.NodeTransformer):
@@ -233,6 +307,8 @@ class _Signed(ast.NodeTransformer):
 
     def _sign(self, index: ast.expr) -> ast.expr:
         match index:
-            case ast.BinOp(left, ast.Sub(), right) if f"{_operand(left)} - {_operand(right)}" in self._known:
+            case ast.BinOp(left, ast.Sub(), right) if (
+                f"{_operand(left)} - {_operand(right)}" in self._known
+            ):
                 return nonneg(index)
         return index

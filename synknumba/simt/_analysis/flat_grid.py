@@ -1,7 +1,8 @@
 """Flattening of the grid for kernels that use only the global thread index.
 
-Where the thread and block indices of an axis occur only as `blockIdx * blockDim + threadIdx`, the division into blocks has no
-effect, and the whole axis runs as one block. The loop is then as long as a handwritten one, whatever the block size.
+Where the thread and block indices of an axis occur only as `blockIdx * blockDim + threadIdx`, the
+division into blocks has no effect, and the whole axis runs as one block. The loop is then as long
+as a handwritten one, whatever the block size.
 """
 
 import ast
@@ -11,7 +12,8 @@ from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, LINEAR, 
 
 
 def flatten(body: list[ast.stmt]) -> tuple[list[ast.stmt], frozenset[str]]:
-    """Replaces `_k_bx * _k_Bx + _k_tx` by `_k_tx`, for each axis whose indices occur in no other way.
+    """Replaces `_k_bx * _k_Bx + _k_tx` by `_k_tx`, for each axis whose indices occur in no other
+    way.
 
     Returns:
         The new statements, `body` being left unchanged; the flattened axes.
@@ -35,7 +37,9 @@ def flatten(body: list[ast.stmt]) -> tuple[list[ast.stmt], frozenset[str]]:
 
 
 class _Folder(ast.NodeTransformer):
-    """Replaces the global thread index of an axis by the thread index, and counts the replacements."""
+    """Replaces the global thread index of an axis by the thread index, and counts the
+    replacements.
+    """
 
     def __init__(self, axis: str) -> None:
         self.count = 0
@@ -43,7 +47,9 @@ class _Folder(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         match node:
-            case ast.BinOp(ast.BinOp(ast.Name(one), ast.Mult(), ast.Name(other)), ast.Add(), ast.Name(thread)) | ast.BinOp(
+            case ast.BinOp(
+                ast.BinOp(ast.Name(one), ast.Mult(), ast.Name(other)), ast.Add(), ast.Name(thread)
+            ) | ast.BinOp(
                 ast.Name(thread), ast.Add(), ast.BinOp(ast.Name(one), ast.Mult(), ast.Name(other))
             ) if thread == self._thread and {one, other} == self._factors:
                 self.count += 1
@@ -52,13 +58,17 @@ class _Folder(ast.NodeTransformer):
 
 
 def _without_aliases(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Replaces variables that only alias an index, as after `tx = cuda.threadIdx.x`, by the index."""
+    """Replaces variables that only alias an index, as after `tx = cuda.threadIdx.x`, by the
+    index.
+    """
     stores = count_stores(body)
     aliases: dict[str, str] = {}
     kept: list[ast.stmt] = []
     for statement in body:
         match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=state)) if state in STATE and stores[name] == 1:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=state)) if (
+                state in STATE and stores[name] == 1
+            ):
                 aliases[name] = state
             case _:
                 kept.append(statement)

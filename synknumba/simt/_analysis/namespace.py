@@ -1,4 +1,6 @@
-"""Resolution of names in one thread's code: functions, constants, definitions of variables, array arguments."""
+"""Resolution of names in one thread's code: functions, constants, definitions of variables,
+array arguments.
+"""
 
 import ast
 import builtins
@@ -31,7 +33,11 @@ class Meanings:
     """
 
     def __init__(
-        self, body: list[ast.stmt], params: Iterable[str], namespace: Mapping[str, Any], variable_types: VariableTypes
+        self,
+        body: list[ast.stmt],
+        params: Iterable[str],
+        namespace: Mapping[str, Any],
+        variable_types: VariableTypes,
     ) -> None:
         self.params = frozenset(params)
         self.namespace = namespace
@@ -46,7 +52,9 @@ class Meanings:
     # ---- functions, constants and definitions
 
     def function_of(self, node: ast.expr) -> Any:
-        """Returns the object that a called expression names, such as a builtin, a math function or a type; else None."""
+        """Returns the object that a called expression names, such as a builtin, a math function
+        or a type; else None.
+        """
         if isinstance(node, ast.Name):
             if node.id in self.namespace:
                 return self.namespace[node.id]
@@ -58,31 +66,47 @@ class Meanings:
         return None
 
     def is_pure_function(self, node: ast.expr) -> bool:
-        """Returns whether a call has no side effects: pure builtins, `math` functions, ufuncs, number types."""
+        """Returns whether a call has no side effects: pure builtins, `math` functions, ufuncs,
+        number types.
+        """
         if isinstance(node, ast.Name) and node.id == NONNEG:
             return True
         function = self.function_of(node)
         is_math = isinstance(function, BuiltinFunctionType) and function.__module__ == math.__name__
         if is_math or isinstance(function, np.ufunc) or is_number_type(function):
             return True
-        return getattr(function, "__module__", None) == "builtins" and getattr(function, "__name__", "") in PURE_BUILTINS
+        return (
+            getattr(function, "__module__", None) == "builtins"
+            and getattr(function, "__name__", "") in PURE_BUILTINS
+        )
 
     def is_module_constant(self, node: ast.Attribute) -> bool:
         """Returns whether the attribute is a numeric constant of a module, such as `math.pi`."""
         if not isinstance(node.value, ast.Name):
             return False
         module = self.namespace.get(node.value.id)
-        return isinstance(module, ModuleType) and isinstance(getattr(module, node.attr, None), (int, float))
+        return isinstance(module, ModuleType) and isinstance(
+            getattr(module, node.attr, None), (int, float)
+        )
 
     def definition(self, name: str) -> ast.expr | None:
-        """Returns the value of a name that never changes: a global int, a variable recomputed or assigned once; else None."""
+        """Returns the value of a name that never changes: a global int, a variable recomputed or
+        assigned once; else None.
+        """
         if type(constant := self.namespace.get(name)) is int:
             return ast.Constant(constant)
-        return self.recomputed[name].value if name in self.recomputed else self._definitions.get(name)
+        return (
+            self.recomputed[name].value if name in self.recomputed else self._definitions.get(name)
+        )
 
     def is_settled(self, node: ast.expr) -> bool:
-        """Returns whether the expression has the same value wherever in the kernel it is evaluated."""
-        return all(name not in self.assigned or self.definition(name) is not None for name in read_names(node))
+        """Returns whether the expression has the same value wherever in the kernel it is
+        evaluated.
+        """
+        return all(
+            name not in self.assigned or self.definition(name) is not None
+            for name in read_names(node)
+        )
 
     # ---- arguments
 
@@ -91,12 +115,18 @@ class Meanings:
         """Names of the array parameters; all parameters if their types are unknown."""
         if not self.types.params:
             return self.params
-        return frozenset(name for name in self.params if isinstance(self.types.params.get(name), types.Array))
+        return frozenset(
+            name for name in self.params if isinstance(self.types.params.get(name), types.Array)
+        )
 
     def is_array_number(self, node: ast.expr) -> bool:
-        """Returns whether the expression is `a.shape[k]`, `a.size` or `a.ndim` of an array argument."""
+        """Returns whether the expression is `a.shape[k]`, `a.size` or `a.ndim` of an array
+        argument.
+        """
         match node:
-            case ast.Subscript(ast.Attribute(ast.Name(name), "shape")) | ast.Attribute(ast.Name(name), "size" | "ndim"):
+            case ast.Subscript(ast.Attribute(ast.Name(name), "shape")) | ast.Attribute(
+                ast.Name(name), "size" | "ndim"
+            ):
                 return name in self.arrays
         return False
 
@@ -107,8 +137,14 @@ class Meanings:
         return isinstance(self.param_type(node), types.BaseTuple)
 
     def param_type(self, node: ast.expr) -> types.Type | None:
-        """Returns the type of an argument; None if it is unknown or the expression is not an argument."""
-        return self.types.params.get(node.id) if isinstance(node, ast.Name) and node.id in self.params else None
+        """Returns the type of an argument; None if it is unknown or the expression is not an
+        argument.
+        """
+        return (
+            self.types.params.get(node.id)
+            if isinstance(node, ast.Name) and node.id in self.params
+            else None
+        )
 
 
 def nonneg(node: ast.expr) -> ast.expr:
@@ -117,7 +153,9 @@ def nonneg(node: ast.expr) -> ast.expr:
 
 
 def is_one_of(function: Any, *candidates: Any) -> bool:
-    """Compares by identity, because a global may be an array, which is unhashable and compares elementwise."""
+    """Compares by identity, because a global may be an array, which is unhashable and compares
+    elementwise.
+    """
     return any(function is candidate for candidate in candidates)
 
 
@@ -125,4 +163,6 @@ def is_number_type(function: Any) -> bool:
     """Returns whether calling the object converts to a number."""
     if isinstance(function, types.Type):
         return isinstance(function, (types.Number, types.Boolean))
-    return isinstance(function, type) and issubclass(function, (np.number, np.bool_, bool, int, float))
+    return isinstance(function, type) and issubclass(
+        function, (np.number, np.bool_, bool, int, float)
+    )

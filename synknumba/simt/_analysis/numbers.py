@@ -31,8 +31,12 @@ class Numbers(Meanings):
             case ast.Call():
                 if call_name(node) == NONNEG:
                     return True
-                return is_one_of(self.function_of(node.func), min, max) and all(map(self.is_nonneg, node.args))
-            case ast.BinOp(op=ast.Add() | ast.Mult() | ast.FloorDiv() | ast.Mod() | ast.RShift() | ast.BitAnd()):
+                return is_one_of(self.function_of(node.func), min, max) and all(
+                    map(self.is_nonneg, node.args)
+                )
+            case ast.BinOp(
+                op=ast.Add() | ast.Mult() | ast.FloorDiv() | ast.Mod() | ast.RShift() | ast.BitAnd()
+            ):
                 return self.is_nonneg(node.left) and self.is_nonneg(node.right)
         return False
 
@@ -58,7 +62,11 @@ class Numbers(Meanings):
                 return type(node.value) is int
             case ast.Name(id=name):
                 value = self.definition(name)
-                if name in _INDICES or name in self.block_indices or (value is not None and self.is_integral(value)):
+                if (
+                    name in _INDICES
+                    or name in self.block_indices
+                    or (value is not None and self.is_integral(value))
+                ):
                     return True
                 return name not in self.namespace and is_integer_type(self.types.of(name))
             case ast.Call():
@@ -69,14 +77,19 @@ class Numbers(Meanings):
             case ast.Attribute() | ast.Subscript():
                 return self._is_integral_field(node) or self.is_array_number(node)
             case ast.BinOp():
-                whole = isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.RShift))
+                whole = isinstance(
+                    node.op,
+                    (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.RShift),
+                )
                 return whole and self.is_integral(node.left) and self.is_integral(node.right)
             case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
                 return self.is_integral(node.operand)
         return False
 
     def _is_integral_field(self, node: ast.expr) -> bool:
-        """Returns whether the expression is an integer field of a named tuple, such as `span.start` of an index range."""
+        """Returns whether the expression is an integer field of a named tuple, such as
+        `span.start` of an index range.
+        """
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr=field) if name not in self.namespace:
                 kind = self.types.of(name)
@@ -85,7 +98,9 @@ class Numbers(Meanings):
         return False
 
     def is_known_number(self, node: ast.expr) -> bool:
-        """Returns whether the expression is known to be a real number; only such limits may become loop bounds."""
+        """Returns whether the expression is known to be a real number; only such limits may
+        become loop bounds.
+        """
         if self.is_integral(node):
             return True
         match node:
@@ -93,7 +108,9 @@ class Numbers(Meanings):
                 return type(node.value) in {int, float}
             case ast.Name():
                 if node.id in self.namespace:
-                    return isinstance(self.namespace[node.id], (int, float, np.integer, np.floating))
+                    return isinstance(
+                        self.namespace[node.id], (int, float, np.integer, np.floating)
+                    )
                 return isinstance(self.types.of(node.id), (types.Integer, types.Float))
             case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div()):
                 return self.is_known_number(node.left) and self.is_known_number(node.right)

@@ -1,7 +1,8 @@
-"""Loop fission and index-set splitting: where to cut a region into several loops so that each one vectorizes.
+"""Loop fission and index-set splitting: where to cut a region into several loops so that each one
+vectorizes.
 
-Threads are independent between two barriers, so a region may be cut between any two of its statements, or between any two of
-its threads.
+Threads are independent between two barriers, so a region may be cut between any two of its
+statements, or between any two of its threads.
 """
 
 import ast
@@ -41,8 +42,12 @@ def _opened(statement: ast.stmt) -> ast.If | None:
     return None
 
 
-def guard_cut(body: Sequence[ast.stmt], guards: Guards, slots: set[str], known: Analysis) -> GuardCut | None:
-    """Returns the first condition that splits the threads into those before, inside and after a range; None if none does."""
+def guard_cut(
+    body: Sequence[ast.stmt], guards: Guards, slots: set[str], known: Analysis
+) -> GuardCut | None:
+    """Returns the first condition that splits the threads into those before, inside and after a
+    range; None if none does.
+    """
     writes = assigned_names(body)
     if (writes & slots) - known.varying or sum(1 for _ in walk(body)) > SMALL:
         return None
@@ -60,7 +65,9 @@ def guard_cut(body: Sequence[ast.stmt], guards: Guards, slots: set[str], known: 
 
 
 def free_cut(body: Sequence[ast.stmt], known: Analysis, guards: Guards) -> int:
-    """Returns a position that separates an `if` on thread indices from its neighbours without storing a variable; else 0."""
+    """Returns a position that separates an `if` on thread indices from its neighbours without
+    storing a variable; else 0.
+    """
     tracked = known.assigned - set(known.recomputed)
     for position, statement in enumerate(body):
         if not isinstance(statement, ast.If) or statement.orelse or len(body) == 1:
@@ -69,22 +76,32 @@ def free_cut(body: Sequence[ast.stmt], known: Analysis, guards: Guards) -> int:
             continue
         for cut in (position, position + 1):
             written = assigned_names(body[:cut]) & tracked
-            if 0 < cut < len(body) and not written & (read_names(body[cut:]) | assigned_names(body[cut:])):
+            if 0 < cut < len(body) and not written & (
+                read_names(body[cut:]) | assigned_names(body[cut:])
+            ):
                 return cut
     return 0
 
 
 def scatter_cut(body: Sequence[ast.stmt], known: Analysis, guards: Guards) -> int:
-    """Returns the position that separates costly vectorizable statements from scattered writes; 0 if there is none."""
+    """Returns the position that separates costly vectorizable statements from scattered writes;
+    0 if there is none.
+    """
     first = list(takewhile(lambda statement: _only_computes(statement, known), body))
     if not any(_is_costly(part, known) for part in walk(first)):
         return 0
-    return len(first) if any(_scatters(part, known, guards) for part in walk(body[len(first) :])) else 0
+    return (
+        len(first)
+        if any(_scatters(part, known, guards) for part in walk(body[len(first) :]))
+        else 0
+    )
 
 
 def _only_computes(statement: ast.stmt, known: Analysis) -> bool:
     calls = [node for node in walk(statement) if isinstance(node, ast.Call)]
-    return single_target(statement) is not None and all(known.is_pure_function(node.func) for node in calls)
+    return single_target(statement) is not None and all(
+        known.is_pure_function(node.func) for node in calls
+    )
 
 
 def is_silent(statement: ast.stmt, known: Analysis) -> bool:
@@ -94,17 +111,26 @@ def is_silent(statement: ast.stmt, known: Analysis) -> bool:
 
 
 def _is_costly(node: ast.AST, known: Analysis) -> bool:
-    """Returns whether the node costs several additions, and less when vectorized: a division, power or `math` function."""
+    """Returns whether the node costs several additions, and less when vectorized: a division,
+    power or `math` function.
+    """
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, (ast.Div, ast.Pow))
-    return isinstance(node, ast.Call) and getattr(known.function_of(node.func), "__module__", None) == math.__name__
+    return (
+        isinstance(node, ast.Call)
+        and getattr(known.function_of(node.func), "__module__", None) == math.__name__
+    )
 
 
 def _scatters(node: ast.AST, known: Analysis, guards: Guards) -> bool:
-    """Returns whether the node writes at varying indices other than a thread index plus a uniform offset."""
+    """Returns whether the node writes at varying indices other than a thread index plus a
+    uniform offset.
+    """
     match node:
         case ast.Subscript(slice=index, ctx=ast.Store()):
-            return not known.is_uniform(index) and all(guards.offset(index, axis) is None for axis in AXES)
+            return not known.is_uniform(index) and all(
+                guards.offset(index, axis) is None for axis in AXES
+            )
         case ast.Call(ast.Name(name), [_, index, *_]) if name.startswith("_k_atomic_"):
             return not known.is_uniform(index)
     return False

@@ -1,4 +1,6 @@
-"""Team: the threads that advance from barrier to barrier together, either a block or a cooperative grid."""
+"""Team: the threads that advance from barrier to barrier together, either a block or a
+cooperative grid.
+"""
 
 import ast
 from dataclasses import dataclass
@@ -6,9 +8,12 @@ from dataclasses import dataclass
 from synknumba.simt._frontend.syntax import statements
 from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, LINEAR, THREAD
 
-LINEAR_TEXT = f"{THREAD['x']} + {BLOCK_SIZE['x']} * ({THREAD['y']} + {BLOCK_SIZE['y']} * {THREAD['z']})"
+LINEAR_TEXT = (
+    f"{THREAD['x']} + {BLOCK_SIZE['x']} * ({THREAD['y']} + {BLOCK_SIZE['y']} * {THREAD['z']})"
+)
 
-# Linear index of the block in the grid, linear index of the thread in the grid, threads per block, blocks per grid.
+# Linear index of the block in the grid, linear index of the thread in the grid, threads per block,
+# blocks per grid.
 BLOCK_NUMBER = "_k_block"
 GRID_NUMBER = "_k_number"
 THREADS = "_k_threads"
@@ -21,7 +26,9 @@ _BLOCK_TEXT = f"{BLOCK['x']} + {GRID_SIZE['x']} * ({BLOCK['y']} + {GRID_SIZE['y'
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Threads that run in step: those of a block, or of the whole grid, as in a kernel that synchronises it."""
+    """Threads that run in step: those of a block, or of the whole grid, as in a kernel that
+    synchronises it.
+    """
 
     grid: bool = False
 
@@ -36,7 +43,9 @@ class Team:
         return f"{THREADS} * {BLOCKS}" if self.grid else THREADS
 
     def sizes(self, at: ast.AST) -> list[ast.stmt]:
-        """Returns the assignments of threads per block and blocks per grid, for the top of a launch."""
+        """Returns the assignments of threads per block and blocks per grid, for the top of a
+        launch.
+        """
         return statements(f"{THREADS} = {_THREADS_TEXT}\n{BLOCKS} = {_BLOCKS_TEXT}", at)
 
     def numbers(self, needed: set[str], at: ast.AST) -> list[ast.stmt]:

@@ -1,7 +1,7 @@
 """Numba types of a kernel's variables.
 
-The analyses query few types, and most are parameter types. Numba's type inference therefore runs lazily, on the first query for
-a local variable.
+The analyses query few types, and most are parameter types. Numba's type inference therefore runs
+lazily, on the first query for a local variable.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,15 +39,22 @@ class VariableTypes:
 
     def of(self, name: str) -> types.Type | None:
         """Returns the type that holds all values of a variable; None if unknown."""
-        return types.unliteral(self.params[name]) if name in self.params else unified_type(self._locals, name)
+        return (
+            types.unliteral(self.params[name])
+            if name in self.params
+            else unified_type(self._locals, name)
+        )
 
 
 def unified_type(typemap: TypeMap, name: str) -> types.Type | None:
-    """Returns the common type of all versions of a variable, which Numba names `v`, `v.1`, `v.2`, ….
+    """Returns the common type of all versions of a variable, which Numba names `v`, `v.1`, `v.2`,
+    ….
 
     None if Numba has found the variable unused, `types.unknown` if the versions do not unify.
     """
-    versions = {types.unliteral(kind) for version, kind in typemap.items() if _is_version(version, name)}
+    versions = {
+        types.unliteral(kind) for version, kind in typemap.items() if _is_version(version, name)
+    }
     if len(versions) <= 1:
         return versions.pop() if versions else None
     # Sorted, because the result of unification may depend on the order and a set has none.
@@ -93,7 +100,10 @@ def infer_types(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) 
     bfloat16.prepare()
     try:
         found = _inferred(function, argtypes)
-    except (NumbaError, NotImplementedError) as error:  # of a device function, which Numba compiles to infer its result
+    except (
+        NumbaError,
+        NotImplementedError,
+    ) as error:  # of a device function, which Numba compiles to infer its result
         if float16.is_represented() or not float16.is_named(str(error)):
             raise
     else:
@@ -113,5 +123,7 @@ def _inferred(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) ->
 
 
 def is_integer_type(kind: types.Type | None) -> bool:
-    """Returns whether arithmetic on the type stays within int64. uint64 does not: mixed with int64 it gives float64."""
+    """Returns whether arithmetic on the type stays within int64. uint64 does not: mixed with
+    int64 it gives float64.
+    """
     return isinstance(kind, types.Integer) and (kind.signed or kind.bitwidth < 64)

@@ -3,10 +3,11 @@
 - *uniform*: all threads of a block hold the same value.
 - *varying*: the opposite of uniform.
 - *recomputable*: cheap to compute again from thread indices and arguments, so never stored.
-- *non-negative*, *positive*, *integral*: properties that loop bounds and index arithmetic need; see `_analysis.numbers`.
+- *non-negative*, *positive*, *integral*: properties that loop bounds and index arithmetic need; see
+  `_analysis.numbers`.
 
-A collective's operand that only copies a variable with a slot is replaced by the variable (`without_copies`): the other threads
-read its slot.
+A collective's operand that only copies a variable with a slot is replaced by the variable
+(`without_copies`): the other threads read its slot.
 """
 
 import ast
@@ -38,21 +39,36 @@ from synknumba.simt._library.operations import BLOCK, LINEAR, VARYING_STATE
 
 
 def without_copies(body: list[ast.stmt], slots: set[str]) -> list[ast.stmt]:
-    """Passes a variable's own slot to collectives instead of a copy: `given = v; got = shfl(m, given, d)`.
+    """Passes a variable's own slot to collectives instead of a copy:
+    `given = v; got = shfl(m, given, d)`.
 
     `slots` has the variables that are stored for each thread; the statements are changed in place.
     """
     done: list[ast.stmt] = []
     for statement in body:
         if isinstance(statement, (ast.If, ast.For, ast.While)):
-            statement.body, statement.orelse = without_copies(statement.body, slots), without_copies(statement.orelse, slots)
-        if collective_of(statement) is not None and isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
-            operands = takewhile(lambda before: is_operand(single_target(before) or ""), reversed(done))
+            statement.body, statement.orelse = (
+                without_copies(statement.body, slots),
+                without_copies(statement.orelse, slots),
+            )
+        if (
+            collective_of(statement) is not None
+            and isinstance(statement, ast.Assign)
+            and isinstance(statement.value, ast.Call)
+        ):
+            operands = takewhile(
+                lambda before: is_operand(single_target(before) or ""), reversed(done)
+            )
             for copied in list(operands):
                 match copied:
-                    case ast.Assign([ast.Name(name)], ast.Name(original) as value) if is_exchanged(name) and original in slots:
+                    case ast.Assign([ast.Name(name)], ast.Name(original) as value) if (
+                        is_exchanged(name) and original in slots
+                    ):
                         done.remove(copied)
-                        statement.value.args = [value if read_names(arg) == {name} else arg for arg in statement.value.args]
+                        statement.value.args = [
+                            value if read_names(arg) == {name} else arg
+                            for arg in statement.value.args
+                        ]
         done.append(statement)
     return done
 
@@ -61,8 +77,10 @@ class Analysis(Numbers):
     """Static analysis of one thread's code, for the arguments of `Meanings` and two more.
 
     Args:
-        grid: whether the threads of the whole grid run in step; uniform then means equal in all blocks.
-        checked: whether divisions by zero and indices out of range raise, so that such expressions must not be moved.
+        grid: whether the threads of the whole grid run in step; uniform then means equal in all
+            blocks.
+        checked: whether divisions by zero and indices out of range raise, so that such expressions
+            must not be moved.
 
     Attributes:
         body: the statements without the assignments of recomputable variables.
@@ -121,76 +139,118 @@ class Analysis(Numbers):
                     alike = id(statement) in self._first and self._is_read_alike(statement.value)
                     varies = under_varying or not (alike or self.is_uniform(statement.value))
                     for target in statement.targets:
-                        unpacks = isinstance(target, ast.Tuple) and not self.is_value_tuple(statement.value)
+                        unpacks = isinstance(target, ast.Tuple) and not self.is_value_tuple(
+                            statement.value
+                        )
                         self._mark(target, varies=varies or unpacks)
                 case ast.AugAssign():
-                    self._mark(statement.target, varies=under_varying or not self.is_uniform(statement.value))
+                    self._mark(
+                        statement.target,
+                        varies=under_varying or not self.is_uniform(statement.value),
+                    )
                 case ast.If():
                     varies = under_varying or not self.is_uniform(statement.test)
                     self._spread(statement.body, under_varying=varies)
                     self._spread(statement.orelse, under_varying=varies)
                 case ast.For() | ast.While():
                     control = statement.iter if isinstance(statement, ast.For) else statement.test
-                    # Where a barrier splits the loop, a thread that returns drops out and the remaining threads stay in step.
+                    # Where a barrier splits the loop, a thread that returns drops out and the
+                    # remaining threads stay in step.
                     early = self._leaves_early(statement.body, returns=not synchronises(statement))
                     varies = under_varying or not self.is_uniform(control) or early
                     if isinstance(statement, ast.For):
-                        self._mark(statement.target, varies=varies or range_arguments(statement) is None)
+                        self._mark(
+                            statement.target, varies=varies or range_arguments(statement) is None
+                        )
                     self._spread(statement.body, under_varying=varies)
 
     def _only_reads(self, statement: ast.stmt) -> bool:
-        """Returns whether a statement assigns a variable, and neither writes to memory nor waits for other threads."""
-        if not isinstance(statement, ast.Assign) or not all(isinstance(target, ast.Name) for target in statement.targets):
+        """Returns whether a statement assigns a variable, and neither writes to memory nor waits
+        for other threads.
+        """
+        if not isinstance(statement, ast.Assign) or not all(
+            isinstance(target, ast.Name) for target in statement.targets
+        ):
             return False
         calls = (node for node in walk(statement.value) if isinstance(node, ast.Call))
         return all(self.is_pure_function(node.func) for node in calls)
 
     def _is_read_alike(self, node: ast.expr) -> bool:
-        """Returns whether all threads read the same value, in a statement before which no thread has written to memory.
+        """Returns whether all threads read the same value, in a statement before which no thread
+        has written to memory.
 
-        It is at the beginning of the kernel, where each thread runs it, and may or may not see what others write afterwards.
+        It is at the beginning of the kernel, where each thread runs it, and may or may not see what
+        others write afterwards.
         """
         if self.may_raise(node):
             return False
         match node:
             case ast.Subscript(ast.Name() as array, index):
-                kind, parts = self.param_type(array), index.elts if isinstance(index, ast.Tuple) else [index]
+                kind, parts = (
+                    self.param_type(array),
+                    index.elts if isinstance(index, ast.Tuple) else [index],
+                )
                 if isinstance(kind, types.Array) and kind.ndim == len(parts):
-                    return isinstance(kind.dtype, types.Number | types.Boolean) and all(map(self.is_uniform, parts))
+                    return isinstance(kind.dtype, types.Number | types.Boolean) and all(
+                        map(self.is_uniform, parts)
+                    )
             case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp() | ast.IfExp():
-                return all(self._is_read_alike(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+                return all(
+                    self._is_read_alike(part)
+                    for part in ast.iter_child_nodes(node)
+                    if isinstance(part, ast.expr)
+                )
             case ast.Call():
-                return self.is_pure_function(node.func) and not node.keywords and all(map(self._is_read_alike, node.args))
+                return (
+                    self.is_pure_function(node.func)
+                    and not node.keywords
+                    and all(map(self._is_read_alike, node.args))
+                )
         return self.is_uniform(node)
 
     def _mark(self, target: ast.expr, *, varies: bool) -> None:
         if varies:
             self.varying |= assigned_names(target)
 
-    def _leaves_early(self, body: list[ast.stmt], *, returns: bool, under_varying: bool = False) -> bool:
+    def _leaves_early(
+        self, body: list[ast.stmt], *, returns: bool, under_varying: bool = False
+    ) -> bool:
         """Returns whether some threads may leave a loop, or its iteration, before others."""
         for statement in body:
-            if returns and isinstance(statement, (ast.Return, ast.For, ast.While)) and has_return(statement):
+            if (
+                returns
+                and isinstance(statement, (ast.Return, ast.For, ast.While))
+                and has_return(statement)
+            ):
                 return True
             if under_varying and isinstance(statement, (ast.Break, ast.Continue)):
                 return True
             if isinstance(statement, ast.If):
                 varies = under_varying or not self.is_uniform(statement.test)
                 parts = (statement.body, statement.orelse)
-                if any(self._leaves_early(part, returns=returns, under_varying=varies) for part in parts):
+                if any(
+                    self._leaves_early(part, returns=returns, under_varying=varies)
+                    for part in parts
+                ):
                     return True
         return False
 
     def leaves_in_step(self, body: Iterable[ast.stmt]) -> bool:
-        """Returns whether all threads leave a loop and its iterations together: all its exits are under uniform tests."""
+        """Returns whether all threads leave a loop and its iterations together: all its exits
+        are under uniform tests.
+        """
         return all(
-            self.is_uniform(statement.test) and self.leaves_in_step(statement.body) and self.leaves_in_step(statement.orelse)
+            self.is_uniform(statement.test)
+            and self.leaves_in_step(statement.body)
+            and self.leaves_in_step(statement.orelse)
             for statement in body
             if isinstance(statement, ast.If) and any(own_exits([statement]))
         )
 
     def is_uniform(self, node: ast.expr) -> bool:
-        """Returns whether all threads of a block agree on the value, and evaluating it early is safe and reads no memory."""
+        """Returns whether all threads of a block agree on the value, and evaluating it early is
+        safe and reads no memory.
+        """
         return self._is_made_of(node, lambda name: name not in self.varying, self.is_pure_function)
 
     def _is_cheap(self, node: ast.expr) -> bool:
@@ -198,10 +258,18 @@ class Analysis(Numbers):
             function = self.function_of(node)
             return is_number_type(function) or is_one_of(function, int, min, max, abs)
 
-        return self._is_made_of(node, lambda name: name in self.recomputed or name not in self.assigned, is_cheap_function)
+        return self._is_made_of(
+            node,
+            lambda name: name in self.recomputed or name not in self.assigned,
+            is_cheap_function,
+        )
 
-    def _is_made_of(self, node: ast.expr, name: Callable[[str], bool], function: Callable[[ast.expr], bool]) -> bool:
-        """Returns whether an expression raises nothing, reads no memory, and all its variables and functions pass the tests."""
+    def _is_made_of(
+        self, node: ast.expr, name: Callable[[str], bool], function: Callable[[ast.expr], bool]
+    ) -> bool:
+        """Returns whether an expression raises nothing, reads no memory, and all its variables
+        and functions pass the tests.
+        """
         if self.may_raise(node):
             return False
         again = partial(self._is_made_of, name=name, function=function)
@@ -211,20 +279,35 @@ class Analysis(Numbers):
             case ast.Constant():
                 return True
             case ast.Attribute():
-                return self.is_module_constant(node) or (self._is_uniform_field(node) and again(node.value))
+                return self.is_module_constant(node) or (
+                    self._is_uniform_field(node) and again(node.value)
+                )
             case ast.Subscript():
                 return self.is_value_tuple(node.value) and again(node.value) and again(node.slice)
             case ast.Call():
                 return function(node.func) and not node.keywords and all(map(again, node.args))
-            case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp() | ast.IfExp() | ast.Tuple():
-                return all(again(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+            case (
+                ast.BinOp()
+                | ast.UnaryOp()
+                | ast.Compare()
+                | ast.BoolOp()
+                | ast.IfExp()
+                | ast.Tuple()
+            ):
+                return all(
+                    again(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)
+                )
         return False
 
     def may_raise(self, node: ast.expr) -> bool:
-        """Returns whether evaluating the expression may raise; does not consider its subexpressions."""
+        """Returns whether evaluating the expression may raise; does not consider its
+        subexpressions.
+        """
         match node:
             case ast.BinOp(op=ast.Div() | ast.FloorDiv() | ast.Mod() | ast.Pow(), right=divisor):
-                return self._checked and not (isinstance(divisor, ast.Constant) and bool(divisor.value))
+                return self._checked and not (
+                    isinstance(divisor, ast.Constant) and bool(divisor.value)
+                )
             case ast.Subscript(slice=index):
                 return self._checked and not isinstance(index, ast.Constant)
         return False
@@ -241,14 +324,18 @@ class Analysis(Numbers):
         candidates = {name for name in self.varying if stores[name] == 1 and not is_operand(name)}
         for statement in body:
             match statement:
-                case ast.Assign([ast.Name(name)], value) if name in candidates and self._is_cheap(value):
+                case ast.Assign([ast.Name(name)], value) if name in candidates and self._is_cheap(
+                    value
+                ):
                     self.recomputed[name] = self._with_sign(statement)
                 case _:
                     kept.append(statement)
         return kept
 
     def _with_sign(self, statement: ast.Assign) -> ast.Assign:
-        trivial = isinstance(statement.value, (ast.Name, ast.Constant, ast.Tuple, ast.Compare, ast.BoolOp))
+        trivial = isinstance(
+            statement.value, (ast.Name, ast.Constant, ast.Tuple, ast.Compare, ast.BoolOp)
+        )
         if not trivial and self.is_nonneg(statement.value):
             statement.value = nonneg(statement.value)
         return statement
@@ -256,7 +343,9 @@ class Analysis(Numbers):
     # ---- threads
 
     def depends_on(self, node: ast.AST, thread_index: str) -> bool:
-        """Returns whether the value may depend on this thread index; any varying variable that is not recomputed may."""
+        """Returns whether the value may depend on this thread index; any varying variable that
+        is not recomputed may.
+        """
         for name in read_names(node):
             if name in (thread_index, LINEAR):
                 return True

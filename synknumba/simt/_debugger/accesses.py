@@ -1,4 +1,5 @@
-"""Operations of instrumented code: accesses to arrays and records that are checked, and requests of a thread.
+"""Operations of instrumented code: accesses to arrays and records that are checked, and requests of
+a thread.
 
 They are intrinsics, so that each adds only a few instructions to a kernel and nothing to compile.
 """
@@ -35,12 +36,20 @@ def _parts(index: types.Type) -> list[types.Type]:
 
 
 def _values(builder: Any, index: types.Type, value: Any) -> list[Any]:
-    return cgutils.unpack_tuple(builder, value, len(index)) if isinstance(index, types.BaseTuple) else [value]
+    return (
+        cgutils.unpack_tuple(builder, value, len(index))
+        if isinstance(index, types.BaseTuple)
+        else [value]
+    )
 
 
 def _is_element(array: types.Type, index: types.Type) -> bool:
     parts = _parts(index)
-    return isinstance(array, types.Array) and len(parts) == array.ndim and all(isinstance(part, _INDEX) for part in parts)
+    return (
+        isinstance(array, types.Array)
+        and len(parts) == array.ndim
+        and all(isinstance(part, _INDEX) for part in parts)
+    )
 
 
 def _axes(array: types.Array, index: types.Type) -> list[int | None]:
@@ -49,7 +58,9 @@ def _axes(array: types.Array, index: types.Type) -> list[int | None]:
     parts = _parts(index)
     for place, part in enumerate(parts):
         if isinstance(part, types.EllipsisType):
-            axis = array.ndim - sum(not isinstance(later, types.NoneType) for later in parts[place + 1 :])
+            axis = array.ndim - sum(
+                not isinstance(later, types.NoneType) for later in parts[place + 1 :]
+            )
             axes.append(None)
             continue
         axes.append(axis if isinstance(part, _INDEX) and axis < array.ndim else None)
@@ -66,7 +77,13 @@ class _Indexed:
     """
 
     def __init__(
-        self, context: Any, builder: Any, array_type: types.Array, array: Any, index_type: types.Type, index: Any
+        self,
+        context: Any,
+        builder: Any,
+        array_type: types.Array,
+        array: Any,
+        index_type: types.Type,
+        index: Any,
     ) -> None:
         self.builder, self.struct = builder, make_array(array_type)(context, builder, array)
         self.sizes = cgutils.unpack_tuple(builder, self.struct.shape, array_type.ndim)
@@ -74,12 +91,16 @@ class _Indexed:
         self.inside: Any = ir.Constant(_I1, 1)
         self.places: list[Any] = []
         values = _values(builder, index_type, index)
-        for kind, value, axis in zip(_parts(index_type), values, _axes(array_type, index_type), strict=True):
+        for kind, value, axis in zip(
+            _parts(index_type), values, _axes(array_type, index_type), strict=True
+        ):
             if axis is None:
                 continue
             size = self.sizes[axis]
             given = context.cast(builder, value, kind, types.intp)
-            place = builder.select(builder.icmp_signed("<", given, _constant(0)), builder.add(given, size), given)
+            place = builder.select(
+                builder.icmp_signed("<", given, _constant(0)), builder.add(given, size), given
+            )
             self.inside = builder.and_(self.inside, builder.icmp_unsigned("<", place, size))
             self.places.append((axis, place, given))
 
@@ -102,28 +123,43 @@ class _Indexed:
         given = {axis: value for axis, _, value in self.places}
         ndim = min(len(self.sizes), at.MOST_AXES)
         words = [self.data, _constant(ndim | (sum(1 << axis for axis in given) << 8))]
-        words += [given.get(axis, _constant(0)) for axis in range(ndim)] + [_constant(0)] * (at.MOST_AXES - ndim)
+        words += [given.get(axis, _constant(0)) for axis in range(ndim)] + [_constant(0)] * (
+            at.MOST_AXES - ndim
+        )
         words += self.sizes[:ndim]
         for number, value in enumerate(words):
             builder.store(value, word(builder, start, number))
         call(builder, "outside", start, _constant(what), site)
 
 
-def _access(context: Any, builder: Any, kind: types.Type, address: Any, what: Any, site: Any) -> None:
+def _access(
+    context: Any, builder: Any, kind: types.Type, address: Any, what: Any, site: Any
+) -> None:
     """Emits the record of an access to an element: to each of its fields if it is a record."""
     what = _constant(what) if isinstance(what, int) else what
     for offset, leaf in leaves(kind):
         size = context.get_abi_sizeof(context.get_data_type(leaf))
-        call(builder, "access", builder.add(address, _constant(offset)), _constant(size), what, site)
+        call(
+            builder, "access", builder.add(address, _constant(offset)), _constant(size), what, site
+        )
 
 
 def leaves(kind: types.Type, offset: int = 0) -> list[tuple[int, types.Type]]:
     """Returns the offsets and types of the numbers in an element."""
     if isinstance(kind, types.Record):
-        return [leaf for field in kind.fields.values() for leaf in leaves(field.type, offset + field.offset)]
+        return [
+            leaf
+            for field in kind.fields.values()
+            for leaf in leaves(field.type, offset + field.offset)
+        ]
     if isinstance(kind, types.NestedArray):
-        count, step = kind.nitems, kind.dtype.bitwidth // 8 if hasattr(kind.dtype, "bitwidth") else kind.dtype.size
-        return [leaf for number in range(count) for leaf in leaves(kind.dtype, offset + number * step)]
+        count, step = (
+            kind.nitems,
+            kind.dtype.bitwidth // 8 if hasattr(kind.dtype, "bitwidth") else kind.dtype.size,
+        )
+        return [
+            leaf for number in range(count) for leaf in leaves(kind.dtype, offset + number * step)
+        ]
     return [(offset, kind)]
 
 
@@ -132,15 +168,36 @@ def _access_view(context: Any, builder: Any, viewed: "_View", what: int, site: A
     for offset, leaf in leaves(viewed.dtype):
         size = context.get_abi_sizeof(context.get_data_type(leaf))
         first = builder.add(viewed.data, _constant(offset))
-        call(builder, "view", first, viewed.axes, viewed.sizes, _constant(size), _constant(what), site, _constant(0))
+        call(
+            builder,
+            "view",
+            first,
+            viewed.axes,
+            viewed.sizes,
+            _constant(size),
+            _constant(what),
+            site,
+            _constant(0),
+        )
 
 
 class _View:
-    """Elements in memory: address of the first, number of axes, address of the sizes followed by the strides."""
+    """Elements in memory: address of the first, number of axes, address of the sizes followed by
+    the strides.
+    """
 
-    def __init__(self, builder: Any, dtype: types.Type, data: Any, sizes: Sequence[Any], strides: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        builder: Any,
+        dtype: types.Type,
+        data: Any,
+        sizes: Sequence[Any],
+        strides: Sequence[Any],
+    ) -> None:
         self.dtype, self.data, self.axes = dtype, data, _constant(len(sizes))
-        self.sizes = builder.ptrtoint(cgutils.alloca_once(builder, I64, size=max(1, 2 * len(sizes))), I64)
+        self.sizes = builder.ptrtoint(
+            cgutils.alloca_once(builder, I64, size=max(1, 2 * len(sizes))), I64
+        )
         for number, value in enumerate([*sizes, *strides]):
             builder.store(value, word(builder, self.sizes, number))
 
@@ -148,7 +205,10 @@ class _View:
     def of(cls, context: Any, builder: Any, kind: types.Array, array: Any) -> "_View":
         """Returns the view of all elements of an array."""
         struct = make_array(kind)(context, builder, array)
-        sizes, strides = (cgutils.unpack_tuple(builder, part, kind.ndim) for part in (struct.shape, struct.strides))
+        sizes, strides = (
+            cgutils.unpack_tuple(builder, part, kind.ndim)
+            for part in (struct.shape, struct.strides)
+        )
         return cls(builder, kind.dtype, builder.ptrtoint(struct.data, I64), sizes, strides)
 
     def keep(self, context: Any, builder: Any) -> list[Any]:
@@ -157,18 +217,30 @@ class _View:
         for offset, leaf in leaves(self.dtype):
             size = _constant(context.get_abi_sizeof(context.get_data_type(leaf)))
             kept.append(place)
-            place = call(builder, "keep", builder.add(self.data, _constant(offset)), self.axes, self.sizes, size, place)
+            place = call(
+                builder,
+                "keep",
+                builder.add(self.data, _constant(offset)),
+                self.axes,
+                self.sizes,
+                size,
+                place,
+            )
         return [*kept, place]
 
     def written(self, context: Any, builder: Any, kept: list[Any], site: Any) -> None:
         """Emits the record of a write to each element, given the copies from before the write."""
-        for (offset, leaf), place, behind in zip(leaves(self.dtype), kept[:-1], kept[1:], strict=True):
+        for (offset, leaf), place, behind in zip(
+            leaves(self.dtype), kept[:-1], kept[1:], strict=True
+        ):
             size = _constant(context.get_abi_sizeof(context.get_data_type(leaf)))
             buffer = builder.load(word(builder, call(builder, "state"), at.KEPT))
             is_kept = builder.icmp_signed(">=", behind, _constant(0))
             old = builder.select(is_kept, builder.add(buffer, place), _constant(0))
             first = builder.add(self.data, _constant(offset))
-            call(builder, "view", first, self.axes, self.sizes, size, _constant(at.WRITE), site, old)
+            call(
+                builder, "view", first, self.axes, self.sizes, size, _constant(at.WRITE), site, old
+            )
 
 
 def _resolved(context: Any, function: Any, *kinds: types.Type) -> Any:
@@ -180,13 +252,20 @@ def _resolved(context: Any, function: Any, *kinds: types.Type) -> Any:
 
 
 def _apply(
-    context: Any, builder: Any, function: Any, signature: Any, kinds: Sequence[types.Type], values: Sequence[Any]
+    context: Any,
+    builder: Any,
+    function: Any,
+    signature: Any,
+    kinds: Sequence[types.Type],
+    values: Sequence[Any],
 ) -> Any:
     """Emits Numba's implementation of an operator."""
     callee = context.typing_context.resolve_value_type(function)
     callee.get_call_type(context.typing_context, signature.args, {})
     implementation = context.get_function(callee, signature)
-    cast = [context.cast(builder, *both) for both in zip(values, kinds, signature.args, strict=True)]
+    cast = [
+        context.cast(builder, *both) for both in zip(values, kinds, signature.args, strict=True)
+    ]
     context.add_linking_libs(getattr(implementation, "libs", ()))
     return implementation(builder, cast)
 
@@ -242,7 +321,9 @@ def load(context: Any, array: types.Type, index: types.Type, site: types.Type) -
     return result(array, index, site), part
 
 
-def _load_fields(context: Any, array: types.Array, index: types.StringLiteral, site: types.Type) -> Any:
+def _load_fields(
+    context: Any, array: types.Array, index: types.StringLiteral, site: types.Type
+) -> Any:
     """Returns a field of all records of an array, of which nothing is read."""
     found = context.resolve_static_getitem(array, index.literal_value)
     if found is None:
@@ -250,7 +331,9 @@ def _load_fields(context: Any, array: types.Array, index: types.StringLiteral, s
     field = found.return_type(array, index)
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return context.get_function("static_getitem", field)(builder, (args[0], index.literal_value))
+        return context.get_function("static_getitem", field)(
+            builder, (args[0], index.literal_value)
+        )
 
     return found.return_type(array, index, site), codegen
 
@@ -267,13 +350,17 @@ def _load_tuple(context: Any, array: types.BaseTuple, index: types.Type, site: t
         number = index.literal_value % len(array)
 
         def item(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return impl_ret_borrowed(_context, builder, signature.return_type, builder.extract_value(args[0], number))
+            return impl_ret_borrowed(
+                _context, builder, signature.return_type, builder.extract_value(args[0], number)
+            )
 
         return array.types[number](array, index, site), item
     if isinstance(index, types.SliceLiteral):
         raise errors.NumbaTypeError("a slice of a tuple")
     signature = _resolved(context, operator.getitem, array, types.unliteral(index))
-    return signature.return_type(array, types.unliteral(index), site), _plain(operator.getitem, signature, 2)
+    return signature.return_type(array, types.unliteral(index), site), _plain(
+        operator.getitem, signature, 2
+    )
 
 
 def _load_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
@@ -291,14 +378,20 @@ def _load_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
             with outside:
                 indexed.report(at.READ, args[2])
                 builder.store(_scratch(builder), place)
-        pointer = builder.inttoptr(builder.load(place), context.get_data_type(array.dtype).as_pointer())
-        return impl_ret_borrowed(context, builder, signature.return_type, load_item(context, builder, array, pointer))
+        pointer = builder.inttoptr(
+            builder.load(place), context.get_data_type(array.dtype).as_pointer()
+        )
+        return impl_ret_borrowed(
+            context, builder, signature.return_type, load_item(context, builder, array, pointer)
+        )
 
     return codegen
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def store(context: Any, array: types.Type, index: types.Type, value: types.Type, site: types.Type) -> Any:
+def store(
+    context: Any, array: types.Type, index: types.Type, value: types.Type, site: types.Type
+) -> Any:
     """Does `array[index] = value`; nothing if the index is out of bounds."""
     if isinstance(array, types.Record) and isinstance(index, types.StringLiteral):
         return _store_field(array, index.literal_value, index, value, site)
@@ -319,12 +412,18 @@ def _must_be_mutable(array: types.Array) -> None:
 
 
 def _check_writeable(builder: Any, kind: types.Type, address: Any, site: Any) -> None:
-    """Emits the end of the thread if memory of a record is read-only, which the types of records do not tell.
+    """Emits the end of the thread if memory of a record is read-only, which the types of records do
+    not tell.
 
     Arrays that may be parts of records are those whose types are not aligned.
     """
     if isinstance(kind, types.Record) or not kind.aligned:
-        _fails(builder, builder.icmp_signed("!=", call(builder, "frozen", address), _constant(0)), at.FROZEN, site)
+        _fails(
+            builder,
+            builder.icmp_signed("!=", call(builder, "frozen", address), _constant(0)),
+            at.FROZEN,
+            site,
+        )
 
 
 def _store_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
@@ -336,7 +435,11 @@ def _store_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
                 _check_writeable(builder, array, address, args[3])
                 pointer = builder.inttoptr(address, context.get_data_type(array.dtype).as_pointer())
                 old = load_item(context, builder, array, pointer)
-                what = builder.select(_same(builder, array.dtype, old, args[2]), _constant(at.SAME), _constant(at.WRITE))
+                what = builder.select(
+                    _same(builder, array.dtype, old, args[2]),
+                    _constant(at.SAME),
+                    _constant(at.WRITE),
+                )
                 _access(context, builder, array.dtype, address, what, args[3])
                 store_item(context, builder, array, args[2], pointer)
             with outside:
@@ -347,17 +450,25 @@ def _store_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
 
 
 def _same(builder: Any, kind: types.Type, old: Any, new: Any) -> Any:
-    """Emits whether two numbers are equal, or both NaN, which makes the order of two writes immaterial."""
+    """Emits whether two numbers are equal, or both NaN, which makes the order of two writes
+    immaterial.
+    """
     if isinstance(kind, types.Complex):
-        pairs = [(builder.extract_value(old, part), builder.extract_value(new, part)) for part in (0, 1)]
+        pairs = [
+            (builder.extract_value(old, part), builder.extract_value(new, part)) for part in (0, 1)
+        ]
         return builder.and_(*(_same(builder, kind.underlying_float, *pair) for pair in pairs))
     if isinstance(kind, types.Float):
-        nan = builder.and_(builder.fcmp_unordered("uno", old, old), builder.fcmp_unordered("uno", new, new))
+        nan = builder.and_(
+            builder.fcmp_unordered("uno", old, old), builder.fcmp_unordered("uno", new, new)
+        )
         return builder.or_(builder.fcmp_ordered("==", old, new), nan)
     return builder.icmp_signed("==", old, new)
 
 
-def _store_part(context: Any, array: types.Array, index: types.Type, value: types.Type) -> Callable[..., Any]:
+def _store_part(
+    context: Any, array: types.Array, index: types.Type, value: types.Type
+) -> Callable[..., Any]:
     """Returns the code of an assignment to a part of an array, or to a record."""
     put = _resolved(context, operator.setitem, array, index, value)
     is_element = _is_element(array, index)
@@ -372,13 +483,17 @@ def _store_part(context: Any, array: types.Array, index: types.Type, value: type
             with inside:
                 _check_writeable(builder, array, indexed.data, site)
                 if isinstance(value, types.Array):
-                    _access_view(context, builder, _View.of(context, builder, value, args[2]), at.READ, site)
+                    _access_view(
+                        context, builder, _View.of(context, builder, value, args[2]), at.READ, site
+                    )
                 elif isinstance(value, types.Record):
                     _access(context, builder, value, builder.ptrtoint(args[2], I64), at.READ, site)
                 if whole is None:
                     viewed = _View(builder, array.dtype, indexed.address(), (), ())
                 else:
-                    part = _apply(context, builder, operator.getitem, whole, (array, index), args[:2])
+                    part = _apply(
+                        context, builder, operator.getitem, whole, (array, index), args[:2]
+                    )
                     viewed = _View.of(context, builder, whole.return_type, part)
                 kept = viewed.keep(context, builder)
                 _apply(context, builder, operator.setitem, put, (array, index, value), args[:3])
@@ -416,7 +531,9 @@ def _load_field(record: types.Record, name: str, key: types.Type, site: types.Ty
     if isinstance(field.type, types.Record):
 
         def inner(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            return builder.inttoptr(_field_address(builder, args[0], field), context.get_value_type(field.type))
+            return builder.inttoptr(
+                _field_address(builder, args[0], field), context.get_value_type(field.type)
+            )
 
         return field.type(record, key, site), inner
 
@@ -430,7 +547,9 @@ def _load_field(record: types.Record, name: str, key: types.Type, site: types.Ty
     return field.type(record, key, site), codegen
 
 
-def _store_field(record: types.Record, name: str, key: types.Type, value: types.Type, site: types.Type) -> Any:
+def _store_field(
+    record: types.Record, name: str, key: types.Type, value: types.Type, site: types.Type
+) -> Any:
     field = _field(record, name)
     if not isinstance(field.type, (types.Number, types.Boolean)) or not isinstance(
         types.unliteral(value), (types.Number, types.Boolean)
@@ -442,7 +561,9 @@ def _store_field(record: types.Record, name: str, key: types.Type, value: types.
         _check_writeable(builder, record, address, args[3])
         pointer = builder.inttoptr(address, context.get_data_type(field.type).as_pointer())
         old = context.unpack_value(builder, field.type, pointer, align=1)
-        what = builder.select(_same(builder, field.type, old, args[2]), _constant(at.SAME), _constant(at.WRITE))
+        what = builder.select(
+            _same(builder, field.type, old, args[2]), _constant(at.SAME), _constant(at.WRITE)
+        )
         _access(context, builder, field.type, address, what, args[3])
         context.pack_value(builder, field.type, args[2], pointer, align=1)
         return context.get_dummy_value()
@@ -470,7 +591,9 @@ def attribute(context: Any, value: types.Type, name: types.Type, site: types.Typ
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def set_attribute(_context: Any, record: types.Type, name: types.Type, value: types.Type, site: types.Type) -> Any:
+def set_attribute(
+    _context: Any, record: types.Type, name: types.Type, value: types.Type, site: types.Type
+) -> Any:
     """Sets a field of a record."""
     if not isinstance(record, types.Record) or not isinstance(name, types.StringLiteral):
         raise errors.NumbaTypeError(f"an assignment to an attribute of {record}")
@@ -482,18 +605,24 @@ def set_attribute(_context: Any, record: types.Type, name: types.Type, value: ty
 
 @intrinsic  # type: ignore[untyped-decorator]
 def cell(_context: Any, array: types.Type, index: types.Type, site: types.Type) -> Any:
-    """Returns an element as an array of shape (1,), for an atomic operation; of a zero if the index is out of bounds."""
+    """Returns an element as an array of shape (1,), for an atomic operation; of a zero if the
+    index is out of bounds.
+    """
     if not isinstance(array, types.Array):
         raise errors.NumbaTypeError(f"an atomic operation on {array}")
     _must_be_mutable(array)
     kinds = [part if isinstance(part, _INDEX) else types.intp for part in _parts(index)]
-    if len(kinds) != array.ndim or not all(isinstance(part, (*_INDEX, types.Float)) for part in _parts(index)):
+    if len(kinds) != array.ndim or not all(
+        isinstance(part, (*_INDEX, types.Float)) for part in _parts(index)
+    ):
         raise errors.NumbaTypeError(f"an atomic operation with the index {index} on {array}")
     whole = types.Tuple(kinds) if isinstance(index, types.BaseTuple) else kinds[0]
     result = array.copy(ndim=1, layout="C")
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        indexed = _Indexed(context, builder, array, args[0], whole, context.cast(builder, args[1], index, whole))
+        indexed = _Indexed(
+            context, builder, array, args[0], whole, context.cast(builder, args[1], index, whole)
+        )
         place = cgutils.alloca_once(builder, I64)
         with builder.if_else(indexed.inside, likely=True) as (inside, outside):
             with inside:
@@ -528,7 +657,9 @@ def first_cell(context: Any, array: types.Type, site: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def whole(_context: Any, array: types.Type, index: types.Type, site: types.Type) -> Any:
-    """Returns an array after the record of a read and a write of an element; out of bounds, the thread ends."""
+    """Returns an array after the record of a read and a write of an element; out of bounds, the
+    thread ends.
+    """
     array, index = types.unliteral(array), types.unliteral(index)
     if not isinstance(array, types.Array) or not _is_element(array, index):
         raise errors.NumbaTypeError(f"a state of random numbers in {array}")
@@ -594,7 +725,9 @@ def set_mask(_context: Any, mask: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def barrier(_context: Any, kind: types.Type, place: types.Type) -> Any:
-    """Waits for other threads; `kind` is the position in `KINDS`, `place` the number of the operation in the code."""
+    """Waits for other threads; `kind` is the position in `KINDS`, `place` the number of the
+    operation in the code.
+    """
     del kind, place
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -626,13 +759,16 @@ def _number(context: Any, builder: Any, kind: types.Type, bits: Any) -> Any:
 
 # Types of an operand that other threads read, by the number that a thread stores.
 OPERAND_TYPES: Final = (
-    types.boolean, types.int8, types.int16, types.int32, types.int64, types.uint8, types.uint16, types.uint32, types.uint64,
+    types.boolean, types.int8, types.int16, types.int32, types.int64, types.uint8, types.uint16,
+    types.uint32, types.uint64,
     types.float32, types.float64,
 )  # fmt: skip
 
 
 def collective(kind: int, path: str) -> Any:
-    """Returns the intrinsic of a collective: its parameters, then the number of the operation in the code."""
+    """Returns the intrinsic of a collective: its parameters, then the number of the operation in
+    the code.
+    """
     operation = COLLECTIVES[path]
     is_predicate = operation.exchanged == "predicate"
 
@@ -661,7 +797,9 @@ def collective(kind: int, path: str) -> Any:
             call(builder, "wait", _constant(at.WAITING), _constant(kind), args[-1])
             kinds = list(result) if isinstance(result, types.BaseTuple) else [result]
             answers = [
-                _number(context, builder, one, builder.load(word(builder, me, at.ANSWERS + position)))
+                _number(
+                    context, builder, one, builder.load(word(builder, me, at.ANSWERS + position))
+                )
                 for position, one in enumerate(kinds)
             ]
             return context.make_tuple(builder, result, answers) if len(answers) > 1 else answers[0]
@@ -685,7 +823,9 @@ def here(_context: Any, value: types.Type, site: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def no_array(_context: Any, value: types.Type) -> Any:
-    """Returns the value; typing fails for an array or a record, whose elements would be accessed unseen."""
+    """Returns the value; typing fails for an array or a record, whose elements would be accessed
+    unseen.
+    """
     value = types.unliteral(value)
     if isinstance(value, (types.Array, types.Record)):
         raise errors.NumbaTypeError(f"{value} in an operation that accesses its elements unseen")
@@ -701,22 +841,46 @@ def _fails(builder: Any, condition: Any, fault: int, site: Any) -> None:
         builder.store(site, word(builder, me, at.SITE))
         key = builder.or_(builder.load(word(builder, me, at.KEY)), site)
         zero = _constant(0)
-        call(builder, "report", _constant(at.FAULT), zero, zero, _constant(fault), key, _constant(at.RAISES), zero)
+        call(
+            builder,
+            "report",
+            _constant(at.FAULT),
+            zero,
+            zero,
+            _constant(fault),
+            key,
+            _constant(at.RAISES),
+            zero,
+        )
         call(builder, "wait", _constant(at.FAILED), zero, zero)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def assigned(_context: Any, value: types.Type, is_assigned: types.Type, site: types.Type) -> Any:
-    """Returns the value of a variable; if it is not assigned a stand-in, or if it is no number, the thread ends."""
+    """Returns the value of a variable; if it is not assigned a stand-in, or if it is no number,
+    the thread ends.
+    """
     value = types.unliteral(value)
-    is_number = isinstance(value, (types.Number, types.Boolean)) and not isinstance(value, types.Complex)
+    is_number = isinstance(value, (types.Number, types.Boolean)) and not isinstance(
+        value, types.Complex
+    )
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = cgutils.alloca_once_value(builder, args[0])
         with builder.if_then(builder.not_(args[1]), likely=False):
             me, zero = _me(builder), _constant(0)
             key = builder.or_(builder.load(word(builder, me, at.KEY)), args[2])
-            call(builder, "report", _constant(at.UNSET), zero, zero, zero, key, _constant(at.READ), zero)
+            call(
+                builder,
+                "report",
+                _constant(at.UNSET),
+                zero,
+                zero,
+                zero,
+                key,
+                _constant(at.READ),
+                zero,
+            )
             if is_number:
                 stand_in = builder.load(word(builder, call(builder, "state"), at.STAND_IN))
                 builder.store(context.cast(builder, stand_in, types.int64, value), place)
@@ -757,7 +921,9 @@ def to_int(context: Any, value: types.Type, site: types.Type) -> Any:
         if isinstance(value, types.Float):
             _fails(builder, builder.fcmp_unordered("uno", args[0], args[0]), at.NAN, args[1])
             difference = builder.fsub(args[0], args[0])
-            _fails(builder, builder.fcmp_unordered("uno", difference, difference), at.INFINITY, args[1])
+            _fails(
+                builder, builder.fcmp_unordered("uno", difference, difference), at.INFINITY, args[1]
+            )
         return _apply(context, builder, int, signature, (value,), args[:1])
 
     return signature.return_type(value, site), codegen
@@ -768,10 +934,16 @@ def to_int(context: Any, value: types.Type, site: types.Type) -> Any:
 
 def _dims(shape: types.Type) -> list[int] | None:
     parts = list(shape) if isinstance(shape, types.BaseTuple) else [shape]
-    return [part.literal_value for part in parts] if all(isinstance(part, types.IntegerLiteral) for part in parts) else None
+    return (
+        [part.literal_value for part in parts]
+        if all(isinstance(part, types.IntegerLiteral) for part in parts)
+        else None
+    )
 
 
-def _array(context: Any, builder: Any, kind: types.Array, address: Any, sizes: Sequence[Any]) -> Any:
+def _array(
+    context: Any, builder: Any, kind: types.Array, address: Any, sizes: Sequence[Any]
+) -> Any:
     """Emits a C-ordered array at an address."""
     data_type = context.get_data_type(kind.dtype)
     itemsize = _constant(context.get_abi_sizeof(data_type))
@@ -795,11 +967,18 @@ def shared_array(_context: Any, number: types.Type, shape: types.Type, dtype: ty
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         state = call(builder, "state")
         offsets = builder.load(word(builder, state, at.SHARED_OFFSETS))
-        address = builder.add(builder.load(word(builder, state, at.SHARED)), builder.load(word(builder, offsets, args[0])))
+        address = builder.add(
+            builder.load(word(builder, state, at.SHARED)),
+            builder.load(word(builder, offsets, args[0])),
+        )
         sizes = [_constant(dim) for dim in dims]
         if dims == [0]:
             itemsize = context.get_abi_sizeof(context.get_data_type(element))
-            sizes = [builder.sdiv(builder.load(word(builder, state, at.DYNAMIC_BYTES)), _constant(itemsize))]
+            sizes = [
+                builder.sdiv(
+                    builder.load(word(builder, state, at.DYNAMIC_BYTES)), _constant(itemsize)
+                )
+            ]
         return _array(context, builder, kind, address, sizes)
 
     return kind(number, shape, dtype), codegen
@@ -834,7 +1013,9 @@ def local_array(_context: Any, offset: types.Type, shape: types.Type, dtype: typ
 
 
 def _without_owner(context: Any, builder: Any, kind: types.Type, value: Any) -> Any:
-    """Emits an argument without reference counts: a thread that ends early would never give its references back."""
+    """Emits an argument without reference counts: a thread that ends early would never give its
+    references back.
+    """
     if isinstance(kind, types.Array):
         struct = make_array(kind)(context, builder, value)
         struct.meminfo = cgutils.get_null_value(struct.meminfo.type)
@@ -848,37 +1029,52 @@ def _without_owner(context: Any, builder: Any, kind: types.Type, value: Any) -> 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def run(context: Any, thread: types.Type, args: types.Type) -> Any:
-    """Runs the threads of blocks until Python is needed; returns why. `thread` is the code of one thread."""
+    """Runs the threads of blocks until Python is needed; returns why. `thread` is the code of
+    one thread.
+    """
     if not isinstance(thread, types.Dispatcher) or not isinstance(args, types.BaseTuple):
         return None
     kinds = (*[types.int64] * 13, *args.types)
     signature = thread.get_call_type(context, kinds, {})
 
     def codegen(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        whole = cgutils.alloca_once_value(builder, _without_owner(context, builder, args, values[1]))
+        whole = cgutils.alloca_once_value(
+            builder, _without_owner(context, builder, args, values[1])
+        )
         state = call(builder, "state")
         builder.store(builder.ptrtoint(whole, I64), word(builder, state, at.ARGUMENTS))
         entry = _coroutine(context, builder, thread, signature, args)
         why = call(builder, "advance", builder.ptrtoint(entry, I64))
-        with builder.if_then(builder.icmp_signed("==", why, _constant(at.HAS_RAISED)), likely=False):
+        with builder.if_then(
+            builder.icmp_signed("==", why, _constant(at.HAS_RAISED)), likely=False
+        ):
             me = _me(builder)
             convention = context.call_conv
             code = builder.trunc(builder.load(word(builder, me, at.CODE)), ir.IntType(32))
             place = convention._get_excinfo_argument(builder.function)  # noqa: SLF001
-            information = builder.inttoptr(builder.load(word(builder, me, at.CODE + 1)), place.type.pointee)
-            convention.return_status_propagate(builder, convention._get_return_status(builder, code, information))  # noqa: SLF001
+            information = builder.inttoptr(
+                builder.load(word(builder, me, at.CODE + 1)), place.type.pointee
+            )
+            convention.return_status_propagate(
+                builder,
+                convention._get_return_status(builder, code, information),  # noqa: SLF001
+            )
         return why
 
     return types.int64(thread, args), codegen
 
 
-def _coroutine(context: Any, builder: Any, thread: Any, signature: Any, args: types.BaseTuple) -> Any:
+def _coroutine(
+    context: Any, builder: Any, thread: Any, signature: Any, args: types.BaseTuple
+) -> Any:
     """Returns the C function that runs threads one after another on a stack of its own."""
     compiled = thread.dispatcher.overloads[tuple(signature.args)]
     context.add_linking_libs([compiled.library])
     half = ir.IntType(32)
     module = builder.module
-    entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [half, half]), module.get_unique_name("coroutine"))
+    entry = ir.Function(
+        module, ir.FunctionType(ir.VoidType(), [half, half]), module.get_unique_name("coroutine")
+    )
     entry.linkage = "internal"
     inside = ir.IRBuilder(entry.append_basic_block("entry"))
     loop = entry.append_basic_block("loop")
@@ -888,12 +1084,16 @@ def _coroutine(context: Any, builder: Any, thread: Any, signature: Any, args: ty
     inside.position_at_end(loop)
     state = call(inside, "state")
     x, y, z = (inside.load(word(inside, me, at.INDEX + axis)) for axis in range(3))
-    bx, by, bz, gx, gy, gz = (inside.load(word(inside, state, at.SIZES + number)) for number in range(6))
+    bx, by, bz, gx, gy, gz = (
+        inside.load(word(inside, state, at.SIZES + number)) for number in range(6)
+    )
     block = inside.load(word(inside, state, at.BLOCK))
     rows, column = inside.udiv(block, gx), inside.urem(block, gx)
     indices = [column, inside.urem(rows, gy), inside.udiv(rows, gy)]
     linear = inside.add(x, inside.mul(bx, inside.add(y, inside.mul(by, z))))
-    where = inside.inttoptr(inside.load(word(inside, state, at.ARGUMENTS)), context.get_value_type(args).as_pointer())
+    where = inside.inttoptr(
+        inside.load(word(inside, state, at.ARGUMENTS)), context.get_value_type(args).as_pointer()
+    )
     whole = inside.load(where)
     given = [inside.extract_value(whole, number) for number in range(len(args))]
     values = [x, y, z, *indices, bx, by, bz, gx, gy, gz, linear, *given]

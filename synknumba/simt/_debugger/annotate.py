@@ -1,4 +1,6 @@
-"""Findings at the lines of the source that they are about: as text for a terminal, as HTML for a page or a notebook."""
+"""Findings at the lines of the source that they are about: as text for a terminal, as HTML for a
+page or a notebook.
+"""
 
 import ast
 import html
@@ -14,7 +16,10 @@ AROUND: Final = 3
 WHOLE_FUNCTION: Final = 40
 
 _RED, _AMBER, _FAINT, _BOLD = "31;1", "33;1", "2", "1"  # SGR parameters
-_COLOURS: Final = {True: "rgba(230,160,0,.20)", False: "rgba(220,50,50,.20)"}  # of a line with a warning, an error
+_COLOURS: Final = {
+    True: "rgba(230,160,0,.20)",
+    False: "rgba(220,50,50,.20)",
+}  # of a line with a warning, an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,8 @@ class _Function:
 
 @final
 class AnnotatedSource:
-    """The functions of a kernel with the findings of a check at their lines; the result of `annotate`.
+    """The functions of a kernel with the findings of a check at their lines; the result of
+    `annotate`.
 
     `str()` gives it as text, and notebooks show it as HTML.
     """
@@ -81,17 +87,27 @@ class AnnotatedSource:
         Args:
             colour: whether to mark lines and findings by the colours of a terminal.
         """
-        return "\n\n".join("\n".join(_text_of(function, colour=colour)) for function in self._functions)
+        return "\n\n".join(
+            "\n".join(_text_of(function, colour=colour)) for function in self._functions
+        )
 
     def html(self) -> str:
-        """Returns the source with the findings as a fragment of HTML, without scripts and style sheets."""
+        """Returns the source with the findings as a fragment of HTML, without scripts and style
+        sheets.
+        """
         return f'<div style="font-family:monospace">{"".join(map(_html_of, self._functions))}</div>'
 
     def page(self) -> str:
         """Returns a page of HTML with the source and the findings."""
         title = f"{len(self._findings)} findings of simt.check"
-        head = f'<meta charset="utf-8"><meta name="color-scheme" content="light dark"><title>{title}</title>'
-        return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{self.html()}</body></html>\n'
+        head = (
+            f'<meta charset="utf-8"><meta name="color-scheme" content="light '
+            f'dark"><title>{title}</title>'
+        )
+        return (
+            f"<!DOCTYPE html>\n<html "
+            f'lang="en"><head>{head}</head><body>{self.html()}</body></html>\n'
+        )
 
     _repr_html_ = html
 
@@ -115,7 +131,8 @@ def annotate(found: KernelCheckError | KernelCheckWarning | Iterable[Finding]) -
     findings = tuple(found) if isinstance(found, Iterable) else None
     if findings is None or not all(isinstance(one, Finding) for one in findings):
         raise ArgumentError(
-            "simt.annotate takes the KernelCheckError that simt.check(kernel)[grid, block](...) raises, its KernelCheckWarning "
+            "simt.annotate takes the KernelCheckError that simt.check(kernel)[grid, block](...) "
+            "raises, its KernelCheckWarning "
             f"or an iterable of findings such as error.findings; got {found!r}"
         )
     return AnnotatedSource(findings)
@@ -128,7 +145,9 @@ def _functions(findings: tuple[Finding, ...]) -> Iterator[_Function]:
         places = [access for access in finding.accesses if access.line]
         for access in places:
             of_function = notes.setdefault((access.filename, access.function), {})
-            of_function.setdefault(access.line, []).append(_Note(number, finding, access, access is places[-1]))
+            of_function.setdefault(access.line, []).append(
+                _Note(number, finding, access, access is places[-1])
+            )
     for (filename, name), at_lines in notes.items():
         yield _Function(name, filename, tuple(_shown(filename, name, sorted(at_lines))), at_lines)
 
@@ -137,7 +156,11 @@ def _shown(filename: str, name: str, marked: list[int]) -> list[int]:
     """Returns the numbers of the lines to show."""
     low, high = max(1, marked[0] - AROUND), marked[-1] + AROUND
     for node in ast.walk(_parsed(filename)):
-        if isinstance(node, ast.FunctionDef) and node.name == name and node.lineno <= marked[0] <= (node.end_lineno or 0):
+        if (
+            isinstance(node, ast.FunctionDef)
+            and node.name == name
+            and node.lineno <= marked[0] <= (node.end_lineno or 0)
+        ):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if (node.end_lineno or first) - first < WHOLE_FUNCTION:
                 return [*range(first, (node.end_lineno or first) + 1)]
@@ -145,7 +168,9 @@ def _shown(filename: str, name: str, marked: list[int]) -> list[int]:
             near = {line for mark in marked for line in range(mark - AROUND, mark + AROUND + 1)}
             return sorted({*range(first, node.lineno + 1), *(near & {*range(low, high + 1)})})
     near = {line for mark in marked for line in range(mark - AROUND, mark + AROUND + 1)}
-    return sorted(near & {*range(low, min(high, len(linecache.getlines(filename))) + 1)} | {*marked})
+    return sorted(
+        near & {*range(low, min(high, len(linecache.getlines(filename))) + 1)} | {*marked}
+    )
 
 
 def _parsed(filename: str) -> ast.Module:
@@ -173,12 +198,18 @@ def _text_of(function: _Function, *, colour: bool) -> Iterator[str]:
             yield f"  {_coloured(f'{line:>{width}} |', _FAINT, colour=colour)} {source}".rstrip()
             continue
         code = _AMBER if all(note.finding.is_warning for note in notes) else _RED
-        yield f"{_coloured('>', code, colour=colour)} {_coloured(f'{line:>{width}} |', _FAINT, colour=colour)} {source}"
+        yield (
+            f"{_coloured('>', code, colour=colour)} "
+            f"{_coloured(f'{line:>{width}} |', _FAINT, colour=colour)} {source}"
+        )
         indent = " " * (len(source) - len(source.lstrip()))
         for note in notes:
             code = _AMBER if note.finding.is_warning else _RED
             for text in note.lines():
-                yield f"  {'':>{width}} {_coloured('|', _FAINT, colour=colour)} {indent}{_coloured(text, code, colour=colour)}"
+                yield (
+                    f"  {'':>{width}} {_coloured('|', _FAINT, colour=colour)} "
+                    f"{indent}{_coloured(text, code, colour=colour)}"
+                )
 
 
 def _html_of(function: _Function) -> str:
@@ -193,7 +224,10 @@ def _html_of(function: _Function) -> str:
         rows.append(_row(str(line), source, f"background:{_COLOURS[warned]}" if notes else ""))
         for note in notes:
             text = html.escape("\n".join(note.lines()))
-            style = f"border-left:.3em solid {_COLOURS[note.finding.is_warning].replace('.20', '.8')};padding-left:.6em"
+            style = (
+                f"border-left:.3em solid "
+                f"{_COLOURS[note.finding.is_warning].replace('.20', '.8')};padding-left:.6em"
+            )
             rows.append(_row("", f'<div style="{style};font-style:italic">{text}</div>', ""))
     head = f"<b>{html.escape(function.name)}</b> ({html.escape(function.filename)})"
     table = "border-collapse:collapse;border:none;white-space:pre-wrap;font-size:inherit"
@@ -203,6 +237,7 @@ def _html_of(function: _Function) -> str:
 def _row(number: str, text: str, style: str) -> str:
     cell = "padding:0 .8em 0 0;border:none;text-align:left;vertical-align:top"
     return (
-        f'<tr style="background:none;{style}"><td style="{cell};opacity:.6;text-align:right">{number}</td>'
+        f'<tr style="background:none;{style}"><td '
+        f'style="{cell};opacity:.6;text-align:right">{number}</td>'
         f'<td style="{cell}">{text}</td></tr>'
     )

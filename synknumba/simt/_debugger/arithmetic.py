@@ -1,8 +1,9 @@
 """Arithmetic with Numba's type promotion, for kernels that run in Python.
 
-Python and NumPy promote differently from Numba: `uint8 + uint8` wraps around in NumPy and is a uint64 in a kernel,
-`float32 * 2.0` stays float32 in NumPy and is a float64 in a kernel, and Python integers never wrap around. Every operator in
-user code is therefore routed through `binary` or `unary`, which look up operand and result types in Numba's typing context.
+Python and NumPy promote differently from Numba: `uint8 + uint8` wraps around in NumPy and is a
+uint64 in a kernel, `float32 * 2.0` stays float32 in NumPy and is a float64 in a kernel, and Python
+integers never wrap around. Every operator in user code is therefore routed through `binary` or
+`unary`, which look up operand and result types in Numba's typing context.
 """
 
 import ctypes
@@ -27,7 +28,14 @@ Operation = Callable[..., Any]
 
 _PLAIN: Final = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
 _DIVISIONS: Final = frozenset({operator.floordiv, operator.mod})
-_PYTHON_EXACT: Final = _DIVISIONS | {operator.add, operator.sub, operator.mul, operator.and_, operator.or_, operator.xor}
+_PYTHON_EXACT: Final = _DIVISIONS | {
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.and_,
+    operator.or_,
+    operator.xor,
+}
 _INT64_MIN: Final = -(1 << 63)
 _INT64_END: Final = 1 << 63
 _ALL_BITS: Final = (1 << 64) - 1
@@ -45,7 +53,9 @@ def scalar_type(value: object) -> type[np.generic] | None:
 
 @functools.cache
 def _result_type(operation: Operation, *operands: type[np.generic]) -> type[np.generic] | None:
-    """Returns the result type, to which Numba also converts the operands; None if Numba does not define the operation."""
+    """Returns the result type, to which Numba also converts the operands; None if Numba does not
+    define the operation.
+    """
     context = cpu_target.typing_context
     context.refresh()
     if np.float16 in operands:
@@ -54,7 +64,9 @@ def _result_type(operation: Operation, *operands: type[np.generic]) -> type[np.g
         as_dtype(bfloat16.kind())
     try:
         function = context.resolve_value_type(operation)
-        signature = context.resolve_function_type(function, tuple(from_dtype(np.dtype(kind)) for kind in operands), {})
+        signature = context.resolve_function_type(
+            function, tuple(from_dtype(np.dtype(kind)) for kind in operands), {}
+        )
     except NumbaError:
         return None
     if signature is None or not isinstance(signature.return_type, (types.Number, types.Boolean)):
@@ -71,7 +83,11 @@ def convert(value: Any, kind: type[np.generic]) -> Any:
     if issubclass(kind, np.floating) and not isinstance(value, (complex, np.complexfloating)):
         return kind(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        value = np.uint64(int(value) & _ALL_BITS).astype(np.int64) if value < _INT64_END else np.uint64(value & _ALL_BITS)
+        value = (
+            np.uint64(int(value) & _ALL_BITS).astype(np.int64)
+            if value < _INT64_END
+            else np.uint64(value & _ALL_BITS)
+        )
     elif not isinstance(value, np.generic):
         value = np.asarray(value)[()]
     return value.astype(kind)
@@ -99,7 +115,9 @@ def binary(operation: Operation, left: Any, right: Any) -> Any:
 
 
 def _inverse(base: Any, exponent: Any) -> Any:
-    """Returns an integer to a negative power, as Numba's machine code: 0 for most, and the least integer for 0."""
+    """Returns an integer to a negative power, as Numba's machine code: 0 for most, and the least
+    integer for 0.
+    """
     if abs(int(base)) == 1:
         return base if exponent % 2 else base * base
     return type(base)(0) if base else type(base)(np.iinfo(type(base)).min)
@@ -162,12 +180,20 @@ def _pow(base: Any, exponent: Any) -> Any:
 
 # Functions that return a float for CUDA, of -0.5 a negative zero, and an int in Python.
 _TO_WHOLE: Final = frozenset({"ceil", "floor", "trunc"})
-# NumPy's names of `math` functions that raise at a pole or on overflow, where CUDA returns inf or NaN.
-_NUMPY_NAMES: Final = {"acos": "arccos", "asin": "arcsin", "acosh": "arccosh", "atanh": "arctanh", "pow": "power"}
+# NumPy's names of `math` functions that raise at a pole or on overflow, where CUDA returns inf or
+# NaN.
+_NUMPY_NAMES: Final = {
+    "acos": "arccos",
+    "asin": "arcsin",
+    "acosh": "arccosh",
+    "atanh": "arctanh",
+    "pow": "power",
+}
 
 
 def math_function(name: str) -> Callable[..., Any]:
-    """Returns a `math` function with CUDA's behaviour: float32 in, float32 out, and no argument raises.
+    """Returns a `math` function with CUDA's behaviour: float32 in, float32 out, and no argument
+    raises.
 
     Of float16, some are float16 and the others float32.
     """
@@ -190,7 +216,10 @@ def math_function(name: str) -> Callable[..., Any]:
             kinds = {type(arg) for arg in args}
             if kinds == {np.float16}:
                 return of_half(result)
-            singles = [kind in {np.float16, np.float32} or bfloat16.is_named(kind.__name__) for kind in kinds]
+            singles = [
+                kind in {np.float16, np.float32} or bfloat16.is_named(kind.__name__)
+                for kind in kinds
+            ]
             if isinstance(result, float) and all(singles):
                 return np.float32(result)
         return result
@@ -205,7 +234,11 @@ CALLS: Final[dict[int, Callable[..., Any]]] = {
     id(float): _float,
     id(pow): _pow,
     id(round): _round,
-    **{id(getattr(math, name)): math_function(name) for name in dir(math) if callable(getattr(math, name)) and name[0] != "_"},
+    **{
+        id(getattr(math, name)): math_function(name)
+        for name in dir(math)
+        if callable(getattr(math, name)) and name[0] != "_"
+    },
 }
 
 
@@ -240,7 +273,9 @@ def popc(value: Any) -> int:
 
 
 def brev(value: Any) -> Any:
-    """Reverses the bits: all 64 of a uint64, the low 32 of any other integer, as CUDA does for an int64."""
+    """Reverses the bits: all 64 of a uint64, the low 32 of any other integer, as CUDA does for
+    an int64.
+    """
     kind, width = (np.uint64, 64) if scalar_type(value) is np.uint64 else (np.uint32, 32)
     bits = int(value) & ((1 << width) - 1)
     return kind(int(f"{bits:0{width}b}"[::-1], 2))

@@ -1,8 +1,8 @@
 """Tracked arrays for kernels that run in Python.
 
-An `Array` is an ordinary `ndarray` on the same memory, so `p x` in a debugger, `.shape`, `.T` and slices are NumPy's own. It
-notifies a `Watch` of each element access and of each out-of-bounds index. Elements are identified by address, so views and
-slices need no bookkeeping.
+An `Array` is an ordinary `ndarray` on the same memory, so `p x` in a debugger, `.shape`, `.T` and
+slices are NumPy's own. It notifies a `Watch` of each element access and of each out-of-bounds
+index. Elements are identified by address, so views and slices need no bookkeeping.
 """
 
 from abc import ABC, abstractmethod
@@ -38,8 +38,8 @@ class StandIn:
 
 
 STAND_IN: Final = StandIn(0, 0xFF, 0xCD)  # NaN in floats
-# Stand-ins of launches that show whether undefined values matter: positive and negative floats, since a minimum or a maximum of
-# one sign, as one with NaN, leaves the results as they are.
+# Stand-ins of launches that show whether undefined values matter: positive and negative floats,
+# since a minimum or a maximum of one sign, as one with NaN, leaves the results as they are.
 FURTHER_STAND_INS: Final = (StandIn(101, 0x42, 0x42), StandIn(-101, 0xC2, 0))
 
 
@@ -59,10 +59,14 @@ class Watch(ABC):
 
     @abstractmethod
     def outside(self, array: "Array", index: Any, what: str) -> None:
-        """Handles an out-of-bounds "read", "write" or "atomic": raises, or returns to have the access skipped."""
+        """Handles an out-of-bounds "read", "write" or "atomic": raises, or returns to have the
+        access skipped.
+        """
 
     def access(self, what: str, array: "Array", index: Any, value: Any = None) -> None:
-        """Handles a "read", "write" (of `value`) or "atomic" of an element or part, within bounds and before memory changes."""
+        """Handles a "read", "write" (of `value`) or "atomic" of an element or part, within
+        bounds and before memory changes.
+        """
 
     def fail(self, finding: Finding) -> KernelCheckError:
         """Returns the error for a finding after which the launch cannot continue."""
@@ -70,7 +74,9 @@ class Watch(ABC):
         return findings[0].error(self.launch.program.name, findings)
 
     def fault(self, finding: Finding) -> bool:
-        """Handles an exception of a thread; returns whether the launch continues without the thread. False by default."""
+        """Handles an exception of a thread; returns whether the launch continues without the
+        thread. False by default.
+        """
         del finding
         return False
 
@@ -79,12 +85,16 @@ class Watch(ABC):
         raise UnboundLocalError(f"the variable {name} is not assigned")
 
     def undefined(self, thread: Any, source: int, answer: Any) -> Any:
-        """Returns the answer of a shuffle from a lane that does not take part; by default the thread's own value."""
+        """Returns the answer of a shuffle from a lane that does not take part; by default the
+        thread's own value.
+        """
         del thread, source
         return answer
 
     def ended_early(self, finding: Finding) -> None:
-        """Handles threads that ended before a barrier; ignored by default, as GPUs since Volta do not wait for them."""
+        """Handles threads that ended before a barrier; ignored by default, as GPUs since Volta
+        do not wait for them.
+        """
 
     def finish(self) -> None:
         """Handles the end of the launch."""
@@ -98,12 +108,15 @@ class TrackedMemory:
         space: "global", "shared", "local" or "constant".
         array: the whole array.
         owner: the block of a shared array, the thread of a local one.
-        written: addresses of the written bytes of a shared or local array, if the watch records them.
+        written: addresses of the written bytes of a shared or local array, if the watch records
+            them.
         cells: the watch's shadow of this memory, which arrays at the same memory share.
         low, high: the address of the first byte, and that after the last.
     """
 
-    def __init__(self, name: str, space: str, array: np.ndarray[Any, Any], watch: Watch, owner: Any = None) -> None:
+    def __init__(
+        self, name: str, space: str, array: np.ndarray[Any, Any], watch: Watch, owner: Any = None
+    ) -> None:
         self.name, self.space, self.array, self.watch, self.owner = name, space, array, watch, owner
         self.written: set[int] = owner.written if space == "shared" else set()
         self.cells: Any = None
@@ -113,9 +126,14 @@ class TrackedMemory:
         """Returns the index of the element at an address."""
         offset = address - self.array.__array_interface__["data"][0]
         index = [0] * self.array.ndim
-        # In order of decreasing stride; an axis with a negative stride is counted from its other end.
+        # In order of decreasing stride; an axis with a negative stride is counted from its other
+        # end.
         steps = self.array.strides
-        offset -= sum(step * (size - 1) for step, size in zip(steps, self.array.shape, strict=True) if step < 0)
+        offset -= sum(
+            step * (size - 1)
+            for step, size in zip(steps, self.array.shape, strict=True)
+            if step < 0
+        )
         for axis in sorted(range(self.array.ndim), key=lambda axis: -abs(steps[axis])):
             if steps[axis]:
                 index[axis], offset = divmod(offset, abs(steps[axis]))
@@ -125,7 +143,9 @@ class TrackedMemory:
 
 
 def overlapping(memories: Iterable[TrackedMemory]) -> list[list[TrackedMemory]]:
-    """Returns the memories by address, those between the same first and last bytes together; empty ones are left out."""
+    """Returns the memories by address, those between the same first and last bytes together;
+    empty ones are left out.
+    """
     groups: list[list[TrackedMemory]] = []
     high = 0
     for memory in sorted((one for one in memories if one.low < one.high), key=lambda one: one.low):
@@ -155,14 +175,16 @@ class Array(np.ndarray):
         return self._address  # type: ignore[return-value]
 
     def __repr__(self) -> str:
-        # The default reads the elements one by one, which a watch would count as accesses of the kernel.
+        # The default reads the elements one by one, which a watch would count as accesses of the
+        # kernel.
         return repr(np.asarray(self)).replace("array", "Array", 1)
 
     def __str__(self) -> str:
         return str(np.asarray(self))
 
     def __iter__(self) -> Iterator[Any]:
-        # The default iterator calls __getitem__ until an index is out of bounds, which a watch would report.
+        # The default iterator calls __getitem__ until an index is out of bounds, which a watch
+        # would report.
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: Any) -> Any:
@@ -240,7 +262,9 @@ def _part(cell: Array, name: Any) -> Any:
 
 def _field(cell: Array, name: str) -> str:
     if name not in (cell.dtype.names or ()):
-        raise AttributeError(f"a record of {cell.memory.name} has no field {name!r}; it has {cell.dtype.names}")
+        raise AttributeError(
+            f"a record of {cell.memory.name} has no field {name!r}; it has {cell.dtype.names}"
+        )
     return name
 
 
@@ -250,27 +274,36 @@ def plain(value: Any, dtype: np.dtype[Any]) -> Any:
         return value.value()
     if isinstance(value, Array):
         value.memory.watch.access("read", value, ...)
-    elif (type(value) is int and dtype.kind in "iu") or (dtype.kind == "V" and bfloat16.is_named(dtype.name)):
+    elif (type(value) is int and dtype.kind in "iu") or (
+        dtype.kind == "V" and bfloat16.is_named(dtype.name)
+    ):
         return convert(value, dtype.type)
     return value
 
 
 def is_outside(array: np.ndarray[Any, Any], index: Any) -> bool:
-    """Returns whether an integer index is out of bounds. Indices from -n to -1 count from the end, as in Numba."""
+    """Returns whether an integer index is out of bounds. Indices from -n to -1 count from the
+    end, as in Numba.
+    """
     parts = index if isinstance(index, tuple) else (index,)
     axis = 0
     for place, part in enumerate(parts):
         if part is Ellipsis:
             axis = array.ndim - sum(later is not None for later in parts[place + 1 :])
         elif part is not None and axis < array.ndim:
-            if isinstance(part, (int, np.integer)) and not -array.shape[axis] <= part < array.shape[axis]:
+            if (
+                isinstance(part, (int, np.integer))
+                and not -array.shape[axis] <= part < array.shape[axis]
+            ):
                 return True
             axis += 1
     return False
 
 
 def nothing(dtype: np.dtype[Any]) -> Any:
-    """Returns a zero, the result of an out-of-bounds read if the run continues; of records, one with fields as attributes."""
+    """Returns a zero, the result of an out-of-bounds read if the run continues; of records, one
+    with fields as attributes.
+    """
     return np.zeros(1, np.dtype((np.record, dtype)) if dtype.names else dtype)[0]
 
 
@@ -303,13 +336,17 @@ def wrap(value: Any, name: str, space: str, watch: Watch) -> Any:
 
 
 def record_memory(value: np.void) -> np.ndarray[Any, Any]:
-    """Returns the memory of a record as an array; kernels may write to it, although NumPy marks scalars read-only."""
+    """Returns the memory of a record as an array; kernels may write to it, although NumPy marks
+    scalars read-only.
+    """
     interface = value.__array_interface__
     interface["data"] = (interface["data"][0], False)
     return np.asarray(SimpleNamespace(__array_interface__=interface, owner=value))
 
 
-def allocate(name: str, space: str, shape: Any, dtype: np.dtype[Any], watch: Watch, owner: Any) -> Array:
+def allocate(
+    name: str, space: str, shape: Any, dtype: np.dtype[Any], watch: Watch, owner: Any
+) -> Array:
     """Allocates a shared or local array, filled by the stand-in of undefined values."""
     array: np.ndarray[Any, Any] = np.empty(shape, dtype)
     if array.size:
@@ -317,7 +354,9 @@ def allocate(name: str, space: str, shape: Any, dtype: np.dtype[Any], watch: Wat
     return _on_memory(array, TrackedMemory(name, space, array, watch, owner))
 
 
-def carve(buffer: np.ndarray[Any, Any], name: str, dtype: np.dtype[Any], watch: Watch, owner: Any) -> Array:
+def carve(
+    buffer: np.ndarray[Any, Any], name: str, dtype: np.dtype[Any], watch: Watch, owner: Any
+) -> Array:
     """Returns a block's dynamic shared memory as an array of a dtype."""
     array = buffer[: buffer.size // dtype.itemsize * dtype.itemsize].view(dtype)
     return _on_memory(array, TrackedMemory(name, "shared", array, watch, owner))

@@ -6,8 +6,9 @@
                   │ warp operations, divergence, grid barriers, exceptions
                   └──> `Block.settle` (Python), as for threads that are generators
 
-A finding of compiled code is the same `Finding` as one of Python's: array, index, lines, threads, advice.
-"""
+A finding of compiled code is the same `Finding` as one of Python's: array, index, lines, threads,
+advice.
+"""  # noqa: E501
 
 import ast
 import ctypes
@@ -28,10 +29,24 @@ from synknumba._errors import Access, BoundsError, Finding, KernelCheckError, Ke
 from synknumba._types import WeakTable
 from synknumba.simt._debugger import accesses, runtime
 from synknumba.simt._debugger import layout as at
-from synknumba.simt._debugger.arrays import STAND_IN, StandIn, TrackedMemory, Watch, overlapping, record_memory
+from synknumba.simt._debugger.arrays import (
+    STAND_IN,
+    StandIn,
+    TrackedMemory,
+    Watch,
+    overlapping,
+    record_memory,
+)
 from synknumba.simt._debugger.cuda import Dim3
 from synknumba.simt._debugger.findings import BOUNDS_ADVICE, described, fault_advice, shown_index
-from synknumba.simt._debugger.instrument import KINDS, Lowered, Memory, NotInstrumentedError, Site, Sites
+from synknumba.simt._debugger.instrument import (
+    KINDS,
+    Lowered,
+    Memory,
+    NotInstrumentedError,
+    Site,
+    Sites,
+)
 from synknumba.simt._debugger.program import DebugProgram
 from synknumba.simt._debugger.run import Block, Launch, Thread
 from synknumba.simt._debugger.warp import WAITING, WARP_SIZE, Request
@@ -94,7 +109,9 @@ class CheckedProgram:
         return self.code.source.params
 
     def entry(self, kinds: tuple[types.Type, ...]) -> Callable[..., int]:
-        """Returns the function that runs threads until Python is needed, for arguments of these types; compiles or loads it."""
+        """Returns the function that runs threads until Python is needed, for arguments of these
+        types; compiles or loads it.
+        """
         runtime.installed()
         if kinds not in self.entries:
             self.entries[kinds] = self._cache.get(kinds, lambda key: self._build(kinds, key)).entry
@@ -111,7 +128,9 @@ class CheckedProgram:
             made = ast.Call(load("_k_check_shared"), [ast.Constant(number), dims, array.dtype], [])
             before.append(place(ast.Assign([ast.Name(name, ast.Store())], made), source.tree))
         params = [*STATE, LINEAR, *self.params]
-        thread = define_function(source.tree.name, params, before + self.code.body, namespace, source)
+        thread = define_function(
+            source.tree.name, params, before + self.code.body, namespace, source
+        )
         namespace["_k_check_thread"] = codegen.make_device(self.options.njit(thread))
         given = "".join(f"{name}, " for name in self.params)
         body = statements(f"return _k_check_run(_k_check_thread, ({given}))", source.tree)
@@ -124,7 +143,9 @@ _programs: WeakTable[FunctionType, CheckedProgram] = WeakTable()
 
 
 def program_of(function: FunctionType) -> CheckedProgram:
-    """Returns an instrumented kernel, which is instrumented anew if a value that it reads may have changed."""
+    """Returns an instrumented kernel, which is instrumented anew if a value that it reads may
+    have changed.
+    """
     digest, kept = KernelCache(function, OPTIONS, enabled=True).digest(), _programs.get(function)
     if kept is None or digest is None or kept.digest != digest:
         kept = _programs[function] = CheckedProgram(function, digest)
@@ -132,9 +153,16 @@ def program_of(function: FunctionType) -> CheckedProgram:
 
 
 def is_ready(function: FunctionType, kinds: tuple[types.Type, ...]) -> bool:
-    """Returns whether a kernel is compiled for arguments of these types, in this process or on disk."""
+    """Returns whether a kernel is compiled for arguments of these types, in this process or on
+    disk.
+    """
     cache, kept = KernelCache(function, OPTIONS, enabled=True), _programs.get(function)
-    if kept is not None and kinds in kept.entries and kept.digest is not None and kept.digest == cache.digest():
+    if (
+        kept is not None
+        and kinds in kept.entries
+        and kept.digest is not None
+        and kept.digest == cache.digest()
+    ):
         return True
     return cache.has(kinds)
 
@@ -166,7 +194,9 @@ class _Thread(Thread):
 
     def _site_access(self, what: str) -> Access:
         site = self._site
-        return Access(what, (*self.index,), (*self.block_index,), site.function, site.filename, site.line)
+        return Access(
+            what, (*self.index,), (*self.block_index,), site.function, site.filename, site.line
+        )
 
     def store(self) -> None:
         """Gives the runtime what Python has decided."""
@@ -208,12 +238,18 @@ def _number(bits: int, kind: types.Type) -> Any:
 def _bits(value: Any) -> int:
     """Returns the bits of a number, as an int64."""
     if isinstance(value, np.floating):
-        return int(value.view(np.int64 if value.itemsize == 8 else np.int32 if value.itemsize == 4 else np.int16))
+        return int(
+            value.view(
+                np.int64 if value.itemsize == 8 else np.int32 if value.itemsize == 4 else np.int16
+            )
+        )
     return int(value) if int(value) < 1 << 63 else int(value) - (1 << 64)
 
 
 class _Block(Block):
-    """A block whose threads are coroutines: the current one of the launch, or one of a grid with a barrier."""
+    """A block whose threads are coroutines: the current one of the launch, or one of a grid with
+    a barrier.
+    """
 
     def __init__(self, launch: "CompiledLaunch", number: int, words: np.ndarray[Any, Any]) -> None:
         self.native, self.number, self._words = launch, number, words
@@ -223,7 +259,10 @@ class _Block(Block):
     def look(self) -> None:
         """Reads the threads' states."""
         self.threads = [_Thread(self, number, words) for number, words in enumerate(self._words)]
-        self.warps = [self.threads[first : first + WARP_SIZE] for first in range(0, len(self.threads), WARP_SIZE)]
+        self.warps = [
+            self.threads[first : first + WARP_SIZE]
+            for first in range(0, len(self.threads), WARP_SIZE)
+        ]
 
     def store(self) -> None:
         """Gives the runtime what Python has decided."""
@@ -293,7 +332,8 @@ class CompiledLaunch(Launch):
         self._resident = self._blocks if self._together else 1
         if self._together and self._resident * self._count > MOST_THREADS:
             raise KernelError(
-                f"{program.name}: a grid barrier of more than {MOST_THREADS} threads cannot be checked in compiled code"
+                f"{program.name}: a grid barrier of more than {MOST_THREADS} threads cannot be "
+                f"checked in compiled code"
             )
         self._drained = self.accesses = 0
         self._most = most
@@ -303,8 +343,16 @@ class CompiledLaunch(Launch):
         self._stand_in = stand_in
         self._make_memory()
         state = self._state
-        state[at.REVERSE], state[at.RACES], state[at.UNINITIALIZED] = reverse, checks.races, checks.uninitialized
-        state[at.ORDERED_BLOCKS], state[at.COUNT], state[at.SPINS] = program.fences, self._count, program.may_spin
+        state[at.REVERSE], state[at.RACES], state[at.UNINITIALIZED] = (
+            reverse,
+            checks.races,
+            checks.uninitialized,
+        )
+        state[at.ORDERED_BLOCKS], state[at.COUNT], state[at.SPINS] = (
+            program.fences,
+            self._count,
+            program.may_spin,
+        )
         state[at.SIZES : at.SIZES + 6] = (*block, *grid)
         state[at.STAND_IN : at.BYTE + 1] = stand_in.value, stand_in.float_byte, stand_in.byte
         state[at.NEXT], state[at.BLOCK_END] = -1, self._blocks
@@ -338,7 +386,10 @@ class CompiledLaunch(Launch):
         self._threads = self._words(threads, at.THREAD_WORDS)
         lowered = self._checked.lowered
         stacks, contexts = self._zeros(threads * STACK), self._zeros((threads + 1) * CONTEXT)
-        local, written = self._zeros(threads * lowered.local_bytes), self._zeros(threads * lowered.local_bytes)
+        local, written = (
+            self._zeros(threads * lowered.local_bytes),
+            self._zeros(threads * lowered.local_bytes),
+        )
         _guard(stacks, threads)
         numbers = np.arange(threads)
         inside = numbers % self._count
@@ -362,23 +413,32 @@ class CompiledLaunch(Launch):
         state[at.FOUND] = self._found.ctypes.data
         self._make_regions(local, written)
 
-    def _make_regions(self, local: np.ndarray[Any, Any], local_written: np.ndarray[Any, Any]) -> None:
+    def _make_regions(
+        self, local: np.ndarray[Any, Any], local_written: np.ndarray[Any, Any]
+    ) -> None:
         state = self._state
         self._memories = list(_memories(self._checked.params, self._args, self.watch))
-        regions = [(low, high, shift, at.GLOBAL_SPACE, 0) for low, high, shift in _spans(self._memories)]
+        regions = [
+            (low, high, shift, at.GLOBAL_SPACE, 0) for low, high, shift in _spans(self._memories)
+        ]
         read_only = [_is_read_only(group) for group in overlapping(self._memories)]
         shared, shift = self._make_shared()
         shared_written = self._zeros(max(1, shared.size))
         if shared.size:
             low = shared.ctypes.data
-            regions.append((low, low + shared.size, shift, at.SHARED_SPACE, shared_written.ctypes.data))
+            regions.append(
+                (low, low + shared.size, shift, at.SHARED_SPACE, shared_written.ctypes.data)
+            )
         if local.size and self._checked.lowered.local_bytes:
             low = local.ctypes.data
             regions.append((low, low + local.size, 0, at.LOCAL_SPACE, local_written.ctypes.data))
             self._locals = low
         state[at.SHARED], state[at.SHARED_WRITTEN] = shared.ctypes.data, shared_written.ctypes.data
         self._shared_memory = shared.ctypes.data, shared_written.ctypes.data
-        self._regions, self._cells = self._words(max(1, len(regions)), at.REGION_WORDS), list[np.ndarray[Any, Any]]()
+        self._regions, self._cells = (
+            self._words(max(1, len(regions)), at.REGION_WORDS),
+            list[np.ndarray[Any, Any]](),
+        )
         self._regions[: len(read_only), at.READ_ONLY] = read_only
         for row, (low, high, shift, space, written) in zip(self._regions, regions, strict=False):
             cells = _cells(low, high if space != at.LOCAL_SPACE else low, shift)
@@ -406,18 +466,27 @@ class CompiledLaunch(Launch):
         self._shared: list[tuple[Memory, np.dtype[Any], int]] = []
         for name, array in arrays.items():
             dtype = self._dtype(self._checked.code, array.dtype)
-            shown = self._checked.sites.names.get((self._checked.code.source.filename, cast(ast.Call, array.at).lineno), name)
+            shown = self._checked.sites.names.get(
+                (self._checked.code.source.filename, cast(ast.Call, array.at).lineno), name
+            )
             memory = Memory(shown, array.shape, array.dtype, self._checked.code)
             sizes += [*_steps(dtype)]
             offsets.append(-1 if array.is_dynamic else offset)
             self._shared.append((memory, dtype, offset))
-            offset += 0 if array.is_dynamic else -(-math.prod(array.shape) * dtype.itemsize // 64) * 64
+            offset += (
+                0 if array.is_dynamic else -(-math.prod(array.shape) * dtype.itemsize // 64) * 64
+            )
         offsets = [offset if one < 0 else one for one in offsets]
-        self._shared = [(one, dtype, place) for (one, dtype, _), place in zip(self._shared, offsets, strict=True)]
+        self._shared = [
+            (one, dtype, place)
+            for (one, dtype, _), place in zip(self._shared, offsets, strict=True)
+        ]
         nbytes = -(-(offset + self.smem) // 64) * 64
         fill = np.full(max(1, nbytes), self._stand_in.byte, np.uint8)
         for memory, dtype, start in self._shared:
-            fill[start : start + math.prod(memory.shape) * dtype.itemsize] = self._stand_in.fill_of(dtype)
+            fill[start : start + math.prod(memory.shape) * dtype.itemsize] = self._stand_in.fill_of(
+                dtype
+            )
         self._owned.append(fill)
         state = self._state
         table = self._words(max(1, len(offsets)))
@@ -425,7 +494,9 @@ class CompiledLaunch(Launch):
         state[at.SHARED_OFFSETS], state[at.SHARED_FILL] = table.ctypes.data, fill.ctypes.data
         state[at.SHARED_BYTES], state[at.DYNAMIC_BYTES] = nbytes, self.smem
         self._shared_bytes = nbytes
-        return self._zeros(self._resident * nbytes)[: self._resident * nbytes], _log2(math.gcd(*sizes))
+        return self._zeros(self._resident * nbytes)[: self._resident * nbytes], _log2(
+            math.gcd(*sizes)
+        )
 
     def _dtype(self, code: ThreadCode, node: ast.expr) -> np.dtype[Any]:
         """Returns the dtype of a shared or local array, an expression of the generated code."""
@@ -433,7 +504,9 @@ class CompiledLaunch(Launch):
         try:
             value = eval(ast.unparse(node), {**code.namespace, **known})  # noqa: S307  # a name, or `x.dtype`
         except Exception as error:
-            raise NotInstrumentedError(f"a shared array of the dtype {ast.unparse(node)}") from error
+            raise NotInstrumentedError(
+                f"a shared array of the dtype {ast.unparse(node)}"
+            ) from error
         return as_dtype(value) if isinstance(value, types.Type) else np.dtype(value)
 
     # ---- running
@@ -441,7 +514,9 @@ class CompiledLaunch(Launch):
     def run(self) -> None:
         """Runs all threads of the grid."""
         if self._together:
-            self.run_blocks([_Block(self, number, self._threads_of(number)) for number in range(self._blocks)])
+            self.run_blocks(
+                [_Block(self, number, self._threads_of(number)) for number in range(self._blocks)]
+            )
             return
         while self.enter() != at.DONE:
             block = _Block(self, int(self._state[at.BLOCK]), self._threads)
@@ -457,7 +532,10 @@ class CompiledLaunch(Launch):
         state, number = self._state, block.number
         shared, written = self._shared_memory
         state[at.THREADS] = self._threads_of(number).ctypes.data
-        state[at.SHARED], state[at.SHARED_WRITTEN] = shared + number * self._shared_bytes, written + number * self._shared_bytes
+        state[at.SHARED], state[at.SHARED_WRITTEN] = (
+            shared + number * self._shared_bytes,
+            written + number * self._shared_bytes,
+        )
         state[at.BLOCK], state[at.BLOCK_END] = number, number + 1
         state[at.NEXT] = 0 if block.threads else -1
         state[at.EPOCH] = self.epoch << 54 | block.epoch << 32
@@ -467,7 +545,9 @@ class CompiledLaunch(Launch):
         block.epoch = int(self._state[at.EPOCH]) >> 32 & 0x3FFFFF
 
     def passed(self, block: _Block) -> None:
-        """Tells the runtime that a block has passed a barrier with an answer, or the first of other threads."""
+        """Tells the runtime that a block has passed a barrier with an answer, or the first of
+        other threads.
+        """
         if not self._together:
             self._state[at.EPOCH] += 1 << 32
 
@@ -495,7 +575,9 @@ class CompiledLaunch(Launch):
             self._divide_cells()
 
     def _explain(self, error: BaseException) -> None:
-        """Adds notes to an exception that the kernel has raised: line and thread, and the findings before it."""
+        """Adds notes to an exception that the kernel has raised: line and thread, and the
+        findings before it.
+        """
         number = (int(self._state[at.CURRENT]) - self._threads.ctypes.data) // (8 * at.THREAD_WORDS)
         words = self._threads[number]
         site, (thread, block) = self.site(int(words[at.SITE])), self._who(int(words[at.KEY]))
@@ -534,8 +616,13 @@ class CompiledLaunch(Launch):
                 self._keys[position] = number, (finding, kind), times
 
     def _finding(self, entry: np.ndarray[Any, Any]) -> tuple[Finding, str]:
-        """Returns the finding of an entry of the table, and the kind that tells it from others on the same lines."""
-        kinds, before, now, where = (int(entry[word]) for word in (at.FOUND_KINDS, at.FOUND_BEFORE, at.FOUND_NOW, at.FOUND_AT))
+        """Returns the finding of an entry of the table, and the kind that tells it from others
+        on the same lines.
+        """
+        kinds, before, now, where = (
+            int(entry[word])
+            for word in (at.FOUND_KINDS, at.FOUND_BEFORE, at.FOUND_NOW, at.FOUND_AT)
+        )
         kind, what = kinds >> 8, _WHAT[kinds & 15]
         place = self._access(what, now)
         match kind:
@@ -544,9 +631,13 @@ class CompiledLaunch(Launch):
                 name = text.partition(":")[0]
                 return Finding(KernelCheckError, text, (place,), fault_advice(name)), name
             case at.UNSET:
-                return self.watch.unassigned_finding(self.site(now & 0xFFFF).array, place), "unassigned"
+                return self.watch.unassigned_finding(
+                    self.site(now & 0xFFFF).array, place
+                ), "unassigned"
             case at.ABSENT:
-                return self.watch.absent_finding((now >> 16 & 1023) % WARP_SIZE, where, place), "absent"
+                return self.watch.absent_finding(
+                    (now >> 16 & 1023) % WARP_SIZE, where, place
+                ), "absent"
             case at.OUTSIDE:
                 return self._outside(entry[at.FOUND_DETAIL :], place, now), ""
         memory, address = self._memory_at(where, now)
@@ -556,7 +647,9 @@ class CompiledLaunch(Launch):
         first = self._access(_WHAT[kinds >> 4 & 15], before)
         sides = [
             SimpleNamespace(
-                thread=SimpleNamespace(block=key >> 26, number=key >> 16 & 1023), line=access.line, what=access.what
+                thread=SimpleNamespace(block=key >> 26, number=key >> 16 & 1023),
+                line=access.line,
+                what=access.what,
             )
             for key, access in ((before, first), (now, place))
         ]
@@ -576,8 +669,12 @@ class CompiledLaunch(Launch):
         numbers = tuple(part for part in parts if not isinstance(part, slice))
         return Finding(BoundsError, summary, (place,), BOUNDS_ADVICE, memory.name, numbers)
 
-    def _memory_at(self, address: int, key: int, shape: tuple[int, ...] | None = None) -> tuple[TrackedMemory, int]:
-        """Returns the array at an address, and the address in it; of several, the one that the site names."""
+    def _memory_at(
+        self, address: int, key: int, shape: tuple[int, ...] | None = None
+    ) -> tuple[TrackedMemory, int]:
+        """Returns the array at an address, and the address in it; of several, the one that the
+        site names.
+        """
         site = self.site(key & 0xFFFF)
         if site.constant is not None:
             return TrackedMemory(site.array, "constant", site.constant, self.watch), address
@@ -588,11 +685,17 @@ class CompiledLaunch(Launch):
         locals_at, nbytes = getattr(self, "_locals", 0), self._checked.lowered.local_bytes
         if nbytes and locals_at <= address < locals_at + self._resident * self._count * nbytes:
             return self._local_at(locals_at + (address - locals_at) % nbytes)
-        found = [one for one in self._memories if one.low <= address < one.high or (one.low == address and shape is not None)]
+        found = [
+            one
+            for one in self._memories
+            if one.low <= address < one.high or (one.low == address and shape is not None)
+        ]
         if not found:
             unknown = np.zeros(shape or (1,), np.uint8)
             return TrackedMemory(word, "global", unknown, self.watch), unknown.ctypes.data
-        return next((one for one in found if one.name.partition(".")[0].partition("[")[0] == word), found[0]), address
+        return next(
+            (one for one in found if one.name.partition(".")[0].partition("[")[0] == word), found[0]
+        ), address
 
     def _shared_at(self, low: int, address: int, word: str) -> tuple[TrackedMemory, int]:
         place = (address - low) % self._shared_bytes
@@ -606,18 +709,26 @@ class CompiledLaunch(Launch):
 
     def _local_at(self, address: int) -> tuple[TrackedMemory, int]:
         low = self._locals
-        memory = [one for one in self._checked.lowered.local_arrays if low + one.offset <= address][-1]
+        memory = [one for one in self._checked.lowered.local_arrays if low + one.offset <= address][
+            -1
+        ]
         try:
             dtype = self._dtype(memory.code, memory.dtype)
         except NotInstrumentedError:
             dtype = np.dtype(np.uint8)
-        return self._tracked(memory.name, "local", memory.shape, dtype, low + memory.offset), address
+        return self._tracked(
+            memory.name, "local", memory.shape, dtype, low + memory.offset
+        ), address
 
-    def _tracked(self, name: str, space: str, shape: Any, dtype: np.dtype[Any], address: int) -> TrackedMemory:
+    def _tracked(
+        self, name: str, space: str, shape: Any, dtype: np.dtype[Any], address: int
+    ) -> TrackedMemory:
         owner = SimpleNamespace(written=set(), cells={})
         interface = {"data": (address, False), "shape": shape, "typestr": "|u1", "version": 3}
         interface["shape"] = (math.prod(shape) * dtype.itemsize,)
-        array = np.asarray(SimpleNamespace(__array_interface__=interface)).view(dtype).reshape(shape)
+        array = (
+            np.asarray(SimpleNamespace(__array_interface__=interface)).view(dtype).reshape(shape)
+        )
         return TrackedMemory(name, space, array, self.watch, owner)
 
 
@@ -633,18 +744,26 @@ def _mapped(nbytes: int) -> np.ndarray[Any, Any]:
 def _cells(low: int, high: int, shift: int) -> np.ndarray[Any, Any]:
     """Returns the cells of a region."""
     count = ((high - low) >> shift) + 1
-    return _mapped(8 * at.CELL_WORDS * count)[: 8 * at.CELL_WORDS * count].view(np.int64).reshape(count, at.CELL_WORDS)
+    return (
+        _mapped(8 * at.CELL_WORDS * count)[: 8 * at.CELL_WORDS * count]
+        .view(np.int64)
+        .reshape(count, at.CELL_WORDS)
+    )
 
 
 def _guard(stacks: np.ndarray[Any, Any], count: int) -> None:
-    """Makes the lowest page of each stack inaccessible, so that a stack overflow ends the process at once."""
+    """Makes the lowest page of each stack inaccessible, so that a stack overflow ends the
+    process at once.
+    """
     protect = ctypes.CDLL(None).mprotect
     protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for number in range(count):
         protect(stacks.ctypes.data + number * STACK, _PAGE, 0)
 
 
-def _memories(names: Sequence[str], args: Sequence[Any], watch: Watch, prefix: str = "") -> Iterator[TrackedMemory]:
+def _memories(
+    names: Sequence[str], args: Sequence[Any], watch: Watch, prefix: str = ""
+) -> Iterator[TrackedMemory]:
     """Yields the arrays and records among the arguments, also in tuples, under their names."""
     for name, arg in zip(names, args, strict=True):
         if isinstance(arg, np.ndarray):
@@ -653,7 +772,9 @@ def _memories(names: Sequence[str], args: Sequence[Any], watch: Watch, prefix: s
             yield TrackedMemory(f"{prefix}{name}", "global", record_memory(arg), watch)
         elif isinstance(arg, tuple):
             fields = getattr(arg, "_fields", None)
-            keys = [f".{key}" for key in fields] if fields else [f"[{key}]" for key in range(len(arg))]
+            keys = (
+                [f".{key}" for key in fields] if fields else [f"[{key}]" for key in range(len(arg))]
+            )
             yield from _memories([f"{name}{key}" for key in keys], arg, watch, prefix)
 
 
@@ -680,16 +801,27 @@ def _is_read_only(memories: Sequence[TrackedMemory]) -> bool:
         KernelError: only some are, and one of these has records, whose types do not tell it.
     """
     writeable = {one.array.flags.writeable for one in memories}
-    if len(writeable) > 1 and any(one.array.dtype.names and not one.array.flags.writeable for one in memories):
+    if len(writeable) > 1 and any(
+        one.array.dtype.names and not one.array.flags.writeable for one in memories
+    ):
         names = ", ".join(one.name for one in memories)
-        raise KernelError(f"read-only records that overlap writeable arrays ({names}) cannot be checked in compiled code")
+        raise KernelError(
+            f"read-only records that overlap writeable arrays ({names}) cannot be "
+            f"checked in compiled code"
+        )
     return writeable == {False}
 
 
 def _spans(memories: Sequence[TrackedMemory]) -> Iterator[tuple[int, int, int]]:
-    """Yields the stretches of memory of arrays, and log2 of a size of cells that tells the numbers in them apart."""
+    """Yields the stretches of memory of arrays, and log2 of a size of cells that tells the
+    numbers in them apart.
+    """
     for group in overlapping(memories):
         low, steps = group[0].low, list[int]()
         for one in group:
-            steps += [*_steps(one.array.dtype), *one.array.strides, one.array.__array_interface__["data"][0] - low]
+            steps += [
+                *_steps(one.array.dtype),
+                *one.array.strides,
+                one.array.__array_interface__["data"][0] - low,
+            ]
         yield low, max(one.high for one in group), _log2(math.gcd(*steps))

@@ -1,10 +1,10 @@
 """Python implementation of `numba.cuda` for kernels that run in Python.
 
-All names refer to the current thread, so they also work in a debugger: `p cuda.threadIdx.x`, or a breakpoint with the condition
-`cuda.grid(1) == 17`.
+All names refer to the current thread, so they also work in a debugger: `p cuda.threadIdx.x`, or a
+breakpoint with the condition `cuda.grid(1) == 17`.
 
-Only one thread runs at a time, so an atomic operation is a plain read, change and write. As on a GPU, the value is first
-converted to the array's dtype, and the old element is returned.
+Only one thread runs at a time, so an atomic operation is a plain read, change and write. As on a
+GPU, the value is first converted to the array's dtype, and the old element is returned.
 """
 
 import math
@@ -35,8 +35,12 @@ _CHANGES: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "sub": operator.sub,
     "max": lambda old, value: value if old < value else old,
     "min": lambda old, value: value if old > value else old,
-    "nanmax": lambda old, value: old if _isnan(value) else value if _isnan(old) or old < value else old,
-    "nanmin": lambda old, value: old if _isnan(value) else value if _isnan(old) or old > value else old,
+    "nanmax": lambda old, value: (
+        old if _isnan(value) else value if _isnan(old) or old < value else old
+    ),
+    "nanmin": lambda old, value: (
+        old if _isnan(value) else value if _isnan(old) or old > value else old
+    ),
     "and_": operator.and_,
     "or_": operator.or_,
     "xor": operator.xor,
@@ -55,7 +59,9 @@ def _element(array: Any, index: Any, change: Callable[[Any], Any]) -> Any:
         return nothing(array.dtype)
     old = np.ndarray.__getitem__(array, index)
     if isinstance(old, np.ndarray):
-        raise TypeError(f"cuda.atomic needs {array.ndim} integer indices for {array.memory.name}, got {index!r}")
+        raise TypeError(
+            f"cuda.atomic needs {array.ndim} integer indices for {array.memory.name}, got {index!r}"
+        )
     must_be_writeable(array)
     array.memory.watch.access("atomic", array, index)
     np.ndarray.__setitem__(array, index, change(old))
@@ -73,7 +79,9 @@ def _make(name: str) -> Callable[[Any, Any, Any], Any]:
 
 def _cas(ary: Any, idx: Any, old: Any, val: Any) -> Any:
     """Stores `val` if the element equals `old`; returns the previous element."""
-    return _element(ary, idx, lambda now: convert(val, type(now)) if now == convert(old, type(now)) else now)
+    return _element(
+        ary, idx, lambda now: convert(val, type(now)) if now == convert(old, type(now)) else now
+    )
 
 
 def _compare_and_swap(ary: Any, old: Any, val: Any) -> Any:
@@ -81,7 +89,10 @@ def _compare_and_swap(ary: Any, old: Any, val: Any) -> Any:
     return _cas(ary, (0,) * ary.ndim, old, val)
 
 
-_ATOMICS: Final = {name: _make(name) for name in _CHANGES} | {"cas": _cas, "compare_and_swap": _compare_and_swap}
+_ATOMICS: Final = {name: _make(name) for name in _CHANGES} | {
+    "cas": _cas,
+    "compare_and_swap": _compare_and_swap,
+}
 
 
 class Dim3(NamedTuple):
@@ -93,7 +104,9 @@ class Dim3(NamedTuple):
 
 
 class CurrentIndex:
-    """Implements `cuda.threadIdx` and `cuda.blockIdx`, also under an alias: the current thread's index."""
+    """Implements `cuda.threadIdx` and `cuda.blockIdx`, also under an alias: the current thread's
+    index.
+    """
 
     def __init__(self, read: Callable[[], Dim3]) -> None:
         self._read = read
@@ -110,7 +123,9 @@ UNASSIGNED: Final = object()
 
 
 class GridGroup:
-    """Result of `cuda.cg.this_grid()`. `_debugger.source` rewrites calls of `sync()` into grid barriers."""
+    """Result of `cuda.cg.this_grid()`. `_debugger.source` rewrites calls of `sync()` into grid
+    barriers.
+    """
 
     def sync(self) -> None:
         """Raises KernelError: a call that waits cannot be made through a variable."""
@@ -148,7 +163,10 @@ class Cuda:
         self.fp16 = SimpleNamespace(**_HALF)
         self.threadfence = self.threadfence_block = self.threadfence_system = self._fence
         vars(self).update({name: getattr(arithmetic, name) for name in _ARITHMETIC})
-        vars(self).update(dict.fromkeys(CACHED_LOADS, operator.getitem) | dict.fromkeys(CACHED_STORES, operator.setitem))
+        vars(self).update(
+            dict.fromkeys(CACHED_LOADS, operator.getitem)
+            | dict.fromkeys(CACHED_STORES, operator.setitem)
+        )
         vars(self).update({path: _waits(path) for path in WAITING})
 
     def _assigned(self, value: Any, name: str) -> Any:
@@ -163,12 +181,17 @@ class Cuda:
     def grid(self, ndim: int) -> int | tuple[int, ...]:
         """Returns the current thread's index in the grid."""
         thread, block = self._launch.current.index, self._launch.current.block_index
-        place = tuple(b * s + t for t, b, s in zip(thread[:ndim], block, self.blockDim, strict=False))
+        place = tuple(
+            b * s + t for t, b, s in zip(thread[:ndim], block, self.blockDim, strict=False)
+        )
         return place[0] if ndim == 1 else place
 
     def gridsize(self, ndim: int) -> int | tuple[int, ...]:
         """Returns the number of threads in the grid."""
-        sizes = tuple(blocks * threads for blocks, threads in zip(self.gridDim[:ndim], self.blockDim, strict=False))
+        sizes = tuple(
+            blocks * threads
+            for blocks, threads in zip(self.gridDim[:ndim], self.blockDim, strict=False)
+        )
         return sizes[0] if ndim == 1 else sizes
 
     def lanemask_lt(self) -> Any:
@@ -185,17 +208,23 @@ class Cuda:
         return self._launch.shared_array(name, key, shape, as_numpy(dtype))
 
     def _local(self, shape: Any, dtype: Any, name: str = "local array") -> Array:
-        return allocate(name, "local", shape, as_numpy(dtype), self._launch.watch, self._launch.current)
+        return allocate(
+            name, "local", shape, as_numpy(dtype), self._launch.watch, self._launch.current
+        )
 
 
 _HALF_UNARY: Final = {
-    "hneg": np.negative, "habs": np.abs, "hsin": np.sin, "hcos": np.cos, "hlog": np.log, "hlog2": np.log2,
-    "hlog10": np.log10, "hexp": np.exp, "hexp2": np.exp2, "hsqrt": np.sqrt, "hceil": np.ceil, "hfloor": np.floor,
+    "hneg": np.negative, "habs": np.abs, "hsin": np.sin, "hcos": np.cos, "hlog": np.log,
+    "hlog2": np.log2,
+    "hlog10": np.log10, "hexp": np.exp, "hexp2": np.exp2, "hsqrt": np.sqrt, "hceil": np.ceil,
+    "hfloor": np.floor,
     "hrcp": np.reciprocal, "htrunc": np.trunc, "hrint": np.rint,
 }  # fmt: skip
 _HALF_BINARY: Final = {
-    "hadd": np.add, "hsub": np.subtract, "hmul": np.multiply, "hdiv": np.divide, "hmax": np.fmax, "hmin": np.fmin,
-    "heq": np.equal, "hne": np.not_equal, "hge": np.greater_equal, "hgt": np.greater, "hle": np.less_equal, "hlt": np.less,
+    "hadd": np.add, "hsub": np.subtract, "hmul": np.multiply, "hdiv": np.divide, "hmax": np.fmax,
+    "hmin": np.fmin,
+    "heq": np.equal, "hne": np.not_equal, "hge": np.greater_equal, "hgt": np.greater,
+    "hle": np.less_equal, "hlt": np.less,
 }  # fmt: skip
 # Computed in float64, where a product of two float16 is exact, and rounded once.
 _HALF_WIDE: Final[dict[str, Callable[..., Any]]] = {
@@ -215,7 +244,9 @@ def _half(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_HALF: Final = {name: _half(function) for name, function in (_HALF_UNARY | _HALF_BINARY | _HALF_WIDE).items()}
+_HALF: Final = {
+    name: _half(function) for name, function in (_HALF_UNARY | _HALF_BINARY | _HALF_WIDE).items()
+}
 
 
 def member(base: Any, path: str) -> Any:
@@ -225,19 +256,41 @@ def member(base: Any, path: str) -> Any:
     return base
 
 
-_INDICES: Final = {f"{word}.{axis}" for word in ("threadIdx", "blockIdx", "blockDim", "gridDim") for axis in "xyz"}
+_INDICES: Final = {
+    f"{word}.{axis}" for word in ("threadIdx", "blockIdx", "blockDim", "gridDim") for axis in "xyz"
+}
 _ARITHMETIC: Final = ("popc", "brev", "clz", "ffs", "fma", "cbrt", "selp")
 _FUNCTIONS: Final = {
-    "grid", "gridsize", "lanemask_lt", "nanosleep", "threadfence", "threadfence_block", "threadfence_system", "shared.array",
+    "grid", "gridsize", "lanemask_lt", "nanosleep", "threadfence", "threadfence_block",
+    "threadfence_system", "shared.array",
     "local.array", "const.array_like", "cg.this_grid", "laneid", "warpsize",
 }  # fmt: skip
-# Paths below numba.cuda implemented by `Cuda`, and their prefixes, such as `threadIdx` for `threadIdx.x`.
+# Paths below numba.cuda implemented by `Cuda`, and their prefixes, such as `threadIdx` for
+# `threadIdx.x`.
 KNOWN_PATHS: Final = frozenset(
     {*_INDICES, *_FUNCTIONS, *_ARITHMETIC, *CACHED_LOADS, *CACHED_STORES, *WAITING}
     | {f"atomic.{name}" for name in _ATOMICS}
     | {f"fp16.{name}" for name in _HALF}
-    | {"", "threadIdx", "blockIdx", "blockDim", "gridDim", "shared", "local", "const", "cg", "atomic", "fp16"}
+    | {
+        "",
+        "threadIdx",
+        "blockIdx",
+        "blockDim",
+        "gridDim",
+        "shared",
+        "local",
+        "const",
+        "cg",
+        "atomic",
+        "fp16",
+    }
 )
 FENCES: Final = frozenset({"threadfence", "threadfence_system"})
 # Operations of kernels whose threads wait for each other in loops.
-LOCKS: Final = FENCES | {"threadfence_block", "nanosleep", "atomic.cas", "atomic.compare_and_swap", "atomic.exch"}
+LOCKS: Final = FENCES | {
+    "threadfence_block",
+    "nanosleep",
+    "atomic.cas",
+    "atomic.compare_and_swap",
+    "atomic.exch",
+}

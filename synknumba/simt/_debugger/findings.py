@@ -16,7 +16,9 @@ from synknumba.simt._debugger.source import MARK
 
 def access(what: str, thread: Any, code: CodeType, line: int) -> Access:
     """Returns the record of an access by a `Thread` on a line."""
-    return Access(what, (*thread.index,), (*thread.block_index,), code.co_name, code.co_filename, line)
+    return Access(
+        what, (*thread.index,), (*thread.block_index,), code.co_name, code.co_filename, line
+    )
 
 
 def user_frame() -> FrameType:
@@ -32,7 +34,9 @@ def outside_finding(thread: Any, array: Array, index: Any, what: str) -> Finding
     """Returns the finding for an out-of-bounds index."""
     frame = user_frame()
     parts = index if isinstance(index, tuple) else (index,)
-    part_of = "" if array.shape == array.memory.array.shape else f"a part of shape {array.shape} of "
+    part_of = (
+        "" if array.shape == array.memory.array.shape else f"a part of shape {array.shape} of "
+    )
     summary = f"index {shown_index(parts)} is outside of {part_of}{described(array.memory)}"
     place = access(what, thread, frame.f_code, frame.f_lineno)
     numbers = tuple(int(part) for part in parts if isinstance(part, (int, np.integer)))
@@ -41,17 +45,24 @@ def outside_finding(thread: Any, array: Array, index: Any, what: str) -> Finding
 
 BOUNDS_ADVICE: Final = "guard the access by a condition, or make the array larger"
 _RAISE: Final = dis.opmap["RAISE_VARARGS"]
-_ENDED: Final = "the thread ended here: what it would have done next was not checked; simt.debug stops on this line"
+_ENDED: Final = (
+    "the thread ended here: what it would have done next was not checked; "
+    "simt.debug stops on this line"
+)
 _FAULTS: Final[dict[str, str]] = {
-    "UnboundLocalError": "assign the variable on every path to this line; on a GPU its value is undefined",
+    "UnboundLocalError": (
+        "assign the variable on every path to this line; on a GPU its value is undefined"
+    ),
     "ZeroDivisionError": "test the divisor first; on a GPU the result is undefined",
 }
 
 
 def is_fault(error: BaseException) -> bool:
-    """Returns whether Python raised the exception while it ran a kernel's code, not a `raise` or `assert` of that code.
+    """Returns whether Python raised the exception while it ran a kernel's code, not a `raise` or
+    `assert` of that code.
 
-    Errors of this package, of the debugger (a user's "quit") and of memory are not about the kernel.
+    Errors of this package, of the debugger (a user's "quit") and of memory are not about the
+    kernel.
     """
     if not isinstance(error, Exception) or isinstance(error, (SynkError, bdb.BdbQuit, MemoryError)):
         return False
@@ -65,9 +76,16 @@ def is_fault(error: BaseException) -> bool:
 
 def fault_finding(thread: Any, error: BaseException) -> Finding:
     """Returns the finding for an exception of a thread, with the innermost line in user code."""
-    frame, line = [(frame, line) for frame, line in walk_tb(error.__traceback__) if MARK in frame.f_globals][-1]
+    frame, line = [
+        (frame, line) for frame, line in walk_tb(error.__traceback__) if MARK in frame.f_globals
+    ][-1]
     place = access("raises", thread, frame.f_code, line)
-    return Finding(KernelCheckError, f"{type(error).__name__}: {error}", (place,), fault_advice(type(error).__name__))
+    return Finding(
+        KernelCheckError,
+        f"{type(error).__name__}: {error}",
+        (place,),
+        fault_advice(type(error).__name__),
+    )
 
 
 def fault_advice(name: str) -> str:
@@ -94,13 +112,17 @@ def shown_index(index: tuple[Any, ...]) -> str:
 
 
 def user_line(traceback: TracebackType | None) -> str:
-    """Returns "file:line" of the innermost traceback entry in the kernel or its device functions; "" if there is none."""
+    """Returns "file:line" of the innermost traceback entry in the kernel or its device
+    functions; "" if there is none.
+    """
     frames = [(frame, line) for frame, line in walk_tb(traceback) if MARK in frame.f_globals]
     return f"{frames[-1][0].f_code.co_filename}:{frames[-1][1]}" if frames else ""
 
 
 def of_the_user(traceback: TracebackType | None) -> TracebackType | None:
-    """Returns a traceback without this package's frames, so that a debugger opens at the user's line."""
+    """Returns a traceback without this package's frames, so that a debugger opens at the user's
+    line.
+    """
     entries = []
     while traceback is not None:
         entries.append(traceback)
@@ -112,4 +134,7 @@ def of_the_user(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith("synknumba.simt.") and MARK not in frame.f_globals
+    return (
+        str(frame.f_globals.get("__name__", "")).startswith("synknumba.simt.")
+        and MARK not in frame.f_globals
+    )

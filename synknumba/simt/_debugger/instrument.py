@@ -1,4 +1,5 @@
-"""Rewrites a kernel's source so that each access to an array is checked, before the compiler's `_frontend` lowers it.
+"""Rewrites a kernel's source so that each access to an array is checked, before the compiler's
+`_frontend` lowers it.
 
     v = s[i]                →  v = load(s, i, site)
     s[i] = v                →  store(s, i, v, site)
@@ -7,8 +8,9 @@
     a // b, a % b, int(x)   →  floordiv(a, b, site), …                 a thread may end here
     cuda.threadfence()      →  fence(), and the call
 
-and afterwards, in the code of one thread: barriers, collectives and local arrays. A site is the number of a place in the user's
-source. What cannot be seen, such as a loop over an array, raises `NotInstrumentedError`: such a kernel is checked in Python.
+and afterwards, in the code of one thread: barriers, collectives and local arrays. A site is the
+number of a place in the user's source. What cannot be seen, such as a loop over an array, raises
+`NotInstrumentedError`: such a kernel is checked in Python.
 """
 
 import ast
@@ -24,7 +26,13 @@ from synknumba.simt._debugger import accesses
 from synknumba.simt._debugger.unassigned import unassigned_reads
 from synknumba.simt._debugger.warp import FULL_MASK, GRID_SYNC, WAITING
 from synknumba.simt._frontend.arrays import ARRAY_PATHS
-from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope, is_device_function, is_njit_function
+from synknumba.simt._frontend.scope import (
+    MISSING,
+    CudaPath,
+    Scope,
+    is_device_function,
+    is_njit_function,
+)
 from synknumba.simt._frontend.source import Source
 from synknumba.simt._frontend.sync import barrier_kind, collective_of
 from synknumba.simt._frontend.syntax import load, one_or_tuple, place, statements, store, walk
@@ -37,7 +45,9 @@ from synknumba.simt._library.synchronisation import COLLECTIVES
 KINDS: Final = (*WAITING, GRID_SYNC)
 _BARRIERS: Final = {"block": "syncthreads", "warp": "syncwarp", "grid": GRID_SYNC}
 # Attributes of arrays that are no fields of records.
-_OF_ARRAYS: Final = frozenset({"shape", "size", "ndim", "strides", "dtype", "T", "itemsize", "nbytes", "flat", "real", "imag"})
+_OF_ARRAYS: Final = frozenset(
+    {"shape", "size", "ndim", "strides", "dtype", "T", "itemsize", "nbytes", "flat", "real", "imag"}
+)
 _PREFIX: Final = "_k_check_"
 MOST_SITES: Final = 1 << 16
 # Bytes of an element whose dtype only Numba can infer.
@@ -58,7 +68,9 @@ class NotInstrumentedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place in the user's source: function, file, line, and the accessed array as it is written there, if any."""
+    """A place in the user's source: function, file, line, and the accessed array as it is
+    written there, if any.
+    """
 
     function: str
     filename: str
@@ -100,7 +112,10 @@ class _Instrumenter(ast.NodeTransformer):
             self._unassigned.add(node.id)
             setattr(node, _MAY_BE_UNASSIGNED, True)  # kept by copies of the node
         flags = [statements(f"{_flag(name)} = False", tree)[0] for name in sorted(self._unassigned)]
-        tree.body = [*flags, *(new for statement in tree.body for new in self._statement(statement))]
+        tree.body = [
+            *flags,
+            *(new for statement in tree.body for new in self._statement(statement)),
+        ]
         ast.fix_missing_locations(tree)
         return replace(self._source, scope={**self._source.scope, **self._used})
 
@@ -118,8 +133,14 @@ class _Instrumenter(ast.NodeTransformer):
 
     def _marked(self, targets: list[ast.expr], at: ast.stmt) -> list[ast.stmt]:
         """Returns statements that note the assignment of variables."""
-        stored = {node.id for node in walk(targets) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-        return [statements(f"{_flag(name)} = True", at)[0] for name in sorted(stored & self._unassigned)]
+        stored = {
+            node.id
+            for node in walk(targets)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        return [
+            statements(f"{_flag(name)} = True", at)[0] for name in sorted(stored & self._unassigned)
+        ]
 
     # ---- what is written
 
@@ -156,12 +177,17 @@ class _Instrumenter(ast.NodeTransformer):
         """Returns an index as an ordinary expression, with slices as calls of `slice`."""
         if isinstance(node, ast.Slice):
             self._used[f"{_PREFIX}slice"] = slice
-            parts = [ast.Constant(None) if part is None else self.visit(part) for part in (node.lower, node.upper)]
+            parts = [
+                ast.Constant(None) if part is None else self.visit(part)
+                for part in (node.lower, node.upper)
+            ]
             if node.step is not None:
                 parts.append(self.visit(node.step))
             return place(ast.Call(load(f"{_PREFIX}slice"), parts, []), node)
         if isinstance(node, ast.Tuple):
-            return ast.copy_location(ast.Tuple([self._index(part) for part in node.elts], ast.Load()), node)
+            return ast.copy_location(
+                ast.Tuple([self._index(part) for part in node.elts], ast.Load()), node
+            )
         if isinstance(node, ast.Starred):
             raise NotInstrumentedError("* in an index")
         return self.visit(node)
@@ -180,21 +206,35 @@ class _Instrumenter(ast.NodeTransformer):
         if node.attr in _OF_ARRAYS:
             return self.generic_visit(node)  # type: ignore[return-value]
         value = self.visit(copy.deepcopy(node.value))
-        return self._call("attribute", node, value, ast.Constant(node.attr), self._site(node, node.value))
+        return self._call(
+            "attribute", node, value, ast.Constant(node.attr), self._site(node, node.value)
+        )
 
     def _set(self, target: ast.expr, value: ast.expr, at: ast.stmt) -> list[ast.stmt]:
         """Returns the statements that assign an expression, already visited, to a target."""
         match target:
             case ast.Subscript(value=array, slice=index):
-                args = [self.visit(copy.deepcopy(array)), self._index(index), value, self._site(at, array)]
+                args = [
+                    self.visit(copy.deepcopy(array)),
+                    self._index(index),
+                    value,
+                    self._site(at, array),
+                ]
                 return [self._do("store", at, *args)]
             case ast.Attribute(value=record, attr=attr):
-                args = [self.visit(copy.deepcopy(record)), ast.Constant(attr), value, self._site(at, record)]
+                args = [
+                    self.visit(copy.deepcopy(record)),
+                    ast.Constant(attr),
+                    value,
+                    self._site(at, record),
+                ]
                 return [self._do("set_attribute", at, *args)]
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 names = [part.id if isinstance(part, ast.Name) else self._fresh() for part in parts]
                 targets: list[ast.expr] = [store(name) for name in names]
-                done: list[ast.stmt] = [place(ast.Assign([ast.Tuple(targets, ast.Store())], value), at)]
+                done: list[ast.stmt] = [
+                    place(ast.Assign([ast.Tuple(targets, ast.Store())], value), at)
+                ]
                 for part, name in zip(parts, names, strict=True):
                     done += [] if isinstance(part, ast.Name) else self._set(part, load(name), at)
                 return done
@@ -218,7 +258,11 @@ class _Instrumenter(ast.NodeTransformer):
             return before + self._set(node.targets[0], value, node)
         name = self._fresh()
         done = [*before, place(ast.Assign([store(name)], value), node)]
-        return done + [new for target in node.targets for new in self._set(target, place(load(name), node), node)]
+        return done + [
+            new
+            for target in node.targets
+            for new in self._set(target, place(load(name), node), node)
+        ]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
         if node.value is None:
@@ -227,14 +271,20 @@ class _Instrumenter(ast.NodeTransformer):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
         target, before = node.target, self._before(node.value)
-        is_plain = not isinstance(node.op, (ast.FloorDiv, ast.Mod)) and not hasattr(target, _MAY_BE_UNASSIGNED)
+        is_plain = not isinstance(node.op, (ast.FloorDiv, ast.Mod)) and not hasattr(
+            target, _MAY_BE_UNASSIGNED
+        )
         if isinstance(target, ast.Name) and is_plain:
             node.value = self.visit(node.value)
             return [*before, node]
-        if any(isinstance(part, ast.Call) for part in ast.walk(target)) and isinstance(target, ast.Subscript):
+        if any(isinstance(part, ast.Call) for part in ast.walk(target)) and isinstance(
+            target, ast.Subscript
+        ):
             name = self._fresh()
             before = [place(ast.Assign([store(name)], self._index(target.slice)), node), *before]
-            target = ast.copy_location(ast.Subscript(target.value, place(load(name), node), ast.Store()), target)
+            target = ast.copy_location(
+                ast.Subscript(target.value, place(load(name), node), ast.Store()), target
+            )
         old = ast.copy_location(copy.deepcopy(target), target)
         old.ctx = ast.Load()
         new = self.visit(ast.copy_location(ast.BinOp(old, node.op, node.value), node))
@@ -262,7 +312,13 @@ class _Instrumenter(ast.NodeTransformer):
         if value is int and len(node.args) == 1:
             return self._call("to_int", node, node.args[0], self._site(node))
         if _is_of_random(value) and len(node.args) >= 2 and not node.keywords:
-            node.args[0] = self._call("whole", node, node.args[0], copy.deepcopy(node.args[1]), self._site(node, node.args[0]))
+            node.args[0] = self._call(
+                "whole",
+                node,
+                node.args[0],
+                copy.deepcopy(node.args[1]),
+                self._site(node, node.args[0]),
+            )
             return node
         is_ours = is_device_function(value) or is_njit_function(value)
         if isinstance(value, FunctionType) and not is_ours:
@@ -276,7 +332,10 @@ class _Instrumenter(ast.NodeTransformer):
             return node
         site, array = self._site(node, node.args[0]), self.visit(copy.deepcopy(node.args[0]))
         if path == "atomic.compare_and_swap":
-            node.args = [self._call("first_cell", node, array, site), *map(self.visit, node.args[1:])]
+            node.args = [
+                self._call("first_cell", node, array, site),
+                *map(self.visit, node.args[1:]),
+            ]
         else:
             cell = self._call("cell", node, array, self._index(node.args[1]), site)
             node.args = [cell, place(ast.Constant(0), node), *map(self.visit, node.args[2:])]
@@ -306,8 +365,14 @@ class _Instrumenter(ast.NodeTransformer):
         if path == "syncwarp":
             given = [*node.value.args, *(keyword.value for keyword in node.value.keywords)]
             mask = self.visit(copy.deepcopy(given[0])) if given else ast.Constant(FULL_MASK)
-            return [self._do("note", node, self._site(node)), self._do("set_mask", node, mask), node]
-        if path == "syncthreads" or (isinstance(function, ast.Attribute) and function.attr == "sync" and path is None):
+            return [
+                self._do("note", node, self._site(node)),
+                self._do("set_mask", node, mask),
+                node,
+            ]
+        if path == "syncthreads" or (
+            isinstance(function, ast.Attribute) and function.attr == "sync" and path is None
+        ):
             return [self._do("note", node, self._site(node)), node]
         before = self._before(node.value)
         node.value = self.visit(node.value)
@@ -325,7 +390,9 @@ class _Instrumenter(ast.NodeTransformer):
         node.body = [*marks, *node.body]
         if isinstance(node.target, ast.Name):
             return [node]
-        if all(isinstance(part, (ast.Name, ast.Tuple, ast.Store)) for part in ast.walk(node.target)):
+        if all(
+            isinstance(part, (ast.Name, ast.Tuple, ast.Store)) for part in ast.walk(node.target)
+        ):
             return [node]
         name = self._fresh()
         node.body = [*self._set(node.target, place(load(name), node), node), *node.body]
@@ -347,7 +414,9 @@ class _Instrumenter(ast.NodeTransformer):
 
 
 def _is_of_random(value: Any) -> bool:
-    """Returns whether this is a function of `cuda.random`, which Numba compiles: it changes the state with an index."""
+    """Returns whether this is a function of `cuda.random`, which Numba compiles: it changes the
+    state with an index.
+    """
     return is_njit_function(value) and value.py_func.__module__ == "numba.cuda.random"
 
 
@@ -356,7 +425,9 @@ def _is_of_random(value: Any) -> bool:
 
 @dataclass(slots=True)
 class Memory:
-    """A shared or local array: name, shape, dtype as a name in the code's namespace, bytes at most."""
+    """A shared or local array: name, shape, dtype as a name in the code's namespace, bytes at
+    most.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -366,7 +437,8 @@ class Memory:
 
 
 class Lowered:
-    """Replaces barriers, collectives and local arrays in the code of a kernel and its device functions.
+    """Replaces barriers, collectives and local arrays in the code of a kernel and its device
+    functions.
 
     Attributes:
         local_arrays: all local arrays, with offsets into the memory of a thread.
@@ -404,7 +476,10 @@ class Lowered:
                     target = one_or_tuple([store(name) for name in collective.results], ast.Store())
                     return place(ast.Assign([target], ast.Call(function, args, [])), node)
                 match node:
-                    case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=called), args=[shape, dtype])):
+                    case ast.Assign(
+                        targets=[ast.Name(id=name)],
+                        value=ast.Call(func=ast.Name(id=called), args=[shape, dtype]),
+                    ):
                         if called in stack:
                             return lowered._local(code, node, name, shape, dtype)
                 return node
@@ -414,10 +489,18 @@ class Lowered:
     def _operation(self, code: ThreadCode, node: ast.stmt, name: str, kind: int) -> ast.stmt:
         self._places += 1
         function = code.bind(f"{_PREFIX[3:]}{name}", getattr(accesses, name))
-        return place(ast.Expr(ast.Call(function, [ast.Constant(kind), ast.Constant(self._places)], [])), node)
+        return place(
+            ast.Expr(ast.Call(function, [ast.Constant(kind), ast.Constant(self._places)], [])), node
+        )
 
-    def _local(self, code: ThreadCode, node: ast.Assign, name: str, shape: ast.expr, dtype: ast.expr) -> ast.stmt:
-        dims = tuple(ast.literal_eval(shape)) if isinstance(shape, ast.Tuple) else (int(ast.literal_eval(shape)),)
+    def _local(
+        self, code: ThreadCode, node: ast.Assign, name: str, shape: ast.expr, dtype: ast.expr
+    ) -> ast.stmt:
+        dims = (
+            tuple(ast.literal_eval(shape))
+            if isinstance(shape, ast.Tuple)
+            else (int(ast.literal_eval(shape)),)
+        )
         shown = self._sites.names.get((code.source.filename, node.lineno), name)
         self.local_arrays.append(Memory(shown, dims, dtype, code, self.local_bytes))
         known = code.namespace.get(dtype.id) if isinstance(dtype, ast.Name) else None
@@ -425,7 +508,9 @@ class Lowered:
         function = code.bind(f"{_PREFIX[3:]}local_array", accesses.local_array)
         offset = ast.Constant(self.local_bytes)
         self.local_bytes += -(-int(np.prod(dims)) * itemsize // 64) * 64
-        return place(ast.Assign([store(name)], ast.Call(function, [offset, shape, dtype], [])), node)
+        return place(
+            ast.Assign([store(name)], ast.Call(function, [offset, shape, dtype], [])), node
+        )
 
 
 def _codes(code: ThreadCode, seen: set[int]) -> Iterator[ThreadCode]:

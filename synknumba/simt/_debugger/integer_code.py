@@ -1,10 +1,11 @@
 """Compiles functions of int64 to machine code, for the runtime of compiled checks.
 
-Numba takes 1.5 s for the runtime, nearly all of it to find out that each variable is an int64. These functions have nothing
-else, so each statement becomes LLVM's code at once: 0.1 s.
+Numba takes 1.5 s for the runtime, nearly all of it to find out that each variable is an int64.
+These functions have nothing else, so each statement becomes LLVM's code at once: 0.1 s.
 
-Understood are assignments to names, `if`, `while`, `for … in range(…)`, `break`, `continue`, `return`, integer arithmetic,
-comparisons, and calls: of each other, of functions of the C library, and of the three that access memory:
+Understood are assignments to names, `if`, `while`, `for … in range(…)`, `break`, `continue`,
+`return`, integer arithmetic, comparisons, and calls: of each other, of functions of the C library,
+and of the three that access memory:
 
     get(table, number)          the word, of 8 bytes, with this number in a table at an address
     put(table, number, value)   sets it
@@ -36,7 +37,8 @@ _LIBRARY: Final[dict[str, tuple[ir.Type, tuple[ir.Type, ...]]]] = {
     "makecontext": (_VOID, (I64, I64, _I32, _I32, _I32)),
 }
 _ARITHMETIC: Final[dict[type[ast.operator], str]] = {
-    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.LShift: "shl", ast.RShift: "ashr", ast.BitAnd: "and_",
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.LShift: "shl", ast.RShift: "ashr",
+    ast.BitAnd: "and_",
     ast.BitOr: "or_", ast.BitXor: "xor", ast.FloorDiv: "sdiv",
 }  # fmt: skip
 _COMPARISONS: Final[dict[type[ast.cmpop], str]] = {
@@ -97,10 +99,12 @@ def compile_functions(
 
     Args:
         functions: plain functions, with their source.
-        constants: values of functions without parameters that they call, by name, such as an address.
+        constants: values of functions without parameters that they call, by name, such as an
+            address.
 
     Returns:
-        The addresses by name, as C functions of int64 that return an int64; what keeps them in memory.
+        The addresses by name, as C functions of int64 that return an int64; what keeps them in
+        memory.
     """
     library = cpu_target.target_context.codegen().create_library("synknumba_check")
     module = library.create_ir_module("synknumba_check")
@@ -111,7 +115,9 @@ def compile_functions(
         kind = ir.FunctionType(I64, [I64] * len(tree.args.args))
         value = ir.Function(module, kind, f"synknumba_check_{tree.name}")
         value.attributes.add("noinline")
-        value.attributes.add("optsize")  # else LLVM unrolls and vectorises loops of a few rounds, which takes twice as long
+        value.attributes.add(
+            "optsize"
+        )  # else LLVM unrolls and vectorises loops of a few rounds, which takes twice as long
         made[tree.name] = value, tree, function.__globals__
     callees = {name: value for name, (value, _, _) in made.items()}
     for value, tree, namespace in made.values():
@@ -119,7 +125,9 @@ def compile_functions(
     with global_compiler_lock:
         library.add_ir_module(module)
         library.finalize()
-        return {name: library.get_pointer_to_function(value.name) for name, value in callees.items()}, library
+        return {
+            name: library.get_pointer_to_function(value.name) for name, value in callees.items()
+        }, library
 
 
 class _Translator:
@@ -170,9 +178,14 @@ class _Translator:
                 for target in targets:
                     self._assign(target, value)
             case ast.AugAssign(target=ast.Name(id=name), op=op, value=value):
-                builder.store(self._value(ast.BinOp(ast.Name(name, ast.Load()), op, value)), self._variable(name))
+                builder.store(
+                    self._value(ast.BinOp(ast.Name(name, ast.Load()), op, value)),
+                    self._variable(name),
+                )
             case ast.If(test=test, body=body, orelse=orelse):
-                then, other, after = (self._function.append_basic_block(name) for name in ("then", "else", "after"))
+                then, other, after = (
+                    self._function.append_basic_block(name) for name in ("then", "else", "after")
+                )
                 self._jump(test, then, other)
                 for block, statements in ((then, body), (other, orelse)):
                     builder.position_at_end(block)
@@ -210,7 +223,9 @@ class _Translator:
         self._builder.store(self._value(value), self._variable(target.id))
 
     def _loop(self, test: ast.expr, body: list[ast.stmt], step: list[ast.stmt]) -> None:
-        head, inside, behind, after = (self._function.append_basic_block(name) for name in ("head", "body", "step", "after"))
+        head, inside, behind, after = (
+            self._function.append_basic_block(name) for name in ("head", "body", "step", "after")
+        )
         self._builder.branch(head)
         self._builder.position_at_end(head)
         self._jump(test, inside, after)
@@ -236,16 +251,24 @@ class _Translator:
             case ast.BoolOp(op=op, values=[*first, last]):
                 for value in first:
                     following = self._function.append_basic_block("test")
-                    self._jump(value, *((following, other) if isinstance(op, ast.And) else (then, following)))
+                    self._jump(
+                        value,
+                        *((following, other) if isinstance(op, ast.And) else (then, following)),
+                    )
                     self._builder.position_at_end(following)
                 self._jump(last, then, other)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 self._jump(operand, other, then)
             case ast.Compare(left=left, ops=[first, second], comparators=[middle, right]):
-                parts: list[ast.expr] = [ast.Compare(left, [first], [middle]), ast.Compare(middle, [second], [right])]
+                parts: list[ast.expr] = [
+                    ast.Compare(left, [first], [middle]),
+                    ast.Compare(middle, [second], [right]),
+                ]
                 self._jump(ast.BoolOp(ast.And(), parts), then, other)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
-                compared = self._builder.icmp_signed(_COMPARISONS[type(op)], self._value(left), self._value(right))
+                compared = self._builder.icmp_signed(
+                    _COMPARISONS[type(op)], self._value(left), self._value(right)
+                )
                 self._builder.cbranch(compared, then, other)
             case ast.Constant(value=True):
                 self._builder.branch(then)
@@ -258,12 +281,16 @@ class _Translator:
             case ast.Name(id=name) if name in self._variables:
                 return self._builder.load(self._variables[name])
             case ast.BinOp(left=left, op=op, right=right):
-                return getattr(self._builder, _ARITHMETIC[type(op)])(self._value(left), self._value(right))
+                return getattr(self._builder, _ARITHMETIC[type(op)])(
+                    self._value(left), self._value(right)
+                )
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 chosen = self._variable(f"if.{node.lineno}.{node.col_offset}")
                 target = ast.Name(chosen.name, ast.Store())
                 self._variables[chosen.name] = chosen
-                self._statement(ast.If(test, [ast.Assign([target], body)], [ast.Assign([target], orelse)]))
+                self._statement(
+                    ast.If(test, [ast.Assign([target], body)], [ast.Assign([target], orelse)])
+                )
                 return self._builder.load(chosen)
             case ast.Call():
                 return self._call(node)
@@ -279,13 +306,20 @@ class _Translator:
             case "put":
                 return builder.store(args[2], word(builder, args[0], args[1]))
             case "byte":
-                return builder.zext(builder.load(builder.inttoptr(args[0], _BYTE.as_pointer())), I64)
+                return builder.zext(
+                    builder.load(builder.inttoptr(args[0], _BYTE.as_pointer())), I64
+                )
         if name in self._constants:
             return ir.Constant(I64, self._constants[name])
         if name in self._callees:
             return builder.call(self._callees[name], args)
         result, kinds = _LIBRARY[name]
-        function = self._module.globals.get(name) or ir.Function(self._module, ir.FunctionType(result, kinds), name)
-        given = [builder.trunc(arg, kind) if kind != arg.type else arg for arg, kind in zip(args, kinds, strict=True)]
+        function = self._module.globals.get(name) or ir.Function(
+            self._module, ir.FunctionType(result, kinds), name
+        )
+        given = [
+            builder.trunc(arg, kind) if kind != arg.type else arg
+            for arg, kind in zip(args, kinds, strict=True)
+        ]
         found = builder.call(function, given)
         return builder.sext(found, I64) if result == _I32 else found

@@ -36,11 +36,17 @@ class PythonKernel:
     stand_ins = False  # whether a variable that is read unassigned has a value
 
     def __init__(self, kernel: Any, word: str, make_watch: Callable[[Launch], Watch]) -> None:
-        plain = (kernel, getattr(kernel, "__wrapped__", None))  # the second of a kernel decorated by synk.parallel
-        function = device_code(kernel) or next((each for each in plain if isinstance(each, FunctionType)), None)
+        plain = (
+            kernel,
+            getattr(kernel, "__wrapped__", None),
+        )  # the second of a kernel decorated by synk.parallel
+        function = device_code(kernel) or next(
+            (each for each in plain if isinstance(each, FunctionType)), None
+        )
         if function is None:
             raise ArgumentError(
-                f"simt.{word} takes a kernel: a function, one decorated by cuda.jit or synk.parallel, or a simt kernel; "
+                f"simt.{word} takes a kernel: a function, one decorated by cuda.jit or "
+                f"synk.parallel, or a simt kernel; "
                 f"got {kernel!r}"
             )
         self.py_func: FunctionType = function
@@ -50,29 +56,44 @@ class PythonKernel:
     def __repr__(self) -> str:
         """Returns the tool, the kernel and its location."""
         code = self.py_func.__code__
-        return f"<simt.{self._word} of {self.py_func.__qualname__} ({code.co_filename}:{code.co_firstlineno})>"
+        return (
+            f"<simt.{self._word} of {self.py_func.__qualname__} "
+            f"({code.co_filename}:{code.co_firstlineno})>"
+        )
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
         """Raises LaunchError: a kernel needs a grid and a block."""
-        raise LaunchError(f"{self.py_func.__qualname__} is a kernel: launch it as simt.{self._word}(kernel)[grid, block](...)")
+        raise LaunchError(
+            f"{self.py_func.__qualname__} is a kernel: launch it as "
+            f"simt.{self._word}(kernel)[grid, block](...)"
+        )
 
     def __getitem__(self, config: Any) -> Run:
-        """Returns a launcher for `kernel[grid, block, stream, smem]`; the stream is ignored, smem is in bytes."""
+        """Returns a launcher for `kernel[grid, block, stream, smem]`; the stream is ignored,
+        smem is in bytes.
+        """
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
             raise LaunchError(
-                f"{self.py_func.__qualname__}: launch as simt.{self._word}(kernel)[grid, block](...), got [{config!r}]"
+                f"{self.py_func.__qualname__}: launch as simt.{self._word}(kernel)[grid, "
+                f"block](...), got [{config!r}]"
             )
         grid, block, stream, smem = (*config, 0, 0)[:4]
         check_stream(stream)
-        return self._launcher(Dim3(*three_axes(grid, "grid")), Dim3(*three_axes(block, "block")), dynamic_bytes(smem))
+        return self._launcher(
+            Dim3(*three_axes(grid, "grid")), Dim3(*three_axes(block, "block")), dynamic_bytes(smem)
+        )
 
     def forall(self, n: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Run:
         """Returns a launcher with at least n threads, in blocks of `tpb` threads if given."""
         check_stream(stream)
         if n < 0:
-            raise LaunchError(f"Can't create ForAll with negative task count: {n}")  # numba-cuda's message
+            raise LaunchError(
+                f"Can't create ForAll with negative task count: {n}"
+            )  # numba-cuda's message
         block = tpb or FORALL_BLOCK
-        return self._launcher(Dim3(max(1, -(-n // block)), 1, 1), Dim3(block, 1, 1), dynamic_bytes(sharedmem))
+        return self._launcher(
+            Dim3(max(1, -(-n // block)), 1, 1), Dim3(block, 1, 1), dynamic_bytes(sharedmem)
+        )
 
     def _launcher(self, grid: Dim3, block: Dim3, smem: int) -> Run:
         check_sizes(grid, block)
@@ -91,7 +112,9 @@ class PythonKernel:
 
         return run
 
-    def _run(self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, args: tuple[Any, ...]) -> Watch:
+    def _run(
+        self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, args: tuple[Any, ...]
+    ) -> Watch:
         """Runs a launch with checked arguments, and returns its watch."""
         launch = DebugLaunch(program, grid, block, smem, self._make_watch)
         launch.run(args)
@@ -101,7 +124,14 @@ class PythonKernel:
 def _refuse_containers(what: str, arg: Any) -> None:
     """Raises ArgumentError for arguments that work in Python but not in a compiled kernel."""
     if isinstance(arg, (list, dict, set)):
-        raise ArgumentError(f"{what} is a {type(arg).__name__}; pass NumPy arrays, numbers, and tuples of them")
-    is_host = isinstance(arg, np.ndarray) or hasattr(arg, "_ary")  # `_ary`: an array of Numba's CUDA simulator
+        raise ArgumentError(
+            f"{what} is a {type(arg).__name__}; pass NumPy arrays, numbers, and tuples of them"
+        )
+    is_host = isinstance(arg, np.ndarray) or hasattr(
+        arg, "_ary"
+    )  # `_ary`: an array of Numba's CUDA simulator
     if not is_host and hasattr(arg, "__cuda_array_interface__"):
-        raise ArgumentError(f"{what} is an array in a GPU's memory ({type(arg).__qualname__}); pass a copy on the host")
+        raise ArgumentError(
+            f"{what} is an array in a GPU's memory "
+            f"({type(arg).__qualname__}); pass a copy on the host"
+        )

@@ -1,4 +1,5 @@
-"""Memory of a compiled check, shared by Python, the runtime and the instrumented kernel: words of 8 bytes at known offsets.
+"""Memory of a compiled check, shared by Python, the runtime and the instrumented kernel: words of 8
+bytes at known offsets.
 
     STATE ──> threads of the block   THREAD_WORDS each: status, request, answer, vector clock, coroutine
           ──> regions                REGION_WORDS each: arguments that overlap, the shared or the local memory
@@ -11,7 +12,7 @@ A past access is two words:
     stamp   grid barriers (54 to 63) | block barriers (32 to 53) | warp barriers (16 to 31) | fences (0 to 15)
 
 Counters wrap around. They are compared for equality, except warp barriers, which saturate.
-"""
+"""  # noqa: E501
 
 from typing import Final
 
@@ -45,7 +46,8 @@ EPOCH: Final = 26  # stamp of the block and the grid
 SIZES: Final = 27  # block size along x, y, z, grid size along x, y, z
 KEPT: Final = 33  # buffer for elements before a write
 KEPT_BYTES: Final = 34
-SPINS: Final = 35  # whether threads may wait for each other in loops, for which one that ends must return to Python
+# whether threads may wait for each other in loops, for which one that ends must return to Python
+SPINS: Final = 35
 STAND_IN: Final = 36  # value of a variable that is read unassigned
 FLOAT_BYTE: Final = 37  # fills new arrays of floats
 BYTE: Final = 38  # fills other new memory
@@ -97,7 +99,8 @@ REGION_WORDS: Final = 9
 
 GLOBAL_SPACE, SHARED_SPACE, LOCAL_SPACE = range(3)
 
-# A cell: write, another write of the same value, atomic, another atomic, 8 readers; the block that has used it last.
+# A cell: write, another write of the same value, atomic, another atomic, 8 readers; the block that
+# has used it last.
 READERS: Final = 4
 PASTS: Final = 12
 TAG: Final = 24
@@ -106,7 +109,9 @@ CELL_WORDS: Final = 26
 READ, WRITE, SAME, ATOMIC, RAISES = range(5)
 
 # Words of a finding. The first word of the table holds their number.
-FOUND_KINDS: Final = 0  # kind (from bit 8), what the earlier access did (4 to 7), what the present one does
+FOUND_KINDS: Final = (
+    0  # kind (from bit 8), what the earlier access did (4 to 7), what the present one does
+)
 FOUND_TIMES: Final = 1
 FOUND_AT: Final = 2
 FOUND_BEFORE: Final = 3  # keys of the accesses
@@ -118,14 +123,17 @@ MOST_FOUND: Final = 500
 
 RACE, OUTSIDE, UNWRITTEN, FAULT, UNSET, ABSENT = range(6)
 
-# Detail of an index out of bounds: address; number of axes, and from bit 8 which have an index; indices; sizes.
+# Detail of an index out of bounds: address; number of axes, and from bit 8 which have an index;
+# indices; sizes.
 MOST_AXES: Final = 5
 DETAIL_WORDS: Final = 2 + 2 * MOST_AXES
 
 # Results of `advance`.
 DONE, STUCK, HAS_RAISED, HAS_PAUSED = range(4)
 
-FAULTS: Final = ("ZeroDivisionError: integer division or modulo by zero", "ValueError: cannot convert float NaN to integer",
+FAULTS: Final = ("ZeroDivisionError: integer division or modulo by zero", "ValueError: cannot "
+                                                                          "convert float NaN to "
+                                                                          "integer",
                  "OverflowError: cannot convert float infinity to integer",
                  "ValueError: assignment destination is read-only")  # fmt: skip
 DIVISION, NAN, INFINITY, FROZEN = range(4)

@@ -13,7 +13,13 @@ from numba.np.numpy_support import from_dtype
 from synknumba.simt._debugger.arithmetic import convert, scalar_type
 from synknumba.simt._debugger.arrays import Array
 from synknumba.simt._debugger.cuda import FENCES, LOCKS, as_numpy, member
-from synknumba.simt._debugger.source import MARK, Rewriter, SourceFunction, device_code, is_waiting_call
+from synknumba.simt._debugger.source import (
+    MARK,
+    Rewriter,
+    SourceFunction,
+    device_code,
+    is_waiting_call,
+)
 from synknumba.simt._debugger.warp import SHUFFLES, Request
 from synknumba.simt._frontend.arrays import ARRAY_PATHS
 from synknumba.simt._frontend.scope import CudaPath, Scope, cuda_module
@@ -29,7 +35,8 @@ class DebugProgram:
 
     Args:
         kernel: the plain function.
-        stand_ins: whether a variable that is read unassigned has another value, which the watch chooses.
+        stand_ins: whether a variable that is read unassigned has another value, which the watch
+            chooses.
     """
 
     def __init__(self, kernel: FunctionType, *, stand_ins: bool = False) -> None:
@@ -77,7 +84,9 @@ class DebugProgram:
                 made.waits |= is_waiting_call(scope, node)
             if isinstance(node, (ast.Name, ast.Attribute)):
                 value = scope.resolve(node)
-                self.may_be_undefined |= isinstance(value, CudaPath) and value.path in SHUFFLES | ARRAY_PATHS
+                self.may_be_undefined |= (
+                    isinstance(value, CudaPath) and value.path in SHUFFLES | ARRAY_PATHS
+                )
                 self.fences |= isinstance(value, CudaPath) and value.path in FENCES
                 self.may_spin |= isinstance(value, CudaPath) and value.path in LOCKS
                 if (callee := device_code(value)) is not None:
@@ -87,42 +96,64 @@ class DebugProgram:
 
     def _spread_waiting(self) -> None:
         functions = self._functions
-        while found := [one for one in functions.values() if not one.waits and any(map(self._waits, one.calls))]:
+        while found := [
+            one for one in functions.values() if not one.waits and any(map(self._waits, one.calls))
+        ]:
             for function in found:
                 function.waits = True
 
-    def link(self, cuda: Any, constant: Callable[[str, Any], Any]) -> Callable[..., Generator[Request, Any, None]]:
+    def link(
+        self, cuda: Any, constant: Callable[[str, Any], Any]
+    ) -> Callable[..., Generator[Request, Any, None]]:
         """Returns the kernel as a generator function.
 
         Args:
             cuda: the implementation of `numba.cuda`.
-            constant: converts a global array or tuple to the value the kernel sees, from its name and the value.
+            constant: converts a global array or tuple to the value the kernel sees, from its name
+                and the value.
         """
-        spaces = {function: self._namespace(made, cuda, constant) for function, made in self._functions.items()}
+        spaces = {
+            function: self._namespace(made, cuda, constant)
+            for function, made in self._functions.items()
+        }
         new: dict[FunctionType, FunctionType] = {}  # user function -> rewritten function
         for function, made in self._functions.items():
             assert made.code is not None  # set by the rewriter
             exec(made.code, spaces[function])  # noqa: S102  # the user's own code
             new[function] = spaces[function][made.source.tree.name]
-            new[function].__defaults__, new[function].__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+            new[function].__defaults__, new[function].__kwdefaults__ = (
+                function.__defaults__,
+                function.__kwdefaults__,
+            )
             if made.declared:
                 new[function] = _fitted(new[function], made)
         for function, made in self._functions.items():
             for name, value in made.bindings.items():
                 found = new.get(value, value) if isinstance(value, FunctionType) else value
-                spaces[function][name] = member(cuda, value.path) if isinstance(value, CudaPath) else found
+                spaces[function][name] = (
+                    member(cuda, value.path) if isinstance(value, CudaPath) else found
+                )
         return new[self._kernel]
 
     @staticmethod
-    def _namespace(made: SourceFunction, cuda: Any, constant: Callable[[str, Any], Any]) -> dict[str, Any]:
-        constants = {name: constant(name.removeprefix("_k_"), value) for name, value in made.constants.items()}
+    def _namespace(
+        made: SourceFunction, cuda: Any, constant: Callable[[str, Any], Any]
+    ) -> dict[str, Any]:
+        constants = {
+            name: constant(name.removeprefix("_k_"), value)
+            for name, value in made.constants.items()
+        }
         # Even if the function does not use the module: a breakpoint's condition may.
-        modules = {name: cuda for name, value in made.source.scope.items() if value is cuda_module()}
+        modules = {
+            name: cuda for name, value in made.source.scope.items() if value is cuda_module()
+        }
         return {**made.source.scope, **modules, **constants, MARK: cuda}
 
 
 def _fitted(function: FunctionType, made: SourceFunction) -> FunctionType:
-    """Wraps the function to convert numeric arguments and results to the types of its declared signatures."""
+    """Wraps the function to convert numeric arguments and results to the types of its declared
+    signatures.
+    """
     params, name, defaults = made.source.params, made.source.tree.name, function.__defaults__ or ()
 
     def fit(given: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Declared, list[Any]]:
@@ -132,7 +163,10 @@ def _fitted(function: FunctionType, made: SourceFunction) -> FunctionType:
         chosen = made.declared[0]
         if len(made.declared) > 1:
             chosen = best_declared(name, made.declared, tuple(map(_type_of, ordered)))
-        return chosen, [_as(value, kind) for value, kind in zip(ordered, map(_number_type, chosen.args), strict=True)]
+        return chosen, [
+            _as(value, kind)
+            for value, kind in zip(ordered, map(_number_type, chosen.args), strict=True)
+        ]
 
     def call(*given: Any, **keywords: Any) -> Any:
         chosen, values = fit(given, keywords)

@@ -1,7 +1,7 @@
 """Scheduler that runs the threads of a grid in Python, one after another.
 
-Each CUDA thread is a generator made from the user's code. At a barrier or warp operation it yields a `Request`, and it is sent
-the answer once all participating threads have made the same request.
+Each CUDA thread is a generator made from the user's code. At a barrier or warp operation it yields
+a `Request`, and it is sent the answer once all participating threads have made the same request.
 
     block:   thread 0 ──► waits │ thread 1 ──► waits │ … │ thread n ──► waits   all threads in order
              ├─ warp operation: requested by all lanes named in its mask        ──► each lane resumes with its answer
@@ -10,7 +10,7 @@ the answer once all participating threads have made the same request.
              └─ otherwise:      deadlock                                        ──► DivergenceError
 
 Blocks run one after another; only a grid barrier keeps several of them active at once.
-"""
+"""  # noqa: E501
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from types import CodeType, FrameType
@@ -21,7 +21,13 @@ import numpy as np
 from synknumba._errors import Access, DivergenceError, Finding, KernelCheckError
 from synknumba.simt._debugger.arrays import Array, Watch, allocate, carve, wrap
 from synknumba.simt._debugger.cuda import Cuda, Dim3
-from synknumba.simt._debugger.findings import access, fault_finding, is_fault, of_the_user, user_line
+from synknumba.simt._debugger.findings import (
+    access,
+    fault_finding,
+    is_fault,
+    of_the_user,
+    user_line,
+)
 from synknumba.simt._debugger.program import DebugProgram
 from synknumba.simt._debugger.source import MARK
 from synknumba.simt._debugger.warp import (
@@ -50,19 +56,23 @@ class Thread:
         request: the pending request; None if the thread has ended or is runnable.
         answer: the value to resume with.
         clock: 1 + the number of `syncwarp`s passed.
-        seen: vector clock: for each lane of the warp, the clock up to which its accesses happen before this thread's next one.
+        seen: vector clock: for each lane of the warp, the clock up to which its accesses happen
+            before this thread's next one.
         fences: number of `threadfence` calls.
         atomics: number of atomic operations.
     """
 
     __slots__ = (
-        "answer", "atomics", "block", "clock", "code", "ended", "failed", "fences", "index", "lane", "number", "request",
+        "answer", "atomics", "block", "clock", "code", "ended", "failed", "fences", "index",
+        "lane", "number", "request",
         "seen",
     )  # fmt: skip
 
     def __init__(self, block: "Block", number: int, code: ThreadCode) -> None:
         sizes = block.launch.block
-        self.index = Dim3(number % sizes.x, number // sizes.x % sizes.y, number // (sizes.x * sizes.y))
+        self.index = Dim3(
+            number % sizes.x, number // sizes.x % sizes.y, number // (sizes.x * sizes.y)
+        )
         self.block, self.number, self.lane, self.code = block, number, number % WARP_SIZE, code
         self.request: Request | None = None
         self.answer: Any = None
@@ -76,7 +86,9 @@ class Thread:
         return self.block.index
 
     def place(self) -> tuple[tuple[CodeType, int], ...]:
-        """Returns where the thread waits: (code, instruction offset) for each frame, kernel first."""
+        """Returns where the thread waits: (code, instruction offset) for each frame, kernel
+        first.
+        """
         return tuple((frame.f_code, frame.f_lasti) for frame in self._frames())
 
     def waiting(self) -> Access:
@@ -94,7 +106,9 @@ class Thread:
 
 
 class Block:
-    """An active block: its threads by linear index, and its `epoch`, the number of barriers that it has passed."""
+    """An active block: its threads by linear index, and its `epoch`, the number of barriers that
+    it has passed.
+    """
 
     launch: "Launch"
 
@@ -102,16 +116,21 @@ class Block:
         self.launch, self.index, self.epoch = launch, index, 0
         count = launch.block.x * launch.block.y * launch.block.z
         self.threads = [Thread(self, number, launch.entry(*launch.args)) for number in range(count)]
-        self.warps = [self.threads[first : first + WARP_SIZE] for first in range(0, count, WARP_SIZE)]
+        self.warps = [
+            self.threads[first : first + WARP_SIZE] for first in range(0, count, WARP_SIZE)
+        ]
         self.shared: dict[str, Array] = {}
         self.dynamic: np.ndarray[Any, Any] | None = None
-        # State of the watch for this block's shared memory: its shadow by the address of an array, and written addresses.
+        # State of the watch for this block's shared memory: its shadow by the address of an array,
+        # and written addresses.
         self.cells: dict[int, Any] = {}
         self.written: set[int] = set()
         self.ready = self.threads
 
     def advance(self) -> bool:
-        """Runs all threads until all have ended (returns True) or wait at a grid barrier (False)."""
+        """Runs all threads until all have ended (returns True) or wait at a grid barrier
+        (False).
+        """
         while True:
             for thread in self.ready:
                 self.launch.resume(thread)
@@ -123,7 +142,8 @@ class Block:
         """Decides which threads are `ready` to be resumed, after all have stopped.
 
         Returns:
-            True if all have ended, False if all others wait at a grid barrier, None if some are ready.
+            True if all have ended, False if all others wait at a grid barrier, None if some are
+            ready.
         """
         self.ready = [thread for warp in self.warps for thread in _released(warp, self.launch)]
         living = [thread for thread in self.threads if not thread.ended]
@@ -144,7 +164,11 @@ class Block:
         mask = None if kind in BLOCK_WIDE else first.request.mask  # type: ignore[union-attr]
         for thread in living:
             asked: Any = thread.request
-            if asked.kind != kind or thread.place() != place or (mask is not None and asked.mask != mask):
+            if (
+                asked.kind != kind
+                or thread.place() != place
+                or (mask is not None and asked.mask != mask)
+            ):
                 self.launch.diverged(first, thread)
                 end(living)
                 return
@@ -175,10 +199,16 @@ def _answered(thread: Thread, answer: Any) -> Thread:
 
 
 def _released(warp: list[Thread], launch: "Launch") -> list[Thread]:
-    """Releases the threads of a warp whose operation is complete, and returns them with their answers set."""
+    """Releases the threads of a warp whose operation is complete, and returns them with their
+    answers set.
+    """
     asking: dict[tuple[str, int], list[Thread]] = {}
     for thread in warp:
-        if thread.request is not None and thread.request.kind not in BLOCK_WIDE and thread.request.kind != GRID_SYNC:
+        if (
+            thread.request is not None
+            and thread.request.kind not in BLOCK_WIDE
+            and thread.request.kind != GRID_SYNC
+        ):
             asking.setdefault((thread.request.kind, thread.request.mask), []).append(thread)
     released: list[Thread] = []
     for (kind, mask), group in asking.items():
@@ -209,7 +239,9 @@ def _released(warp: list[Thread], launch: "Launch") -> list[Thread]:
 
 
 def _join(group: list[Thread]) -> None:
-    """Merges the vector clocks of a `syncwarp`: accesses before it happen before all accesses after it, in every lane."""
+    """Merges the vector clocks of a `syncwarp`: accesses before it happen before all accesses
+    after it, in every lane.
+    """
     seen = [max(clocks) for clocks in zip(*(thread.seen for thread in group), strict=True)]
     for thread in group:
         seen[thread.lane] = max(seen[thread.lane], thread.clock)
@@ -227,7 +259,12 @@ class Launch:
     """
 
     def __init__(
-        self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, make_watch: Callable[["Launch"], Watch]
+        self,
+        program: DebugProgram,
+        grid: Dim3,
+        block: Dim3,
+        smem: int,
+        make_watch: Callable[["Launch"], Watch],
     ) -> None:
         self.program, self.grid, self.block, self.smem = program, grid, block, smem
         self.epoch = self.failed_blocks = 0
@@ -262,16 +299,39 @@ class Launch:
     # ---- divergence
 
     def diverged(self, first: Thread, other: Thread | None) -> None:
-        """Reports a deadlock between two threads; with `other` None, between a thread and ended blocks."""
-        others = "other blocks ended without reaching it" if other is None else "others that must reach it wait elsewhere"
+        """Reports a deadlock between two threads; with `other` None, between a thread and ended
+        blocks.
+        """
+        others = (
+            "other blocks ended without reaching it"
+            if other is None
+            else "others that must reach it wait elsewhere"
+        )
         accesses = tuple(thread.waiting() for thread in (first, other) if thread is not None)
         advice = f"{_MEET}{_PARTS}" if _called(first).startswith("syncthreads") else _MEET
-        self._report(Finding(DivergenceError, f"threads wait at cuda.{_called(first)}, but {others}", accesses, advice))
+        self._report(
+            Finding(
+                DivergenceError,
+                f"threads wait at cuda.{_called(first)}, but {others}",
+                accesses,
+                advice,
+            )
+        )
 
     def not_in_mask(self, thread: Thread, mask: int) -> None:
         """Reports a warp operation whose mask lacks the calling lane."""
-        summary = f"the mask {mask:#010x} of a warp operation does not include lane {thread.lane}, which calls it"
-        self._report(Finding(DivergenceError, summary, (thread.waiting(),), "set the bit of every lane that calls it"))
+        summary = (
+            f"the mask {mask:#010x} of a warp operation does not include lane "
+            f"{thread.lane}, which calls it"
+        )
+        self._report(
+            Finding(
+                DivergenceError,
+                summary,
+                (thread.waiting(),),
+                "set the bit of every lane that calls it",
+            )
+        )
 
     def _report(self, finding: Finding) -> None:
         """Reports that threads cannot continue; raises unless others do."""
@@ -280,9 +340,16 @@ class Launch:
 
     def threads_missing(self, waiting: Thread, ended: Thread) -> None:
         """Reports threads that ended before a barrier that others of their block wait at."""
-        summary = f"threads ended before a cuda.{_called(waiting)} at which others of their block wait"
-        advice = "CUDA requires all threads to reach it: put the work under an `if` instead of returning early"
-        self.watch.ended_early(Finding(DivergenceError, summary, (waiting.waiting(), ended.waiting()), advice))
+        summary = (
+            f"threads ended before a cuda.{_called(waiting)} at which others of their block wait"
+        )
+        advice = (
+            "CUDA requires all threads to reach it: put the work under an `if` "
+            "instead of returning early"
+        )
+        self.watch.ended_early(
+            Finding(DivergenceError, summary, (waiting.waiting(), ended.waiting()), advice)
+        )
 
 
 class DebugLaunch(Launch):
@@ -293,21 +360,35 @@ class DebugLaunch(Launch):
     """
 
     def __init__(
-        self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, make_watch: Callable[[Launch], Watch]
+        self,
+        program: DebugProgram,
+        grid: Dim3,
+        block: Dim3,
+        smem: int,
+        make_watch: Callable[[Launch], Watch],
     ) -> None:
         super().__init__(program, grid, block, smem, make_watch)
-        self.entry = program.link(Cuda(self), lambda name, value: wrap(value, name, "constant", self.watch))
+        self.entry = program.link(
+            Cuda(self), lambda name, value: wrap(value, name, "constant", self.watch)
+        )
         self.args: tuple[Any, ...] = ()
 
     def run(self, args: tuple[Any, ...]) -> None:
         """Runs all threads of the grid."""
         names = self.program.params
-        self.args = tuple(wrap(arg, name, "global", self.watch) for name, arg in zip(names, args, strict=True))
+        self.args = tuple(
+            wrap(arg, name, "global", self.watch) for name, arg in zip(names, args, strict=True)
+        )
         if self.program.takes_rest:
             self.args = (*self.args[:-1], *self.args[-1])
         with np.errstate(all="ignore"):  # a GPU does not report overflows either
             sizes = self.grid
-            blocks = (Block(self, Dim3(x, y, z)) for z in range(sizes.z) for y in range(sizes.y) for x in range(sizes.x))
+            blocks = (
+                Block(self, Dim3(x, y, z))
+                for z in range(sizes.z)
+                for y in range(sizes.y)
+                for x in range(sizes.x)
+            )
             self.run_blocks(blocks)
 
     def resume(self, thread: Thread) -> None:
@@ -325,7 +406,9 @@ class DebugLaunch(Launch):
                 thread.ended, thread.failed, thread.request = True, True, None
                 return
             place = f"{self.program.name} ({user_line(error.__traceback__)})"
-            error.add_note(f"in {place}, threadIdx={tuple(thread.index)} blockIdx={tuple(thread.block_index)}")
+            error.add_note(
+                f"in {place}, threadIdx={tuple(thread.index)} blockIdx={tuple(thread.block_index)}"
+            )
             if self.watch.findings:
                 error.add_note("\n".join(["earlier findings:", *map(str, self.watch.findings)]))
             raise error.with_traceback(of_the_user(error.__traceback__))  # noqa: B904
@@ -335,16 +418,26 @@ class DebugLaunch(Launch):
         block = self.current.block
         if shape in {0, (0,)}:
             if block.dynamic is None:
-                block.dynamic = np.asarray(allocate("dynamic", "shared", self.smem, np.dtype(np.uint8), self.watch, block))
+                block.dynamic = np.asarray(
+                    allocate("dynamic", "shared", self.smem, np.dtype(np.uint8), self.watch, block)
+                )
             return carve(block.dynamic, name, dtype, self.watch, block)
-        place = f"{key} {shape} {dtype}"  # each specialisation of a device function has its own array
+        place = (
+            f"{key} {shape} {dtype}"  # each specialisation of a device function has its own array
+        )
         if place not in block.shared:
             block.shared[place] = allocate(name, "shared", shape, dtype, self.watch, block)
         return block.shared[place]
 
 
-_MEET: Final = "a barrier must be reached by all threads, the same one at the same time: move it out of the `if` or loop"
-_PARTS: Final = "; threads of one warp can meet at cuda.syncwarp(mask), and parts of a block can be blocks of their own"
+_MEET: Final = (
+    "a barrier must be reached by all threads, the same one at the same time: move "
+    "it out of the `if` or loop"
+)
+_PARTS: Final = (
+    "; threads of one warp can meet at cuda.syncwarp(mask), and parts of a block "
+    "can be blocks of their own"
+)
 
 
 def _called(thread: Thread) -> str:

@@ -1,11 +1,13 @@
-"""Compiled part of a check: the shadow memory of `_debugger.shadow`, and the loop that runs the threads of a block.
+"""Compiled part of a check: the shadow memory of `_debugger.shadow`, and the loop that runs the
+threads of a block.
 
-Each CUDA thread is a coroutine on a stack of its own, by the C library's `swapcontext`. At a barrier or warp operation it
-stores its request and goes back to the scheduler, as a generator does in `_debugger.run`. Block barriers that all threads
-reach, and blocks that end, are dealt with here; anything else returns to Python, which decides by the same code as for
-generators.
+Each CUDA thread is a coroutine on a stack of its own, by the C library's `swapcontext`. At a
+barrier or warp operation it stores its request and goes back to the scheduler, as a generator does
+in `_debugger.run`. Block barriers that all threads reach, and blocks that end, are dealt with here;
+anything else returns to Python, which decides by the same code as for generators.
 
-The functions are compiled when a process first needs them, and called by name from instrumented kernels.
+The functions are compiled when a process first needs them, and called by name from instrumented
+kernels.
 """
 
 import functools
@@ -78,7 +80,9 @@ def check_state() -> int:
     raise NotImplementedError
 
 
-def report(kind: int, where: int, before: int, what_before: int, now: int, what: int, detail: int) -> None:
+def report(
+    kind: int, where: int, before: int, what_before: int, now: int, what: int, detail: int
+) -> None:
     """Adds a finding to the table, or counts it if one of the same kind and sites is there."""
     found = get(check_state(), FOUND)
     count = get(found, 0)
@@ -104,9 +108,13 @@ def report(kind: int, where: int, before: int, what_before: int, now: int, what:
 
 
 def outside(detail: int, what: int, site: int) -> None:
-    """Reports an index out of bounds, and clears what is read there; `detail` is the address of `DETAIL_WORDS` words."""
+    """Reports an index out of bounds, and clears what is read there; `detail` is the address of
+    `DETAIL_WORDS` words.
+    """
     memset(get(check_state(), at.SCRATCH), 0, at.SCRATCH_BYTES)
-    report(at.OUTSIDE, get(detail, 0), 0, 0, get(get(check_state(), CURRENT), KEY) | site, what, detail)
+    report(
+        at.OUTSIDE, get(detail, 0), 0, 0, get(get(check_state(), CURRENT), KEY) | site, what, detail
+    )
 
 
 def wait(status: int, kind: int, place: int) -> None:
@@ -137,7 +145,9 @@ def pause(state: int, me: int) -> None:
 
 
 def access(address: int, size: int, what: int, site: int) -> None:
-    """Records an access of the running thread to a number, and reports a race or an uninitialised number."""
+    """Records an access of the running thread to a number, and reports a race or an
+    uninitialised number.
+    """
     state = check_state()
     me = get(state, CURRENT)
     budget = get(state, BUDGET) - 1
@@ -189,7 +199,9 @@ def access(address: int, size: int, what: int, site: int) -> None:
 
 
 def record(cell: int, space: int, what: int, now: int, where: int) -> int:
-    """Records an access in a cell, and returns whether it races; reports that unless `where`, the address, is 0."""
+    """Records an access in a cell, and returns whether it races; reports that unless `where`,
+    the address, is 0.
+    """
     state = check_state()
     me = get(state, CURRENT)
     stamp = get(state, EPOCH) | get(me, STAMP)
@@ -211,7 +223,9 @@ def record(cell: int, space: int, what: int, now: int, where: int) -> int:
         if other >> 26:
             if space or get(state, ORDERED_BLOCKS) or (then ^ stamp) >> 54:
                 continue
-        elif (then ^ stamp) >> 32 or (other >> 21 == 0 and get(me, SEEN + ((before >> 16) & 31)) >= (then >> 16) & 0xFFFF):
+        elif (then ^ stamp) >> 32 or (
+            other >> 21 == 0 and get(me, SEEN + ((before >> 16) & 31)) >= (then >> 16) & 0xFFFF
+        ):
             continue
         elif get(me, ATOMICS):
             them = get(state, THREADS) + 8 * THREAD_WORDS * ((before >> 16) & 1023)
@@ -254,7 +268,9 @@ def record(cell: int, space: int, what: int, now: int, where: int) -> int:
 
 
 def element(data: int, axes: int, sizes: int, number: int) -> int:
-    """Returns the address of an element of a view, counted in C order; the other arguments are those of `view`."""
+    """Returns the address of an element of a view, counted in C order; the other arguments are
+    those of `view`.
+    """
     left, address = number, data
     for place in range(axes):
         axis = axes - 1 - place
@@ -273,7 +289,9 @@ def count_of(axes: int, sizes: int) -> int:
 
 
 def keep(data: int, axes: int, sizes: int, size: int, place: int) -> int:
-    """Copies the elements of a view behind `place` bytes of the buffer; returns the bytes used, -1 if they do not fit."""
+    """Copies the elements of a view behind `place` bytes of the buffer; returns the bytes used,
+    -1 if they do not fit.
+    """
     state = check_state()
     nbytes = count_of(axes, sizes) * size
     if place < 0 or place + nbytes > get(state, at.KEPT_BYTES):
@@ -372,7 +390,9 @@ def join(warp: int, lanes: int) -> None:
 
 
 def answer(warp: int, count: int) -> int:
-    """Releases a warp whose waiting lanes all ask for one operation that is complete; returns whether it did."""
+    """Releases a warp whose waiting lanes all ask for one operation that is complete; returns
+    whether it did.
+    """
     state = check_state()
     kind = mask = lanes = living = truths = 0
     me = warp
@@ -421,7 +441,9 @@ def answer(warp: int, count: int) -> int:
 
 
 def advance(entry: int) -> int:
-    """Runs blocks until all have ended, or until Python has to look at the threads; `entry` is the coroutine's function."""
+    """Runs blocks until all have ended, or until Python has to look at the threads; `entry` is
+    the coroutine's function.
+    """
     state = check_state()
     threads, count = get(state, THREADS), get(state, COUNT)
     while True:
@@ -452,7 +474,11 @@ def advance(entry: int) -> int:
         place, me = -1, threads
         for _ in range(count):
             if get(me, STATUS) == at.WAITING:
-                place = get(me, PLACE) if get(me, KIND) == at.SYNCTHREADS and (waiting == 0 or place == get(me, PLACE)) else -1
+                place = (
+                    get(me, PLACE)
+                    if get(me, KIND) == at.SYNCTHREADS and (waiting == 0 or place == get(me, PLACE))
+                    else -1
+                )
                 waiting += 1
             elif get(me, STATUS) == at.ENDED:
                 ended += 1
@@ -477,13 +503,16 @@ def pass_barrier(state: int) -> None:
 
 
 _FUNCTIONS: Final[tuple[Callable[..., int | None], ...]] = (
-    report, outside, wait, frozen, pause, access, record, element, count_of, keep, view, begin, resume, pass_barrier, source,
+    report, outside, wait, frozen, pause, access, record, element, count_of, keep, view, begin,
+    resume, pass_barrier, source,
     join, answer, advance,
 )  # fmt: skip
 
 
 def call(builder: Any, name: str, *args: Any) -> Any:
-    """Emits a call of one of these functions, or of "state", which returns the address of the state; returns its result."""
+    """Emits a call of one of these functions, or of "state", which returns the address of the
+    state; returns its result.
+    """
     symbol = f"synknumba_check_{name}"
     function = builder.module.globals.get(symbol)
     if function is None:
@@ -498,7 +527,9 @@ def state() -> int:
 
 @functools.cache
 def installed() -> np.ndarray[Any, Any]:
-    """Returns the state of this process; the first time, compiles the functions and tells LLVM's linker their addresses."""
+    """Returns the state of this process; the first time, compiles the functions and tells LLVM's
+    linker their addresses.
+    """
     words = np.zeros(at.STATE_WORDS, np.int64)
     addresses, library = compile_functions((*_FUNCTIONS, state), {"check_state": words.ctypes.data})
     for name, address in addresses.items():

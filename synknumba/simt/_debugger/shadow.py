@@ -1,19 +1,25 @@
 """Race detection with shadow memory: the recent accesses to the bytes of shared and global memory.
 
-Two accesses by different threads race if at least one writes and neither happens before the other. They are ordered if
+Two accesses by different threads race if at least one writes and neither happens before the other.
+They are ordered if
 
-- both threads belong to one block and a block barrier lies between: the block's epoch has increased;
-- both belong to one warp and a `syncwarp` lies between, directly or through other lanes: see `Thread.seen`;
+- both threads belong to one block and a block barrier lies between: the block's epoch has
+  increased;
+- both belong to one warp and a `syncwarp` lies between, directly or through other lanes: see
+  `Thread.seen`;
 - a grid barrier lies between: the launch's epoch has increased;
-- the first thread called `threadfence` after its access and the second has used an atomic: threads pass data through a lock or
+- the first thread called `threadfence` after its access and the second has used an atomic: threads
+  pass data through a lock or
   counter this way. Which atomic pairs with which fence is not tracked.
 
-Between blocks the last rule is weaker still: if the kernel calls `threadfence` anywhere, blocks may synchronise in ways that
-cannot be tracked, and races between blocks are not reported. Atomic operations do not race with each other. Writes of equal
-values do not race either, as their order does not affect the result.
+Between blocks the last rule is weaker still: if the kernel calls `threadfence` anywhere, blocks may
+synchronise in ways that cannot be tracked, and races between blocks are not reported. Atomic
+operations do not race with each other. Writes of equal values do not race either, as their order
+does not affect the result.
 
-For each piece of memory the shadow keeps the last write and the last atomic operation, of two threads each, and up to 8 readers
-since the last write. A piece is an element, or less where accesses of other types or arrays that overlap divide the elements.
+For each piece of memory the shadow keeps the last write and the last atomic operation, of two
+threads each, and up to 8 readers since the last write. A piece is an element, or less where
+accesses of other types or arrays that overlap divide the elements.
 """
 
 from collections.abc import Callable, Iterable
@@ -48,9 +54,13 @@ class Cell:
     """Shadow state of one piece of memory."""
 
     write: Past | None = None  # the last plain write
-    other_write: Past | None = None  # an unordered write of the same value by another thread before `write`, if any
+    other_write: Past | None = (
+        None  # an unordered write of the same value by another thread before `write`, if any
+    )
     atomic: Past | None = None  # the last atomic operation
-    other_atomic: Past | None = None  # the last atomic operation by another thread than that of `atomic`
+    other_atomic: Past | None = (
+        None  # the last atomic operation by another thread than that of `atomic`
+    )
     reads: list[Past] = field(default_factory=list)  # since the last write
 
     def copy(self) -> "Cell":
@@ -61,8 +71,9 @@ class Cell:
 class Cells:
     """Shadow of memory in which accesses may overlap: a cell for each piece that has been accessed.
 
-    All pieces have the largest size, a power of two, that divides addresses and sizes of all accesses so far. An access that
-    needs smaller ones splits them all, as a view of another dtype does.
+    All pieces have the largest size, a power of two, that divides addresses and sizes of all
+    accesses so far. An access that needs smaller ones splits them all, as a view of another dtype
+    does.
     """
 
     __slots__ = ("_cells", "_size")
@@ -81,18 +92,31 @@ class Cells:
 
     def _split(self, size: int) -> None:
         parts = range(0, self._size, size)
-        self._cells = {piece + part: cell.copy() for piece, cell in self._cells.items() for part in parts}
+        self._cells = {
+            piece + part: cell.copy() for piece, cell in self._cells.items() for part in parts
+        }
         self._size = size
 
 
 Report: TypeAlias = Callable[[int, Past, Past], None]
-"""Callback for a pair of racing accesses: address of the present one, earlier and present access."""
+"""Callback for a pair of racing accesses: address of the present one, earlier and present
+access.
+"""
 
 
 def present(launch: DebugLaunch, what: str) -> Past:
     """Returns the record of an access by the running thread at its current line."""
     thread, frame = launch.current, user_frame()
-    return Past(thread, what, thread.block.epoch, launch.epoch, thread.clock, thread.fences, frame.f_code, frame.f_lineno)
+    return Past(
+        thread,
+        what,
+        thread.block.epoch,
+        launch.epoch,
+        thread.clock,
+        thread.fences,
+        frame.f_code,
+        frame.f_lineno,
+    )
 
 
 class Shadow:
@@ -120,7 +144,12 @@ class Shadow:
         return not (first.fences > before.fences and second.atomics)
 
     def access(
-        self, cells: Cells, numbers: Iterable[tuple[int, int]], now: Past, report: Report, same: Callable[[], bool]
+        self,
+        cells: Cells,
+        numbers: Iterable[tuple[int, int]],
+        now: Past,
+        report: Report,
+        same: Callable[[], bool],
     ) -> None:
         """Records an access by the running thread, and reports at most one race for each number.
 
@@ -160,7 +189,9 @@ class Shadow:
         if len(reads) >= MOST_READERS:
             oldest = reads[0]
             is_same_block = oldest.thread.block is now.thread.block
-            if (is_same_block and oldest.epoch == now.epoch) or not (is_same_block or self._blocks_order_themselves):
+            if (is_same_block and oldest.epoch == now.epoch) or not (
+                is_same_block or self._blocks_order_themselves
+            ):
                 return
             del reads[0]
         reads.append(now)

@@ -1,12 +1,14 @@
 """Rewrites kernel source into Python generators, one per thread.
 
-The user's syntax tree keeps its names, lines and columns, and is compiled under the user's file name, so tracebacks,
-breakpoints and local variables match the source. Only these nodes change:
+The user's syntax tree keeps its names, lines and columns, and is compiled under the user's file
+name, so tracebacks, breakpoints and local variables match the source. Only these nodes change:
 
 - a call of an operation that waits, such as `cuda.syncthreads()`, becomes `(yield request)`;
-- a call of a device function that waits becomes `(yield from function(...))`, and that function becomes a generator too;
+- a call of a device function that waits becomes `(yield from function(...))`, and that function
+  becomes a generator too;
 - operators become calls that use Numba's types, see `_debugger.arithmetic`;
-- global names are rebound: `cuda` to a `Cuda`, device functions to their rewritten code, global arrays to `Array`s.
+- global names are rebound: `cuda` to a `Cuda`, device functions to their rewritten code, global
+  arrays to `Array`s.
 """
 
 import ast
@@ -51,17 +53,30 @@ from synknumba.simt._library.operations import FUNCTIONS, way_out
 MARK: Final = "_k_cuda"
 
 _OPERATORS: Final[dict[type[ast.operator | ast.unaryop], Callable[..., Any]]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.MatMult: operator.matmul, ast.Pow: operator.pow,
-    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift, ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.MatMult: operator.matmul, ast.Pow: operator.pow,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
     ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert,
 }  # fmt: skip
 # Nested scopes, where a `yield` would not suspend the thread.
-_INNER: Final = (ast.FunctionDef, ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.ClassDef)
+_INNER: Final = (
+    ast.FunctionDef,
+    ast.Lambda,
+    ast.GeneratorExp,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.ClassDef,
+)
 # Its functions are valid in Python, too; to compile one takes longer than most checks.
 _RANDOM: Final = "synknumba.random"
 # Plain functions of these modules are called unchanged: debuggers, built-ins and NumPy.
-_AS_THEY_ARE: Final = frozenset({"pdb", "bdb", "ipdb", "pudb", "debugpy", "IPython", "web_pdb", "builtins", "numpy"})
+_AS_THEY_ARE: Final = frozenset(
+    {"pdb", "bdb", "ipdb", "pudb", "debugpy", "IPython", "web_pdb", "builtins", "numpy"}
+)
 
 
 @dataclass(slots=True)
@@ -72,14 +87,22 @@ class SourceFunction:
     waits: bool = False  # whether a thread may wait in the function
     calls: set[FunctionType] = field(default_factory=set)  # the device functions it names
     code: CodeType | None = None  # rewritten
-    bindings: dict[str, Any] = field(default_factory=dict)  # of global names; a `FunctionType` stands for its rewritten code
-    constants: dict[str, Any] = field(default_factory=dict)  # global arrays, and tuples that may contain arrays
+    bindings: dict[str, Any] = field(
+        default_factory=dict
+    )  # of global names; a `FunctionType` stands for its rewritten code
+    constants: dict[str, Any] = field(
+        default_factory=dict
+    )  # global arrays, and tuples that may contain arrays
     declared: tuple[Declared, ...] = ()  # signatures in the decorator, if any
-    unassigned: frozenset[str] = frozenset()  # variables that may be read unassigned, and are then replaced
+    unassigned: frozenset[str] = (
+        frozenset()
+    )  # variables that may be read unassigned, and are then replaced
 
 
 def device_code(value: Any) -> FunctionType | None:
-    """Returns the plain function of a `cuda.jit`, `simt.jit` or `njit` function; None for any other value."""
+    """Returns the plain function of a `cuda.jit`, `simt.jit` or `njit` function; None for any
+    other value.
+    """
     if is_device_function(value) or is_njit_function(value):
         return getattr(value, "py_func", None) or value.fn  # `fn` in Numba's CUDA simulator
     return None
@@ -91,9 +114,17 @@ def is_waiting_call(scope: Scope, node: ast.Call) -> bool:
 
 
 def _is_sync(value: Any, node: ast.Call) -> bool:
-    """Returns whether the call may be a grid group's `sync`, since any variable may hold the group."""
+    """Returns whether the call may be a grid group's `sync`, since any variable may hold the
+    group.
+    """
     unknown = value is MISSING
-    return unknown and isinstance(node.func, ast.Attribute) and node.func.attr == "sync" and not node.args and not node.keywords
+    return (
+        unknown
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "sync"
+        and not node.args
+        and not node.keywords
+    )
 
 
 def _sync(group: Any) -> Generator[Request, Any, Any]:
@@ -106,11 +137,20 @@ class Rewriter(ast.NodeTransformer):
     """Rewrites a function's syntax tree in place and compiles it."""
 
     def __init__(
-        self, function: SourceFunction, waits: Callable[[FunctionType], bool], *, is_kernel: bool, stand_ins: bool = False
+        self,
+        function: SourceFunction,
+        waits: Callable[[FunctionType], bool],
+        *,
+        is_kernel: bool,
+        stand_ins: bool = False,
     ) -> None:
         self.function, self.source, self._waits = function, function.source, waits
         self.scope, self.is_kernel = Scope(self.source), is_kernel
-        reads = unassigned_reads(self.source.tree) if stand_ins and not _has_inner(self.source.tree) else []
+        reads = (
+            unassigned_reads(self.source.tree)
+            if stand_ins and not _has_inner(self.source.tree)
+            else []
+        )
         self._unassigned = {id(node) for node in reads}
         self.function.unassigned = frozenset(node.id for node in reads)
         self._inner = 0
@@ -121,9 +161,12 @@ class Rewriter(ast.NodeTransformer):
         tree.body = [self.visit(statement) for statement in tree.body]
         for name in sorted(self.function.unassigned):
             nothing = ast.Attribute(ast.Name(MARK, ast.Load()), "_unassigned", ast.Load())
-            tree.body.insert(0, place(ast.Assign([ast.Name(name, ast.Store())], nothing), tree.body[0]))
+            tree.body.insert(
+                0, place(ast.Assign([ast.Name(name, ast.Store())], nothing), tree.body[0])
+            )
         if self.is_kernel or self.function.waits:
-            # An unreachable `yield` makes the function a generator. On the first line, debuggers do not stop at it.
+            # An unreachable `yield` makes the function a generator. On the first line, debuggers do
+            # not stop at it.
             never = ast.If(ast.Constant(value=False), [ast.Expr(ast.Yield())], [])
             tree.body.insert(0, place(never, tree.body[0]))
         tree.args.defaults, tree.args.kw_defaults = [], [None] * len(tree.args.kwonlyargs)
@@ -142,13 +185,19 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Name(name, ast.Load()), node)
 
     def _known(self, node: ast.expr, value: Any) -> ast.expr | None:
-        """Returns the replacement of a name or attribute with this value; None if it stays unchanged."""
+        """Returns the replacement of a name or attribute with this value; None if it stays
+        unchanged.
+        """
         if isinstance(value, CudaPath):
             return self._cudamember(node, value)
         callee = device_code(value)
         if callee is not None:
             if self._waits(callee):
-                raise self.source.refusal(node, f"{callee.__name__} as a value", "call it by its name: it synchronises threads")
+                raise self.source.refusal(
+                    node,
+                    f"{callee.__name__} as a value",
+                    "call it by its name: it synchronises threads",
+                )
             return self._bind(node, callee.__name__, callee)
         if isinstance(value, (np.ndarray, tuple)):
             name = node.id if isinstance(node, ast.Name) else f"_k_{ast.unparse(node)}"
@@ -157,7 +206,9 @@ class Rewriter(ast.NodeTransformer):
         return None
 
     def _cudamember(self, node: ast.expr, value: CudaPath) -> ast.expr | None:
-        """Returns the replacement of a member of `numba.cuda`. The module keeps its name, for use in a debugger."""
+        """Returns the replacement of a member of `numba.cuda`. The module keeps its name, for
+        use in a debugger.
+        """
         word = value.path.replace(".", "_")
         if value.path not in KNOWN_PATHS:
             if value.path in FUNCTIONS:
@@ -170,7 +221,9 @@ class Rewriter(ast.NodeTransformer):
                 if way_out(value.path) == way_out("") and (mistake := misspelt(value.path)):
                     raise self.source.error(node, mistake)
                 raise self.source.refusal(node, f"cuda.{value.path}", way_out(value.path))
-            return self._bind(node, word, as_numpy(found).type if found == bfloat16.kind() else found)
+            return self._bind(
+                node, word, as_numpy(found).type if found == bfloat16.kind() else found
+            )
         if isinstance(node, ast.Attribute) and isinstance(self.scope.resolve(node.value), CudaPath):
             node.value = self.visit(node.value)
             return node
@@ -184,7 +237,9 @@ class Rewriter(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name | ast.Attribute) -> ast.expr:
         if id(node) in self._unassigned and isinstance(node, ast.Name):
             return self._assigned(node)
-        known = self._known(node, self.scope.resolve(node)) if isinstance(node.ctx, ast.Load) else None
+        known = (
+            self._known(node, self.scope.resolve(node)) if isinstance(node.ctx, ast.Load) else None
+        )
         return known or self.generic_visit(node)  # type: ignore[return-value]
 
     visit_Attribute = visit_Name
@@ -192,7 +247,9 @@ class Rewriter(ast.NodeTransformer):
     def _assigned(self, node: ast.Name) -> ast.expr:
         """Returns the read of a variable that may be unassigned, which then has another value."""
         function = ast.Attribute(ast.Name(MARK, ast.Load()), "_assigned", ast.Load())
-        return place(ast.Call(function, [ast.Name(node.id, ast.Load()), ast.Constant(node.id)], []), node)
+        return place(
+            ast.Call(function, [ast.Name(node.id, ast.Load()), ast.Constant(node.id)], []), node
+        )
 
     # ---- calls
 
@@ -217,7 +274,9 @@ class Rewriter(ast.NodeTransformer):
             self._may_wait(node)
             call = self._operation(node, "sync", _sync, [self.visit(node.func.value)])  # type: ignore[attr-defined]
             return ast.copy_location(ast.YieldFrom(call), node)
-        function = None if isinstance(value, CudaPath) or value is MISSING else self._function(node, value)
+        function = (
+            None if isinstance(value, CudaPath) or value is MISSING else self._function(node, value)
+        )
         if function is not None:
             node.func = self._bind(node.func, getattr(value, "__name__", str(value)), function)
         return self.generic_visit(node)  # type: ignore[return-value]
@@ -248,7 +307,9 @@ class Rewriter(ast.NodeTransformer):
         hidden = [("name", name)]
         if path == "shared.array":
             hidden.append(("key", f"{self.source.name}:{node.lineno}:{node.col_offset}"))
-        node.keywords += [ast.keyword(key, ast.copy_location(ast.Constant(text), node)) for key, text in hidden]
+        node.keywords += [
+            ast.keyword(key, ast.copy_location(ast.Constant(text), node)) for key, text in hidden
+        ]
         node.func = self.visit(node.func)
         return self._arguments(node)
 
@@ -261,10 +322,14 @@ class Rewriter(ast.NodeTransformer):
         return node
 
     def _function(self, node: ast.Call, value: Any) -> Callable[..., Any] | None:
-        """Returns the replacement of a called function or type; None if the call stays unchanged."""
+        """Returns the replacement of a called function or type; None if the call stays
+        unchanged.
+        """
         if id(value) in arithmetic.CALLS:
             return arithmetic.CALLS[id(value)]
-        if isinstance(value, (types.Number, types.Boolean)) or (isinstance(value, type) and issubclass(value, np.number)):
+        if isinstance(value, (types.Number, types.Boolean)) or (
+            isinstance(value, type) and issubclass(value, np.number)
+        ):
             kind = as_numpy(value).type
             return lambda number: arithmetic.convert(number, kind)
         if isinstance(value, _Intrinsic):
@@ -275,7 +340,9 @@ class Rewriter(ast.NodeTransformer):
             return None
         if not _numba_knows(value):
             way = "decorate it with cuda.jit(device=True) or njit"
-            raise self.source.refusal(node, f"a call of the plain Python function {value.__name__}()", way)
+            raise self.source.refusal(
+                node, f"a call of the plain Python function {value.__name__}()", way
+            )
         return _compiled(value)
 
     # ---- operators
@@ -288,7 +355,9 @@ class Rewriter(ast.NodeTransformer):
         node.operand = self.visit(node.operand)
         if isinstance(node.op, ast.Not) or isinstance(node.operand, ast.Constant):
             return node
-        return self._operation(node, "unary", arithmetic.unary, [self._operator(node), node.operand])
+        return self._operation(
+            node, "unary", arithmetic.unary, [self._operator(node), node.operand]
+        )
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         sign, value, target = self._operator(node), self.visit(node.value), node.target
@@ -302,14 +371,18 @@ class Rewriter(ast.NodeTransformer):
             word, key = "update_element", _as_value(self.visit(target.slice))
         else:
             word, key = "update_attribute", ast.copy_location(ast.Constant(target.attr), target)
-        call = self._operation(target, word, getattr(arithmetic, word), [container, key, sign, value])
+        call = self._operation(
+            target, word, getattr(arithmetic, word), [container, key, sign, value]
+        )
         return ast.copy_location(ast.Expr(call), node)
 
     def _operator(self, node: ast.BinOp | ast.UnaryOp | ast.AugAssign) -> ast.expr:
         function = _OPERATORS[type(node.op)]
         return self._bind(node, function.__name__, function)
 
-    def _operation(self, node: ast.AST, word: str, function: Callable[..., Any], args: list[ast.expr]) -> ast.expr:
+    def _operation(
+        self, node: ast.AST, word: str, function: Callable[..., Any], args: list[ast.expr]
+    ) -> ast.expr:
         return ast.copy_location(ast.Call(self._bind(node, word, function), args, []), node)
 
     # ---- nested scopes and the user's own `yield`
@@ -327,7 +400,9 @@ class Rewriter(ast.NodeTransformer):
 
 
 def _has_inner(tree: ast.FunctionDef) -> bool:
-    """Returns whether there is a scope inside the function, which may read its variables at any time."""
+    """Returns whether there is a scope inside the function, which may read its variables at any
+    time.
+    """
     return any(isinstance(node, _INNER) for statement in tree.body for node in ast.walk(statement))
 
 
@@ -339,17 +414,22 @@ def _compiled(function: Any) -> Callable[..., Any]:
         if any(isinstance(arg, (Array, Record)) for arg in args):
             name = getattr(function, "__name__", str(function))
             raise KernelError(
-                f"{name}() works on an array in compiled code, where its indices cannot be checked; write it with njit"
+                f"{name}() works on an array in compiled code, where its indices cannot be "
+                f"checked; write it with njit"
             )
         try:
             bfloat16.prepare()
             result = compiled(*args)
         except (NumbaError, NotImplementedError) as error:
             name = getattr(function, "__name__", str(function))
-            raise KernelError(f"{name}() cannot be compiled for the CPU; register it for every target\n{error}") from error
+            raise KernelError(
+                f"{name}() cannot be compiled for the CPU; register it for every target\n{error}"
+            ) from error
         if bfloat16.kind() is None:
             return result
-        kind = compiled.overloads[typeof(args),].signature.return_type  # bfloat16 comes back as a float
+        kind = compiled.overloads[
+            typeof(args),
+        ].signature.return_type  # bfloat16 comes back as a float
         return bfloat16.as_dtype(kind).type(result) if kind == bfloat16.kind() else result
 
     return call
@@ -371,7 +451,8 @@ def _as_value(index: ast.expr) -> ast.expr:
 
 def _numba_knows(function: FunctionType) -> bool:
     """Returns whether Numba can call the plain function, by `overload` or `register_jitable`."""
-    cpu_target.typing_context.refresh()  # else it lacks what was registered since Numba has last compiled something
+    # else it lacks what was registered since Numba has last compiled something
+    cpu_target.typing_context.refresh()
     try:
         cpu_target.typing_context.resolve_value_type(function)
     except Exception:  # noqa: BLE001  # raises many types

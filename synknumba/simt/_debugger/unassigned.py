@@ -7,7 +7,8 @@ _Assigned = set[str] | None
 
 
 def unassigned_reads(tree: ast.FunctionDef) -> list[ast.Name]:
-    """Returns the reads of local variables that may come before their assignment, by any path that the syntax allows.
+    """Returns the reads of local variables that may come before their assignment, by any path that
+    the syntax allows.
 
     The target of an augmented assignment is one. Names inside nested functions are left out.
     """
@@ -19,7 +20,9 @@ def unassigned_reads(tree: ast.FunctionDef) -> list[ast.Name]:
 
 def _stored(tree: ast.FunctionDef) -> set[str]:
     nodes = ast.walk(tree)
-    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
 
 
 def _meet(states: list[_Assigned]) -> _Assigned:
@@ -81,7 +84,9 @@ class _Paths:
         self._read(node, assigned)
         return assigned
 
-    def _loop(self, body: list[ast.stmt], inside: set[str], orelse: list[ast.stmt], behind: _Assigned) -> _Assigned:
+    def _loop(
+        self, body: list[ast.stmt], inside: set[str], orelse: list[ast.stmt], behind: _Assigned
+    ) -> _Assigned:
         self._breaks.append([])
         self.body(body, inside)
         left = self._breaks.pop()

@@ -1,6 +1,8 @@
-"""Results of barriers and warp operations, computed from the arguments of all participating threads.
+"""Results of barriers and warp operations, computed from the arguments of all participating
+threads.
 
-Warp operations follow the PTX instructions `shfl.sync`, `vote.sync` and `match.sync`; result types are Numba's.
+Warp operations follow the PTX instructions `shfl.sync`, `vote.sync` and `match.sync`; result types
+are Numba's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +60,9 @@ def request(kind: str, *args: Any, **keywords: Any) -> Request:
     if len(args) > len(names) or len(given) > len(names) or (missing and kind != "syncwarp"):
         raise TypeError(f"cuda.{kind}() takes the arguments ({', '.join(names)})")
     # Converted here, in the thread: an exception, such as that of int(nan), is the thread's.
-    return Request(kind, tuple(_CONVERSIONS.get(name, _same)(given[name]) for name in names if name in given))
+    return Request(
+        kind, tuple(_CONVERSIONS.get(name, _same)(given[name]) for name in names if name in given)
+    )
 
 
 def _same(value: Any) -> Any:
@@ -72,7 +76,9 @@ def _shuffled(value: Any) -> Any:
 _CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
     "predicate": bool,
     "value": _shuffled,
-    **dict.fromkeys(("mask", "src_lane", "delta", "lane_mask", "mode", "mode_offset", "clamp"), int),
+    **dict.fromkeys(
+        ("mask", "src_lane", "delta", "lane_mask", "mode", "mode_offset", "clamp"), int
+    ),
 }
 
 
@@ -97,8 +103,12 @@ def _source(lane: int, mode: int, offset: int, clamp: int) -> tuple[int, bool]:
     return (source, True) if source <= last else (lane, False)
 
 
-def _shuffle(mode: int, value: int, offset: int, clamp: int | None, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-    """Returns (value, in segment) for each lane; `value` and `offset` are positions in the argument tuples."""
+def _shuffle(
+    mode: int, value: int, offset: int, clamp: int | None, args: Mapping[int, tuple[Any, ...]]
+) -> dict[int, Any]:
+    """Returns (value, in segment) for each lane; `value` and `offset` are positions in the
+    argument tuples.
+    """
     answers = {}
     for lane, given in args.items():
         bound = given[4] if clamp is None else clamp
@@ -128,13 +138,20 @@ def _vote(mode: int, truths: Mapping[int, bool]) -> tuple[Any, bool]:
 
 
 # Mode and clamp that Numba passes to the instruction.
-_SHUFFLES: Final = {"shfl_sync": (0, 0x1F), "shfl_up_sync": (1, 0), "shfl_down_sync": (2, 0x1F), "shfl_xor_sync": (3, 0x1F)}
+_SHUFFLES: Final = {
+    "shfl_sync": (0, 0x1F),
+    "shfl_up_sync": (1, 0),
+    "shfl_down_sync": (2, 0x1F),
+    "shfl_xor_sync": (3, 0x1F),
+}
 SHUFFLES: Final = {*_SHUFFLES, "shfl_sync_intrinsic"}
 _VOTES: Final = {"all_sync": 0, "any_sync": 1, "eq_sync": 2, "ballot_sync": 3}  # modes
 
 
 def warp_answers(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-    """Returns the result of a warp operation for each participating lane, from the positional arguments of each."""
+    """Returns the result of a warp operation for each participating lane, from the positional
+    arguments of each.
+    """
     if kind == "syncwarp":
         return dict.fromkeys(args)
     if kind in _SHUFFLES:
@@ -147,13 +164,19 @@ def warp_answers(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, An
         return dict.fromkeys(args, ballot if kind == "ballot_sync" else vote)
     if kind == "vote_sync_intrinsic":
         mode = int(next(iter(args.values()))[1])
-        return dict.fromkeys(args, _vote(mode, {lane: bool(given[2]) for lane, given in args.items()}))
+        return dict.fromkeys(
+            args, _vote(mode, {lane: bool(given[2]) for lane, given in args.items()})
+        )
     return _match(kind, {lane: given[1] for lane, given in args.items()})
 
 
 def _match(kind: str, values: Mapping[int, Any]) -> dict[int, Any]:
-    bits = {lane: np.asarray(value).tobytes() for lane, value in values.items()}  # -0.0 is not 0.0, and NaN is NaN
-    same = {lane: sum(1 << other for other in bits if bits[other] == own) for lane, own in bits.items()}
+    bits = {
+        lane: np.asarray(value).tobytes() for lane, value in values.items()
+    }  # -0.0 is not 0.0, and NaN is NaN
+    same = {
+        lane: sum(1 << other for other in bits if bits[other] == own) for lane, own in bits.items()
+    }
     if kind == "match_any_sync":
         return {lane: np.uint32(mask).astype(np.int32) for lane, mask in same.items()}
     everyone = sum(1 << lane for lane in values)

@@ -1,1 +1,3 @@
-"""Code generation: turns one thread's code into code for one core (regions, masks, storage) and builds the launch function."""
+"""Code generation: turns one thread's code into code for one core (regions, masks, storage) and
+builds the launch function.
+"""

@@ -1,4 +1,6 @@
-"""Build of the launch function: assembles the loops over the grid and their storage, and hands them to Numba."""
+"""Build of the launch function: assembles the loops over the grid and their storage, and hands
+them to Numba.
+"""
 
 import ast
 import functools
@@ -56,17 +58,23 @@ TypeMap = Mapping[str, types.Type]
 
 
 class _Returns(ast.NodeTransformer):
-    """Takes the values out of a kernel's `return` statements: `return f(x)`, of a function without a result, becomes two."""
+    """Takes the values out of a kernel's `return` statements: `return f(x)`, of a function
+    without a result, becomes two.
+    """
 
     def __init__(self, code: ThreadCode) -> None:
         self._code = code
 
     def visit_Return(self, node: ast.Return) -> ast.stmt | list[ast.stmt]:
-        if node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None):
+        if node.value is None or (
+            isinstance(node.value, ast.Constant) and node.value.value is None
+        ):
             return ast.copy_location(ast.Return(None), node)
         called = call_name(node.value)
         if called is None or not isinstance(self._code.namespace.get(called), DeviceFunction):
-            raise self._code.source.refusal(node, "a kernel that returns a value", "write it to an array argument", IN_KERNELS)
+            raise self._code.source.refusal(
+                node, "a kernel that returns a value", "write it to an array argument", IN_KERNELS
+            )
         checked = ast.Call(self._code.bind("no_result", no_result), [node.value], [])
         return [place(ast.Expr(checked), node), ast.copy_location(ast.Return(None), node)]
 
@@ -78,7 +86,8 @@ class KernelProgram:
         options: compilation options.
         devices: the device functions that it calls.
         code: the kernel's code for one thread.
-        params: parameters of the kernel in the launch function, named `v__arg` where the kernel assigns to `v`.
+        params: parameters of the kernel in the launch function, named `v__arg` where the kernel
+            assigns to `v`.
         body: statements of one thread, with variables renamed by `with_own_names`.
         is_cooperative: whether the kernel synchronises the whole grid.
         names_grid: whether the kernel asks for the group of the whole grid.
@@ -95,21 +104,32 @@ class KernelProgram:
         self.code.body = _Returns(self.code).visit(ast.Module(self.code.body, [])).body
         changed = assigned_names(self.code.body)
         self.params = tuple(f"{name}__arg" if name in changed else name for name in source.params)
-        copies = [assign(name, load(f"{name}__arg"), source.tree) for name in source.params if name in changed]
-        self.body: list[ast.stmt] = with_own_names([*copies, *self.code.body], self.code.local_arrays)
+        copies = [
+            assign(name, load(f"{name}__arg"), source.tree)
+            for name in source.params
+            if name in changed
+        ]
+        self.body: list[ast.stmt] = with_own_names(
+            [*copies, *self.code.body], self.code.local_arrays
+        )
         self.is_cooperative = waits_for(self.body, "grid")
         self.names_grid = self.code.names_grid
         self._bodies: dict[Any, tuple[Any, list[ast.stmt]]] = {}
 
     @functools.cached_property
     def namespace(self) -> dict[str, Any]:
-        """Globals of the generated code; reading it the first time creates the dispatchers of device functions."""
+        """Globals of the generated code; reading it the first time creates the dispatchers of
+        device functions.
+        """
         return {**with_devices(self.code, self.options), **HELPERS}
 
     # ---- the loops over the grid
 
-    def emit(self, argtypes: TypeMap, block: Block | None = None, *, split: bool = True) -> tuple[BlockCode, VariableTypes]:
-        """Generates the loops over the grid, and returns them with the types of the variables in them.
+    def emit(
+        self, argtypes: TypeMap, block: Block | None = None, *, split: bool = True
+    ) -> tuple[BlockCode, VariableTypes]:
+        """Generates the loops over the grid, and returns them with the types of the variables in
+        them.
 
         Args:
             argtypes: types of the parameters; empty if the code is generated only for display.
@@ -125,19 +145,32 @@ class KernelProgram:
             flat_body, flat = flatten(body)
             if flat:
                 style = Style(flat, split, reverse=self.options.reverse, block=block)
-                code = emit_blocks(self._analyse(flat_body, variable_types), self.code.local_arrays, divergence, style)
-                if not code.varying_slots:  # a slot array holds one block at most, not a flattened axis
+                code = emit_blocks(
+                    self._analyse(flat_body, variable_types),
+                    self.code.local_arrays,
+                    divergence,
+                    style,
+                )
+                if (
+                    not code.varying_slots
+                ):  # a slot array holds one block at most, not a flattened axis
                     return code, variable_types
         analysis = self._analyse(all_copied(body), variable_types)
         style = Style(split=split, cuts=self.code.needs_block, reverse=self.options.reverse)
         debug = self.options.debug
-        style = replace(style, split=False) if debug else replace(style, shared=self.code.shared_arrays, block=block)
+        style = (
+            replace(style, split=False)
+            if debug
+            else replace(style, shared=self.code.shared_arrays, block=block)
+        )
         return emit_blocks(analysis, self.code.local_arrays, divergence, style), variable_types
 
     def _analyse(self, body: list[ast.stmt], variable_types: VariableTypes) -> Analysis:
         grid = self.is_cooperative
         fixed = self.params if grid else [*self.params, *self.code.shared_arrays]
-        analysis = Analysis(body, fixed, self.code.namespace, variable_types, grid=grid, checked=self.options.debug)
+        analysis = Analysis(
+            body, fixed, self.code.namespace, variable_types, grid=grid, checked=self.options.debug
+        )
         if not grid:
             return analysis
         storage = LaunchStorage(Team(grid=True), {}, self.code.source.tree)
@@ -146,13 +179,17 @@ class KernelProgram:
         analysis.varying |= set(storage.recompute)
         return analysis
 
-    def _counted(self, body: list[ast.stmt], known: TypeMap, variable_types: VariableTypes) -> list[ast.stmt]:
+    def _counted(
+        self, body: list[ast.stmt], known: TypeMap, variable_types: VariableTypes
+    ) -> list[ast.stmt]:
         """Normalises shapes, returns and loops to the forms that the analyses recognise."""
         body[:] = split_shapes(body, known)
         if body and isinstance(body[-1], ast.If):
             analysis = self._analyse(all_copied(body), variable_types)
             body[:] = return_early(body, analysis, Guards(analysis, ast.unparse))
-        if any(isinstance(statement, ast.While) and not synchronises(statement) for statement in body):
+        if any(
+            isinstance(statement, ast.While) and not synchronises(statement) for statement in body
+        ):
             body[:] = count_up(body, self._analyse(all_copied(body), variable_types))
         if self.code.needs_block:
             body[:] = count_apart(body, self._analyse(all_copied(body), variable_types))
@@ -163,14 +200,20 @@ class KernelProgram:
     def _shared_types(self) -> dict[str, types.Type]:
         found: dict[str, types.Type] = {}
         for name, array in self.code.shared_arrays.items():
-            value = self.code.namespace.get(array.dtype.id) if isinstance(array.dtype, ast.Name) else None
+            value = (
+                self.code.namespace.get(array.dtype.id)
+                if isinstance(array.dtype, ast.Name)
+                else None
+            )
             element = from_dtype(value) if isinstance(value, np.dtype) else value
             if isinstance(element, types.Type):
                 found[name] = types.Array(element, len(array.shape), "C")
         return found
 
     def shared_bytes(self, argtypes: TypeMap) -> int | None:
-        """Returns the bytes of the static shared arrays of a block; None if a dtype is neither constant nor of an argument."""
+        """Returns the bytes of the static shared arrays of a block; None if a dtype is neither
+        constant nor of an argument.
+        """
         total, known = 0, self._shared_types()
         for name, array in self.code.shared_arrays.items():
             kind = known.get(name)
@@ -190,11 +233,15 @@ class KernelProgram:
         namespace = {**self.namespace, **STAND_INS}
         code = [*storage.reserve, *all_copied(body)]
         function = self.define(f"{self.code.source.tree.name}_thread", names, code, namespace)
-        kinds = tuple(types.int64 for _ in (*STATE, LINEAR, SMEM)) + tuple(argtypes[name] for name in self.params)
+        kinds = tuple(types.int64 for _ in (*STATE, LINEAR, SMEM)) + tuple(
+            argtypes[name] for name in self.params
+        )
         return infer_types(function, kinds)
 
     def type_of(self, name: str, argtypes: TypeMap) -> types.Type | None:
-        """Returns the type of a local variable; None if it is unused, `types.unknown` if its types do not unify."""
+        """Returns the type of a local variable; None if it is unused, `types.unknown` if its
+        types do not unify.
+        """
         return unified_type(self._infer(argtypes, self.body), name)
 
     # ---- the launch
@@ -204,17 +251,28 @@ class KernelProgram:
         return self._launch(argtypes, block)[0]
 
     def _launch(self, argtypes: TypeMap, block: Block | None) -> tuple[list[ast.stmt], bool]:
-        """Returns the body of the launch function, and whether the size of the block need not be known in it."""
+        """Returns the body of the launch function, and whether the size of the block need not be
+        known in it.
+        """
         code, variable_types = self.emit(argtypes, block)
-        kinds = self._slot_types(code, variable_types) if argtypes else dict.fromkeys(code.varying_slots)
-        if not self.code.needs_block and not all(kind is None or is_number(kind) for kind in kinds.values()):
-            # A view or a tuple would need a slot for each thread. A kernel without barriers need not be cut at all.
+        kinds = (
+            self._slot_types(code, variable_types)
+            if argtypes
+            else dict.fromkeys(code.varying_slots)
+        )
+        if not self.code.needs_block and not all(
+            kind is None or is_number(kind) for kind in kinds.values()
+        ):
+            # A view or a tuple would need a slot for each thread. A kernel without barriers need
+            # not be cut at all.
             code, _ = self.emit(argtypes, block, split=False)
             kinds = dict.fromkeys(code.varying_slots)
         tree = self.code.source.tree
         storage = LaunchStorage(code.team, self.namespace, tree)
         storage.shared(self.code.shared_arrays)
-        storage.shared({other(name): self.code.shared_arrays[name] for name in sorted(code.swapped)})
+        storage.shared(
+            {other(name): self.code.shared_arrays[name] for name in sorted(code.swapped)}
+        )
         made = local_array_calls(self.body, self.code.local_arrays)
         for name in code.varying_slots:
             if name in made:
@@ -225,14 +283,22 @@ class KernelProgram:
             storage.flags(MASK)
         if code.uses_active:
             storage.flags(ACTIVE)
-        body = with_views_once([*self._undefined(code, variable_types), *storage.reserve, *code.body], argtypes)
+        body = with_views_once(
+            [*self._undefined(code, variable_types), *storage.reserve, *code.body], argtypes
+        )
         sizes = code.team.sizes(tree) if read_names(body) & {THREADS, BLOCKS} else []
         if self.devices.may_recur():
             sizes += statements("_k_stack_begins()", tree)
         return [*sizes, *body, *storage.release], len(code.flat) == len(AXES)
 
-    def _slot_types(self, code: BlockCode, variable_types: VariableTypes) -> dict[str, types.Type | None]:
-        kinds = {name: variable_types.of(name) for name in code.varying_slots if name not in self.code.local_arrays}
+    def _slot_types(
+        self, code: BlockCode, variable_types: VariableTypes
+    ) -> dict[str, types.Type | None]:
+        kinds = {
+            name: variable_types.of(name)
+            for name in code.varying_slots
+            if name not in self.code.local_arrays
+        }
         for name, kind in kinds.items():
             if kind is types.unknown and self.code.needs_block:
                 raise self._several_types(name)
@@ -241,7 +307,8 @@ class KernelProgram:
     def refuse_several_types(self, argtypes: TypeMap) -> None:
         """Raises KernelError if a uniform variable has several types and lives across a barrier.
 
-        Explains a typing error in terms of the user's code, since Numba's message refers to generated variables.
+        Explains a typing error in terms of the user's code, since Numba's message refers to
+        generated variables.
         """
         code, variable_types = self.emit(argtypes)
         for name in sorted(assigned_names(code.body)):
@@ -250,22 +317,41 @@ class KernelProgram:
                 raise self._several_types(variable)
 
     def endless(self) -> KernelError | None:
-        """Returns the error for a function that Numba compiles for ever other types; None if none calls itself."""
+        """Returns the error for a function that Numba compiles for ever other types; None if
+        none calls itself.
+        """
         recursive = self.devices.recursive()
         if not recursive:
             return None
         codes = [one.function.__code__ for one in recursive]
-        told = " or ".join(f"{code.co_name}() ({code.co_filename}:{code.co_firstlineno})" for code in codes)
+        told = " or ".join(
+            f"{code.co_name}() ({code.co_filename}:{code.co_firstlineno})" for code in codes
+        )
         construct = f"a recursion with other types at each depth, as of tuples that grow, of {told}"
         source, known = self.code.source, self.code.namespace
-        names = {name for name, value in known.items() if isinstance(value, DeviceFunction) and value.is_recursive}
-        calls = (node for node in walk(source.tree) if isinstance(node, ast.Call) and call_name(node) in names)
-        return source.refusal(next(calls, source.tree), construct, "pass arguments of one type, or write a loop", IN_KERNELS)
+        names = {
+            name
+            for name, value in known.items()
+            if isinstance(value, DeviceFunction) and value.is_recursive
+        }
+        calls = (
+            node
+            for node in walk(source.tree)
+            if isinstance(node, ast.Call) and call_name(node) in names
+        )
+        return source.refusal(
+            next(calls, source.tree),
+            construct,
+            "pass arguments of one type, or write a loop",
+            IN_KERNELS,
+        )
 
     def _several_types(self, name: str) -> KernelError:
         construct = f"the variable {name!r}, which has several types and lives across a barrier,"
         names = (node for node in walk(self.body) if isinstance(node, ast.Name) and node.id == name)
-        first = next((node for node in names if isinstance(node.ctx, ast.Store)), self.code.source.tree)
+        first = next(
+            (node for node in names if isinstance(node.ctx, ast.Store)), self.code.source.tree
+        )
         return self.code.source.refusal(first, construct, "use a variable for each type")
 
     def _undefined(self, code: BlockCode, variable_types: VariableTypes) -> list[ast.stmt]:
@@ -284,17 +370,24 @@ class KernelProgram:
     # ---- the function
 
     def define(
-        self, name: str, params: Iterable[str], body: list[ast.stmt], namespace: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        params: Iterable[str],
+        body: list[ast.stmt],
+        namespace: Mapping[str, Any] | None = None,
     ) -> FunctionType:
         """Makes a Python function of statements, with the kernel's globals by default."""
-        return define_function(name, params, body, self.namespace if namespace is None else namespace, self.code.source)
+        return define_function(
+            name, params, body, self.namespace if namespace is None else namespace, self.code.source
+        )
 
     def compile(self, argtypes: TypeMap, block: Block | None = None) -> Launch:
         """Generates the launch function, for one block size or any.
 
-        For one block size it calls a function that holds the body of the launch with constants, and LLVM puts the body in the
-        place of the call. Block sizes for which the same code is emitted share that function, so that the kernel is emitted,
-        typed and lowered for the first of them alone.
+        For one block size it calls a function that holds the body of the launch with constants, and
+        LLVM puts the body in the place of the call. Block sizes for which the same code is emitted
+        share that function, so that the kernel is emitted, typed and lowered for the first of them
+        alone.
         """
         name, debug = self.code.source.tree.name, self.options.debug
         key = (*argtypes.values(), block and self._alike(block))
@@ -304,24 +397,42 @@ class KernelProgram:
                 body = [*_constants(block, self.code.source.tree), *note_places(body)]
             if block is None or debug or fits_all:
                 return Launch(
-                    self.options.njit(self.define(name, self._launch_params, body)), self.text(body), fits_all=fits_all
+                    self.options.njit(self.define(name, self._launch_params, body)),
+                    self.text(body),
+                    fits_all=fits_all,
                 )
-            same = (*argtypes.values(), self.text(body))  # a shared array as long as the block may not have mattered
+            same = (
+                *argtypes.values(),
+                self.text(body),
+            )  # a shared array as long as the block may not have mattered
             if same not in self._bodies:
                 function = self.define(f"{name}_body", self._launch_params, body)
-                self._bodies[same] = make_device(self.options.njit(function, forceinline=True)), body
+                self._bodies[same] = (
+                    make_device(self.options.njit(function, forceinline=True)),
+                    body,
+                )
             self._bodies[key] = self._bodies[same]
         dispatcher, body = self._bodies[key]
         constants = _constants(block, self.code.source.tree)
-        sizes = [f"_k_int64({size})" if size in BLOCK_SIZE.values() else size for size in self._launch_params]
+        sizes = [
+            f"_k_int64({size})" if size in BLOCK_SIZE.values() else size
+            for size in self._launch_params
+        ]
         called = statements(f"_k_body({', '.join(sizes)})", self.code.source.tree)
         namespace = {**self.namespace, "_k_body": dispatcher, "_k_int64": types.int64}
         function = self.define(name, self._launch_params, [*constants, *called], namespace)
         return Launch(self.options.njit(function), self.text([*constants, *body]), dispatcher)
 
     def _alike(self, block: Block) -> tuple[object, ...]:
-        """Returns what the emitted code depends on of a block size; equal for blocks for which the same code is emitted."""
-        matching = {size for array in self.code.shared_arrays.values() if not array.is_dynamic for size in array.shape}
+        """Returns what the emitted code depends on of a block size; equal for blocks for which
+        the same code is emitted.
+        """
+        matching = {
+            size
+            for array in self.code.shared_arrays.values()
+            if not array.is_dynamic
+            for size in array.shape
+        }
         sizes = (size if size == 1 or size in matching else size >= MIN_THREADS for size in block)
         return *map(repr, sizes), has_many_threads(block)
 
@@ -333,11 +444,15 @@ class KernelProgram:
         """Returns the launch function as Python source."""
         params = ", ".join(self._launch_params)
         lines = unparse(body).splitlines() or ["pass"]
-        return f"def {self.code.source.tree.name}({params}):\n" + "".join(f"    {line}\n" for line in lines)
+        return f"def {self.code.source.tree.name}({params}):\n" + "".join(
+            f"    {line}\n" for line in lines
+        )
 
 
 class _Views(ast.NodeTransformer):
-    """Replaces the parts of complex parameters by variables, which `made` holds with what they stand for."""
+    """Replaces the parts of complex parameters by variables, which `made` holds with what they
+    stand for.
+    """
 
     def __init__(self, params: Collection[str]) -> None:
         self._params = params
@@ -345,7 +460,9 @@ class _Views(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         match node:
-            case ast.Attribute(ast.Name(array), "real" | "imag" as part, ast.Load()) if array in self._params:
+            case ast.Attribute(ast.Name(array), "real" | "imag" as part, ast.Load()) if (
+                array in self._params
+            ):
                 self.made[f"_k_{array}_{part}"] = f"{array}.{part}"
                 return place(load(f"_k_{array}_{part}"), node)
         self.generic_visit(node)
@@ -353,13 +470,18 @@ class _Views(ast.NodeTransformer):
 
 
 def with_views_once(body: list[ast.stmt], argtypes: TypeMap) -> list[ast.stmt]:
-    """Takes `a.real` and `a.imag` of complex parameters once, before the body, which is changed in place.
+    """Takes `a.real` and `a.imag` of complex parameters once, before the body, which is changed in
+    place.
 
-    Each use would make another array structure for LLVM to take apart, in a time that grows faster than their number: with 192
-    uses it took seconds.
+    Each use would make another array structure for LLVM to take apart, in a time that grows faster
+    than their number: with 192 uses it took seconds.
     """
     views = _Views(
-        {name for name, kind in argtypes.items() if isinstance(kind, types.Array) and kind.dtype in types.complex_domain}
+        {
+            name
+            for name, kind in argtypes.items()
+            if isinstance(kind, types.Array) and kind.dtype in types.complex_domain
+        }
     )
     body = [views.visit(statement) for statement in body]
     text = "\n".join(f"{name} = {value}" for name, value in views.made.items())
@@ -373,14 +495,18 @@ def _constants(block: Block | None, at: ast.AST) -> list[ast.stmt]:
 
 
 def split_shapes(body: list[ast.stmt], argtypes: TypeMap) -> list[ast.stmt]:
-    """Rewrites `h, w = a.shape` at the top of a kernel as two assignments, which the analyses recognise."""
+    """Rewrites `h, w = a.shape` at the top of a kernel as two assignments, which the analyses
+    recognise.
+    """
     done: list[ast.stmt] = []
     for statement in body:
         match statement:
             case ast.Assign(
                 targets=[ast.Tuple(elts=[*targets])],
                 value=ast.Attribute(value=ast.Name(id=array), attr="shape") as shape,
-            ) if _has_ndim(argtypes, array, len(targets)) and all(isinstance(target, ast.Name) for target in targets):
+            ) if _has_ndim(argtypes, array, len(targets)) and all(
+                isinstance(target, ast.Name) for target in targets
+            ):
                 for axis, target in enumerate(targets):
                     element = ast.Subscript(copied(shape), ast.Constant(axis), ast.Load())
                     done.append(place(ast.Assign([target], element), statement))

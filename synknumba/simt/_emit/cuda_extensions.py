@@ -1,9 +1,11 @@
-"""Types, functions and attributes that a program has registered with Numba for GPUs alone, for kernels on a core.
+"""Types, functions and attributes that a program has registered with Numba for GPUs alone, for
+kernels on a core.
 
-numba.cuda has registries of its own, and numba-cuda a copy of each of Numba's. What the program has added there is added to
-those of the CPU, where these have nothing for it: models of types, `typeof`, typing templates, lowering. The code of such a
-lowering is LLVM's, and runs on any processor unless it calls functions of the GPU. Methods and attributes by
-`overload_method` and `overload_attribute` are translated as overloads of functions are.
+numba.cuda has registries of its own, and numba-cuda a copy of each of Numba's. What the program has
+added there is added to those of the CPU, where these have nothing for it: models of types,
+`typeof`, typing templates, lowering. The code of such a lowering is LLVM's, and runs on any
+processor unless it calls functions of the GPU. Methods and attributes by `overload_method` and
+`overload_attribute` are translated as overloads of functions are.
 
     numba.cuda.cudadecl, numba.cuda.typing.templates     ──>  typing context of the CPU
     numba.cuda.cudaimpl, numba.cuda.core.imputils        ──>  target context of the CPU
@@ -31,14 +33,22 @@ _TYPING: Final = (
     ("numba.cuda.typing.templates", "builtin_registry"),
     ("numba.core.typing.templates", "builtin_registry"),
 )
-_LOWERING: Final = (("numba.cuda.cudaimpl", "registry"), ("numba.cuda.core.imputils", "builtin_registry"))
-_MODELS: Final = (("numba.cuda.models", "cuda_data_manager"), ("numba.cuda.datamodel", "default_manager"))
+_LOWERING: Final = (
+    ("numba.cuda.cudaimpl", "registry"),
+    ("numba.cuda.core.imputils", "builtin_registry"),
+)
+_MODELS: Final = (
+    ("numba.cuda.models", "cuda_data_manager"),
+    ("numba.cuda.datamodel", "default_manager"),
+)
 _TYPEOF: Final = ("numba.cuda.typing.typeof", "typeof_impl")
 _LISTS: Final = ("functions", "getattrs", "setattrs", "casts", "constants")
 
 
 def _objects(places: tuple[tuple[str, str], ...]) -> Iterator[Any]:
-    """Yields the objects at these places of modules that are imported; what is not imported, nobody has added to."""
+    """Yields the objects at these places of modules that are imported; what is not imported,
+    nobody has added to.
+    """
     for module, name in places:
         found = getattr(sys.modules.get(module), name, None)
         if found is not None:
@@ -46,12 +56,17 @@ def _objects(places: tuple[tuple[str, str], ...]) -> Iterator[Any]:
 
 
 def is_of_program(value: Any) -> bool:
-    """Returns whether a function, a class, an instance or a type is the program's own, not one of Numba's or Python's."""
+    """Returns whether a function, a class, an instance or a type is the program's own, not one
+    of Numba's or Python's.
+    """
     if not isinstance(value, (type, FunctionType)) and not hasattr(value, "__qualname__"):
         value = type(value)
     module = str(getattr(value, "__module__", "builtins"))
     is_of_numba = module.partition(".")[0] in {"numba", "numba_cuda"} and ".tests." not in module
-    return not is_of_numba and module.partition(".")[0] not in sys.stdlib_module_names | {"numpy", "None"}
+    return not is_of_numba and module.partition(".")[0] not in sys.stdlib_module_names | {
+        "numpy",
+        "None",
+    }
 
 
 @final
@@ -65,10 +80,15 @@ class CudaExtensions:
         self._members: set[tuple[Any, str]] = set()
 
     def adopt(self) -> bool:
-        """Takes over what has been registered since the last call; returns whether that is anything."""
-        if not (self._take_models() + self._take_typeof() + self._take_typing() + self._take_lowering()):
+        """Takes over what has been registered since the last call; returns whether that is
+        anything.
+        """
+        if not (
+            self._take_models() + self._take_typeof() + self._take_typing() + self._take_lowering()
+        ):
             return False
-        # Numba puts the code of intrinsics into the first registry of a context, and only looks at its own again.
+        # Numba puts the code of intrinsics into the first registry of a context, and only looks at
+        # its own again.
         cpu_target.target_context.refresh()
         cpu_target.typing_context.install_registry(self._typing)
         cpu_target.target_context.install_registry(self._lowering)
@@ -93,7 +113,11 @@ class CudaExtensions:
         taken = 0
         for registered in _objects((_TYPEOF,)):
             for kind, function in list(registered.registry.items()):
-                if registered is not typeof_impl and is_of_program(function) and kind not in typeof_impl.registry:
+                if (
+                    registered is not typeof_impl
+                    and is_of_program(function)
+                    and kind not in typeof_impl.registry
+                ):
                     typeof_impl.register(kind, function)
                     taken += 1
         return taken
@@ -108,8 +132,16 @@ class CudaExtensions:
             attributes = [one for one in new if not is_core and self._is_classic(one)]
             members = [one for one in new if self._is_member(one, is_core=is_core)]
             new = self._new(registry.globals)
-            values = [pair for pair in new if not is_core and is_of_program(pair[0]) and self._is_classic_global(pair[1])]
-            values = [pair for pair in values if cpu_target.typing_context._lookup_global(pair[0]) is None]  # noqa: SLF001
+            values = [
+                pair
+                for pair in new
+                if not is_core and is_of_program(pair[0]) and self._is_classic_global(pair[1])
+            ]
+            values = [
+                pair
+                for pair in values
+                if cpu_target.typing_context._lookup_global(pair[0]) is None  # noqa: SLF001
+            ]
             self._typing.functions += functions
             self._typing.attributes += attributes
             self._typing.globals += values
@@ -126,7 +158,10 @@ class CudaExtensions:
         return is_of_program(template) or is_of_program(getattr(template, "key", None))
 
     def _is_classic_global(self, kind: Any) -> bool:
-        return all(not hasattr(one, "_overload_func") and not hasattr(one, "_definition_func") for one in _templates(kind))
+        return all(
+            not hasattr(one, "_overload_func") and not hasattr(one, "_definition_func")
+            for one in _templates(kind)
+        )
 
     def _is_member(self, template: Any, *, is_core: bool) -> bool:
         """Returns whether a template is of a method or attribute that the CPU has not."""
@@ -135,11 +170,17 @@ class CudaExtensions:
             return False
         target = str(getattr(template, "metadata", {}).get("target") or "generic").lower()
         key = template.key, template._attr  # noqa: SLF001
-        if target not in {"cuda", "gpu"} or (is_core and target == "generic") or key in self._members:
+        if (
+            target not in {"cuda", "gpu"}
+            or (is_core and target == "generic")
+            or key in self._members
+        ):
             return False
         self._members.add(key)
         return not any(
-            getattr(one, "_attr", None) == template._attr and one.key == template.key and not _is_for_gpus(one)  # noqa: SLF001
+            getattr(one, "_attr", None) == template._attr  # noqa: SLF001
+            and one.key == template.key
+            and not _is_for_gpus(one)
             for one in templates.builtin_registry.attributes
         )
 
@@ -147,7 +188,11 @@ class CudaExtensions:
         taken = 0
         for registry in _objects(_LOWERING):
             for name in _LISTS:
-                mine = [entry for entry in self._new(getattr(registry, name)) if _is_programs_lowering(entry)]
+                mine = [
+                    entry
+                    for entry in self._new(getattr(registry, name))
+                    if _is_programs_lowering(entry)
+                ]
                 getattr(self._lowering, name).extend(mine)
                 taken += len(mine)
         return taken
@@ -169,18 +214,27 @@ def _is_programs_lowering(entry: tuple[Any, ...]) -> bool:
             if one is not None and not isinstance(one, str) and is_of_program(one):
                 return True
             cells = getattr(one, "__closure__", None) or ()
-            if any(isinstance(cell.cell_contents, FunctionType) and is_of_program(cell.cell_contents) for cell in cells):
+            if any(
+                isinstance(cell.cell_contents, FunctionType) and is_of_program(cell.cell_contents)
+                for cell in cells
+            ):
                 return True
     return False
 
 
 def _overload_member(template: Any) -> None:
-    """Registers a method or attribute for the CPU, with the translated function of its overload for GPUs."""
+    """Registers a method or attribute for the CPU, with the translated function of its overload
+    for GPUs.
+    """
     chooser = template._overload_func  # noqa: SLF001
 
     def choose(*args: Any, **keywords: Any) -> Any:
         found = chooser(*args, **keywords)
-        return None if found is None else translated(found, Options(), f"{template._attr}, whose overload", with_place=False)  # noqa: SLF001
+        return (
+            None
+            if found is None
+            else translated(found, Options(), f"{template._attr}, whose overload", with_place=False)  # noqa: SLF001
+        )
 
     choose.__name__ = chooser.__name__
     choose.__signature__ = inspect.signature(chooser)  # type: ignore[attr-defined]  # Numba folds arguments by it
@@ -195,7 +249,9 @@ _intrinsics: dict[Any, Any] = {}
 
 
 def is_intrinsic(value: Any) -> bool:
-    """Returns whether this is an intrinsic of numba-cuda, which has a class of its own for them, or one of Numba's for GPUs."""
+    """Returns whether this is an intrinsic of numba-cuda, which has a class of its own for them,
+    or one of Numba's for GPUs.
+    """
     is_for_gpus = str(value._ctor_kwargs.get("target")).lower() in {"cuda", "gpu"}  # noqa: SLF001
     return is_for_gpus or type(value).__module__.startswith("numba.cuda.")
 

@@ -1,17 +1,21 @@
-"""Emitter: turns one thread's code into loops over the blocks of the grid and the threads of a block.
+"""Emitter: turns one thread's code into loops over the blocks of the grid and the threads of a
+block.
 
-The statements of a kernel are cut into *regions* at its barriers. A region becomes one loop over the threads of the block, so
-that all threads reach the barrier before any thread continues. Statements at the *block level*, between regions, run once per
-block: assignments of uniform values, conditions and loops around barriers, interchanged loops (`_analysis.loops`), and
-collectives, each a single call for all threads on the slot arrays of its operands and results.
+The statements of a kernel are cut into *regions* at its barriers. A region becomes one loop over
+the threads of the block, so that all threads reach the barrier before any thread continues.
+Statements at the *block level*, between regions, run once per
+block: assignments of uniform values, conditions and loops around barriers, interchanged loops
+(`_analysis.loops`), and collectives, each a single call for all threads on the slot arrays of its
+operands and results.
 
     for _k_bx in range(_k_Gx):                       the block level
         n__u = x.shape[0]
         for _k_tx in range(min(_k_Bx, ...)):         a region: recompute, load slots, statements, store slots
             ...
 
-Stratton, Stone and Hwu (LCPC 2008) describe this for CUDA C under the name MCUDA, where a slot is called selective replication.
-"""
+Stratton, Stone and Hwu (LCPC 2008) describe this for CUDA C under the name MCUDA, where a slot is
+called selective replication.
+"""  # noqa: E501
 
 import ast
 import math
@@ -28,7 +32,13 @@ from synknumba.simt._emit.exits import RUNNING, around, has_exit
 from synknumba.simt._emit.masks import Divergence, masked_if, masked_loop
 from synknumba.simt._emit.region import MASK, Active, Block, Regions, Style
 from synknumba.simt._emit.storage import escaping
-from synknumba.simt._frontend.sync import CollectiveStatement, barrier_kind, collective_of, synchronises, waits_for
+from synknumba.simt._frontend.sync import (
+    CollectiveStatement,
+    barrier_kind,
+    collective_of,
+    synchronises,
+    waits_for,
+)
 from synknumba.simt._frontend.syntax import (
     assign,
     assigned_names,
@@ -44,13 +54,21 @@ from synknumba.simt._frontend.syntax import (
     statements,
     store,
 )
-from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD, VARYING_STATE
+from synknumba.simt._library.operations import (
+    AXES,
+    BLOCK,
+    BLOCK_SIZE,
+    GRID_SIZE,
+    THREAD,
+    VARYING_STATE,
+)
 
 # Boolean array, one element per thread: whether it takes part in the collective.
 ACTIVE = "_k_active"
 
-# Threads of a block along an axis. The interchange around a grid-stride loop made a heat step at 1024² take a tenth of the time
-# with 128 threads, half with 16, and 1.2 to 1.7 times as long with 8: the loops over few threads cost more than they save.
+# Threads of a block along an axis. The interchange around a grid-stride loop made a heat step at
+# 1024² take a tenth of the time with 128 threads, half with 16, and 1.2 to 1.7 times as long with
+# 8: the loops over few threads cost more than they save.
 MIN_THREADS = 16
 
 
@@ -59,7 +77,9 @@ def has_many_threads(block: Block) -> bool:
     return math.prod(block) >= MIN_THREADS
 
 
-def collect(collective: CollectiveStatement, regions: Regions, active: Active, at: ast.stmt) -> list[ast.stmt]:
+def collect(
+    collective: CollectiveStatement, regions: Regions, active: Active, at: ast.stmt
+) -> list[ast.stmt]:
     """Emits a collective."""
     code, part = _take_part(regions, active, at)
     regions.uses_active |= isinstance(part, ast.Name)
@@ -80,10 +100,17 @@ def collect(collective: CollectiveStatement, regions: Regions, active: Active, a
 
 
 def _padded(collective: CollectiveStatement, regions: Regions, part: ast.expr) -> str:
-    """Returns "_padded" for a shuffle by all threads at a uniform distance, which reads a slot array with margins; else ""."""
+    """Returns "_padded" for a shuffle by all threads at a uniform distance, which reads a slot
+    array with margins; else "".
+    """
     *_, value, distance = [None, None, *collective.operands.values()]
     plain = isinstance(part, ast.Constant) and not regions.team.grid
-    if not plain or not collective.path.startswith("shfl_") or not isinstance(value, ast.Name) or distance is None:
+    if (
+        not plain
+        or not collective.path.startswith("shfl_")
+        or not isinstance(value, ast.Name)
+        or distance is None
+    ):
         return ""
     if read_names(distance) & regions.known.varying:
         return ""
@@ -101,10 +128,17 @@ def _argument(node: ast.expr, regions: Regions) -> ast.expr:
 
 
 def _take_part(regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast.stmt], ast.expr]:
-    """Returns code that marks the threads that take part, and the array of marks, or the constant None if all take part."""
+    """Returns code that marks the threads that take part, and the array of marks, or the
+    constant None if all take part.
+    """
     team = regions.team
-    whole = all(len(active.bounds.high[axis]) == 1 and not active.bounds.low[axis] for axis in active.bounds.high)
-    untouched = whole and not any("_k_high" in text for texts in active.bounds.high.values() for text in texts)
+    whole = all(
+        len(active.bounds.high[axis]) == 1 and not active.bounds.low[axis]
+        for axis in active.bounds.high
+    )
+    untouched = whole and not any(
+        "_k_high" in text for texts in active.bounds.high.values() for text in texts
+    )
     if untouched and not active.masked and not regions.left:
         return [], ast.Constant(None)
     clear = statements(f"for _k_t in range({team.size}):\n    {ACTIVE}[_k_t] = False", at)
@@ -121,12 +155,13 @@ class BlockCode:
         varying_slots: variables that need a slot array, with one element per thread.
         padded: the varying slots that need margins.
         swapped: the double-buffered shared arrays.
-        undefined: uniform variables that may be read before assignment, as after an `if` that sets them. Python and Numba need
-            a value there; which one does not matter.
+        undefined: uniform variables that may be read before assignment, as after an `if` that sets
+            them. Python and Numba need a value there; which one does not matter.
         uses_mask: whether the code uses the array of masks.
         uses_active: whether the code uses the array of threads that take part in a collective.
         team: the threads that run in step.
-        flat: the axes that run as one block, in code that does not depend on the size of blocks along them.
+        flat: the axes that run as one block, in code that does not depend on the size of blocks
+            along them.
     """
 
     body: list[ast.stmt]
@@ -140,7 +175,9 @@ class BlockCode:
     flat: frozenset[str]
 
 
-def emit_blocks(analysis: Analysis, local_arrays: set[str], divergence: Divergence, style: Style) -> BlockCode:
+def emit_blocks(
+    analysis: Analysis, local_arrays: set[str], divergence: Divergence, style: Style
+) -> BlockCode:
     """Generates the code of a whole launch except its storage.
 
     Args:
@@ -159,7 +196,9 @@ def emit_blocks(analysis: Analysis, local_arrays: set[str], divergence: Divergen
             undefined = tuple(sorted(regions.undefined - analysis.varying))
             padded, swapped = frozenset(regions.padded), frozenset(emitter.swapped)
             uses = regions.uses_mask, regions.uses_active
-            return BlockCode(body, varying, padded, swapped, undefined, *uses, regions.team, style.flat)
+            return BlockCode(
+                body, varying, padded, swapped, undefined, *uses, regions.team, style.flat
+            )
         slots = regions.slots
 
 
@@ -167,7 +206,12 @@ class _Emitter:
     """One pass over a kernel, given the slots found by earlier passes."""
 
     def __init__(
-        self, analysis: Analysis, local_arrays: set[str], slots: set[str], divergence: Divergence, style: Style
+        self,
+        analysis: Analysis,
+        local_arrays: set[str],
+        slots: set[str],
+        divergence: Divergence,
+        style: Style,
     ) -> None:
         self.known = analysis
         self.style = style
@@ -177,14 +221,23 @@ class _Emitter:
         self.regions = Regions(analysis, self.order, local_arrays, slots, style)
         self.guards = self.regions.guards
         self.loops = LoopInversion(analysis, self.guards, local_arrays)
-        self.planned = LoopInversion(analysis, Guards(analysis, ast.unparse), local_arrays)  # queries only: creates no slots
+        self.planned = LoopInversion(
+            analysis, Guards(analysis, ast.unparse), local_arrays
+        )  # queries only: creates no slots
         self.updates = SwapFinder(analysis, style.shared, style.block)
         self.swapped: set[str] = set()
         threads = dict(zip(AXES, style.block or (), strict=False))
-        self._wide = {axis for axis in AXES if axis in style.flat or threads.get(axis, MIN_THREADS) >= MIN_THREADS}
-        # Whether loops that all threads run alike are interchanged: not where one thread's suit vector instructions better.
+        self._wide = {
+            axis
+            for axis in AXES
+            if axis in style.flat or threads.get(axis, MIN_THREADS) >= MIN_THREADS
+        }
+        # Whether loops that all threads run alike are interchanged: not where one thread's suit
+        # vector instructions better.
         many = style.block is None or has_many_threads(style.block)
-        self._turns_uniform = many and not VARYING_STATE.isdisjoint(read_names([*analysis.body, *analysis.recomputed.values()]))
+        self._turns_uniform = many and not VARYING_STATE.isdisjoint(
+            read_names([*analysis.body, *analysis.recomputed.values()])
+        )
         self._synchronised = synchronises(analysis.body)
         self._count = 0
 
@@ -192,11 +245,24 @@ class _Emitter:
         """Emits the loops over the grid."""
         at = self.known.body[0] if self.known.body else ast.Pass()
         flat = self.style.flat
-        whole = {axis: f"{BLOCK_SIZE[axis]} * {GRID_SIZE[axis]}" if axis in flat else BLOCK_SIZE[axis] for axis in AXES}
+        whole = {
+            axis: f"{BLOCK_SIZE[axis]} * {GRID_SIZE[axis]}" if axis in flat else BLOCK_SIZE[axis]
+            for axis in AXES
+        }
         self._whole = {axis: [text] for axis, text in whole.items()}
-        body = self.statements(self.known.body, Active(Bounds(high=self._whole), final=not self.regions.team.grid), top=True)
+        body = self.statements(
+            self.known.body,
+            Active(Bounds(high=self._whole), final=not self.regions.team.grid),
+            top=True,
+        )
         if self.regions.uses_mask:
-            body = statements(f"for _k_t in range({self.regions.team.size}):\n    {MASK}[_k_t] = {RUNNING}", at) + body
+            body = (
+                statements(
+                    f"for _k_t in range({self.regions.team.size}):\n    {MASK}[_k_t] = {RUNNING}",
+                    at,
+                )
+                + body
+            )
         if not self.regions.team.grid:
             for axis in [axis for axis in reversed(self.order) if axis not in flat]:
                 body = around(f"for {BLOCK[axis]} in range({GRID_SIZE[axis]}):", body, at)
@@ -204,8 +270,12 @@ class _Emitter:
 
     # ---- statements that follow each other
 
-    def statements(self, body: list[ast.stmt], active: Active, *, top: bool = False) -> list[ast.stmt]:
-        """Emits consecutive statements; at the `top` they run once per block, and nothing after them."""
+    def statements(
+        self, body: list[ast.stmt], active: Active, *, top: bool = False
+    ) -> list[ast.stmt]:
+        """Emits consecutive statements; at the `top` they run once per block, and nothing after
+        them.
+        """
         out: list[ast.stmt] = []
         pending: list[ast.stmt] = []
         gone = False  # whether some threads may have exited in the pending statements
@@ -223,14 +293,18 @@ class _Emitter:
             if self._stands_alone(statement, active):
                 out += self.regions.region(pending, active)
                 pending, gone = [], False
-                # Behind a barrier at the end of the kernel, no thread does anything that others could see.
+                # Behind a barrier at the end of the kernel, no thread does anything that others
+                # could see.
                 is_last = all(map(_does_nothing, behind)) and (top or not synchronises(behind))
                 final = active.final and is_last
                 out += self._alone(statement, replace(active, final=final))
                 continue
             splits = self._synchronised and not top
-            if (gone and (splits or synchronises(behind))) or (splits and self.regions.must_wait(statement, pending)):
-                # Where some threads may have exited, the next statements form a region of their own for the remaining threads.
+            if (gone and (splits or synchronises(behind))) or (
+                splits and self.regions.must_wait(statement, pending)
+            ):
+                # Where some threads may have exited, the next statements form a region of their own
+                # for the remaining threads.
                 out += self.regions.region(pending, active)
                 pending, gone = [], False
             if top and not gone:
@@ -247,7 +321,9 @@ class _Emitter:
         return out + self.regions.region(pending, active, last=top)
 
     def _stands_alone(self, statement: ast.stmt, active: Active) -> bool:
-        """Returns whether the statement is a block-level one: it contains a barrier, or all threads exit by it."""
+        """Returns whether the statement is a block-level one: it contains a barrier, or all
+        threads exit by it.
+        """
         if synchronises(statement) or not self._synchronised:
             return self._synchronised
         match statement:
@@ -256,15 +332,32 @@ class _Emitter:
             case ast.Return():
                 return active.depth == 0
             case ast.If() if self.known.is_uniform(statement.test):
-                leaves_loop = active.loop is None and active.depth > 0 and next(own_exits([statement]), None) is not None
+                leaves_loop = (
+                    active.loop is None
+                    and active.depth > 0
+                    and next(own_exits([statement]), None) is not None
+                )
                 return leaves_loop or (active.depth == 0 and _ends_in_return(statement))
         return False
 
-    def _update(self, statement: ast.stmt, before: list[ast.stmt], behind: list[ast.stmt], active: Active) -> SwapUpdate | None:
-        """Returns the double-buffered update around a barrier that all threads of the block reach; None if there is none."""
-        if barrier_kind(statement) != "block" or active.masked or active.loop is not None or self.regions.left:
+    def _update(
+        self, statement: ast.stmt, before: list[ast.stmt], behind: list[ast.stmt], active: Active
+    ) -> SwapUpdate | None:
+        """Returns the double-buffered update around a barrier that all threads of the block
+        reach; None if there is none.
+        """
+        if (
+            barrier_kind(statement) != "block"
+            or active.masked
+            or active.loop is not None
+            or self.regions.left
+        ):
             return None
-        if self.regions.team.grid or active.bounds.low != Bounds().low or active.bounds.high != self._whole:
+        if (
+            self.regions.team.grid
+            or active.bounds.low != Bounds().low
+            or active.bounds.high != self._whole
+        ):
             return None
         return self.updates.find(before, behind)
 
@@ -272,7 +365,11 @@ class _Emitter:
         collective = collective_of(statement)
         if barrier_kind(statement) or collective is not None:
             checks = self.divergence.of_exits(statement, self.regions, active)
-            return checks if collective is None else checks + collect(collective, self.regions, active, statement)
+            return (
+                checks
+                if collective is None
+                else checks + collect(collective, self.regions, active, statement)
+            )
         match statement:
             case ast.Break() | ast.Continue():
                 return [statement]
@@ -287,12 +384,15 @@ class _Emitter:
         raise self.divergence.refusal(statement, "a barrier inside this statement")
 
     def _leave(self, at: ast.AST) -> ast.stmt:
-        """Returns the statement by which all threads of the block return: to the next block, or from the launch."""
+        """Returns the statement by which all threads of the block return: to the next block, or
+        from the launch.
+        """
         one = len(self.style.flat) == len(AXES) or self.regions.team.grid
         return place(ast.Return() if one else ast.Continue(), at)
 
     def _nested(self, body: list[ast.stmt], active: Active, *, target: str = "") -> list[ast.stmt]:
-        """Emits statements that may not run, so their assignments do not count as made for the statements after them.
+        """Emits statements that may not run, so their assignments do not count as made for the
+        statements after them.
 
         The enclosing loop assigns `target` before them.
         """
@@ -306,22 +406,30 @@ class _Emitter:
 
     def _if(self, statement: ast.If, active: Active) -> list[ast.stmt]:
         if self.known.is_uniform(statement.test):
-            # All threads may return together as long as no loop is around; a condition does not count as depth for that.
+            # All threads may return together as long as no loop is around; a condition does not
+            # count as depth for that.
             inner = active if _ends_in_return(statement) else active.inside()
             test = self.regions.block_value(statement.test)
-            body, orelse = self._nested(statement.body, inner), self._nested(statement.orelse, inner)
+            body, orelse = (
+                self._nested(statement.body, inner),
+                self._nested(statement.orelse, inner),
+            )
             return [place(ast.If(test, body or [ast.Pass()], orelse), statement)]
         if not statement.orelse and not active.masked and not self.regions.left:
             bounded = self._bounded_if(statement, active)
             if bounded is not None:
                 return bounded
         branches = statement.body, statement.orelse
-        branches_meet = all(map(synchronises, branches)) and any(waits_for(branch, "block") for branch in branches)
+        branches_meet = all(map(synchronises, branches)) and any(
+            waits_for(branch, "block") for branch in branches
+        )
         checks = None if active.final and not branches_meet else self.divergence
         return masked_if(statement, self.regions, active, checks, self._nested)
 
     def _bounded_if(self, statement: ast.If, active: Active) -> list[ast.stmt] | None:
-        """Emits an `if` whose condition bounds the thread indices, so that no masks are needed; None for any other `if`."""
+        """Emits an `if` whose condition bounds the thread indices, so that no masks are needed;
+        None for any other `if`.
+        """
         bounds = Bounds()
         if self.guards.absorb(statement.test, bounds, set()) is not None:
             return None
@@ -337,12 +445,17 @@ class _Emitter:
         if not self.known.is_uniform(loop.test) or not self.known.leaves_in_step(loop.body):
             return masked_loop(loop, self.regions, active, self.divergence, self._nested)
         body = self._loop_body(loop, active)
-        return [place(ast.While(self.regions.block_value(loop.test), body or [ast.Pass()], []), loop)]
+        return [
+            place(ast.While(self.regions.block_value(loop.test), body or [ast.Pass()], []), loop)
+        ]
 
     def _for(self, loop: ast.For, active: Active) -> list[ast.stmt]:
         if not isinstance(loop.target, ast.Name) or read_names(loop.iter) & self.known.varying:
-            # A loop over a range that varies between threads is a `while` by now: `count_apart` has rewritten it.
-            raise self.divergence.refusal(loop, "a barrier in a for loop over a value that may differ between threads")
+            # A loop over a range that varies between threads is a `while` by now: `count_apart` has
+            # rewritten it.
+            raise self.divergence.refusal(
+                loop, "a barrier in a for loop over a value that may differ between threads"
+            )
         target = loop_variable(loop)
         if not self.known.leaves_in_step(loop.body):
             return masked_loop(loop, self.regions, active, self.divergence, self._nested)
@@ -355,14 +468,21 @@ class _Emitter:
         first = self.regions.region(statements(f"{target} = {counter}", loop), active)
         return [place(ast.For(store(counter), span, [*first, *body], []), loop)]
 
-    def _loop_body(self, loop: ast.For | ast.While, active: Active, target: str = "") -> list[ast.stmt]:
+    def _loop_body(
+        self, loop: ast.For | ast.While, active: Active, target: str = ""
+    ) -> list[ast.stmt]:
         inner = replace(active.inside(), loop=None, final=False)
         if not has_return(loop.body):
             return self._nested(loop.body, inner, target=target)
         self.regions.left = True  # in the next iteration
         body = self._nested(loop.body, inner, target=target)
         count = self.regions.region(statements("_k_running += 1", loop), active)
-        return [*statements("_k_running = 0", loop), *count, *statements("if _k_running == 0:\n    break", loop), *body]
+        return [
+            *statements("_k_running = 0", loop),
+            *count,
+            *statements("if _k_running == 0:\n    break", loop),
+            *body,
+        ]
 
     # ---- interchanged loops
 
@@ -374,13 +494,21 @@ class _Emitter:
             return strided.axis in self._wide
         if self._turns_uniform and self.planned.is_uniform_loop(statement):
             return True
-        return self.planned.is_around_strided(statement, self._wide) or self._is_around_turned(statement)
+        return self.planned.is_around_strided(statement, self._wide) or self._is_around_turned(
+            statement
+        )
 
     def _is_around_turned(self, statement: ast.stmt) -> bool:
-        """Returns whether the statement is an `if` in which all threads go the same way, to a loop that is interchanged."""
+        """Returns whether the statement is an `if` in which all threads go the same way, to a
+        loop that is interchanged.
+        """
         if not isinstance(statement, ast.If) or not self.known.is_uniform(statement.test):
             return False
-        leaves = has_return(statement) or synchronises(statement) or next(own_exits([statement]), None) is not None
+        leaves = (
+            has_return(statement)
+            or synchronises(statement)
+            or next(own_exits([statement]), None) is not None
+        )
         return not leaves and any(map(self._is_turned, [*statement.body, *statement.orelse]))
 
     def _turned(self, statement: ast.stmt, active: Active) -> list[ast.stmt]:
@@ -391,13 +519,20 @@ class _Emitter:
         return self._uniform_loop(cast(ast.For, statement), active)
 
     def _strided(self, strided: StridedLoop, active: Active) -> list[ast.stmt]:
-        """Emits a grid-stride loop: the loop over the first index of the block outside, the loop over threads inside."""
+        """Emits a grid-stride loop: the loop over the first index of the block outside, the loop
+        over threads inside.
+        """
         loop, axis = strided.loop, strided.axis
         name = loop_variable(loop)
         first = f"_k_first_{name}"
         index = assign(name, expression(f"{first} + {THREAD[axis]}", loop), loop)
         block_value = self.regions.block_value
-        span = call("range", expression(strided.offset, loop), block_value(strided.stop), block_value(strided.step))
+        span = call(
+            "range",
+            expression(strided.offset, loop),
+            block_value(strided.stop),
+            block_value(strided.step),
+        )
         bounds = active.bounds.copy()
         bounds.high[axis].append(f"{self.regions.block_text(strided.stop)} - {first}")
         with self.known.thread_index(index, first, nonneg=strided.nonneg):
@@ -405,7 +540,9 @@ class _Emitter:
         return [place(ast.For(store(first), span, body, []), loop)] if body else []
 
     def _uniform_loop(self, loop: ast.For, active: Active) -> list[ast.stmt]:
-        """Emits a loop that all threads run the same number of times: the loop outside, the loop over threads inside."""
+        """Emits a loop that all threads run the same number of times: the loop outside, the loop
+        over threads inside.
+        """
         name = loop_variable(loop)
         self.regions.slots.add(name)
         body = self._nested(loop.body, active.inside(), target=name)
@@ -417,7 +554,8 @@ class _Emitter:
     def _prefix(
         self, statement: ast.stmt, pending: list[ast.stmt], behind: list[ast.stmt], active: Active
     ) -> list[ast.stmt] | None:
-        """Emits `if i >= n: return` and all statements after it, or a final `if i < n: …`, as loops over fewer threads.
+        """Emits `if i >= n: return` and all statements after it, or a final `if i < n: …`, as loops
+        over fewer threads.
 
         Returns:
             The code, pending statements included; None if the statement is not such an `if`.
@@ -427,18 +565,27 @@ class _Emitter:
         leaves = is_leave(statement.body)
         if not leaves and not all(map(_does_nothing, behind)):
             return None
-        # Local results of threads that return are unused, so only the remaining threads need to compute theirs.
+        # Local results of threads that return are unused, so only the remaining threads need to
+        # compute theirs.
         hoisted, kept = self.regions.hoist(pending)
         silent = all(is_silent(other, self.known) for other in kept)
         rest_of_block = behind if leaves else statement.body
-        if not silent and not any(map(self._is_turned, rest_of_block)) and not synchronises(rest_of_block):
+        if (
+            not silent
+            and not any(map(self._is_turned, rest_of_block))
+            and not synchronises(rest_of_block)
+        ):
             return None
         bounds = Bounds()
-        test = self.guards.absorb(statement.test, bounds, assigned_names(kept) if silent else set(), negate=leaves)
+        test = self.guards.absorb(
+            statement.test, bounds, assigned_names(kept) if silent else set(), negate=leaves
+        )
         if test is statement.test:
             return None
         before = hoisted if silent else self.regions.region(pending, active)
-        rest: list[ast.stmt] = [] if test is None else [ast.copy_location(ast.If(test, statement.body, []), statement)]
+        rest: list[ast.stmt] = (
+            [] if test is None else [ast.copy_location(ast.If(test, statement.body, []), statement)]
+        )
         if leaves:
             rest += behind
         elif test is None:
@@ -446,13 +593,22 @@ class _Emitter:
         code, inner, empty = self._shrunk(bounds, active, statement, "")
         for text in empty:
             code += around(f"if {text}:", [self._leave(statement)], statement)
-        return before + code + self.statements((kept if silent else []) + rest, replace(active, bounds=inner), top=True)
+        return (
+            before
+            + code
+            + self.statements(
+                (kept if silent else []) + rest, replace(active, bounds=inner), top=True
+            )
+        )
 
-    def _shrunk(self, bounds: Bounds, active: Active, at: ast.stmt, suffix: str) -> tuple[list[ast.stmt], Bounds, list[str]]:
+    def _shrunk(
+        self, bounds: Bounds, active: Active, at: ast.stmt, suffix: str
+    ) -> tuple[list[ast.stmt], Bounds, list[str]]:
         """Tightens the bounds of the active threads.
 
         Returns:
-            Code that computes the new bounds; the bounds; for each axis, the condition under which no thread remains.
+            Code that computes the new bounds; the bounds; for each axis, the condition under which
+            no thread remains.
         """
         code: list[ast.stmt] = []
         inner, empty = active.bounds.copy(), []
@@ -480,5 +636,10 @@ def _does_nothing(statement: ast.stmt) -> bool:
 def _ends_in_return(statement: ast.If) -> bool:
     """Returns whether a branch ends in a `return`, and nothing else in the statement returns."""
     branches = (statement.body, statement.orelse)
-    found = [bool(branch) and isinstance(branch[-1], ast.Return) and not has_return(branch[:-1]) for branch in branches]
-    return any(found) and all(ok or not has_return(branch) for ok, branch in zip(found, branches, strict=True))
+    found = [
+        bool(branch) and isinstance(branch[-1], ast.Return) and not has_return(branch[:-1])
+        for branch in branches
+    ]
+    return any(found) and all(
+        ok or not has_return(branch) for ok, branch in zip(found, branches, strict=True)
+    )

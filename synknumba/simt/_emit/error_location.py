@@ -1,8 +1,9 @@
 """Location of errors raised in a kernel compiled with `simt.jit(debug=True)`.
 
-Each loop over threads or blocks records its current index in `_k_where`. Each statement records its line, which is missing from
-Numba's traceback of an index out of bounds, and its first index that is out of bounds, which is missing from Numba's message.
-An error in block-level code, which runs once for all threads of the block, is reported for thread 0.
+Each loop over threads or blocks records its current index in `_k_where`. Each statement records its
+line, which is missing from Numba's traceback of an index out of bounds, and its first index that is
+out of bounds, which is missing from Numba's message. An error in block-level code, which runs once
+for all threads of the block, is reported for thread 0.
 """
 
 import ast
@@ -16,8 +17,8 @@ from numba.core import types
 from synknumba.simt._frontend.syntax import statements
 from synknumba.simt._library.operations import BLOCK, THREAD
 
-# Last parameter of the launch function, and its type: shape (10,), the thread index, the block index, the line; and of an index
-# that is out of bounds the axis + 1, the index and the size.
+# Last parameter of the launch function, and its type: shape (10,), the thread index, the block
+# index, the line; and of an index that is out of bounds the axis + 1, the index and the size.
 WHERE: Final = "_k_where"
 WHERE_TYPE: Final = types.Array(types.int64, 1, "C")
 
@@ -30,7 +31,9 @@ _ATOMIC: Final = "_k_atomic_"
 
 
 def note_places(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Returns the body of a launch function, instrumented to record the running thread, block and line in `_k_where`."""
+    """Returns the body of a launch function, instrumented to record the running thread, block
+    and line in `_k_where`.
+    """
     return cast(ast.Module, _Noter().visit(ast.Module(_with_lines(body), []))).body
 
 
@@ -41,18 +44,25 @@ def _with_lines(body: list[ast.stmt]) -> list[ast.stmt]:
         for inner in ("body", "orelse"):
             if getattr(node, inner, None):
                 setattr(node, inner, _with_lines(getattr(node, inner)))
-        if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.If | ast.While | ast.Return):
+        if isinstance(
+            node, ast.Assign | ast.AugAssign | ast.Expr | ast.If | ast.While | ast.Return
+        ):
             out += statements(f"{WHERE}[{_LINE}] = {node.lineno}\n{WHERE}[{_INDEX}] = 0", node)
             for array, indices in _accesses(node):
                 for axis, index in enumerate(indices):
-                    text = f"_k_note_index({WHERE}[{_INDEX}:], {ast.unparse(array)}, {ast.unparse(index)}, {axis})"
+                    text = (
+                        f"_k_note_index({WHERE}[{_INDEX}:], {ast.unparse(array)}, "
+                        f"{ast.unparse(index)}, {axis})"
+                    )
                     out += statements(text, node)
         out.append(node)
     return out
 
 
 def _accesses(statement: ast.stmt) -> list[tuple[ast.expr, list[ast.expr]]]:
-    """Returns arrays and indices that a statement certainly uses and that can be evaluated before it, in any order."""
+    """Returns arrays and indices that a statement certainly uses and that can be evaluated
+    before it, in any order.
+    """
     match statement:
         case ast.Assign(targets=[ast.Tuple()], value=value):
             roots: list[ast.AST] = [value]  # the targets' indices may be assigned first
@@ -70,7 +80,9 @@ def _accesses(statement: ast.stmt) -> list[tuple[ast.expr, list[ast.expr]]]:
         match node:
             case ast.Subscript(value=array, slice=index) if not _is_generated(array):
                 pass
-            case ast.Call(func=ast.Name(id=name), args=[array, index, *_]) if name.startswith(_ATOMIC):
+            case ast.Call(func=ast.Name(id=name), args=[array, index, *_]) if name.startswith(
+                _ATOMIC
+            ):
                 pass
             case _:
                 continue
@@ -96,7 +108,9 @@ def _certain(node: ast.AST) -> list[ast.AST]:
 
 
 def _is_plain(node: ast.expr) -> bool:
-    """Returns whether evaluating an expression once more changes nothing, and raises nothing but for an index in it."""
+    """Returns whether evaluating an expression once more changes nothing, and raises nothing but
+    for an index in it.
+    """
     match node:
         case ast.Name() | ast.Constant(value=int()):
             return True
@@ -104,13 +118,17 @@ def _is_plain(node: ast.expr) -> bool:
             return _is_plain(operand)
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult(), right=right):
             return _is_plain(left) and _is_plain(right)
-        case ast.BinOp(left=left, op=ast.FloorDiv() | ast.Mod(), right=ast.Constant(value=int(divisor))):
+        case ast.BinOp(
+            left=left, op=ast.FloorDiv() | ast.Mod(), right=ast.Constant(value=int(divisor))
+        ):
             return divisor != 0 and _is_plain(left)
         case ast.Call(func=ast.Name(id="_k_nonneg"), args=[argument]):
             return _is_plain(argument)
         case ast.Attribute(value=ast.Name(), attr="size"):
             return True
-        case ast.Subscript(value=ast.Attribute(value=ast.Name(), attr="shape"), slice=ast.Constant()):
+        case ast.Subscript(
+            value=ast.Attribute(value=ast.Name(), attr="shape"), slice=ast.Constant()
+        ):
             return True
         case ast.Subscript(value=array, slice=ast.Tuple(elts=indices)):
             return _is_plain(array) and all(map(_is_plain, indices))
@@ -135,7 +153,9 @@ class _Noter(ast.NodeTransformer):
 
 
 def located(entry: Callable[..., None], function: FunctionType) -> Callable[..., None]:
-    """Wraps a launch function so that its error messages begin with the location, in numba-cuda's format."""
+    """Wraps a launch function so that its error messages begin with the location, in
+    numba-cuda's format.
+    """
 
     def launch(*args: Any) -> None:
         where = np.zeros(_SIZE, np.int64)
@@ -144,7 +164,10 @@ def located(entry: Callable[..., None], function: FunctionType) -> Callable[...,
         except Exception as error:
             line = _line(error)
             if not line and where[_LINE]:
-                line = f"In function {function.__name__!r}, file {function.__code__.co_filename}, line {where[_LINE]}, "
+                line = (
+                    f"In function {function.__name__!r}, file "
+                    f"{function.__code__.co_filename}, line {where[_LINE]}, "
+                )
             place = f"{line}tid={where[:3].tolist()} ctaid={where[3:_LINE].tolist()}"
             first, rest = error.args[:1], error.args[1:]
             axis, index, size = where[_INDEX:].tolist()
@@ -157,10 +180,15 @@ def located(entry: Callable[..., None], function: FunctionType) -> Callable[...,
 
 
 def _line(error: BaseException) -> str:
-    """Returns the function, file and line of the statement that raised; "" if Numba's traceback lacks them."""
+    """Returns the function, file and line of the statement that raised; "" if Numba's traceback
+    lacks them.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if trace is None or trace.tb_frame.f_code.co_filename == __file__:
         return ""
-    return f"In function {trace.tb_frame.f_code.co_name!r}, file {trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}, "
+    return (
+        f"In function {trace.tb_frame.f_code.co_name!r}, file "
+        f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}, "
+    )

@@ -30,7 +30,8 @@ Nested = Callable[[list[ast.stmt], Active], list[ast.stmt]]
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Generates runtime checks for divergent barriers, which only some threads of a block reach; a GPU waits there forever.
+    """Generates runtime checks for divergent barriers, which only some threads of a block reach; a
+    GPU waits there forever.
 
     If the kernel synchronises the whole `grid`, only barriers of the grid are checked.
     """
@@ -39,21 +40,31 @@ class Divergence:
     grid: bool = False
 
     def of_counts(self, statement: ast.stmt, what: str) -> list[ast.stmt]:
-        """Returns a check that none or all of the `_k_before` threads are among the `_k_inside` threads in the statement."""
+        """Returns a check that none or all of the `_k_before` threads are among the `_k_inside`
+        threads in the statement.
+        """
         return self._check(statement, what, f"0 < {INSIDE} < {BEFORE}")
 
     def of_bounds(self, statement: ast.stmt, outer: Bounds, inner: Bounds) -> list[ast.stmt]:
         """Returns a check that an `if` with narrower bounds runs for none or all of the threads."""
-        changed = [axis for axis in AXES if outer.high[axis] != inner.high[axis] or outer.low[axis] != inner.low[axis]]
+        changed = [
+            axis
+            for axis in AXES
+            if outer.high[axis] != inner.high[axis] or outer.low[axis] != inner.low[axis]
+        ]
         spans = {axis: f"{inner.high_text(axis)} - {inner.low_text(axis)}" for axis in changed}
-        fewer = " or ".join(f"{spans[axis]} < {outer.high_text(axis)} - {outer.low_text(axis)}" for axis in changed)
+        fewer = " or ".join(
+            f"{spans[axis]} < {outer.high_text(axis)} - {outer.low_text(axis)}" for axis in changed
+        )
         some = " and ".join(f"{spans[axis]} > 0" for axis in changed)
         return self._check(statement, "an if", f"({some}) and ({fewer})")
 
     def of_exits(self, statement: ast.stmt, regions: Regions, active: Active) -> list[ast.stmt]:
-        """Returns a check that no thread has left the loop around a barrier, or ended the iteration, while others reach it.
+        """Returns a check that no thread has left the loop around a barrier, or ended the
+        iteration, while others reach it.
 
-        Threads that meet no further barrier after the loop may have left it, as they may have returned.
+        Threads that meet no further barrier after the loop may have left it, as they may have
+        returned.
         """
         check = self.of_counts(statement, "a break or continue")
         if active.loop is None or not active.missed or not check:
@@ -72,25 +83,38 @@ elif {gone}:
 
     def refusal(self, statement: ast.stmt, construct: str) -> Exception:
         """Returns the error for a construct in which a barrier is not supported."""
-        return self.source.refusal(statement, construct, "put it into an if, a while, or a for over a range")
+        return self.source.refusal(
+            statement, construct, "put it into an if, a while, or a for over a range"
+        )
 
     def _check(self, statement: ast.stmt, what: str, condition: str) -> list[ast.stmt]:
         if not waits_for(statement, "grid" if self.grid else "block"):
             return []
         where = f"{self.source.name} ({self.source.filename}:{statement.lineno})"
         message = (
-            f"{where}: a barrier under {what} that some threads of a block enter and others do not; on a GPU they wait "
-            "for each other forever, or go on with wrong values. Move the barrier out, so that all threads reach it"
+            f"{where}: a barrier under {what} that some threads of a block enter and others do "
+            f"not; on a GPU they wait "
+            "for each other forever, or go on with wrong values. Move the barrier out, so "
+            "that all threads reach it"
         )
         if not self.grid:
-            message += "; threads of one warp can meet at cuda.syncwarp(mask), and parts of a block can be blocks of their own"
+            message += (
+                "; threads of one warp can meet at cuda.syncwarp(mask), and parts of a "
+                "block can be blocks of their own"
+            )
         return statements(f"if {condition}:\n    raise _k_DivergenceError({message!r})", statement)
 
 
 def masked_if(
-    statement: ast.If, regions: Regions, active: Active, divergence: Divergence | None, nested: Nested
+    statement: ast.If,
+    regions: Regions,
+    active: Active,
+    divergence: Divergence | None,
+    nested: Nested,
 ) -> list[ast.stmt]:
-    """Returns the code of an `if` that some of the active threads enter, with runtime checks unless `divergence` is None."""
+    """Returns the code of an `if` that some of the active threads enter, with runtime checks
+    unless `divergence` is None.
+    """
     level = active.level + 1
     inner = replace(active.inside(), level=level, masked=True)
     index = regions.team.index
@@ -106,21 +130,31 @@ elif {MASK}[{index}] == {level}:
     {MASK}[{index}] = {RUNNING}
     {INSIDE} += 1
 """
-        code += statements(f"{INSIDE} = 0", statement) + regions.masked_loops(swap, active, statement)
+        code += statements(f"{INSIDE} = 0", statement) + regions.masked_loops(
+            swap, active, statement
+        )
         code += _if_any(nested(statement.orelse, inner), statement)
     return code + _restore(level, regions, active, statement)
 
 
 def masked_loop(
-    loop: ast.For | ast.While, regions: Regions, active: Active, divergence: Divergence, nested: Nested
+    loop: ast.For | ast.While,
+    regions: Regions,
+    active: Active,
+    divergence: Divergence,
+    nested: Nested,
 ) -> list[ast.stmt]:
     """Returns the code of a loop that some of the active threads leave before others."""
     left, ended = active.level + 1, active.level + 2
     continues = any(isinstance(node, ast.Continue) for node in own_exits(loop.body))
     missed = (*(() if active.final else (left,)), *((ended,) if continues else ()))
-    inside = replace(active.inside(), level=left, masked=True, loop=(left, ended), final=False, missed=missed)
+    inside = replace(
+        active.inside(), level=left, masked=True, loop=(left, ended), final=False, missed=missed
+    )
     always: ast.expr = ast.Constant(value=True)
-    head = _entered(loop, loop.test if isinstance(loop, ast.While) else always, regions, inside, left)
+    head = _entered(
+        loop, loop.test if isinstance(loop, ast.While) else always, regions, inside, left
+    )
     if isinstance(loop, ast.While) and not active.final:
         head += divergence.of_counts(loop, "a loop condition")
     head += statements(f"if {INSIDE} == 0:\n    break", loop)
@@ -130,13 +164,24 @@ def masked_loop(
         regions.slots.add(target)
         made = ast.For(store(counter), regions.block_value(loop.iter), [], [])
         head += regions.region(statements(f"{target} = {counter}", loop), inside)
-    made.body = head + nested(loop.body, replace(inside, level=ended)) + _restore(ended, regions, active, loop)
+    made.body = (
+        head
+        + nested(loop.body, replace(inside, level=ended))
+        + _restore(ended, regions, active, loop)
+    )
     return [place(made, loop), *_restore(left, regions, active, loop)]
 
 
-def _entered(at: ast.stmt, test: ast.expr, regions: Regions, active: Active, level: int) -> list[ast.stmt]:
-    """Returns code that counts the threads that reach a condition and those for which it holds, and masks off the others."""
-    text = f"{BEFORE} += 1\nif _k_test:\n    {INSIDE} += 1\nelse:\n    {MASK}[{regions.team.index}] = {level}"
+def _entered(
+    at: ast.stmt, test: ast.expr, regions: Regions, active: Active, level: int
+) -> list[ast.stmt]:
+    """Returns code that counts the threads that reach a condition and those for which it holds,
+    and masks off the others.
+    """
+    text = (
+        f"{BEFORE} += 1\nif _k_test:\n    {INSIDE} += 1\nelse:\n    "
+        f"{MASK}[{regions.team.index}] = {level}"
+    )
     counted = statements(text, at)
     counted[1].test = test  # type: ignore[attr-defined]
     regions.uses_mask = True

@@ -1,8 +1,9 @@
 """Overloads for GPUs, called by kernels on a core.
 
-Which overload applies depends on the types of the arguments, so Numba chooses when it types the call. The function in the
-kernel is replaced by one of our own, whose only overload asks those for GPUs in turn, translates the function that the first
-one gives, and returns it. As this happens after the kernel's translation, every such function takes the thread's place.
+Which overload applies depends on the types of the arguments, so Numba chooses when it types the
+call. The function in the kernel is replaced by one of our own, whose only overload asks those for
+GPUs in turn, translates the function that the first one gives, and returns it. As this happens
+after the kernel's translation, every such function takes the thread's place.
 """
 
 import inspect
@@ -26,7 +27,9 @@ _made: WeakTable[Any, dict[Options, Any]] = WeakTable()
 
 
 def stand_in(function: Any, options: Options) -> Any:
-    """Returns what kernels call in place of a function with overloads for GPUs: the thread's place precedes the arguments."""
+    """Returns what kernels call in place of a function with overloads for GPUs: the thread's
+    place precedes the arguments.
+    """
     known = _made.setdefault(function, {})
     if options not in known:
         known[options] = _stand_in(function, options)
@@ -47,7 +50,9 @@ def _stand_in(function: Any, options: Options) -> Any:
     return call
 
 
-def _implementation(function: Any, args: tuple[Any, ...], keywords: dict[str, Any], options: Options) -> Any:
+def _implementation(
+    function: Any, args: tuple[Any, ...], keywords: dict[str, Any], options: Options
+) -> Any:
     for template in overloads_for_cuda(function):
         chooser = template._overload_func  # noqa: SLF001  # Numba's own code reads it
         try:
@@ -67,19 +72,30 @@ def _implementation(function: Any, args: tuple[Any, ...], keywords: dict[str, An
     return None
 
 
-def translated(implementation: FunctionType, options: Options, what: str, *, with_place: bool = True) -> FunctionType:
-    """Returns an overload's function as code of one thread; `with_place`: it takes the thread's place before the arguments.
+def translated(
+    implementation: FunctionType, options: Options, what: str, *, with_place: bool = True
+) -> FunctionType:
+    """Returns an overload's function as code of one thread; `with_place`: it takes the thread's
+    place before the arguments.
 
-    Which function a call means is known by the types of its arguments only, when the kernel has been cut at its barriers.
+    Which function a call means is known by the types of its arguments only, when the kernel has
+    been cut at its barriers.
 
     Raises:
-        KernelError: the function waits, or asks for a place that it does not take; `what` begins the description.
+        KernelError: the function waits, or asks for a place that it does not take; `what` begins
+            the description.
     """
     device = Devices().translate(DeviceFunction(implementation))
     code = device.code if device is not None else None
     if code is None:
         raise TypingError(f"{implementation.__qualname__} cannot be translated")
-    problem = "waits or has shared memory" if code.needs_block else "asks for its thread" if code.uses_state else None
+    problem = (
+        "waits or has shared memory"
+        if code.needs_block
+        else "asks for its thread"
+        if code.uses_state
+        else None
+    )
     if code.needs_block or (code.uses_state and not with_place):
         remedy = "call a device function in its place: a def below @cuda.jit(device=True)"
         raise code.source.refusal(code.source.tree, f"{what} for GPUs {problem},", remedy)

@@ -1,8 +1,8 @@
 """Regions: statements without a barrier, run as a loop over the threads of a block.
 
-A variable that lives across regions is stored in a *slot*: the variable `v__u` if it is uniform, else an element of the array
-`v__s`, one per thread. A variable that is cheap to compute is recomputed instead. A *turn* is one thread's iteration of the
-loop.
+A variable that lives across regions is stored in a *slot*: the variable `v__u` if it is uniform,
+else an element of the array `v__s`, one per thread. A variable that is cheap to compute is
+recomputed instead. A *turn* is one thread's iteration of the loop.
 """
 
 import ast
@@ -16,7 +16,15 @@ from synknumba.simt._analysis.split_regions import GuardCut, free_cut, guard_cut
 from synknumba.simt._analysis.team import Team
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import exposed, single_target
-from synknumba.simt._emit.exits import EXIT, RUNNING, around, has_exit, lower_exits, lower_returns, with_conditions
+from synknumba.simt._emit.exits import (
+    EXIT,
+    RUNNING,
+    around,
+    has_exit,
+    lower_exits,
+    lower_returns,
+    with_conditions,
+)
 from synknumba.simt._frontend.arrays import SharedArray
 from synknumba.simt._frontend.syntax import (
     all_copied,
@@ -48,11 +56,13 @@ class Active:
         bounds: bounds of the thread indices.
         level: level of the statements; threads with a mask above it run.
         masked: whether some threads within the bounds may not run.
-        loop: masks that `break` and `continue` of the enclosing loop set; None if all threads take them in step, or there is no
-            loop.
+        loop: masks that `break` and `continue` of the enclosing loop set; None if all threads take
+            them in step, or there is no loop.
         depth: number of enclosing block-level loops and conditions.
-        final: whether threads that skip a statement meet no further barrier or warp operation, so that they count as returned.
-        missed: masks of threads that have left the enclosing loop or the iteration, and that its barriers wait for.
+        final: whether threads that skip a statement meet no further barrier or warp operation, so
+            that they count as returned.
+        missed: masks of threads that have left the enclosing loop or the iteration, and that its
+            barriers wait for.
     """
 
     bounds: Bounds
@@ -77,8 +87,8 @@ class Style:
 
     Attributes:
         flat: axes flattened to a single block.
-        split: whether a thread's loops may be interchanged with the loop over threads. If not, a kernel without barriers is a
-            single region.
+        split: whether a thread's loops may be interchanged with the loop over threads. If not, a
+            kernel without barriers is a single region.
         cuts: whether the statements between two barriers may be run as several loops.
         reverse: whether threads run in reverse order.
         shared: the shared arrays that may be double-buffered.
@@ -112,7 +122,14 @@ class Regions:
         padded: variables whose slot arrays need margins.
     """
 
-    def __init__(self, analysis: Analysis, order: list[str], local_arrays: set[str], slots: set[str], style: Style) -> None:
+    def __init__(
+        self,
+        analysis: Analysis,
+        order: list[str],
+        local_arrays: set[str],
+        slots: set[str],
+        style: Style,
+    ) -> None:
         self.known, self.style, self.slots = analysis, style, slots
         self.team = Team(analysis.grid)
         self.undefined: set[str] = set()
@@ -129,7 +146,11 @@ class Regions:
         """Rewrites a uniform expression for the block level, where the variable `v` is `v__u`."""
         node = copied(node)
         for part in walk(node):
-            if isinstance(part, ast.Name) and part.id in self.known.assigned and part.id not in self.known.recomputed:
+            if (
+                isinstance(part, ast.Name)
+                and part.id in self.known.assigned
+                and part.id not in self.known.recomputed
+            ):
                 self.need_uniform(part.id)
                 part.id += "__u"
         return node
@@ -143,10 +164,16 @@ class Regions:
     def block_text(self, node: ast.expr) -> str:
         """Returns the text of `block_value`."""
         text = ast.unparse(self.block_value(node))
-        return text if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
+        return (
+            text
+            if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call))
+            else f"({text})"
+        )
 
     def hoist(self, body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
-        """Hoists assignments of uniform values to the block level, to run once per block; returns them and what remains."""
+        """Hoists assignments of uniform values to the block level, to run once per block;
+        returns them and what remains.
+        """
         hoisted: list[ast.stmt] = []
         kept: list[ast.stmt] = []
         for statement in body:
@@ -166,44 +193,76 @@ class Regions:
         return hoisted, kept
 
     def _uniform_target(self, statement: ast.stmt) -> str | None:
-        """Returns the uniform variable to which the statement assigns a uniform value; None for any other statement."""
+        """Returns the uniform variable to which the statement assigns a uniform value; None for
+        any other statement.
+        """
         match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AugAssign(target=ast.Name(id=name), value=value):
-                uniform = name in self.known.assigned and name not in self.known.varying and self.known.is_uniform(value)
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AugAssign(target=ast.Name(id=name), value=value)
+            ):
+                uniform = (
+                    name in self.known.assigned
+                    and name not in self.known.varying
+                    and self.known.is_uniform(value)
+                )
                 return name if uniform else None
         return None
 
     def must_wait(self, statement: ast.stmt, pending: list[ast.stmt]) -> bool:
-        """Returns whether the statement assigns a uniform variable and cannot be hoisted over the pending statements."""
+        """Returns whether the statement assigns a uniform variable and cannot be hoisted over
+        the pending statements.
+        """
         name = self._uniform_target(statement)
-        return name is not None and name in self.slots and bool(pending) and not _can_pass(statement, name, pending)
+        return (
+            name is not None
+            and name in self.slots
+            and bool(pending)
+            and not _can_pass(statement, name, pending)
+        )
 
     # ---- a region
 
-    def region(self, body: list[ast.stmt], active: Active, *, last: bool = False, depth: int = 0) -> list[ast.stmt]:
+    def region(
+        self, body: list[ast.stmt], active: Active, *, last: bool = False, depth: int = 0
+    ) -> list[ast.stmt]:
         """Emits statements that each thread runs to the end before the next thread starts.
 
-        If they are the `last`, they run once per block, and nothing after them. `depth` is the number of times that the region
-        has been split at a condition.
+        If they are the `last`, they run once per block, and nothing after them. `depth` is the
+        number of times that the region has been split at a condition.
         """
         hoisted, body = self.hoist(body)
-        body = [statement for statement in self._without_kept_arrays(body) if not isinstance(statement, ast.Pass)]
+        body = [
+            statement
+            for statement in self._without_kept_arrays(body)
+            if not isinstance(statement, ast.Pass)
+        ]
         if not body:
             return hoisted
         if self.style.cuts and last:
             body = with_conditions(body)
         if not self.style.cuts or has_exit(body):
             return hoisted + self._one_loop(body, active, last=last)
-        position = scatter_cut(body, self.known, self.guards) or free_cut(body, self.known, self.guards)
+        position = scatter_cut(body, self.known, self.guards) or free_cut(
+            body, self.known, self.guards
+        )
         if position:
-            return hoisted + self.region(body[:position], active) + self.region(body[position:], active, last=last)
+            return (
+                hoisted
+                + self.region(body[:position], active)
+                + self.region(body[position:], active, last=last)
+            )
         parted = guard_cut(body, self.guards, self.slots, self.known) if depth < MAX_CUTS else None
         if parted is not None:
             return hoisted + self._parted(body, parted, active, last=last, depth=depth + 1)
         return hoisted + self._one_loop(body, active, last=last)
 
-    def _parted(self, body: list[ast.stmt], cut: GuardCut, active: Active, *, last: bool, depth: int) -> list[ast.stmt]:
-        """Emits a loop over the threads for which a condition holds, and loops over the threads before and after these."""
+    def _parted(
+        self, body: list[ast.stmt], cut: GuardCut, active: Active, *, last: bool, depth: int
+    ) -> list[ast.stmt]:
+        """Emits a loop over the threads for which a condition holds, and loops over the threads
+        before and after these.
+        """
         axis, outer = cut.axis, active.bounds
         guard = cut.guard
         inside = [*body[: cut.position], *guard.body, *body[cut.position + 1 :]]
@@ -212,7 +271,12 @@ class Regions:
         first, end = f"_k_first{self._count}", f"_k_end{self._count}"
         low, high = outer.low_text(axis), outer.high_text(axis)
         merged = cut.bounds.copy()
-        code = statements(f"{first} = min({merged.low_text(axis)}, {high})" if merged.low[axis] else f"{first} = {low}", guard)
+        code = statements(
+            f"{first} = min({merged.low_text(axis)}, {high})"
+            if merged.low[axis]
+            else f"{first} = {low}",
+            guard,
+        )
         if merged.low[axis] and outer.low[axis]:
             code += statements(f"{first} = max({first}, {low})", guard)
         merged.high[axis].append(high)
@@ -233,7 +297,9 @@ class Regions:
         bounds = active.bounds.copy()
         body = with_signs(all_copied(self._absorb_guard(body, bounds)), bounds.facts)
         tracked = self.known.assigned - set(self.known.recomputed)
-        facts: list[ast.stmt] = [place(ast.Expr(call("_k_assume", fact)), fact) for fact in all_copied(bounds.facts)]
+        facts: list[ast.stmt] = [
+            place(ast.Expr(call("_k_assume", fact)), fact) for fact in all_copied(bounds.facts)
+        ]
         live, sure = exposed([*facts, *body], tracked)
         writes = assigned_names(body) & tracked
         # What runs last keeps no variable that the kernel names nowhere else.
@@ -246,8 +312,13 @@ class Regions:
         self.assigned_before |= stored
         sums = keep_sums_apart(self.known, body, self.block_value)
         body = self._with_exits(body, sorted(stored), active, last=last)
-        turn = self._turn([*(line for name in sorted(loaded) for line in self._load(name, at)), *facts, *body], active, at)
-        # Every thread starts with the old value of a uniform variable, `v__u`; the new one, `v__n`, replaces it after the loop.
+        turn = self._turn(
+            [*(line for name in sorted(loaded) for line in self._load(name, at)), *facts, *body],
+            active,
+            at,
+        )
+        # Every thread starts with the old value of a uniform variable, `v__u`; the new one, `v__n`,
+        # replaces it after the loop.
         uniform = sorted(stored - self.known.varying)
         self.undefined |= {name for name in uniform if name not in sure_before}
         before = [line for name in uniform for line in statements(f"{name}__n = {name}__u", at)]
@@ -255,7 +326,9 @@ class Regions:
         return sums.before + before + self.thread_loops(turn, bounds, at) + after + sums.after
 
     def _without_kept_arrays(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """Drops the creation of local arrays that live across a barrier: these are reserved at the top of the launch."""
+        """Drops the creation of local arrays that live across a barrier: these are reserved at
+        the top of the launch.
+        """
         kept = self._local_arrays & self.slots
         if not assigned_names(body) & kept:
             return body
@@ -270,9 +343,13 @@ class Regions:
         test = self.guards.absorb(guard.test, bounds, assigned_names(guard.body))
         if test is guard.test:
             return body
-        return guard.body if test is None else [ast.copy_location(ast.If(test, guard.body, []), guard)]
+        return (
+            guard.body if test is None else [ast.copy_location(ast.If(test, guard.body, []), guard)]
+        )
 
-    def _with_exits(self, body: list[ast.stmt], stored: list[str], active: Active, *, last: bool) -> list[ast.stmt]:
+    def _with_exits(
+        self, body: list[ast.stmt], stored: list[str], active: Active, *, last: bool
+    ) -> list[ast.stmt]:
         """Lowers the exits of the statements and appends the stores to slots."""
         at = body[0]
         if last or not has_exit(body):
@@ -281,8 +358,10 @@ class Regions:
         self.left |= has_return(body)
         before = statements(f"{EXIT} = {RUNNING}", at)
         after = statements(f"if {EXIT} != {RUNNING}:\n    {MASK}[{self.team.index}] = {EXIT}", at)
-        # A thread that exits may not have reached the assignment of a uniform variable, so only the others store it.
-        after[0].orelse = self._stores([name for name in stored if name not in self.known.varying], at)  # type: ignore[attr-defined]
+        # A thread that exits may not have reached the assignment of a uniform variable, so only the
+        # others store it.
+        uniform = [name for name in stored if name not in self.known.varying]
+        after[0].orelse = self._stores(uniform, at)  # type: ignore[attr-defined]
         stores = self._stores([name for name in stored if name in self.known.varying], at)
         return [*before, *lower_exits(body, active.loop), *stores, *after]
 
@@ -318,10 +397,16 @@ class Regions:
     # ---- loops over threads
 
     def thread_loops(self, turn: list[ast.stmt], bounds: Bounds, at: ast.stmt) -> list[ast.stmt]:
-        """Wraps a thread's turn in the loops over the threads within the bounds, and over the blocks of a cooperative grid."""
+        """Wraps a thread's turn in the loops over the threads within the bounds, and over the
+        blocks of a cooperative grid.
+        """
         for axis in reversed(self._order):
             span = self._range(bounds, axis)
-            if axis != self._order[-1] and span == f"range({BLOCK_SIZE[axis]})" and self._has_one_thread(axis):
+            if (
+                axis != self._order[-1]
+                and span == f"range({BLOCK_SIZE[axis]})"
+                and self._has_one_thread(axis)
+            ):
                 turn = [*statements(f"{THREAD[axis]} = 0", at), *turn]
             else:
                 turn = around(f"for {THREAD[axis]} in {span}:", turn, at)
@@ -331,7 +416,9 @@ class Regions:
         return turn
 
     def _has_one_thread(self, axis: str) -> bool:
-        """Returns whether all blocks are known to be one thread wide along an axis: a loop over it costs only compile time."""
+        """Returns whether all blocks are known to be one thread wide along an axis: a loop over
+        it costs only compile time.
+        """
         return self.style.block is not None and self.style.block[AXES.index(axis)] == 1
 
     def _range(self, bounds: Bounds, axis: str) -> str:

@@ -1,7 +1,7 @@
 """Storage of a launch: slot arrays, masks, local and shared arrays.
 
-For the threads of a block it is on the stack: no allocation, and LLVM knows that nothing aliases it. For the threads of a whole
-grid, whose number is unbounded, it is on the heap.
+For the threads of a block it is on the stack: no allocation, and LLVM knows that nothing aliases
+it. For the threads of a whole grid, whose number is unbounded, it is on the heap.
 """
 
 import ast
@@ -39,7 +39,8 @@ class LaunchStorage:
         at: node that gives the statements their line.
         reserve: allocations, for the top of a launch.
         release: statements for the end of a launch, which keep heap arrays alive until there.
-        recompute: for a grid, assignments of the block's shared arrays at the start of a thread's turn, by name.
+        recompute: for a grid, assignments of the block's shared arrays at the start of a thread's
+            turn, by name.
     """
 
     team: Team
@@ -66,16 +67,25 @@ class LaunchStorage:
             self.namespace[f"_k_slots_{name}"] = slots_of(kind)
             self.reserve += statements(f"{name}__s = _k_slots_{name}({name}__b)", self.at)
         elif padded:
-            text = f"{name}__p = _k_stack_array({MAX_BLOCK + 2 * MARGIN}, {element})\n{name}__s = _k_inner({name}__p)"
+            text = (
+                f"{name}__p = _k_stack_array({MAX_BLOCK + 2 * MARGIN}, "
+                f"{element})\n{name}__s = _k_inner({name}__p)"
+            )
             self.reserve += statements(text, self.at)
         else:
             self._array(f"{name}__s", (), element, dtype.itemsize)
 
     def local_array(self, name: str, made: ast.Call) -> None:
-        """Reserves `name__s`, one local array per thread of the team, with the shape and dtype of a `_k_stack_array` call."""
+        """Reserves `name__s`, one local array per thread of the team, with the shape and dtype
+        of a `_k_stack_array` call.
+        """
         shape, dtype = made.args
         dims = shape.elts if isinstance(shape, ast.Tuple) else [shape]
-        sizes = tuple(dim.value for dim in dims if isinstance(dim, ast.Constant) and isinstance(dim.value, int))
+        sizes = tuple(
+            dim.value
+            for dim in dims
+            if isinstance(dim, ast.Constant) and isinstance(dim.value, int)
+        )
         self._array(f"{name}__s", sizes, ast.unparse(dtype), 16 * int(np.prod(sizes)))
 
     def flags(self, name: str) -> None:
@@ -94,7 +104,9 @@ class LaunchStorage:
             elif array.is_dynamic:
                 self.reserve += statements(f"{name} = _k_shared_view({_DYNAMIC}, {dtype})", self.at)
             else:
-                self.reserve += statements(f"{name} = _k_stack_array({array.shape}, {dtype})", self.at)
+                self.reserve += statements(
+                    f"{name} = _k_stack_array({array.shape}, {dtype})", self.at
+                )
 
     def _shared_of_grid(self, name: str, array: SharedArray, dtype: str) -> None:
         if array.is_dynamic:
@@ -105,7 +117,9 @@ class LaunchStorage:
         self.recompute[name] = place(ast.Assign([store(name)], expression(text, self.at)), self.at)
 
     def _array(self, name: str, dims: tuple[int, ...], dtype: str, element_bytes: int) -> None:
-        """Reserves an array of shape `(threads, *dims)`: on the stack, or on the heap for a grid or a full stack."""
+        """Reserves an array of shape `(threads, *dims)`: on the stack, or on the heap for a grid
+        or a full stack.
+        """
         rest = "".join(f", {dim}" for dim in dims)
         self._stack += MAX_BLOCK * element_bytes
         threads = self.team.size if self.team.grid else str(MAX_BLOCK)
@@ -117,12 +131,16 @@ class LaunchStorage:
             self.reserve += statements(f"{name} = _k_stack_array({shape}, {dtype})", self.at)
 
     def _heap(self, name: str, dims: str, dtype: str) -> None:
-        self.reserve += statements(f"{name}__h = _k_empty({dims}, {dtype})\n{name} = _k_borrowed({name}__h)", self.at)
+        self.reserve += statements(
+            f"{name}__h = _k_empty({dims}, {dtype})\n{name} = _k_borrowed({name}__h)", self.at
+        )
         self.release += statements(f"_k_keep({name}__h)", self.at)
 
 
 def slot_dtype(kind: types.Type | None) -> np.dtype[Any]:
-    """Returns the dtype that stores a number of the type; an arbitrary one for None, a variable that Numba found unused."""
+    """Returns the dtype that stores a number of the type; an arbitrary one for None, a variable
+    that Numba found unused.
+    """
     if kind is None or not is_number(kind):
         return np.dtype(np.int8)
     return np.dtype(np.bool_) if isinstance(kind, types.Boolean) else np.dtype(as_dtype(kind))
@@ -142,23 +160,33 @@ def local_array_calls(body: list[ast.stmt], names: set[str]) -> dict[str, ast.Ca
 
 
 def escaping(analysis: Analysis, local_arrays: set[str]) -> set[str]:
-    """Returns the local arrays that may have aliases or views, which might outlive the array's own variable."""
+    """Returns the local arrays that may have aliases or views, which might outlive the array's
+    own variable.
+    """
     made = local_array_calls(analysis.body, local_arrays)
     inside = {
         id(node.value)
         for node in walk(analysis.body)
         if (isinstance(node, ast.Attribute) and node.attr in ARRAY_ATTRIBUTES)
-        or (isinstance(node, ast.Subscript) and (isinstance(node.ctx, ast.Store) or _is_element(node, made, analysis)))
+        or (
+            isinstance(node, ast.Subscript)
+            and (isinstance(node.ctx, ast.Store) or _is_element(node, made, analysis))
+        )
     }
     return {
         node.id
         for node in walk(analysis.body)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in made and id(node) not in inside
+        if isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Load)
+        and node.id in made
+        and id(node) not in inside
     }
 
 
 def _is_element(node: ast.Subscript, made: dict[str, ast.Call], analysis: Analysis) -> bool:
-    """Returns whether the subscript is a number in a local array, as opposed to a view or a record."""
+    """Returns whether the subscript is a number in a local array, as opposed to a view or a
+    record.
+    """
     if not isinstance(node.value, ast.Name) or node.value.id not in made:
         return False
     shape, dtype = made[node.value.id].args
@@ -176,4 +204,6 @@ def _is_record(dtype: ast.expr, analysis: Analysis) -> bool:
             kind = analysis.namespace.get(name)
         case ast.Attribute(value=ast.Name(id=array), attr="dtype"):
             kind = getattr(analysis.types.params.get(array), "dtype", None)
-    return isinstance(kind, types.Record) or (isinstance(kind, np.dtype) and kind.fields is not None)
+    return isinstance(kind, types.Record) or (
+        isinstance(kind, np.dtype) and kind.fields is not None
+    )

@@ -1,8 +1,9 @@
-"""Arrays of other libraries as arguments: views of their memory, by `__array_interface__` or DLPack.
+"""Arrays of other libraries as arguments: views of their memory, by `__array_interface__` or
+DLPack.
 
-A view shares the memory, so what a kernel writes is in the tensor. The first version of DLPack has no flag for read-only
-memory, and NumPy takes all of it as read-only; if `__array__` gives the same memory to write to, as PyTorch's does, that is
-used.
+A view shares the memory, so what a kernel writes is in the tensor. The first version of DLPack has
+no flag for read-only memory, and NumPy takes all of it as read-only; if `__array__` gives the same
+memory to write to, as PyTorch's does, that is used.
 """
 
 from typing import Any, Final
@@ -12,13 +13,18 @@ import numpy as np
 from synknumba._errors import ArgumentError
 
 _OF_NUMPY: Final = (np.ndarray, np.generic, int, float, complex, str, bytes)
-_ON_THE_HOST: Final = frozenset({1, 3, 11, 13})  # DLDeviceType: kDLCPU, kDLCUDAHost, kDLROCMHost, kDLCUDAManaged
+_ON_THE_HOST: Final = frozenset(
+    {1, 3, 11, 13}
+)  # DLDeviceType: kDLCPU, kDLCUDAHost, kDLROCMHost, kDLCUDAManaged
 
-_ON_GPUS: Final = frozenset({2, 4, 7, 8, 10, 14, 15})  # kDLCUDA, OpenCL, Vulkan, Metal, ROCM, OneAPI, WebGPU
+_ON_GPUS: Final = frozenset(
+    {2, 4, 7, 8, 10, 14, 15}
+)  # kDLCUDA, OpenCL, Vulkan, Metal, ROCM, OneAPI, WebGPU
 
 
 def as_arrays(arg: Any, what: str) -> Any:
-    """Returns a view of an array of another library, those of a tuple's parts, or any other argument as it is.
+    """Returns a view of an array of another library, those of a tuple's parts, or any other
+    argument as it is.
 
     Args:
         arg: the argument.
@@ -39,7 +45,8 @@ def as_arrays(arg: Any, what: str) -> Any:
             return np.asarray(arg)
         except Exception as error:
             raise ArgumentError(
-                f"{what} is a {_name(arg)} whose __array_interface__ NumPy cannot read ({error}); pass a NumPy array"
+                f"{what} is a {_name(arg)} whose __array_interface__ NumPy cannot read "
+                f"({error}); pass a NumPy array"
             ) from error
     if not _has(arg, "__dlpack_device__"):
         return arg
@@ -47,14 +54,16 @@ def as_arrays(arg: Any, what: str) -> Any:
     if device not in _ON_THE_HOST:
         where = "a GPU's memory" if device in _ON_GPUS else "memory of an unknown kind"
         raise ArgumentError(
-            f"{what} is a {_name(arg)} in {where} (DLPack device {device}); pass a copy on the host, or run the kernel on "
+            f"{what} is a {_name(arg)} in {where} (DLPack device {device}); pass a copy on the "
+            f"host, or run the kernel on "
             "its device"
         )
     try:
         view = np.from_dlpack(arg)
     except Exception as error:
         raise ArgumentError(
-            f"{what} is a {_name(arg)} whose memory its library does not share ({error}); pass a NumPy array"
+            f"{what} is a {_name(arg)} whose memory its library does not share "
+            f"({error}); pass a NumPy array"
         ) from error
     return view if view.flags.writeable else _writable(arg, view)
 
@@ -65,14 +74,16 @@ def _device(arg: Any, what: str) -> int:
         given = arg.__dlpack_device__()
     except Exception as error:
         raise ArgumentError(
-            f"{what} is a {_name(arg)} whose __dlpack_device__() raises {type(error).__name__}: {error}; pass a NumPy array"
+            f"{what} is a {_name(arg)} whose __dlpack_device__() raises {type(error).__name__}: "
+            f"{error}; pass a NumPy array"
         ) from error
     try:
         device, _ = given
         return int(device)
     except (TypeError, ValueError):
         raise ArgumentError(
-            f"{what} is a {_name(arg)} whose __dlpack_device__() gives {given!r}, not a device's type and number; pass a NumPy "
+            f"{what} is a {_name(arg)} whose __dlpack_device__() gives {given!r}, not a device's "
+            f"type and number; pass a NumPy "
             "array"
         ) from None
 
@@ -83,13 +94,22 @@ def _has(arg: Any, name: str) -> bool:
 
 
 def _writable(arg: Any, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns the array that the library itself makes of the same memory, if that may be written to; else the view."""
+    """Returns the array that the library itself makes of the same memory, if that may be written
+    to; else the view.
+    """
     try:
         made = np.asarray(arg)
     except Exception:  # noqa: BLE001  # the view is right, only read-only
         return view
-    same = made.__array_interface__["data"][0] == view.__array_interface__["data"][0] and made.strides == view.strides
-    return made if same and made.dtype == view.dtype and made.shape == view.shape and made.flags.writeable else view
+    same = (
+        made.__array_interface__["data"][0] == view.__array_interface__["data"][0]
+        and made.strides == view.strides
+    )
+    return (
+        made
+        if same and made.dtype == view.dtype and made.shape == view.shape and made.flags.writeable
+        else view
+    )
 
 
 def _name(arg: Any) -> str:

@@ -1,4 +1,5 @@
-"""Parameters of device functions that must be compile-time constants: callees, dtypes and array shapes.
+"""Parameters of device functions that must be compile-time constants: callees, dtypes and array
+shapes.
 
     @cuda.jit(device=True)
     def total(x, n, dtype, op):
@@ -6,8 +7,9 @@
         ...
         return op(s[0], s[1])
 
-A callee, a dtype and the shape of an array must be known when a function is compiled. Such a function is therefore specialised:
-translated once for each combination of `n`, `dtype` and `op` in its calls, without these parameters.
+A callee, a dtype and the shape of an array must be known when a function is compiled. Such a
+function is therefore specialised: translated once for each combination of `n`, `dtype` and `op` in
+its calls, without these parameters.
 """
 
 import ast
@@ -21,16 +23,26 @@ from numba.core import types
 
 from synknumba._errors import KernelError
 from synknumba.simt._frontend.arrays import ARRAY_PATHS, constant
-from synknumba.simt._frontend.scope import MISSING, NUMBERS, CudaPath, Scope, is_device_function, is_njit_function
+from synknumba.simt._frontend.scope import (
+    MISSING,
+    NUMBERS,
+    CudaPath,
+    Scope,
+    is_device_function,
+    is_njit_function,
+)
 from synknumba.simt._frontend.source import Source, has_rest, parameters, read_source
 from synknumba.simt._frontend.syntax import assign, assigned_names, load, place, read_names, walk
 
-# A recursion over a size calls the function with a new constant each time, and each constant needs a translation of its own.
+# A recursion over a size calls the function with a new constant each time, and each constant needs
+# a translation of its own.
 MAX_VARIANTS = 32
 
 
 def fix(source: Source, values: Mapping[str, Any]) -> Source:
-    """Removes the parameters that have values and binds their names in the scope, like global names."""
+    """Removes the parameters that have values and binds their names in the scope, like global
+    names.
+    """
     if not values:
         return source
     args = source.tree.args
@@ -42,7 +54,13 @@ def fix(source: Source, values: Mapping[str, Any]) -> Source:
         parts = ast.Tuple([load(part) for part in value.names(name)], ast.Load())
         source.tree.body.insert(0, assign(name, parts, source.tree))
     place(source.tree, source.tree)
-    return replace(source, scope={**source.scope, **{name: value for name, value in values.items() if name not in rest}})
+    return replace(
+        source,
+        scope={
+            **source.scope,
+            **{name: value for name, value in values.items() if name not in rest},
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +75,8 @@ class Rest:
 
 
 def key(value: Any) -> Any:
-    """Returns a key equal for interchangeable values only: it includes the type, so 1, 1.0 and True differ.
+    """Returns a key equal for interchangeable values only: it includes the type, so 1, 1.0 and True
+    differ.
 
     Raises:
         TypeError: the value is not hashable.
@@ -76,15 +95,23 @@ class Argument(NamedTuple):
 
 
 def arguments(node: ast.Call, function: FunctionType) -> dict[str, Argument]:
-    """Maps a function's parameters to their arguments in a call; parameters without argument or default are left out."""
+    """Maps a function's parameters to their arguments in a call; parameters without argument or
+    default are left out.
+    """
     names, count = parameters(function), function.__code__.co_argcount
     defaults = function.__defaults__ or ()
     with_default = names[count - len(defaults) : count]
-    given = {name: Argument(None, value) for name, value in zip(with_default, defaults, strict=True)}
+    given = {
+        name: Argument(None, value) for name, value in zip(with_default, defaults, strict=True)
+    }
     given |= {name: Argument(arg) for name, arg in zip(names[:count], node.args, strict=False)}
     if has_rest(function):
         given[names[-1]] = Argument(_rest_of(node, count))
-    return given | {keyword.arg: Argument(keyword.value) for keyword in node.keywords if keyword.arg in names[:count]}
+    return given | {
+        keyword.arg: Argument(keyword.value)
+        for keyword in node.keywords
+        if keyword.arg in names[:count]
+    }
 
 
 def _rest_of(node: ast.Call, count: int) -> ast.expr:
@@ -92,7 +119,9 @@ def _rest_of(node: ast.Call, count: int) -> ast.expr:
     more = node.args[count:]
     if more and isinstance(more[-1], ast.Starred):
         parts = ast.Tuple(more[:-1], ast.Load())
-        return place(ast.BinOp(parts, ast.Add(), more[-1].value) if more[:-1] else more[-1].value, node)
+        return place(
+            ast.BinOp(parts, ast.Add(), more[-1].value) if more[:-1] else more[-1].value, node
+        )
     return place(ast.Tuple(more, ast.Load()), node)
 
 
@@ -107,14 +136,20 @@ class FixedParameters:
 
         Of a parameter `*rest` that is passed on as `*rest`, the number of values is fixed.
 
-        A parameter that must be constant is replaced by any shape, dtype, string or callee; other parameters only by a dtype or
-        a callee. Parameters that the function assigns to are never replaced. `scope` has the names of the caller.
+        A parameter that must be constant is replaced by any shape, dtype, string or callee; other
+        parameters only by a dtype or a callee. Parameters that the function assigns to are never
+        replaced. `scope` has the names of the caller.
         """
         needed, changed = self._of(function)
         found: dict[str, Any] = {}
         rest = parameters(function)[-1] if has_rest(function) else None
         for name, argument in arguments(node, function).items():
-            if name == rest and name in needed and isinstance(argument.node, ast.Tuple) and not _has_star(argument.node):
+            if (
+                name == rest
+                and name in needed
+                and isinstance(argument.node, ast.Tuple)
+                and not _has_star(argument.node)
+            ):
                 found[name] = Rest(len(argument.node.elts))
             if name in changed or name == rest:
                 continue
@@ -124,9 +159,14 @@ class FixedParameters:
         return found
 
     def _of(self, function: FunctionType) -> tuple[frozenset[str], frozenset[str]]:
-        """Returns the parameters that must be constant, and those that are assigned to and so cannot be replaced."""
+        """Returns the parameters that must be constant, and those that are assigned to and so
+        cannot be replaced.
+        """
         if function not in self._known:
-            self._known[function] = frozenset(), frozenset()  # seen by a recursive call during the analysis
+            self._known[function] = (
+                frozenset(),
+                frozenset(),
+            )  # seen by a recursive call during the analysis
             try:
                 self._known[function] = self._look(read_source(function))
             except KernelError:  # reported when the function is translated
@@ -139,7 +179,11 @@ class FixedParameters:
         for node in walk(source.tree):
             if not isinstance(node, ast.Call):
                 continue
-            found |= {arg.value.id for arg in node.args if isinstance(arg, ast.Starred) and isinstance(arg.value, ast.Name)}
+            found |= {
+                arg.value.id
+                for arg in node.args
+                if isinstance(arg, ast.Starred) and isinstance(arg.value, ast.Name)
+            }
             value = scope.resolve(node.func)
             if isinstance(value, CudaPath) and value.path in ARRAY_PATHS:
                 found |= _read([*node.args, *(keyword.value for keyword in node.keywords)], scope)
@@ -157,18 +201,26 @@ def _has_star(node: ast.Tuple) -> bool:
 
 
 def called_function(value: Any) -> FunctionType | None:
-    """Returns the plain Python function of a device function or of a user's njit function; None for other values."""
-    is_own = is_njit_function(value) and not str(value.py_func.__module__).startswith("numba.")  # None if made by exec
+    """Returns the plain Python function of a device function or of a user's njit function; None
+    for other values.
+    """
+    is_own = is_njit_function(value) and not str(value.py_func.__module__).startswith(
+        "numba."
+    )  # None if made by exec
     return value.py_func if is_own or is_device_function(value) else None
 
 
 def _read(nodes: Iterable[ast.expr], scope: Scope) -> set[str]:
-    """Returns the names read in expressions, following local variables that are constants to their definitions."""
+    """Returns the names read in expressions, following local variables that are constants to
+    their definitions.
+    """
     found: set[str] = set()
     waiting = read_names(nodes)
     while waiting:
         found |= waiting
-        waiting = read_names(scope.constants[name] for name in waiting if name in scope.constants) - found
+        waiting = (
+            read_names(scope.constants[name] for name in waiting if name in scope.constants) - found
+        )
     return found
 
 
@@ -182,20 +234,28 @@ def _value(argument: Argument, scope: Scope) -> Any:
     except KernelError:  # not computable at translation
         return MISSING
     parts = value if isinstance(value, tuple) else (value,)
-    is_shape = all(isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in parts)
+    is_shape = all(
+        isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in parts
+    )
     return value if is_shape or isinstance(value, (str, *_DTYPES)) else MISSING
 
 
 def _callee_or_dtype(argument: Argument, scope: Scope) -> Any:
     value = argument.default if argument.node is None else scope.resolve(argument.node)
-    if value is MISSING and isinstance(argument.node, ast.Name) and argument.node.id in scope.constants:
+    if (
+        value is MISSING
+        and isinstance(argument.node, ast.Name)
+        and argument.node.id in scope.constants
+    ):
         value = scope.resolve(scope.constants[argument.node.id])
     if isinstance(value, CudaPath):
         found = value.member()
         if isinstance(found, types.Type):
             return found
         return MISSING if value.path in NUMBERS else value
-    is_scalar = isinstance(value, type) and issubclass(value, (np.generic, bool, int, float, complex))
+    is_scalar = isinstance(value, type) and issubclass(
+        value, (np.generic, bool, int, float, complex)
+    )
     is_callee = is_device_function(value) or is_njit_function(value)
     fits = is_scalar or is_callee or isinstance(value, (*_DTYPES, np.ufunc, BuiltinFunctionType))
     return value if fits else MISSING

@@ -1,7 +1,9 @@
-"""Functions that a program overloads for GPUs, by `@overload(function, target="cuda")` of Numba or numba-cuda.
+"""Functions that a program overloads for GPUs, by `@overload(function, target="cuda")` of Numba or
+numba-cuda.
 
-The CPU target would use another overload, if there is one, and compute something else. A kernel on a core calls the overload
-that a GPU's would: that for "cuda", else that for "gpu", else that for every target.
+The CPU target would use another overload, if there is one, and compute something else. A kernel on
+a core calls the overload that a GPU's would: that for "cuda", else that for "gpu", else that for
+every target.
 """
 
 from dataclasses import dataclass
@@ -26,7 +28,9 @@ class OverloadedFunction:
 
 
 def overloaded_for_cuda(function: Any, seen: set[Any] | None = None) -> Any:
-    """Returns the function or class, or one that its overloads call, which has an overload for CUDA only; None if none has."""
+    """Returns the function or class, or one that its overloads call, which has an overload for
+    CUDA only; None if none has.
+    """
     seen = set() if seen is None else seen
     if (
         not isinstance(function, (FunctionType, type))
@@ -39,12 +43,16 @@ def overloaded_for_cuda(function: Any, seen: set[Any] | None = None) -> Any:
     if any(_target(template) == "cuda" for template in templates):
         return function
     makers = (getattr(template, "_overload_func", None) for template in templates)
-    called = (found for maker in makers if isinstance(maker, FunctionType) for found in values_read(maker))
+    called = (
+        found for maker in makers if isinstance(maker, FunctionType) for found in values_read(maker)
+    )
     return next(filter(None, (overloaded_for_cuda(found, seen) for found in called)), None)
 
 
 def overloads_for_cuda(function: Any) -> list[Any]:
-    """Returns the templates of the overloads that a GPU's kernel tries, in that order; later ones replace earlier ones."""
+    """Returns the templates of the overloads that a GPU's kernel tries, in that order; later
+    ones replace earlier ones.
+    """
     found = {}
     for _, _, template in templates_of(function):
         if hasattr(template, "_overload_func") and _target(template) in _TARGETS:

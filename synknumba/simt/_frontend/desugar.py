@@ -9,7 +9,7 @@ print(f"x is {x}")       print("x is", x)
 f(*t)                    f(t[0], t[1]) where f is a device function
 literal_unroll           numba.literal_unroll, under any imported name
 t, i = threadIdx, 0      t = cuda.threadIdx; i = 0, as for all names of members of `numba.cuda` that are no values
-"""
+"""  # noqa: E501
 
 import ast
 from types import FunctionType
@@ -21,7 +21,16 @@ from synknumba.simt._frontend.constant_parameters import called_function
 from synknumba.simt._frontend.pickling import is_foreign
 from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope
 from synknumba.simt._frontend.source import IN_KERNELS, Source, has_rest
-from synknumba.simt._frontend.syntax import copied, count_stores, load, one_or_tuple, own_exits, place, statements, walk
+from synknumba.simt._frontend.syntax import (
+    copied,
+    count_stores,
+    load,
+    one_or_tuple,
+    own_exits,
+    place,
+    statements,
+    walk,
+)
 from synknumba.simt._library.bits import popc
 from synknumba.simt._library.intrinsics import exactly
 from synknumba.simt._library.math import round_to
@@ -76,20 +85,27 @@ class _Speller(ast.NodeTransformer):
         rest = [node] if node.targets else []
         return [cast(ast.stmt, self.generic_visit(statement)) for statement in (*apart, *rest)]
 
-    def _without_names(self, target: ast.expr, value: ast.expr, apart: list[ast.stmt]) -> tuple[ast.expr, ast.expr] | None:
-        """Returns the target and value of an assignment without the parts that only name a member; adds those to `apart`."""
+    def _without_names(
+        self, target: ast.expr, value: ast.expr, apart: list[ast.stmt]
+    ) -> tuple[ast.expr, ast.expr] | None:
+        """Returns the target and value of an assignment without the parts that only name a
+        member; adds those to `apart`.
+        """
         match target, value:
             case ast.Name(id=name), _ if name in self._scope.aliases:
                 apart.append(ast.copy_location(ast.Assign([target], value), value))
                 return None
             case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
-                pairs = [self._without_names(*pair, apart) for pair in zip(targets, values, strict=True)]
+                pairs = [
+                    self._without_names(*pair, apart) for pair in zip(targets, values, strict=True)
+                ]
                 left = [pair for pair in pairs if pair is not None]
                 if not left:
                     return None
                 if [pair[1] for pair in left] != values:
                     new = [
-                        one_or_tuple([pair[side] for pair in left], ctx) for side, ctx in ((0, ast.Store()), (1, ast.Load()))
+                        one_or_tuple([pair[side] for pair in left], ctx)
+                        for side, ctx in ((0, ast.Store()), (1, ast.Load()))
                     ]
                     return place(new[0], target), place(new[1], value)
         return target, value
@@ -113,19 +129,34 @@ class _Speller(ast.NodeTransformer):
         if function is round and len(node.args) == 2 and not node.keywords:
             node.func = self._bind(node.func, round_to)
         elif function is print:
-            node.args = [self._triple(part) for arg in node.args for part in self._printed(arg, node)]
-        elif function is MISSING and isinstance(node.func, ast.Attribute) and node.func.attr == "bit_count" and not node.args:
+            node.args = [
+                self._triple(part) for arg in node.args for part in self._printed(arg, node)
+            ]
+        elif (
+            function is MISSING
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "bit_count"
+            and not node.args
+        ):
             node.args, node.func = [node.func.value], self._bind(node.func, popc)
         return cast(ast.expr, self.generic_visit(node))
 
-    def _with_hint(self, node: ast.expr, paths: frozenset[str], count: int) -> list[ast.expr] | None:
-        """Returns the arguments of a load or store with a cache hint; None for any other expression."""
+    def _with_hint(
+        self, node: ast.expr, paths: frozenset[str], count: int
+    ) -> list[ast.expr] | None:
+        """Returns the arguments of a load or store with a cache hint; None for any other
+        expression.
+        """
         if not isinstance(node, ast.Call):
             return None
         target = self._scope.resolve(node.func)
         if not isinstance(target, CudaPath) or target.path not in paths:
             return None
-        if len(node.args) != count or node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):
+        if (
+            len(node.args) != count
+            or node.keywords
+            or any(isinstance(arg, ast.Starred) for arg in node.args)
+        ):
             construct = f"cuda.{target.path}() without exactly {count} arguments"
             raise self._source.refusal(node, construct, "pass exactly that many, by position")
         return node.args
@@ -152,48 +183,85 @@ class _Speller(ast.NodeTransformer):
             ):
                 spread += self._rest(arg, max(0, function.__code__.co_argcount - len(spread)))
                 continue
-            if count is None and function is not None and has_one and not function.__defaults__ and not takes_rest:
+            if (
+                count is None
+                and function is not None
+                and has_one
+                and not function.__defaults__
+                and not takes_rest
+            ):
                 count = function.__code__.co_argcount - len(node.args) - len(node.keywords) + 1
             if count is None or not isinstance(arg.value, ast.Name):
-                raise self._source.refusal(node, "* in this call", "write the parts of the tuple one by one")
+                raise self._source.refusal(
+                    node, "* in this call", "write the parts of the tuple one by one"
+                )
             whole = ast.Call(self._bind(node, exactly), [arg.value, ast.Constant(count)], [])
-            parts = [ast.Subscript(copied(whole), ast.Constant(at), ast.Load()) for at in range(count)]
+            parts = [
+                ast.Subscript(copied(whole), ast.Constant(at), ast.Load()) for at in range(count)
+            ]
             spread += [place(part, arg) for part in parts]
         return spread
 
     def _rest(self, arg: ast.Starred, count: int) -> list[ast.expr]:
-        """Returns the first elements of a starred tuple, and the others starred, for a parameter `*rest`."""
-        parts: list[ast.expr] = [ast.Subscript(copied(arg.value), ast.Constant(at), ast.Load()) for at in range(count)]
-        others = ast.Subscript(arg.value, ast.Slice(ast.Constant(count)), ast.Load()) if count else arg.value
+        """Returns the first elements of a starred tuple, and the others starred, for a parameter
+        `*rest`.
+        """
+        parts: list[ast.expr] = [
+            ast.Subscript(copied(arg.value), ast.Constant(at), ast.Load()) for at in range(count)
+        ]
+        others = (
+            ast.Subscript(arg.value, ast.Slice(ast.Constant(count)), ast.Load())
+            if count
+            else arg.value
+        )
         return [place(part, arg) for part in (*parts, ast.Starred(others, ast.Load()))]
 
     def _printed(self, node: ast.expr, printed: ast.Call) -> list[ast.expr]:
-        """Returns the arguments of `print` that write what an f-string does; print writes a space between each two."""
+        """Returns the arguments of `print` that write what an f-string does; print writes a
+        space between each two.
+        """
         if not isinstance(node, ast.JoinedStr):
             return [node]
         parts, spaced, last = [], True, len(node.values) - 1
         for number, part in enumerate(node.values):
             if isinstance(part, ast.FormattedValue):
-                next_to_value = number < last and isinstance(node.values[number + 1], ast.FormattedValue)
-                spaced = spaced and part.conversion == -1 and part.format_spec is None and not next_to_value
+                next_to_value = number < last and isinstance(
+                    node.values[number + 1], ast.FormattedValue
+                )
+                spaced = (
+                    spaced
+                    and part.conversion == -1
+                    and part.format_spec is None
+                    and not next_to_value
+                )
                 parts.append(part.value)
                 continue
             text = str(cast(ast.Constant, part).value)
-            spaced = spaced and (number == 0 or text.startswith(" ")) and (number == last or text.endswith(" "))
+            spaced = (
+                spaced
+                and (number == 0 or text.startswith(" "))
+                and (number == last or text.endswith(" "))
+            )
             if not (0 < number < last and text == " "):  # which is the space that print writes
                 text = text[number > 0 : len(text) - (number < last)]
                 parts.append(ast.copy_location(ast.Constant(text), part))
         if spaced:
             return parts or [ast.copy_location(ast.Constant(""), node)]
         shown = [
-            ast.unparse(one.value) if isinstance(one, ast.FormattedValue) else f'"{cast(ast.Constant, one).value!s}"'
+            ast.unparse(one.value)
+            if isinstance(one, ast.FormattedValue)
+            else f'"{cast(ast.Constant, one).value!s}"'
             for one in node.values
         ]
         arguments = ", ".join(shown)
-        raise self._source.refusal(printed, "formatting in an f-string", f"write print({arguments})", IN_KERNELS)
+        raise self._source.refusal(
+            printed, "formatting in an f-string", f"write print({arguments})", IN_KERNELS
+        )
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
-        raise self._source.refusal(node, "an f-string", "pass its parts to print, as print(text, value)", IN_KERNELS)
+        raise self._source.refusal(
+            node, "an f-string", "pass its parts to print, as print(text, value)", IN_KERNELS
+        )
 
     def _message(self, node: ast.Raise | ast.Assert) -> ast.stmt:
         """Leaves the text of an exception, which a GPU does not show, as it is."""
@@ -203,7 +271,9 @@ class _Speller(ast.NodeTransformer):
     visit_Raise = visit_Assert = _message
 
     def _triple(self, node: ast.expr) -> ast.expr:
-        """Expands `cuda.threadIdx`, `blockIdx`, `blockDim` or `gridDim` into its three components; returns others unchanged."""
+        """Expands `cuda.threadIdx`, `blockIdx`, `blockDim` or `gridDim` into its three
+        components; returns others unchanged.
+        """
         target = self._scope.resolve(node)
         if not isinstance(target, CudaPath) or target.path not in TRIPLES:
             return node
@@ -219,7 +289,9 @@ class _Speller(ast.NodeTransformer):
     def _known(self, node: ast.Name | ast.Attribute) -> ast.expr | None:
         value: Any = self._scope.resolve(node) if isinstance(node.ctx, ast.Load) else None
         if is_foreign(value):
-            raise self._source.refusal(node, f"{value.name}(), a function of cuda.declare_device,", way_out(""))
+            raise self._source.refusal(
+                node, f"{value.name}(), a function of cuda.declare_device,", way_out("")
+            )
         word = value.path if isinstance(value, CudaPath) else getattr(value, "__name__", "")
         return self._bind(node, literal_unroll) if word == "literal_unroll" else None
 
@@ -230,11 +302,15 @@ class _Speller(ast.NodeTransformer):
 
 
 def _tuples(tree: ast.FunctionDef) -> dict[str, int]:
-    """Returns the lengths of the variables assigned exactly once, from a tuple display without `*`."""
+    """Returns the lengths of the variables assigned exactly once, from a tuple display without
+    `*`.
+    """
     stores, found = count_stores(tree), {}
     for node in walk(tree):
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple(elts=parts)) if stores[name] == 1:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple(elts=parts)) if (
+                stores[name] == 1
+            ):
                 if not any(isinstance(part, ast.Starred) for part in parts):
                     found[name] = len(parts)
     return found
@@ -251,6 +327,9 @@ def _flagged(body: list[ast.stmt], flag: str) -> list[ast.stmt]:
         if isinstance(statement, ast.Break):
             done += statements(f"{flag} = True", statement)
         elif isinstance(statement, ast.If):
-            statement.body, statement.orelse = _flagged(statement.body, flag), _flagged(statement.orelse, flag)
+            statement.body, statement.orelse = (
+                _flagged(statement.body, flag),
+                _flagged(statement.orelse, flag),
+            )
         done.append(statement)
     return done

@@ -13,14 +13,17 @@ from synknumba.simt._frontend.syntax import assign, copied, load, place, store, 
 class Hoister(ast.NodeTransformer):
     """Visits statements and expressions.
 
-    A subclass appends to `before` while it visits an expression; these statements go in front of the enclosing statement.
+    A subclass appends to `before` while it visits an expression; these statements go in front of
+    the enclosing statement.
     """
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.before: list[ast.stmt] = []
         self._count = 0
-        self._rebound = {node.target.id for node in walk(source.tree) if isinstance(node, ast.NamedExpr)}
+        self._rebound = {
+            node.target.id for node in walk(source.tree) if isinstance(node, ast.NamedExpr)
+        }
 
     def fresh(self, word: str) -> str:
         """Returns a new variable name for the generated code."""
@@ -70,14 +73,20 @@ class Hoister(ast.NodeTransformer):
         if len(self.before) == mark or not isinstance(target, (ast.Subscript, ast.Attribute)):
             return node
         hoisted, self.before[mark:] = self.before[mark:], []
-        # Python reads the element before it evaluates the value, and the value may change the element.
+        # Python reads the element before it evaluates the value, and the value may change the
+        # element.
         self._save_parts(target, self.before)
         name = self.fresh("element")
         element = copied(target)
         element.ctx = ast.Load()
         self.before += [assign(name, element, node), *hoisted]
-        changed = ast.copy_location(ast.AugAssign(ast.copy_location(store(name), node), node.op, node.value), node)
-        return [changed, ast.copy_location(ast.Assign([target], ast.copy_location(load(name), node)), node)]
+        changed = ast.copy_location(
+            ast.AugAssign(ast.copy_location(store(name), node), node.op, node.value), node
+        )
+        return [
+            changed,
+            ast.copy_location(ast.Assign([target], ast.copy_location(load(name), node)), node),
+        ]
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         node.test = self.visit(node.test)
@@ -85,7 +94,9 @@ class Hoister(ast.NodeTransformer):
         return node
 
     def assigned(self, targets: list[ast.expr], value: ast.expr) -> tuple[list[ast.expr], ast.expr]:
-        """Visits the targets of an assignment, and returns them with its value, which is evaluated before them."""
+        """Visits the targets of an assignment, and returns them with its value, which is
+        evaluated before them.
+        """
         mark = len(self.before)
         new = [cast(ast.expr, self.visit(target)) for target in targets]
         if len(self.before) == mark:
@@ -111,13 +122,17 @@ class Hoister(ast.NodeTransformer):
         return done
 
     def _save(self, earlier: list[ast.expr]) -> list[ast.stmt]:
-        """Replaces expressions that later statements might change by variables, in place, and returns their assignments."""
+        """Replaces expressions that later statements might change by variables, in place, and
+        returns their assignments.
+        """
         saved: list[ast.stmt] = []
         earlier[:] = [self._saved(node, saved) for node in earlier]
         return saved
 
     def _saved(self, node: ast.expr, saved: list[ast.stmt]) -> ast.expr:
-        if isinstance(node, (ast.Slice, ast.Starred)):  # not an expression of its own, but its parts are
+        if isinstance(
+            node, (ast.Slice, ast.Starred)
+        ):  # not an expression of its own, but its parts are
             self._save_parts(node, saved)
             return node
         if isinstance(node, ast.Tuple):
@@ -130,7 +145,9 @@ class Hoister(ast.NodeTransformer):
         return ast.copy_location(load(name), node)
 
     def _may_change(self, node: ast.AST) -> bool:
-        """Returns whether hoisted statements may change the value of a node: they write memory, and assign what `:=` does."""
+        """Returns whether hoisted statements may change the value of a node: they write memory,
+        and assign what `:=` does.
+        """
         is_rebound = isinstance(node, ast.Name) and node.id in self._rebound
         return is_rebound or isinstance(node, (ast.Subscript, ast.Call, ast.Attribute))
 
@@ -167,10 +184,20 @@ class Hoister(ast.NodeTransformer):
             value, statements = self._apart(other)
             if statements:
                 name = self.fresh("so_far")
-                so_far = done[0] if len(done) == 1 else ast.copy_location(ast.BoolOp(node.op, done), node)
+                so_far = (
+                    done[0]
+                    if len(done) == 1
+                    else ast.copy_location(ast.BoolOp(node.op, done), node)
+                )
                 self.before.append(assign(name, so_far, node))
-                test: ast.expr = load(name) if isinstance(node.op, ast.And) else ast.UnaryOp(ast.Not(), load(name))
-                self.before.append(place(ast.If(test, [*statements, assign(name, value, node)], []), node))
+                test: ast.expr = (
+                    load(name)
+                    if isinstance(node.op, ast.And)
+                    else ast.UnaryOp(ast.Not(), load(name))
+                )
+                self.before.append(
+                    place(ast.If(test, [*statements, assign(name, value, node)], []), node)
+                )
                 done = [ast.copy_location(load(name), node)]
             else:
                 done.append(value)
@@ -187,7 +214,9 @@ class Hoister(ast.NodeTransformer):
         return ast.copy_location(load(name), node)
 
     def _apart(self, node: ast.expr) -> tuple[ast.expr, list[ast.stmt]]:
-        """Visits an expression that is evaluated under a condition; returns it, and the statements hoisted from it."""
+        """Visits an expression that is evaluated under a condition; returns it, and the
+        statements hoisted from it.
+        """
         outer, self.before = self.before, []
         value = cast(ast.expr, self.visit(node))
         statements, self.before = self.before, outer
@@ -197,7 +226,9 @@ class Hoister(ast.NodeTransformer):
         mark = len(self.before)
         new = cast(ast.expr, self.visit(node))
         if len(self.before) > mark:
-            construct = "a synchronising operation in a conditionally evaluated part of an expression"
+            construct = (
+                "a synchronising operation in a conditionally evaluated part of an expression"
+            )
             raise self.source.refusal(node, construct, "assign its value to a variable first")
         return new
 

@@ -1,7 +1,9 @@
-"""Kernels written for numba-cuda-mlir, whose modules, types and functions are its own: their counterparts in Numba.
+"""Kernels written for numba-cuda-mlir, whose modules, types and functions are its own: their
+counterparts in Numba.
 
-`from numba_cuda_mlir import cuda` gives a module with the members of `numba.cuda`, and types that Numba does not know. Values
-of a kernel's global names are translated when they are read, so that the rest of the compiler sees Numba's objects only.
+`from numba_cuda_mlir import cuda` gives a module with the members of `numba.cuda`, and types that
+Numba does not know. Values of a kernel's global names are translated when they are read, so that
+the rest of the compiler sees Numba's objects only.
 """
 
 import importlib
@@ -26,15 +28,19 @@ _TYPES: Final = (f"{PACKAGE}.types", f"{PACKAGE}.numba_cuda.types")
 
 
 def counterpart(value: Any) -> Any:
-    """Returns Numba's counterpart of an object of numba-cuda-mlir; a member of `cuda` that Numba does not have by its path.
+    """Returns Numba's counterpart of an object of numba-cuda-mlir; a member of `cuda` that Numba
+    does not have by its path.
 
-    Other values, and functions of the program that numba-cuda-mlir has decorated, are returned as they are.
+    Other values, and functions of the program that numba-cuda-mlir has decorated, are returned as
+    they are.
     """
     if not is_loaded():
         return value
     if isinstance(value, ModuleType):
         return _module(value) if is_of_package(value.__name__) else value
-    if not is_of_package(type(value).__module__) and not is_of_package(getattr(value, "__module__", None)):
+    if not is_of_package(type(value).__module__) and not is_of_package(
+        getattr(value, "__module__", None)
+    ):
         return value
     if is_type(value) and (found := _as_numba(value)) is not None:
         return found
@@ -47,7 +53,9 @@ def counterpart(value: Any) -> Any:
 
 
 def is_loaded() -> bool:
-    """Returns whether the program uses numba-cuda-mlir; a package whose import has failed is only in part there."""
+    """Returns whether the program uses numba-cuda-mlir; a package whose import has failed is
+    only in part there.
+    """
     return all(name in sys.modules for name in _CUDA)
 
 
@@ -62,7 +70,9 @@ def has(path: str) -> bool:
 
 def is_type(value: Any) -> bool:
     """Returns whether this is a type of numba-cuda-mlir."""
-    return any(base.__name__ == "Type" and is_of_package(base.__module__) for base in type(value).__mro__)
+    return any(
+        base.__name__ == "Type" and is_of_package(base.__module__) for base in type(value).__mro__
+    )
 
 
 def is_of_package(name: Any) -> bool:
@@ -101,20 +111,28 @@ def _import(name: str) -> None:
 
 @cache
 def _members() -> dict[int, str]:
-    """Returns the names of the members of both modules, by id, since programs may import them under other names."""
+    """Returns the names of the members of both modules, by id, since programs may import them
+    under other names.
+    """
     return {
         id(value): name
         for module in _CUDA
         for name, value in vars(sys.modules[module]).items()
-        if is_of_package(getattr(value, "__module__", None)) or is_of_package(type(value).__module__)
+        if is_of_package(getattr(value, "__module__", None))
+        or is_of_package(type(value).__module__)
     }
 
 
 def _in_submodule(value: Any) -> str | None:
     """Returns the path of a function of a module such as `cuda.libdevice` or `cuda.random`."""
     home = str(getattr(value, "__module__", ""))
-    below = next((home.removeprefix(f"{cuda}.") for cuda in _CUDA if home.startswith(f"{cuda}.")), None)
-    is_its_own = isinstance(value, FunctionType) and getattr(sys.modules.get(home), value.__name__, None) is value
+    below = next(
+        (home.removeprefix(f"{cuda}.") for cuda in _CUDA if home.startswith(f"{cuda}.")), None
+    )
+    is_its_own = (
+        isinstance(value, FunctionType)
+        and getattr(sys.modules.get(home), value.__name__, None) is value
+    )
     return f"{below}.{value.__name__}" if below and is_its_own else None
 
 
@@ -122,7 +140,13 @@ def _as_numba(kind: Any) -> types.Type | None:
     """Returns Numba's type; None if it has none."""
     match type(kind).__name__:
         case "Array":
-            return types.Array(_as_numba(kind.dtype), kind.ndim, kind.layout, readonly=not kind.mutable, aligned=kind.aligned)
+            return types.Array(
+                _as_numba(kind.dtype),
+                kind.ndim,
+                kind.layout,
+                readonly=not kind.mutable,
+                aligned=kind.aligned,
+            )
         case "UniTuple" | "Tuple":
             return types.Tuple([_as_numba(one) for one in kind.types])
         case "Boolean":

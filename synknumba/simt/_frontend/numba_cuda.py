@@ -10,12 +10,17 @@ from synknumba._errors import DeviceError
 def cuda_module() -> ModuleType:
     """Imports and returns the module `numba.cuda`; raises DeviceError if it cannot be imported."""
     try:
-        from numba import cuda  # the import takes 0.3 s, and fails if the CUDA installation is broken
+        from numba import (
+            cuda,
+        )  # the import takes 0.3 s, and fails if the CUDA installation is broken
     except Exception as error:
-        # A bare numba-cuda raises DynamicLibNotFoundError, which is a RuntimeError, not an ImportError.
+        # A bare numba-cuda raises DynamicLibNotFoundError, which is a RuntimeError, not an
+        # ImportError.
         raise DeviceError(
-            f"numba.cuda cannot be imported ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); "
-            "if numba-cuda is installed without the CUDA runtime, pip install nvidia-cuda-runtime, or pip uninstall numba-cuda"
+            f"numba.cuda cannot be imported ({type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else ''}); "
+            "if numba-cuda is installed without the CUDA runtime, pip install nvidia-cuda-runtime, "
+            "or pip uninstall numba-cuda"
         ) from error
     module: ModuleType = cuda
     return module
@@ -23,7 +28,9 @@ def cuda_module() -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class CudaPath:
-    """Dotted path of a member of `numba.cuda`, such as "atomic.add"; empty for the module itself."""
+    """Dotted path of a member of `numba.cuda`, such as "atomic.add"; empty for the module
+    itself.
+    """
 
     path: str
 

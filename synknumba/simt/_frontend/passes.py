@@ -1,8 +1,9 @@
 """Numba's passes over a function, without those that have nothing to do in most kernels.
 
-Inlining of closures and rewrites after type inference take a twentieth of a first launch, to find nothing: kernels rarely have
-lists or array expressions, and functions inside them have been inlined before. Numba counts references to the values of all
-variables, and takes those without a count apart to see that there is none: both parts of each complex number that is assigned.
+Inlining of closures and rewrites after type inference take a twentieth of a first launch, to find
+nothing: kernels rarely have lists or array expressions, and functions inside them have been inlined
+before. Numba counts references to the values of all variables, and takes those without a count
+apart to see that there is none: both parts of each complex number that is assigned.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,24 +27,33 @@ def with_fewer_passes(manager: PassManager) -> PassManager:
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _InlineClosures(InlineClosureLikes):  # type: ignore[misc]
-    """Numba's inlining of closures and of lists that become arrays, for functions that have either."""
+    """Numba's inlining of closures and of lists that become arrays, for functions that have
+    either.
+    """
 
     _name = "synknumba_inline_closures"
 
     def run_pass(self, state: Any) -> bool:
-        has_either = any(assigned.value.op in {"make_function", "build_list"} for assigned in _assigned_expressions(state))
+        has_either = any(
+            assigned.value.op in {"make_function", "build_list"}
+            for assigned in _assigned_expressions(state)
+        )
         return has_either and super().run_pass(state)
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Rewrites(NopythonRewrites):  # type: ignore[misc]
-    """Numba's rewrites after type inference: array expressions, lists of constants, fields that a variable names."""
+    """Numba's rewrites after type inference: array expressions, lists of constants, fields that
+    a variable names.
+    """
 
     _name = "synknumba_rewrites"
 
     def run_pass(self, state: Any) -> bool:
         has_names = any(isinstance(kind, types.StringLiteral) for kind in state.typemap.values())
-        needed = has_names or any(_may_be_rewritten(assigned, state.typemap) for assigned in _assigned_expressions(state))
+        needed = has_names or any(
+            _may_be_rewritten(assigned, state.typemap) for assigned in _assigned_expressions(state)
+        )
         return needed and super().run_pass(state)
 
 
@@ -89,7 +99,11 @@ def _may_be_rewritten(assigned: Any, typemap: Mapping[str, Any]) -> bool:
 
 def _assigned_expressions(state: Any) -> Iterator[Any]:
     for block in state.func_ir.blocks.values():
-        yield from (assigned for assigned in block.find_insts(ir.Assign) if isinstance(assigned.value, ir.Expr))
+        yield from (
+            assigned
+            for assigned in block.find_insts(ir.Assign)
+            if isinstance(assigned.value, ir.Expr)
+        )
 
 
 _REPLACED = {

@@ -1,17 +1,20 @@
-"""Pickling of kernels, of functions that `cuda.declare_device` declares, and of overloaded functions.
+"""Pickling of kernels, of functions that `cuda.declare_device` declares, and of overloaded
+functions.
 
-Kernels defined inside functions or in a script cannot be imported by name. `pickle` cannot serialise them, `cloudpickle` can: a
-kernel's pickle contains one made by cloudpickle. Kernels met inside that one are pickled by value, not as nested pickles,
-because a function may refer back to its kernel and only a single pickler's memo resolves the cycle.
+Kernels defined inside functions or in a script cannot be imported by name. `pickle` cannot
+serialise them, `cloudpickle` can: a kernel's pickle contains one made by cloudpickle. Kernels met
+inside that one are pickled by value, not as nested pickles, because a function may refer back to
+its kernel and only a single pickler's memo resolves the cycle.
 
-A CUDA C or PTX function declared by `cuda.declare_device` is registered with Numba in the declaring process only. Its pickle
-holds the arguments of the declaration, and unpickling declares it again.
+A CUDA C or PTX function declared by `cuda.declare_device` is registered with Numba in the declaring
+process only. Its pickle holds the arguments of the declaration, and unpickling declares it again.
 
-Overloads of functions (`numba.extending.overload`, `register_jitable`) are registered by the identity of the function. A rank
-unpickles a new function object, so the pickle carries the overloads, and unpickling registers them again.
+Overloads of functions (`numba.extending.overload`, `register_jitable`) are registered by the
+identity of the function. A rank unpickles a new function object, so the pickle carries the
+overloads, and unpickling registers them again.
 
-Since release 3.1.3 cloudpickle writes `<dynamic-code>` in place of the names of source files. A kernel is translated from its
-source, and tracebacks show it, so the names stay.
+Since release 3.1.3 cloudpickle writes `<dynamic-code>` in place of the names of source files. A
+kernel is translated from its source, and tracebacks show it, so the names stay.
 """
 
 import io
@@ -32,9 +35,12 @@ import cloudpickle
 _MODULES = ("numba.core.typing.templates", "numba.cuda.typing.templates")
 
 # Arguments of `make_overload_template`; a template gives the decorator's arguments in no other way.
-_ARGUMENTS = attrgetter("_overload_func", "_jit_options", "_strict", "_inline.value", "prefer_literal")
+_ARGUMENTS = attrgetter(
+    "_overload_func", "_jit_options", "_strict", "_inline.value", "prefer_literal"
+)
 
-# Module of the template, class of the Numba type of the function, arguments and metadata of `make_overload_template`.
+# Module of the template, class of the Numba type of the function, arguments and metadata of
+# `make_overload_template`.
 _Overload = tuple[str, type, tuple[Any, ...], dict[str, Any]]
 
 
@@ -52,7 +58,9 @@ def _code_of_file(name: str, make: Callable[..., CodeType], parts: tuple[Any, ..
 
 
 def dumps(value: Any) -> bytes:
-    """Pickles a value; functions and classes that cannot be imported by name by value, as `cloudpickle.dumps` does."""
+    """Pickles a value; functions and classes that cannot be imported by name by value, as
+    `cloudpickle.dumps` does.
+    """
     file = io.BytesIO()
     Pickler(file).dump(value)
     return file.getvalue()
@@ -65,7 +73,9 @@ def is_foreign(value: object) -> bool:
 
 
 def reduce_foreign(function: Any) -> tuple[Any, ...]:
-    """Returns the `__reduce__` value of a foreign function declared in this process: the arguments of its declaration."""
+    """Returns the `__reduce__` value of a foreign function declared in this process: the
+    arguments of its declaration.
+    """
     return _declared, (dumps((function.name, function.sig, _options(function))),)
 
 
@@ -85,7 +95,9 @@ def _linked(packed: bytes) -> Any:
 
 
 def _options(function: Any) -> dict[str, Any]:
-    """Returns the keyword arguments of `cuda.declare_device`, read back from Numba; linked files are pickled one by one."""
+    """Returns the keyword arguments of `cuda.declare_device`, read back from Numba; linked files
+    are pickled one by one.
+    """
     from numba.cuda.descriptor import cuda_target
 
     ((_, lowering),) = cuda_target.target_context._defns[function].versions  # noqa: SLF001  # Numba has no public accessor
@@ -102,7 +114,9 @@ _inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 @contextmanager
 def by_one_pickler() -> Iterator[None]:
-    """Context in which kernels are pickled by value; the caller's pickler must handle functions, as cloudpickle does."""
+    """Context in which kernels are pickled by value; the caller's pickler must handle functions,
+    as cloudpickle does.
+    """
     token = _inside.set(True)
     try:
         yield
@@ -125,7 +139,9 @@ def _made(packed: bytes) -> Any:
 
 
 def templates_of(function: Any) -> Iterator[tuple[str, type, Any]]:
-    """Yields the typing templates registered for a function, with their module and the class of the function's Numba type."""
+    """Yields the typing templates registered for a function, with their module and the class of
+    the function's Numba type.
+    """
     for module in _MODULES:
         registry = getattr(sys.modules.get(module), "builtin_registry", None)
         for value, kind in getattr(registry, "globals", ()):
@@ -141,7 +157,9 @@ def overloads_of(function: FunctionType) -> Iterator[_Overload]:
 
 
 def reduce_overloaded(parts: tuple[Any, ...], overloads: list[_Overload]) -> tuple[Any, ...]:
-    """Returns the reduce value of an overloaded function; `parts` is cloudpickle's reduce value of it, by value."""
+    """Returns the reduce value of an overloaded function; `parts` is cloudpickle's reduce value
+    of it, by value.
+    """
     make, arguments, state, _, _, set_state = parts
     return make, arguments, (set_state, state, overloads), None, None, _set_overloaded
 

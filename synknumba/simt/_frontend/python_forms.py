@@ -1,4 +1,5 @@
-"""Rewrites Python statements that Numba takes and the later stages do not know, before any names are looked up.
+"""Rewrites Python statements that Numba takes and the later stages do not know, before any names
+are looked up.
 
 match n: case 1 | 2: …     if n == 1 or n == 2: …
 for d in [1, -1]           for d in (1, -1), as CPython compiles it; `n in [1, 2]` as well
@@ -17,18 +18,28 @@ _OPERATIONS = (ast.In, ast.NotIn)
 
 
 class PythonForms(ast.NodeTransformer):
-    """Rewrites a function's tree in place; leaves forms that it does not know as they are, to be refused."""
+    """Rewrites a function's tree in place; leaves forms that it does not know as they are, to be
+    refused.
+    """
 
     def __init__(self, tree: ast.FunctionDef) -> None:
         self._assigned = assigned_names(tree)
         self._count = 0
 
     def visit_Global(self, node: ast.Global) -> ast.stmt:
-        return node if self._assigned.intersection(node.names) else ast.copy_location(ast.Pass(), node)
+        return (
+            node if self._assigned.intersection(node.names) else ast.copy_location(ast.Pass(), node)
+        )
 
     def visit_Delete(self, node: ast.Delete) -> ast.stmt:
-        """Removes a `del` of variables: where the program reads none of them before a new assignment, it changes nothing."""
-        return ast.copy_location(ast.Pass(), node) if all(isinstance(one, ast.Name) for one in node.targets) else node
+        """Removes a `del` of variables: where the program reads none of them before a new
+        assignment, it changes nothing.
+        """
+        return (
+            ast.copy_location(ast.Pass(), node)
+            if all(isinstance(one, ast.Name) for one in node.targets)
+            else node
+        )
 
     # ---- lists that are never made
 
@@ -38,7 +49,9 @@ class PythonForms(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         pairs = zip(node.ops, node.comparators, strict=True)
-        node.comparators = [_as_tuple(right) if isinstance(op, _OPERATIONS) else right for op, right in pairs]
+        node.comparators = [
+            _as_tuple(right) if isinstance(op, _OPERATIONS) else right for op, right in pairs
+        ]
         return cast(ast.expr, self.generic_visit(node))
 
     # ---- match
@@ -55,16 +68,28 @@ class PythonForms(ast.NodeTransformer):
             chain = made
         return [assign(name, node.subject, node), *chain]
 
-    def _case(self, case: ast.match_case, name: str, others: list[ast.stmt]) -> list[ast.stmt] | None:
-        """Returns the statements of a case, with those of the cases after it; None for patterns other than values."""
+    def _case(
+        self, case: ast.match_case, name: str, others: list[ast.stmt]
+    ) -> list[ast.stmt] | None:
+        """Returns the statements of a case, with those of the cases after it; None for patterns
+        other than values.
+        """
         test = _test(case.pattern, name)
         if test is None:
             return None
         bound = _captured(case.pattern)
-        given: list[ast.stmt] = [assign(bound, load(name), case.pattern)] if bound is not None else []
+        given: list[ast.stmt] = (
+            [assign(bound, load(name), case.pattern)] if bound is not None else []
+        )
         if case.guard is not None and given:  # which may read the name
-            return [*given, place(ast.If(case.guard, case.body, others), case.pattern)] if test is True else None
-        tests = [part for part in (test if test is not True else None, case.guard) if part is not None]
+            return (
+                [*given, place(ast.If(case.guard, case.body, others), case.pattern)]
+                if test is True
+                else None
+            )
+        tests = [
+            part for part in (test if test is not True else None, case.guard) if part is not None
+        ]
         if not tests:
             return [*given, *case.body]
         condition = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)  # type: ignore[arg-type]  # no True left
@@ -72,7 +97,9 @@ class PythonForms(ast.NodeTransformer):
 
 
 def _test(pattern: ast.pattern, name: str) -> ast.expr | bool | None:
-    """Returns the condition for a pattern of values, True if it always holds, None for any other pattern."""
+    """Returns the condition for a pattern of values, True if it always holds, None for any other
+    pattern.
+    """
     match pattern:
         case ast.MatchValue(value=value):
             return place(ast.Compare(load(name), [ast.Eq()], [copied(value)]), pattern)
@@ -90,9 +117,15 @@ def _test(pattern: ast.pattern, name: str) -> ast.expr | bool | None:
 
 
 def _captured(pattern: ast.pattern) -> str | None:
-    """Returns the variable that a pattern of values assigns, as in `case 1 | 2 as n` and `case n`."""
+    """Returns the variable that a pattern of values assigns, as in `case 1 | 2 as n` and
+    `case n`.
+    """
     return pattern.name if isinstance(pattern, ast.MatchAs) else None
 
 
 def _as_tuple(node: ast.expr) -> ast.expr:
-    return ast.copy_location(ast.Tuple(node.elts, ast.Load()), node) if isinstance(node, ast.List) else node
+    return (
+        ast.copy_location(ast.Tuple(node.elts, ast.Load()), node)
+        if isinstance(node, ast.List)
+        else node
+    )

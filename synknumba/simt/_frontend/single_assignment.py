@@ -1,7 +1,9 @@
-"""Numba's static single assignment, made and removed in a time that grows with the length of a function.
+"""Numba's static single assignment, made and removed in a time that grows with the length of a
+function.
 
-Numba looks at all statements for each variable that is assigned several times, and when it removes the form again, for each
-assignment that it adds. Here it sees the statements with the variable only, so that it makes the same names in the same order.
+Numba looks at all statements for each variable that is assigned several times, and when it removes
+the form again, for each assignment that it adds. Here it sees the statements with the variable
+only, so that it makes the same names in the same order.
 """
 
 from collections import defaultdict
@@ -45,7 +47,10 @@ def with_own_variables(blocks: Blocks) -> Blocks:
     joins: dict[int, list[Any]] = {label: [] for label in blocks}
     for name in several:
         at = places[name]
-        part = {label: _block(block, [bodies[label][place] for place in at[label]]) for label, block in blocks.items()}
+        part = {
+            label: _block(block, [bodies[label][place] for place in at[label]])
+            for label, block in blocks.items()
+        }
         part, definitions = ssa._fresh_vars(part, name)  # noqa: SLF001
         part = ssa._fix_ssa_vars(part, name, definitions, graph, frontiers, known)  # noqa: SLF001
         for label, block in part.items():
@@ -57,11 +62,14 @@ def with_own_variables(blocks: Blocks) -> Blocks:
 
 
 def _places(blocks: Blocks, names: AbstractSet[str]) -> dict[str, dict[int, list[int]]]:
-    """Returns the indices of the statements with each of the variables, by block, and of the block's last statement.
+    """Returns the indices of the statements with each of the variables, by block, and of the
+    block's last statement.
 
     The last is Numba's end of the search for a statement.
     """
-    places: dict[str, dict[int, list[int]]] = {name: {label: [] for label in blocks} for name in names}
+    places: dict[str, dict[int, list[int]]] = {
+        name: {label: [] for label in blocks} for name in names
+    }
     for label, block in blocks.items():
         for place, statement in enumerate(block.body[:-1]):
             for name in {variable.name for variable in statement.list_vars()} & names:
@@ -79,7 +87,9 @@ def _block(like: Any, body: list[Any]) -> Any:
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class NoPhiNodes(PreLowerStripPhis):  # type: ignore[misc]
-    """Numba's pass that puts assignments, at the ends of the blocks before, in the place of phi nodes."""
+    """Numba's pass that puts assignments, at the ends of the blocks before, in the place of phi
+    nodes.
+    """
 
     _name = "synknumba_no_phi_nodes"
 
@@ -91,23 +101,35 @@ class NoPhiNodes(PreLowerStripPhis):  # type: ignore[misc]
             for statement in block.body:
                 if _is_phi(statement):
                     node = statement.value
-                    for origin, value in zip(node.incoming_blocks, node.incoming_values, strict=True):
+                    for origin, value in zip(
+                        node.incoming_blocks, node.incoming_values, strict=True
+                    ):
                         exported[origin].append((statement.target, value))
                 else:
                     bodies[label].append(statement)
         for label, pairs in exported.items():
             _export(bodies[label], pairs, func_ir.loc)
-        func_ir.blocks = {label: _block(block, bodies[label]) for label, block in func_ir.blocks.items()}
+        func_ir.blocks = {
+            label: _block(block, bodies[label]) for label, block in func_ir.blocks.items()
+        }
         return func_ir
 
 
 def _is_phi(statement: Any) -> bool:
-    return isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Expr) and statement.value.op == "phi"
+    return (
+        isinstance(statement, ir.Assign)
+        and isinstance(statement.value, ir.Expr)
+        and statement.value.op == "phi"
+    )
 
 
 def _export(body: list[Any], pairs: list[tuple[Any, Any]], start: Any) -> None:
-    """Assigns each value to the target of its phi node: behind the value's last assignment in the block, else at the top."""
-    targets = [statement.target.name if isinstance(statement, ir.Assign) else None for statement in body]
+    """Assigns each value to the target of its phi node: behind the value's last assignment in
+    the block, else at the top.
+    """
+    targets = [
+        statement.target.name if isinstance(statement, ir.Assign) else None for statement in body
+    ]
     for target, found in pairs:
         value = ir.Expr.null(loc=start) if found is ir.UNDEFINED else found
         name = None if found is ir.UNDEFINED else value.name

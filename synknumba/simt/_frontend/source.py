@@ -2,12 +2,13 @@
 
 Every node keeps its line in the user's file. Syntax that no kernel may contain is rejected here.
 
-Lambdas: `inspect` returns the lines of the enclosing statement, which may contain several lambdas and need not parse by itself.
-The whole file is therefore parsed, and the lambda identified by the positions of its code.
+Lambdas: `inspect` returns the lines of the enclosing statement, which may contain several lambdas
+and need not parse by itself. The whole file is therefore parsed, and the lambda identified by the
+positions of its code.
 
-Inner functions: functions and lambdas inside a function are lifted out and become device functions. The variables of the outer
-function that an inner one reads become its first parameters, and every call passes their current values, as a closure would
-read them:
+Inner functions: functions and lambdas inside a function are lifted out and become device functions.
+The variables of the outer function that an inner one reads become its first parameters, and every
+call passes their current values, as a closure would read them:
 
     def kernel(x, out):                          def add(bias, v):
         bias = x[0]                                  return v + bias
@@ -16,8 +17,8 @@ read them:
         out[0] = add(x[1])                           bias = x[0]
                                                      out[0] = add(bias, x[1])
 
-A variable assigned once, from a constant, is replaced by the constant. Functions nested more deeply are lifted when the
-function around them is translated.
+A variable assigned once, from a constant, is replaced by the constant. Functions nested more deeply
+are lifted when the function around them is translated.
 """
 
 import ast
@@ -35,13 +36,23 @@ from synknumba._errors import KernelError
 from synknumba.simt._frontend import mlir
 from synknumba.simt._frontend.python_forms import MATCHED, PythonForms
 from synknumba.simt._frontend.source_text import check_text
-from synknumba.simt._frontend.syntax import assigned_names, copied, count_stores, load, place, rename, walk
+from synknumba.simt._frontend.syntax import (
+    assigned_names,
+    copied,
+    count_stores,
+    load,
+    place,
+    rename,
+    walk,
+)
 
 NAME: Final = "lambda_"  # of a lambda in generated code
 
 
 def _lambda_definition(function: FunctionType) -> ast.FunctionDef | None:
-    """Returns the lambda as a `def` that returns its value; None if it cannot be told from another lambda."""
+    """Returns the lambda as a `def` that returns its value; None if it cannot be told from
+    another lambda.
+    """
     lines, _ = inspect.findsource(function)
     code = function.__code__
     names = [*code.co_varnames[: code.co_argcount]]
@@ -67,7 +78,9 @@ def _named(args: ast.arguments) -> list[ast.arg]:
 
 
 def _around(function: FunctionType, found: list[ast.Lambda]) -> list[ast.Lambda]:
-    """Returns the innermost of several lambdas whose body contains the positions of all instructions of the function."""
+    """Returns the innermost of several lambdas whose body contains the positions of all
+    instructions of the function.
+    """
     # The first instructions belong to no expression: they start and end at column 0.
     places = [place for place in function.__code__.co_positions() if place[3]]
     if not places:  # of one that returns a constant, in Python 3.12
@@ -84,14 +97,17 @@ def _holds(node: ast.expr, place: tuple[int | None, int | None, int | None, int 
     return after and (end_line, end_column) <= (node.end_lineno or 0, node.end_col_offset or 0)
 
 
-# Python syntax that kernels do not support on any device, and what to write instead. Numba's own error for most of it is a page
-# long.
+# Python syntax that kernels do not support on any device, and what to write instead. Numba's own
+# error for most of it is a page long.
 REFUSED_SYNTAX: dict[type[ast.AST], tuple[str, str]] = {
     ast.AsyncFor: ("async for", "use a plain for"),
     ast.AsyncFunctionDef: ("an async function inside a kernel", "use a plain def"),
     ast.AsyncWith: ("async with", "leave it out"),
     ast.Await: ("await", "leave it out"),
-    ast.ClassDef: ("a class inside a kernel", "define it outside, and pass its numbers as arguments"),
+    ast.ClassDef: (
+        "a class inside a kernel",
+        "define it outside, and pass its numbers as arguments",
+    ),
     ast.Delete: ("del of an element or attribute", "leave it out"),
     ast.Dict: ("a dict", "use arrays, or variables"),
     ast.DictComp: ("a comprehension", "write a loop"),
@@ -152,9 +168,14 @@ class Source:
         return tuple(arg.arg for arg in _named(self.tree.args))
 
     def refusal(
-        self, node: ast.AST, construct: str, way_out: str = "write it in another way", where: str = "on the CPU"
+        self,
+        node: ast.AST,
+        construct: str,
+        way_out: str = "write it in another way",
+        where: str = "on the CPU",
     ) -> KernelError:
-        """Returns the error for an unsupported construct, with kernel, file, line, construct, remedy and source line.
+        """Returns the error for an unsupported construct, with kernel, file, line, construct,
+        remedy and source line.
 
         Args:
             node: the construct in the tree.
@@ -164,16 +185,26 @@ class Source:
         """
         line = getattr(node, "lineno", self.tree.lineno)
         text = linecache.getline(self.filename, line).strip()
-        return KernelError(f"{self.name} ({self.filename}:{line}): {construct} is not supported {where}; {way_out}\n    {text}")
+        return KernelError(
+            f"{self.name} ({self.filename}:{line}): {construct} is not supported "
+            f"{where}; {way_out}\n    {text}"
+        )
 
     def error(self, node: ast.AST, reason: str) -> KernelError:
-        """Returns the error for a mistake on every device, with kernel, file, line, reason and the marked source line."""
+        """Returns the error for a mistake on every device, with kernel, file, line, reason and
+        the marked source line.
+        """
         line = getattr(node, "lineno", self.tree.lineno)
-        return KernelError(f"{self.name} ({self.filename}:{line}): {reason}\n    {marked_line(self.filename, line, node)}")
+        return KernelError(
+            f"{self.name} ({self.filename}:{line}): {reason}\n    "
+            f"{marked_line(self.filename, line, node)}"
+        )
 
 
 def marked_line(filename: str, line: int, node: ast.AST | None) -> str:
-    """Returns a source line without its indentation, and below it marks under a node that begins there."""
+    """Returns a source line without its indentation, and below it marks under a node that begins
+    there.
+    """
     text = linecache.getline(filename, line).rstrip("\n")
     shown = text.lstrip()
     if node is None or node.lineno != line:  # type: ignore[attr-defined]  # an expression or a statement
@@ -201,49 +232,73 @@ def read_definition(function: FunctionType) -> Source:
 
 
 def read_source(function: FunctionType) -> Source:
-    """Returns the function's source as a checked tree, with inner functions lifted into the scope."""
+    """Returns the function's source as a checked tree, with inner functions lifted into the
+    scope.
+    """
     source = read_definition(function)
     _check_deleted(source)
     PythonForms(source.tree).generic_visit(source.tree)
     _check_syntax(source)
     _name_rest(source.tree)
     source = _free_names(source)
-    has_inner = any(isinstance(node, _Inner) for node in walk(source.tree) if node is not source.tree)
+    has_inner = any(
+        isinstance(node, _Inner) for node in walk(source.tree) if node is not source.tree
+    )
     return _Lifter(source).run() if has_inner else source
 
 
 def _definition(function: FunctionType) -> ast.FunctionDef:
     check_text(function)
-    name = f"{function.__qualname__} ({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
+    name = (
+        f"{function.__qualname__} "
+        f"({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
+    )
     try:
-        tree = _lambda_definition(function) if function.__code__.co_name == "<lambda>" else _statement(function)
+        tree = (
+            _lambda_definition(function)
+            if function.__code__.co_name == "<lambda>"
+            else _statement(function)
+        )
     except (OSError, TypeError, IndexError, TokenError) as error:
         if function.__code__.co_filename == "<stdin>" and not _is_prompt():
             raise KernelError(
-                f"{name} was read from standard input, as by python - < script.py, which keeps no source, and running a kernel "
+                f"{name} was read from standard input, as by python - < script.py, which keeps no "
+                f"source, and running a kernel "
                 "on the CPU needs it; pass the script's file to python"
             ) from None
-        if function.__code__.co_filename == "<string>" and sys.argv[:1] == ["-c"] and function.__module__ == "__main__":
+        if (
+            function.__code__.co_filename == "<string>"
+            and sys.argv[:1] == ["-c"]
+            and function.__module__ == "__main__"
+        ):
             raise KernelError(
-                f"{name} was given to python -c, which keeps no source, and running a kernel on the CPU needs it; write it to "
+                f"{name} was given to python -c, which keeps no source, and running a kernel on "
+                f"the CPU needs it; write it to "
                 "a file, and run that"
             ) from None
         if function.__code__.co_filename == "<stdin>":
             raise KernelError(
-                f"{name} was typed at Python's prompt, which before Python 3.13 keeps no source, and running a kernel on the "
-                "CPU needs it; define it in a file that you import, or use IPython or the prompt of Python 3.13"
+                f"{name} was typed at Python's prompt, which before Python 3.13 keeps no source, "
+                f"and running a kernel on the "
+                "CPU needs it; define it in a file that you import, or use IPython or "
+                "the prompt of Python 3.13"
             ) from None
         raise KernelError(
-            f"{name}: the Python source of the kernel cannot be found ({error}), and running it on the CPU needs it; "
-            "define the kernel in a file or a notebook cell; for one made by exec(compile(text, name, 'exec')), enter its text "
+            f"{name}: the Python source of the kernel cannot be found ({error}), and running "
+            f"it on the CPU needs it; "
+            "define the kernel in a file or a notebook cell; for one made by exec(compile(text, "
+            "name, 'exec')), enter its text "
             "first: linecache.cache[name] = (len(text), None, text.splitlines(True), name)"
         ) from error
     except SyntaxError as error:
         raise KernelError(
-            f"{name}: the source of the kernel cannot be parsed on its own ({error.msg}); write it as a def statement"
+            f"{name}: the source of the kernel cannot be parsed on its own ({error.msg}); "
+            f"write it as a def statement"
         ) from error
     if tree is None:
-        raise KernelError(f"{name}: several lambdas on this line match; write it as a def statement")
+        raise KernelError(
+            f"{name}: several lambdas on this line match; write it as a def statement"
+        )
     if not isinstance(tree, ast.FunctionDef):
         raise KernelError(f"{name}: a kernel must be a def, not a {type(tree).__name__.lower()}")
     return tree
@@ -256,7 +311,9 @@ def _is_prompt() -> bool:
 
 def _statement(function: FunctionType) -> ast.stmt:
     if hasattr(function, "__wrapped__"):  # `inspect` would read the function that this one wraps
-        function = FunctionType(function.__code__, function.__globals__, function.__name__, None, function.__closure__)
+        function = FunctionType(
+            function.__code__, function.__globals__, function.__name__, None, function.__closure__
+        )
     lines, first = inspect.getsourcelines(function)
     # An indented definition is parsed under an `if`, which adds one line above it.
     indented = lines[0][:1].isspace()
@@ -269,12 +326,16 @@ def _statement(function: FunctionType) -> ast.stmt:
 
 def _scope(function: FunctionType) -> dict[str, Any]:
     hidden = function.__code__.co_freevars
-    values = {name: value for name, value in function.__globals__.items() if name not in hidden} | closure_values(function)
+    values = {
+        name: value for name, value in function.__globals__.items() if name not in hidden
+    } | closure_values(function)
     return {name: mlir.counterpart(value) for name, value in values.items()}
 
 
 def closure_values(function: FunctionType) -> dict[str, Any]:
-    """Returns the values of the closure variables; those that the enclosing function has not assigned yet are left out."""
+    """Returns the values of the closure variables; those that the enclosing function has not
+    assigned yet are left out.
+    """
     values = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):
@@ -285,16 +346,22 @@ def closure_values(function: FunctionType) -> dict[str, Any]:
 def _check_syntax(source: Source) -> None:
     args = source.tree.args
     if args.kwarg:
-        raise source.refusal(source.tree, "a parameter like **kwargs", "name every parameter", IN_KERNELS)
+        raise source.refusal(
+            source.tree, "a parameter like **kwargs", "name every parameter", IN_KERNELS
+        )
     if args.kwonlyargs:
-        raise source.refusal(source.tree, "a keyword-only parameter", "make it an ordinary parameter", IN_KERNELS)
+        raise source.refusal(
+            source.tree, "a keyword-only parameter", "make it an ordinary parameter", IN_KERNELS
+        )
     for node in walk(source.tree):
         if node is source.tree:
             continue
         if type(node) in REFUSED_SYNTAX:
             raise source.refusal(node, *REFUSED_SYNTAX[type(node)], IN_KERNELS)
         if isinstance(node, ast.Starred) and not isinstance(node.ctx, ast.Load):
-            raise source.refusal(node, "* in the target of an assignment", "name each part", IN_KERNELS)
+            raise source.refusal(
+                node, "* in the target of an assignment", "name each part", IN_KERNELS
+            )
 
 
 def _check_deleted(source: Source) -> None:
@@ -305,11 +372,17 @@ def _check_deleted(source: Source) -> None:
                 for target in statement.targets if isinstance(statement, ast.Delete) else []:
                     name = ast.unparse(target)
                     for behind in body[place_of_del + 1 :]:  # type: ignore[index]  # a list
-                        uses = [one for one in walk(behind) if isinstance(one, ast.Name) and one.id == name]
+                        uses = [
+                            one
+                            for one in walk(behind)
+                            if isinstance(one, ast.Name) and one.id == name
+                        ]
                         if any(isinstance(one.ctx, ast.Store) for one in uses):
                             break
                         if uses:
-                            raise source.error(uses[0], f"{name} is read after del {name}; leave the del out")
+                            raise source.error(
+                                uses[0], f"{name} is read after del {name}; leave the del out"
+                            )
 
 
 def _name_rest(tree: ast.FunctionDef) -> None:
@@ -331,9 +404,13 @@ def has_rest(function: FunctionType) -> bool:
 
 
 def _free_names(source: Source) -> Source:
-    """Renames variables that shadow a builtin called by the generated code, and names that look like those of that code."""
+    """Renames variables that shadow a builtin called by the generated code, and names that look
+    like those of that code.
+    """
     tree = source.tree
-    names = {node.id for node in walk(tree) if isinstance(node, ast.Name)} | {arg.arg for arg in _named(tree.args)}
+    names = {node.id for node in walk(tree) if isinstance(node, ast.Name)} | {
+        arg.arg for arg in _named(tree.args)
+    }
     bound = assigned_names(tree) | {arg.arg for arg in _named(tree.args)}
     taken = {name for name in names if _is_reserved(name)} | bound.intersection(CALLED_BUILTINS)
     new: dict[str, str] = {}
@@ -344,12 +421,18 @@ def _free_names(source: Source) -> Source:
         names.add(free)
         new[name] = free
     rename(tree, new)
-    known = {free: source.scope[name] for name, free in new.items() if name not in bound and name in source.scope}
+    known = {
+        free: source.scope[name]
+        for name, free in new.items()
+        if name not in bound and name in source.scope
+    }
     return replace(source, scope={**source.scope, **known}) if known else source
 
 
 def _is_reserved(name: str) -> bool:
-    return (name.startswith(RESERVED_PREFIX) and not name.startswith(MATCHED)) or name.endswith(RESERVED_SUFFIXES)
+    return (name.startswith(RESERVED_PREFIX) and not name.startswith(MATCHED)) or name.endswith(
+        RESERVED_SUFFIXES
+    )
 
 
 # Attribute that holds the `Source` of a function lifted here, which has no source text of its own.
@@ -369,7 +452,9 @@ class NestedFunction:
 
 
 class _Lifter(ast.NodeTransformer):
-    """Moves inner functions out of a function and into its scope; visiting leaves those nested inside inner ones in place."""
+    """Moves inner functions out of a function and into its scope; visiting leaves those nested
+    inside inner ones in place.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -381,17 +466,27 @@ class _Lifter(ast.NodeTransformer):
         self._constants = {}
         for node in walk(tree.body):
             match node:
-                case ast.Assign(targets=[ast.Name(id=name), *_], value=ast.Constant(value=value)) if stores[name] == 1:
+                case ast.Assign(
+                    targets=[ast.Name(id=name), *_], value=ast.Constant(value=value)
+                ) if stores[name] == 1:
                     self._constants[name] = value
         for param in source.params:
             self._constants.pop(param, None)
         for name, inner in self._found.items():
             if name in self._locals:
-                raise source.refusal(inner, f"a function inside a kernel with the name of a variable, {name!r},", "rename it")
+                raise source.refusal(
+                    inner,
+                    f"a function inside a kernel with the name of a variable, {name!r},",
+                    "rename it",
+                )
 
     def _add(self, name: str, node: _Inner) -> str:
         if isinstance(node, ast.FunctionDef) and node.decorator_list:
-            raise self._source.refusal(node, "a decorator of a function inside a kernel", "define it outside, or without one")
+            raise self._source.refusal(
+                node,
+                "a decorator of a function inside a kernel",
+                "define it outside, or without one",
+            )
         if not name:
             name = f"lambda{len(self._found)}"
         if name in self._found:
@@ -425,14 +520,19 @@ class _Lifter(ast.NodeTransformer):
             bound = _bound(node)
             clash = sorted(set(captured[name]) & bound)
             if clash:
-                construct = f"a function inside a kernel whose variable {clash[0]!r} hides one that a function it calls reads"
+                construct = (
+                    f"a function inside a kernel whose variable {clash[0]!r} hides one "
+                    f"that a function it calls reads"
+                )
                 raise source.refusal(node, construct, "rename it")
             passer.hidden = bound
             scope[name] = NestedFunction(self._made(name, node, captured[name], passer, scope))
         return source
 
     def _captured(self) -> dict[str, list[str]]:
-        """Returns the variables captured by each function, directly or through the inner functions it calls."""
+        """Returns the variables captured by each function, directly or through the inner
+        functions it calls.
+        """
         free = {name: _free(node) for name, node in self._found.items()}
         read = {name: (names & self._locals) - set(self._constants) for name, names in free.items()}
         for _ in free:  # no chain of calls is longer
@@ -441,13 +541,17 @@ class _Lifter(ast.NodeTransformer):
                     read[name] |= read[other]
         return {name: sorted(names) for name, names in read.items()}
 
-    def _made(self, name: str, node: _Inner, captured: list[str], passer: "_Passer", scope: dict[str, Any]) -> FunctionType:
+    def _made(
+        self, name: str, node: _Inner, captured: list[str], passer: "_Passer", scope: dict[str, Any]
+    ) -> FunctionType:
         body = node.body if isinstance(node, ast.FunctionDef) else [ast.Return(node.body)]
         args = copied(node.args)
         defaults = tuple(self._default(default) for default in args.defaults)
         args.posonlyargs = [*(ast.arg(variable) for variable in captured), *args.posonlyargs]
         args.defaults = []
-        tree = ast.FunctionDef(name, args, [passer.visit(statement) for statement in body], [], None)
+        tree = ast.FunctionDef(
+            name, args, [passer.visit(statement) for statement in body], [], None
+        )
         if sys.version_info >= (3, 12):
             tree.type_params = []
         place(tree, node)
@@ -464,9 +568,15 @@ class _Lifter(ast.NodeTransformer):
     def _default(self, node: ast.expr) -> Any:
         with suppress(ValueError):
             return ast.literal_eval(node)
-        if isinstance(node, ast.Name) and node.id not in self._locals and node.id in self._source.scope:
+        if (
+            isinstance(node, ast.Name)
+            and node.id not in self._locals
+            and node.id in self._source.scope
+        ):
             return self._source.scope[node.id]
-        raise self._source.refusal(node, "a default value that is not a constant", "pass it in each call")
+        raise self._source.refusal(
+            node, "a default value that is not a constant", "pass it in each call"
+        )
 
 
 class _Passer(ast.NodeTransformer):
@@ -477,13 +587,20 @@ class _Passer(ast.NodeTransformer):
         self.hidden: set[str] = set()  # names that the visited function binds to something else
 
     def _reads(self, node: ast.AST) -> list[str] | None:
-        return self._captured.get(node.id) if isinstance(node, ast.Name) and node.id not in self.hidden else None
+        return (
+            self._captured.get(node.id)
+            if isinstance(node, ast.Name) and node.id not in self.hidden
+            else None
+        )
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         reads = self._reads(node.func)
         if reads is None:
             return cast(ast.expr, self.generic_visit(node))
-        node.args = [*(ast.copy_location(load(name), node) for name in reads), *map(self.visit, node.args)]
+        node.args = [
+            *(ast.copy_location(load(name), node) for name in reads),
+            *map(self.visit, node.args),
+        ]
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)
         return node
@@ -491,7 +608,10 @@ class _Passer(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         reads = self._reads(node)
         if reads:
-            construct = f"{node.id} as a value: a function inside a kernel that reads its variable {reads[0]!r}"
+            construct = (
+                f"{node.id} as a value: a function inside a kernel that reads "
+                f"its variable {reads[0]!r}"
+            )
             raise self._source.refusal(node, construct, "call it, or make the variable an argument")
         return node
 
@@ -505,7 +625,9 @@ class _Passer(ast.NodeTransformer):
 
 
 def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yields all nodes of the trees except those inside functions; the function nodes themselves are included."""
+    """Yields all nodes of the trees except those inside functions; the function nodes themselves
+    are included.
+    """
     for node in nodes:
         yield node
         if not isinstance(node, _Inner):
@@ -519,9 +641,19 @@ def _within(node: _Inner) -> Iterator[ast.AST]:
 def _bound(node: _Inner) -> set[str]:
     """Returns the names bound in a function: parameters, variables, inner functions."""
     args = node.args
-    params = {arg.arg for arg in (*_named(args), *args.kwonlyargs, args.vararg, args.kwarg) if arg is not None}
-    stored = {part.id for part in _within(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
-    return params | stored | {part.name for part in _within(node) if isinstance(part, ast.FunctionDef)}
+    params = {
+        arg.arg
+        for arg in (*_named(args), *args.kwonlyargs, args.vararg, args.kwarg)
+        if arg is not None
+    }
+    stored = {
+        part.id
+        for part in _within(node)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+    }
+    return (
+        params | stored | {part.name for part in _within(node) if isinstance(part, ast.FunctionDef)}
+    )
 
 
 def _free(node: _Inner) -> set[str]:

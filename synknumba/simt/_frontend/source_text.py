@@ -1,14 +1,17 @@
-"""The text of a function's file as it was when the function was defined, though the file may be edited while the process runs.
+"""The text of a function's file as it was when the function was defined, though the file may be
+edited while the process runs.
 
-`inspect` reads a file when it is asked, and again when the file has changed. A kernel is translated at its first call, perhaps
-hours after the script was started, and in another process: it would get whatever the file holds by then.
+`inspect` reads a file when it is asked, and again when the file has changed. A kernel is translated
+at its first call, perhaps hours after the script was started, and in another process: it would get
+whatever the file holds by then.
 
     definition ── keep_text ──> `linecache` entry without a time, which Python never drops; ranks inherit it, or are sent it
     translation ── check_text ──> refuses a text that the function was not compiled from
 
-A text is compared by compiling it as Python did: the function's code must be among the code objects. Where an import hook has
-compiled something else, as pytest's does, the text is believed if the file is older than the process.
-"""
+A text is compared by compiling it as Python did: the function's code must be among the code
+objects. Where an import hook has compiled something else, as pytest's does, the text is believed if
+the file is older than the process.
+"""  # noqa: E501
 
 import linecache
 import os
@@ -29,12 +32,18 @@ class KeptText(list[str]):
     """The lines of a file that `keep_text` has kept."""
 
 
-_kept: dict[str, tuple[int, int] | None] = {}  # time and size of each file whose text is kept; None in a zip archive
-_codes: dict[str, tuple[object, frozenset[CodeType]]] = {}  # by file: the lines, and all code objects compiled from them
+_kept: dict[
+    str, tuple[int, int] | None
+] = {}  # time and size of each file whose text is kept; None in a zip archive
+_codes: dict[
+    str, tuple[object, frozenset[CodeType]]
+] = {}  # by file: the lines, and all code objects compiled from them
 
 
 def keep_text(function: object) -> None:
-    """Keeps the texts of the files of a function and of the device functions that it names, as they are now."""
+    """Keeps the texts of the files of a function and of the device functions that it names, as
+    they are now.
+    """
     seen: set[FunctionType] = set()
     found = [getattr(function, "py_func", function)]
     while found:
@@ -70,7 +79,9 @@ def _lines(function: FunctionType) -> list[str]:
 
 
 def _called(function: FunctionType) -> Iterator[FunctionType]:
-    """Yields the plain functions of the device and njit functions that a function names, also as attributes of modules."""
+    """Yields the plain functions of the device and njit functions that a function names, also as
+    attributes of modules.
+    """
     for value in values_read(function):
         plain: Any = getattr(value, "py_func", None) if not isinstance(value, ModuleType) else None
         if isinstance(plain, FunctionType):
@@ -86,7 +97,9 @@ def names_in(code: CodeType) -> Iterator[str]:
 
 
 def values_read(function: FunctionType) -> list[Any]:
-    """Returns the values of the global and closure names that a function reads, and of its names in modules among them."""
+    """Returns the values of the global and closure names that a function reads, and of its names
+    in modules among them.
+    """
     names, space = dict.fromkeys(names_in(function.__code__)), function.__globals__
     values = [space[name] for name in names if name in space]
     for cell in function.__closure__ or ():
@@ -98,7 +111,9 @@ def values_read(function: FunctionType) -> list[Any]:
 
 
 def check_text(function: FunctionType) -> None:
-    """Raises `KernelError` if the function was not compiled from what is known as the text of its file."""
+    """Raises `KernelError` if the function was not compiled from what is known as the text of
+    its file.
+    """
     code, loader = function.__code__, function.__globals__.get("__loader__")
     filename = code.co_filename
     lines = _lines(function)
@@ -111,18 +126,24 @@ def check_text(function: FunctionType) -> None:
     is_plain = type(loader) in {SourceFileLoader, zipimporter}
     if (is_plain or changed >= _started()) and code not in _compiled_from(function):
         raise KernelError(
-            f"{function.__qualname__} ({filename}:{code.co_firstlineno}): the file has been edited since this process read it, "
-            "so the source of the kernel is no longer known, and running it on the CPU needs it; start the script again, or "
+            f"{function.__qualname__} ({filename}:{code.co_firstlineno}): the file has been edited "
+            f"since this process read it, "
+            "so the source of the kernel is no longer known, and running it on the CPU needs it; "
+            "start the script again, or "
             "call the function as it was defined last"
         )
 
 
 def _started() -> float:
-    """Returns the time when the process was started, or the script that it was forked from; 0 if the system does not tell."""
+    """Returns the time when the process was started, or the script that it was forked from; 0 if
+    the system does not tell.
+    """
     if not _start:
         _start.append(0.0)
         with suppress(OSError, ValueError, IndexError):
-            ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # proc(5): starttime
+            ticks = int(
+                Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+            )  # proc(5): starttime
             age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
             _start[0] = time.time() - age - 0.1  # ticks are 10 ms long
     return _start[0]
@@ -141,7 +162,9 @@ def _compiled_from(function: FunctionType) -> frozenset[CodeType]:
     if known is not None and known[0] is lines:
         return known[1]
     try:
-        whole = compile("".join(lines), filename, "exec", dont_inherit=True, optimize=sys.flags.optimize)
+        whole = compile(
+            "".join(lines), filename, "exec", dont_inherit=True, optimize=sys.flags.optimize
+        )
     except (SyntaxError, ValueError):  # the middle of an edit
         return frozenset()
     _codes[filename] = lines, frozenset(_inside(whole))

@@ -1,9 +1,10 @@
 """Barriers and collectives in the code of one thread: building and recognising their statements.
 
-A *barrier* is the statement `_k_barrier_block()`, `_k_barrier_warp()` or `_k_barrier_grid()`. A *collective* is an assignment
-whose value depends on a value of every thread, such as a vote or a shuffle: `r = _k_collective_shfl_down_sync(m, v, d)`. Each
-is a statement of its own: `lowering` hoists collectives out of expressions, as assignments of the arguments, the collective
-itself, and a variable in place of the call.
+A *barrier* is the statement `_k_barrier_block()`, `_k_barrier_warp()` or `_k_barrier_grid()`. A
+*collective* is an assignment whose value depends on a value of every thread, such as a vote or a
+shuffle: `r = _k_collective_shfl_down_sync(m, v, d)`. Each is a statement of its own: `lowering`
+hoists collectives out of expressions, as assignments of the arguments, the collective itself, and a
+variable in place of the call.
 """
 
 import ast
@@ -32,8 +33,8 @@ from synknumba.simt._library.synchronisation import (
     Operation,
 )
 
-# Prefixes of the variables that hold arguments of collectives. Other threads read an exchanged argument, so it has a slot per
-# thread even if its value is the same in all threads.
+# Prefixes of the variables that hold arguments of collectives. Other threads read an exchanged
+# argument, so it has a slot per thread even if its value is the same in all threads.
 EXCHANGED: Final = "given"
 OPERAND: Final = "operand"
 
@@ -63,7 +64,9 @@ def barrier_kind(statement: ast.AST) -> BarrierKind | None:
     return next((kind for kind in BARRIER_KINDS if name == BARRIER_PREFIX + kind), None)
 
 
-def collective_statement(path: str, results: Sequence[str], operands: Sequence[ast.expr], at: ast.AST) -> ast.stmt:
+def collective_statement(
+    path: str, results: Sequence[str], operands: Sequence[ast.expr], at: ast.AST
+) -> ast.stmt:
     """Returns the statement of a collective, at the line of `at`."""
     target = one_or_tuple([store(name) for name in results], ast.Store())
     return place(ast.Assign([target], call(COLLECTIVE_PREFIX + path, *operands)), at)
@@ -72,11 +75,15 @@ def collective_statement(path: str, results: Sequence[str], operands: Sequence[a
 def collective_of(statement: ast.AST) -> CollectiveStatement | None:
     """Parses the statement of a collective; returns None for any other node."""
     match statement:
-        case ast.Assign([target, *_], ast.Call(ast.Name(name), args)) if name.startswith(COLLECTIVE_PREFIX):
+        case ast.Assign([target, *_], ast.Call(ast.Name(name), args)) if name.startswith(
+            COLLECTIVE_PREFIX
+        ):
             path = name.removeprefix(COLLECTIVE_PREFIX)
             names = target.elts if isinstance(target, ast.Tuple) else [target]
             results = tuple(element.id for element in names if isinstance(element, ast.Name))
-            return CollectiveStatement(path, results, dict(zip(COLLECTIVES[path].params, args, strict=True)))
+            return CollectiveStatement(
+                path, results, dict(zip(COLLECTIVES[path].params, args, strict=True))
+            )
     return None
 
 
@@ -96,10 +103,14 @@ def synchronises(nodes: ast.AST | Iterable[ast.AST]) -> bool:
 
 
 def waits_for(nodes: ast.AST | Iterable[ast.AST], kind: BarrierKind) -> bool:
-    """Returns whether the trees contain a barrier of this kind; a vote counts as a block barrier."""
+    """Returns whether the trees contain a barrier of this kind; a vote counts as a block
+    barrier.
+    """
     for node in walk_statements(nodes):
         found = collective_of(node)
-        if barrier_kind(node) == kind or (kind == "block" and found is not None and found.operation.is_vote):
+        if barrier_kind(node) == kind or (
+            kind == "block" and found is not None and found.operation.is_vote
+        ):
             return True
     return False
 
@@ -118,8 +129,12 @@ def arguments_of(node: ast.Call, path: str, source: Source) -> list[ast.expr]:
     return [given[name] for name in params]
 
 
-def exchange(path: str, values: list[ast.expr], at: ast.Call, fresh: Fresh) -> tuple[list[ast.stmt], ast.expr]:
-    """Returns the statements that replace a call of a collective with these arguments, and the expression of its value."""
+def exchange(
+    path: str, values: list[ast.expr], at: ast.Call, fresh: Fresh
+) -> tuple[list[ast.stmt], ast.expr]:
+    """Returns the statements that replace a call of a collective with these arguments, and the
+    expression of its value.
+    """
     operation = COLLECTIVES[path]
     before: list[ast.stmt] = []
     operands: list[ast.expr] = []
@@ -134,7 +149,10 @@ def exchange(path: str, values: list[ast.expr], at: ast.Call, fresh: Fresh) -> t
     results = [fresh("got") for _ in range(operation.results)]
     if operation.is_vote:  # one value for the block; each thread copies it to a variable of its own
         count = fresh("vote")
-        before += [collective_statement(path, [count], operands, at), assign(results[0], load(count), at)]
+        before += [
+            collective_statement(path, [count], operands, at),
+            assign(results[0], load(count), at),
+        ]
     else:
         before.append(collective_statement(path, results, operands, at))
     return before, place(one_or_tuple([load(name) for name in results], ast.Load()), at)

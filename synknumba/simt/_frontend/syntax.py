@@ -1,7 +1,7 @@
 """Helpers that read and build Python syntax trees.
 
-Every node made by the compiler gets the line number of the user's statement that it implements, so that Numba's errors and the
-tracebacks of generated functions point at the user's source.
+Every node made by the compiler gets the line number of the user's statement that it implements, so
+that Numba's errors and the tracebacks of generated functions point at the user's source.
 """
 
 import ast
@@ -33,10 +33,14 @@ def one_or_tuple(parts: Sequence[ast.expr], ctx: ast.expr_context) -> ast.expr:
 
 
 def place(node: Node, at: ast.AST, *, move: bool = False) -> Node:
-    """Sets the line of `at` on all nodes that have none yet, or with `move` on all nodes, and returns the node."""
+    """Sets the line of `at` on all nodes that have none yet, or with `move` on all nodes, and
+    returns the node.
+    """
     line = getattr(at, "lineno", 1)
     for part in walk(node):
-        if isinstance(part, (ast.expr, ast.stmt, ast.arg, ast.keyword)) and (move or not hasattr(part, "lineno")):
+        if isinstance(part, (ast.expr, ast.stmt, ast.arg, ast.keyword)) and (
+            move or not hasattr(part, "lineno")
+        ):
             part.lineno = part.end_lineno = line
             part.col_offset = part.end_col_offset = 0
     return node
@@ -58,7 +62,9 @@ def assign(name: str, value: ast.expr, at: ast.AST) -> ast.Assign:
 
 
 def walk(nodes: ast.AST | Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Iterates over every node of a tree, or of several trees, roots included: as `ast.walk`, in two thirds of its time."""
+    """Iterates over every node of a tree, or of several trees, roots included: as `ast.walk`, in
+    two thirds of its time.
+    """
     for root in (nodes,) if isinstance(nodes, ast.AST) else nodes:
         waiting = deque((root,))
         while waiting:
@@ -84,7 +90,11 @@ def copied(tree: Node) -> Node:
         if part.__class__ is list:
             values[name] = [copied(one) if isinstance(one, ast.AST) else one for one in part]
         else:
-            values[name] = copied(part) if isinstance(part, ast.AST) and not isinstance(part, _SHARED) else part
+            values[name] = (
+                copied(part)
+                if isinstance(part, ast.AST) and not isinstance(part, _SHARED)
+                else part
+            )
     return made
 
 
@@ -94,18 +104,26 @@ def all_copied(trees: Iterable[Node]) -> list[Node]:
 
 
 def walk_statements(nodes: ast.AST | Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Iterates as `walk` does, but over no expression: a tree has ten times as many of them as statements."""
+    """Iterates as `walk` does, but over no expression: a tree has ten times as many of them as
+    statements.
+    """
     waiting = [nodes] if isinstance(nodes, ast.AST) else [*nodes]
     while waiting:
         node = waiting.pop()
         yield node
         if not isinstance(node, (ast.expr, ast.Assign, ast.AugAssign, ast.Expr)):
-            waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+            waiting += [
+                child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)
+            ]
 
 
 def count_stores(nodes: ast.AST | Iterable[ast.AST]) -> Counter[str]:
     """Counts the assignments of each name in the trees."""
-    return Counter(node.id for node in walk(nodes) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return Counter(
+        node.id
+        for node in walk(nodes)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
 
 
 def assigned_names(nodes: ast.AST | Iterable[ast.AST]) -> set[str]:
@@ -158,7 +176,9 @@ def is_leave(body: Sequence[ast.stmt]) -> bool:
 
 
 def own_exits(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yields the `break` and `continue` statements of the loop with this body, without those of nested loops."""
+    """Yields the `break` and `continue` statements of the loop with this body, without those of
+    nested loops.
+    """
     for statement in body:
         if isinstance(statement, (ast.Break, ast.Continue)):
             yield statement
@@ -170,7 +190,10 @@ def own_exits(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 def range_arguments(statement: ast.stmt) -> list[ast.expr] | None:
     """Returns start, stop and step of `for name in range(...)`; None for any other statement."""
     match statement:
-        case ast.For(target=ast.Name(), iter=ast.Call(func=ast.Name(id="range"), args=args, keywords=[]) as loop):
+        case ast.For(
+            target=ast.Name(),
+            iter=ast.Call(func=ast.Name(id="range"), args=args, keywords=[]) as loop,
+        ):
             start, step = place(ast.Constant(0), loop), place(ast.Constant(1), loop)
             return {1: [start, *args, step], 2: [*args, step], 3: args}.get(len(args))
     return None
@@ -182,5 +205,7 @@ def unparse(body: Sequence[ast.stmt]) -> str:
 
 
 def call_name(node: ast.expr) -> str | None:
-    """Returns the name of the called function if the expression is a call of a plain name, else None."""
+    """Returns the name of the called function if the expression is a call of a plain name, else
+    None.
+    """
     return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None

@@ -1,4 +1,6 @@
-"""Results of `lowering`: the code of one thread with the names and arrays it uses, and device functions."""
+"""Results of `lowering`: the code of one thread with the names and arrays it uses, and device
+functions.
+"""
 
 import ast
 from collections.abc import Mapping
@@ -22,19 +24,25 @@ class ThreadCode:
     source: Source
     body: list[ast.stmt] = field(default_factory=list)
     params: tuple[str, ...] = ()  # by default those of the source
-    namespace: dict[str, Any] = field(default_factory=dict)  # the object behind each global name in the body
+    namespace: dict[str, Any] = field(
+        default_factory=dict
+    )  # the object behind each global name in the body
     local_arrays: set[str] = field(default_factory=set)  # variables made by `cuda.local.array`
     shared_arrays: dict[str, SharedArray] = field(default_factory=dict)
     uses_state: bool = False  # whether the body reads the thread's position in its block or grid
     names_grid: bool = False  # whether the body calls `cuda.cg.this_grid()`
-    needs_block: bool = False  # whether the body has barriers, collectives or shared arrays; a device function is then inlined
+    # whether the body has barriers, collectives or shared arrays; a device function is then inlined
+    needs_block: bool = False
 
     def __post_init__(self) -> None:
         self.params = self.params or self.source.params
 
     def bind(self, word: str, value: Any) -> ast.Name:
-        """Binds a value in the namespace and returns its name; the same word and value give the same name."""
-        # A device function may be called like a variable of the generated code; no such variable ends in an underscore.
+        """Binds a value in the namespace and returns its name; the same word and value give the
+        same name.
+        """
+        # A device function may be called like a variable of the generated code; no such variable
+        # ends in an underscore.
         first = f"_k_{word}_" if isinstance(value, DeviceFunction) else f"_k_{word}"
         name, number = first, 0
         while name in self.namespace and self.namespace[name] is not value:
@@ -53,14 +61,25 @@ class DeviceFunction:
         fixed: values of the parameters replaced by constants, by name.
     """
 
-    def __init__(self, function: FunctionType, declared: tuple[Declared, ...] = (), fixed: Mapping[str, Any] = NOTHING) -> None:
+    def __init__(
+        self,
+        function: FunctionType,
+        declared: tuple[Declared, ...] = (),
+        fixed: Mapping[str, Any] = NOTHING,
+    ) -> None:
         self.function, self.declared, self.fixed = function, declared, fixed
-        self.code: ThreadCode | None = None  # None while the translation is in progress, which is how recursion is detected
-        self.is_recursive = False  # whether the function calls itself, directly or through other functions
+        self.code: ThreadCode | None = (
+            None  # None while the translation is in progress, which is how recursion is detected
+        )
+        self.is_recursive = (
+            False  # whether the function calls itself, directly or through other functions
+        )
 
     @property
     def variant(self) -> Any:
-        """Key that distinguishes translations of the same function: its signatures and fixed parameters."""
+        """Key that distinguishes translations of the same function: its signatures and fixed
+        parameters.
+        """
         return self.declared, tuple((name, key(self.fixed[name])) for name in sorted(self.fixed))
 
     @property

@@ -1,7 +1,7 @@
 """`cuda.atomic.*` on one CPU core.
 
-A process runs a kernel on one thread, so an atomic is a plain read-modify-write. Typing follows CUDA: the value is converted to
-the array's dtype first, and the old element is returned.
+A process runs a kernel on one thread, so an atomic is a plain read-modify-write. Typing follows
+CUDA: the value is converted to the array's dtype first, and the old element is returned.
 """
 
 from collections.abc import Callable
@@ -26,27 +26,40 @@ def _element_type(name: str, array: types.Type, index: types.Type) -> types.Type
         raise errors.NumbaTypeError(f"Cannot modify readonly array of type: {array}")
     parts = list(index) if isinstance(index, types.BaseTuple) else [index]
     # CUDA truncates float indices; they arise where a uint64 meets an int64.
-    if len(parts) != array.ndim or not all(isinstance(part, (types.Integer, types.Float)) for part in parts):
-        raise errors.NumbaTypeError(f"cuda.atomic.{name} needs {array.ndim} integer indices for {array}, not {index}")
+    if len(parts) != array.ndim or not all(
+        isinstance(part, (types.Integer, types.Float)) for part in parts
+    ):
+        raise errors.NumbaTypeError(
+            f"cuda.atomic.{name} needs {array.ndim} integer indices for {array}, not {index}"
+        )
     return array.dtype
 
 
 def _pointer(context: Any, builder: Any, signature: Any, array: Any, index: Any) -> Any:
     array_type, index_type = signature.args[0], signature.args[1]
     parts_type = list(index_type) if isinstance(index_type, types.BaseTuple) else [index_type]
-    parts = cgutils.unpack_tuple(builder, index, len(parts_type)) if isinstance(index_type, types.BaseTuple) else [index]
+    parts = (
+        cgutils.unpack_tuple(builder, index, len(parts_type))
+        if isinstance(index_type, types.BaseTuple)
+        else [index]
+    )
     whole = [kind if isinstance(kind, types.Integer) else types.intp for kind in parts_type]
-    parts = [context.cast(builder, part, kind, to) for part, kind, to in zip(parts, parts_type, whole, strict=True)]
+    parts = [
+        context.cast(builder, part, kind, to)
+        for part, kind, to in zip(parts, parts_type, whole, strict=True)
+    ]
     parts_type, parts = normalize_indices(context, builder, whole, parts)
     fields = _Fields(context, builder, array_type, array)
-    return basic_indexing(context, builder, array_type, fields, parts_type, parts, context.enable_boundscheck)[0]
+    return basic_indexing(
+        context, builder, array_type, fields, parts_type, parts, context.enable_boundscheck
+    )[0]
 
 
 class _Fields:
     """The fields of an array's structure, such as `shape`, as values.
 
-    `make_array` of Numba stores the structure in memory first; a kernel has one copy for each use, and LLVM needs more than
-    twice the time to take twice the copies apart.
+    `make_array` of Numba stores the structure in memory first; a kernel has one copy for each use,
+    and LLVM needs more than twice the time to take twice the copies apart.
     """
 
     def __init__(self, context: Any, builder: Any, kind: types.Type, value: Any) -> None:
@@ -56,7 +69,9 @@ class _Fields:
         return self._model.get(self._builder, self._value, name)
 
 
-def _read_change_write(name: str, array: types.Type, index: types.Type, change: Change, values: int = 1) -> Any:
+def _read_change_write(
+    name: str, array: types.Type, index: types.Type, change: Change, values: int = 1
+) -> Any:
     element = _element_type(name, array, index)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -68,7 +83,9 @@ def _read_change_write(name: str, array: types.Type, index: types.Type, change: 
     return element(array, types.unliteral(index), *[element] * values), codegen
 
 
-def _compare(builder: Any, element: types.Type, sign: str, left: Any, right: Any, *, nan: bool = False) -> Any:
+def _compare(
+    builder: Any, element: types.Type, sign: str, left: Any, right: Any, *, nan: bool = False
+) -> Any:
     """Emits a comparison; its result is `nan` if an operand is NaN."""
     if isinstance(element, types.Float):
         return (builder.fcmp_unordered if nan else builder.fcmp_ordered)(sign, left, right)
@@ -81,13 +98,17 @@ def _instruction(of_integers: str, of_floats: str = "") -> Change:
     """Returns the change by a single instruction, a method of the builder."""
 
     def change(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
-        return getattr(builder, of_floats if isinstance(element, types.Float) else of_integers)(old, value)
+        return getattr(builder, of_floats if isinstance(element, types.Float) else of_integers)(
+            old, value
+        )
 
     return change
 
 
 def _extreme(sign: str, *, nan: bool = False) -> Change:
-    """Returns the change to the value if `old sign value`; if `nan`, a number replaces NaN, else nothing does."""
+    """Returns the change to the value if `old sign value`; if `nan`, a number replaces NaN, else
+    nothing does.
+    """
 
     def change(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
         chosen = builder.select(_compare(builder, element, sign, old, value, nan=nan), value, old)
@@ -105,7 +126,9 @@ def _inc(builder: Any, _element: types.Type, old: Any, value: Any) -> Any:
 
 def _dec(builder: Any, _element: types.Type, old: Any, value: Any) -> Any:
     zero, one = ir.Constant(old.type, 0), ir.Constant(old.type, 1)
-    wraps = builder.or_(builder.icmp_unsigned("==", old, zero), builder.icmp_unsigned(">", old, value))
+    wraps = builder.or_(
+        builder.icmp_unsigned("==", old, zero), builder.icmp_unsigned(">", old, value)
+    )
     return builder.select(wraps, value, builder.sub(old, one))
 
 
@@ -125,7 +148,9 @@ def _make(name: str, change: Change, elements: tuple[type[types.Type], ...]) -> 
     def atomic(_context: Any, array: types.Type, index: types.Type, value: types.Type) -> Any:
         check_number(f"cuda.atomic.{name}", value)
         if isinstance(array, types.Array) and not isinstance(array.dtype, elements):
-            raise errors.NumbaTypeError(f"cuda.atomic.{name} does not work on arrays of {array.dtype}")
+            raise errors.NumbaTypeError(
+                f"cuda.atomic.{name} does not work on arrays of {array.dtype}"
+            )
         if isinstance(array, types.Array):
             check_real(f"cuda.atomic.{name}", array.dtype, value)
         return _read_change_write(name, array, index, change)
@@ -135,20 +160,26 @@ def _make(name: str, change: Change, elements: tuple[type[types.Type], ...]) -> 
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def atomic_cas(_context: Any, array: types.Type, index: types.Type, old: types.Type, value: types.Type) -> Any:
+def atomic_cas(
+    _context: Any, array: types.Type, index: types.Type, old: types.Type, value: types.Type
+) -> Any:
     """Stores the value if the element equals `old`; returns the previous element."""
     check_number("cuda.atomic.cas", old, value)
     return _read_change_write("cas", array, index, _cas, values=2)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def atomic_compare_and_swap(_context: Any, array: types.Type, old: types.Type, value: types.Type) -> Any:
+def atomic_compare_and_swap(
+    _context: Any, array: types.Type, old: types.Type, value: types.Type
+) -> Any:
     """Applies `atomic_cas` to the array's first element."""
     check_number("cuda.atomic.compare_and_swap", old, value)
     signature, emit = _read_change_write("compare_and_swap", array, types.intp, _cas, values=2)
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return emit(context, builder, signature, (args[0], context.get_constant(types.intp, 0), *args[1:]))
+        return emit(
+            context, builder, signature, (args[0], context.get_constant(types.intp, 0), *args[1:])
+        )
 
     return signature.return_type(array, *signature.args[2:]), codegen
 

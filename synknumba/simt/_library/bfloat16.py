@@ -1,7 +1,7 @@
 """bfloat16 on Numba's CPU target: numba-cuda's type, `cuda.bf16`, and arrays of ml_dtypes.
 
-A bfloat16 is the upper half of a float32, held as an integer of 16 bits: any processor can convert it. Numba itself has no such
-type; where numba-cuda is not installed, kernels cannot name it.
+A bfloat16 is the upper half of a float32, held as an integer of 16 bits: any processor can convert
+it. Numba itself has no such type; where numba-cuda is not installed, kernels cannot name it.
 """
 
 import importlib
@@ -27,13 +27,16 @@ _WORD: Final = ir.IntType(32)
 
 # Names of numba-cuda's aliases, and CUDA's.
 _ALIASES: Final = {
-    "float32": "float", "float64": "double", "int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort",
+    "float32": "float", "float64": "double", "int8": "char", "uint8": "uchar", "int16": "short",
+    "uint16": "ushort",
     "int32": "int", "uint32": "uint", "int64": "ll", "uint64": "ull",
 }  # fmt: skip
 
 
 def kind() -> types.Type | None:
-    """Returns numba-cuda's type; None where `numba.cuda` is Numba's own, or is not imported, so that no value has the type."""
+    """Returns numba-cuda's type; None where `numba.cuda` is Numba's own, or is not imported, so
+    that no value has the type.
+    """
     found: types.Type | None = getattr(sys.modules.get("numba.cuda.types.ext_types"), NAME, None)
     return found
 
@@ -43,7 +46,9 @@ def _widen(builder: Any, value: Any) -> Any:
 
 
 def _round(builder: Any, value: Any) -> Any:
-    """Emits the nearest bfloat16, ties to even: half of the last place that is kept, less one for an even number, is added."""
+    """Emits the nearest bfloat16, ties to even: half of the last place that is kept, less one
+    for an even number, is added.
+    """
     word = builder.bitcast(value, _WORD)
     last = builder.and_(builder.lshr(word, ir.Constant(_WORD, 16)), ir.Constant(_WORD, 1))
     nearest = builder.add(word, builder.add(last, ir.Constant(_WORD, 0x7FFF)))
@@ -54,7 +59,13 @@ def _round(builder: Any, value: Any) -> Any:
 
 @cache
 def _format() -> Format:
-    return Format(kind(), _widen, _round, from_bits=lambda _builder, bits: bits, bits=lambda _builder, value: value)
+    return Format(
+        kind(),
+        _widen,
+        _round,
+        from_bits=lambda _builder, bits: bits,
+        bits=lambda _builder, value: value,
+    )
 
 
 def _table() -> dict[str, tuple[str, Code]]:
@@ -64,7 +75,10 @@ def _table() -> dict[str, tuple[str, Code]]:
     table = functions(_format(), NAME)
     for name, short in _ALIASES.items():
         for mode in ("", "_rn", "_rz", "_rd", "_ru"):
-            for alias, original in ((f"{name}_to_{NAME}", f"{short}2{NAME}"), (f"{NAME}_to_{name}", f"{NAME}2{short}")):
+            for alias, original in (
+                (f"{name}_to_{NAME}", f"{short}2{NAME}"),
+                (f"{NAME}_to_{name}", f"{NAME}2{short}"),
+            ):
                 if original + mode in table:
                     table[alias + mode] = table[original + mode]
     for name in ("int16", "uint16"):
@@ -101,14 +115,17 @@ def adopt(dtype: Any) -> bool:
 
 
 def as_dtype(given: types.Type) -> "np.dtype[Any]":
-    """Returns the dtype of a type of Numba, of bfloat16 that of ml_dtypes; raises KernelError where that is not installed."""
+    """Returns the dtype of a type of Numba, of bfloat16 that of ml_dtypes; raises KernelError
+    where that is not installed.
+    """
     if given != kind():
         return np.dtype(numpy_support.as_dtype(given))
     try:
         dtype = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
     except ImportError:
         raise KernelError(
-            "bfloat16 runs in Python, as simt.debug and simt.check run kernels, where ml_dtypes is installed: pip install "
+            "bfloat16 runs in Python, as simt.debug and simt.check run kernels, where ml_dtypes "
+            "is installed: pip install "
             "ml_dtypes, or compute in float32"
         ) from None
     adopt(dtype)
@@ -122,8 +139,12 @@ def is_scalar(value: Any) -> bool:
 
 
 def rounded(value: Any, scalar: Any) -> Any:
-    """Returns a real number as one of ml_dtypes' class `scalar`, rounded once: first to float32, to odd, see `small_floats`."""
-    exact = value.item() if isinstance(value, np.generic) else value  # Python compares its numbers exactly
+    """Returns a real number as one of ml_dtypes' class `scalar`, rounded once: first to float32,
+    to odd, see `small_floats`.
+    """
+    exact = (
+        value.item() if isinstance(value, np.generic) else value
+    )  # Python compares its numbers exactly
     with np.errstate(over="ignore"):
         single = np.float32(exact)
     if np.isfinite(single) and float(single) != exact:
@@ -150,7 +171,9 @@ def _register() -> None:
         number = c.pyapi.number_float(value)
         wide = c.pyapi.float_as_double(number)
         c.pyapi.decref(number)
-        return pythonapi.NativeValue(_format().narrow(c.builder, wide), is_error=c.pyapi.c_api_error())
+        return pythonapi.NativeValue(
+            _format().narrow(c.builder, wide), is_error=c.pyapi.c_api_error()
+        )
 
     pythonapi.box(type(found))(boxed)
     pythonapi.unbox(type(found))(unboxed)

@@ -12,16 +12,22 @@ from numba.extending import intrinsic
 from synknumba.simt._library.typed import Code, c_function, llvm, with_arity
 
 # Types on which CUDA computes in float32, which represents all their values.
-_SINGLE = frozenset({types.float32, types.int8, types.int16, types.uint8, types.uint16, types.boolean})
+_SINGLE = frozenset(
+    {types.float32, types.int8, types.int16, types.uint8, types.uint16, types.boolean}
+)
 
 
 def _real(*kinds: types.Type) -> types.Type:
     """Returns the float type in which CUDA computes on numbers of these types."""
-    return types.float32 if all(types.unliteral(kind) in _SINGLE for kind in kinds) else types.float64
+    return (
+        types.float32 if all(types.unliteral(kind) in _SINGLE for kind in kinds) else types.float64
+    )
 
 
 def lowest_bit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    """Emits the position of the lowest set bit of an integer, counted from 1; 0 if no bit is set."""
+    """Emits the position of the lowest set bit of an integer, counted from 1; 0 if no bit is
+    set.
+    """
     zero, one = ir.Constant(args[0].type, 0), ir.Constant(args[0].type, 1)
     place = builder.add(builder.cttz(args[0], ir.Constant(ir.IntType(1), 0)), one)
     place = builder.select(builder.icmp_unsigned("==", args[0], zero), zero, place)
@@ -39,7 +45,9 @@ def _shift_left(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 
 def _shift_right(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    """Emits `value >> amount`: 0, or -1 of a negative value, where the amount is not less than the width."""
+    """Emits `value >> amount`: 0, or -1 of a negative value, where the amount is not less than
+    the width.
+    """
     value, amount, width = _operands(context, builder, signature, args)
     is_less = builder.icmp_unsigned("<", amount, width)
     if signature.return_type.signed:
@@ -51,7 +59,10 @@ def _shift_right(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 def _operands(context: Any, builder: Any, signature: Any, args: Any) -> tuple[Any, Any, Any]:
     """Returns value and amount in the type of the result, and its width."""
     result = signature.return_type
-    value, amount = (context.cast(builder, arg, kind, result) for arg, kind in zip(args, signature.args, strict=True))
+    value, amount = (
+        context.cast(builder, arg, kind, result)
+        for arg, kind in zip(args, signature.args, strict=True)
+    )
     return value, amount, ir.Constant(value.type, value.type.width)
 
 
@@ -67,7 +78,9 @@ SHIFTS: Final[dict[Any, Code]] = {
 
 
 def _of_integer(name: str, signature: Callable[[Any], Any], code: Code) -> Any:
-    """Returns an intrinsic on one integer; `signature` makes its signature from the integer's type."""
+    """Returns an intrinsic on one integer; `signature` makes its signature from the integer's
+    type.
+    """
 
     def resolve(value: types.Type) -> Any:
         value = types.unliteral(value)
@@ -77,7 +90,9 @@ def _of_integer(name: str, signature: Callable[[Any], Any], code: Code) -> Any:
 
 
 def _reversed(value: types.Integer) -> Any:
-    """Returns the signature of `brev`: all 64 bits of a uint64, the low 32 of any other integer, CUDA's result for an int64."""
+    """Returns the signature of `brev`: all 64 bits of a uint64, the low 32 of any other integer,
+    CUDA's result for an int64.
+    """
     wide = types.uint64 if value == types.uint64 else types.uint32
     return wide(wide)
 

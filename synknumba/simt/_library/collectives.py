@@ -1,9 +1,10 @@
 """Votes and shuffles of a warp or a block, computed on arrays with one element per thread.
 
-Every function takes its result arrays and operands, then `active` (a flag per thread that takes part; None if all do), the
-number of threads in a block and the number of blocks. A uniform operand that other threads do not read may be a scalar. A warp
-is 32 consecutive threads of a block; the last warp may be shorter. Where CUDA leaves a result undefined, as for a shuffle from
-an inactive thread, a thread gets its own value.
+Every function takes its result arrays and operands, then `active` (a flag per thread that takes
+part; None if all do), the number of threads in a block and the number of blocks. A uniform operand
+that other threads do not read may be a scalar. A warp is 32 consecutive threads of a block; the
+last warp may be shorter. Where CUDA leaves a result undefined, as for a shuffle from an inactive
+thread, a thread gets its own value.
 """
 
 from collections.abc import Callable
@@ -48,7 +49,9 @@ def _is_active_overload(active: types.Type, thread: types.Type) -> Callable[...,
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Returns whether two values have the same bits, the comparison of `match_any_sync` and `match_all_sync`."""
+    """Returns whether two values have the same bits, the comparison of `match_any_sync` and
+    `match_all_sync`.
+    """
     return np.array(a).tobytes() == np.array(b).tobytes()
 
 
@@ -131,7 +134,9 @@ def _each(vote: Any) -> Any:
 
 @_compiled
 def _ballot(predicate: Any, active: Any, first: int, end: int) -> Any:
-    """Returns the bit masks of a warp's active threads with a true predicate, and of all its active threads."""
+    """Returns the bit masks of a warp's active threads with a true predicate, and of all its
+    active threads.
+    """
     true, part = np.uint32(0), np.uint32(0)
     for thread in range(first, end):
         if _is_active(active, thread):
@@ -143,7 +148,9 @@ def _ballot(predicate: Any, active: Any, first: int, end: int) -> Any:
 
 
 def _warp_vote(decide: Any) -> Any:
-    """Returns a warp vote among the threads in each thread's mask; `decide` gets the true and the active ones as bits."""
+    """Returns a warp vote among the threads in each thread's mask; `decide` gets the true and
+    the active ones as bits.
+    """
     decide = _compiled(decide)
 
     @_compiled
@@ -176,7 +183,9 @@ def activemask(got: Any, active: Any, threads: int, blocks: int) -> None:
 
 @_compiled
 def _matching(mask: Any, value: Any, active: Any, thread: int, threads: int) -> Any:
-    """Returns the bit masks of the active threads in this thread's mask that have its value, and of all in its mask."""
+    """Returns the bit masks of the active threads in this thread's mask that have its value, and
+    of all in its mask.
+    """
     same, named = np.uint32(0), np.uint32(0)
     first = thread - (thread % threads & LANES)
     for other in range(first, min(first + WARP_SIZE, thread - thread % threads + threads)):
@@ -197,8 +206,12 @@ def match_any(got: Any, mask: Any, value: Any, active: Any, threads: int, blocks
 
 
 @_compiled
-def match_all(got: Any, agreed: Any, mask: Any, value: Any, active: Any, threads: int, blocks: int) -> None:
-    """Sets each thread's results to its mask and True if all threads in the mask have one value, else to 0 and False."""
+def match_all(
+    got: Any, agreed: Any, mask: Any, value: Any, active: Any, threads: int, blocks: int
+) -> None:
+    """Sets each thread's results to its mask and True if all threads in the mask have one value,
+    else to 0 and False.
+    """
     for thread in range(threads * blocks):
         same, named = _matching(mask, value, active, thread, threads)
         agreed[thread] = same == named
@@ -225,13 +238,16 @@ def _whole_warps(take: Any, source: Any) -> Any:
     """Returns a shuffle for a block whose threads are all active and have the same operand.
 
     Args:
-        take: returns the value for a lane of a full warp, from the padded values, the warp's first thread, the lane and the
-            operand. It reads neighbours at fixed distances and selects among them, which vectorizes.
+        take: returns the value for a lane of a full warp, from the padded values, the warp's first
+            thread, the lane and the operand. It reads neighbours at fixed distances and selects
+            among them, which vectorizes.
         source: returns the lane that a lane of the last, incomplete warp reads.
     """
 
     @_compiled
-    def shuffle(got: Any, _mask: Any, value: Any, operand: Any, _active: Any, threads: int, _blocks: int) -> None:
+    def shuffle(
+        got: Any, _mask: Any, value: Any, operand: Any, _active: Any, threads: int, _blocks: int
+    ) -> None:
         distance = np.int64(operand) & LANES
         whole = threads - threads % WARP_SIZE
         for first in range(0, whole, WARP_SIZE):
@@ -270,10 +286,14 @@ def _take_xor(value: Any, first: int, lane: int, distance: int) -> Any:
 
 
 def _shuffle(source: Any) -> Any:
-    """Returns a shuffle in which each thread gets the value of lane `source(lane, operand)` of its warp."""
+    """Returns a shuffle in which each thread gets the value of lane `source(lane, operand)` of
+    its warp.
+    """
 
     @_compiled
-    def shuffle(got: Any, _mask: Any, value: Any, operand: Any, active: Any, threads: int, blocks: int) -> None:
+    def shuffle(
+        got: Any, _mask: Any, value: Any, operand: Any, active: Any, threads: int, blocks: int
+    ) -> None:
         for block in range(0, threads * blocks, threads):
             end = block + threads
             for thread in range(block, end):
@@ -306,7 +326,12 @@ def _xor(lane: int, operand: int) -> int:
 
 
 _VOTES = {"count": vote_count, "and": vote_and, "or": vote_or}
-_SHUFFLES = {"": (_take_from, _from), "_up": (_take_up, _up), "_down": (_take_down, _down), "_xor": (_take_xor, _xor)}
+_SHUFFLES = {
+    "": (_take_from, _from),
+    "_up": (_take_up, _up),
+    "_down": (_take_down, _down),
+    "_xor": (_take_xor, _xor),
+}
 
 COLLECT: dict[str, Any] = {
     **{f"_k_all_syncthreads_{name}": vote for name, vote in _VOTES.items()},
@@ -316,5 +341,8 @@ COLLECT: dict[str, Any] = {
     "_k_all_match_any_sync": match_any,
     "_k_all_match_all_sync": match_all,
     **{f"_k_all_shfl{name}_sync": _shuffle(source) for name, (_, source) in _SHUFFLES.items()},
-    **{f"_k_all_shfl{name}_sync_padded": _whole_warps(take, source) for name, (take, source) in _SHUFFLES.items()},
+    **{
+        f"_k_all_shfl{name}_sync_padded": _whole_warps(take, source)
+        for name, (take, source) in _SHUFFLES.items()
+    },
 }

@@ -1,6 +1,7 @@
 """float16 on Numba's CPU target, which by itself only knows the type's name: LLVM's `half`.
 
-`register` adds it to the process's CPU target, so `njit` functions get it too; it is called when a kernel first needs it.
+`register` adds it to the process's CPU target, so `njit` functions get it too; it is called when a
+kernel first needs it.
 """
 
 import math
@@ -36,8 +37,8 @@ FLOAT16: Final = Format(
 def problem() -> str | None:
     """Returns why this processor cannot run kernels with float16; None if it can.
 
-    Without instructions for it LLVM calls conversion functions of the compiler's runtime library; in a process that lacks them
-    they are null pointers.
+    Without instructions for it LLVM calls conversion functions of the compiler's runtime library;
+    in a process that lacks them they are null pointers.
     """
     machine = platform.machine()
     if machine in {"aarch64", "arm64"}:  # ARMv8.0 converts between float16 and both other floats
@@ -53,8 +54,11 @@ def is_named(text: str) -> bool:
     return _NAMED.search(text) is not None
 
 
-# Functions of `math` whose result is a float16, as in numba.cuda; others convert to float32, as there.
-OF_MATH: Final = frozenset({"fabs", *(name for name in MATH if name != "tanh" and hasattr(math, name))})
+# Functions of `math` whose result is a float16, as in numba.cuda; others convert to float32, as
+# there.
+OF_MATH: Final = frozenset(
+    {"fabs", *(name for name in MATH if name != "tanh" and hasattr(math, name))}
+)
 
 
 class _HalfModel(models.PrimitiveModel):  # type: ignore[misc]
@@ -64,7 +68,9 @@ class _HalfModel(models.PrimitiveModel):  # type: ignore[misc]
 
 @cache
 def represent() -> None:
-    """Gives Numba the representation of a float16, once: enough for compiled code that is loaded."""
+    """Gives Numba the representation of a float16, once: enough for compiled code that is
+    loaded.
+    """
     other = default_manager._handlers[types.Float]  # noqa: SLF001  # there is no public way to read it
 
     def model(manager: Any, kind: types.Type) -> Any:
@@ -74,12 +80,16 @@ def represent() -> None:
 
 
 def is_represented() -> bool:
-    """Returns whether a kernel of this process has float16; what is compiled from then on needs `register`."""
+    """Returns whether a kernel of this process has float16; what is compiled from then on needs
+    `register`.
+    """
     return represent.cache_info().currsize > 0
 
 
 def prepare() -> None:
-    """Adds to Numba's CPU target what this processor allows: without conversions, the types of operations alone."""
+    """Adds to Numba's CPU target what this processor allows: without conversions, the types of
+    operations alone.
+    """
     if problem() is None:
         register()
     else:
@@ -112,19 +122,27 @@ def _registries() -> Registries:
     both = Registries(FLOAT16, lambda value: ir.Constant(_HALF, rounded(value, np.float16)))
     for function, code in {float: same, abs: ABSOLUTE, math.fabs: ABSOLUTE}.items():
         both.add_unary(function, code)
-    for name in OF_MATH & MATH.keys() - {"ceil", "floor", "trunc"}:  # for which kernels have functions of their own
+    for name in OF_MATH & MATH.keys() - {
+        "ceil",
+        "floor",
+        "trunc",
+    }:  # for which kernels have functions of their own
         both.add_unary(getattr(math, name), MATH[name])
     return both
 
 
 def _register_casts_for_gpus() -> None:
-    """Has numba.cuda register its conversions, which are for all targets, before ours: the last ones count."""
+    """Has numba.cuda register its conversions, which are for all targets, before ours: the last
+    ones count.
+    """
     with suppress(Exception):  # where numba.cuda is missing or broken, nothing registers them
         import_module("numba.cuda.cudaimpl")
 
 
 def _register_boxes() -> None:
-    """Lets Numba convert arguments; it has one function for all floats, which stays for the others."""
+    """Lets Numba convert arguments; it has one function for all floats, which stays for the
+    others.
+    """
     import numba.core.boxing  # noqa: F401  # registers it
 
     boxers, unboxers = pythonapi._boxers.functions, pythonapi._unboxers.functions  # noqa: SLF001  # nothing else replaces one
@@ -139,6 +157,8 @@ def _register_boxes() -> None:
         if kind != types.float16:
             return unbox(kind, value, c)
         native = unbox(types.float64, value, c)
-        return pythonapi.NativeValue(FLOAT16.narrow(c.builder, native.value), is_error=native.is_error)
+        return pythonapi.NativeValue(
+            FLOAT16.narrow(c.builder, native.value), is_error=native.is_error
+        )
 
     boxers[types.Float], unboxers[types.Float] = boxed, unboxed

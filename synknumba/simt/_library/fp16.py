@@ -1,6 +1,7 @@
 """`cuda.fp16`: arithmetic, comparisons, mathematical functions and conversions of float16.
 
-The names are those of Numba (`hadd`), and those that numba-cuda adds, which are CUDA's (`__hadd_sat`, `__float2half_rz`).
+The names are those of Numba (`hadd`), and those that numba-cuda adds, which are CUDA's
+(`__hadd_sat`, `__float2half_rz`).
 """
 
 from typing import Final

@@ -1,6 +1,7 @@
 """Intrinsics of the generated code: stack arrays, assumptions for the optimiser, loop bounds.
 
-They are intrinsics rather than njit functions: they add no compile time, and LLVM sees their code in place.
+They are intrinsics rather than njit functions: they add no compile time, and LLVM sees their code
+in place.
 """
 
 import enum
@@ -17,7 +18,8 @@ from numba.np.arrayobj import make_array, populate_array
 
 from synknumba._errors import KernelError
 
-# One cache line, and the width of the widest vector registers (AVX-512), so that no vector access crosses a line.
+# One cache line, and the width of the widest vector registers (AVX-512), so that no vector access
+# crosses a line.
 STACK_ALIGNMENT = 64
 
 # Infinity for loop bounds: far from both ends of int64, so that adding an index cannot overflow.
@@ -31,7 +33,9 @@ class Group(enum.Enum):
 
 
 def check_number(name: str, *values: types.Type) -> None:
-    """Rejects values that are not numbers: Numba would convert an array to its first element, which CUDA does not."""
+    """Rejects values that are not numbers: Numba would convert an array to its first element,
+    which CUDA does not.
+    """
     for value in values:
         if not isinstance(types.unliteral(value), (types.Number, types.Boolean)):
             raise errors.NumbaTypeError(f"{name} needs a number, not {value}")
@@ -42,7 +46,8 @@ def check_real(name: str, element: types.Type, *values: types.Type) -> None:
     for value in values:
         if isinstance(value, types.Complex):
             raise errors.NumbaTypeError(
-                f"{name} gets a value of {value} for an array of {element}; pass its real or imaginary part"
+                f"{name} gets a value of {value} for an array of {element}; pass "
+                f"its real or imaginary part"
             )
 
 
@@ -61,7 +66,15 @@ def _literal_shape(shape: types.Type) -> list[int] | None:
     return [part.literal_value for part in parts]
 
 
-def view(context: Any, builder: Any, kind: types.Array, data: Any, shape: Sequence[Any], strides: Any, itemsize: Any) -> Any:
+def view(
+    context: Any,
+    builder: Any,
+    kind: types.Array,
+    data: Any,
+    shape: Sequence[Any],
+    strides: Any,
+    itemsize: Any,
+) -> Any:
     """Emits an array over memory that it does not keep alive."""
     array = make_array(kind)(context, builder)
     populate_array(array, data=data, shape=shape, strides=strides, itemsize=itemsize, meminfo=None)
@@ -70,7 +83,9 @@ def view(context: Any, builder: Any, kind: types.Array, data: Any, shape: Sequen
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def stack_array(_context: Any, shape: types.Type, dtype: types.Type) -> Any:
-    """Returns an uninitialised C-ordered array in the caller's stack frame: no heap, no reference count, no aliases."""
+    """Returns an uninitialised C-ordered array in the caller's stack frame: no heap, no
+    reference count, no aliases.
+    """
     dims, element = _literal_shape(shape), parse_dtype(dtype)
     if dims is None or element is None:
         return None
@@ -85,7 +100,15 @@ def stack_array(_context: Any, shape: types.Type, dtype: types.Type) -> Any:
         strides = [itemsize * math.prod(dims[axis + 1 :]) for axis in range(len(dims))]
         data = builder.bitcast(memory, data_type.as_pointer())
         constant = functools.partial(context.get_constant, types.intp)
-        return view(context, builder, array_type, data, [*map(constant, dims)], [*map(constant, strides)], constant(itemsize))
+        return view(
+            context,
+            builder,
+            array_type,
+            data,
+            [*map(constant, dims)],
+            [*map(constant, strides)],
+            constant(itemsize),
+        )
 
     return array_type(shape, dtype), codegen
 
@@ -96,7 +119,9 @@ def exactly(_context: Any, parts: types.Type, count: types.Type) -> Any:
     if not isinstance(parts, types.BaseTuple) or not isinstance(count, types.IntegerLiteral):
         raise errors.NumbaTypeError(f"* needs a tuple, not {parts}")
     if len(parts) != count.literal_value:
-        raise errors.NumbaTypeError(f"* of a tuple of {len(parts)} for {count.literal_value} parameters")
+        raise errors.NumbaTypeError(
+            f"* of a tuple of {len(parts)} for {count.literal_value} parameters"
+        )
     return parts(parts, count), lambda _context, _builder, _signature, args: args[0]
 
 
@@ -104,7 +129,10 @@ def exactly(_context: Any, parts: types.Type, count: types.Type) -> Any:
 def no_result(_context: Any, value: types.Type) -> Any:
     """Does nothing; raises KernelError unless the value, which a kernel returns, is None."""
     if value != types.none:
-        raise KernelError(f"CUDA kernel must have void return type: it returns a {value}; write it to an array argument")
+        raise KernelError(
+            f"CUDA kernel must have void return type: it returns a {value}; "
+            f"write it to an array argument"
+        )
 
     def codegen(context: Any, _builder: Any, _signature: Any, _args: Any) -> Any:
         return context.get_dummy_value()
@@ -121,7 +149,8 @@ def _emit_assume(builder: Any, condition: Any) -> None:
 def nonneg(_context: Any, value: types.Type) -> Any:
     """Returns the value, and lets LLVM assume that it is not negative.
 
-    Without this, every `a[i]` carries Python's wraparound (`i < 0 ? i + n : i`), and a vector load becomes a gather.
+    Without this, every `a[i]` carries Python's wraparound (`i < 0 ? i + n : i`), and a vector load
+    becomes a gather.
     """
     value = types.unliteral(value)
 
@@ -145,15 +174,21 @@ def assume(_context: Any, condition: types.Type) -> Any:
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def note_index(_context: Any, noted: types.Type, array: types.Type, index: types.Type, axis: types.Type) -> Any:
-    """Records axis + 1, index and size in `noted`, shape (3,), if the index is out of bounds and nothing is recorded yet.
+def note_index(
+    _context: Any, noted: types.Type, array: types.Type, index: types.Type, axis: types.Type
+) -> Any:
+    """Records axis + 1, index and size in `noted`, shape (3,), if the index is out of bounds and
+    nothing is recorded yet.
 
-    Only integer indices of arrays are looked at: an index may also be a slice, and what is indexed a tuple.
+    Only integer indices of arrays are looked at: an index may also be a slice, and what is indexed
+    a tuple.
     """
     if not isinstance(axis, types.IntegerLiteral):
         return None
     array, index, number = types.unliteral(array), types.unliteral(index), axis.literal_value
-    is_element = isinstance(array, types.Array) and number < array.ndim and isinstance(index, types.Integer)
+    is_element = (
+        isinstance(array, types.Array) and number < array.ndim and isinstance(index, types.Integer)
+    )
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         if is_element:
@@ -164,8 +199,12 @@ def note_index(_context: Any, noted: types.Type, array: types.Type, index: types
             is_first = builder.icmp_signed("==", builder.load(places[0]), ir.Constant(size.type, 0))
             is_high = builder.icmp_signed(">=", at, size)
             is_low = builder.icmp_signed("<", at, builder.neg(size))
-            with builder.if_then(builder.and_(is_first, builder.or_(is_high, is_low)), likely=False):
-                for place, value in zip(places, (ir.Constant(size.type, number + 1), at, size), strict=True):
+            with builder.if_then(
+                builder.and_(is_first, builder.or_(is_high, is_low)), likely=False
+            ):
+                for place, value in zip(
+                    places, (ir.Constant(size.type, number + 1), at, size), strict=True
+                ):
                     builder.store(value, place)
         return context.get_dummy_value()
 
@@ -186,9 +225,13 @@ def _rounded_bound(rounding: str, value: types.Type) -> Any:
         is_low = builder.fcmp_ordered("<=", number, ir.Constant(kind, float(-FAR)))
         is_nan = builder.fcmp_unordered("uno", number, number)
         outside = builder.or_(builder.or_(is_high, is_low), is_nan)
-        inside = builder.fptosi(builder.select(outside, ir.Constant(kind, 0.0), whole), ir.IntType(64))
+        inside = builder.fptosi(
+            builder.select(outside, ir.Constant(kind, 0.0), whole), ir.IntType(64)
+        )
         bound = builder.select(is_low, near, builder.select(is_high, far, inside))
-        unordered = builder.select(builder.icmp_signed(">=", if_nan, ir.Constant(if_nan.type, 0)), far, near)
+        unordered = builder.select(
+            builder.icmp_signed(">=", if_nan, ir.Constant(if_nan.type, 0)), far, near
+        )
         return builder.select(is_nan, unordered, bound)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -207,23 +250,33 @@ def _rounded_bound(rounding: str, value: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def ceil_bound(_context: Any, value: types.Type, if_nan: types.Type) -> Any:
-    """Returns the smallest integer not below the value, clamped to ±2**62; NaN gives +2**62 if `if_nan >= 0`, else -2**62."""
+    """Returns the smallest integer not below the value, clamped to ±2**62; NaN gives +2**62 if
+    `if_nan >= 0`, else -2**62.
+    """
     del if_nan
     return _rounded_bound("ceil", value)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def floor_bound(_context: Any, value: types.Type, if_nan: types.Type) -> Any:
-    """Returns the largest integer not above the value, clamped to ±2**62; NaN gives +2**62 if `if_nan >= 0`, else -2**62."""
+    """Returns the largest integer not above the value, clamped to ±2**62; NaN gives +2**62 if
+    `if_nan >= 0`, else -2**62.
+    """
     del if_nan
     return _rounded_bound("floor", value)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def zero_like_element(_context: Any, array: types.Type) -> Any:
-    """Returns a zero of the array's element type: the initial value of a sum of atomic additions to one element."""
-    if not isinstance(array, types.Array) or not isinstance(array.dtype, (types.Integer, types.Float)):
-        raise errors.NumbaTypeError(f"cuda.atomic.add and sub need an array of integers or floats, not {array}")
+    """Returns a zero of the array's element type: the initial value of a sum of atomic additions
+    to one element.
+    """
+    if not isinstance(array, types.Array) or not isinstance(
+        array.dtype, (types.Integer, types.Float)
+    ):
+        raise errors.NumbaTypeError(
+            f"cuda.atomic.add and sub need an array of integers or floats, not {array}"
+        )
 
     def codegen(context: Any, _builder: Any, signature: Any, _args: Any) -> Any:
         return context.get_constant_null(signature.return_type)
@@ -233,7 +286,9 @@ def zero_like_element(_context: Any, array: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def sum_any_order(_context: Any, total: types.Type, value: types.Type) -> Any:
-    """Returns `total + value` with reassociation allowed, as the order of atomics is free; the loop around it vectorizes."""
+    """Returns `total + value` with reassociation allowed, as the order of atomics is free; the
+    loop around it vectorizes.
+    """
     total = types.unliteral(total)
     if not isinstance(total, (types.Integer, types.Float)):
         return None

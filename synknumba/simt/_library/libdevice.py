@@ -1,7 +1,9 @@
-"""`cuda.libdevice`, NVIDIA's mathematical library for kernels, implemented by the C library and LLVM.
+"""`cuda.libdevice`, NVIDIA's mathematical library for kernels, implemented by the C library and
+LLVM.
 
-The signatures are those of Numba's declarations (`numba.cuda.libdevicefuncs`). The `fast_…` functions are computed like the
-accurate ones: on a GPU they are approximations, and no program relies on their errors.
+The signatures are those of Numba's declarations (`numba.cuda.libdevicefuncs`). The `fast_…`
+functions are computed like the accurate ones: on a GPU they are approximations, and no program
+relies on their errors.
 """
 
 import math
@@ -14,8 +16,33 @@ from synknumba.simt._library.libdevice_special import SPECIAL
 from synknumba.simt._library.typed import Code, Library, c_function, like, llvm
 
 # Functions that Numba supports on both targets, under CUDA's names.
-_ANGLES: Final = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan", "tanh")
-_POWERS: Final = ("erf", "erfc", "exp", "expm1", "fabs", "lgamma", "log", "log10", "log1p", "log2", "sqrt")
+_ANGLES: Final = (
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "cos",
+    "cosh",
+    "sin",
+    "sinh",
+    "tan",
+    "tanh",
+)
+_POWERS: Final = (
+    "erf",
+    "erfc",
+    "exp",
+    "expm1",
+    "fabs",
+    "lgamma",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "sqrt",
+)
 _UNARY_MATH: Final = {name: getattr(math, name) for name in (*_ANGLES, *_POWERS)}
 _BINARY_MATH: Final = {name: getattr(math, name) for name in ("atan2", "copysign", "hypot", "pow")}
 
@@ -27,7 +54,18 @@ _BINARY_C: Final = ("fmod", "nextafter", "remainder")
 _WHOLE: Final = ("ceil", "floor", "nearbyint", "rint", "round", "trunc")
 
 # Approximations on a GPU; all in float32.
-_FAST: Final = ("cosf", "exp10f", "expf", "log10f", "log2f", "logf", "powf", "sincosf", "sinf", "tanf")
+_FAST: Final = (
+    "cosf",
+    "exp10f",
+    "expf",
+    "log10f",
+    "log2f",
+    "logf",
+    "powf",
+    "sincosf",
+    "sinf",
+    "tanf",
+)
 
 
 def _entries() -> dict[str, tuple[str, Code]]:
@@ -40,8 +78,13 @@ def _entries() -> dict[str, tuple[str, Code]]:
         table |= {name + suffix: (one, c_function(name + suffix)) for name in _UNARY_C}
         table |= {name + suffix: (two, c_function(name + suffix)) for name in _BINARY_C}
         table |= {name + suffix: (one, llvm(name)) for name in _WHOLE}
-        table |= {name + suffix: (f"{kind}(i,{kind})", c_function(name + suffix)) for name in ("jn", "yn")}
-        table |= {name + suffix: (f"{kind}({kind},i)", c_function("ldexp" + suffix)) for name in ("ldexp", "scalbn")}
+        table |= {
+            name + suffix: (f"{kind}(i,{kind})", c_function(name + suffix)) for name in ("jn", "yn")
+        }
+        table |= {
+            name + suffix: (f"{kind}({kind},i)", c_function("ldexp" + suffix))
+            for name in ("ldexp", "scalbn")
+        }
         table["fma" + suffix] = f"{kind}({kind},{kind},{kind})", llvm("fma")
         table["frexp" + suffix] = f"{kind}i({kind})", c_function("frexp" + suffix)
         table["modf" + suffix] = f"{kind}{kind}({kind})", c_function("modf" + suffix)

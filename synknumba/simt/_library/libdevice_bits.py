@@ -1,7 +1,7 @@
 """Functions of `cuda.libdevice` on integers and on the bits of floats.
 
-Unsigned numbers are passed in signed types, bit for bit, as in Numba's signatures of libdevice. The Python bodies compute in
-int64; their results are truncated to the width of the result type.
+Unsigned numbers are passed in signed types, bit for bit, as in Numba's signatures of libdevice. The
+Python bodies compute in int64; their results are truncated to the width of the result type.
 """
 
 from typing import Any, Final
@@ -31,7 +31,9 @@ def _high_half(*, signed: bool) -> Code:
         width = args[0].type.width
         wide = ir.IntType(2 * width)
         x, y = (builder.sext(arg, wide) if signed else builder.zext(arg, wide) for arg in args)
-        return builder.trunc(builder.lshr(builder.mul(x, y), ir.Constant(wide, width)), args[0].type)
+        return builder.trunc(
+            builder.lshr(builder.mul(x, y), ir.Constant(wide, width)), args[0].type
+        )
 
     return code
 
@@ -72,13 +74,17 @@ def float_bits(builder: Any, value: Any) -> Any:
 
 
 def _class(sign: str) -> Code:
-    """Returns code that compares a float's magnitude with infinity, on its bits, which fast-math does not affect."""
+    """Returns code that compares a float's magnitude with infinity, on its bits, which fast-math
+    does not affect.
+    """
 
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         bits = float_bits(builder, args[0])
         infinity = 0x7FF << 52 if bits.type.width == 64 else 0xFF << 23
         magnitude = builder.and_(bits, ir.Constant(bits.type, (1 << (bits.type.width - 1)) - 1))
-        return builder.zext(builder.icmp_unsigned(sign, magnitude, ir.Constant(bits.type, infinity)), ir.IntType(32))
+        return builder.zext(
+            builder.icmp_unsigned(sign, magnitude, ir.Constant(bits.type, infinity)), ir.IntType(32)
+        )
 
     return code
 
@@ -92,13 +98,16 @@ def _signbit(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
 def _to_integer(rounding: str, *, signed: bool) -> Code:
     """Returns code that rounds a float to an integer; values out of range saturate.
 
-    NaN becomes 0 if both types have 32 bits, else the integer with only its highest bit set (PTX ISA, instruction `cvt`).
+    NaN becomes 0 if both types have 32 bits, else the integer with only its highest bit set (PTX
+    ISA, instruction `cvt`).
     """
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         (value,), integer = args, context.get_value_type(signature.return_type)
         real = value.type.intrinsic_name
-        whole = builder.module.declare_intrinsic(f"llvm.{rounding}.{real}", (), ir.FunctionType(value.type, [value.type]))
+        whole = builder.module.declare_intrinsic(
+            f"llvm.{rounding}.{real}", (), ir.FunctionType(value.type, [value.type])
+        )
         name = f"llvm.fpto{'s' if signed else 'u'}i.sat.{integer}.{real}"
         cast = builder.module.declare_intrinsic(name, (), ir.FunctionType(integer, [value.type]))
         number = builder.call(cast, [builder.call(whole, [value])])
@@ -131,7 +140,14 @@ BITS: Final[dict[str, tuple[str, Code]]] = {
     "rhadd": ("i(i,i)", body(lambda x, y: (x + y + 1) >> 1)),
     "uhadd": ("i(i,i)", body(lambda x, y: ((x & _LOW32) + (y & _LOW32)) >> 1)),
     "urhadd": ("i(i,i)", body(lambda x, y: ((x & _LOW32) + (y & _LOW32) + 1) >> 1)),
-    "mul24": ("i(i,i)", body(lambda x, y: (((x & _LOW24) ^ 0x800000) - 0x800000) * (((y & _LOW24) ^ 0x800000) - 0x800000))),
+    "mul24": (
+        "i(i,i)",
+        body(
+            lambda x, y: (
+                (((x & _LOW24) ^ 0x800000) - 0x800000) * (((y & _LOW24) ^ 0x800000) - 0x800000)
+            )
+        ),
+    ),
     "umul24": ("i(i,i)", body(lambda x, y: (x & _LOW24) * (y & _LOW24))),
     "sad": ("i(i,i,i)", body(lambda x, y, z: abs(x - y) + z)),
     "usad": ("i(i,i,i)", body(lambda x, y, z: abs((x & _LOW32) - (y & _LOW32)) + z)),
@@ -141,7 +157,12 @@ BITS: Final[dict[str, tuple[str, Code]]] = {
     "umul64hi": ("l(l,l)", _high_half(signed=False)),
     **{
         prefix + name: (f"{kind}({kind},{kind})", _choose(sign, signed=signed))
-        for prefix, kind, signed in (("", "i", True), ("ll", "l", True), ("u", "i", False), ("ull", "l", False))
+        for prefix, kind, signed in (
+            ("", "i", True),
+            ("ll", "l", True),
+            ("u", "i", False),
+            ("ull", "l", False),
+        )
         for name, sign in (("max", ">"), ("min", "<"))
     },
     "float_as_int": ("i(f)", _reinterpret),

@@ -1,9 +1,10 @@
 """Directed rounding of `cuda.libdevice`: `_rn` to nearest, `_rd` down, `_ru` up, `_rz` to zero.
 
-A result is rounded to nearest first. The sign of the rounding error then decides whether to step to the adjacent float in the
-requested direction. Each `_lost_*` returns a number of exactly that sign: it computes in float64, on mantissas scaled into
-[0.5, 1), so that nothing under- or overflows. By Sterbenz' and Dekker's results (Muller et al., Handbook of Floating-Point
-Arithmetic, 2nd ed. 2018, sections 4.2 and 4.4) the differences are exact or at least have the right sign.
+A result is rounded to nearest first. The sign of the rounding error then decides whether to step to
+the adjacent float in the requested direction. Each `_lost_*` returns a number of exactly that sign:
+it computes in float64, on mantissas scaled into [0.5, 1), so that nothing under- or overflows. By
+Sterbenz' and Dekker's results (Muller et al., Handbook of Floating-Point Arithmetic, 2nd ed. 2018,
+sections 4.2 and 4.4) the differences are exact or at least have the right sign.
 """
 
 import math
@@ -19,7 +20,8 @@ from synknumba.simt._library.bits import fma
 from synknumba.simt._library.libdevice_bits import float_bits
 from synknumba.simt._library.typed import Code, body, strict
 
-# Differences of binary exponents from which on the smaller term affects the result only if the larger one is exact.
+# Differences of binary exponents from which on the smaller term affects the result only if the
+# larger one is exact.
 _FAR_BELOW = 200
 _FAR_ABOVE = 120
 
@@ -41,7 +43,8 @@ def _step_up(_context: Any, value: types.Type) -> Any:
     return value(value), codegen
 
 
-# ---- sign of the rounding error: exact result minus result rounded to nearest; an infinite result of finite numbers overflowed
+# ---- sign of the rounding error: exact result minus result rounded to nearest; an infinite result
+# of finite numbers overflowed
 
 
 @strict
@@ -111,8 +114,8 @@ def _lost_fma(x: float, y: float, z: float, result: float) -> float:
         return x * y
     if distance < -_FAR_BELOW:
         return fma(x, y, -math.ldexp(result, -exponent)) or z
-    # x * y + z - result, exactly, as a sum of four nonoverlapping terms (Shewchuk 1997, "Grow-Expansion"); the largest nonzero
-    # term has its sign.
+    # x * y + z - result, exactly, as a sum of four nonoverlapping terms (Shewchuk 1997,
+    # "Grow-Expansion"); the largest nonzero term has its sign.
     product = x * y
     terms = fma(x, y, -product), product
     total, term0 = _two_sum(math.ldexp(z, -exponent), terms[0])
@@ -157,7 +160,8 @@ def _fma(x: float, y: float, z: float) -> float:
 
 
 def _rsqrt(x: float) -> float:
-    # In float64: for every float32, rounding twice equals rounding once; a test checks all mantissas near a tie.
+    # In float64: for every float32, rounding twice equals rounding once; a test checks all
+    # mantissas near a tie.
     return 1.0 / math.sqrt(np.float64(x))
 
 
@@ -229,7 +233,12 @@ def _directed_fma(step: Any) -> Callable[..., Any]:
     def rounded(x: float, y: float, z: float) -> Any:
         result = fma(x, y, z)
         lost = _lost_fma(np.float64(x), np.float64(y), np.float64(z), np.float64(result))
-        if down and result == 0.0 and lost == 0.0 and (_is_negative(x) != _is_negative(y) or _is_negative(z)):
+        if (
+            down
+            and result == 0.0
+            and lost == 0.0
+            and (_is_negative(x) != _is_negative(y) or _is_negative(z))
+        ):
             return -abs(result)
         return step(result, lost)
 
@@ -252,7 +261,9 @@ def _directed_narrow(step: Any) -> Callable[..., Any]:
 
 
 def _from_integer(bits: int, real: Any, *, signed: bool, step: Any = None) -> Callable[..., Any]:
-    """Returns a conversion from an integer of `bits` bits to a float; rounds to nearest if `step` is None."""
+    """Returns a conversion from an integer of `bits` bits to a float; rounds to nearest if
+    `step` is None.
+    """
     integer = np.dtype(f"{'i' if signed else 'u'}{bits // 8}").type
     limit = 2.0 ** (bits - signed)
 
@@ -305,7 +316,10 @@ def _conversions() -> dict[str, tuple[str, Code]]:
                 if bits == 32 and real == "double":  # always exact
                     continue
                 for suffix, step in _DIRECTIONS.items():
-                    table[f"{name}_{suffix}"] = signature, body(_from_integer(bits, kind, signed=signed, step=step))
+                    table[f"{name}_{suffix}"] = (
+                        signature,
+                        body(_from_integer(bits, kind, signed=signed, step=step)),
+                    )
     return table
 
 

@@ -1,4 +1,5 @@
-"""Tables of the operations of `numba.cuda`: their implementations on the CPU, and hints for unsupported ones.
+"""Tables of the operations of `numba.cuda`: their implementations on the CPU, and hints for
+unsupported ones.
 
 Paths are relative to `numba.cuda`, such as "atomic.add".
 """
@@ -17,8 +18,8 @@ from synknumba.simt._library.vectors import VECTORS
 
 AXES: Final = "xyz"
 
-# Variables of the generated code: thread and block index, block and grid size, and the thread's number within its block, x
-# fastest.
+# Variables of the generated code: thread and block index, block and grid size, and the thread's
+# number within its block, x fastest.
 THREAD: Final = {axis: f"_k_t{axis}" for axis in AXES}
 BLOCK: Final = {axis: f"_k_b{axis}" for axis in AXES}
 BLOCK_SIZE: Final = {axis: f"_k_B{axis}" for axis in AXES}
@@ -31,7 +32,12 @@ VARYING_STATE: Final = frozenset({*THREAD.values(), LINEAR})
 
 INDICES: Final[dict[str, str]] = {
     f"{path}.{axis}": names[axis]
-    for path, names in (("threadIdx", THREAD), ("blockIdx", BLOCK), ("blockDim", BLOCK_SIZE), ("gridDim", GRID_SIZE))
+    for path, names in (
+        ("threadIdx", THREAD),
+        ("blockIdx", BLOCK),
+        ("blockDim", BLOCK_SIZE),
+        ("gridDim", GRID_SIZE),
+    )
     for axis in AXES
 }
 
@@ -70,12 +76,17 @@ _REFUSALS: Final[dict[str, str]] = {
     **dict.fromkeys(TRIPLES, "use its .x, .y or .z"),
 }
 
-# Submodules of numba.cuda whose functions are for kernels. The functions of `random` are ordinary Python.
+# Submodules of numba.cuda whose functions are for kernels. The functions of `random` are ordinary
+# Python.
 MODULES: Final = ("libdevice", "cg", "fp16", "bf16", "random")
 
 # Members of numba.cuda that a kernel may have imported under any name; recognised by identity.
 HEADS: Final = frozenset(
-    {path.split(".")[0] for path in (*INDICES, *_FUNCTIONS, *_REFUSALS, *COLLECTIVES, *BARRIER_PATHS) if path}
+    {
+        path.split(".")[0]
+        for path in (*INDICES, *_FUNCTIONS, *_REFUSALS, *COLLECTIVES, *BARRIER_PATHS)
+        if path
+    }
     | {"libdevice", "fp16", "bf16"}
     | FENCES
     | CACHED_LOADS

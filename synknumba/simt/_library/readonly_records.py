@@ -1,7 +1,9 @@
-"""Types of records that kernels only read: those of read-only arrays, and read-only records themselves.
+"""Types of records that kernels only read: those of read-only arrays, and read-only records
+themselves.
 
-Numba refuses to write to a read-only array, but a record of one is a pointer into it, to whose fields it writes. Such records
-have types of their own here, down to nested records and arrays, so that Numba refuses these writes too.
+Numba refuses to write to a read-only array, but a record of one is a pointer into it, to whose
+fields it writes. Such records have types of their own here, down to nested records and arrays, so
+that Numba refuses these writes too.
 """
 
 from functools import cache
@@ -29,7 +31,15 @@ class ReadonlyRecord(types.Record):  # type: ignore[misc]
 
     def __init__(self, plain: types.Record) -> None:
         fields = [
-            (name, {"type": _kept(field.type), "offset": field.offset, "alignment": field.alignment, "title": field.title})
+            (
+                name,
+                {
+                    "type": _kept(field.type),
+                    "offset": field.offset,
+                    "alignment": field.alignment,
+                    "title": field.title,
+                },
+            )
             for name, field in plain.fields.items()
         ]
         super().__init__(fields, plain.size, plain.aligned)
@@ -37,7 +47,9 @@ class ReadonlyRecord(types.Record):  # type: ignore[misc]
         self.plain = plain
 
     def can_convert_to(self, typingctx: Any, other: types.Type) -> Conversion | None:
-        """Lets a record be copied to where others may write; a variable that is either has this type."""
+        """Lets a record be copied to where others may write; a variable that is either has this
+        type.
+        """
         del typingctx
         return Conversion.unsafe if other == self.plain else None
 
@@ -85,13 +97,19 @@ def protected(kind: types.Type, arg: Any) -> types.Type:
         return readonly(kind) if isinstance(arg, np.void) and not arg.flags.writeable else kind
     if isinstance(kind, types.BaseTuple) and isinstance(arg, tuple):
         parts = tuple(map(protected, kind.types, arg))
-        return kind if parts == tuple(kind.types) else types.BaseTuple.from_types(parts, getattr(kind, "instance_class", None))
+        return (
+            kind
+            if parts == tuple(kind.types)
+            else types.BaseTuple.from_types(parts, getattr(kind, "instance_class", None))
+        )
     return kind
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def as_protected(_context: Any, value: types.Type) -> tuple[Any, Any]:
-    """Gives an array of the kernel's the type that `protected` gives to an argument: a global array, or a view as records."""
+    """Gives an array of the kernel's the type that `protected` gives to an argument: a global
+    array, or a view as records.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return impl_ret_borrowed(context, builder, signature.return_type, args[0])
@@ -108,14 +126,19 @@ def _register() -> None:
 
     @code.lower_setattr_generic(ReadonlyRecord)
     def refuse(_context: Any, _builder: Any, signature: Any, _args: Any, attr: str) -> None:
-        raise errors.TypingError(f"{REFUSAL}: field {attr!r} of a record of type {signature.args[0]}")
+        raise errors.TypingError(
+            f"{REFUSAL}: field {attr!r} of a record of type {signature.args[0]}"
+        )
 
     @code.lower_cast(ReadonlyRecord, types.Record)
     @code.lower_cast(types.Record, ReadonlyRecord)
-    def cast(_context: Any, _builder: Any, _fromty: types.Type, _toty: types.Type, value: Any) -> Any:
+    def cast(
+        _context: Any, _builder: Any, _fromty: types.Type, _toty: types.Type, value: Any
+    ) -> Any:
         return value  # both are pointers; what is stored is copied
 
     import numba.core.boxing  # noqa: F401  # registers how records are passed
 
-    cpu_target.target_context.refresh()  # the first registry must be Numba's: it puts the code of intrinsics there
+    # the first registry must be Numba's: it puts the code of intrinsics there
+    cpu_target.target_context.refresh()
     cpu_target.target_context.install_registry(code)

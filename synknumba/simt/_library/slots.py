@@ -1,8 +1,9 @@
 """Slot arrays of the generated code: one element per thread, of any Numba type.
 
-Numbers are stored in ordinary arrays. Tuples, records and array views are stored in Numba's value representation and accessed
-through a typed pointer; the value of a record is its address, so assignments to its fields are kept. Indices are not checked:
-they are thread numbers, neither negative nor out of range.
+Numbers are stored in ordinary arrays. Tuples, records and array views are stored in Numba's value
+representation and accessed through a typed pointer; the value of a record is its address, so
+assignments to its fields are kept. Indices are not checked: they are thread numbers, neither
+negative nor out of range.
 """
 
 from typing import Any
@@ -62,8 +63,12 @@ def slot_get(_context: Any, slots: types.Type, index: types.Type) -> Any:
             struct = make_array(slots)(context, builder, args[0])
             _, *shape = cgutils.unpack_tuple(builder, struct.shape)
             first, *strides = cgutils.unpack_tuple(builder, struct.strides)
-            data = cgutils.pointer_add(builder, struct.data, builder.mul(args[1], first), struct.data.type)
-            return view(context, builder, signature.return_type, data, shape, strides, struct.itemsize)
+            data = cgutils.pointer_add(
+                builder, struct.data, builder.mul(args[1], first), struct.data.type
+            )
+            return view(
+                context, builder, signature.return_type, data, shape, strides, struct.itemsize
+            )
 
         return slots.copy(ndim=slots.ndim - 1)(slots, types.intp), row
 
@@ -90,7 +95,9 @@ def slot_set(_context: Any, slots: types.Type, index: types.Type, value: types.T
         return None
 
     def store(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        store_item(context, builder, slots, args[2], _pointer(context, builder, slots, args[0], args[1]))
+        store_item(
+            context, builder, slots, args[2], _pointer(context, builder, slots, args[0], args[1])
+        )
         return context.get_dummy_value()
 
     return types.void(slots, types.intp, slots.dtype), store
@@ -128,7 +135,9 @@ def no_value_of(kind: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def inner(_context: Any, padded: types.Type) -> Any:
-    """Returns a view of a padded array without the `MARGIN` elements at either end, which shuffles read and discard."""
+    """Returns a view of a padded array without the `MARGIN` elements at either end, which
+    shuffles read and discard.
+    """
     if not isinstance(padded, types.Array) or padded.ndim != 1:
         return None
 
@@ -137,14 +146,18 @@ def inner(_context: Any, padded: types.Type) -> Any:
         size = cgutils.unpack_tuple(builder, struct.shape)[0]
         data = builder.gep(struct.data, [ir.Constant(ir.IntType(64), MARGIN)], inbounds=True)
         shape = [builder.sub(size, ir.Constant(size.type, 2 * MARGIN))]
-        return view(context, builder, signature.return_type, data, shape, struct.strides, struct.itemsize)
+        return view(
+            context, builder, signature.return_type, data, shape, struct.strides, struct.itemsize
+        )
 
     return padded(padded), codegen
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def borrowed(_context: Any, array: types.Type) -> Any:
-    """Returns the array without reference counting, which costs an atomic operation per use; `keep` must follow the last."""
+    """Returns the array without reference counting, which costs an atomic operation per use;
+    `keep` must follow the last.
+    """
     if not isinstance(array, types.Array):
         return None
 

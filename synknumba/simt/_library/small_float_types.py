@@ -1,9 +1,10 @@
 """What Numba has to know of a float of 16 bits: the types of operations, and their code.
 
-An operation has the type that it has in numba.cuda: of the format with another operand of it or an integer of 8 bits, which
-converts to it safely; with any other number what Numba gives to a float32.
+An operation has the type that it has in numba.cuda: of the format with another operand of it or an
+integer of 8 bits, which converts to it safely; with any other number what Numba gives to a float32.
 
-The registries are our own, so that kernels compiled for a GPU in the same process keep numba.cuda's implementations.
+The registries are our own, so that kernels compiled for a GPU in the same process keep numba.cuda's
+implementations.
 """
 
 import operator
@@ -52,7 +53,10 @@ class Registries:
         for name, code in ARITHMETIC.items():
             for prefix in ("", "i"):
                 self._add(
-                    getattr(operator, f"{prefix}{'true' if name == 'div' else ''}{name}"), self._binary(half.kind), code, 2
+                    getattr(operator, f"{prefix}{'true' if name == 'div' else ''}{name}"),
+                    self._binary(half.kind),
+                    code,
+                    2,
                 )
         for name, code in COMPARISONS.items():
             self._add(getattr(operator, name), self._binary(types.boolean), code, 2)
@@ -86,12 +90,17 @@ class Registries:
             if kws or len(args) != 2 or kind not in args:
                 return None
             other = args[1] if args[0] == kind else args[0]
-            return signature(result, kind, kind) if self.context.can_convert(other, kind) in _ENOUGH else None
+            return (
+                signature(result, kind, kind)
+                if self.context.can_convert(other, kind) in _ENOUGH
+                else None
+            )
 
         return generic
 
     def _add(self, function: Any, generic: Callable[..., Any], code: Code, arity: int) -> None:
-        # Templates "for the CPU" are tried before those for every target, to whose float32 the format converts.
+        # Templates "for the CPU" are tried before those for every target, to whose float32 the
+        # format converts.
         members = {"generic": generic, "metadata": {"target": "cpu"}, "key": function}
         template = type(f"{self._half.kind}_{function.__name__}", (AbstractTemplate,), members)
         self._types.register_global(function)(template)
@@ -100,15 +109,21 @@ class Registries:
     def _add_casts(self) -> None:
         half, cast = self._half, self._code.lower_cast
 
-        def to_number(context: Any, builder: Any, _kind: Any, wanted: types.Type, value: Any) -> Any:
+        def to_number(
+            context: Any, builder: Any, _kind: Any, wanted: types.Type, value: Any
+        ) -> Any:
             return context.cast(builder, half.widen(builder, value), types.float32, wanted)
 
-        def from_float(context: Any, builder: Any, kind: types.Float, _wanted: Any, value: Any) -> Any:
+        def from_float(
+            context: Any, builder: Any, kind: types.Float, _wanted: Any, value: Any
+        ) -> Any:
             if kind.bitwidth == 16:
                 value = context.cast(builder, value, kind, types.float32)
             return half.narrow(builder, value)
 
-        def of_integer(context: Any, builder: Any, kind: types.Integer, _wanted: Any, value: Any) -> Any:
+        def of_integer(
+            context: Any, builder: Any, kind: types.Integer, _wanted: Any, value: Any
+        ) -> Any:
             return half.narrow(builder, from_integer(context, builder, kind, value))
 
         def of_literal(_context: Any, _builder: Any, kind: Any, _wanted: Any, _value: Any) -> Any:
@@ -124,7 +139,9 @@ class Registries:
         cast(types.Integer, half.kind)(of_integer)
         cast(types.IntegerLiteral, half.kind)(of_literal)
         self._code.lower(bool, half.kind)(is_true)
-        self._code.lower_constant(half.kind)(lambda _context, _builder, _kind, value: self._constant(value))
+        self._code.lower_constant(half.kind)(
+            lambda _context, _builder, _kind, value: self._constant(value)
+        )
 
 
 def rounded(value: Any, dtype: Any) -> float:

@@ -1,8 +1,10 @@
-"""Floats of 16 bits on a CPU: computed in float32 and rounded once, and the functions of `cuda.fp16` and `cuda.bf16`.
+"""Floats of 16 bits on a CPU: computed in float32 and rounded once, and the functions of
+`cuda.fp16` and `cuda.bf16`.
 
-For `+ - * /` and the square root the result is correctly rounded, as float32's 24 bits are at least 2 * 11 + 2 (Figueroa, "When
-is double rounding innocuous?", 1995). A float64 is first rounded to odd, after which the next rounding is correct (Boldo and
-Melquiond, "When double rounding is odd", 2005).
+For `+ - * /` and the square root the result is correctly rounded, as float32's 24 bits are at least
+2 * 11 + 2 (Figueroa, "When is double rounding innocuous?", 1995). A float64 is first rounded to
+odd, after which the next rounding is correct (Boldo and Melquiond, "When double rounding is odd",
+2005).
 """
 
 import math
@@ -47,27 +49,37 @@ def call_llvm(builder: Any, name: str, *args: Any) -> Any:
     """Emits a call of an LLVM intrinsic whose result and arguments have one type."""
     kind = args[0].type
     function = ir.FunctionType(kind, [kind] * len(args))
-    return builder.call(builder.module.declare_intrinsic(f"llvm.{name}.{kind.intrinsic_name}", (), function), args)
+    return builder.call(
+        builder.module.declare_intrinsic(f"llvm.{name}.{kind.intrinsic_name}", (), function), args
+    )
 
 
 def _moved(builder: Any, bits: Any, moves: Any, *, outwards: Any) -> Any:
-    """Emits the bits of a float's neighbour, away from zero or towards it, if `moves` holds; else its own."""
+    """Emits the bits of a float's neighbour, away from zero or towards it, if `moves` holds;
+    else its own.
+    """
     one = ir.Constant(bits.type, 1)
     other = builder.select(outwards, builder.add(bits, one), builder.sub(bits, one))
     return builder.select(moves, other, bits)
 
 
 def _is_even(builder: Any, bits: Any) -> Any:
-    return builder.icmp_unsigned("==", builder.and_(bits, ir.Constant(bits.type, 1)), ir.Constant(bits.type, 0))
+    return builder.icmp_unsigned(
+        "==", builder.and_(bits, ir.Constant(bits.type, 1)), ir.Constant(bits.type, 0)
+    )
 
 
 def _to_odd(builder: Any, value: Any) -> Any:
-    """Emits the conversion of a float64 to float32 by rounding to odd: of two neighbours, the one whose last bit is 1."""
+    """Emits the conversion of a float64 to float32 by rounding to odd: of two neighbours, the
+    one whose last bit is 1.
+    """
     nearest = builder.fptrunc(value, SINGLE)
     back = builder.fpext(nearest, DOUBLE)
     bits = builder.bitcast(nearest, ir.IntType(32))
     moves = builder.and_(builder.fcmp_ordered("!=", back, value), _is_even(builder, bits))
-    outwards = builder.fcmp_ordered("<", call_llvm(builder, "fabs", back), call_llvm(builder, "fabs", value))
+    outwards = builder.fcmp_ordered(
+        "<", call_llvm(builder, "fabs", back), call_llvm(builder, "fabs", value)
+    )
     return builder.bitcast(_moved(builder, bits, moves, outwards=outwards), SINGLE)
 
 
@@ -75,8 +87,14 @@ def in_float32(half: Format, code: Code) -> Code:
     """Returns code for operands and results of 16 bits, by code for float32."""
 
     def converted(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kinds = [types.float32 if kind == half.kind else kind for kind in (signature.return_type, *signature.args)]
-        wide = [half.widen(builder, arg) if kind == half.kind else arg for arg, kind in zip(args, signature.args, strict=True)]
+        kinds = [
+            types.float32 if kind == half.kind else kind
+            for kind in (signature.return_type, *signature.args)
+        ]
+        wide = [
+            half.widen(builder, arg) if kind == half.kind else arg
+            for arg, kind in zip(args, signature.args, strict=True)
+        ]
         result = code(context, builder, kinds[0](*kinds[1:]), wide)
         return half.round(builder, result) if signature.return_type == half.kind else result
 
@@ -144,14 +162,18 @@ def _is_nan(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
 def _infinite(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
     """Emits 1 for infinity, -1 for minus infinity, else 0."""
     (value,) = args
-    infinity, minus = (builder.fcmp_ordered("==", value, ir.Constant(value.type, sign * math.inf)) for sign in (1, -1))
+    infinity, minus = (
+        builder.fcmp_ordered("==", value, ir.Constant(value.type, sign * math.inf))
+        for sign in (1, -1)
+    )
     return builder.sub(builder.zext(infinity, ir.IntType(32)), builder.zext(minus, ir.IntType(32)))
 
 
 def _fma(half: Format, *, least: float | None = None, most: float | None = None) -> Code:
     """Returns code for `a * b + c`, rounded once and then clamped.
 
-    The product is exact in float64. The sum is rounded to odd: its rounding error is exact, too (Knuth's two-sum).
+    The product is exact in float64. The sum is rounded to odd: its rounding error is exact, too
+    (Knuth's two-sum).
     """
 
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -159,21 +181,29 @@ def _fma(half: Format, *, least: float | None = None, most: float | None = None)
         product = builder.fmul(a, b)
         total = builder.fadd(product, c)
         of_c = builder.fsub(total, product)
-        error = builder.fadd(builder.fsub(product, builder.fsub(total, of_c)), builder.fsub(c, of_c))
+        error = builder.fadd(
+            builder.fsub(product, builder.fsub(total, of_c)), builder.fsub(c, of_c)
+        )
         zero = ir.Constant(DOUBLE, 0.0)
         bits = builder.bitcast(total, ir.IntType(64))
         moves = builder.and_(builder.fcmp_ordered("one", error, zero), _is_even(builder, bits))
         outwards = builder.fcmp_ordered(
-            ">", builder.fmul(error, call_llvm(builder, "copysign", ir.Constant(DOUBLE, 1.0), total)), zero
+            ">",
+            builder.fmul(error, call_llvm(builder, "copysign", ir.Constant(DOUBLE, 1.0), total)),
+            zero,
         )
         total = builder.bitcast(_moved(builder, bits, moves, outwards=outwards), DOUBLE)
         if least is not None:  # keeps a NaN, as CUDA's
             total = builder.select(
-                builder.fcmp_ordered("<", total, ir.Constant(DOUBLE, least)), ir.Constant(DOUBLE, least), total
+                builder.fcmp_ordered("<", total, ir.Constant(DOUBLE, least)),
+                ir.Constant(DOUBLE, least),
+                total,
             )
         if most is not None:
             total = builder.select(
-                builder.fcmp_ordered(">", total, ir.Constant(DOUBLE, most)), ir.Constant(DOUBLE, most), total
+                builder.fcmp_ordered(">", total, ir.Constant(DOUBLE, most)),
+                ir.Constant(DOUBLE, most),
+                total,
             )
             total = builder.select(builder.fcmp_unordered("uno", total, total), zero, total)
         return half.narrow(builder, total)
@@ -181,22 +211,29 @@ def _fma(half: Format, *, least: float | None = None, most: float | None = None)
     return code
 
 
-# Rounding modes of conversions: to the nearest, towards zero, down, up; and LLVM's functions that round so to an integer.
+# Rounding modes of conversions: to the nearest, towards zero, down, up; and LLVM's functions that
+# round so to an integer.
 _MODES: Final = {"rn": "roundeven", "rz": "trunc", "rd": "floor", "ru": "ceil"}
 
 # CUDA's names of the integers, and the letters of their types in signatures.
 _INTEGERS: Final = {"short": "h", "ushort": "H", "int": "i", "uint": "I", "ll": "l", "ull": "L"}
 _CHARACTERS: Final = {"char": "c", "uchar": "C"}
 
-_LOST: Final = (1 << 11) - 1  # the bits of an integer of 64 bits that the 53 of a float64 may not hold
+_LOST: Final = (
+    1 << 11
+) - 1  # the bits of an integer of 64 bits that the 53 of a float64 may not hold
 
 
 def from_integer(context: Any, builder: Any, kind: types.Integer, value: Any) -> Any:
-    """Emits the conversion of an integer to float64, exact or rounded to odd: its low bits are merged into one."""
+    """Emits the conversion of an integer to float64, exact or rounded to odd: its low bits are
+    merged into one.
+    """
     if kind.bitwidth == 64:
         low = ir.Constant(value.type, _LOST)
         has_low = builder.icmp_unsigned("!=", builder.and_(value, low), ir.Constant(value.type, 0))
-        sticky = builder.select(has_low, ir.Constant(value.type, _LOST + 1), ir.Constant(value.type, 0))
+        sticky = builder.select(
+            has_low, ir.Constant(value.type, _LOST + 1), ir.Constant(value.type, 0)
+        )
         merged = builder.and_(builder.or_(value, sticky), builder.not_(low))
         exact = ir.Constant(value.type, 1 << 53)
         if kind.signed:
@@ -222,7 +259,9 @@ def _rounded(half: Format, mode: str) -> Code:
         bits = half.bits(builder, nearest)
         is_negative = builder.icmp_signed("<", bits, ir.Constant(bits.type, 0))
         if mode == "rz":
-            moves = builder.fcmp_ordered(">", call_llvm(builder, "fabs", back), call_llvm(builder, "fabs", value))
+            moves = builder.fcmp_ordered(
+                ">", call_llvm(builder, "fabs", back), call_llvm(builder, "fabs", value)
+            )
             outwards = ir.Constant(ir.IntType(1), 0)
         else:
             moves = builder.fcmp_ordered("<" if mode == "ru" else ">", back, value)
@@ -237,15 +276,19 @@ def _whole(half: Format, mode: str) -> Code:
 
     def code(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
         result = ir.IntType(signature.return_type.bitwidth)
-        name = f"llvm.fpto{'s' if signature.return_type.signed else 'u'}i.sat.{result.intrinsic_name}.{SINGLE.intrinsic_name}"
+        sign = "s" if signature.return_type.signed else "u"
+        name = f"llvm.fpto{sign}i.sat.{result.intrinsic_name}.{SINGLE.intrinsic_name}"
         function = builder.module.declare_intrinsic(name, (), ir.FunctionType(result, [SINGLE]))
-        return builder.call(function, [call_llvm(builder, _MODES[mode], half.widen(builder, args[0]))])
+        return builder.call(
+            function, [call_llvm(builder, _MODES[mode], half.widen(builder, args[0]))]
+        )
 
     return code
 
 
 def functions(half: Format, name: str) -> dict[str, tuple[str, Code]]:
-    """Returns the signature and code of the functions of a format, by CUDA's names without leading underscores.
+    """Returns the signature and code of the functions of a format, by CUDA's names without leading
+    underscores.
 
     Args:
         half: the format, `e` in the signatures.
@@ -267,7 +310,14 @@ def _computed(half: Format) -> Iterator[tuple[str, tuple[str, Code]]]:
             yield entry(f"h{name}_sat", "e(e,e)", _clamped(code))
     for name, code in COMPARISONS.items():
         yield entry(f"h{name}", "b(e,e)", code)
-    for name, sign in {"eq": "==", "ne": "!=", "ge": ">=", "gt": ">", "le": "<=", "lt": "<"}.items():
+    for name, sign in {
+        "eq": "==",
+        "ne": "!=",
+        "ge": ">=",
+        "gt": ">",
+        "le": "<=",
+        "lt": "<",
+    }.items():
         yield entry(f"h{name}u", "b(e,e)", _comparison(sign, unordered=True))
     for name, code in MATH.items():
         yield entry(f"h{name}", "e(e)", code)
@@ -289,7 +339,10 @@ def _computed(half: Format) -> Iterator[tuple[str, tuple[str, Code]]]:
 
 
 def _converted(half: Format, name: str) -> Iterator[tuple[str, tuple[str, Code]]]:
-    yield f"{name}2float", ("f(e)", lambda _context, builder, _signature, args: half.widen(builder, args[0]))
+    yield (
+        f"{name}2float",
+        ("f(e)", lambda _context, builder, _signature, args: half.widen(builder, args[0])),
+    )
     for kind, letter in {"float": "f", "double": "d"}.items():
         yield f"{kind}2{name}", (f"e({letter})", _rounded(half, "rn"))
     for mode in _MODES:
@@ -301,8 +354,17 @@ def _converted(half: Format, name: str) -> Iterator[tuple[str, tuple[str, Code]]
         yield f"{name}2{kind}_rz", (f"{letter}(e)", _whole(half, "rz"))
     for kind in ("short", "ushort"):
         letter = _INTEGERS[kind]
-        yield f"{name}_as_{kind}", (f"{letter}(e)", lambda _context, builder, _signature, args: half.bits(builder, args[0]))
+        yield (
+            f"{name}_as_{kind}",
+            (
+                f"{letter}(e)",
+                lambda _context, builder, _signature, args: half.bits(builder, args[0]),
+            ),
+        )
         yield (
             f"{kind}_as_{name}",
-            (f"e({letter})", lambda _context, builder, _signature, args: half.from_bits(builder, args[0])),
+            (
+                f"e({letter})",
+                lambda _context, builder, _signature, args: half.from_bits(builder, args[0]),
+            ),
         )

@@ -1,10 +1,12 @@
-"""The end of the stack, which recursive device functions ask for: beyond it, the operating system would end the process.
+"""The end of the stack, which recursive device functions ask for: beyond it, the operating system
+would end the process.
 
     launch           begins: is its frame on the stack that is known? if not, `_find` notes the one of this thread
     device function  at each call, if it is recursive: is its frame below that end?
 
-Launches hold the interpreter's lock, or are those of a rank's only thread, so that these words serve all threads.
-"""
+Launches hold the interpreter's lock, or are those of a rank's only thread, so that these words
+serve all threads.
+"""  # noqa: E501
 
 import ctypes
 from typing import Any, Final
@@ -21,7 +23,8 @@ _MOST: Final = 64 << 20  # bytes that recursion may take where the stack is larg
 _libc = ctypes.CDLL(None)
 _libc.pthread_self.restype = ctypes.c_void_p
 
-# The addresses between which the stack may be used: stacks grow down, from the beginning to the end.
+# The addresses between which the stack may be used: stacks grow down, from the beginning to the
+# end.
 _end, _begin = ctypes.c_int64(0), ctypes.c_int64(0)
 
 
@@ -32,7 +35,10 @@ def _find() -> None:
     low, size = ctypes.c_void_p(), ctypes.c_size_t()
     _end.value = _begin.value = 0
     if _libc.pthread_getattr_np(ctypes.c_void_p(_libc.pthread_self()), attributes) == 0:
-        if _libc.pthread_attr_getstack(attributes, ctypes.byref(low), ctypes.byref(size)) == 0 and low.value:
+        if (
+            _libc.pthread_attr_getstack(attributes, ctypes.byref(low), ctypes.byref(size)) == 0
+            and low.value
+        ):
             _begin.value = low.value + size.value
             _end.value = max(low.value + min(size.value // 4, _SPARE), _begin.value - _MOST)
         _libc.pthread_attr_destroy(attributes)
@@ -67,7 +73,9 @@ def stack_begins(_context: Any) -> Any:
         is_below = builder.icmp_signed("<", frame, builder.load(_word(builder, _BEGIN)))
         is_above = builder.icmp_signed(">", frame, builder.load(_word(builder, _END)))
         with builder.if_then(builder.not_(builder.and_(is_below, is_above)), likely=False):
-            find = module.globals.get(_FINDER) or ir.Function(module, ir.FunctionType(ir.VoidType(), ()), _FINDER)
+            find = module.globals.get(_FINDER) or ir.Function(
+                module, ir.FunctionType(ir.VoidType(), ()), _FINDER
+            )
             builder.call(find, ())
         return context.get_dummy_value()
 

@@ -1,4 +1,6 @@
-"""Tables of the barriers and collectives of `numba.cuda`, and their names in the code of one thread."""
+"""Tables of the barriers and collectives of `numba.cuda`, and their names in the code of one
+thread.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +41,9 @@ class Operation:
         return len(self.kind) if isinstance(self.kind, types.BaseTuple) else 1
 
     def result_type(self, given: Sequence[types.Type]) -> types.Type:
-        """Returns the type of the result by those of the arguments; a shuffle of booleans gives int32, as in `numba.cuda`."""
+        """Returns the type of the result by those of the arguments; a shuffle of booleans gives
+        int32, as in `numba.cuda`.
+        """
         if self.kind is not None:
             return self.kind
         value = given[self.params.index(self.exchanged)]
@@ -59,6 +63,8 @@ COLLECTIVES: Final[dict[str, Operation]] = {
     "any_sync": Operation(("mask", "predicate"), "predicate", types.boolean),
     "eq_sync": Operation(("mask", "predicate"), "predicate", types.boolean),
     "match_any_sync": Operation(("mask", "value"), "value", types.int32),
-    "match_all_sync": Operation(("mask", "value"), "value", types.Tuple((types.int32, types.boolean))),
+    "match_all_sync": Operation(
+        ("mask", "value"), "value", types.Tuple((types.int32, types.boolean))
+    ),
     "activemask": Operation((), "", types.uint32),
 }

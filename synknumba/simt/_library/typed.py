@@ -1,7 +1,8 @@
-"""Intrinsics with fixed signatures, as in CUDA's C library: arguments are converted, not dispatched on.
+"""Intrinsics with fixed signatures, as in CUDA's C library: arguments are converted, not dispatched
+on.
 
-A signature is a string in the style of Numba's short names: `d(d,i)` returns a float64 and takes a float64 and an int32.
-Several results form a tuple: `fi(f)`.
+A signature is a string in the style of Numba's short names: `d(d,i)` returns a float64 and takes a
+float64 and an int32. Several results form a tuple: `fi(f)`.
 """
 
 import functools
@@ -47,9 +48,11 @@ def parse_signature(text: str, half: types.Type | None = types.float16) -> Any:
 
 
 def with_arity(name: str, count: int, resolve: Callable[..., Any]) -> Any:
-    """Returns an intrinsic with 0 to 4 parameters; `resolve` maps their types to a signature and code.
+    """Returns an intrinsic with 0 to 4 parameters; `resolve` maps their types to a signature and
+    code.
 
-    Numba takes the number of arguments from the signature of the Python function, and the name for its errors.
+    Numba takes the number of arguments from the signature of the Python function, and the name for
+    its errors.
     """
     resolvers: Any = (
         lambda _context: resolve(),
@@ -63,7 +66,8 @@ def with_arity(name: str, count: int, resolve: Callable[..., Any]) -> Any:
 
 
 def typed(name: str, cases: Mapping[str, Code], half: types.Type | None = types.float16) -> Any:
-    """Returns an intrinsic with signatures such as `d(d,i)`: the one that matches the arguments exactly applies, else the last.
+    """Returns an intrinsic with signatures such as `d(d,i)`: the one that matches the arguments
+    exactly applies, else the last.
 
     Args:
         name: name in error messages.
@@ -75,10 +79,15 @@ def typed(name: str, cases: Mapping[str, Code], half: types.Type | None = types.
     def resolve(*given: types.Type) -> Any:
         given = tuple(types.unliteral(kind) for kind in given)
         check_number(name, *given)
-        if any(isinstance(kind, types.Complex) for kind in given):  # CUDA does not convert complex numbers either
+        if any(
+            isinstance(kind, types.Complex) for kind in given
+        ):  # CUDA does not convert complex numbers either
             return None
         # Where there is no case for float16, it counts as float32, to which Numba promotes it.
-        for kinds in (given, tuple(types.float32 if kind == types.float16 else kind for kind in given)):
+        for kinds in (
+            given,
+            tuple(types.float32 if kind == types.float16 else kind for kind in given),
+        ):
             for signature, code in signatures:
                 if signature.args == kinds:
                     return signature, code
@@ -91,7 +100,8 @@ def typed(name: str, cases: Mapping[str, Code], half: types.Type | None = types.
 class Library(Mapping[str, Any]):
     """The functions of a module of `numba.cuda` by their paths, such as `libdevice.sin`.
 
-    The table is made when it is first looked at, and each function on first use: making the 300 of libdevice takes long.
+    The table is made when it is first looked at, and each function on first use: making the 300 of
+    libdevice takes long.
 
     Args:
         module: name of the module.
@@ -121,7 +131,11 @@ class Library(Mapping[str, Any]):
         return self._made[path]
 
     def __contains__(self, path: object) -> bool:
-        return isinstance(path, str) and path.startswith(self._prefix) and path.removeprefix(self._prefix) in self._entries
+        return (
+            isinstance(path, str)
+            and path.startswith(self._prefix)
+            and path.removeprefix(self._prefix) in self._entries
+        )
 
     def __iter__(self) -> Iterator[str]:
         return (self._prefix + name for name in self._entries)
@@ -131,7 +145,9 @@ class Library(Mapping[str, Any]):
 
 
 def like(function: Any) -> Code:
-    """Returns code that calls Numba's implementation of a `math` function or operator; loops over it vectorize as usual."""
+    """Returns code that calls Numba's implementation of a `math` function or operator; loops
+    over it vectorize as usual.
+    """
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         callee = context.typing_context.resolve_value_type(function)
@@ -139,14 +155,18 @@ def like(function: Any) -> Code:
         implementation = context.get_function(callee, found)
         context.add_linking_libs(getattr(implementation, "libs", ()))
         given = zip(args, signature.args, found.args, strict=True)
-        value = implementation(builder, [context.cast(builder, arg, kind, wanted) for arg, kind, wanted in given])
+        value = implementation(
+            builder, [context.cast(builder, arg, kind, wanted) for arg, kind, wanted in given]
+        )
         return context.cast(builder, value, found.return_type, signature.return_type)
 
     return code
 
 
 def body(function: Callable[..., Any]) -> Code:
-    """Returns code that calls a Python function, compiled without fast-math whatever the kernel's options."""
+    """Returns code that calls a Python function, compiled without fast-math whatever the
+    kernel's options.
+    """
 
     def code(*given: Any) -> Any:
         return like(strict(function))(*given)  # the dispatcher is made when a kernel first calls it
@@ -156,12 +176,16 @@ def body(function: Callable[..., Any]) -> Code:
 
 @functools.cache
 def strict(function: Callable[..., Any]) -> Any:
-    """Returns an njit function without fast-math: `a * b + c` is not contracted, NaN and the sign of zero are kept."""
+    """Returns an njit function without fast-math: `a * b + c` is not contracted, NaN and the
+    sign of zero are kept.
+    """
     return njit(error_model="numpy", fastmath=False, forceinline=True)(function)
 
 
 def c_function(name: str) -> Code:
-    """Returns code that calls a C library function; results after the first are output pointers, its last parameters."""
+    """Returns code that calls a C library function; results after the first are output pointers,
+    its last parameters.
+    """
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         result = signature.return_type
@@ -175,7 +199,9 @@ def c_function(name: str) -> Code:
             return builder.call(function, args)
         function = cgutils.get_or_insert_function(builder.module, function_type, name)
         first = builder.call(function, [*args, *written])
-        return context.make_tuple(builder, result, [first, *(builder.load(place) for place in written)])
+        return context.make_tuple(
+            builder, result, [first, *(builder.load(place) for place in written)]
+        )
 
     return code
 
@@ -187,7 +213,9 @@ def llvm(name: str, *constants: bool) -> Code:
         flags = [ir.Constant(ir.IntType(1), constant) for constant in constants]
         kinds = [value.type for value in (*args, *flags)]
         full_name = f"llvm.{name}.{args[0].type.intrinsic_name}"
-        function = builder.module.declare_intrinsic(full_name, (), ir.FunctionType(args[0].type, kinds))
+        function = builder.module.declare_intrinsic(
+            full_name, (), ir.FunctionType(args[0].type, kinds)
+        )
         value = builder.call(function, [*args, *flags])
         wanted = context.get_value_type(signature.return_type)
         return value if value.type == wanted else builder.trunc(value, wanted)

@@ -1,10 +1,17 @@
-"""Stubs of barriers and collectives, with which Numba infers the types of one thread's code; they never run."""
+"""Stubs of barriers and collectives, with which Numba infers the types of one thread's code;
+they never run.
+"""
 
 from typing import Any
 
 from numba.core import errors, types
 
-from synknumba.simt._library.synchronisation import BARRIER_KINDS, BARRIER_PREFIX, COLLECTIVE_PREFIX, COLLECTIVES
+from synknumba.simt._library.synchronisation import (
+    BARRIER_KINDS,
+    BARRIER_PREFIX,
+    COLLECTIVE_PREFIX,
+    COLLECTIVES,
+)
 from synknumba.simt._library.typed import with_arity
 
 
@@ -19,7 +26,9 @@ def _collective(path: str) -> Any:
     def resolve(*args: types.Type) -> Any:
         plain = [types.unliteral(arg) for arg in args]
         if not all(isinstance(arg, (types.Number, types.Boolean)) for arg in plain):
-            raise errors.NumbaTypeError(f"cuda.{path} needs numbers, not {', '.join(map(str, plain))}")
+            raise errors.NumbaTypeError(
+                f"cuda.{path} needs numbers, not {', '.join(map(str, plain))}"
+            )
         return operation.result_type(plain)(*plain), _null
 
     return with_arity(path, len(operation.params), resolve)

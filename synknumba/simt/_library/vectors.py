@@ -24,7 +24,9 @@ FIELDS: Final = ("x", "y", "z", "w")
 
 
 def _make(base: types.Type, count: int) -> Callable[..., Any]:
-    """Returns the constructor of a vector type, which takes numbers and shorter vectors of the same base type."""
+    """Returns the constructor of a vector type, which takes numbers and shorter vectors of the
+    same base type.
+    """
     name = f"{base}x{count}"
     fields = namedtuple(name, FIELDS[:count])  # type: ignore[misc]  # one type per base and length
     result = types.NamedUniTuple(base, count, fields)
@@ -38,18 +40,24 @@ def _make(base: types.Type, count: int) -> Callable[..., Any]:
             elif isinstance(types.unliteral(part), (types.Integer, types.Float, types.Boolean)):
                 made += 1
             else:
-                raise errors.NumbaTypeError(f"cuda.{name} is made of numbers and of vectors of {base}, not of {part}")
+                raise errors.NumbaTypeError(
+                    f"cuda.{name} is made of numbers and of vectors of {base}, not of {part}"
+                )
         return made
 
     @intrinsic  # type: ignore[untyped-decorator]
     def build(_context: Any, parts: types.Type) -> Any:
         kinds = tuple(parts)
         if elements(kinds) != count:
-            raise errors.NumbaTypeError(f"cuda.{name} needs {count} elements, got {elements(kinds)}")
+            raise errors.NumbaTypeError(
+                f"cuda.{name} needs {count} elements, got {elements(kinds)}"
+            )
 
         def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             values = []
-            for kind, part in zip(kinds, cgutils.unpack_tuple(builder, args[0], len(kinds)), strict=True):
+            for kind, part in zip(
+                kinds, cgutils.unpack_tuple(builder, args[0], len(kinds)), strict=True
+            ):
                 if isinstance(kind, types.BaseTuple):
                     values += cgutils.unpack_tuple(builder, part, kind.count)
                 else:

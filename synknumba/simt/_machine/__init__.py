@@ -1,1 +1,3 @@
-"""Compilation of generated code: Numba code generation, vector math libraries, the on-disk kernel cache."""
+"""Compilation of generated code: Numba code generation, vector math libraries, the on-disk
+kernel cache.
+"""

@@ -2,10 +2,11 @@
 
     launch ──types──> key ──> in this process? ──> on disk? ──> lock ──> on disk by now? ──> translate, compile, store
 
-The key is a digest of everything that the machine code depends on (see `_machine.fingerprint`), so entries never go stale: any
-change yields a different key. On a hit the kernel is loaded without translation. Numba's `cache=True` is not used: it compares
-a file's modification time, not the values that the function reads, and needs the translated function for the lookup.
-"""
+The key is a digest of everything that the machine code depends on (see `_machine.fingerprint`), so
+entries never go stale: any change yields a different key. On a hit the kernel is loaded without
+translation. Numba's `cache=True` is not used: it compares a file's modification time, not the
+values that the function reads, and needs the translated function for the lookup.
+"""  # noqa: E501
 
 import pickle
 from collections.abc import Callable
@@ -21,7 +22,12 @@ from numba.core.serialize import dumps
 
 from synknumba.simt._frontend.frame_space import with_frame_space
 from synknumba.simt._machine.codegen import Compiled, KernelLibrary
-from synknumba.simt._machine.fingerprint import Fingerprint, NotComparableError, environment, type_text
+from synknumba.simt._machine.fingerprint import (
+    Fingerprint,
+    NotComparableError,
+    environment,
+    type_text,
+)
 from synknumba.simt._machine.runtime import give_way, link_runtime
 from synknumba.simt._machine.store import KernelStore, directory
 from synknumba.simt._machine.vector_math import describe
@@ -54,17 +60,23 @@ class KernelCache:
         self.info = CacheInfo()
 
     def translating(self) -> None:
-        """Records the digest of the values that the kernel reads; call before translation, which freezes these values."""
+        """Records the digest of the values that the kernel reads; call before translation, which
+        freezes these values.
+        """
         if self.enabled and directory() is not None:
             self._translated = self._digest()[0]
 
     def digest(self) -> str | None:
-        """Returns the digest of all that the kernel's code depends on but argument types; None if it cannot be compared."""
+        """Returns the digest of all that the kernel's code depends on but argument types; None
+        if it cannot be compared.
+        """
         digest, problem = self._digest()
         return digest if problem is None else None
 
     def has(self, kinds: tuple[types.Type, ...]) -> bool:
-        """Returns whether the kernel compiled for these argument types is in this process or on disk."""
+        """Returns whether the kernel compiled for these argument types is in this process or on
+        disk.
+        """
         path = directory()
         if not self.enabled or path is None:
             return False
@@ -73,23 +85,34 @@ class KernelCache:
         return bool(key) and (key in _loaded or KernelStore(path).read(key) is not None)
 
     def accept(self, translate: Callable[[], object]) -> None:
-        """Calls `translate`, unless a translation of the kernel has succeeded before, in whichever process."""
+        """Calls `translate`, unless a translation of the kernel has succeeded before, in
+        whichever process.
+        """
         path = directory()
-        digest, problem = self._digest() if self.enabled and path is not None else ("", "the cache is switched off")
+        digest, problem = (
+            self._digest()
+            if self.enabled and path is not None
+            else ("", "the cache is switched off")
+        )
         if path is None or problem is not None:
             translate()
             return
         store, key = KernelStore(path), Fingerprint(digest, "accepted").hexdigest()
         if store.read(key) is None:
             translate()
-            if self._digest() == (digest, None):  # no value that it reads has changed in the meantime
+            if self._digest() == (
+                digest,
+                None,
+            ):  # no value that it reads has changed in the meantime
                 store.write(key, b"")
 
     @with_frame_space
     def get(self, kinds: tuple[types.Type, ...], build: Callable[[str], Compiled]) -> Compiled:
-        """Returns the kernel compiled for these argument types: loaded if cached, else built and stored.
+        """Returns the kernel compiled for these argument types: loaded if cached, else built and
+        stored.
 
-        `build` compiles it on a miss; it is called with the key, or with "" if the kernel cannot be cached.
+        `build` compiles it on a miss; it is called with the key, or with "" if the kernel cannot be
+        cached.
         """
         path = directory()
         if not self.enabled or path is None:
@@ -112,7 +135,9 @@ class KernelCache:
             return self._built(compiled, _keep(store, key, compiled))
 
     def _digest(self, kinds: tuple[types.Type, ...] = ()) -> tuple[str, str | None]:
-        """Returns the kernel's digest without argument types, and the reason why it cannot serve as a key, or None."""
+        """Returns the kernel's digest without argument types, and the reason why it cannot serve
+        as a key, or None.
+        """
         try:
             fingerprint = Fingerprint(*environment(), *describe(), self._options)
             fingerprint.function(self._function)
@@ -141,14 +166,24 @@ class KernelCache:
 
 
 def _keep(store: KernelStore, key: str, compiled: Compiled) -> str | None:
-    """Writes a compiled kernel to disk. Returns None on success, else the reason for the failure."""
+    """Writes a compiled kernel to disk. Returns None on success, else the reason for the
+    failure.
+    """
     library = compiled.result.library
-    problem = library.bound_to_process() if isinstance(library, KernelLibrary) else "it was compiled in another way"
+    problem = (
+        library.bound_to_process()
+        if isinstance(library, KernelLibrary)
+        else "it was compiled in another way"
+    )
     if problem is not None:
         return problem
     try:
         parts = compiled.result._replace(type_annotation="")._reduce()  # noqa: SLF001  # Numba's own cache does the same
-        if any(environment.consts for environment in parts[-1] if environment not in compiled.environments):
+        if any(
+            environment.consts
+            for environment in parts[-1]
+            if environment not in compiled.environments
+        ):
             return "a function that it calls keeps Python objects"
         payload = dumps((compiled.text, compiled.fits_all, parts))
     except Exception as error:  # noqa: BLE001  # pickling may raise anything; the kernel runs regardless

@@ -1,9 +1,10 @@
 """Numba's target for kernels: no checks of calls of functions that never raise, and CUDA's shifts.
 
-A function that Numba compiles returns a code, and its caller looks whether that tells of an exception: 20 instructions of LLVM
-and four blocks, for each product of complex numbers too. LLVM finds out that they are in vain when it inlines the function, at
-the end; until then each of its passes takes them along. The code of a function compiled before tells at once: if it returns
-nothing but 0, calls of it need no check.
+A function that Numba compiles returns a code, and its caller looks whether that tells of an
+exception: 20 instructions of LLVM and four blocks, for each product of complex numbers too. LLVM
+finds out that they are in vain when it inlines the function, at the end; until then each of its
+passes takes them along. The code of a function compiled before tells at once: if it returns nothing
+but 0, calls of it need no check.
 """
 
 from typing import Any, final
@@ -24,7 +25,9 @@ _internal: dict[Any, Any] = {}
 
 
 def never_raises(library: Any, name: str) -> bool:
-    """Returns whether the library has the function of this name, and it returns no code of an exception."""
+    """Returns whether the library has the function of this name, and it returns no code of an
+    exception.
+    """
     found = _found.setdefault(library, {})
     if name not in found:
         try:
@@ -33,7 +36,9 @@ def never_raises(library: Any, name: str) -> bool:
             found[name] = False
         else:
             returns = [line for line in str(function).splitlines() if line.startswith("  ret ")]
-            found[name] = not function.is_declaration and all(line.startswith("  ret i32 0") for line in returns)
+            found[name] = not function.is_declaration and all(
+                line.startswith("  ret i32 0") for line in returns
+            )
     return found[name]
 
 
@@ -46,18 +51,28 @@ class _CallConvention(callconv.CPUCallConv):  # type: ignore[misc]
     def call_function(self, builder: Any, callee: Any, *args: Any, **options: Any) -> Any:
         """Emits a call. Returns its status and result."""
         libraries = {*self.context.active_code_library._linking_libraries}  # noqa: SLF001  # the list has one for each call
-        is_known = isinstance(callee, ir.Function)  # recursive functions are called by their address
-        self._may_raise = not (is_known and any(never_raises(library, callee.name) for library in libraries))
+        is_known = isinstance(
+            callee, ir.Function
+        )  # recursive functions are called by their address
+        self._may_raise = not (
+            is_known and any(never_raises(library, callee.name) for library in libraries)
+        )
         return super().call_function(builder, callee, *args, **options)
 
     def _get_return_status(self, builder: Any, code: Any, excinfoptr: Any) -> Any:
         if self._may_raise:
             return super()._get_return_status(builder, code, excinfoptr)
-        names = {name: cgutils.false_bit for name in callconv.Status._fields if name.startswith("is_")}
-        return callconv.Status(**names | {"is_ok": cgutils.true_bit, "code": code, "excinfoptr": excinfoptr})
+        names = {
+            name: cgutils.false_bit for name in callconv.Status._fields if name.startswith("is_")
+        }
+        return callconv.Status(
+            **names | {"is_ok": cgutils.true_bit, "code": code, "excinfoptr": excinfoptr}
+        )
 
     def return_status_propagate(self, builder: Any, status: Any) -> None:
-        """Returns from the function that is emitted with the code of a call, if the call has failed."""
+        """Returns from the function that is emitted with the code of a call, if the call has
+        failed.
+        """
         if status.is_error is cgutils.false_bit:
             builder.unreachable()
         else:
@@ -74,7 +89,9 @@ class _Context(CPUContext):  # type: ignore[misc]
         return _CallConvention(self)
 
     def _compile_subroutine_no_cache(self, *args: Any, flags: Any = None, **options: Any) -> Any:
-        """Compiles a part of an operator, such as the division of `x ** -1`, by the kernel's rule for divisions by zero."""
+        """Compiles a part of an operator, such as the division of `x ** -1`, by the kernel's
+        rule for divisions by zero.
+        """
         if flags is None:
             flags = Flags()
             flags.nrt = ConfigStack().top().nrt
@@ -82,7 +99,9 @@ class _Context(CPUContext):  # type: ignore[misc]
         return super()._compile_subroutine_no_cache(*args, flags=flags, **options)
 
     def get_function(self, fn: Any, sig: Any, **options: Any) -> Any:
-        """Returns what emits a call, and links to the libraries of the function, which Numba does after the call."""
+        """Returns what emits a call, and links to the libraries of the function, which Numba
+        does after the call.
+        """
         shift = SHIFTS.get(fn.typing_key) if isinstance(fn, types.Function) else None
         if shift is not None and all(isinstance(kind, types.Integer) for kind in sig.args):
             return lambda builder, args, _loc=None: shift(self, builder, sig, args)

@@ -1,18 +1,22 @@
 """Compiles a launch function to machine code with Numba, with three extensions for kernels.
 
-- Unique symbols. A kernel loaded from the cache shares the process with others of the same name, and LLVM resolves two
+- Unique symbols. A kernel loaded from the cache shares the process with others of the same name,
+  and LLVM resolves two
   functions of one name to the first.
-- Vector math. Calls such as `exp` in loops may become calls of a vector library (see `_machine.vector_math`).
+- Vector math. Calls such as `exp` in loops may become calls of a vector library (see
+  `_machine.vector_math`).
 - Interleaving. Loops that draw random numbers process several vectors side by side.
 
-Interleaving hides the latency of Philox: its ten rounds form a dependency chain, so a core mostly waits for multiplications,
-and the next vector's rounds are too many instructions ahead for out-of-order execution to reach. LLVM does not interleave long
-loops, as it assumes that the core looks far enough ahead. Metadata on the branch that ends a loop
-(`llvm.loop.interleave.count`) makes it emit the instructions of several vectors side by side. Nanoseconds per sample with 1, 2
-and 4 vectors on a core of an AMD EPYC 9004: π by an expectation 2.2, 1.9 and 1.7, an option's price 6.1, 5.4 and 4.7; with
-256-bit registers 4.5, 3.4 and 3.5, and 11.1, 8.8 and 7.0.
+Interleaving hides the latency of Philox: its ten rounds form a dependency chain, so a core mostly
+waits for multiplications, and the next vector's rounds are too many instructions ahead for
+out-of-order execution to reach. LLVM does not interleave long loops, as it assumes that the core
+looks far enough ahead. Metadata on the branch that ends a loop (`llvm.loop.interleave.count`) makes
+it emit the instructions of several vectors side by side. Nanoseconds per sample with 1, 2 and 4
+vectors on a core of an AMD EPYC 9004: π by an expectation 2.2, 1.9 and 1.7, an option's price 6.1,
+5.4 and 4.7; with 256-bit registers 4.5, 3.4 and 3.5, and 11.1, 8.8 and 7.0.
 
-Kernels without random numbers are left to LLVM. The metadata has no effect on loops that cannot be vectorised or reordered.
+Kernels without random numbers are left to LLVM. The metadata has no effect on loops that cannot be
+vectorised or reordered.
 """
 
 import re
@@ -29,7 +33,8 @@ from synknumba.simt._frontend.passes import with_fewer_passes
 from synknumba.simt._machine.calls import with_few_checks
 from synknumba.simt._machine.vector_math import with_vector_math
 
-# The multipliers 0xD2511F53 and 0xCD9E8D57 identify Philox. LLVM may express one as the other plus a difference.
+# The multipliers 0xD2511F53 and 0xCD9E8D57 identify Philox. LLVM may express one as the other plus
+# a difference.
 _PHILOX = ("3528531795", "3449720151")
 _LABEL = re.compile(r'([\w.$-]+|"[^"]+"):')
 _TARGET = re.compile(r'label %([\w.$-]+|"[^"]+")')
@@ -41,12 +46,14 @@ def jit_problem() -> str | None:
     if not config.DISABLE_JIT:
         return None
     return (
-        "NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it (simt.debug runs kernels in Python without it)"
+        "NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it (simt.debug runs "
+        "kernels in Python without it)"
     )
 
 
 def with_interleaving(module: llvm.ModuleRef, features: str) -> llvm.ModuleRef:
-    """Returns the module, not yet optimised, with interleaving metadata on its loops if it draws random numbers.
+    """Returns the module, not yet optimised, with interleaving metadata on its loops if it draws
+    random numbers.
 
     `features` are those of the processor in LLVM's notation, separated by commas.
     """
@@ -60,7 +67,9 @@ def with_interleaving(module: llvm.ModuleRef, features: str) -> llvm.ModuleRef:
 
 
 def note_loops(text: str, vectors: int) -> str:
-    """Returns a module's text with interleaving metadata on each backward branch that has no loop metadata."""
+    """Returns a module's text with interleaving metadata on each backward branch that has no
+    loop metadata.
+    """
     number = 1 + max(map(int, _METADATA.findall(text)), default=-1)
     hint = f"!{number}"
     notes = [f'{hint} = !{{!"llvm.loop.interleave.count", i32 {vectors}}}']
@@ -72,7 +81,11 @@ def note_loops(text: str, vectors: int) -> str:
             above.clear()
         elif label is not None:
             above.add(label[1])
-        elif line.startswith("  br ") and "!llvm.loop" not in line and not above.isdisjoint(_TARGET.findall(line)):
+        elif (
+            line.startswith("  br ")
+            and "!llvm.loop" not in line
+            and not above.isdisjoint(_TARGET.findall(line))
+        ):
             number += 1
             notes.append(f"!{number} = distinct !{{!{number}, {hint}}}")
             line += f", !llvm.loop !{number}"  # noqa: PLW2901
@@ -83,7 +96,8 @@ def note_loops(text: str, vectors: int) -> str:
 # Numba's prefix for calls resolved at run time, such as recursive ones.
 _UNRESOLVED = ".numba.unresolved$"
 
-# Numba's prefix for the variable that holds the address of a function's environment, its Python objects.
+# Numba's prefix for the variable that holds the address of a function's environment, its Python
+# objects.
 _ENVIRONMENT = "_ZN08NumbaEnv"
 
 
@@ -94,8 +108,10 @@ class Launch:
     Attributes:
         dispatcher: Numba's dispatcher.
         text: its source, with the body in place of the call.
-        body: the dispatcher of the body, which several launch functions share; None if the launch function holds it.
-        fits_all: whether the code serves all blocks that have many threads, or few, as the one that it is made for.
+        body: the dispatcher of the body, which several launch functions share; None if the launch
+            function holds it.
+        fits_all: whether the code serves all blocks that have many threads, or few, as the one that
+            it is made for.
     """
 
     dispatcher: Any
@@ -109,7 +125,8 @@ class Compiled:
     """A compiled launch function.
 
     Attributes:
-        entry: takes the sizes of grid and block, the bytes of dynamic shared memory, then the kernel's arguments.
+        entry: takes the sizes of grid and block, the bytes of dynamic shared memory, then the
+            kernel's arguments.
         text: its Python source.
         result: Numba's result.
         fits_all: as of the launch function.
@@ -137,8 +154,9 @@ class KernelLibrary(JITCodeLibrary):
                 function.linkage = llvm.Linkage.internal  # a callee; no other module links to it
         self._final_module = module
         super()._optimize_final_module()
-        # LLVM's loader resolves internal functions by name too. Code loaded later would bind to these instead of its own
-        # functions of that name, with a wrong signature: LLVM may have removed arguments of internal functions.
+        # LLVM's loader resolves internal functions by name too. Code loaded later would bind to
+        # these instead of its own functions of that name, with a wrong signature: LLVM may have
+        # removed arguments of internal functions.
         for function in self._final_module.functions:
             if function.linkage is llvm.Linkage.internal and not function.is_declaration:
                 function.name = f"{self.name}.{function.name}"
@@ -146,20 +164,30 @@ class KernelLibrary(JITCodeLibrary):
     def _finalize_final_module(self) -> None:
         super()._finalize_final_module()
         for variable in self._final_module.global_variables:
-            if variable.name.startswith(_ENVIRONMENT) and (environment := lookup_environment(variable.name)) is not None:
+            if (
+                variable.name.startswith(_ENVIRONMENT)
+                and (environment := lookup_environment(variable.name)) is not None
+            ):
                 self._codegen.set_env(variable.name, environment)
 
     def bound_to_process(self) -> str | None:
-        """Returns the reason why the code is valid in this process only; None if it can be stored."""
+        """Returns the reason why the code is valid in this process only; None if it can be
+        stored.
+        """
         if self.has_dynamic_globals:
             return "it holds a pointer or a large array"
-        if any(variable.name.startswith(_UNRESOLVED) for variable in self._final_module.global_variables):
+        if any(
+            variable.name.startswith(_UNRESOLVED)
+            for variable in self._final_module.global_variables
+        ):
             return "it calls a function that is compiled with it, such as a recursive one"
         return None
 
 
 class _WithoutEnvironments:
-    """Numba's code generator for a library without machine code, in which no environment can be set."""
+    """Numba's code generator for a library without machine code, in which no environment can be
+    set.
+    """
 
     def __init__(self, codegen: Any) -> None:
         self._codegen = codegen
@@ -168,14 +196,17 @@ class _WithoutEnvironments:
         return getattr(self._codegen, name)
 
     def set_env(self, name: str, environment: Any) -> None:
-        """Does nothing: the library of a kernel sets the environments of the functions that it has taken over."""
+        """Does nothing: the library of a kernel sets the environments of the functions that it
+        has taken over.
+        """
 
 
 @final
 class DeviceLibrary(JITCodeLibrary):
     """Code library of a device function: LLVM code alone, which kernels take over.
 
-    Each function has been through LLVM's function passes, as kernels have: without them, `a * b + c` would be fused elsewhere.
+    Each function has been through LLVM's function passes, as kernels have: without them,
+    `a * b + c` would be fused elsewhere.
     """
 
     @property
@@ -210,24 +241,32 @@ class _DeviceCompiler(Compiler):
     """Numba's compiler, emitting into a `DeviceLibrary`."""
 
     def define_pipelines(self) -> Any:
-        self.state.library = DeviceLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        self.state.library = DeviceLibrary(
+            self.state.targetctx.codegen(), self.state.func_id.func_qualname
+        )
         self.state.targetctx = with_few_checks(self.state.targetctx)
         return [with_fewer_passes(manager) for manager in super().define_pipelines()]
 
 
 def make_device(dispatcher: Any) -> Any:
-    """Returns the dispatcher of a device function, changed so that it compiles to LLVM code for kernels only."""
+    """Returns the dispatcher of a device function, changed so that it compiles to LLVM code for
+    kernels only.
+    """
     dispatcher.targetoptions |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     dispatcher._compiler.pipeline_class = _DeviceCompiler  # noqa: SLF001
     return dispatcher
 
 
 def compile_launch(launch: Launch, argtypes: tuple[types.Type, ...], key: str) -> Compiled:
-    """Compiles a launch function; `key`, the kernel's in the cache or "", makes its symbols unique."""
+    """Compiles a launch function; `key`, the kernel's in the cache or "", makes its symbols
+    unique.
+    """
     environments = []
     for dispatcher in filter(None, (launch.body, launch.dispatcher)):
         if dispatcher is launch.dispatcher:
-            dispatcher.targetoptions["no_cfunc_wrapper"] = True  # for calls through a C pointer, which do not occur
+            dispatcher.targetoptions["no_cfunc_wrapper"] = (
+                True  # for calls through a C pointer, which do not occur
+            )
             dispatcher._compiler.pipeline_class = _KernelCompiler  # noqa: SLF001
         if argtypes not in dispatcher.overloads:
             if key:

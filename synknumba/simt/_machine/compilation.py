@@ -1,12 +1,14 @@
-"""The state in which Numba compiles a kernel quickly: without garbage collection, and with a table of signatures.
+"""The state in which Numba compiles a kernel quickly: without garbage collection, and with a table
+of signatures.
 
-CPython's collector walks the objects of the compiler again and again and finds next to nothing, as they live to the end of the
-compilation.
+CPython's collector walks the objects of the compiler again and again and finds next to nothing, as
+they live to the end of the compilation.
 
-Numba asks for the signature of an operator at each use, in each round of type inference and again when it lowers the use, and
-tries all definitions each time: for one kernel of ours 6,000 times. They are asked for once here. Only signatures of functions
-of Numba's own (`types.Function`) are kept, and no failures; the table ends with the compilation, so that what a program
-registers later counts.
+Numba asks for the signature of an operator at each use, in each round of type inference and again
+when it lowers the use, and tries all definitions each time: for one kernel of ours 6,000 times.
+They are asked for once here. Only signatures of functions of Numba's own (`types.Function`) are
+kept, and no failures; the table ends with the compilation, so that what a program registers later
+counts.
 """
 
 import gc
@@ -43,9 +45,15 @@ def _with_signatures_kept() -> Iterator[None]:
     of_this_context = _keeping(lambda function, args, kws: asked(function, context, args, kws))
 
     def get_call_type(function: Any, where: Any, args: Any, kws: Mapping[str, Any]) -> Any:
-        return of_this_context(function, args, kws) if where is context else asked(function, where, args, kws)
+        return (
+            of_this_context(function, args, kws)
+            if where is context
+            else asked(function, where, args, kws)
+        )
 
-    context.resolve_function_type = _keeping(context.resolve_function_type)  # type inference asks here, lowering the function
+    context.resolve_function_type = _keeping(
+        context.resolve_function_type
+    )  # type inference asks here, lowering the function
     types.Function.get_call_type = get_call_type
     try:
         yield

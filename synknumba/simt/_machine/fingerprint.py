@@ -1,6 +1,7 @@
 """Digest of everything a compiled kernel depends on: the key of the on-disk cache.
 
-Two kernels with the same digest compile to the same machine code. The digest is computed without translating the kernel:
+Two kernels with the same digest compile to the same machine code. The digest is computed without
+translating the kernel:
 
     kernel ── source text, code object, defaults
       ├── every global and closure variable it names ── numbers, arrays (by their bytes), dtypes, enums, tuples ...
@@ -8,12 +9,14 @@ Two kernels with the same digest compile to the same machine code. The digest is
       └── every device function and njit function it names ── hashed recursively
     + Numba types of the arguments, options, package versions, processor
 
-Objects of Python, NumPy and Numba are hashed by name, since the versions of these packages are part of the digest. A kernel
-that reads a value with no cross-process identity (a plain Python object, a pointer) is not cached on disk.
+Objects of Python, NumPy and Numba are hashed by name, since the versions of these packages are part
+of the digest. A kernel that reads a value with no cross-process identity (a plain Python object, a
+pointer) is not cached on disk.
 
-Two changes go undetected: the body of an `@overload` that a user registers for a NumPy or `math` function, and a global changed
-after the script itself had called, and so compiled for the CPU, an njit function that reads it.
-"""
+Two changes go undetected: the body of an `@overload` that a user registers for a NumPy or `math`
+function, and a global changed after the script itself had called, and so compiled for the CPU, an
+njit function that reads it.
+"""  # noqa: E501
 
 import builtins
 import dataclasses
@@ -45,7 +48,8 @@ from synknumba.simt._frontend.cuda_overloads import overloaded_for_cuda
 from synknumba.simt._frontend.scope import is_device_function, is_njit_function
 from synknumba.simt._frontend.signatures import declared_signatures
 
-# Objects of these packages are hashed by name. Not all of synknumba: its kernels and device functions are hashed by source.
+# Objects of these packages are hashed by name. Not all of synknumba: its kernels and device
+# functions are hashed by source.
 NAMED_PACKAGES: tuple[str, ...] = (
     "builtins",
     "math",
@@ -63,17 +67,27 @@ NAMED_PACKAGES += ("synknumba.random", "synknumba.simt")
 LARGEST_ARRAY = 64 << 20
 
 # Numba settings that affect generated code.
-_NUMBA_SETTINGS: tuple[str, ...] = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")
+_NUMBA_SETTINGS: tuple[str, ...] = (
+    "OPT",
+    "LOOP_VECTORIZE",
+    "SLP_VECTORIZE",
+    "BOUNDSCHECK",
+    "DEBUGINFO_DEFAULT",
+)
 _NUMBA_SETTINGS += ("LLVM_REFPRUNE_PASS", "LLVM_REFPRUNE_FLAGS", "ENABLE_PROFILING", "USING_SVML")
 
 _SCALAR_TYPES: tuple[Any, ...] = (types.Boolean, types.Number, types.NPDatetime, types.NPTimedelta)
 _SCALAR_TYPES += (types.CharSeq, types.UnicodeCharSeq, types.UnicodeType, types.NoneType)
 
-# Name, size and mtime of the source files of this compiler and of the functions hashed by name: during development they may
-# change the generated code while the version number stays the same. Read at import, as the files may be edited later.
+# Name, size and mtime of the source files of this compiler and of the functions hashed by name:
+# during development they may change the generated code while the version number stays the same.
+# Read at import, as the files may be edited later.
 _COMPILER_FILES = tuple(
     (path.name, path.stat().st_size, path.stat().st_mtime_ns)
-    for path in (*sorted(Path(__file__).parents[1].rglob("*.py")), Path(__file__).parents[2] / "random.py")
+    for path in (
+        *sorted(Path(__file__).parents[1].rglob("*.py")),
+        Path(__file__).parents[2] / "random.py",
+    )
 )
 
 _GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
@@ -109,7 +123,9 @@ class Fingerprint:
         return self._hash.hexdigest()
 
     def _add(self, tag: str, data: bytes = b"") -> None:
-        """Adds a piece with its tag and length, so that distinct sequences of pieces give distinct bytes."""
+        """Adds a piece with its tag and length, so that distinct sequences of pieces give
+        distinct bytes.
+        """
         self._hash.update(f"{tag} {len(data)}:".encode())
         self._hash.update(data)
 
@@ -127,7 +143,9 @@ class Fingerprint:
         digest = within.hexdigest()
         # A callee is compiled once per process, which freezes the globals it reads.
         if self._inside and _first_digests.setdefault(function, digest) != digest:
-            raise NotComparableError(f"{function.__qualname__} reads a value that has changed since it was compiled")
+            raise NotComparableError(
+                f"{function.__qualname__} reads a value that has changed since it was compiled"
+            )
         self._text("function", digest)
 
     def _read(self, function: FunctionType) -> None:
@@ -139,7 +157,8 @@ class Fingerprint:
         for chain in sorted(set(_names_read(function.__code__, closure))):
             try:
                 self._name(chain, closure, function.__globals__)
-            except NotComparableError as error:  # raised after all callees have been recorded, since they are compiled anyway
+            # raised after all callees have been recorded, since they are compiled anyway
+            except NotComparableError as error:
                 problems.append(error)
         if problems:
             raise problems[0]
@@ -147,11 +166,22 @@ class Fingerprint:
         self.value(function.__kwdefaults__, f"the defaults of {function.__qualname__}")
 
     def _code(self, code: CodeType) -> None:
-        for field in ("co_name", "co_qualname", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags"):
+        for field in (
+            "co_name",
+            "co_qualname",
+            "co_names",
+            "co_varnames",
+            "co_freevars",
+            "co_cellvars",
+            "co_flags",
+        ):
             self._text(field, getattr(code, field))
-        # Compiled error messages contain file and line. The directory of notebook cells differs from session to session.
+        # Compiled error messages contain file and line. The directory of notebook cells differs
+        # from session to session.
         where = Path(code.co_filename)
-        self._text("place", f"{where if os.path.exists(where) else where.name}:{code.co_firstlineno}")
+        self._text(
+            "place", f"{where if os.path.exists(where) else where.name}:{code.co_firstlineno}"
+        )
         self._text("arguments", (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount))
         self._add("co_code", code.co_code)
         for constant in code.co_consts:
@@ -160,7 +190,9 @@ class Fingerprint:
             else:
                 self.value(constant, "a constant")
 
-    def _name(self, chain: tuple[str, ...], closure: Mapping[str, Any], namespace: Mapping[str, Any]) -> None:
+    def _name(
+        self, chain: tuple[str, ...], closure: Mapping[str, Any], namespace: Mapping[str, Any]
+    ) -> None:
         """Adds the value of a name, or of an attribute chain such as `module.table.shape`."""
         self._text("name", ".".join(chain))
         head, *attributes = chain
@@ -200,7 +232,11 @@ class Fingerprint:
             self._text("enum", f"{kind.__module__} {kind.__qualname__} {value.name}")
             self.value(value.value, name)
         elif isinstance(value, (tuple, list)):
-            self._text("sequence", f"{kind.__module__} {kind.__qualname__} {getattr(value, '_fields', '')} {len(value)}")
+            self._text(
+                "sequence",
+                f"{kind.__module__} {kind.__qualname__} "
+                f"{getattr(value, '_fields', '')} {len(value)}",
+            )
             for item in value:
                 self.value(item, name)
         elif isinstance(value, (set, frozenset)):
@@ -214,15 +250,22 @@ class Fingerprint:
         elif isinstance(value, types.Type):
             self._text("type", type_text(value))
         elif dataclasses.is_dataclass(value) and not isinstance(value, type) and _is_named(kind):
-            self.value([(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)], name)
+            self.value(
+                [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)],
+                name,
+            )
         else:
             self._object(value, name)
 
     def _array(self, value: Any, name: str) -> None:
         if type(value) is not np.ndarray and not isinstance(value, np.generic):
-            raise NotComparableError(f"{name} is a {type(value).__qualname__}, which cannot be compared across processes")
+            raise NotComparableError(
+                f"{name} is a {type(value).__qualname__}, which cannot be compared across processes"
+            )
         if value.dtype.hasobject or value.nbytes > LARGEST_ARRAY:
-            raise NotComparableError(f"{name} is an array of Python objects, or larger than {LARGEST_ARRAY >> 20} MiB")
+            raise NotComparableError(
+                f"{name} is an array of Python objects, or larger than {LARGEST_ARRAY >> 20} MiB"
+            )
         self.value(value.dtype, name)
         self._text("array", (type(value).__name__, value.shape, value.strides, value.flags.num))
         self._add("elements", value.tobytes())
@@ -233,12 +276,16 @@ class Fingerprint:
         if member is not None:
             self._text("numba.cuda", member)
         elif isinstance(value, FunctionType) and overloaded_for_cuda(value) is not None:
-            raise NotComparableError(f"{name} has overloads for GPUs, which cannot be compared across processes")
+            raise NotComparableError(
+                f"{name} has overloads for GPUs, which cannot be compared across processes"
+            )
         elif _is_named(value):
             self._text("named", _full_name(value))
         elif is_device_function(value) or is_njit_function(value):
             if _compiled_unseen(value):
-                raise NotComparableError(f"{name} was compiled before it was inspected, perhaps with other values")
+                raise NotComparableError(
+                    f"{name} was compiled before it was inspected, perhaps with other values"
+                )
             self._text("compiled", type(value).__name__)
             self.value(getattr(value, "targetoptions", None), name)
             self.value([(one.args, one.result) for one in declared_signatures(value)], name)
@@ -249,7 +296,9 @@ class Fingerprint:
         elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
             self._text("named tuple", f"{_full_name(value)} {value._fields}")
         else:
-            raise NotComparableError(f"{name} is a {type(value).__qualname__}, which cannot be compared across processes")
+            raise NotComparableError(
+                f"{name} is a {type(value).__qualname__}, which cannot be compared across processes"
+            )
 
 
 def type_text(kind: types.Type) -> str:
@@ -264,14 +313,23 @@ def type_text(kind: types.Type) -> str:
     if isinstance(kind, types.BaseTuple):
         return f"tuple({', '.join(map(type_text, kind.types))})"
     if isinstance(kind, types.Record):
-        fields = ", ".join(f"{name}: {type_text(field.type)} at {field.offset}" for name, field in kind.fields.items())
+        fields = ", ".join(
+            f"{name}: {type_text(field.type)} at {field.offset}"
+            for name, field in kind.fields.items()
+        )
         return f"{'' if kind.mutable else 'readonly '}record({fields}; {kind.size}, {kind.aligned})"
     if isinstance(kind, types.NestedArray):
         return f"{'' if kind.mutable else 'readonly '}nested({type_text(kind.dtype)}, {kind.shape})"
     if type(kind) is types.Array:
-        return f"array({type_text(kind.dtype)}, {kind.ndim}, {kind.layout}, {kind.mutable}, {kind.aligned})"
+        return (
+            f"array({type_text(kind.dtype)}, {kind.ndim}, {kind.layout}, "
+            f"{kind.mutable}, {kind.aligned})"
+        )
     if isinstance(kind, types.EnumMember):
-        return f"enum({_full_name(kind.instance_class)}, {Fingerprint([*kind.instance_class]).hexdigest()})"
+        return (
+            f"enum({_full_name(kind.instance_class)}, "
+            f"{Fingerprint([*kind.instance_class]).hexdigest()})"
+        )
     if isinstance(kind, _SCALAR_TYPES) and type(kind).__module__.startswith("numba."):
         return f"{type(kind).__name__}({kind})"
     raise NotComparableError(f"an argument is of the type {kind}, which is not one of Numba's own")
@@ -293,7 +351,9 @@ def _closure(function: FunctionType) -> dict[str, Any]:
 
 
 def _names_read(code: CodeType, closure: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yields each global or closure name read by the code, with the attribute chain read directly from it."""
+    """Yields each global or closure name read by the code, with the attribute chain read
+    directly from it.
+    """
     chain: tuple[str, ...] = ()
     for instruction in dis.get_instructions(code):
         if chain and instruction.opname in _ATTRIBUTE_READS:
@@ -304,7 +364,10 @@ def _names_read(code: CodeType, closure: Mapping[str, Any]) -> Iterator[tuple[st
         if chain:
             yield chain
         chain = (instruction.argval,) if instruction.opname in _GLOBAL_READS else ()
-        if instruction.opname in {"LOAD_DEREF", "LOAD_CLASSDEREF"} and instruction.argval not in closure:
+        if (
+            instruction.opname in {"LOAD_DEREF", "LOAD_CLASSDEREF"}
+            and instruction.argval not in closure
+        ):
             chain = ()  # a local variable, captured by an inner function
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -321,11 +384,15 @@ def _is_named(value: Any) -> bool:
         module = value.py_func.__module__
     else:
         return False
-    return isinstance(module, str) and any(module == name or module.startswith(f"{name}.") for name in NAMED_PACKAGES)
+    return isinstance(module, str) and any(
+        module == name or module.startswith(f"{name}.") for name in NAMED_PACKAGES
+    )
 
 
 def _compiled_unseen(value: Any) -> bool:
-    """Returns whether a device or njit function was compiled for a GPU before it was fingerprinted, e.g. by rank code."""
+    """Returns whether a device or njit function was compiled for a GPU before it was
+    fingerprinted, e.g. by rank code.
+    """
     # numba-cuda stores its own dispatcher for an njit function in this attribute.
     on_gpu = (
         value
@@ -343,17 +410,24 @@ def _full_name(value: Any) -> str:
 
 
 def _cuda_members() -> dict[int, str]:
-    """Returns the names of Numba's objects in `numba.cuda`, keyed by id, since users may import them under any name."""
+    """Returns the names of Numba's objects in `numba.cuda`, keyed by id, since users may import
+    them under any name.
+    """
     module = sys.modules.get("numba.cuda")
-    return {} if module is None else _members_of(module)  # a function cannot have what nobody has imported
+    return (
+        {} if module is None else _members_of(module)
+    )  # a function cannot have what nobody has imported
 
 
 @cache
 def _members_of(cuda: ModuleType) -> dict[int, str]:
     return {
         id(value): name
-        for name, value in vars(cuda).items()  # instances of Numba's classes; no modules, which may not be Numba's
-        if type(value).__module__.startswith(("numba.", "numba_cuda.")) and not isinstance(value, (int, float, str, tuple))
+        for name, value in vars(
+            cuda
+        ).items()  # instances of Numba's classes; no modules, which may not be Numba's
+        if type(value).__module__.startswith(("numba.", "numba_cuda."))
+        and not isinstance(value, (int, float, str, tuple))
     }
 
 
@@ -361,25 +435,44 @@ def _members_of(cuda: ModuleType) -> dict[int, str]:
 
 
 def environment() -> tuple[object, ...]:
-    """Returns the dependencies common to all kernels: those of compiled code, and what `numba.cuda` is."""
+    """Returns the dependencies common to all kernels: those of compiled code, and what
+    `numba.cuda` is.
+    """
     return (*host(), os.environ.get("NUMBA_ENABLE_CUDASIM", "0"))
 
 
 def host() -> tuple[object, ...]:
-    """Returns versions, processor and Numba settings: the dependencies common to all code compiled for this machine."""
+    """Returns versions, processor and Numba settings: the dependencies common to all code
+    compiled for this machine.
+    """
     settings = [(name, str(getattr(config, name, None))) for name in _NUMBA_SETTINGS]
     return (*versions(), *_processor(), *settings)
 
 
 @cache
 def _processor() -> tuple[object, ...]:
-    """Returns what code is generated for, which stays the same in a process; to ask for it takes LLVM's lock."""
+    """Returns what code is generated for, which stays the same in a process; to ask for it takes
+    LLVM's lock.
+    """
     return tuple(cpu_target.target_context.codegen().magic_tuple())
 
 
 @cache
 def versions() -> tuple[object, ...]:
-    """Returns the versions of Python and the packages, and the state of this compiler's source files."""
+    """Returns the versions of Python and the packages, and the state of this compiler's source
+    files.
+    """
     cuda = sys.modules.get("numba_cuda")
-    packages = (numba.__version__, llvmlite.__version__, np.__version__, getattr(cuda, "__version__", None))
-    return sys.version, sys.implementation.cache_tag, platform.machine(), *packages, *_COMPILER_FILES
+    packages = (
+        numba.__version__,
+        llvmlite.__version__,
+        np.__version__,
+        getattr(cuda, "__version__", None),
+    )
+    return (
+        sys.version,
+        sys.implementation.cache_tag,
+        platform.machine(),
+        *packages,
+        *_COMPILER_FILES,
+    )

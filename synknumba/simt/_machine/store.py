@@ -5,13 +5,14 @@
     <directory>/package/    the package's own compiled functions (`_wire/compiled.py`), in a store of their own
     <directory>/.lock-00    ... .lock-ff: by the key's first two digits; the lock's holder compiles, others wait for the file
 
-Files are written under a temporary name and then renamed, so a reader sees a complete file or none. A damaged file (truncated,
-written by another program, owned by another user) counts as absent and is replaced. No operation raises on I/O errors: if the
-directory is not writable, kernels are compiled again.
+Files are written under a temporary name and then renamed, so a reader sees a complete file or none.
+A damaged file (truncated, written by another program, owned by another user) counts as absent and
+is replaced. No operation raises on I/O errors: if the directory is not writable, kernels are
+compiled again.
 
-Unpickling runs code, and the kernel in the pickle is code. Only files are read that this user owns and no other user can write
-to, in a directory of which the same holds.
-"""
+Unpickling runs code, and the kernel in the pickle is code. Only files are read that this user owns
+and no other user can write to, in a directory of which the same holds.
+"""  # noqa: E501
 
 import contextlib
 import fcntl
@@ -32,9 +33,12 @@ _OFF = frozenset({"0", "off", "false", "no"})
 _ON = frozenset({"", "1", "on", "true", "yes"})
 
 LARGEST_TOTAL = 512 << 20  # bytes; about 20,000 kernels
-LARGEST = 64 << 20  # bytes of one; a larger file, perhaps a sparse one beyond the memory, is not read
+LARGEST = (
+    64 << 20
+)  # bytes of one; a larger file, perhaps a sparse one beyond the memory, is not read
 
-# The lock is held while one kernel compiles, seconds at most. A process that waits longer compiles the kernel itself.
+# The lock is held while one kernel compiles, seconds at most. A process that waits longer compiles
+# the kernel itself.
 LOCK_SECONDS = 60.0
 _POLL_SECONDS = 0.005
 
@@ -43,15 +47,17 @@ _USE_SECONDS = 3600.0
 
 _MAGIC = b"synknumba kernel 1\n"
 _HEADER = len(_MAGIC) + 32  # bytes before the payload
-_OURS = re.compile(r"[0-9a-f]{64}|\.new-\d+-\d+")  # names of kernels, which are SHA-256 digests, and of temporary files
+_OURS = re.compile(
+    r"[0-9a-f]{64}|\.new-\d+-\d+"
+)  # names of kernels, which are SHA-256 digests, and of temporary files
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def directory() -> Path | None:
     """Returns the cache directory; None if the cache is disabled or there is no home directory.
 
-    The first that is set: `$SYNKNUMBA_CACHE_DIR`, `$NUMBA_CACHE_DIR/synknumba`, `$XDG_CACHE_HOME/synknumba`, else
-    `~/.cache/synknumba`.
+    The first that is set: `$SYNKNUMBA_CACHE_DIR`, `$NUMBA_CACHE_DIR/synknumba`,
+    `$XDG_CACHE_HOME/synknumba`, else `~/.cache/synknumba`.
 
     Raises:
         ArgumentError: `$SYNKNUMBA_CACHE` is no value that it may have.
@@ -92,10 +98,16 @@ class KernelStore:
         try:
             if not is_ours(self.path.stat()):
                 return None
-            descriptor = os.open(self.path / key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = os.open(
+                self.path / key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            )
             try:  # `open` does not close the descriptor of a directory, which it refuses
                 status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode) or not is_ours(status) or status.st_size > LARGEST:
+                if (
+                    not stat.S_ISREG(status.st_mode)
+                    or not is_ours(status)
+                    or status.st_size > LARGEST
+                ):
                     return None
                 with open(descriptor, "rb", closefd=False) as file:
                     content = file.read()
@@ -117,7 +129,9 @@ class KernelStore:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not is_ours(self.path.stat()):
                 return False
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            )
         except OSError:
             return False
         try:
@@ -135,10 +149,12 @@ class KernelStore:
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Waits up to `LOCK_SECONDS` until no other process compiles the kernel, then holds the lock.
+        """Waits up to `LOCK_SECONDS` until no other process compiles the kernel, then holds the
+        lock.
 
-        Does not wait where file locks are unsupported, nor in a directory that other users can write to: nothing is read
-        from it, and its locks may be held for ever. The operating system releases the lock of a process that ends.
+        Does not wait where file locks are unsupported, nor in a directory that other users can
+        write to: nothing is read from it, and its locks may be held for ever. The operating system
+        releases the lock of a process that ends.
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -168,7 +184,9 @@ class KernelStore:
         return Usage(len(sizes), sum(sizes))
 
     def prune(self, largest_total: int) -> None:
-        """Removes the least recently used kernels until at most `largest_total` bytes remain, and stale temporary files."""
+        """Removes the least recently used kernels until at most `largest_total` bytes remain,
+        and stale temporary files.
+        """
         files = sorted(self._files(), key=lambda file: file[1].st_mtime)
         kernels = [(name, status) for name, status in files if not name.startswith(".")]
         excess = sum(status.st_size for _, status in kernels) - largest_total
@@ -190,7 +208,9 @@ class KernelStore:
                 (self.path / name).unlink()
 
     def clear(self) -> Usage:
-        """Removes all kernels, and stale temporary files; returns what was removed. Other files in the directory stay."""
+        """Removes all kernels, and stale temporary files; returns what was removed. Other files
+        in the directory stay.
+        """
         before = self.usage()
         self.prune(0)
         after = self.usage()
@@ -199,7 +219,8 @@ class KernelStore:
     def _files(self) -> list[tuple[str, os.stat_result]]:
         """Returns the files that have names of the store.
 
-        The directory may have others, if the user has named one of theirs, also such: see `_has_header`.
+        The directory may have others, if the user has named one of theirs, also such: see
+        `_has_header`.
         """
         found: list[tuple[str, os.stat_result]] = []
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
@@ -211,7 +232,9 @@ class KernelStore:
         return found
 
     def _has_header(self, name: str) -> bool:
-        """Returns whether a file begins as kernels do; a temporary file may have a part of the header only."""
+        """Returns whether a file begins as kernels do; a temporary file may have a part of the
+        header only.
+        """
         try:
             with open(self.path / name, "rb", opener=_opened_file) as file:
                 head = file.read(len(_MAGIC))

@@ -1,9 +1,11 @@
 """Vectorised exp, sin, pow and other math functions in kernels, from a vector math library.
 
-LLVM vectorises a loop that calls such a function only if it knows a vector version of it. This module adds that information to
-each call in a kernel's code, as the attribute defined by the vector function ABI:
+LLVM vectorises a loop that calls such a function only if it knows a vector version of it. This
+module adds that information to each call in a kernel's code, as the attribute defined by the vector
+function ABI:
 
-    %y = call double @llvm.exp.f64(double %x) "vector-function-abi-variant"="_ZGV_LLVM_N8v_llvm.exp.f64(_ZGVeN8v_exp)"
+    %y = call double @llvm.exp.f64(double %x)
+    "vector-function-abi-variant"="_ZGV_LLVM_N8v_llvm.exp.f64(_ZGVeN8v_exp)"
 
 The first library found is used:
 
@@ -11,13 +13,14 @@ The first library found is used:
               about 1 ulp (0.5 to 1.2 measured)
     libmvec   part of glibc, hence on every common Linux; accurate to 4 ulp (0.8 to 3.9 measured)
 
-For comparison: scalar functions are accurate to 1 ulp, CUDA's to 1 or 2 ulp in double and up to 4 in single precision (CUDA C++
-Programming Guide, "Mathematical Functions"). The remainder of a loop, which does not fill a vector, calls the scalar functions,
-so the last digits of an element's result may depend on its position.
+For comparison: scalar functions are accurate to 1 ulp, CUDA's to 1 or 2 ulp in double and up to 4
+in single precision (CUDA C++ Programming Guide, "Mathematical Functions"). The remainder of a loop,
+which does not fill a vector, calls the scalar functions, so the last digits of an element's result
+may depend on its position.
 
-Numba's own SVML support needs an LLVM built for it, which PyPI's llvmlite is not, and it affects every function that the
-process compiles; this module affects kernels only.
-"""
+Numba's own SVML support needs an LLVM built for it, which PyPI's llvmlite is not, and it affects
+every function that the process compiles; this module affects kernels only.
+"""  # noqa: E501
 
 import ctypes
 import os
@@ -33,7 +36,8 @@ from pathlib import Path
 from llvmlite import binding as llvm
 from numba.core.registry import cpu_target
 
-# Environment variable: "svml" or "libmvec" selects that library only, "0" or "off" disables vector math.
+# Environment variable: "svml" or "libmvec" selects that library only, "0" or "off" disables vector
+# math.
 SWITCH = "SYNKNUMBA_VECTOR_MATH"
 
 # The wheel that contains SVML, outside the loader's search path.
@@ -42,7 +46,21 @@ _SVML_NEEDS = ("libintlc.so.5",)
 
 # Unary and binary functions. glibc has the first line since 2.22, the others since 2.35.
 _ONE: tuple[str, ...] = ("exp", "log", "sin", "cos")
-_ONE += ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "cosh", "erf", "erfc", "exp10", "exp2", "expm1")
+_ONE += (
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "cbrt",
+    "cosh",
+    "erf",
+    "erfc",
+    "exp10",
+    "exp2",
+    "expm1",
+)
 _ONE += ("log10", "log1p", "log2", "sinh", "tan", "tanh")
 _TWO = ("pow", "atan2", "hypot")
 
@@ -73,19 +91,32 @@ class VectorFunction:
     def declaration(self) -> str:
         """Returns the declaration in LLVM assembly."""
         vector = f"<{self.lanes} x {self.scalar_type}>"
-        return f"declare {vector} @{self.name}({', '.join([vector] * self.arity)}) memory(none) nounwind willreturn"
+        return (
+            f"declare {vector} @{self.name}({', '.join([vector] * self.arity)}) "
+            f"memory(none) nounwind willreturn"
+        )
 
 
 def vector_library() -> str | None:
-    """Loads the vector math library for kernels and returns its name, "svml" or "libmvec"; None if there is none."""
+    """Loads the vector math library for kernels and returns its name, "svml" or "libmvec"; None
+    if there is none.
+    """
     wanted = os.environ.get(SWITCH, "").lower()
-    if wanted in {"0", "off"} or platform.machine() != "x86_64" or llvm.llvm_version_info[0] < _OLDEST_LLVM:
+    if (
+        wanted in {"0", "off"}
+        or platform.machine() != "x86_64"
+        or llvm.llvm_version_info[0] < _OLDEST_LLVM
+    ):
         return None
-    return next((name for name in ("svml", "libmvec") if wanted in {"", name} and _load(name)), None)
+    return next(
+        (name for name in ("svml", "libmvec") if wanted in {"", name} and _load(name)), None
+    )
 
 
 def describe() -> tuple[str, ...]:
-    """Returns library, version and instruction sets, on which compiled code depends; empty without a library."""
+    """Returns library, version and instruction sets, on which compiled code depends; empty
+    without a library.
+    """
     library = vector_library()
     if library is None:
         return ()
@@ -94,7 +125,9 @@ def describe() -> tuple[str, ...]:
 
 @cache
 def _load(library: str) -> str:
-    """Loads a library's symbols into LLVM. Returns the library version; "" if it is not available."""
+    """Loads a library's symbols into LLVM. Returns the library version; "" if it is not
+    available.
+    """
     try:
         if library == "libmvec":
             llvm.load_library_permanently("libmvec.so.1")
@@ -112,16 +145,22 @@ def _load(library: str) -> str:
 
 
 def _svml_folder() -> Path | None:
-    """Returns the folder of libsvml.so, from the wheel's records or `sys.prefix`/lib, which conda uses; None if absent."""
+    """Returns the folder of libsvml.so, from the wheel's records or `sys.prefix`/lib, which
+    conda uses; None if absent.
+    """
     folders = [Path(sys.prefix) / "lib"]
     with suppress(metadata.PackageNotFoundError):
         files = metadata.files(SVML_WHEEL) or ()
-        folders[:0] = [Path(str(file.locate())).resolve().parent for file in files if file.name == "libsvml.so"]
+        folders[:0] = [
+            Path(str(file.locate())).resolve().parent for file in files if file.name == "libsvml.so"
+        ]
     return next((folder for folder in folders if (folder / "libsvml.so").exists()), None)
 
 
 def with_vector_math(module: llvm.ModuleRef) -> llvm.ModuleRef:
-    """Returns the module with vector variants on its math calls; the same module if there is nothing to mark."""
+    """Returns the module with vector variants on its math calls; the same module if there is
+    nothing to mark.
+    """
     library = vector_library()
     if library is None:
         return module
@@ -137,7 +176,9 @@ def with_vector_math(module: llvm.ModuleRef) -> llvm.ModuleRef:
 
 
 def mark_calls(text: str, known: dict[str, tuple[VectorFunction, ...]]) -> str:
-    """Returns a module's text with the attribute on each call of a known function, and the vector functions declared."""
+    """Returns a module's text with the attribute on each call of a known function, and the
+    vector functions declared.
+    """
     lines: list[str] = []
     declared: dict[str, VectorFunction] = {}
     for line in text.splitlines():
@@ -152,7 +193,9 @@ def mark_calls(text: str, known: dict[str, tuple[VectorFunction, ...]]) -> str:
     lines += [variant.declaration() for variant in declared.values()]
     # Keeps LLVM from dropping the declarations before it vectorises.
     names = ", ".join(f"ptr @{name}" for name in declared)
-    lines.append(f'{_USED} = appending global [{len(declared)} x ptr] [{names}], section "llvm.metadata"')
+    lines.append(
+        f'{_USED} = appending global [{len(declared)} x ptr] [{names}], section "llvm.metadata"'
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -162,9 +205,15 @@ def _features() -> str:
 
 
 def _instruction_sets(features: str) -> list[tuple[str, int]]:
-    """Returns letter and doubles per register of the best supported instruction set for each register size."""
+    """Returns letter and doubles per register of the best supported instruction set for each
+    register size.
+    """
     given = features.split(",")
-    found = {doubles: letter for letter, feature, doubles in _INSTRUCTION_SETS if not feature or feature in given}
+    found = {
+        doubles: letter
+        for letter, feature, doubles in _INSTRUCTION_SETS
+        if not feature or feature in given
+    }
     return [(letter, doubles) for doubles, letter in found.items()]
 
 
@@ -178,8 +227,15 @@ def _vector_functions(library: str, features: str) -> dict[str, tuple[VectorFunc
             variants: list[VectorFunction] = []
             for letter, doubles in _instruction_sets(features):
                 lanes = doubles * per_double
-                libmvec, svml = f"_ZGV{letter}N{lanes}{'v' * arity}_{name}{suffix}", f"__svml_{name}{suffix}{lanes}_ha"
-                variants.append(VectorFunction(svml if library == "svml" else libmvec, scalar_type, lanes, arity))
+                libmvec, svml = (
+                    f"_ZGV{letter}N{lanes}{'v' * arity}_{name}{suffix}",
+                    f"__svml_{name}{suffix}{lanes}_ha",
+                )
+                variants.append(
+                    VectorFunction(
+                        svml if library == "svml" else libmvec, scalar_type, lanes, arity
+                    )
+                )
             present = tuple(variant for variant in variants if llvm.address_of_symbol(variant.name))
             if present:
                 known[f"{name}{suffix}"] = known[f"llvm.{name}.f{bits}"] = present

@@ -1,7 +1,8 @@
 """Arrays that behave like those of `numba.cuda` in a GPU's memory, and lie in the host's.
 
-A `DeviceArray` has the methods of Numba's device arrays and no others: like theirs, it is no NumPy array, so a program that
-computes with one before copying it back fails here too. Transfers are copies, as to and from a GPU.
+A `DeviceArray` has the methods of Numba's device arrays and no others: like theirs, it is no NumPy
+array, so a program that computes with one before copying it back fails here too. Transfers are
+copies, as to and from a GPU.
 """
 
 import contextlib
@@ -20,13 +21,15 @@ from synknumba.simt import _ufuncs
 
 HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-# Of new memory, whose content is undefined: a float is then NaN and an integer −1, where the host's new memory is mostly 0.
+# Of new memory, whose content is undefined: a float is then NaN and an integer −1, where the host's
+# new memory is mostly 0.
 _UNSET = 0xFF
 
 
 @final
 class Memory:
-    """A stand-in for the `MemoryPointer` of a device array, with the address of an element in host memory.
+    """A stand-in for the `MemoryPointer` of a device array, with the address of an element in host
+    memory.
 
     Args:
         values: the array.
@@ -50,7 +53,8 @@ class DeviceArray:
     """A stand-in for `numba.cuda.cudadrv.devicearray.DeviceNDArray`.
 
     Args:
-        values: the elements, in host memory that nothing else uses, or a view of another device array's.
+        values: the elements, in host memory that nothing else uses, or a view of another device
+            array's.
         stream: the stream it is bound to, which changes nothing.
     """
 
@@ -126,8 +130,14 @@ class DeviceArray:
         return Interface(self.simt_values)
 
     def __getattr__(self, name: str) -> Any:
-        way_out = "; compute in a kernel, or on the host: copy_to_host()" if hasattr(np.ndarray, name) else ""
-        raise AttributeError(f"a device array has no attribute {name!r}{way_out}", name=name, obj=self)
+        way_out = (
+            "; compute in a kernel, or on the host: copy_to_host()"
+            if hasattr(np.ndarray, name)
+            else ""
+        )
+        raise AttributeError(
+            f"a device array has no attribute {name!r}{way_out}", name=name, obj=self
+        )
 
     def is_c_contiguous(self) -> bool:
         """Returns whether the elements lie in C order."""
@@ -149,7 +159,9 @@ class DeviceArray:
         """Returns a copy of the elements, in `ary` if given."""
         del stream
         if any(step < 0 for step in self.strides):
-            raise NotImplementedError(f"D->H copy not implemented for negative strides: {self.strides}")  # as Numba
+            raise NotImplementedError(
+                f"D->H copy not implemented for negative strides: {self.strides}"
+            )  # as Numba
         if ary is None:
             return self.simt_values.copy("K")
         _check_compatible(self.simt_values, ary, order=True)
@@ -167,7 +179,9 @@ class DeviceArray:
 
     def get_ipc_handle(self) -> Any:
         """Raises DeviceError: no other process can open the memory."""
-        raise DeviceError("get_ipc_handle() shares a GPU's memory with another process; it needs a GPU")
+        raise DeviceError(
+            "get_ipc_handle() shares a GPU's memory with another process; it needs a GPU"
+        )
 
     def bind(self, stream: Any = 0) -> "DeviceArray":
         """Returns the array, bound to a stream."""
@@ -220,7 +234,9 @@ class DeviceArray:
         if axes and tuple(axes) == tuple(range(self.ndim)):
             return self
         if self.ndim != 2:
-            raise NotImplementedError("transposing a non-2D DeviceNDArray isn't supported")  # Numba's words
+            raise NotImplementedError(
+                "transposing a non-2D DeviceNDArray isn't supported"
+            )  # Numba's words
         return DeviceArray(self.simt_values.T.copy(), self.stream)
 
     T = property(transpose)
@@ -235,16 +251,24 @@ class DeviceArray:
 
 
 class Interface(dict[str, Any]):
-    """The CUDA array interface of a stand-in, by which an object that passes it on is known for one."""
+    """The CUDA array interface of a stand-in, by which an object that passes it on is known for
+    one.
+    """
 
     def __init__(self, values: HostArray) -> None:
         told = values.__array_interface__
-        super().__init__({name: told[name] for name in ("shape", "typestr", "data", "strides")}, stream=None, version=3)
+        super().__init__(
+            {name: told[name] for name in ("shape", "typestr", "data", "strides")},
+            stream=None,
+            version=3,
+        )
         self.simt_values = values
 
 
 class MappedArray(np.ndarray[Any, np.dtype[Any]]):
-    """A stand-in for arrays that host and GPU see both: a NumPy array with the transfers of a device array."""
+    """A stand-in for arrays that host and GPU see both: a NumPy array with the transfers of a
+    device array.
+    """
 
     def copy_to_host(self, ary: HostArray | None = None, stream: Any = 0) -> HostArray:
         """Returns a copy of the elements, in `ary` if given."""
@@ -266,7 +290,9 @@ class MappedArray(np.ndarray[Any, np.dtype[Any]]):
 
 
 def host_values(array: Any) -> Any:
-    """Returns the elements of a device array as a NumPy array that shares its memory; other values as they are."""
+    """Returns the elements of a device array as a NumPy array that shares its memory; other
+    values as they are.
+    """
     return array.simt_values if isinstance(array, DeviceArray) else array
 
 
@@ -284,13 +310,17 @@ def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
 
 
 def from_cuda_array_interface(desc: Any, owner: Any = None, sync: bool = True) -> DeviceArray:
-    """Returns the device array that an interface describes; its memory must be the host's, as that of every stand-in is."""
+    """Returns the device array that an interface describes; its memory must be the host's, as
+    that of every stand-in is.
+    """
     del sync
     values = getattr(desc, "simt_values", getattr(owner, "simt_values", None))
     if values is None:
         raise DeviceError(
-            f"the array of shape {tuple(desc['shape'])} has a CUDA array interface that is not of cuda.to_device, "
-            "cuda.device_array and the like, whose arrays kernels on cores take: pass such an array, or one in host memory"
+            f"the array of shape {tuple(desc['shape'])} has a CUDA array interface that "
+            f"is not of cuda.to_device, "
+            "cuda.device_array and the like, whose arrays kernels on cores take: pass such an "
+            "array, or one in host memory"
         )
     return DeviceArray(values)
 
@@ -298,7 +328,9 @@ def from_cuda_array_interface(desc: Any, owner: Any = None, sync: bool = True) -
 # ---- making them
 
 
-def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0) -> DeviceArray:
+def device_array(
+    shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0
+) -> DeviceArray:
     """Returns a new device array; its content is undefined, and no zeros."""
     return DeviceArray(_new(shape, dtype, strides, order), stream)
 
@@ -308,7 +340,9 @@ def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
     return DeviceArray(_like(ary), stream)
 
 
-def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | None = None) -> DeviceArray:
+def to_device(
+    obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | None = None
+) -> DeviceArray:
     """Returns a copy of an array or a structured scalar; a device array as it is."""
     if to is None:
         if is_cuda_array(obj):
@@ -321,7 +355,9 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | No
     return to
 
 
-def pinned_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> HostArray:
+def pinned_array(
+    shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C"
+) -> HostArray:
     """Returns a new NumPy array."""
     return _new(shape, dtype, strides, order)
 
@@ -331,8 +367,12 @@ def pinned_array_like(ary: Any) -> HostArray:
     return _like(ary)
 
 
-def mapped_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", **_options: Any) -> MappedArray:
-    """Returns a new array that the program and kernels see; for `mapped_array` and `managed_array`."""
+def mapped_array(
+    shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", **_options: Any
+) -> MappedArray:
+    """Returns a new array that the program and kernels see; for `mapped_array` and
+    `managed_array`.
+    """
     return _new(shape, dtype, strides, order).view(MappedArray)
 
 
@@ -358,36 +398,55 @@ def mapped(*arrays: HostArray, stream: Any = 0) -> Iterator[Any]:
 def _new(shape: Any, dtype: Any, strides: Any = None, order: Any = "C") -> HostArray:
     shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     if any(size < 0 for size in shape):
-        raise ValueError(f"negative dimensions are not allowed, got the shape {shape}")  # NumPy's words; a buffer hides it
+        raise ValueError(
+            f"negative dimensions are not allowed, got the shape {shape}"
+        )  # NumPy's words; a buffer hides it
     dtype = np.dtype(dtype)
     if dtype.hasobject:  # references, of which a copy of the bytes would own none
-        raise ArgumentError(f"a GPU's memory holds no Python objects, as the dtype {dtype} does; pass an array of numbers")
+        raise ArgumentError(
+            f"a GPU's memory holds no Python objects, as the dtype {dtype} does; "
+            f"pass an array of numbers"
+        )
     nbytes = math.prod(shape) * dtype.itemsize
     if strides is not None:
         strides = (strides,) if isinstance(strides, int) else tuple(strides)
-        nbytes = sum((size - 1) * step for size, step in zip(shape, strides, strict=True)) + dtype.itemsize
-    return np.ndarray(shape, dtype, np.full(max(nbytes, 0), _UNSET, np.uint8).data, strides=strides, order=order)
+        nbytes = (
+            sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+            + dtype.itemsize
+        )
+    return np.ndarray(
+        shape, dtype, np.full(max(nbytes, 0), _UNSET, np.uint8).data, strides=strides, order=order
+    )
 
 
 def _like(ary: Any) -> HostArray:
     values = host_values(ary)
-    return _new(values.shape, values.dtype, np.empty_like(values, subok=False).strides if values.size else None)
+    return _new(
+        values.shape,
+        values.dtype,
+        np.empty_like(values, subok=False).strides if values.size else None,
+    )
 
 
 def _check_one_buffer(array: HostArray) -> None:
-    """Raises ValueError for an array with gaps, which is no single transfer; broadcast arrays are compared by their core."""
+    """Raises ValueError for an array with gaps, which is no single transfer; broadcast arrays
+    are compared by their core.
+    """
     if not array.size:
         return
     core = array[tuple(0 if step == 0 else slice(None) for step in array.strides)]
     if not (core.flags.c_contiguous or core.flags.f_contiguous):
         raise ValueError(
-            "Array contains non-contiguous buffer and cannot be transferred as a single memory region. "
+            "Array contains non-contiguous buffer and cannot be transferred as "
+            "a single memory region. "
             "Please ensure contiguous buffer with numpy .ascontiguousarray()"  # Numba's words
         )
 
 
 def _check_compatible(one: HostArray, other: HostArray, *, order: bool = False) -> None:
-    """Raises TypeError or ValueError for arrays of which one cannot be copied to the other, as Numba does."""
+    """Raises TypeError or ValueError for arrays of which one cannot be copied to the other, as
+    Numba does.
+    """
     if one.dtype != other.dtype:
         raise TypeError(f"incompatible dtype: {one.dtype} vs. {other.dtype}")
     one, other = one.squeeze(), other.squeeze()
@@ -402,14 +461,17 @@ def _check_basic(item: Any) -> None:
     for part in item if isinstance(item, tuple) else (item,):
         if not isinstance(part, (int, np.integer, slice, type(Ellipsis), str)):
             raise TypeError(
-                f"a device array takes integers and slices as indices, not {with_article(type(part).__name__)}; "
-                "select the elements in a kernel, or copy the array to the host: copy_to_host()[...]"
+                f"a device array takes integers and slices as indices, not "
+                f"{with_article(type(part).__name__)}; "
+                "select the elements in a kernel, or copy the array to the "
+                "host: copy_to_host()[...]"
             )
 
 
 @final
 class OfDeviceArrays:
-    """A function of arrays, such as a ufunc or a reduction, that takes device arrays, too: it then returns one.
+    """A function of arrays, such as a ufunc or a reduction, that takes device arrays, too: it then
+    returns one.
 
     Args:
         function: of arrays in host memory; its methods take device arrays likewise.
@@ -428,11 +490,15 @@ class OfDeviceArrays:
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Calls the function with the elements of device arrays."""
-        result = self._function(*map(_in_host, args), **{name: _in_host(value) for name, value in options.items()})
+        result = self._function(
+            *map(_in_host, args), **{name: _in_host(value) for name, value in options.items()}
+        )
         out = options.get("out")
         if isinstance(out, DeviceArray):
             return out
-        is_there = isinstance(result, np.ndarray) and any(isinstance(one, DeviceArray) for one in (*args, *options.values()))
+        is_there = isinstance(result, np.ndarray) and any(
+            isinstance(one, DeviceArray) for one in (*args, *options.values())
+        )
         return DeviceArray(result.view(np.ndarray)) if is_there else result
 
 

@@ -1,4 +1,6 @@
-"""Streams, events, contexts and devices of a machine whose kernels run on one core: whatever is asked for has happened."""
+"""Streams, events, contexts and devices of a machine whose kernels run on one core: whatever is
+asked for has happened.
+"""
 
 import contextlib
 import os
@@ -12,7 +14,8 @@ from synknumba._errors import DeviceError, DeviceMemberError
 from synknumba._types import MAX_GRID
 from synknumba.simt._emit.storage import MAX_BLOCK
 
-# Of the device that programs are told, for their choices of code and sizes: the newest that numba-cuda's tests ask for.
+# Of the device that programs are told, for their choices of code and sizes: the newest that
+# numba-cuda's tests ask for.
 COMPUTE_CAPABILITY = (9, 0)
 RUNTIME_VERSION = (12, 9)
 MAX_BLOCKS = 32  # of a multiprocessor of that compute capability
@@ -20,7 +23,9 @@ MAX_BLOCKS = 32  # of a multiprocessor of that compute capability
 
 @final
 class Stream:
-    """A stream, which is empty whenever it is looked at, because a launch returns when the kernel has run."""
+    """A stream, which is empty whenever it is looked at, because a launch returns when the
+    kernel has run.
+    """
 
     handle = 0
     external = False
@@ -100,8 +105,9 @@ class MemoryInfo(NamedTuple):
 class Device:
     """The device that programs see: a core, with the limits that simt has in common with GPUs.
 
-    Attributes without a counterpart on a core, by which programs choose sizes or print what they run on, are those of an H100,
-    as far as its compute capability tells them (CUDA C++ Programming Guide, technical specifications); there are no textures.
+    Attributes without a counterpart on a core, by which programs choose sizes or print what they
+    run on, are those of an H100, as far as its compute capability tells them (CUDA C++ Programming
+    Guide, technical specifications); there are no textures.
     """
 
     name = b"simt: one CPU core"
@@ -126,12 +132,22 @@ class Device:
     COMPUTE_MODE = 0
     PCI_DOMAIN_ID = PCI_DEVICE_ID = 0
     # What a core can do.
-    CAN_MAP_HOST_MEMORY = CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = UNIFIED_ADDRESSING = MANAGED_MEMORY = 1
-    PAGEABLE_MEMORY_ACCESS = CONCURRENT_MANAGED_ACCESS = HOST_NATIVE_ATOMIC_SUPPORTED = INTEGRATED = 1
-    GLOBAL_L1_CACHE_SUPPORTED = LOCAL_L1_CACHE_SUPPORTED = COMPUTE_PREEMPTION_SUPPORTED = COOPERATIVE_LAUNCH = 1
+    CAN_MAP_HOST_MEMORY = CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = UNIFIED_ADDRESSING = (
+        MANAGED_MEMORY
+    ) = 1
+    PAGEABLE_MEMORY_ACCESS = CONCURRENT_MANAGED_ACCESS = HOST_NATIVE_ATOMIC_SUPPORTED = (
+        INTEGRATED
+    ) = 1
+    GLOBAL_L1_CACHE_SUPPORTED = LOCAL_L1_CACHE_SUPPORTED = COMPUTE_PREEMPTION_SUPPORTED = (
+        COOPERATIVE_LAUNCH
+    ) = 1
     # What it cannot: a launch returns when the kernel has run.
-    ASYNC_ENGINE_COUNT = GPU_OVERLAP = CONCURRENT_KERNELS = STREAM_PRIORITIES_SUPPORTED = COOPERATIVE_MULTI_DEVICE_LAUNCH = 0
-    ECC_ENABLED = KERNEL_EXEC_TIMEOUT = TCC_DRIVER = IS_MULTI_GPU_BOARD = MULTI_GPU_BOARD_GROUP_ID = 0
+    ASYNC_ENGINE_COUNT = GPU_OVERLAP = CONCURRENT_KERNELS = STREAM_PRIORITIES_SUPPORTED = (
+        COOPERATIVE_MULTI_DEVICE_LAUNCH
+    ) = 0
+    ECC_ENABLED = KERNEL_EXEC_TIMEOUT = TCC_DRIVER = IS_MULTI_GPU_BOARD = (
+        MULTI_GPU_BOARD_GROUP_ID
+    ) = 0
     supports_float16 = supports_bfloat16 = True
 
     def __init__(self, number: int) -> None:
@@ -192,8 +208,12 @@ class Context:
         page = os.sysconf("SC_PAGE_SIZE")
         return MemoryInfo(os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page)
 
-    def get_active_blocks_per_multiprocessor(self, func: Any, blocksize: int, memsize: int, flags: Any = None) -> int:
-        """Returns how many blocks of this size a multiprocessor would hold, by its threads and their shared memory."""
+    def get_active_blocks_per_multiprocessor(
+        self, func: Any, blocksize: int, memsize: int, flags: Any = None
+    ) -> int:
+        """Returns how many blocks of this size a multiprocessor would hold, by its threads and
+        their shared memory.
+        """
         del func, flags
         by_memory = self.device.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR // max(1, memsize)
         return min(MAX_BLOCKS, self.device.MAX_THREADS_PER_MULTI_PROCESSOR // blocksize, by_memory)
@@ -207,7 +227,9 @@ class Context:
         return self.get_active_blocks_per_multiprocessor(func, size, memory, flags), size
 
     def __getattr__(self, name: str) -> Any:
-        raise DeviceMemberError(f"the stand-in for the context of a GPU has no {name}: kernels run on a CPU core")
+        raise DeviceMemberError(
+            f"the stand-in for the context of a GPU has no {name}: kernels run on a CPU core"
+        )
 
     @contextlib.contextmanager
     def defer_cleanup(self) -> Iterator[None]:
@@ -283,7 +305,9 @@ def current_device() -> Device:
 
 
 def select_device(device_id: int) -> Device:
-    """Makes a device the thread's current one, and returns it; raises DeviceError if there is none of this number."""
+    """Makes a device the thread's current one, and returns it; raises DeviceError if there is
+    none of this number.
+    """
     if not 0 <= device_id < len(GPUS):
         raise DeviceError(_missing(device_id))
     _thread.entered[-1:] = [GPUS[device_id]]
@@ -296,7 +320,9 @@ def close() -> None:
 
 
 def current_context(devnum: int | None = None) -> Context:
-    """Returns the context of the device, which becomes the thread's current one; without a number that of the current one."""
+    """Returns the context of the device, which becomes the thread's current one; without a
+    number that of the current one.
+    """
     device = current_device() if devnum is None else select_device(devnum)
     return device.get_primary_context()
 

@@ -1,11 +1,13 @@
 """`as_cuda`: `numba.cuda` on a machine without a GPU, by replacing what a GPU would be needed for.
 
-The members of the modules that programs hold, `numba.cuda` and `numba_cuda_mlir.cuda`, are replaced, and those of the modules
-that define them; so a program that has imported `cuda` before is served too, and one that has imported `cuda.jit` is not.
-Kernels that the real `cuda.jit` has decorated before are launched on cores by a method of their class.
+The members of the modules that programs hold, `numba.cuda` and `numba_cuda_mlir.cuda`, are
+replaced, and those of the modules that define them; so a program that has imported `cuda` before is
+served too, and one that has imported `cuda.jit` is not. Kernels that the real `cuda.jit` has
+decorated before are launched on cores by a method of their class.
 
-The modules are those of the process, and so are the stand-ins: the first of the blocks that are open, in all threads, puts them
-in place, and the last one puts the modules back. While one of the blocks asks for checks, all launches are checked.
+The modules are those of the process, and so are the stand-ins: the first of the blocks that are
+open, in all threads, puts them in place, and the last one puts the modules back. While one of the
+blocks asks for checks, all launches are checked.
 """
 
 import contextlib
@@ -37,7 +39,10 @@ _MLIR = mlir.PACKAGE
 # Where what programs ask for is defined, and where it is found; below each package.
 _PACKAGES = ("numba.cuda", f"{_MLIR}.cuda", f"{_MLIR}.numba_cuda")
 _MODULES = ("", ".api", ".decorators", ".device_init", ".cudadrv.devices", ".cudadrv.devicearray")
-_DISPATCHERS = (("numba.cuda.dispatcher", "CUDADispatcher"), (f"{_MLIR}.descriptor", "MLIRDispatcher"))
+_DISPATCHERS = (
+    ("numba.cuda.dispatcher", "CUDADispatcher"),
+    (f"{_MLIR}.descriptor", "MLIRDispatcher"),
+)
 
 _STAND_INS: dict[str, Any] = {
     # memory
@@ -56,7 +61,10 @@ _STAND_INS: dict[str, Any] = {
     "pinned_array": arrays.pinned_array,
     "pinned_array_like": arrays.pinned_array_like,
     "to_device": arrays.to_device,
-    "auto_device": lambda obj, stream=0, copy=True, **_options: (arrays.to_device(obj, stream, copy), True),
+    "auto_device": lambda obj, stream=0, copy=True, **_options: (
+        arrays.to_device(obj, stream, copy),
+        True,
+    ),
     # streams and events
     "default_stream": device.Stream,
     "event": device.Event,
@@ -110,31 +118,46 @@ _OF_TYPES: Final = ("NameError", "AttributeError", "TypeError")
 
 @final
 class CudaKernel(Kernel):
-    """A kernel of `cuda.jit` on cores, whose launches run under `simt.check` while a block of `as_cuda` asks for that."""
+    """A kernel of `cuda.jit` on cores, whose launches run under `simt.check` while a block of
+    `as_cuda` asks for that.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._checked: dict[Signature, None] = {}  # of launches under the checker, which compiles nothing here
+        self._checked: dict[
+            Signature, None
+        ] = {}  # of launches under the checker, which compiles nothing here
 
     def __getitem__(self, config: Any) -> Any:
         launcher = super().__getitem__(config)
         if not _blocks.are_checked:
             return launcher
-        return self._told(launcher, checked(self)[launcher.griddim, launcher.blockdim, 0, launcher.smem_bytes])
+        return self._told(
+            launcher, checked(self)[launcher.griddim, launcher.blockdim, 0, launcher.smem_bytes]
+        )
 
     def forall(self, *args: Any, **options: Any) -> Any:
         """Returns a launcher as `Kernel.forall` does, checked if launches are."""
         launcher = super().forall(*args, **options)
-        return self._told(launcher, checked(self).forall(*args, **options)) if _blocks.are_checked else launcher
+        return (
+            self._told(launcher, checked(self).forall(*args, **options))
+            if _blocks.are_checked
+            else launcher
+        )
 
     def _told(self, launcher: Any, run: Callable[..., None]) -> Callable[..., None]:
-        """Returns a checked launcher that raises the TypingError of an unchecked one for what Numba refuses."""
+        """Returns a checked launcher that raises the TypingError of an unchecked one for what
+        Numba refuses.
+        """
 
         def launch(*args: Any, **named: Any) -> None:
             try:
                 run(*args, **named)
             except KernelCheckError as error:
-                if any(one.error is KernelCheckError and one.summary.startswith(_OF_TYPES) for one in error.findings):
+                if any(
+                    one.error is KernelCheckError and one.summary.startswith(_OF_TYPES)
+                    for one in error.findings
+                ):
                     self.prepare(launcher.griddim, launcher.blockdim, args, launcher.smem_bytes)
                 raise
 
@@ -150,7 +173,11 @@ class CudaKernel(Kernel):
     @property
     def signatures(self) -> list[Signature]:
         """Declared argument types; those launched so far if none are declared."""
-        return super().signatures if self.declared else [*dict.fromkeys((*super().signatures, *self._checked))]
+        return (
+            super().signatures
+            if self.declared
+            else [*dict.fromkeys((*super().signatures, *self._checked))]
+        )
 
 
 class _Blocks:
@@ -196,7 +223,9 @@ class _Blocks:
 
     @contextlib.contextmanager
     def reported(self) -> Iterator[None]:
-        """Context in which launches are not checked here, since the caller checks and reports them."""
+        """Context in which launches are not checked here, since the caller checks and reports
+        them.
+        """
         self._reported += 1
         try:
             yield
@@ -216,25 +245,34 @@ def stands_in() -> bool:
 def as_cuda(check: bool = False, devices: int = 1) -> Iterator[None]:
     """Context in which programs written for `numba.cuda` run without a GPU.
 
-    Within it, `cuda.jit` of Numba, numba-cuda and numba-cuda-mlir is `simt.jit`; `to_device`, `device_array` and the like make
-    arrays in host memory, which kernels see and which are copied as to and from a GPU; streams, events, contexts and devices do
-    nothing. What needs a GPU, such as `cuda.compile_ptx`, raises `DeviceError`.
+    Within it, `cuda.jit` of Numba, numba-cuda and numba-cuda-mlir is `simt.jit`; `to_device`,
+    `device_array` and the like make arrays in host memory, which kernels see and which are copied
+    as to and from a GPU; streams, events, contexts and devices do nothing. What needs a GPU, such
+    as `cuda.compile_ptx`, raises `DeviceError`.
 
-    It concerns the whole process, not one thread. Blocks may overlap in several threads: the stand-ins are there until the last
-    one ends, and launches are checked in all threads while one of the open blocks has `check=True`.
+    It concerns the whole process, not one thread. Blocks may overlap in several threads: the
+    stand-ins are there until the last one ends, and launches are checked in all threads while one
+    of the open blocks has `check=True`.
 
     Args:
-        check: whether every launch runs under `simt.check`, which raises the errors that it finds, and is slow.
-        devices: number of devices in `cuda.gpus`, all of them the same core; of blocks that overlap the largest number.
+        check: whether every launch runs under `simt.check`, which raises the errors that it finds,
+            and is slow.
+        devices: number of devices in `cuda.gpus`, all of them the same core; of blocks that overlap
+            the largest number.
 
     Raises:
         ArgumentError: `check` is neither True nor False, or `devices` is not a positive integer.
         DeviceError: `numba.cuda` cannot be imported, or is Numba's simulator.
     """
     if not isinstance(check, bool):
-        raise ArgumentError(f"simt.as_cuda takes check=True or check=False, got {check!r}; check=True checks every launch")
+        raise ArgumentError(
+            f"simt.as_cuda takes check=True or check=False, got {check!r}; "
+            f"check=True checks every launch"
+        )
     if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
-        raise ArgumentError(f"simt.as_cuda takes devices=1 or more, the length of cuda.gpus, got {devices!r}")
+        raise ArgumentError(
+            f"simt.as_cuda takes devices=1 or more, the length of cuda.gpus, got {devices!r}"
+        )
     _blocks.enter(check=check, devices=devices)
     try:
         yield
@@ -244,7 +282,8 @@ def as_cuda(check: bool = False, devices: int = 1) -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_cuda_reported() -> Iterator[None]:
-    """Context like that of `as_cuda` for a caller that checks launches and reports what is found, as `synknumba check`.
+    """Context like that of `as_cuda` for a caller that checks launches and reports what is found,
+    as `synknumba check`.
 
     Launches do not raise what a checker finds, whatever the program and SYNKNUMBA_SIMT ask for.
     """
@@ -256,7 +295,8 @@ _entered = contextlib.ExitStack()
 
 
 def of_environment() -> None:
-    """Enters `as_cuda` for the rest of the process if SYNKNUMBA_SIMT is "1", or "check" to check every launch.
+    """Enters `as_cuda` for the rest of the process if SYNKNUMBA_SIMT is "1", or "check" to check
+    every launch.
 
     Raises:
         ArgumentError: it has another value.
@@ -294,7 +334,11 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
             dispatcher = getattr(sys.modules[module_name], class_name)
             yield dispatcher, "__getitem__", lambda self, config: kernel_of(self)[config]
             yield dispatcher, "configure", lambda self, *config: kernel_of(self)[config]
-            yield dispatcher, "forall", lambda self, *args, **options: kernel_of(self).forall(*args, **options)
+            yield (
+                dispatcher,
+                "forall",
+                lambda self, *args, **options: kernel_of(self).forall(*args, **options),
+            )
     for name, on_cores in (("vectorize", _ufuncs.vectorize), ("guvectorize", _ufuncs.guvectorize)):
         yield numba, name, _of_target(getattr(numba, name), on_cores)
 
@@ -302,8 +346,13 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
 def _modules() -> list[ModuleType]:
     cuda_module()
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
-        raise DeviceError("NUMBA_ENABLE_CUDASIM is set, which replaces numba.cuda by a simulator; unset it: simt is faster")
-    with contextlib.suppress(Exception):  # absent, or broken: a program that needs it has the error of its own import
+        raise DeviceError(
+            "NUMBA_ENABLE_CUDASIM is set, which replaces numba.cuda by a simulator; "
+            "unset it: simt is faster"
+        )
+    with contextlib.suppress(
+        Exception
+    ):  # absent, or broken: a program that needs it has the error of its own import
         importlib.import_module(f"{_MLIR}.cuda")
     names = (package + below for package in _PACKAGES for below in _MODULES)
     return [sys.modules[name] for name in names if name in sys.modules]
@@ -312,7 +361,10 @@ def _modules() -> list[ModuleType]:
 def _jit(func_or_sig: Any = None, device: bool = False, link: Any = (), **options: Any) -> Any:
     """`simt.jit` with the parameters of `cuda.jit`."""
     if link:
-        raise KernelError(f"cuda.jit(link={link!r}) links CUDA C or PTX, which a CPU cannot run; write it in Python")
+        raise KernelError(
+            f"cuda.jit(link={link!r}) links CUDA C or PTX, which a CPU "
+            f"cannot run; write it in Python"
+        )
     return decorated_as(CudaKernel, func_or_sig, device=device, **options)
 
 
@@ -339,7 +391,9 @@ def _on_device(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _declare_device(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `declare_device`, refused to programs: the packages' own modules, such as `cuda.fp16`, call it at import."""
+    """Returns `declare_device`, refused to programs: the packages' own modules, such as
+    `cuda.fp16`, call it at import.
+    """
     refuse = _refuses("declare_device", "links CUDA C or PTX")
 
     def declare(*args: Any, **options: Any) -> Any:
@@ -351,6 +405,9 @@ def _declare_device(real: Callable[..., Any]) -> Callable[..., Any]:
 
 def _refuses(name: str, reason: str) -> Callable[..., Any]:
     def refuse(*_args: Any, **_options: Any) -> Any:
-        raise DeviceError(f"cuda.{name} {reason}, and kernels run on CPU cores here; leave it out, or run this on a GPU")
+        raise DeviceError(
+            f"cuda.{name} {reason}, and kernels run on CPU cores here; leave it "
+            f"out, or run this on a GPU"
+        )
 
     return refuse

@@ -1,7 +1,8 @@
 """What the ranks hold before a collective, and what NumPy says that they hold afterwards.
 
-Numbers are such that every op is exact in every dtype and in every order: integers of all sizes, which wrap, and small whole
-numbers as floats. Values are put on the ranks one by one and read from them one by one.
+Numbers are such that every op is exact in every dtype and in every order: integers of all sizes,
+which wrap, and small whole numbers as floats. Values are put on the ranks one by one and read from
+them one by one.
 """
 
 from collections.abc import Sequence
@@ -54,7 +55,9 @@ def rows_of(total: int, world_size: int, rank: int) -> slice:
 
 
 def combined(op: str, arrays: Sequence[Any]) -> Any:
-    """What NumPy makes of the arrays of all ranks; complex numbers are multiplied, and an average is divided, part by part."""
+    """What NumPy makes of the arrays of all ranks; complex numbers are multiplied, and an
+    average is divided, part by part.
+    """
     dtype = arrays[0].dtype
     combine = complex_product if (op, dtype.kind) == ("prod", "c") else OPS[op][1]
     with np.errstate(all="ignore"):
@@ -67,7 +70,9 @@ def combined(op: str, arrays: Sequence[Any]) -> Any:
 
 
 def complex_product(a: Any, b: Any) -> Any:
-    """Each part rounded after each step; in NumPy's own product that depends on the processor, and on where the numbers lie."""
+    """Each part rounded after each step; in NumPy's own product that depends on the processor,
+    and on where the numbers lie.
+    """
     made = np.empty_like(a)
     made.real = a.real * b.real - a.imag * b.imag
     made.imag = a.real * b.imag + a.imag * b.real
@@ -85,7 +90,9 @@ def put(variable: synk.Variable, arrays: Sequence[Any]) -> None:
         synk.set_value(rank, variable, array)
 
 
-def differing(rng: np.random.Generator, world: synk.World, dtype: Any, shape: tuple[int, ...]) -> tuple[Any, list[Any]]:
+def differing(
+    rng: np.random.Generator, world: synk.World, dtype: Any, shape: tuple[int, ...]
+) -> tuple[Any, list[Any]]:
     """A variable, and what each rank has in it: each something else."""
     arrays = [numbers(rng, dtype, shape) for _ in range(world.world_size)]
     variable = synk.variable(arrays[0])
@@ -94,7 +101,9 @@ def differing(rng: np.random.Generator, world: synk.World, dtype: Any, shape: tu
 
 
 def assert_held(variable: synk.Variable, world: synk.World, expected: Sequence[Any]) -> None:
-    """Every rank has what it should have, to the bit, in dtype and shape too, and the coordinator knows the shapes."""
+    """Every rank has what it should have, to the bit, in dtype and shape too, and the
+    coordinator knows the shapes.
+    """
     found = held(variable, world)
     assert len(expected) == len(found)
     for rank, (mine, wanted) in enumerate(zip(found, expected, strict=True)):

@@ -1,4 +1,5 @@
-"""Any sequence of collectives on a few variables does what it does to a list of NumPy arrays, one for each rank.
+"""Any sequence of collectives on a few variables does what it does to a list of NumPy arrays, one
+for each rank.
 
 What is refused is refused for the reason that the model has for it, and changes nothing.
 """
@@ -13,7 +14,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 import synknumba as synk
-from tests.conformance.collectives.cases import OPS, RECORD, assert_held, assert_same, combined, numbers, rows_of
+from tests.conformance.collectives.cases import (
+    OPS,
+    RECORD,
+    assert_held,
+    assert_same,
+    combined,
+    numbers,
+    rows_of,
+)
 from tests.conformance.conftest import COLLECTIVE_ROWS
 from tests.quick import examples
 
@@ -74,7 +83,10 @@ class Sequences(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.models) < 4)
     @rule(
-        dtype=dtypes, shape=st.tuples(lengths) | st.tuples(st.integers(0, 5), st.integers(0, 3)), seed=seeds, flat=st.booleans()
+        dtype=dtypes,
+        shape=st.tuples(lengths) | st.tuples(st.integers(0, 5), st.integers(0, 3)),
+        seed=seeds,
+        flat=st.booleans(),
     )
     def make(self, dtype, shape, seed, flat):
         value = numbers(np.random.default_rng(seed), dtype, shape)
@@ -103,7 +115,9 @@ class Sequences(RuleBasedStateMachine):
     def make_differ(self, which, seed):
         """All of one shape, each something else."""
         model = self.pick(which)
-        model.ranks = [self.value(model, len(model.ranks[0]), seed + rank) for rank in range(self.size)]
+        model.ranks = [
+            self.value(model, len(model.ranks[0]), seed + rank) for rank in range(self.size)
+        ]
         for rank, value in enumerate(model.ranks):
             synk.set_value(rank, model.variable, value)
         self.check(model)
@@ -187,7 +201,9 @@ class Sequences(RuleBasedStateMachine):
             result = combined(op, model.ranks)
             found = synk.reduce(model.variable, op, in_place, root=root)
             if in_place:
-                model.ranks = [result if rank == root else mine for rank, mine in enumerate(model.ranks)]
+                model.ranks = [
+                    result if rank == root else mine for rank, mine in enumerate(model.ranks)
+                ]
             else:
                 assert_same(found, result)
         self.check(model)
@@ -228,6 +244,10 @@ class Sequences(RuleBasedStateMachine):
 @pytest.mark.parametrize("row", CPU_ROWS, indirect=True)
 def test_any_sequence(world):
     machine = type("SequencesHere", (Sequences,), {"world": world})
-    limits = settings(max_examples=examples(8, quick=3), stateful_step_count=20, suppress_health_check=list(HealthCheck))
+    limits = settings(
+        max_examples=examples(8, quick=3),
+        stateful_step_count=20,
+        suppress_health_check=list(HealthCheck),
+    )
     with np.errstate(all="ignore"):  # products of products grow
         run_state_machine_as_test(machine, settings=limits)

@@ -1,4 +1,6 @@
-"""What a variable is before a world, between calls and after a world, and what is left when it has gone."""
+"""What a variable is before a world, between calls and after a world, and what is left when it
+has gone.
+"""
 
 import gc
 import os
@@ -32,7 +34,9 @@ def held_by_rank():
 
     from synknumba._rank.loop import Rank
 
-    (rank,) = [one for one in gc.get_objects() if type(one) is Rank]  # isinstance would ask weak proxies
+    (rank,) = [
+        one for one in gc.get_objects() if type(one) is Rank
+    ]  # isinstance would ask weak proxies
     return np.array([len(rank.routines), len(rank.holdings), len(rank.segments)])
 
 
@@ -68,12 +72,17 @@ def test_after_its_world(fork_row):
             assert synk.get_shapes(v) == [part.shape for part in parts]
             synk.all_reduce(other, "sum")
             assert_held(v, world, parts)
-            assert_array_equal(synk.all_reduce(synk.variable(np.ones(3)), "sum").get_value(), np.full(3, float(size)))
+            assert_array_equal(
+                synk.all_reduce(synk.variable(np.ones(3)), "sum").get_value(),
+                np.full(3, float(size)),
+            )
 
 
 @pytest.mark.one_machine
 def test_a_process_that_the_script_forks_reads_what_it_shares(world):
-    """It has no ranks: asking those of the script would leave them and the script waiting for each other."""
+    """It has no ranks: asking those of the script would leave them and the script waiting for
+    each other.
+    """
     v = synk.variable(np.arange(3.0), "w")
     synk.all_reduce(v, "sum")
     child = os.fork()
@@ -82,7 +91,12 @@ def test_a_process_that_the_script_forks_reads_what_it_shares(world):
         try:
             code = 0 if v.get_value(world.world_size - 1)[1] == world.world_size else 1
         except synk.WorldError as error:
-            code = 2 if "world of the process from which this one was forked: read it there" in str(error) else 1
+            code = (
+                2
+                if "world of the process from which this one was forked: read it there"
+                in str(error)
+                else 1
+            )
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
@@ -146,18 +160,36 @@ def test_shards_of_equal_length_are_replicas_after_an_all_reduce(world):
 
 def test_what_is_known_without_asking_ranks(world):
     v = synk.variable(np.zeros((6, 2), "float32"))
-    assert (v.dtype, v.shape, v.ndim, v.size, v.nbytes, len(v)) == (np.dtype("float32"), (6, 2), 2, 12, 48, 6)
+    assert (v.dtype, v.shape, v.ndim, v.size, v.nbytes, len(v)) == (
+        np.dtype("float32"),
+        (6, 2),
+        2,
+        12,
+        48,
+        6,
+    )
     tree = synk.variable({"w": np.zeros((2, 3)), "b": np.int8(1)})
     assert tree.dtype == {"w": np.dtype("float64"), "b": np.dtype("int8")}
-    assert (tree.shape, tree.ndim, tree.size, tree.nbytes) == ({"w": (2, 3), "b": ()}, {"w": 2, "b": 0}, 7, 49)
+    assert (tree.shape, tree.ndim, tree.size, tree.nbytes) == (
+        {"w": (2, 3), "b": ()},
+        {"w": 2, "b": 0},
+        7,
+        49,
+    )
     assert "{'w': value, 'b': value}" in repr(tree)
     assert "one vector" in repr(synk.flatten({"w": np.zeros(3)}))
 
 
 def test_numbers(world):
-    """As NumPy's arrays of one item, whether they have dimensions or not; others are neither true nor false."""
+    """As NumPy's arrays of one item, whether they have dimensions or not; others are neither
+    true nor false.
+    """
     loss = synk.all_reduce(synk.variable(1.5), "sum")
-    assert (float(loss), int(loss), bool(loss)) == (1.5 * world.world_size, int(1.5 * world.world_size), True)
+    assert (float(loss), int(loss), bool(loss)) == (
+        1.5 * world.world_size,
+        int(1.5 * world.world_size),
+        True,
+    )
     assert not synk.variable(0)
     with pytest.raises(ValueError, match="more than one element"):
         bool(synk.variable(np.ones(2)))
@@ -189,7 +221,9 @@ def test_ranks_do_not_pile_up_what_collectives_need(world, length):
 
     def use(k):
         v = synk.variable(np.ones(length + k))
-        w = synk.scatter(synk.flatten([np.ones(3), np.ones(2)]), [np.arange(5.0), np.arange(4.0 + k)])
+        w = synk.scatter(
+            synk.flatten([np.ones(3), np.ones(2)]), [np.arange(5.0), np.arange(4.0 + k)]
+        )
         synk.all_gather(v, dest=synk.variable(np.ones(1)))
         synk.all_reduce(v, "max")
         synk.all_reduce([v, u], "max")

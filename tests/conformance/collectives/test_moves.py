@@ -1,4 +1,6 @@
-"""What moves arrays and does not compute: broadcast, scatter, gather, all_gather, values of single ranks, lengths, shapes."""
+"""What moves arrays and does not compute: broadcast, scatter, gather, all_gather, values of
+single ranks, lengths, shapes.
+"""
 
 import numpy as np
 import pytest
@@ -85,7 +87,9 @@ def test_broadcast_of_shards_makes_them_replicas(world):
 
 @with_dtypes
 def test_broadcast_some_from_values_and_others_from_the_root(world, dtype, rng):
-    """In lists and dicts, of any shapes; a variable's own array may be another one's value; and repeated."""
+    """In lists and dicts, of any shapes; a variable's own array may be another one's value; and
+    repeated.
+    """
     size = world.world_size
     for k, shape in enumerate([(3,), (7,), LARGE]):
         root = (k + 1) % size
@@ -95,7 +99,9 @@ def test_broadcast_some_from_values_and_others_from_the_root(world, dtype, rng):
         x = numbers(rng, dtype, shape)
         several = {"a": a, "b": b, "rest": [c]}
         for _ in range(2):
-            assert synk.broadcast(several, {"rest": [None], "a": x, "b": None}, root=root) is several
+            assert (
+                synk.broadcast(several, {"rest": [None], "a": x, "b": None}, root=root) is several
+            )
             assert_held(a, world, [x] * size)
             assert_held(b, world, [of_b[root]] * size)
             assert_held(c, world, [of_c[root]] * size)
@@ -113,7 +119,10 @@ def test_broadcast_some_from_values_and_others_from_the_root(world, dtype, rng):
 
 def test_broadcast_of_trees_some_from_values(world, rng):
     size = world.world_size
-    tree, v = synk.flatten({"w": np.zeros(2), "b": np.zeros(1)}), synk.scatter(synk.variable(np.zeros(1)), np.arange(11.0))
+    tree, v = (
+        synk.flatten({"w": np.zeros(2), "b": np.zeros(1)}),
+        synk.scatter(synk.variable(np.zeros(1)), np.arange(11.0)),
+    )
     new = {"w": np.ones(2), "b": np.full(1, 3.0)}
     synk.broadcast([tree, v], [new, None])
     first = np.arange(11.0)[rows_of(11, size, 0)]
@@ -147,29 +156,48 @@ def test_scatter_some_from_values_and_others_from_the_root(world, rng):
     b, of_b = differing(rng, world, "int64", (9, 2))
     x = numbers(rng, "float32", (7,))
     synk.scatter([a, b], [x, None])
-    assert_held(a, world, [x[rows_of(7, world.world_size, rank)] for rank in range(world.world_size)])
-    assert_held(b, world, [of_b[0][rows_of(9, world.world_size, rank)] for rank in range(world.world_size)])
+    assert_held(
+        a, world, [x[rows_of(7, world.world_size, rank)] for rank in range(world.world_size)]
+    )
+    assert_held(
+        b, world, [of_b[0][rows_of(9, world.world_size, rank)] for rank in range(world.world_size)]
+    )
 
 
 def test_scatter_much(world, rng):
     for dtype in ("uint8", "float64"):
         value = numbers(rng, dtype, LARGE)
         v = synk.scatter(synk.variable(value[:1]), value)
-        assert_held(v, world, [value[rows_of(len(value), world.world_size, rank)] for rank in range(world.world_size)])
+        assert_held(
+            v,
+            world,
+            [
+                value[rows_of(len(value), world.world_size, rank)]
+                for rank in range(world.world_size)
+            ],
+        )
 
 
 def test_scatter_what_the_root_has(world, rng):
     v, arrays = differing(rng, world, "int32", (11, 2))
     synk.scatter(v)
-    assert_held(v, world, [arrays[0][rows_of(11, world.world_size, rank)] for rank in range(world.world_size)])
+    assert_held(
+        v,
+        world,
+        [arrays[0][rows_of(11, world.world_size, rank)] for rank in range(world.world_size)],
+    )
 
 
 def test_rows_of_scatter_are_those_of_calls(world):
     """5 rows on 2 ranks: 2, 3; on 3: 1, 2, 2; 10 on 4: 2, 3, 2, 3."""
     v = synk.scatter(synk.variable(np.zeros(1)), np.arange(5.0))
-    assert synk.get_lengths(v) == {1: [5], 2: [2, 3], 3: [1, 2, 2], 4: [1, 1, 1, 2]}[world.world_size]
+    assert (
+        synk.get_lengths(v) == {1: [5], 2: [2, 3], 3: [1, 2, 2], 4: [1, 1, 1, 2]}[world.world_size]
+    )
     synk.scatter(v, np.arange(10.0))
-    assert synk.get_lengths(v) == {1: [10], 2: [5, 5], 3: [3, 3, 4], 4: [2, 3, 2, 3]}[world.world_size]
+    assert (
+        synk.get_lengths(v) == {1: [10], 2: [5, 5], 3: [3, 3, 4], 4: [2, 3, 2, 3]}[world.world_size]
+    )
 
 
 @pytest.mark.parametrize("name", BATCHES)
@@ -203,7 +231,10 @@ def test_gather(world, dtype, rng):
 def test_gather_joins_what_is_divided(world):
     """Rows of divided variables, and one entry per rank of replicas, also of one tree."""
     rows, size = np.arange(6.0 * world.world_size + 1).reshape(-1, 1), world.world_size
-    divided, replica = synk.scatter(synk.variable(rows)), synk.variable({"a": np.arange(2), "b": np.array(3.0)})
+    divided, replica = (
+        synk.scatter(synk.variable(rows)),
+        synk.variable({"a": np.arange(2), "b": np.array(3.0)}),
+    )
     found = synk.gather({"divided": divided, "replica": [replica]})
     assert_same(found["divided"], rows)
     assert_same(found["replica"][0]["a"], np.tile(np.arange(2), (size, 1)))
@@ -223,7 +254,13 @@ def test_gather_unequal_lengths(world, dtype, rng):
 
 def test_gather_gives_copies(world):
     v = synk.variable(np.ones(3))
-    for copied in (synk.gather(v), synk.gather(v, nd_up=0), synk.get_value(0, v), v.get_value(), np.asarray(v)):
+    for copied in (
+        synk.gather(v),
+        synk.gather(v, nd_up=0),
+        synk.get_value(0, v),
+        v.get_value(),
+        np.asarray(v),
+    ):
         copied[...] = 7
         assert_held(v, world, [np.ones(3)] * world.world_size)
 
@@ -336,7 +373,9 @@ DIVIDED = {
     "scattered": lambda: synk.scatter(synk.variable(np.zeros(1)), np.arange(11.0)),
     "scattered evenly": lambda: synk.scatter(synk.variable(np.zeros(1)), np.zeros(60)),
     "reduced": lambda: synk.reduce_scatter(synk.variable(np.arange(11.0)), "sum"),
-    "tree": lambda: synk.scatter(synk.variable({"a": np.zeros(1), "b": np.zeros(1)}), {"a": np.zeros(60), "b": np.ones(7)}),
+    "tree": lambda: synk.scatter(
+        synk.variable({"a": np.zeros(1), "b": np.zeros(1)}), {"a": np.zeros(60), "b": np.ones(7)}
+    ),
 }
 
 
@@ -348,12 +387,20 @@ def test_a_divided_variable_has_no_value_without_a_rank(world, name):
     value = {"a": np.ones(2), "b": np.ones(2)} if isinstance(v.dtype, dict) else np.ones(2)
     reads = [v.get_value, lambda: synk.variable(v), lambda: v.set_value(value)]
     if not isinstance(v.dtype, dict):
-        reads += [lambda: np.asarray(v), lambda: np.mean(v), lambda: len(v), lambda: synk.variable(np.zeros(1)).set_value(v)]
+        reads += [
+            lambda: np.asarray(v),
+            lambda: np.mean(v),
+            lambda: len(v),
+            lambda: synk.variable(np.zeros(1)).set_value(v),
+        ]
     for read in reads:
         if world.world_size == 1:
             read()
         else:
-            with pytest.raises(synk.PartitionError, match=r"divided among the ranks \(shapes .*rank=….*synk\.(gather|scatter)"):
+            with pytest.raises(
+                synk.PartitionError,
+                match=r"divided among the ranks \(shapes .*rank=….*synk\.(gather|scatter)",
+            ):
                 read()
     if world.world_size > 1:
         assert str([synk.get_value(rank, v) for rank in range(world.world_size)]) == before
@@ -387,7 +434,9 @@ def test_lengths_and_shapes(world, rng):
 
 
 def test_values_of_every_kind(world):
-    """Arrays, `Data`, variables, Python and NumPy numbers, nested lists, arrays in any order and byte order; casts are safe."""
+    """Arrays, `Data`, variables, Python and NumPy numbers, nested lists, arrays in any order and
+    byte order; casts are safe.
+    """
     v = synk.variable(np.zeros((2, 3)))
     plain = np.arange(6.0).reshape(2, 3)
     stepped = np.zeros((4, 6))
@@ -407,7 +456,15 @@ def test_values_of_every_kind(world):
             give(v, value)
             assert_same(synk.gather(v, nd_up=0)[: len(plain)], plain)
     number = synk.variable(np.float32(0))
-    for value in (2, 2.0, np.float32(2), np.int16(2), np.array(2, "u1"), synk.data(np.float32(2)), True + True):
+    for value in (
+        2,
+        2.0,
+        np.float32(2),
+        np.int16(2),
+        np.array(2, "u1"),
+        synk.data(np.float32(2)),
+        True + True,
+    ):
         synk.broadcast(number, 0)
         synk.broadcast(number, value)
         assert_held(number, world, [np.array(2, "f4")] * world.world_size)

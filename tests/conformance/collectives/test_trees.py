@@ -1,4 +1,6 @@
-"""Several variables at once, variables of several arrays, and flattened ones; and what functions on the ranks see of them."""
+"""Several variables at once, variables of several arrays, and flattened ones; and what functions
+on the ranks see of them.
+"""
 
 from typing import NamedTuple
 
@@ -6,7 +8,15 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from tests.conformance.collectives.cases import LARGE, RECORD, assert_held, assert_same, combined, numbers, rows_of
+from tests.conformance.collectives.cases import (
+    LARGE,
+    RECORD,
+    assert_held,
+    assert_same,
+    combined,
+    numbers,
+    rows_of,
+)
 
 
 class Layer(NamedTuple):
@@ -102,9 +112,18 @@ def test_lists_of_variables_of_different_dtypes(world, large, rng):
 
 def test_dicts_and_tuples_of_variables(world, rng):
     size = world.world_size
-    a, b, c = numbers(rng, "float32", (7, 2)), numbers(rng, RECORD, (11,)), numbers(rng, "bool", (5, 1))
-    variables = {"a": synk.variable(a[:1]), "layer": Layer(synk.variable(b[:1]), [synk.variable(c[:1])])}
-    assert synk.scatter(variables, {"layer": (b, [c]), "a": a}) is variables  # in any order of the keys
+    a, b, c = (
+        numbers(rng, "float32", (7, 2)),
+        numbers(rng, RECORD, (11,)),
+        numbers(rng, "bool", (5, 1)),
+    )
+    variables = {
+        "a": synk.variable(a[:1]),
+        "layer": Layer(synk.variable(b[:1]), [synk.variable(c[:1])]),
+    }
+    assert (
+        synk.scatter(variables, {"layer": (b, [c]), "a": a}) is variables
+    )  # in any order of the keys
     lengths = synk.get_lengths(variables)
     assert isinstance(lengths["layer"], Layer)
     assert lengths["layer"].b[0] == [len(c[rows_of(5, size, rank)]) for rank in range(size)]
@@ -141,7 +160,11 @@ def test_dest_may_be_given_too(world, rng):
             if collective is synk.all_gather:
                 assert_held(made, world, [np.tile(given, size)] * size)
             else:
-                assert_held(made, world, [(size * given)[rows_of(len(given), size, rank)] for rank in range(size)])
+                assert_held(
+                    made,
+                    world,
+                    [(size * given)[rows_of(len(given), size, rank)] for rank in range(size)],
+                )
 
 
 # ---- variables of several arrays
@@ -206,7 +229,10 @@ def test_flattened_arrays_changed_by_ranks_are_reduced_as_one(world, dtype, rows
         for rank in range(size):
             changed = {**tree, "inner": (*tree["inner"][:2], tree["inner"][2])}
             changed["w"] = tree["w"] + np.dtype(dtype).type(rank + 1)
-            changed["inner"] = (*(np.asarray(x + np.dtype(dtype).type(rank + 1)) for x in tree["inner"][:2]), tree["inner"][2])
+            changed["inner"] = (
+                *(np.asarray(x + np.dtype(dtype).type(rank + 1)) for x in tree["inner"][:2]),
+                tree["inner"][2],
+            )
             ranks.append(changed)
             assert_trees(v.get_value(rank), changed)
         synk.all_reduce(v, "sum")
@@ -256,10 +282,15 @@ def test_flatten_records_and_what_is_empty(world, rng):
 def test_lists_of_numbers_are_arrays(world):
     """They take the dtype that is asked for, as numbers do; lists of arrays are trees."""
     assert_same(synk.variable([1, 2, 3]).get_value(), np.array([1, 2, 3]))
-    assert_same(synk.variable([[1, 2], [3, 4]], dtype="float32").get_value(), np.array([[1, 2], [3, 4]], "float32"))
+    assert_same(
+        synk.variable([[1, 2], [3, 4]], dtype="float32").get_value(),
+        np.array([[1, 2], [3, 4]], "float32"),
+    )
     assert_same(synk.variable(2, dtype="float16").get_value(), np.array(2, "float16"))
     assert synk.variable((1.5, 2, 7), dtype=RECORD).get_value().item() == (1.5, 2, 7)
-    v = synk.variable({"w": [1.0, 2.0], "b": 3.0, "layers": [np.ones(2, "f4"), [4, 5]]}, dtype="float32")
+    v = synk.variable(
+        {"w": [1.0, 2.0], "b": 3.0, "layers": [np.ones(2, "f4"), [4, 5]]}, dtype="float32"
+    )
     assert v.dtype == {"w": np.dtype("f4"), "b": np.dtype("f4"), "layers": [np.dtype("f4")] * 2}
     synk.broadcast(v, {"layers": ([5, 6], [7.5, 8]), "b": 1, "w": [9, 10.5]})
     for rank in range(world.world_size):

@@ -27,4 +27,6 @@ def _check(got: np.ndarray, wanted: np.ndarray, case: Case) -> None:
         np.testing.assert_array_equal(got, wanted)
     else:
         single = got.dtype in (np.float32, np.complex64)
-        np.testing.assert_allclose(got, wanted, rtol=max(case.rtol, SINGLE if single else 0), atol=case.atol)
+        np.testing.assert_allclose(
+            got, wanted, rtol=max(case.rtol, SINGLE if single else 0), atol=case.atol
+        )

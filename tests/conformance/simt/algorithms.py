@@ -46,7 +46,17 @@ def _means(points, centres, sums, counts):
     return {2: [points[nearest == k].sum(0) for k in range(len(centres))], 3: counted}
 
 
-@case(3, B, lambda: (real(45, 2), real(COLUMNS, 2, seed=7), np.zeros((COLUMNS, 2)), np.zeros(COLUMNS, np.int64)), _means)
+@case(
+    3,
+    B,
+    lambda: (
+        real(45, 2),
+        real(COLUMNS, 2, seed=7),
+        np.zeros((COLUMNS, 2)),
+        np.zeros(COLUMNS, np.int64),
+    ),
+    _means,
+)
 def kmeans_step(points, centres, sums, counts):
     totals = cuda.shared.array((COLUMNS, 2), float64)
     numbers = cuda.shared.array(COLUMNS, int64)
@@ -81,7 +91,13 @@ def kmeans_step(points, centres, sums, counts):
 def _csr(shape=(19, 23), seed=3):
     from scipy.sparse import random as sparse
 
-    return sparse(*shape, density=0.3, format="csr", random_state=np.random.default_rng(seed), dtype=np.float64)
+    return sparse(
+        *shape,
+        density=0.3,
+        format="csr",
+        random_state=np.random.default_rng(seed),
+        dtype=np.float64,
+    )
 
 
 def _csr_arguments():

@@ -19,7 +19,15 @@ def atomic_extremes(x, top, low, counts):
         cuda.atomic.add(counts, (1, 2), 3)
 
 
-@case(3, 16, lambda: (np.arange(48, dtype=np.int32) * 37, np.full(4, 0xFFF, np.int32), np.zeros(3, np.uint32)))
+@case(
+    3,
+    16,
+    lambda: (
+        np.arange(48, dtype=np.int32) * 37,
+        np.full(4, 0xFFF, np.int32),
+        np.zeros(3, np.uint32),
+    ),
+)
 def atomic_bits(x, out, more):
     i = cuda.grid(1)
     cuda.atomic.and_(out, 0, x[i] | 0xF0)
@@ -30,7 +38,12 @@ def atomic_bits(x, out, more):
     cuda.atomic.dec(more, 1, 6)
 
 
-@case(3, 16, lambda: (np.zeros(3, np.int32), np.zeros(1, np.int64)), lambda a, b: {0: [5, 0, 0], 1: [1]})
+@case(
+    3,
+    16,
+    lambda: (np.zeros(3, np.int32), np.zeros(1, np.int64)),
+    lambda a, b: {0: [5, 0, 0], 1: [1]},
+)
 def atomic_compare(a, b):
     old = cuda.atomic.cas(a, 0, 0, 5)
     cuda.atomic.compare_and_swap(a[1:], 3, 4)
@@ -38,7 +51,12 @@ def atomic_compare(a, b):
         cuda.atomic.add(b, 0, 1)
 
 
-@case(3, 16, lambda: (np.abs(real(40)), np.zeros(8, np.int32)), lambda x, h: {1: np.bincount((x * 4).astype(int), minlength=8)})
+@case(
+    3,
+    16,
+    lambda: (np.abs(real(40)), np.zeros(8, np.int32)),
+    lambda x, h: {1: np.bincount((x * 4).astype(int), minlength=8)},
+)
 def histogram(x, h):
     i = cuda.grid(1)
     if i < x.size:
@@ -53,7 +71,12 @@ def compaction(x, out, count):
         out[k] = x[i]
 
 
-@case(3, 16, lambda: (real(40), np.zeros(2, np.int64)), lambda x, n: {1: [(x > 0).sum(), (x <= 0).sum()]})
+@case(
+    3,
+    16,
+    lambda: (real(40), np.zeros(2, np.int64)),
+    lambda x, n: {1: [(x > 0).sum(), (x <= 0).sum()]},
+)
 def conditional_count(x, n):
     i = cuda.grid(1)
     if i < x.size:

@@ -46,7 +46,13 @@ def return_before_barrier(x, out):
     out[i] = s[(t + 1) % live]
 
 
-again("return_before_barrier_one_thread", "return_before_barrier", 1, B, lambda: (real(1), np.zeros(1)))
+again(
+    "return_before_barrier_one_thread",
+    "return_before_barrier",
+    1,
+    B,
+    lambda: (real(1), np.zeros(1)),
+)
 again("return_before_barrier_full", "return_before_barrier", 2, B, lambda: (real(32), np.zeros(32)))
 again(
     "return_before_barrier_empty",
@@ -114,7 +120,11 @@ def barriers_alone(out):
 
 def _branches(x, flag, out):
     made = rows(x, B)
-    return {2: (made[:, ::-1] if flag > 2 else np.roll(made, -1, axis=1) * 2 if flag else made + 1).ravel()}
+    return {
+        2: (
+            made[:, ::-1] if flag > 2 else np.roll(made, -1, axis=1) * 2 if flag else made + 1
+        ).ravel()
+    }
 
 
 @case(2, B, lambda: (real(32), 3, np.zeros(32)), _branches)
@@ -139,7 +149,13 @@ def uniform_if_elif_else(x, flag, out):
 
 
 again("uniform_elif", "uniform_if_elif_else", 2, B, lambda: (real(32), 1, np.zeros(32)))
-again("uniform_else_without_barrier", "uniform_if_elif_else", 2, B, lambda: (real(32), 0, np.zeros(32)))
+again(
+    "uniform_else_without_barrier",
+    "uniform_if_elif_else",
+    2,
+    B,
+    lambda: (real(32), 0, np.zeros(32)),
+)
 
 
 def _by_block(x, kinds, out):
@@ -210,7 +226,15 @@ def _votes(x, out):
     return {1: np.repeat(counts * 100 + (counts == B) * 10 + (counts > 0), B)}
 
 
-@case(4, B, lambda: (np.repeat([1, -1, 0, 0], B) + real(64) * np.repeat([0, 0, 1, 2], B), np.zeros(64, np.int64)), _votes)
+@case(
+    4,
+    B,
+    lambda: (
+        np.repeat([1, -1, 0, 0], B) + real(64) * np.repeat([0, 0, 1, 2], B),
+        np.zeros(64, np.int64),
+    ),
+    _votes,
+)
 def count_and_or(x, out):
     i = cuda.grid(1)
     flag = int32(1 if x[i] > 0 else 0)
@@ -266,11 +290,23 @@ def count_decides_branch(x, out):
 
 
 def _count_of_live(x, out):
-    return {1: flat([np.full(n, 100 * (r[:n] > 0).sum() + (r[:n] > -9).all()) for r, n in zip(*_given(x), strict=True)], x)}
+    return {
+        1: flat(
+            [
+                np.full(n, 100 * (r[:n] > 0).sum() + (r[:n] > -9).all())
+                for r, n in zip(*_given(x), strict=True)
+            ],
+            x,
+        )
+    }
 
 
 @case(
-    3, B, lambda: (real(40), np.zeros(40, np.int64)), _count_of_live, differs="its counts keep what ended threads said before"
+    3,
+    B,
+    lambda: (real(40), np.zeros(40, np.int64)),
+    _count_of_live,
+    differs="its counts keep what ended threads said before",
 )
 def count_of_threads_left(x, out):
     """Threads that have returned do not count."""
@@ -309,7 +345,12 @@ def block_2d(a, out):
         out[y, x] = s[tx, ty]
 
 
-@case((2, 2, 2), (4, 3, 2), lambda: (whole(8, 24), np.zeros((8, 24), np.int64)), lambda a, out: {1: np.roll(a[:, ::-1], 1, 0)})
+@case(
+    (2, 2, 2),
+    (4, 3, 2),
+    lambda: (whole(8, 24), np.zeros((8, 24), np.int64)),
+    lambda a, out: {1: np.roll(a[:, ::-1], 1, 0)},
+)
 def block_3d(a, out):
     s = cuda.shared.array(24, int64)
     t = cuda.threadIdx.x + cuda.blockDim.x * (cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z)
@@ -320,7 +361,10 @@ def block_3d(a, out):
 
 
 @case(
-    2, (8, 3), lambda: (real(48), np.zeros(48)), lambda x, out: {1: np.repeat(rows(x, 24).reshape(2, 3, 8).sum(2).ravel(), 8)}
+    2,
+    (8, 3),
+    lambda: (real(48), np.zeros(48)),
+    lambda x, out: {1: np.repeat(rows(x, 24).reshape(2, 3, 8).sum(2).ravel(), 8)},
 )
 def rows_of_a_block(x, out):
     """A halving loop along one axis of a block, for each of its rows."""

@@ -33,7 +33,12 @@ again("barrier_in_for_never_run", "barrier_in_for", 2, B, lambda: (real(32), 0, 
 again("barrier_in_for_once", "barrier_in_for", 2, B, lambda: (real(32), np.int32(1), np.zeros(32)))
 
 
-@case(2, B, lambda: (real(32), 4, np.zeros(32)), lambda x, n, out: {2: _rotations(x, n, out)[2] + 100 * (n - 1) + n})
+@case(
+    2,
+    B,
+    lambda: (real(32), 4, np.zeros(32)),
+    lambda x, n, out: {2: _rotations(x, n, out)[2] + 100 * (n - 1) + n},
+)
 def counts_and_values_after_loop(x, steps, out):
     s = cuda.shared.array(B, float64)
     t = cuda.threadIdx.x
@@ -64,7 +69,12 @@ def halving_while(x, out):
         out[cuda.blockIdx.x] = s[0]
 
 
-@case(2, B, lambda: (real(32), np.zeros(32)), lambda x, out: {1: np.cumsum(rows(x, B)[:, ::-1], 1)[:, ::-1].ravel()})
+@case(
+    2,
+    B,
+    lambda: (real(32), np.zeros(32)),
+    lambda x, out: {1: np.cumsum(rows(x, B)[:, ::-1], 1)[:, ::-1].ravel()},
+)
 def downward_range(x, out):
     """Sums from the right, with a step that doubles while the range counts down."""
     s = cuda.shared.array(B, float64)
@@ -107,8 +117,20 @@ def uniform_break_and_continue(x, last, skipped, out):
     out[cuda.grid(1)] = s[t]
 
 
-again("uniform_break_at_once", "uniform_break_and_continue", 2, B, lambda: (real(32), 0, 3, np.zeros(32)))
-again("uniform_break_never", "uniform_break_and_continue", 2, B, lambda: (real(32), 99, -1, np.zeros(32)))
+again(
+    "uniform_break_at_once",
+    "uniform_break_and_continue",
+    2,
+    B,
+    lambda: (real(32), 0, 3, np.zeros(32)),
+)
+again(
+    "uniform_break_never",
+    "uniform_break_and_continue",
+    2,
+    B,
+    lambda: (real(32), 99, -1, np.zeros(32)),
+)
 
 
 def _returns(x, last, out):
@@ -138,7 +160,13 @@ def uniform_return_in_nested_loops(x, last, out):
     out[i] = -1.0
 
 
-again("uniform_return_never", "uniform_return_in_nested_loops", 2, B, lambda: (real(32), 6, np.zeros(32)))
+again(
+    "uniform_return_never",
+    "uniform_return_in_nested_loops",
+    2,
+    B,
+    lambda: (real(32), 6, np.zeros(32)),
+)
 
 
 def _leaving(x, out):
@@ -181,7 +209,9 @@ def _until_small(x, limit, out):
 
 @case(3, B, lambda: (real(48) * np.repeat([1, 30, 0.01], B), 0.1, np.zeros(48)), _until_small)
 def break_on_shared_value(x, limit, out):
-    """How often the loop runs is read from memory: it looks different in each thread, and is the same in a block."""
+    """How often the loop runs is read from memory: it looks different in each thread, and is the
+    same in a block.
+    """
     s = cuda.shared.array(B, float64)
     most = cuda.shared.array(1, float64)
     t = cuda.threadIdx.x
@@ -249,7 +279,12 @@ def range_from_thread(x, out):
     out[cuda.grid(1)] = v
 
 
-@case(2, B, lambda: (real(32), np.zeros(32)), lambda x, out: {1: np.repeat(np.maximum(rows(x, B), 0).sum(1), B) * 3})
+@case(
+    2,
+    B,
+    lambda: (real(32), np.zeros(32)),
+    lambda x, out: {1: np.repeat(np.maximum(rows(x, B), 0).sum(1), B) * 3},
+)
 def varying_continue_inside(x, out):
     """An inner loop without barriers, of which each thread skips parts, in a loop with barriers."""
     s = cuda.shared.array(B, float64)

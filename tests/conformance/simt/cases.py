@@ -1,7 +1,8 @@
 """What a case of the corpus is: a kernel, its launch, its arguments and what they hold after it.
 
-The kernels run through `synknumba.simt` on the CPU, in Numba's CUDA simulator (in a process of its own), in the model of
-`model.py`, and through `numba.cuda.jit` on a GPU. That is why these modules import neither synknumba nor pytest.
+The kernels run through `synknumba.simt` on the CPU, in Numba's CUDA simulator (in a process of its
+own), in the model of `model.py`, and through `numba.cuda.jit` on a GPU. That is why these modules
+import neither synknumba nor pytest.
 """
 
 from collections.abc import Callable
@@ -24,13 +25,16 @@ class Case:
         grid: blocks.
         block: threads of a block.
         make: makes the arguments.
-        expect: from the arguments before the launch, the arrays after it, by their place; None where only the simulator knows.
+        expect: from the arguments before the launch, the arrays after it, by their place; None
+            where only the simulator knows.
         rtol: how closely floats agree.
         atol: how closely they agree near zero.
         differs: why the simulator computes something else; empty if it does not.
         shared: bytes of dynamic shared memory.
-        unordered: places of arrays that are filled in the order in which threads come; they are compared sorted.
-        cooperative: whether blocks wait for each other, which a GPU allows only if all of them fit at once.
+        unordered: places of arrays that are filled in the order in which threads come; they are
+            compared sorted.
+        cooperative: whether blocks wait for each other, which a GPU allows only if all of them fit
+            at once.
         cpu_only: why it does not run on a GPU; empty if it does.
     """
 
@@ -84,24 +88,36 @@ def whole(*shape, low=-50, high=50, seed=1, dtype=np.int64):
 
 
 def values(dtype, *shape, seed=1):
-    """Small numbers of any type: integers and booleans of all patterns, or reals, or complex ones."""
+    """Small numbers of any type: integers and booleans of all patterns, or reals, or complex
+    ones.
+    """
     kind = np.dtype(dtype).kind
     if kind in "iub":
-        return whole(*shape, low=0 if kind != "i" else -50, high=2 if kind == "b" else 50, seed=seed, dtype=dtype)
+        return whole(
+            *shape,
+            low=0 if kind != "i" else -50,
+            high=2 if kind == "b" else 50,
+            seed=seed,
+            dtype=dtype,
+        )
     if kind == "c":
         return (real(*shape, seed=seed) + 1j * real(*shape, seed=seed + 1)).astype(dtype)
     return real(*shape, seed=seed, dtype=dtype)
 
 
 def rows(x, width):
-    """`x` as rows of `width`, the last one filled up with zeros: what each block of `width` threads sees of it."""
+    """`x` as rows of `width`, the last one filled up with zeros: what each block of `width`
+    threads sees of it.
+    """
     padded = np.zeros(-(-x.size // width) * width, x.dtype)
     padded[: x.size] = x
     return padded.reshape(-1, width)
 
 
 def flat(made, x):
-    """The rows that were made of `x`, one after the other, without what they were filled up with."""
+    """The rows that were made of `x`, one after the other, without what they were filled up
+    with.
+    """
     return np.concatenate(list(made))[: x.size]
 
 
@@ -111,7 +127,9 @@ def warps(x):
 
 
 def states(n):
-    """xoroshiro128+ states, made without numba.cuda: its own functions for that differ in the simulator."""
+    """xoroshiro128+ states, made without numba.cuda: its own functions for that differ in the
+    simulator.
+    """
     seeds = np.random.default_rng(5).integers(1, 1 << 62, (n, 2), dtype=np.uint64)
     made = np.empty(n, xoroshiro128p_dtype)
     made["s0"], made["s1"] = seeds[:, 0], seeds[:, 1]

@@ -1,6 +1,8 @@
-r"""Chooses the cases of the quick suite: so few that they take every branch of the compiler that all cases take.
+r"""Chooses the cases of the quick suite: so few that they take every branch of the compiler that
+all cases take.
 
-python -m coverage run --branch --source synknumba/simt -m pytest -p tests.conformance.simt.choose_cases \
+python -m coverage run --branch --source synknumba/simt -m pytest -p
+tests.conformance.simt.choose_cases \
         tests/conformance/simt/test_corpus.py -k agrees_with_numpy
 python -m tests.conformance.simt.choose_cases > tests/conformance/simt/quick_cases.txt
 """
@@ -33,7 +35,9 @@ def main() -> None:
     taken: dict[str, set[tuple[int, int, int]]] = defaultdict(set)
     with sqlite3.connect(".coverage") as found:
         names = dict(found.execute("select id, context from context"))
-        for file, context, start, stop in found.execute("select file_id, context_id, fromno, tono from arc"):
+        for file, context, start, stop in found.execute(
+            "select file_id, context_id, fromno, tono from arc"
+        ):
             case = re.search(r"\[(.*)\]", names[context])
             if case:
                 taken[case[1]].add((file, start, stop))

@@ -69,7 +69,12 @@ def nbody(pos, acc, eps2):
     acc[i, 2] = az
 
 
-@case((3, 2), (4, 8), lambda: (real(11, 7), real(7, 13), np.zeros((11, 13))), lambda a, b, c: {2: a @ b})
+@case(
+    (3, 2),
+    (4, 8),
+    lambda: (real(11, 7), real(7, 13), np.zeros((11, 13))),
+    lambda a, b, c: {2: a @ b},
+)
 def matmul(a, b, c):
     row, column = cuda.grid(2)
     if row < c.shape[0] and column < c.shape[1]:
@@ -186,7 +191,12 @@ def break_and_continue(x, out):
     out[i] = s
 
 
-@case(3, 16, lambda: (np.zeros(48, np.int64),), lambda out: {0: np.arange(48) * (np.arange(48) - 1) // 2})
+@case(
+    3,
+    16,
+    lambda: (np.zeros(48, np.int64),),
+    lambda out: {0: np.arange(48) * (np.arange(48) - 1) // 2},
+)
 def triangle(out):
     i = cuda.grid(1)
     s = 0
@@ -205,7 +215,9 @@ def collatz(out):
     out[i] = steps
 
 
-@case(3, 16, lambda: (real(40), np.zeros(40)), lambda x, out: {1: np.where(x > 0.5, 1 + 2 * x, 1.0)})
+@case(
+    3, 16, lambda: (real(40), np.zeros(40)), lambda x, out: {1: np.where(x > 0.5, 1 + 2 * x, 1.0)}
+)
 def set_in_one_branch(x, out):
     i = cuda.grid(1)
     if i < x.size:
@@ -241,7 +253,14 @@ def uniform_variable_set_in_one_branch(x, flag, out):
             out[i] += x[i] * scale
 
 
-again("uniform_variable_never_set", "uniform_variable_set_in_one_branch", 3, 16, lambda: (real(40), 0, np.zeros(40)), _ones)
+again(
+    "uniform_variable_never_set",
+    "uniform_variable_set_in_one_branch",
+    3,
+    16,
+    lambda: (real(40), 0, np.zeros(40)),
+    _ones,
+)
 
 
 @case(3, 16, lambda: (12, np.zeros(48)), lambda n, out: {1: np.arange(48) + 24.0})

@@ -82,7 +82,12 @@ def mirrored(v):
     return other
 
 
-@case(2, B, lambda: (real(32), np.zeros(32)), lambda x, out: {1: 2 * rows(x, B)[:, ::-1].ravel() + x * np.arange(32)})
+@case(
+    2,
+    B,
+    lambda: (real(32), np.zeros(32)),
+    lambda x, out: {1: 2 * rows(x, B)[:, ::-1].ravel() + x * np.arange(32)},
+)
 def function_with_shared_array(x, out):
     i = cuda.grid(1)
     v = mirrored(x[i])
@@ -128,7 +133,11 @@ def _smoothed(v, kind):
 
 def _all_smoothed(x, out):
     made = rows(x, B)
-    return {1: np.concatenate([sum(_smoothed(made[b : b + 1], k) for k in range(b, b + 3)) for b in range(3)]).ravel()}
+    return {
+        1: np.concatenate(
+            [sum(_smoothed(made[b : b + 1], k) for k in range(b, b + 3)) for b in range(3)]
+        ).ravel()
+    }
 
 
 @case(3, B, lambda: (real(48), np.zeros(48)), _all_smoothed)
@@ -152,7 +161,12 @@ def clamped(v, low, high):
     return v
 
 
-@case(2, B, lambda: (real(32), np.zeros(32)), lambda x, out: {1: _sums(np.clip(x, -1, 0.5)) * np.clip(x, -1, 0.5)})
+@case(
+    2,
+    B,
+    lambda: (real(32), np.zeros(32)),
+    lambda x, out: {1: _sums(np.clip(x, -1, 0.5)) * np.clip(x, -1, 0.5)},
+)
 def early_returns_without_barriers(x, out):
     s = cuda.shared.array(B, float64)
     v = clamped(x[cuda.grid(1)], -1.0, 0.5)
@@ -239,10 +253,19 @@ def shifted(s, v, by=1, scale=1.0):
 
 def _shifts(x, out):
     made = rows(x, B)
-    return {1: (np.roll(made, -1, 1) + np.roll(made, -3, 1) * 10 + np.roll(made, -1, 1) * 50 + np.roll(made, 2, 1) * 7).ravel()}
+    return {
+        1: (
+            np.roll(made, -1, 1)
+            + np.roll(made, -3, 1) * 10
+            + np.roll(made, -1, 1) * 50
+            + np.roll(made, 2, 1) * 7
+        ).ravel()
+    }
 
 
-@case(2, B, lambda: (real(32), np.zeros(32)), _shifts, differs="its device functions take no keywords")
+@case(
+    2, B, lambda: (real(32), np.zeros(32)), _shifts, differs="its device functions take no keywords"
+)
 def defaults_and_keywords(x, out):
     s = cuda.shared.array(B, float64)
     v = x[cuda.grid(1)]
@@ -285,7 +308,12 @@ def hypotenuse(a, b):
     return math.sqrt(a * a + b * b)
 
 
-@case(2, B, lambda: (real(32), np.zeros(32)), lambda x, out: {1: np.hypot(x, rows(x, B)[:, ::-1].ravel())})
+@case(
+    2,
+    B,
+    lambda: (real(32), np.zeros(32)),
+    lambda x, out: {1: np.hypot(x, rows(x, B)[:, ::-1].ravel())},
+)
 def njit_function_beside_barriers(x, out):
     s = cuda.shared.array(B, float64)
     t = cuda.threadIdx.x
@@ -324,10 +352,16 @@ def make_fold(combine, start):
     return fold
 
 
-case(3, B, lambda: (real(40), np.zeros(3)), lambda x, out: {1: rows(x, B).sum(1)}, name="fold_sum")(make_fold(add, 0.0))
-case(3, B, lambda: (np.abs(real(40)), np.zeros(3)), lambda x, out: {1: rows(x, B).max(1)}, name="fold_largest")(
-    make_fold(larger, -9.0)
+case(3, B, lambda: (real(40), np.zeros(3)), lambda x, out: {1: rows(x, B).sum(1)}, name="fold_sum")(
+    make_fold(add, 0.0)
 )
+case(
+    3,
+    B,
+    lambda: (np.abs(real(40)), np.zeros(3)),
+    lambda x, out: {1: rows(x, B).max(1)},
+    name="fold_largest",
+)(make_fold(larger, -9.0))
 
 
 @cuda.jit(device=True)
@@ -347,7 +381,9 @@ def tile_product(left, right, v):
     return v
 
 
-@case((3, 2), (4, 4), lambda: (real(7, 9), real(9, 10), np.zeros((7, 10))), lambda a, b, c: {2: a @ b})
+@case(
+    (3, 2), (4, 4), lambda: (real(7, 9), real(9, 10), np.zeros((7, 10))), lambda a, b, c: {2: a @ b}
+)
 def tiled_matmul_of_functions(a, b, c):
     left = cuda.shared.array((4, 4), float64)
     right = cuda.shared.array((4, 4), float64)
@@ -369,7 +405,12 @@ def turned_round(v):
     return s[cuda.blockDim.x - 1 - t.x]
 
 
-@case(3, B, lambda: (real(48), np.zeros(48)), lambda x, out: {1: x.reshape(-1, B)[:, ::-1].ravel() + np.repeat(range(3), B)})
+@case(
+    3,
+    B,
+    lambda: (real(48), np.zeros(48)),
+    lambda x, out: {1: x.reshape(-1, B)[:, ::-1].ravel() + np.repeat(range(3), B)},
+)
 def function_with_names_for_members(x, out):
     bid, i = cuda.blockIdx, cuda.grid(1)
     out[i] = turned_round(x[i]) + bid.x

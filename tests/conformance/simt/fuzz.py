@@ -1,10 +1,12 @@
-"""Random kernels without races, with barriers in nested control flow: what simt makes of them against a model of threads.
+"""Random kernels without races, with barriers in nested control flow: what simt makes of them
+against a model of threads.
 
     python -m tests.conformance.simt.fuzz --count 2000 --seed 1
 
-writes kernels from that seed on, runs the function that simt generates for each in plain Python, forward and in reverse order
-of threads, compares with `model.py`, and prints the source of each kernel that differs. `--njit 20` compiles every twentieth
-too; `--simulator 20` asks Numba's simulator about every twentieth, as far as it knows the words.
+writes kernels from that seed on, runs the function that simt generates for each in plain Python,
+forward and in reverse order of threads, compares with `model.py`, and prints the source of each
+kernel that differs. `--njit 20` compiles every twentieth too; `--simulator 20` asks Numba's
+simulator about every twentieth, as far as it knows the words.
 """
 
 import argparse
@@ -63,15 +65,19 @@ def check(seed: int, *, compiled: bool = False) -> None:
     check_text(writer.text(), writer.grid, writer.block, f"<kernel {seed}>", compiled=compiled)
 
 
-def check_text(text: str, grid: Size, block: Size, name: str, *, compiled: bool = False, model_text: str = "") -> None:
-    """Compares what simt makes of a kernel with the model, for each number of steps and both orders of threads.
+def check_text(
+    text: str, grid: Size, block: Size, name: str, *, compiled: bool = False, model_text: str = ""
+) -> None:
+    """Compares what simt makes of a kernel with the model, for each number of steps and both orders
+    of threads.
 
     Args:
         text: its source.
         grid: blocks.
         block: threads of a block.
         name: what it is called in tracebacks.
-        compiled: whether to compile it, for one order of threads, instead of running it in plain Python for both.
+        compiled: whether to compile it, for one order of threads, instead of running it in plain
+            Python for both.
         model_text: the source that the model runs, if another.
 
     Raises:
@@ -97,7 +103,8 @@ def check_text(text: str, grid: Size, block: Size, name: str, *, compiled: bool 
                 agree(results(args), wanted[m], f"{how}, m = {m}")
     except Exception as error:
         raise AssertionError(
-            f"{name}, grid {grid}, block {block}\n{text}\n{''.join(traceback.format_exception(error))}"
+            f"{name}, grid {grid}, block "
+            f"{block}\n{text}\n{''.join(traceback.format_exception(error))}"
         ) from error
 
 
@@ -110,10 +117,19 @@ def agree(got: list[np.ndarray], wanted: list[np.ndarray], what: str = "") -> No
 
 
 def simulate(seeds: list[int]) -> Iterator[tuple[int, int, Any]]:
-    """Seed, steps and results (or an error) of the kernels that Numba's simulator can run, from a process of its own."""
+    """Seed, steps and results (or an error) of the kernels that Numba's simulator can run, from
+    a process of its own.
+    """
     with tempfile.NamedTemporaryFile() as file:
         env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
-        command = [sys.executable, "-m", "tests.conformance.simt.fuzz", "--simulated", file.name, *map(str, seeds)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.conformance.simt.fuzz",
+            "--simulated",
+            file.name,
+            *map(str, seeds),
+        ]
         subprocess.run(command, cwd=ROOT, env=env, check=True)
         yield from pickle.loads(Path(file.name).read_bytes())
 
@@ -141,8 +157,8 @@ def _in_the_simulator(out: str, seeds: list[int]) -> None:
 def compare_with_the_simulator(seeds: list[int]) -> int:
     """Compares the model with the simulator; returns how many kernels both could run.
 
-    The simulator's threads are polled, and on a busy machine it has given one element wrong that was right the next time. So
-    it is asked once more about kernels in which it differs.
+    The simulator's threads are polled, and on a busy machine it has given one element wrong that
+    was right the next time. So it is asked once more about kernels in which it differs.
 
     Raises:
         AssertionError: they differ twice.
@@ -171,11 +187,23 @@ def _compare(seeds: list[int]) -> tuple[set[int], dict[int, str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=100, help="how many kernels")
-    parser.add_argument("--seed", type=int, default=0, help="the first one's seed; the others follow it")
-    parser.add_argument("--njit", type=int, default=0, metavar="N", help="compile every N-th kernel")
-    parser.add_argument("--simulator", type=int, default=0, metavar="N", help="run every N-th kernel in the simulator")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="the first one's seed; the others follow it"
+    )
+    parser.add_argument(
+        "--njit", type=int, default=0, metavar="N", help="compile every N-th kernel"
+    )
+    parser.add_argument(
+        "--simulator",
+        type=int,
+        default=0,
+        metavar="N",
+        help="run every N-th kernel in the simulator",
+    )
     parser.add_argument("--show", action="store_true", help="print the kernels and do nothing else")
     parser.add_argument("--simulated", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -1,4 +1,6 @@
-"""Blocks that work together: through atomic operations and fences, and by waiting for each other."""
+"""Blocks that work together: through atomic operations and fences, and by waiting for each
+other.
+"""
 
 import numpy as np
 from numba import cuda, float64, int32, int64
@@ -40,7 +42,13 @@ def last_block_adds_up(x, partial, done, out):
         out[0] = total
 
 
-again("last_block_of_one", "last_block_adds_up", 1, B, lambda: (real(16), np.zeros(1), np.zeros(1, np.uint32), np.zeros(1)))
+again(
+    "last_block_of_one",
+    "last_block_adds_up",
+    1,
+    B,
+    lambda: (real(16), np.zeros(1), np.zeros(1, np.uint32), np.zeros(1)),
+)
 
 
 @case(
@@ -73,7 +81,12 @@ def grid_of_one_block(x, out):
 
 
 @case(
-    4, B, lambda: (real(60), np.zeros(64)), lambda x, out: {1: np.r_[np.zeros(4), x[::-1]]}, cooperative=True, differs=ONE_BLOCK
+    4,
+    B,
+    lambda: (real(60), np.zeros(64)),
+    lambda x, out: {1: np.r_[np.zeros(4), x[::-1]]},
+    cooperative=True,
+    differs=ONE_BLOCK,
 )
 def reverse_grid(x, out):
     i = cuda.grid(1)
@@ -147,7 +160,14 @@ def _converged(u, change, out, limit):
     return {2: np.r_[made, rounds]}
 
 
-@case(2, B, lambda: (real(32), np.zeros(2), np.zeros(33), 0.5), _converged, cooperative=True, differs=ONE_BLOCK)
+@case(
+    2,
+    B,
+    lambda: (real(32), np.zeros(2), np.zeros(33), 0.5),
+    _converged,
+    cooperative=True,
+    differs=ONE_BLOCK,
+)
 def grid_loops_until_converged(u, change, out, limit):
     """How often the grid meets is decided by what all blocks have computed."""
     grid = cuda.cg.this_grid()
@@ -176,7 +196,14 @@ def _shared_over_grid(x, out):
     return {1: (made[::-1, ::-1] + made * 100).ravel()}
 
 
-@case(2, B, lambda: (whole(32), np.zeros(32, np.int64)), _shared_over_grid, cooperative=True, differs=ONE_BLOCK)
+@case(
+    2,
+    B,
+    lambda: (whole(32), np.zeros(32, np.int64)),
+    _shared_over_grid,
+    cooperative=True,
+    differs=ONE_BLOCK,
+)
 def shared_and_local_memory_over_grid_sync(x, out):
     """What a block, and what a thread, keeps while the whole grid meets."""
     s = cuda.shared.array(B, int64)
@@ -194,7 +221,14 @@ def shared_and_local_memory_over_grid_sync(x, out):
     row[t] += kept[0] * kept[1]
 
 
-@case(3, B, lambda: (real(48), np.zeros(48)), lambda x, out: {1: 2 * x[::-1]}, cooperative=True, differs=ONE_BLOCK)
+@case(
+    3,
+    B,
+    lambda: (real(48), np.zeros(48)),
+    lambda x, out: {1: 2 * x[::-1]},
+    cooperative=True,
+    differs=ONE_BLOCK,
+)
 def grid_group_assigned_in_a_tuple(x, out):
     g, i = cuda.cg.this_grid(), cuda.grid(1)
     out[i] = x[i]

@@ -6,7 +6,12 @@ from numba import cuda
 from tests.conformance.simt.cases import again, case, real
 
 
-@case(7, 16, lambda: (2.5, real(100), real(100, seed=2), np.zeros(100)), lambda a, x, y, out: {3: a * x + y})
+@case(
+    7,
+    16,
+    lambda: (2.5, real(100), real(100, seed=2), np.zeros(100)),
+    lambda a, x, y, out: {3: a * x + y},
+)
 def saxpy(a, x, y, out):
     i = cuda.grid(1)
     if i < x.shape[0]:
@@ -75,14 +80,24 @@ def float_guard(x, limit, out):
         out[i] = 10.0
 
 
-@case(7, 16, lambda: (real(100), 41.5, np.zeros(100)), lambda x, limit, out: {2: np.where(np.arange(100) < limit, x, 0)})
+@case(
+    7,
+    16,
+    lambda: (real(100), 41.5, np.zeros(100)),
+    lambda x, limit, out: {2: np.where(np.arange(100) < limit, x, 0)},
+)
 def float_guard_alone(x, limit, out):
     i = cuda.grid(1)
     if i < limit and i < x.size:
         out[i] = x[i]
 
 
-@case(7, 16, lambda: (real(100), 41.5, np.zeros(100)), lambda x, limit, out: {2: np.where(np.arange(100) >= limit, 0, x)})
+@case(
+    7,
+    16,
+    lambda: (real(100), 41.5, np.zeros(100)),
+    lambda x, limit, out: {2: np.where(np.arange(100) >= limit, 0, x)},
+)
 def float_return(x, limit, out):
     i = cuda.grid(1)
     if i >= limit or i >= x.size:
@@ -90,33 +105,56 @@ def float_return(x, limit, out):
     out[i] = x[i]
 
 
-for _name, _limit in {"nan": np.nan, "inf": np.inf, "minus_inf": -np.inf, "negative": -3.25, "exact": 41.0}.items():
+for _name, _limit in {
+    "nan": np.nan,
+    "inf": np.inf,
+    "minus_inf": -np.inf,
+    "negative": -3.25,
+    "exact": 41.0,
+}.items():
     for _of in ("float_guard", "float_guard_alone", "float_return"):
         again(f"{_of}_{_name}", _of, 7, 16, lambda limit=_limit: (real(100), limit, np.zeros(100)))
 
 
-@case(5, 16, lambda: (np.uint64(50), np.int32(7), np.zeros(80)), lambda n, low, out: {2: np.r_[[0] * 7, [1] * 43, [0] * 30]})
+@case(
+    5,
+    16,
+    lambda: (np.uint64(50), np.int32(7), np.zeros(80)),
+    lambda n, low, out: {2: np.r_[[0] * 7, [1] * 43, [0] * 30]},
+)
 def typed_limits(n, low, out):
     i = cuda.grid(1)
     if i < n and i >= low:
         out[i] = 1.0
 
 
-@case(5, 16, lambda: (30, np.zeros(80)), lambda k, out: {1: np.where(np.arange(80) == 30, 7.0, 0.0)})
+@case(
+    5, 16, lambda: (30, np.zeros(80)), lambda k, out: {1: np.where(np.arange(80) == 30, 7.0, 0.0)}
+)
 def one_thread(k, out):
     i = cuda.grid(1)
     if i == k:
         out[i] = 7.0
 
 
-@case(5, 16, lambda: (np.zeros(80), real(80) > 0), lambda out, mask: {0: np.where(mask, np.arange(80.0), 0.0)})
+@case(
+    5,
+    16,
+    lambda: (np.zeros(80), real(80) > 0),
+    lambda out, mask: {0: np.where(mask, np.arange(80.0), 0.0)},
+)
 def guard_with_rest(out, mask):
     i = cuda.grid(1)
     if i < out.size and mask[i]:
         out[i] = i
 
 
-@case(5, 16, lambda: (np.zeros(72), real(72)), lambda out, x: {0: np.where(x > 0, np.cumsum(np.ones(72)) * 2, -1.0)})
+@case(
+    5,
+    16,
+    lambda: (np.zeros(72), real(72)),
+    lambda out, x: {0: np.where(x > 0, np.cumsum(np.ones(72)) * 2, -1.0)},
+)
 def code_before_guard(out, x):
     i = cuda.grid(1)
     n = x.size
@@ -129,7 +167,12 @@ def code_before_guard(out, x):
     out[i] = twice
 
 
-@case(4, 16, lambda: (np.zeros(60), np.zeros(64)), lambda out, seen: {0: np.arange(60.0), 1: np.ones(64)})
+@case(
+    4,
+    16,
+    lambda: (np.zeros(60), np.zeros(64)),
+    lambda out, seen: {0: np.arange(60.0), 1: np.ones(64)},
+)
 def effect_before_guard(out, seen):
     i = cuda.grid(1)
     seen[i] += 1.0

@@ -139,7 +139,9 @@ def cholesky_by_rows(a, out):
     atol=1e-10,
 )
 def fft_radix_2(x, out):
-    """A butterfly a thread; four rounds for 16 numbers, after they have been put in bit-reversed order."""
+    """A butterfly a thread; four rounds for 16 numbers, after they have been put in bit-reversed
+    order.
+    """
     s = cuda.shared.array(16, complex128)
     t = cuda.threadIdx.x
     start = cuda.blockIdx.x * 16

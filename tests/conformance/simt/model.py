@@ -1,15 +1,18 @@
-"""A model of CUDA's threads in plain Python: every thread is a generator, and yields wherever it meets others.
+"""A model of CUDA's threads in plain Python: every thread is a generator, and yields wherever it
+meets others.
 
     kernel's source -> the same source with `yield` -> one generator a thread -> rounds
 
-In each round every thread that can runs on, in a fixed order, until it yields a request: its name, the line, its arguments.
-`cuda.syncthreads()` has become `(yield ("syncthreads", 12, ()))`, and a call of a device function `(yield from f(...))`.
-When all threads that must meet wait, each gets its answer. Where they can never meet the model raises `DivergedError`: the
-kernel would hang, or be undefined, on a GPU.
+In each round every thread that can runs on, in a fixed order, until it yields a request: its name,
+the line, its arguments. `cuda.syncthreads()` has become `(yield ("syncthreads", 12, ()))`, and a
+call of a device function `(yield from f(...))`. When all threads that must meet wait, each gets its
+answer. Where they can never meet the model raises `DivergedError`: the kernel would hang, or be
+undefined, on a GPU.
 
-Numba's simulator does the same with a system thread for each CUDA thread. That takes a thousand times as long, knows neither
-warps nor several blocks that wait for each other, and cannot run the threads in another order. For everything that is not
-about meeting this model uses the simulator's own module.
+Numba's simulator does the same with a system thread for each CUDA thread. That takes a thousand
+times as long, knows neither warps nor several blocks that wait for each other, and cannot run the
+threads in another order. For everything that is not about meeting this model uses the simulator's
+own module.
 """
 
 import ast
@@ -57,7 +60,9 @@ class DivergedError(Exception):
 class Thread:
     """One thread: its place, what it waits for, and what it gets."""
 
-    def __init__(self, block: "Block", place: tuple[int, int, int], size: tuple[int, int, int]) -> None:
+    def __init__(
+        self, block: "Block", place: tuple[int, int, int], size: tuple[int, int, int]
+    ) -> None:
         self.block = block
         self.index = Dim3(*place)
         self.linear = place[0] + size[0] * (place[1] + size[1] * place[2])
@@ -83,14 +88,18 @@ class Thread:
 class Block:
     """The threads of a block, and the shared memory they have in common."""
 
-    def __init__(self, place: tuple[int, int, int], size: tuple[int, int, int], dynamic: int) -> None:
+    def __init__(
+        self, place: tuple[int, int, int], size: tuple[int, int, int], dynamic: int
+    ) -> None:
         self.index = Dim3(*place)
         self.threads = [Thread(self, place[::-1], size) for place in np.ndindex(size[::-1])]
         self.static: dict[Any, np.ndarray] = {}
         self.dynamic = np.zeros(dynamic, np.uint8)
 
     def run(self, module: "Module", order: int) -> bool:
-        """Runs until all threads have ended, or wait for the other blocks; says whether they wait."""
+        """Runs until all threads have ended, or wait for the other blocks; says whether they
+        wait.
+        """
         while True:
             for thread in self.threads[::order]:
                 if thread.alive and thread.request is None:
@@ -126,9 +135,13 @@ class Module(FakeCUDAModule):
 
     def _shared_array(self, shape: Any, dtype: Any) -> np.ndarray:
         block = self.thread.block
-        dtype = as_dtype(dtype) if isinstance(dtype, types.Type) else np.dtype(dtype)  # of a _Number, its attribute
+        dtype = (
+            as_dtype(dtype) if isinstance(dtype, types.Type) else np.dtype(dtype)
+        )  # of a _Number, its attribute
         if shape == 0:
-            return block.dynamic[: block.dynamic.size // dtype.itemsize * dtype.itemsize].view(dtype)
+            return block.dynamic[: block.dynamic.size // dtype.itemsize * dtype.itemsize].view(
+                dtype
+            )
         caller = sys._getframe(1)
         place = caller.f_code, caller.f_lasti
         if place not in block.static:
@@ -138,7 +151,9 @@ class Module(FakeCUDAModule):
         return block.static[place]
 
 
-def run(function: Any, grid: Any, block: Any, args: tuple[Any, ...], *, shared: int = 0, order: int = 1) -> None:
+def run(
+    function: Any, grid: Any, block: Any, args: tuple[Any, ...], *, shared: int = 0, order: int = 1
+) -> None:
     """Launches the kernel.
 
     Args:
@@ -165,11 +180,15 @@ def run(function: Any, grid: Any, block: Any, args: tuple[Any, ...], *, shared: 
 
 
 def _meet(live: list[Thread]) -> bool:
-    """Gives their answers to the threads that wait for each other and are complete; says whether there were any."""
+    """Gives their answers to the threads that wait for each other and are complete; says whether
+    there were any.
+    """
     requests = {thread.request[:2] for thread in live}
     name = next(iter(requests))[0]
     if len(requests) == 1 and name in BLOCK_MEETINGS:
-        answer = BLOCK_MEETINGS[name]([thread.request[2][0] if thread.request[2] else None for thread in live])
+        answer = BLOCK_MEETINGS[name](
+            [thread.request[2][0] if thread.request[2] else None for thread in live]
+        )
         for thread in live:
             thread.get(answer)
         return True
@@ -185,7 +204,11 @@ def _meet_in_warp(warp: dict[int, Thread]) -> bool:
             continue
         name, line, args = thread.request
         mask = EVERY_LANE if not args else int(args[0]) & EVERY_LANE
-        same = {lane for lane, other in warp.items() if other.request is not None and other.request[:2] == (name, line)}
+        same = {
+            lane
+            for lane, other in warp.items()
+            if other.request is not None and other.request[:2] == (name, line)
+        }
         named = same if name == "activemask" else {lane for lane in warp if mask >> lane & 1}
         if named <= same and thread.lane in named:
             _answer(name, {lane: warp[lane] for lane in sorted(named)})
@@ -201,7 +224,9 @@ def _answer(name: str, lanes: Mapping[int, Thread]) -> None:
         if name in SHUFFLES:
             source = SHUFFLES[name](lane, int(args[lane][2]))
             if source not in given:
-                raise DivergedError(f"lane {lane} asks lane {source}, which is not there, in {name}")
+                raise DivergedError(
+                    f"lane {lane} asks lane {source}, which is not there, in {name}"
+                )
             thread.get(given[source])
         elif name in VOTES:
             thread.get(VOTES[name](given))
@@ -274,7 +299,9 @@ class _Translation(ast.NodeTransformer):
     @staticmethod
     def _request(name: str, node: ast.Call) -> ast.AST:
         parts = [ast.Constant(name), ast.Constant(node.lineno), ast.Tuple(node.args, ast.Load())]
-        return ast.fix_missing_locations(ast.copy_location(ast.Yield(ast.Tuple(parts, ast.Load())), node))
+        return ast.fix_missing_locations(
+            ast.copy_location(ast.Yield(ast.Tuple(parts, ast.Load())), node)
+        )
 
 
 def _later(scope: Mapping[str, Any], name: str) -> Callable[..., Any]:

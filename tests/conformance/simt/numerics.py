@@ -52,7 +52,16 @@ def _aligned(a, b, out):
     return {2: score}
 
 
-@case(1, 12, lambda: (whole(12, low=0, high=4), whole(9, low=0, high=4, seed=2), np.zeros((13, 10), np.int64)), _aligned)
+@case(
+    1,
+    12,
+    lambda: (
+        whole(12, low=0, high=4),
+        whole(9, low=0, high=4, seed=2),
+        np.zeros((13, 10), np.int64),
+    ),
+    _aligned,
+)
 def needleman_wunsch(a, b, out):
     """A thread a row; the front moves along the antidiagonals."""
     score = cuda.shared.array((13, 10), int64)
@@ -84,7 +93,9 @@ def _mandelbrot(width, height, out, total):
     return {2: counts, 3: [counts.sum()]}
 
 
-@case((2, 2), (8, 4), lambda: (13, 7, np.zeros((7, 13), np.int64), np.zeros(1, np.int64)), _mandelbrot)
+@case(
+    (2, 2), (8, 4), lambda: (13, 7, np.zeros((7, 13), np.int64), np.zeros(1, np.int64)), _mandelbrot
+)
 def mandelbrot_with_total(width, height, out, total):
     counts = cuda.shared.array(1, int64)
     x, y = cuda.grid(2)
@@ -127,7 +138,15 @@ def normal(x):
 @case(
     3,
     B,
-    lambda: (np.abs(real(40)) + 5, np.abs(real(40, seed=3)) + 5, np.abs(real(40)) + 1, 0.02, 0.3, np.zeros(40), np.zeros(1)),
+    lambda: (
+        np.abs(real(40)) + 5,
+        np.abs(real(40, seed=3)) + 5,
+        np.abs(real(40)) + 1,
+        0.02,
+        0.3,
+        np.zeros(40),
+        np.zeros(1),
+    ),
     _prices,
     rtol=1e-10,
 )
@@ -180,12 +199,23 @@ def _libdevice(x, out):
     return {1: np.sqrt(made[:, ::-1] ** 2 + 1).ravel()}
 
 
-@case(2, B, lambda: (real(32), np.zeros(32)), _libdevice, rtol=1e-10, differs="the simulator has no libdevice")
+@case(
+    2,
+    B,
+    lambda: (real(32), np.zeros(32)),
+    _libdevice,
+    rtol=1e-10,
+    differs="the simulator has no libdevice",
+)
 def libdevice_calls(x, out):
     s = cuda.shared.array(B, float64)
     t = cuda.threadIdx.x
     i = cuda.grid(1)
-    s[t] = libdevice.sin(x[i]) * libdevice.exp(-x[i] * x[i]) + libdevice.cbrt(x[i]) + libdevice.hypot(x[i], 2.0)
+    s[t] = (
+        libdevice.sin(x[i]) * libdevice.exp(-x[i] * x[i])
+        + libdevice.cbrt(x[i])
+        + libdevice.hypot(x[i], 2.0)
+    )
     cuda.syncthreads()
     v = s[B - 1 - t]
     out[i] = libdevice.sqrt(libdevice.fma(v, v, 1.0))
@@ -219,7 +249,13 @@ def softmax(x, out):
     out[i] = v / s[0]
 
 
-again("softmax_shifted", "softmax", 3, B, lambda: (real(48, dtype=np.float32) + np.float32(80), np.zeros(48, np.float32)))
+again(
+    "softmax_shifted",
+    "softmax",
+    3,
+    B,
+    lambda: (real(48, dtype=np.float32) + np.float32(80), np.zeros(48, np.float32)),
+)
 
 
 def _halves(dtype, *shape):
@@ -249,7 +285,12 @@ def _half_steps(x, scale, out):
     return {2: np.where(decay > x, decay, abs(x) / np.float16(3))}
 
 
-@case(2, B, lambda: (real(30, dtype=np.float16), np.float16(0.3), np.zeros(30, np.float16)), _half_steps)
+@case(
+    2,
+    B,
+    lambda: (real(30, dtype=np.float16), np.float16(0.3), np.zeros(30, np.float16)),
+    _half_steps,
+)
 def half_arithmetic(x, scale, out):
     i = cuda.grid(1)
     if i < x.size:

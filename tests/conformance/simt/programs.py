@@ -1,4 +1,5 @@
-"""Kernels of the length and shape that simulation, speech and vision programs have: hundreds of lines, many device functions.
+"""Kernels of the length and shape that simulation, speech and vision programs have: hundreds of
+lines, many device functions.
 
 They are long on purpose: what a first launch costs shows in them (`benchmarks/first_launches.py`).
 """
@@ -11,7 +12,8 @@ from numba import cuda, float32, int32, int64, njit, uint64
 
 from tests.conformance.simt.cases import case, real, whole
 
-# ---- charge and current of a cloud of particles, on a grid of z and r, for two modes of the angle around the axis
+# ---- charge and current of a cloud of particles, on a grid of z and r, for two modes of the angle
+# around the axis
 
 CELLS_Z, CELLS_R = 6, 5
 MODES = ("m0", "m1")
@@ -52,7 +54,10 @@ def r_weight(position, index, sign):
 
 def _spline(position):
     u = position - np.floor(position)
-    return np.array([(1 - u) ** 3, 3 * u**3 - 6 * u**2 + 4, -3 * u**3 + 3 * u**2 + 3 * u + 1, u**3]) / 6
+    return (
+        np.array([(1 - u) ** 3, 3 * u**3 - 6 * u**2 + 4, -3 * u**3 + 3 * u**2 + 3 * u + 1, u**3])
+        / 6
+    )
 
 
 def _deposited(x, y, z, amounts, dz, dr):
@@ -67,14 +72,22 @@ def _deposited(x, y, z, amounts, dz, dr):
                 for mode, phase in enumerate((1.0, complex(x[k], -y[k]) / r)):
                     sign = -1 if beyond and mode else 1
                     for number, amount in enumerate(amounts):
-                        out[number, mode, row % CELLS_Z, column] += sign * wz * wr * phase * amount[k]
+                        out[number, mode, row % CELLS_Z, column] += (
+                            sign * wz * wr * phase * amount[k]
+                        )
     return out
 
 
 def _particles(n=40, cells_z=CELLS_Z, cells_r=CELLS_R):
-    """Particles sorted by cell: x, y, z, weights, momenta, and the number of particles up to the end of each cell."""
+    """Particles sorted by cell: x, y, z, weights, momenta, and the number of particles up to the
+    end of each cell.
+    """
     draw = np.random.default_rng(5)
-    r, angle, z = draw.uniform(0.05, cells_r, n), draw.uniform(0, 2 * np.pi, n), draw.uniform(0, cells_z, n)
+    r, angle, z = (
+        draw.uniform(0.05, cells_r, n),
+        draw.uniform(0, 2 * np.pi, n),
+        draw.uniform(0, cells_z, n),
+    )
     cells = z.astype(np.int64) * cells_r + r.astype(np.int64)
     order = np.argsort(cells, kind="stable")
     ends = np.cumsum(np.bincount(cells, minlength=cells_z * cells_r))
@@ -103,9 +116,11 @@ def _current(x, y, z, weights, ux, uy, uz, charge, dz, dr, *_):
 
 
 def deposition(name, params, amounts, *, as_loop=False):
-    """Returns a kernel in which a thread adds up what the particles of its cell leave at 16 points, in a variable for each.
+    """Returns a kernel in which a thread adds up what the particles of its cell leave at 16 points,
+    in a variable for each.
 
-    Such programs write the variables out, hundreds of lines, as an array would not be kept in registers.
+    Such programs write the variables out, hundreds of lines, as an array would not be kept in
+    registers.
 
     Args:
         name: the kernel's name.
@@ -113,9 +128,18 @@ def deposition(name, params, amounts, *, as_loop=False):
         amounts: what is deposited, by name, as expressions.
         as_loop: whether to write the loop over cells instead that one would write for a CPU.
     """
-    sums = {f"{name}_{mode}_{i}{j}": (name, mode, i, j) for name in amounts for mode in MODES for i, j in POINTS}
+    sums = {
+        f"{name}_{mode}_{i}{j}": (name, mode, i, j)
+        for name in amounts
+        for mode in MODES
+        for i, j in POINTS
+    }
     grids = [f"{name}_{mode}" for name in amounts for mode in MODES]
-    head = "for cell in range(ends.shape[0]):" if as_loop else "cell = cuda.grid(1)\n    if cell < ends.shape[0]:"
+    head = (
+        "for cell in range(ends.shape[0]):"
+        if as_loop
+        else "cell = cuda.grid(1)\n    if cell < ends.shape[0]:"
+    )
     text = f"""
 def {name}({params}, charge, dz, dr, ends, {", ".join(grids)}):
     cells_z, cells_r = {grids[0]}.shape
@@ -127,15 +151,31 @@ def {name}({params}, charge, dz, dr, ends, {", ".join(grids)}):
 """
     inner = [f"{variable} = 0.0 + 0.0j" for variable in sums]
     inner += ["for k in range(start, end):"]
-    inner += [f"    {line}" for line in ("r = math.sqrt(x[k] ** 2 + y[k] ** 2)", "cos = x[k] / r", "sin = y[k] / r")]
-    inner += ["    turn_m0 = 1.0 + 0.0j", "    turn_m1 = cos - 1.0j * sin", "    zs = z[k] / dz", "    rs = r / dr"]
+    inner += [
+        f"    {line}"
+        for line in ("r = math.sqrt(x[k] ** 2 + y[k] ** 2)", "cos = x[k] / r", "sin = y[k] / r")
+    ]
+    inner += [
+        "    turn_m0 = 1.0 + 0.0j",
+        "    turn_m1 = cos - 1.0j * sin",
+        "    zs = z[k] / dz",
+        "    rs = r / dr",
+    ]
     inner += [f"    {amount} = {value}" for amount, value in amounts.items()]
     for variable, (amount, mode, i, j) in sums.items():
         sign = "1.0" if mode == "m0" else "-1.0"
-        inner.append(f"    {variable} += z_weight(zs, {i}) * r_weight(rs, {j}, {sign}) * turn_{mode} * {amount}")
+        inner.append(
+            f"    {variable} += z_weight(zs, {i}) * r_weight(rs, {j}, {sign}) "
+            f"* turn_{mode} * {amount}"
+        )
     inner += [f"iz{i} = (low_z + {i}) % cells_z" for i in range(4)]
     for j in range(4):
-        inner += [f"ir{j} = low_r + {j}", f"if ir{j} < 0:", f"    ir{j} = -ir{j} - 1", f"ir{j} = min(ir{j}, cells_r - 1)"]
+        inner += [
+            f"ir{j} = low_r + {j}",
+            f"if ir{j} < 0:",
+            f"    ir{j} = -ir{j} - 1",
+            f"ir{j} = min(ir{j}, cells_r - 1)",
+        ]
     for variable, (amount, mode, i, j) in sums.items():
         grid, place = f"{amount}_{mode}", f"iz{i}, ir{j}"
         add = "{0}.{1}[{2}] += {3}.{1}" if as_loop else "cuda.atomic.add({0}.{1}, ({2}), {3}.{1})"
@@ -143,7 +183,13 @@ def {name}({params}, charge, dz, dr, ends, {", ".join(grids)}):
     text += "".join(f"        {line}\n" for line in inner)
     filename = f"<{name}{' as a loop' if as_loop else ''}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    scope = {"__name__": __name__, "cuda": cuda, "math": math, "z_weight": z_weight, "r_weight": r_weight}
+    scope = {
+        "__name__": __name__,
+        "cuda": cuda,
+        "math": math,
+        "z_weight": z_weight,
+        "r_weight": r_weight,
+    }
     if as_loop:
         scope |= {"z_weight": njit(z_weight.py_func), "r_weight": njit(r_weight.py_func)}
     exec(compile(text, filename, "exec"), scope)
@@ -165,7 +211,8 @@ cubic_charge = case(2, 16, charge_arguments, _charge, atol=1e-10)(deposition(*CH
 cubic_current = case(2, 16, current_arguments, _current, atol=1e-10)(deposition(*CURRENT))
 
 
-# ---- probabilities of all alignments of speech and text, forwards (Graves, "Sequence transduction with RNNs", 2012)
+# ---- probabilities of all alignments of speech and text, forwards (Graves, "Sequence transduction
+# with RNNs", 2012)
 
 
 @cuda.jit(device=True)
@@ -186,7 +233,19 @@ def log_probability(denominators, scores, frames, letters, classes, batch, t, u,
     return denominators[row] + scores[row * classes + label]
 
 
-def alphas(scores, denominators, out, likelihoods, lengths, text_lengths, labels, frames, letters, classes, blank):
+def alphas(
+    scores,
+    denominators,
+    out,
+    likelihoods,
+    lengths,
+    text_lengths,
+    labels,
+    frames,
+    letters,
+    classes,
+    blank,
+):
     batch = cuda.blockIdx.x
     u = cuda.threadIdx.x
     length = lengths[batch]
@@ -218,22 +277,46 @@ def alphas(scores, denominators, out, likelihoods, lengths, text_lengths, labels
                 out[first + t * letters + u] = log_add(spoken, silent)
         cuda.syncthreads()
     if u == 0:
-        last = log_probability(denominators, scores, frames, letters, classes, batch, length - 1, end - 1, blank)
+        last = log_probability(
+            denominators, scores, frames, letters, classes, batch, length - 1, end - 1, blank
+        )
         likelihoods[batch] = out[first + (length - 1) * letters + end - 1] + last
 
 
 def alphas_arguments(batches=3, frames=7, letters=5, classes=6):
     scores = real(batches, frames, letters, classes)
     denominators = -np.log(np.exp(scores).sum(-1))
-    lengths = np.arange(frames, frames - batches, -1) if frames > batches else np.full(batches, frames)
-    texts = np.arange(letters - 1, letters - 1 - batches, -1) if letters > batches else np.full(batches, letters - 1)
+    lengths = (
+        np.arange(frames, frames - batches, -1) if frames > batches else np.full(batches, frames)
+    )
+    texts = (
+        np.arange(letters - 1, letters - 1 - batches, -1)
+        if letters > batches
+        else np.full(batches, letters - 1)
+    )
     labels = whole(batches, letters - 1, low=1, high=classes)
     out, likelihoods = np.full(scores[..., 0].size, -np.inf), np.zeros(batches)
-    return scores.ravel(), denominators.ravel(), out, likelihoods, lengths, texts, labels, frames, letters, classes, 0
+    return (
+        scores.ravel(),
+        denominators.ravel(),
+        out,
+        likelihoods,
+        lengths,
+        texts,
+        labels,
+        frames,
+        letters,
+        classes,
+        0,
+    )
 
 
-def _alphas(scores, denominators, out, likelihoods, lengths, texts, labels, frames, letters, classes, blank):
-    logs = (scores.reshape(-1, classes) + denominators[:, None]).reshape(-1, frames, letters, classes)
+def _alphas(
+    scores, denominators, out, likelihoods, lengths, texts, labels, frames, letters, classes, blank
+):
+    logs = (scores.reshape(-1, classes) + denominators[:, None]).reshape(
+        -1, frames, letters, classes
+    )
     made = out.reshape(-1, frames, letters).copy()
     final = likelihoods.copy()
     for b, (length, end) in enumerate(zip(lengths, texts + 1, strict=True)):
@@ -257,7 +340,9 @@ BOX_NUMBERS = BOXES * 5  # of so many boxes
 
 @cuda.jit(device=True)
 def triangle(a, b, c):
-    """Area of the triangle between three points, whose coordinates follow each other from the given places on."""
+    """Area of the triangle between three points, whose coordinates follow each other from the
+    given places on.
+    """
     return ((a[0] - c[0]) * (b[1] - c[1]) - (a[1] - c[1]) * (b[0] - c[0])) / 2.0
 
 
@@ -265,7 +350,9 @@ def triangle(a, b, c):
 def polygon_area(points, n):
     area = 0.0
     for i in range(n - 2):
-        area += abs(triangle(points[:2], points[2 * i + 2 : 2 * i + 4], points[2 * i + 4 : 2 * i + 6]))
+        area += abs(
+            triangle(points[:2], points[2 * i + 2 : 2 * i + 4], points[2 * i + 4 : 2 * i + 6])
+        )
     return area
 
 
@@ -308,7 +395,9 @@ def sort_around(points, n):
 
 @cuda.jit(device=True)
 def sides_cross(one, other, i, j, point):
-    """Stores the point where side `i` of one box crosses side `j` of the other; returns whether there is one."""
+    """Stores the point where side `i` of one box crosses side `j` of the other; returns whether
+    there is one.
+    """
     ax = one[2 * i]
     ay = one[2 * i + 1]
     bx = one[2 * ((i + 1) % 4)]
@@ -432,11 +521,15 @@ def rotated_overlaps(n, k, boxes, others, out, criterion):
     if t < rows:
         for i in range(columns):
             place = row_start * BOXES * k + column_start * BOXES + t * k + i
-            out[place] = overlap(block_others[i * 5 : i * 5 + 5], block_boxes[t * 5 : t * 5 + 5], criterion)
+            out[place] = overlap(
+                block_others[i * 5 : i * 5 + 5], block_boxes[t * 5 : t * 5 + 5], criterion
+            )
 
 
 def covered_boxes(n, threshold, boxes, masks):
-    """A mask of a box has a bit for each box of a block that it covers; in its own block for those that come later."""
+    """A mask of a box has a bit for each box of a block that it covers; in its own block for
+    those that come later.
+    """
     row_start = cuda.blockIdx.y
     column_start = cuda.blockIdx.x
     rows = min(n - row_start * BOXES, BOXES)
@@ -452,7 +545,10 @@ def covered_boxes(n, threshold, boxes, masks):
         mask = uint64(0)
         start = t + 1 if row_start == column_start else 0
         for i in range(start, columns):
-            if overlap(boxes[own * 5 : own * 5 + 5], block_boxes[i * 5 : i * 5 + 5], -1) > threshold:
+            if (
+                overlap(boxes[own * 5 : own * 5 + 5], block_boxes[i * 5 : i * 5 + 5], -1)
+                > threshold
+            ):
                 mask |= uint64(1) << uint64(i)
         masks[own * ((n + BOXES - 1) // BOXES) + column_start] = mask
 
@@ -466,16 +562,22 @@ def boxes_of(n, seed, spread=8.0):
 def _corners(box):
     x, y, width, height, angle = map(float, box)
     turned = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
-    return np.array([[-width, -height], [-width, height], [width, height], [width, -height]]) / 2 @ turned.T + (x, y)
+    return np.array(
+        [[-width, -height], [-width, height], [width, height], [width, -height]]
+    ) / 2 @ turned.T + (x, y)
 
 
 def _common(one, other):
-    """Area of what is left of one box when it is cut along each side of the other (Sutherland and Hodgman 1974)."""
+    """Area of what is left of one box when it is cut along each side of the other (Sutherland
+    and Hodgman 1974).
+    """
     left, sides = list(_corners(one)), _corners(other)
     for a, b in zip(sides, np.roll(sides, -1, axis=0), strict=True):
         ways = [(b[0] - a[0]) * (p[1] - a[1]) - (b[1] - a[1]) * (p[0] - a[0]) for p in left]
         cut = []
-        for p, q, way, next_way in zip(left, left[1:] + left[:1], ways, ways[1:] + ways[:1], strict=True):
+        for p, q, way, next_way in zip(
+            left, left[1:] + left[:1], ways, ways[1:] + ways[:1], strict=True
+        ):
             cut += [p] if way <= 0 else []
             cut += [p + (q - p) * way / (way - next_way)] if way * next_way < 0 else []
         left = cut
@@ -516,7 +618,8 @@ case((2, 2), BOXES, overlaps_arguments, _rotated_overlaps, rtol=1e-4, atol=1e-5)
 case((3, 3), BOXES, covered_arguments, _covered)(covered_boxes)
 
 
-# ---- where each tile of an image has moved to: the shift with the least sum of absolute differences
+# ---- where each tile of an image has moved to: the shift with the least sum of absolute
+# differences
 
 TILE = 8
 RADIUS = 2
@@ -576,7 +679,9 @@ def block_matching(reference, moved, shifts):
 
 
 def matching_arguments(tiles_y=3, tiles_x=4):
-    reference = whole(tiles_y * TILE, tiles_x * TILE, low=0, high=200).astype(np.float32)  # integers, so that sums are exact
+    reference = whole(tiles_y * TILE, tiles_x * TILE, low=0, high=200).astype(
+        np.float32
+    )  # integers, so that sums are exact
     shifts = whole(tiles_y, tiles_x, 2, low=-1, high=2, seed=4).astype(np.float32)
     return reference, np.roll(reference, (1, -1), (0, 1)), shifts
 
@@ -590,7 +695,9 @@ def _matched(reference, moved, shifts):
             at_y = y + int(shifts[tile_y, tile_x, 1]) + down - RADIUS + 2 * WIDE
             at_x = x + int(shifts[tile_y, tile_x, 0]) + right - RADIUS + 2 * WIDE
             found = padded[at_y : at_y + TILE, at_x : at_x + TILE]
-            sums[right - RADIUS, down - RADIUS] = np.abs(reference[y : y + TILE, x : x + TILE] - found).sum()
+            sums[right - RADIUS, down - RADIUS] = np.abs(
+                reference[y : y + TILE, x : x + TILE] - found
+            ).sum()
         out[tile_y, tile_x] += min(sums, key=sums.__getitem__)
     return {2: out}
 

@@ -1,7 +1,8 @@
 """Runs the function that simt generates for a kernel in plain Python, without compiling it.
 
-That takes a twentieth of a second where njit takes one or more, and checks what compiled code takes for granted: that indices
-are not negative and assumptions hold. Memory that starts undefined is filled with a pattern.
+That takes a twentieth of a second where njit takes one or more, and checks what compiled code takes
+for granted: that indices are not negative and assumptions hold. Memory that starts undefined is
+filled with a pattern.
 """
 
 import ast
@@ -36,9 +37,15 @@ Launch = Callable[..., None]
 
 
 def launches(
-    kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared: int = 0
+    kernel: Kernel,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    args: tuple[Any, ...],
+    shared: int = 0,
 ) -> dict[str, Launch]:
-    """What launches the generated function, threads forward and in reverse, with arguments of the types of those given."""
+    """What launches the generated function, threads forward and in reverse, with arguments of
+    the types of those given.
+    """
     program = KernelProgram(kernel.py_func, kernel._options)
     program._infer = _remembered(program._infer)  # inferring types takes longer than anything else
     kinds = dict(zip(program.params, map(typeof, args), strict=True))
@@ -46,7 +53,9 @@ def launches(
     for reverse in (False, True):
         program.options = replace(program.options, reverse=reverse)
         body = program.launch_body(kinds, (*block, 1, 1)[:3] if kernel._splits_block else None)
-        made["reverse" if reverse else "forward"] = launch_function(program, [*_unset(body), *body], grid, block, shared)
+        made["reverse" if reverse else "forward"] = launch_function(
+            program, [*_unset(body), *body], grid, block, shared
+        )
     return made
 
 
@@ -62,15 +71,27 @@ def _remembered(infer: Any) -> Any:
 
 
 def _unset(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Sets the uniform variables to None. Numba lets code load one that has no value yet, if it does not use it then."""
-    names = {node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)}
-    return ast.parse("\n".join(f"{name} = None" for name in sorted(names) if name.endswith("__u"))).body
+    """Sets the uniform variables to None. Numba lets code load one that has no value yet, if it
+    does not use it then.
+    """
+    names = {
+        node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)
+    }
+    return ast.parse(
+        "\n".join(f"{name} = None" for name in sorted(names) if name.endswith("__u"))
+    ).body
 
 
 def launch_function(
-    program: KernelProgram, body: list[ast.stmt], grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0
+    program: KernelProgram,
+    body: list[ast.stmt],
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    shared: int = 0,
 ) -> Launch:
-    """What launches a function of this body, which the program has made, with arguments of the types that it is made for."""
+    """What launches a function of this body, which the program has made, with arguments of the
+    types that it is made for.
+    """
     function = program.define(program.code.source.tree.name, [*SIZES, SMEM, *program.params], body)
     function = _in_python(function, {})
     sizes = (*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3], shared)
@@ -91,8 +112,12 @@ def _in_python(function: FunctionType, made: dict[FunctionType, FunctionType]) -
     """
     if function not in made:
         scope: dict[str, Any] = {}
-        made[function] = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
-        scope.update({name: _stand_in(name, value, made) for name, value in function.__globals__.items()})
+        made[function] = FunctionType(
+            function.__code__, scope, function.__name__, function.__defaults__, function.__closure__
+        )
+        scope.update(
+            {name: _stand_in(name, value, made) for name, value in function.__globals__.items()}
+        )
     return made[function]
 
 

@@ -64,7 +64,12 @@ def _largest(x, out, place):
     return {1: made.max(1), 2: made.argmax(1) + B * np.arange(len(made))}
 
 
-@case(2, B, lambda: (whole(32, low=0, high=9).astype(float), np.zeros(2), np.zeros(2, np.int64)), _largest)
+@case(
+    2,
+    B,
+    lambda: (whole(32, low=0, high=9).astype(float), np.zeros(2), np.zeros(2, np.int64)),
+    _largest,
+)
 def argmax(x, out, place):
     """The first of equal values, from pairs in two shared arrays."""
     best = cuda.shared.array(B, float64)
@@ -86,7 +91,12 @@ def argmax(x, out, place):
         place[cuda.blockIdx.x] = where[0]
 
 
-@case(2, B, lambda: (whole(30), np.zeros(30, np.int64)), lambda x, out: {1: rows(x, B).cumsum(1).ravel()[:30]})
+@case(
+    2,
+    B,
+    lambda: (whole(30), np.zeros(30, np.int64)),
+    lambda x, out: {1: rows(x, B).cumsum(1).ravel()[:30]},
+)
 def scan_hillis_steele(x, out):
     """In two buffers that change places."""
     s = cuda.shared.array((2, B), int64)

@@ -60,7 +60,12 @@ for _kind in (
     )(make_mirror(getattr(numba, _kind)))
 
 
-@case(2, B, lambda: (values(bool, 32), np.zeros(32, bool)), lambda x, out: {1: ~mirrored(x, out)[1] & x})
+@case(
+    2,
+    B,
+    lambda: (values(bool, 32), np.zeros(32, bool)),
+    lambda x, out: {1: ~mirrored(x, out)[1] & x},
+)
 def mirror_bool(x, out):
     s = cuda.shared.array(B, boolean)
     t = cuda.threadIdx.x
@@ -255,11 +260,25 @@ again(
 def _atomics(x, out):
     made = rows(x, B)
     return {
-        1: np.stack([made.sum(1), made.max(1), made.min(1), np.bitwise_or.reduce(made, 1), np.bitwise_xor.reduce(made, 1)], 1)
+        1: np.stack(
+            [
+                made.sum(1),
+                made.max(1),
+                made.min(1),
+                np.bitwise_or.reduce(made, 1),
+                np.bitwise_xor.reduce(made, 1),
+            ],
+            1,
+        )
     }
 
 
-@case(2, B, lambda: (whole(32, low=0, high=1000, dtype=np.int32), np.zeros((2, 5), np.int32)), _atomics)
+@case(
+    2,
+    B,
+    lambda: (whole(32, low=0, high=1000, dtype=np.int32), np.zeros((2, 5), np.int32)),
+    _atomics,
+)
 def atomics_on_shared_memory(x, out):
     s = cuda.shared.array(5, int32)
     t = cuda.threadIdx.x
@@ -299,7 +318,13 @@ def _two_views(x, k, out):
     return {2: mirrored(x, 0)[1].astype(np.float64) + mirrored(k, 0)[1]}
 
 
-@case(2, B, lambda: (real(32, dtype=np.float32), whole(32, dtype=np.int32), np.zeros(32)), _two_views, shared=B * 8)
+@case(
+    2,
+    B,
+    lambda: (real(32, dtype=np.float32), whole(32, dtype=np.int32), np.zeros(32)),
+    _two_views,
+    shared=B * 8,
+)
 def dynamic_array_as_two(x, k, out):
     """The same memory as two arrays: the first half holds reals, the second integers."""
     n = cuda.blockDim.x
@@ -314,7 +339,13 @@ def dynamic_array_as_two(x, k, out):
     out[i] = reals[n - 1 - t] + float64(integers[n - 1 - t])
 
 
-@case(1, B, lambda: (whole(16, dtype=np.int32), np.zeros(64, np.uint8)), lambda x, out: {1: x.view(np.uint8)}, shared=B * 4)
+@case(
+    1,
+    B,
+    lambda: (whole(16, dtype=np.int32), np.zeros(64, np.uint8)),
+    lambda x, out: {1: x.view(np.uint8)},
+    shared=B * 4,
+)
 def dynamic_array_as_bytes(x, out):
     words = cuda.shared.array(0, dtype=int32)
     t = cuda.threadIdx.x
@@ -325,7 +356,9 @@ def dynamic_array_as_bytes(x, out):
         out[t + k * B] = octets[t + k * B]
 
 
-@case(2, B, lambda: (real(32), np.zeros(32)), lambda x, out: {1: 3 * mirrored(x, 0)[1]}, shared=B * 8)
+@case(
+    2, B, lambda: (real(32), np.zeros(32)), lambda x, out: {1: 3 * mirrored(x, 0)[1]}, shared=B * 8
+)
 def dynamic_beside_static(x, out):
     s = cuda.shared.array(0, float64)
     fixed = cuda.shared.array(B, float64)

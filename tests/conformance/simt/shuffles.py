@@ -31,14 +31,26 @@ def four_shuffles(x, out):
 
 
 for _kind in ("int32", "int64", "float32"):
-    again(f"four_shuffles_{_kind}", "four_shuffles", 1, 64, lambda kind=_kind: (values(kind, 64), np.zeros((4, 64), kind)))
+    again(
+        f"four_shuffles_{_kind}",
+        "four_shuffles",
+        1,
+        64,
+        lambda kind=_kind: (values(kind, 64), np.zeros((4, 64), kind)),
+    )
 
 
 def _gathered(x, places, out):
     return {2: np.take_along_axis(warps(x), warps(places) % 32, 1).ravel()}
 
 
-@case(1, 64, lambda: (real(64), whole(64, low=0, high=32, dtype=np.int32), np.zeros(64)), _gathered, differs=NO_WARPS)
+@case(
+    1,
+    64,
+    lambda: (real(64), whole(64, low=0, high=32, dtype=np.int32), np.zeros(64)),
+    _gathered,
+    differs=NO_WARPS,
+)
 def shuffle_from_varying_lane(x, places, out):
     i = cuda.grid(1)
     out[i] = cuda.shfl_sync(FULL, x[i], places[i])
@@ -77,7 +89,9 @@ def partial_warp(x, out):
     out[i] = v + (w if lane > 0 else 0.0)
 
 
-@case(2, 64, lambda: (real(128), np.zeros(4)), lambda x, out: {1: warps(x).sum(1)}, differs=NO_WARPS)
+@case(
+    2, 64, lambda: (real(128), np.zeros(4)), lambda x, out: {1: warps(x).sum(1)}, differs=NO_WARPS
+)
 def warp_sum(x, out):
     i = cuda.grid(1)
     v = x[i]
@@ -89,7 +103,13 @@ def warp_sum(x, out):
         out[i // 32] = v
 
 
-@case(2, 64, lambda: (real(128), np.zeros(128)), lambda x, out: {1: np.repeat(warps(x).max(1), 32)}, differs=NO_WARPS)
+@case(
+    2,
+    64,
+    lambda: (real(128), np.zeros(128)),
+    lambda x, out: {1: np.repeat(warps(x).max(1), 32)},
+    differs=NO_WARPS,
+)
 def warp_largest_by_xor(x, out):
     i = cuda.grid(1)
     v = x[i]
@@ -110,7 +130,13 @@ def warp_scan(v):
     return v
 
 
-@case(1, 96, lambda: (whole(96), np.zeros(96, np.int64)), lambda x, out: {1: warps(x).cumsum(1).ravel()}, differs=NO_WARPS)
+@case(
+    1,
+    96,
+    lambda: (whole(96), np.zeros(96, np.int64)),
+    lambda x, out: {1: warps(x).cumsum(1).ravel()},
+    differs=NO_WARPS,
+)
 def scan_in_function(x, out):
     i = cuda.grid(1)
     out[i] = warp_scan(x[i])
@@ -134,7 +160,13 @@ def block_total(v):
     return v
 
 
-@case(3, 96, lambda: (real(250), np.zeros(3)), lambda x, out: {1: rows(x, 96).sum(1)}, differs=NO_WARPS)
+@case(
+    3,
+    96,
+    lambda: (real(250), np.zeros(3)),
+    lambda x, out: {1: rows(x, 96).sum(1)},
+    differs=NO_WARPS,
+)
 def two_level_sum(x, out):
     i = cuda.grid(1)
     v = x[i] if i < x.size else 0.0
@@ -148,7 +180,9 @@ def _per_warp(x, flags, out):
     return {2: np.where(flags[:, None] > 0, np.roll(w, -1, 1), -w).ravel()}
 
 
-@case(1, 128, lambda: (real(128), np.array([1, 0, 0, 1]), np.zeros(128)), _per_warp, differs=NO_WARPS)
+@case(
+    1, 128, lambda: (real(128), np.array([1, 0, 0, 1]), np.zeros(128)), _per_warp, differs=NO_WARPS
+)
 def shuffle_in_some_warps(x, flags, out):
     """A branch that warps take together, some of a block and others not."""
     i = cuda.grid(1)
@@ -177,7 +211,13 @@ def warps_loop_unequally(x, out):
     out[i] = v
 
 
-@case(1, 64, lambda: (real(64), np.zeros(64)), lambda x, out: {1: np.r_[x[31::-1], 2 * x[32:]]}, differs=NO_WARPS)
+@case(
+    1,
+    64,
+    lambda: (real(64), np.zeros(64)),
+    lambda x, out: {1: np.r_[x[31::-1], 2 * x[32:]]},
+    differs=NO_WARPS,
+)
 def warps_return_apart(x, out):
     """The second warp returns; the first goes on with shuffles."""
     i = cuda.grid(1)

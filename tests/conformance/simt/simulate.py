@@ -1,4 +1,6 @@
-"""Runs the corpus in Numba's CUDA simulator: `python -m tests.conformance.simt.simulate OUT`, with NUMBA_ENABLE_CUDASIM=1."""
+"""Runs the corpus in Numba's CUDA simulator: `python -m tests.conformance.simt.simulate OUT`,
+with NUMBA_ENABLE_CUDASIM=1.
+"""
 
 import pickle
 import sys
@@ -7,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-# How long a system thread keeps Python to itself while others wait. With Python's 5 ms the corpus takes twice as long.
+# How long a system thread keeps Python to itself while others wait. With Python's 5 ms the corpus
+# takes twice as long.
 SWITCH_SECONDS = 5e-4
 
 
@@ -27,7 +30,9 @@ def main(out: str, names: str) -> None:
         except Exception as error:
             results[name] = f"{type(error).__name__}: {error}"
         else:
-            results[name] = {place: arg for place, arg in enumerate(args) if isinstance(arg, np.ndarray)}
+            results[name] = {
+                place: arg for place, arg in enumerate(args) if isinstance(arg, np.ndarray)
+            }
     Path(out).write_bytes(pickle.dumps(results))
 
 

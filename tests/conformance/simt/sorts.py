@@ -42,7 +42,12 @@ for _name, _kind in {"int64": int64, "float64": float64, "uint32": uint32}.items
     )(make_bitonic(_kind))
 
 
-@case(2, B, lambda: (real(27), np.zeros(27)), lambda x, out: {1: np.r_[np.sort(x[:B]), np.sort(x[B:])]})
+@case(
+    2,
+    B,
+    lambda: (real(27), np.zeros(27)),
+    lambda x, out: {1: np.r_[np.sort(x[:B]), np.sort(x[B:])]},
+)
 def odd_even_sort(x, out):
     s = cuda.shared.array(B, float64)
     t = cuda.threadIdx.x
@@ -60,7 +65,12 @@ def odd_even_sort(x, out):
         out[first + t] = s[t]
 
 
-@case(2, B, lambda: (whole(32, low=0, high=256), np.zeros(32, np.int64)), lambda x, out: {1: np.sort(rows(x, B), 1).ravel()})
+@case(
+    2,
+    B,
+    lambda: (whole(32, low=0, high=256), np.zeros(32, np.int64)),
+    lambda x, out: {1: np.sort(rows(x, B), 1).ravel()},
+)
 def radix_sort(x, out):
     """One bit a round: zeros keep their order in front, ones behind."""
     keys = cuda.shared.array(B, int64)

@@ -69,7 +69,12 @@ def laplace_with_largest_change(u, out, error):
 
 def _life(cells, steps, out):
     for _ in range(steps):
-        around = sum(np.roll(cells, (j, i), (0, 1)) for j in (-1, 0, 1) for i in (-1, 0, 1) if (j, i) != (0, 0))
+        around = sum(
+            np.roll(cells, (j, i), (0, 1))
+            for j in (-1, 0, 1)
+            for i in (-1, 0, 1)
+            if (j, i) != (0, 0)
+        )
         cells = ((around == 3) | ((cells == 1) & (around == 2))).astype(np.uint8)
     return {2: cells}
 

@@ -1,4 +1,6 @@
-"""Which elements a thread takes: grid-stride loops and indices, where no thread waits for another."""
+"""Which elements a thread takes: grid-stride loops and indices, where no thread waits for
+another.
+"""
 
 import math
 
@@ -49,7 +51,12 @@ def stride_while_break(x, out):
         i += cuda.gridsize(1)
 
 
-@case(2, 16, lambda: (real(101), 0.5, np.zeros(1)), lambda x, beta, total: {2: [np.exp(-beta * x * x).sum()]})
+@case(
+    2,
+    16,
+    lambda: (real(101), 0.5, np.zeros(1)),
+    lambda x, beta, total: {2: [np.exp(-beta * x * x).sum()]},
+)
 def energy(x, beta, total):
     acc = 0.0
     for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
@@ -59,7 +66,14 @@ def energy(x, beta, total):
 
 again("energy_row_per_thread", "energy", 7, 16, lambda: (real(101), 0.5, np.zeros(1)))
 again("energy_one_thread", "energy", 1, 1, lambda: (real(31), 0.5, np.zeros(1)))
-again("energy_empty", "energy", 2, 16, lambda: (real(0), 0.5, np.ones(1)), lambda x, beta, total: {2: [1.0]})
+again(
+    "energy_empty",
+    "energy",
+    2,
+    16,
+    lambda: (real(0), 0.5, np.ones(1)),
+    lambda x, beta, total: {2: [1.0]},
+)
 
 
 @case(2, 16, lambda: (real(101), np.zeros(32)))
@@ -101,7 +115,9 @@ def stride_2d(a, out):
 def stride_2d_sum(a, total):
     acc = 0.0
     for i in range(cuda.grid(2)[1], a.shape[0], cuda.blockDim.y * cuda.gridDim.y):
-        for j in range(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x, a.shape[1], cuda.gridsize(2)[0]):
+        for j in range(
+            cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x, a.shape[1], cuda.gridsize(2)[0]
+        ):
             acc += a[i, j]
     cuda.atomic.add(total, 0, acc)
 
@@ -124,12 +140,21 @@ def stride_in_rows(a, first, out):
             out[row, j] = u
 
 
-again("stride_in_rows_narrow", "stride_in_rows", 3, 5, lambda: (real(19, 37), 2, np.zeros((17, 37))))
+again(
+    "stride_in_rows_narrow", "stride_in_rows", 3, 5, lambda: (real(19, 37), 2, np.zeros((17, 37)))
+)
 
 
-@case(3, 16, lambda: (real(20, 37), np.zeros(20), np.zeros(1)), lambda a, *_: {1: np.tril(a).sum(1), 2: [np.tril(a).sum()]})
+@case(
+    3,
+    16,
+    lambda: (real(20, 37), np.zeros(20), np.zeros(1)),
+    lambda a, *_: {1: np.tril(a).sum(1), 2: [np.tril(a).sum()]},
+)
 def stride_in_triangle(a, out, total):
-    """Sums that live across the inner loop, of one row and of all rows; the inner range depends on the row."""
+    """Sums that live across the inner loop, of one row and of all rows; the inner range depends
+    on the row.
+    """
     whole = 0.0
     for row in range(cuda.blockIdx.x, a.shape[0], cuda.gridDim.x):
         acc = 0.0
@@ -175,7 +200,12 @@ def two_strides(x, out):
         out[i] = x[i] - mean
 
 
-@case(2, 16, lambda: (real(60), np.zeros(60)), lambda x, out: {1: np.where(np.arange(60) < 50, x * 3, 0)})
+@case(
+    2,
+    16,
+    lambda: (real(60), np.zeros(60)),
+    lambda x, out: {1: np.where(np.arange(60) < 50, x * 3, 0)},
+)
 def return_before_stride(x, out):
     n = 50
     if cuda.threadIdx.x >= 16:
@@ -228,7 +258,9 @@ def flat_stride(a, out):
 
 @case((3, 2, 2), (4, 3, 2), lambda: (np.zeros((288, 14), np.int64),))
 def raw_indices(out):
-    linear = cuda.threadIdx.x + cuda.blockDim.x * (cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z)
+    linear = cuda.threadIdx.x + cuda.blockDim.x * (
+        cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z
+    )
     block = cuda.blockIdx.x + cuda.gridDim.x * (cuda.blockIdx.y + cuda.gridDim.y * cuda.blockIdx.z)
     k = linear + block * cuda.blockDim.x * cuda.blockDim.y * cuda.blockDim.z
     out[k, 0] = cuda.threadIdx.x

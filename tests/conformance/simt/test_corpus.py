@@ -27,7 +27,9 @@ Arguments = tuple[Any, ...]
 def simulated(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[str], dict[int, Any]]]:
-    """Starts the simulator in a process of its own, and gives a function that waits for its results."""
+    """Starts the simulator in a process of its own, and gives a function that waits for its
+    results.
+    """
     out = tmp_path_factory.mktemp("simulator") / "results.pickle"
     wanted = [
         item.callspec.params["name"]
@@ -53,7 +55,9 @@ def simulated(
 
 @pytest.fixture(scope="session")
 def ran(simulated: Any) -> Callable[[str], Arguments]:
-    """The arguments of a case after its launch. The simulator works meanwhile; each kernel is compiled once."""
+    """The arguments of a case after its launch. The simulator works meanwhile; each kernel is
+    compiled once.
+    """
     kernels: dict[Any, simt.Kernel] = {}
     done: dict[str, Arguments] = {}
 
@@ -71,21 +75,28 @@ def ran(simulated: Any) -> Callable[[str], Arguments]:
 
 def cases(names: Iterable[str]) -> list[Any]:
     """The parameters of a test of cases."""
-    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.whole) for name in names]
+    return [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.whole) for name in names
+    ]
 
 
 def thinned(parameters: list[Any]) -> list[Any]:
     """Every third of the quick suite's parameters; the whole suite has all."""
     kept = {*[name for name in parameters if isinstance(name, str)][::3]}
     return [
-        pytest.param(one, marks=pytest.mark.whole) if isinstance(one, str) and one not in kept else one for one in parameters
+        pytest.param(one, marks=pytest.mark.whole)
+        if isinstance(one, str) and one not in kept
+        else one
+        for one in parameters
     ]
 
 
 def test_corpus_is_there() -> None:
     assert set(CASES) >= QUICK
     assert len(CASES) > 280
-    assert {case.kernel.__module__ for case in CASES.values()} == {module.__name__ for module in MODULES}
+    assert {case.kernel.__module__ for case in CASES.values()} == {
+        module.__name__ for module in MODULES
+    }
     assert len({case.kernel for case in CASES.values()}) > 230
     assert sum(case.expect is not None for case in CASES.values()) > 250
 
@@ -96,7 +107,9 @@ def test_agrees_with_numpy(name: str, ran: Any) -> None:
     check(case, ran(name), case.expect(*case.make()))
 
 
-@pytest.mark.parametrize("name", thinned(cases(name for name, case in CASES.items() if not case.differs)))
+@pytest.mark.parametrize(
+    "name", thinned(cases(name for name, case in CASES.items() if not case.differs))
+)
 def test_agrees_with_the_simulator(name: str, ran: Any, simulated: Any) -> None:
     check(CASES[name], ran(name), simulated(name))
 
@@ -111,7 +124,9 @@ def test_debug_mode_computes_the_same(name: str) -> None:
 
 
 def in_blocks(case: Case) -> bool:
-    """Whether threads meet, and plain Python computes the same: NumPy's scalars wrap around where Numba's do not."""
+    """Whether threads meet, and plain Python computes the same: NumPy's scalars wrap around
+    where Numba's do not.
+    """
     return (
         case.expect is not None
         and not is_from(case, WITHOUT_WAITING)
@@ -119,12 +134,18 @@ def in_blocks(case: Case) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", thinned(cases(name for name, case in CASES.items() if in_blocks(case))))
+@pytest.mark.parametrize(
+    "name", thinned(cases(name for name, case in CASES.items() if in_blocks(case)))
+)
 def test_does_not_depend_on_the_order_of_threads(name: str) -> None:
-    """In plain Python, where memory that starts undefined holds a pattern, and what the optimiser is told is checked."""
+    """In plain Python, where memory that starts undefined holds a pattern, and what the
+    optimiser is told is checked.
+    """
     case = CASES[name]
     grid, block = (size if isinstance(size, tuple) else (size,) for size in (case.grid, case.block))
-    for launch in python_mode.launches(simt.jit(case.kernel), grid, block, case.make(), case.shared).values():
+    for launch in python_mode.launches(
+        simt.jit(case.kernel), grid, block, case.make(), case.shared
+    ).values():
         args = case.make()
         launch(*args)
         check(case, args, case.expect(*case.make()))

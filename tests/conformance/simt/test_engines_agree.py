@@ -1,7 +1,8 @@
 """Every operator and function of numbers over small values, in the four engines that run a kernel.
 
-The engines are compiled code, `simt.debug`, and `simt.check` in Python and in compiled code. Numba's compiler and NumPy's
-numbers are independent of each other. A kernel stores all results as float64, where they are exact.
+The engines are compiled code, `simt.debug`, and `simt.check` in Python and in compiled code.
+Numba's compiler and NumPy's numbers are independent of each other. A kernel stores all results as
+float64, where they are exact.
 """
 
 import itertools
@@ -19,9 +20,29 @@ TYPES = ("bool", *INTEGERS, *FLOATS)
 
 # Expressions of x and y, two numbers.
 ARITHMETIC = ("x + y", "x - y", "x * y", "+x", "-x", "abs(x)")
-COMPARISONS = ("x == y", "x != y", "x < y", "x <= y", "x > y", "x >= y", "x and y", "x or y", "not x", "x < y < 2")
+COMPARISONS = (
+    "x == y",
+    "x != y",
+    "x < y",
+    "x <= y",
+    "x > y",
+    "x >= y",
+    "x and y",
+    "x or y",
+    "not x",
+    "x < y < 2",
+)
 CHOICES = ("min(x, y)", "max(x, y)", "x if x < y else y", "cuda.selp(x < y, x, y)", "min(x, y, 1)")
-CONVERSIONS = ("int(x)", "float(x)", "bool(x)", "round(x)", "np.int8(x)", "np.uint16(x)", "np.int64(x)", "np.float32(x)")
+CONVERSIONS = (
+    "int(x)",
+    "float(x)",
+    "bool(x)",
+    "round(x)",
+    "np.int8(x)",
+    "np.uint16(x)",
+    "np.int64(x)",
+    "np.float32(x)",
+)
 BITS = ("x & y", "x | y", "x ^ y", "~x", "x << (y & 7)", "x >> (y & 7)")
 OF_INTEGERS = ("cuda.popc(x)", "cuda.clz(x)", "cuda.ffs(x)")
 # Undefined for integers if y is zero.
@@ -30,17 +51,34 @@ POWERS = ("x ** 2", "2 ** int(x)", "x ** -1", "x ** int(y)")
 # Rounded by each engine's library.
 ROUNDED = ("x ** y", "pow(x, y)", "math.hypot(x, y)", "math.atan2(x, y)")
 MATHS = (
-    *(f"math.{name}(x)" for name in ("ceil", "floor", "trunc", "fabs", "isnan", "isinf", "isfinite")),
+    *(
+        f"math.{name}(x)"
+        for name in ("ceil", "floor", "trunc", "fabs", "isnan", "isinf", "isfinite")
+    ),
     *(f"math.{name}(x, y)" for name in ("copysign", "fmod", "remainder")),
-    *("math.ceil(x) / y", "x - math.floor(x)", "math.trunc(x) * y", "math.modf(x)[0]", "math.modf(x)[1]", "round(x, 1)"),
+    *(
+        "math.ceil(x) / y",
+        "x - math.floor(x)",
+        "math.trunc(x) * y",
+        "math.modf(x)[0]",
+        "math.modf(x)[1]",
+        "round(x, 1)",
+    ),
 )
 # Of one thread's value and another lane's.
 LANES = (
     *(f"cuda.shfl{way}_sync(0xFFFFFFFF, x, 1)" for way in ("", "_up", "_down", "_xor")),
     *(f"cuda.{vote}_sync(0xFFFFFFFF, x)" for vote in ("all", "any", "eq", "ballot")),
     *(f"cuda.syncthreads_{vote}(x)" for vote in ("count", "and", "or")),
-    *("cuda.match_any_sync(0xFFFFFFFF, x)", "cuda.match_all_sync(0xFFFFFFFF, x)[0]", "cuda.match_all_sync(0xFFFFFFFF, x)[1]"),
-    *("cuda.shfl_xor_sync(0xFFFFFFFF, x, 1) + cuda.shfl_up_sync(0xFFFFFFFF, y, 1)", "-cuda.shfl_sync(0xFFFFFFFF, x, 1)"),
+    *(
+        "cuda.match_any_sync(0xFFFFFFFF, x)",
+        "cuda.match_all_sync(0xFFFFFFFF, x)[0]",
+        "cuda.match_all_sync(0xFFFFFFFF, x)[1]",
+    ),
+    *(
+        "cuda.shfl_xor_sync(0xFFFFFFFF, x, 1) + cuda.shfl_up_sync(0xFFFFFFFF, y, 1)",
+        "-cuda.shfl_sync(0xFFFFFFFF, x, 1)",
+    ),
 )
 
 
@@ -91,12 +129,18 @@ def assert_agree(expressions, a, b, block=1):
     results = results_of(expressions, a, b, block)
     compiled = results.pop("compiled")
     differing = [
-        f"{expression} of {a[k]!r}, {b[k]!r}: {compiled[place, k]} compiled, {got[place, k]} in {name}"
+        (
+            f"{expression} of {a[k]!r}, {b[k]!r}: {compiled[place, k]} compiled, "
+            f"{got[place, k]} in {name}"
+        )
         for name, got in results.items()
         for place, expression in enumerate(expressions)
         for k in range(a.size)
         if got[place, k].tobytes() != compiled[place, k].tobytes()
-        and not (expression in ROUNDED and np.isclose(got[place, k], compiled[place, k], rtol=3e-7, atol=0))
+        and not (
+            expression in ROUNDED
+            and np.isclose(got[place, k], compiled[place, k], rtol=3e-7, atol=0)
+        )
         and not (np.isnan(got[place, k]) and np.isnan(compiled[place, k]))
     ]
     assert not differing, "\n".join(differing)
@@ -106,7 +150,10 @@ def pairs(left, right, *, without_zero=False):
     """Returns all pairs of two types' values, as two arrays."""
     rights = values(right)
     both = list(itertools.product(values(left), rights[rights != 0] if without_zero else rights))
-    return tuple(np.array(column, kind) for column, kind in zip(zip(*both, strict=True), (left, right), strict=True))
+    return tuple(
+        np.array(column, kind)
+        for column, kind in zip(zip(*both, strict=True), (left, right), strict=True)
+    )
 
 
 # What the quick suite runs: kinds of numbers that promote differently.
@@ -158,7 +205,12 @@ def test_shifts(kind):
 
 def test_shifts_by_constants():
     amounts = (0, 1, 31, 33, 63, 64, 72, 255)
-    expressions = [f"{x} {sign} np.{y.dtype}({y})" for x in "xy" for sign in ("<<", ">>") for y in map(np.uint64, amounts)]
+    expressions = [
+        f"{x} {sign} np.{y.dtype}({y})"
+        for x in "xy"
+        for sign in ("<<", ">>")
+        for y in map(np.uint64, amounts)
+    ]
     a, b = np.array([0, 1, 2**63 + 5], np.uint64), np.array([-5, 7, -(2**63)], np.int64)
     assert_agree(expressions, a, b)
 
@@ -169,7 +221,9 @@ def test_divisions_and_powers(kinds):
     a, b = pairs(left, right, without_zero=right not in FLOATS)
     expressions = [*DIVISIONS, *POWERS, *ROUNDED, *MATHS]
     if kinds == ("bool", "int32"):
-        expressions.remove("x ** int(y)")  # Numba computes it in float32, that of all other integers in int64
+        expressions.remove(
+            "x ** int(y)"
+        )  # Numba computes it in float32, that of all other integers in int64
     assert_agree(expressions, a, b)
 
 

@@ -36,14 +36,18 @@ def test_kernels_do_not_depend_on_the_order_of_threads(seed: int) -> None:
     writer = written(seed)
     kernel = fuzz.load(writer.text(), f"<kernel {seed}>")
     for m in fuzz.STEPS:
-        forward, reverse = (fuzz.expected(kernel, writer.grid, writer.block, m, order) for order in (1, -1))
+        forward, reverse = (
+            fuzz.expected(kernel, writer.grid, writer.block, m, order) for order in (1, -1)
+        )
         fuzz.agree(reverse, forward)
 
 
 def test_a_lost_barrier_is_found() -> None:
     """Forward, the threads of the upper half find what those of the lower half have written."""
     with pytest.raises(AssertionError, match="forward, m = 0"):
-        fuzz.check_text(LOST, (2,), (8,), "<lost>", model_text=LOST.replace("# lost", "cuda.syncthreads()"))
+        fuzz.check_text(
+            LOST, (2,), (8,), "<lost>", model_text=LOST.replace("# lost", "cuda.syncthreads()")
+        )
 
 
 LOST = """
@@ -62,20 +66,34 @@ def kernel(x, y, m, total, out, wholes):
 # ---- a small grammar
 
 CONDITIONS = {
-    BLOCK: st.sampled_from(["m > 2", "u > 1", "cuda.blockIdx.x == 0", "cuda.syncthreads_or(1 if v > 1.0 else 0)"]),
+    BLOCK: st.sampled_from(
+        ["m > 2", "u > 1", "cuda.blockIdx.x == 0", "cuda.syncthreads_or(1 if v > 1.0 else 0)"]
+    ),
     THREAD: st.sampled_from(["v > 0.5", "t < 3", "k % 2 == 0"]),
 }
 PHASES = st.builds(
-    "s[(t + {}) % 8] = v\ncuda.syncthreads()\nv = s[(t * {} + u) % 8] * 0.5 + k\ncuda.syncthreads()".format,
+    "s[(t + {}) % 8] = v\ncuda.syncthreads()\nv = s[(t * {} + u) % 8] * 0.5 + "
+    "k\ncuda.syncthreads()".format,
     st.integers(0, 7),
     st.integers(1, 3),
 )
 UPDATES = st.builds(
-    "v = c[t] * 0.25 + c[(t * {} + u) % 8] * 0.5\ncuda.syncthreads()\n{}\ncuda.syncthreads()".format,
+    "v = c[t] * 0.25 + c[(t * {} + u) % 8] * "
+    "0.5\ncuda.syncthreads()\n{}\ncuda.syncthreads()".format,
     st.integers(1, 3),
-    st.sampled_from(["c[t] = v", "c[t] += v", "if t > u:\n    c[t] = v", "c[t] = v\nk = (k + t) % 5", "s[t] = v\nc[t] -= k"]),
+    st.sampled_from(
+        [
+            "c[t] = v",
+            "c[t] += v",
+            "if t > u:\n    c[t] = v",
+            "c[t] = v\nk = (k + t) % 5",
+            "s[t] = v\nc[t] -= k",
+        ]
+    ),
 )
-STATEMENTS = st.sampled_from(["v = v * 0.5 + x[i]", "k = (k + t) % 5", "out[i] += v", "cuda.atomic.add(total, 0, k)"])
+STATEMENTS = st.sampled_from(
+    ["v = v * 0.5 + x[i]", "k = (k + t) % 5", "out[i] += v", "cuda.atomic.add(total, 0, k)"]
+)
 UNIFORM = st.sampled_from(["u = (u + m) % 4", "u = cuda.syncthreads_count(k) % 4"])
 
 
@@ -88,10 +106,15 @@ def nested(level: int, inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     several = st.lists(inner, min_size=1, max_size=3).map("\n".join)
     condition = CONDITIONS[level]
     branch = st.builds(
-        lambda test, body, other: f"if {test}:\n{indented(body)}\nelse:\n{indented(other)}", condition, several, several
+        lambda test, body, other: f"if {test}:\n{indented(body)}\nelse:\n{indented(other)}",
+        condition,
+        several,
+        several,
     )
     stop = st.builds("if {}:\n    {}".format, condition, st.sampled_from(["break", "continue"]))
-    count = {BLOCK: st.sampled_from(["3", "m % 4", "u"]), THREAD: st.sampled_from(["t % 3", "k"])}[level]
+    count = {BLOCK: st.sampled_from(["3", "m % 4", "u"]), THREAD: st.sampled_from(["t % 3", "k"])}[
+        level
+    ]
     loop = st.builds(
         lambda times, body, leave, rest: f"for _ in range({times}):\n{indented(body, leave, rest)}",
         count,
@@ -103,8 +126,12 @@ def nested(level: int, inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 THREADS = st.recursive(STATEMENTS, lambda inner: nested(THREAD, inner), max_leaves=4)
-BLOCKS = st.recursive(PHASES | UPDATES | UNIFORM | THREADS, lambda inner: nested(BLOCK, inner), max_leaves=8)
-LEAVES = st.sampled_from(["pass", "if i > 11:\n    return", "if v > 1.2 and t > 2:\n    out[i] = -1.0\n    return"])
+BLOCKS = st.recursive(
+    PHASES | UPDATES | UNIFORM | THREADS, lambda inner: nested(BLOCK, inner), max_leaves=8
+)
+LEAVES = st.sampled_from(
+    ["pass", "if i > 11:\n    return", "if v > 1.2 and t > 2:\n    out[i] = -1.0\n    return"]
+)
 FIRST = """from numba import cuda, float64
 
 
@@ -124,5 +151,7 @@ def kernel(x, y, m, total, out, wholes):
 @settings(max_examples=examples(25, quick=6), suppress_health_check=list(HealthCheck))
 @given(LEAVES, BLOCKS, LEAVES, BLOCKS)
 def test_kernels_of_a_grammar(first: str, one: str, second: str, two: str) -> None:
-    text = FIRST + indented(first, one, second, two, "out[i] += v + u + c[t]", "wholes[i] = k") + "\n"
+    text = (
+        FIRST + indented(first, one, second, two, "out[i] += v + u + c[t]", "wholes[i] = k") + "\n"
+    )
     fuzz.check_text(text, (2,), (8,), f"<kernel {hash(text)}>")

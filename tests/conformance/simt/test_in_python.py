@@ -21,7 +21,8 @@ from tests.quick import whole
 
 Line = tuple[str, int]
 
-# Threads return before a barrier of the others, which the CUDA programming guide does not allow and all GPUs since Volta do.
+# Threads return before a barrier of the others, which the CUDA programming guide does not allow and
+# all GPUs since Volta do.
 EARLY = {
     "return_before_barrier",
     "return_before_barrier_one_thread",
@@ -35,7 +36,9 @@ EARLY = {
 # A thread reads what threads of its own block have added to, without a barrier between.
 RACES = {"last_block"}
 # Algorithms with barriers, which compiled code can check.
-BARRIERS = sorted(name for name, case in CASES.items() if is_from(case, ALGORITHMS) and name != "monte_carlo_pi")
+BARRIERS = sorted(
+    name for name, case in CASES.items() if is_from(case, ALGORITHMS) and name != "monte_carlo_pi"
+)
 
 
 @pytest.mark.parametrize("name", cases(name for name, case in CASES.items() if case.expect))
@@ -63,13 +66,17 @@ def test_check_finds_what_is_wrong_and_nothing_else(name: str) -> None:
 def test_early_returns_may_be_allowed(name: str) -> None:
     case = CASES[name]
     args = case.make()
-    simt.check(case.kernel, early_returns=False, compiled=False)[case.grid, case.block, 0, case.shared](*args)
+    simt.check(case.kernel, early_returns=False, compiled=False)[
+        case.grid, case.block, 0, case.shared
+    ](*args)
     check(case, args, case.expect(*case.make()))
 
 
 @pytest.mark.whole
 def test_most_barriers_are_missed_when_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves out every barrier of the algorithms in turn. Some order nothing, or nothing that these arguments show."""
+    """Leaves out every barrier of the algorithms in turn. Some order nothing, or nothing that
+    these arguments show.
+    """
     absent: Line | None = None
     met: set[Line] = set()
     resume = DebugLaunch.resume
@@ -86,14 +93,21 @@ def test_most_barriers_are_missed_when_they_are_gone(monkeypatch: pytest.MonkeyP
 
     def is_clean(case: Case) -> bool:
         try:
-            simt.check(case.kernel, early_returns=False, compiled=False)[case.grid, case.block, 0, case.shared](*case.make())
-        except (simt.KernelCheckError, OverflowError):  # the latter where a kernel computes with what was never written
+            simt.check(case.kernel, early_returns=False, compiled=False)[
+                case.grid, case.block, 0, case.shared
+            ](*case.make())
+        except (
+            simt.KernelCheckError,
+            OverflowError,
+        ):  # the latter where a kernel computes with what was never written
             return False
         return True
 
     monkeypatch.setattr(DebugLaunch, "resume", resume_without)
     missed = found = 0
-    for case in {case.kernel: case for case in CASES.values() if is_from(case, ALGORITHMS)}.values():
+    for case in {
+        case.kernel: case for case in CASES.values() if is_from(case, ALGORITHMS)
+    }.values():
         absent, met = None, set()
         assert is_clean(case)
         for absent in sorted(met):
@@ -106,15 +120,28 @@ def test_most_barriers_are_missed_when_they_are_gone(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", BARRIERS)
-def test_compiled_code_misses_no_barrier_that_python_misses(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves out each barrier of a kernel in turn; what is found in Python is found in compiled code."""
+def test_compiled_code_misses_no_barrier_that_python_misses(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leaves out each barrier of a kernel in turn; what is found in Python is found in compiled
+    code.
+    """
     case, absent, met = CASES[name], None, set[Line]()
     visit_in_python, visit = ast.NodeTransformer.generic_visit, _Instrumenter.visit_Expr
 
     def without(visit: Any) -> Any:
         def visit_Expr(self: Any, node: ast.Expr) -> Any:  # of `ast.NodeTransformer`
-            if isinstance(node.value, ast.Call) and ast.unparse(node.value.func).endswith("syncthreads"):
-                met.add((self._source.filename if visit is not visit_in_python else self.source.filename, node.lineno))
+            if isinstance(node.value, ast.Call) and ast.unparse(node.value.func).endswith(
+                "syncthreads"
+            ):
+                met.add(
+                    (
+                        self._source.filename
+                        if visit is not visit_in_python
+                        else self.source.filename,
+                        node.lineno,
+                    )
+                )
                 if absent in met and absent[1] == node.lineno:
                     return ast.copy_location(ast.Pass(), node)
             return visit(self, node)
@@ -122,13 +149,19 @@ def test_compiled_code_misses_no_barrier_that_python_misses(name: str, monkeypat
         return visit_Expr
 
     def findings(*, compiled: bool) -> set[Any]:
-        launch = simt.check(case.kernel, early_returns=False, compiled=compiled)[case.grid, case.block, 0, case.shared]
+        launch = simt.check(case.kernel, early_returns=False, compiled=compiled)[
+            case.grid, case.block, 0, case.shared
+        ]
         try:
             launch(*case.make())
         except simt.KernelCheckError as error:
-            # Where a kernel computes with what was never written, Python may raise more than machine code.
+            # Where a kernel computes with what was never written, Python may raise more than
+            # machine code.
             found = [one for one in error.findings if one.error is not simt.KernelCheckError]
-            return {(one.error, one.array, tuple(sorted({place.line for place in one.accesses}))) for one in found}
+            return {
+                (one.error, one.array, tuple(sorted({place.line for place in one.accesses})))
+                for one in found
+            }
         except OverflowError:
             return set()
         return set()

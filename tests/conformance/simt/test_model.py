@@ -1,4 +1,6 @@
-"""The model of CUDA's threads, which is the oracle of the fuzzer, against NumPy, in both orders of threads."""
+"""The model of CUDA's threads, which is the oracle of the fuzzer, against NumPy, in both orders
+of threads.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ MORE = {"", NO_WARPS, ONE_BLOCK}
 
 
 @pytest.mark.parametrize("order", [1, -1])
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.expect and case.differs in MORE])
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if case.expect and case.differs in MORE]
+)
 def test_agrees_with_numpy(name: str, order: int) -> None:
     case = CASES[name]
     if order == -1 and case.cpu_only:
@@ -44,7 +48,9 @@ def shuffle_from_nobody(out):
     out[cuda.threadIdx.x] = cuda.shfl_sync(0xFFFFFFFF, 1, 20)
 
 
-@pytest.mark.parametrize("kernel", [barrier_in_one_branch, barrier_and_shuffle, shuffle_from_nobody])
+@pytest.mark.parametrize(
+    "kernel", [barrier_in_one_branch, barrier_and_shuffle, shuffle_from_nobody]
+)
 def test_says_what_hangs_or_is_undefined(kernel) -> None:
     with pytest.raises(model.DivergedError):
         model.run(kernel, 1, 8, (np.zeros(8),))

@@ -1,4 +1,6 @@
-"""Every kernel of the corpus is CUDA: Numba compiles it for a GPU. No GPU is needed, only NVIDIA's compilers: `make ptx`."""
+"""Every kernel of the corpus is CUDA: Numba compiles it for a GPU. No GPU is needed, only
+NVIDIA's compilers: `make ptx`.
+"""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -20,8 +22,12 @@ def nothing(x: Any) -> None:
 
 @pytest.fixture(scope="module")
 def compile_for_gpu() -> Iterator[Callable[..., str]]:
-    """The PTX of a kernel for some arguments. Skips where numba-cuda or NVIDIA's compilers are not installed."""
-    if cuda.implementation != "NVIDIA":  # Numba's own target cannot even type min and max since 0.68
+    """The PTX of a kernel for some arguments. Skips where numba-cuda or NVIDIA's compilers are
+    not installed.
+    """
+    if (
+        cuda.implementation != "NVIDIA"
+    ):  # Numba's own target cannot even type min and max since 0.68
         pytest.skip("numba-cuda is not installed; make ptx installs it beside the other packages")
 
     def compile_it(kernel: Any, args: tuple[Any, ...]) -> str:

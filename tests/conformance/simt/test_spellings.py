@@ -1,4 +1,6 @@
-"""The spellings of public code, all of which the compiler takes: against NumPy, and against Numba's simulator."""
+"""The spellings of public code, all of which the compiler takes: against NumPy, and against
+Numba's simulator.
+"""
 
 import os
 import subprocess
@@ -13,9 +15,16 @@ from tests.conformance.simt.spellings import ENTRIES, NOT_SIMULATED, imported
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# The quick suite translates all entries, and runs those whose translation is more than names, and one in 24 of the others.
+# The quick suite translates all entries, and runs those whose translation is more than names, and
+# one in 24 of the others.
 QUICK = {
-    *("wrapped_functions", "more_parameters", "kernels_with_more_parameters", "tuple_of_functions", "cases"),
+    *(
+        "wrapped_functions",
+        "more_parameters",
+        "kernels_with_more_parameters",
+        "tuple_of_functions",
+        "cases",
+    ),
     *("assignment_expressions", "names_with_suffixes", "lambda_as_a_kernel"),
     *list(ENTRIES)[::24],
 }
@@ -36,7 +45,10 @@ def test_entries_are_there():
     assert len(set(ENTRIES) - set(NOT_SIMULATED)) >= 90
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.whole) for name in ENTRIES])
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.whole) for name in ENTRIES],
+)
 def test_agrees_with_numpy(name):
     check(name, simt.jit)
 

@@ -1,4 +1,6 @@
-"""What a thread computes with: arrays, functions, types and random numbers, where no thread waits for another."""
+"""What a thread computes with: arrays, functions, types and random numbers, where no thread
+waits for another.
+"""
 
 import math
 from collections import namedtuple
@@ -23,7 +25,12 @@ PAIR = np.dtype([("a", np.float64), ("b", np.int32)], align=True)
 # ---- arrays and functions
 
 
-@case(3, 16, lambda: (real(40), np.zeros(40)), lambda x, out: {1: sum(x**k / math.factorial(k) for k in range(TERMS))})
+@case(
+    3,
+    16,
+    lambda: (real(40), np.zeros(40)),
+    lambda x, out: {1: sum(x**k / math.factorial(k) for k in range(TERMS))},
+)
 def local_array(x, out):
     i = cuda.grid(1)
     if i >= x.size:
@@ -74,14 +81,27 @@ def global_array(x, out):
 @cuda.jit(device=True)
 def cnd(d):
     k = 1.0 / (1.0 + 0.2316419 * math.fabs(d))
-    terms = 0.31938153 + k * (-0.356563782 + k * (1.781477937 + k * (-1.821255978 + k * 1.330274429)))
+    terms = 0.31938153 + k * (
+        -0.356563782 + k * (1.781477937 + k * (-1.821255978 + k * 1.330274429))
+    )
     value = 0.39894228040143267793994605993438 * math.exp(-0.5 * d * d) * (k * terms)
     if d > 0:
         return 1.0 - value
     return value
 
 
-@case(3, 16, lambda: (np.zeros(40), np.abs(real(40)) + 5, np.abs(real(40, seed=3)) + 5, np.abs(real(40)) + 1, 0.02, 0.3))
+@case(
+    3,
+    16,
+    lambda: (
+        np.zeros(40),
+        np.abs(real(40)) + 5,
+        np.abs(real(40, seed=3)) + 5,
+        np.abs(real(40)) + 1,
+        0.02,
+        0.3,
+    ),
+)
 def black_scholes(call, s, x, t, r, v):
     i = cuda.grid(1)
     if i >= s.shape[0]:
@@ -146,13 +166,20 @@ def make_closure(scale, shift):
     return closure
 
 
-closure = case(3, 16, lambda: (real(40), np.zeros(40)), lambda x, out: {1: x * 3 + 2})(make_closure(3.0, 2))
+closure = case(3, 16, lambda: (real(40), np.zeros(40)), lambda x, out: {1: x * 3 + 2})(
+    make_closure(3.0, 2)
+)
 
 
 # ---- types
 
 
-@case(3, 16, lambda: (Line(2.0, 0.5, 40), real(40), np.zeros(40)), lambda p, x, out: {2: p.slope * x + p.shift})
+@case(
+    3,
+    16,
+    lambda: (Line(2.0, 0.5, 40), real(40), np.zeros(40)),
+    lambda p, x, out: {2: p.slope * x + p.shift},
+)
 def named_tuple(p, x, out):
     i = cuda.grid(1)
     if i < p.count:
@@ -211,7 +238,12 @@ def integers(a, b, out):
         out[i] = int32((a[i] * 200 + b[i] // 3) ^ (b[i] << 2)) % 1000 - (-7) // 2
 
 
-@case(3, 16, lambda: (real(40).astype(np.float32), np.float32(1.5), np.zeros(40, np.float32)), lambda x, a, out: {2: x * a})
+@case(
+    3,
+    16,
+    lambda: (real(40).astype(np.float32), np.float32(1.5), np.zeros(40, np.float32)),
+    lambda x, a, out: {2: x * a},
+)
 def single_precision(x, a, out):
     i = cuda.grid(1)
     if i < x.size:
@@ -225,12 +257,31 @@ def _math_functions(x, out):
     return {1: v + np.where(x > 0, 1.0, 2.0) + x * 2.0 + 1.0 + np.cbrt(x)}
 
 
-@case(3, 16, lambda: (real(40), np.zeros(40)), _math_functions, differs="its cbrt is not defined below zero")
+@case(
+    3,
+    16,
+    lambda: (real(40), np.zeros(40)),
+    _math_functions,
+    differs="its cbrt is not defined below zero",
+)
 def math_functions(x, out):
     i = cuda.grid(1)
     if i < x.size:
-        v = math.floor(x[i]) + math.ceil(x[i]) + math.atan2(x[i], 2.0) + math.tanh(x[i]) + math.pow(abs(x[i]), 1.5)
-        v += max(x[i], 0.25) - min(x[i], 0.5, -0.5) + round(x[i]) + math.log1p(abs(x[i])) + math.erf(x[i]) + math.pi
+        v = (
+            math.floor(x[i])
+            + math.ceil(x[i])
+            + math.atan2(x[i], 2.0)
+            + math.tanh(x[i])
+            + math.pow(abs(x[i]), 1.5)
+        )
+        v += (
+            max(x[i], 0.25)
+            - min(x[i], 0.5, -0.5)
+            + round(x[i])
+            + math.log1p(abs(x[i]))
+            + math.erf(x[i])
+            + math.pi
+        )
         out[i] = v + cuda.selp(x[i] > 0, 1.0, 2.0) + cuda.fma(x[i], 2.0, 1.0) + cuda.cbrt(x[i])
 
 
@@ -272,7 +323,9 @@ def _uniform(rng, out):
     return {1: ((rng["s0"] + rng["s1"]) >> np.uint64(11)) * 2.0**-53}
 
 
-@case(3, 16, lambda: (states(48), np.zeros(48)), _uniform, differs="the simulator has no cuda.random")
+@case(
+    3, 16, lambda: (states(48), np.zeros(48)), _uniform, differs="the simulator has no cuda.random"
+)
 def random_numbers_of_the_module(rng, out):
     i = cuda.grid(1)
     out[i] = cuda.random.xoroshiro128p_uniform_float64(rng, i)
@@ -288,7 +341,11 @@ def place_in_block(position):
 
 def _places(out):
     y, x = np.indices((4, 8))
-    return {0: np.stack([x, y, x % 4, y % 2, y % 2 * 4 + x % 4, x + 10 * (x // 4), x * 0 + 8, y * 0 + 2], -1)}
+    return {
+        0: np.stack(
+            [x, y, x % 4, y % 2, y % 2 * 4 + x % 4, x + 10 * (x // 4), x * 0 + 8, y * 0 + 2], -1
+        )
+    }
 
 
 @case((2, 2), (4, 2), lambda: (np.zeros((4, 8, 8), np.int64),), _places)
@@ -307,7 +364,12 @@ def names_for_indices(out):
     out[y, x, 7] = grid.y
 
 
-@case(2, 16, lambda: (np.zeros((32, 3)),), lambda out: {0: np.c_[np.arange(32), 32 - np.r_[0:16, 0:16], np.full(32, 3)]})
+@case(
+    2,
+    16,
+    lambda: (np.zeros((32, 3)),),
+    lambda out: {0: np.c_[np.arange(32), 32 - np.r_[0:16, 0:16], np.full(32, 3)]},
+)
 def names_for_modules_and_functions(out):
     c = cuda
     index, atomic = c.grid, c.atomic

@@ -22,7 +22,12 @@ class Kind(enum.IntEnum):
 # ---- local arrays
 
 
-@case(2, B, lambda: (real(32), np.zeros(32)), lambda x, out: {1: sum(mirrored(x, 0)[1] ** k * (4 - k) for k in range(4)) + x})
+@case(
+    2,
+    B,
+    lambda: (real(32), np.zeros(32)),
+    lambda x, out: {1: sum(mirrored(x, 0)[1] ** k * (4 - k) for k in range(4)) + x},
+)
 def local_array_across_barriers(x, out):
     s = cuda.shared.array(B, float64)
     powers = cuda.local.array(4, float64)
@@ -48,7 +53,9 @@ def _window(x, out):
 
 @case(2, B, lambda: (whole(32), np.zeros(32, np.int64)), _window)
 def local_array_filled_in_loop(x, out):
-    """A median of three, sorted in local memory between barriers; one thread in two writes a second local array."""
+    """A median of three, sorted in local memory between barriers; one thread in two writes a
+    second local array.
+    """
     s = cuda.shared.array(B, int64)
     window = cuda.local.array(shape=3, dtype=int64)
     more = cuda.local.array((2, 2), int32)
@@ -117,7 +124,12 @@ def widths_across_barriers(a, b, c, out):
     out[i] = v - r + t
 
 
-@case(2, B, lambda: (values(complex, 32), np.zeros(32, complex)), lambda z, out: {1: z * z + mirrored(z, 0)[1].conj() * 1j})
+@case(
+    2,
+    B,
+    lambda: (values(complex, 32), np.zeros(32, complex)),
+    lambda z, out: {1: z * z + mirrored(z, 0)[1].conj() * 1j},
+)
 def complex_across_barriers(z, out):
     s = cuda.shared.array(B, complex128)
     t = cuda.threadIdx.x
@@ -132,7 +144,9 @@ def complex_across_barriers(z, out):
 
 def _tuples(x, limits, out):
     swapped = mirrored(x, 0)[1]
-    return {2: np.where((x > limits.low) & (x < limits.high), swapped, x) + 2.5 * (np.arange(32) % B)}
+    return {
+        2: np.where((x > limits.low) & (x < limits.high), swapped, x) + 2.5 * (np.arange(32) % B)
+    }
 
 
 @case(2, B, lambda: (real(32), Range(-1.0, 1.25), np.zeros(32)), _tuples)
@@ -208,7 +222,9 @@ def record_across_barriers(p, out, moved):
     2,
     B,
     lambda: (real(32), np.zeros(32)),
-    lambda x, out: {1: mirrored(x, 0)[1] * np.where(np.arange(32) % 2, 3, 5) + BIASES[np.arange(32) % 3]},
+    lambda x, out: {
+        1: mirrored(x, 0)[1] * np.where(np.arange(32) % 2, 3, 5) + BIASES[np.arange(32) % 3]
+    },
 )
 def enums_and_constants(x, out):
     s = cuda.shared.array(B, float64)
@@ -252,7 +268,9 @@ def variable_set_now_and_then(x, out):
         out[i] = best
 
 
-@case(2, B, lambda: (whole(32), 3, np.zeros(32, np.int64)), lambda x, n, out: {2: x * 8 + 7 + 2 * n})
+@case(
+    2, B, lambda: (whole(32), 3, np.zeros(32, np.int64)), lambda x, n, out: {2: x * 8 + 7 + 2 * n}
+)
 def parameters_reassigned(x, n, out):
     i = cuda.grid(1)
     v = x[i]

@@ -140,7 +140,13 @@ def _matches(x, out):
     return {1: same.ravel().astype(np.uint32)}
 
 
-@case(1, 64, lambda: (whole(64, low=0, high=5, dtype=np.int32), np.zeros(64, np.uint32)), _matches, differs=NO_WARPS)
+@case(
+    1,
+    64,
+    lambda: (whole(64, low=0, high=5, dtype=np.int32), np.zeros(64, np.uint32)),
+    _matches,
+    differs=NO_WARPS,
+)
 def match_any(x, out):
     i = cuda.grid(1)
     out[i] = uint32(cuda.match_any_sync(FULL, x[i]))
@@ -226,7 +232,13 @@ def warp_halving_with_syncwarp(x, out):
         out[t // 32] = s[t]
 
 
-@case(2, 64, lambda: (real(128), np.zeros(2)), lambda x, out: {1: x.reshape(2, 64).sum(1)}, differs=NO_WARPS)
+@case(
+    2,
+    64,
+    lambda: (real(128), np.zeros(2)),
+    lambda x, out: {1: x.reshape(2, 64).sum(1)},
+    differs=NO_WARPS,
+)
 def last_warp_sums(x, out):
     """A block reduction whose last steps are left to one warp, which synchronises alone."""
     s = cuda.shared.array(64, float64)

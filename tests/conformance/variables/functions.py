@@ -4,7 +4,7 @@ from numba import cuda
 
 import synknumba as synk
 
-# ---- kernels that write to the rank's own array; they have no rows, so their grid is given ---------------------------------
+# ---- kernels that write to the rank's own array; they have no rows, so their grid is given -------
 
 
 @synk.parallel(block=4, grid=2)
@@ -89,7 +89,9 @@ def of_own_rows(v, total, mean, rows, each, count):
     grid=1,
 )
 def of_rows_and_own_rows(x, m, c, v, total, mean, rows, each):
-    """Rows of an input, of a minibatch input and of a variable beside each other, and something that all have."""
+    """Rows of an input, of a minibatch input and of a variable beside each other, and something
+    that all have.
+    """
     for i in range(x.shape[0]):
         value = x[i] * m[i] + c[0] * v[i]
         total[0] += value
@@ -98,7 +100,7 @@ def of_rows_and_own_rows(x, m, c, v, total, mean, rows, each):
         each[0] += value
 
 
-# ---- Python functions ------------------------------------------------------------------------------------------------------
+# ---- Python functions ----------------------------------------------------------------------------
 
 
 @synk.function
@@ -124,7 +126,9 @@ def add_to_tree(tree, amount):
         one[...] = one * amount
 
 
-@synk.function(outputs={"sum": "sum", "mean": "mean", "rows": "gather", "each": None}, sliceable=("v",))
+@synk.function(
+    outputs={"sum": "sum", "mean": "mean", "rows": "gather", "each": None}, sliceable=("v",)
+)
 def python_of_own_rows(v):
     return {"sum": v.sum(0), "mean": v.mean(0), "rows": v, "each": v.sum(0)}
 
@@ -135,7 +139,11 @@ def lengths_of(x, v):
     return x.shape[0], v.shape[0], v
 
 
-@synk.function(outputs={"sum": "sum", "mean": "mean", "rows": "gather", "each": None}, broadcast=("c",), sliceable=("v",))
+@synk.function(
+    outputs={"sum": "sum", "mean": "mean", "rows": "gather", "each": None},
+    broadcast=("c",),
+    sliceable=("v",),
+)
 def python_of_rows_and_own_rows(x, m, c, v):
     value = x * m + c[0] * v
     return {"sum": value.sum(), "mean": value.mean(), "rows": value, "each": value.sum()}

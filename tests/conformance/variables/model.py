@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 
 UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
-REFUSED = {"sum": "b", "prod": "b", "min": "c", "max": "c"}  # kinds of dtype that an op is not defined for
+REFUSED = {
+    "sum": "b",
+    "prod": "b",
+    "min": "c",
+    "max": "c",
+}  # kinds of dtype that an op is not defined for
 
 
 def identity(op: str, dtype: Any) -> Any:
@@ -29,8 +34,11 @@ def cut(array: Any, parts: int) -> list[Any]:
     return [array[low:high] for low, high in itertools.pairwise(edges)]
 
 
-def updated(op: str, first: Any, rows: Any, num_slices: int, term: Callable[[Any, Any], Any]) -> Any:
-    """A rank's variable after a call on its rows: slices put together, each of them with the old variable.
+def updated(
+    op: str, first: Any, rows: Any, num_slices: int, term: Callable[[Any, Any], Any]
+) -> Any:
+    """A rank's variable after a call on its rows: slices put together, each of them with the old
+    variable.
 
     Args:
         op: that puts together.

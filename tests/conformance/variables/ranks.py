@@ -9,7 +9,18 @@ from numpy.testing import assert_array_equal
 import synknumba as synk
 
 RECORD = np.dtype([("a", "i4"), ("b", "f8")], align=True)  # CUDA reads aligned fields only
-NUMBERS = ["int8", "uint8", "int16", "int32", "int64", "uint64", "float32", "float64", "complex64", "complex128"]
+NUMBERS = [
+    "int8",
+    "uint8",
+    "int16",
+    "int32",
+    "int64",
+    "uint64",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
 
 
 def held(variable: synk.Variable, world: synk.World) -> list[Any]:
@@ -24,7 +35,9 @@ def put(variable: synk.Variable, arrays: Sequence[Any]) -> synk.Variable:
     return variable
 
 
-def assert_held(variable: synk.Variable, world: synk.World, expected: Callable[[int], Any] | Any) -> None:
+def assert_held(
+    variable: synk.Variable, world: synk.World, expected: Callable[[int], Any] | Any
+) -> None:
     """Each rank has what is expected: a function of the rank, or the same on all."""
     for rank, array in enumerate(held(variable, world)):
         wanted = np.asarray(expected(rank) if callable(expected) else expected)
@@ -33,7 +46,9 @@ def assert_held(variable: synk.Variable, world: synk.World, expected: Callable[[
 
 
 def shard_of(array: Any, world: synk.World, rank: int) -> Any:
-    """The rows that a rank gets of an array: NumPy's own cutting of a line, cut off to whole numbers."""
+    """The rows that a rank gets of an array: NumPy's own cutting of a line, cut off to whole
+    numbers.
+    """
     edges = np.trunc(np.linspace(0, len(array), world.world_size + 1)).astype(int)
     return array[edges[rank] : edges[rank + 1]]
 

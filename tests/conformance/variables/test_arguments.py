@@ -1,4 +1,6 @@
-"""Variables as arguments: each rank's own array, of every dtype and shape, read and written in place."""
+"""Variables as arguments: each rank's own array, of every dtype and shape, read and written in
+place.
+"""
 
 from typing import NamedTuple
 
@@ -9,7 +11,15 @@ from numpy.testing import assert_array_equal
 import synknumba as synk
 from tests.conformance.kernels import dot
 from tests.conformance.variables import functions
-from tests.conformance.variables.ranks import NUMBERS, RECORD, assert_held, held, put, shard_of, shards
+from tests.conformance.variables.ranks import (
+    NUMBERS,
+    RECORD,
+    assert_held,
+    held,
+    put,
+    shard_of,
+    shards,
+)
 
 pytestmark = pytest.mark.usefixtures("usable")
 ADD = {0: functions.add_1d, 1: functions.add_1d, 2: functions.add_2d, 3: functions.add_3d}
@@ -23,7 +33,7 @@ class Pair(NamedTuple):
     b: object
 
 
-# ---- in place ------------------------------------------------------------------------------------------------------------
+# ---- in place ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)
@@ -34,14 +44,20 @@ def test_kernels_write_in_place_on_each_rank(world, dtype):
         v = synk.variable(first)
         for _ in range(2):
             ADD[len(shape)](v, synk.RANK)
-        assert_held(v, world, lambda rank, first=first, dtype=dtype: first + np.asarray(2 * rank, dtype))
+        assert_held(
+            v, world, lambda rank, first=first, dtype=dtype: first + np.asarray(2 * rank, dtype)
+        )
         assert v.dtype == dtype
 
 
 def test_a_variable_may_be_passed_twice_where_it_is_only_read(world):
     @synk.function(outputs="sum")
     def inner(a, b):
-        return sum(float(x @ y) for x, y in zip(a, b, strict=True)) if isinstance(a, tuple | list) else float(a @ b)
+        return (
+            sum(float(x @ y) for x, y in zip(a, b, strict=True))
+            if isinstance(a, tuple | list)
+            else float(a @ b)
+        )
 
     @synk.function
     def subtract(w, a, b):
@@ -52,7 +68,11 @@ def test_a_variable_may_be_passed_twice_where_it_is_only_read(world):
         return float(a.sum() * b.sum())
 
     size, numbers = world.world_size, np.arange(1.0, 4.0)
-    v, w, pair = synk.variable(numbers), synk.variable(numbers), synk.variable((numbers, 2 * numbers))
+    v, w, pair = (
+        synk.variable(numbers),
+        synk.variable(numbers),
+        synk.variable((numbers, 2 * numbers)),
+    )
     dot(v, v)
     assert "replicas equal" in repr(v)  # nobody has written
     for _ in range(2):  # the second call is known
@@ -151,7 +171,7 @@ def test_beside_rows_of_an_input(world):
     )
 
 
-# ---- trees ---------------------------------------------------------------------------------------------------------------
+# ---- trees ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [synk.variable, synk.flatten])
@@ -203,7 +223,9 @@ def test_inside_nested_arguments(world):
         names, total = mixed({"own": (one, tree), "x": x, "none": None}, 2.0)
         assert list(names) == ["Pair"] * world.world_size
         assert total == x.sum()
-        assert_held(one, world, lambda rank, k=k: np.full(3, 2 * k * shard_of(x, world, rank).sum()))
+        assert_held(
+            one, world, lambda rank, k=k: np.full(3, 2 * k * shard_of(x, world, rank).sum())
+        )
         for rank in range(world.world_size):
             got = synk.get_value(rank, tree)
             assert_array_equal(got.w, np.full(2, 1.0 + k))
@@ -224,7 +246,7 @@ def test_what_a_function_puts_into_a_nested_argument_is_not_there_at_its_next_ca
     assert_held(v, world, np.ones(2))
 
 
-# ---- values that change between calls ------------------------------------------------------------------------------------
+# ---- values that change between calls ------------------------------------------------------------
 
 
 def test_known_calls_after_other_values_and_shapes(world):
@@ -238,7 +260,10 @@ def test_known_calls_after_other_values_and_shapes(world):
         functions.add(v, factor)
         functions.add_1d(v, 0.0)
         assert_held(v, world, lambda rank: wanted[rank])
-        assert_array_equal(functions.scaled(x, v), np.repeat([w[0] for w in wanted], [len(s) for s in shards(x.data, world)]))
+        assert_array_equal(
+            functions.scaled(x, v),
+            np.repeat([w[0] for w in wanted], [len(s) for s in shards(x.data, world)]),
+        )
 
     for _ in range(3):
         check()
@@ -272,7 +297,10 @@ def test_known_calls_of_givens_after_other_values_and_shapes(world):
             had = k * shape[0]
             assert lengths == [shape[0]] * world.world_size
             for rank in range(world.world_size):
-                assert_array_equal(synk.get_value(rank, s), np.full(shape, had + shard_of(x.data, world, rank).sum()))
+                assert_array_equal(
+                    synk.get_value(rank, s),
+                    np.full(shape, had + shard_of(x.data, world, rank).sum()),
+                )
         synk.scatter(v, np.zeros(11))
         synk.set_value(0, s, np.zeros((9,)))
         call(x)
@@ -304,17 +332,24 @@ def test_data_and_arrays_that_are_given_are_read_at_each_call(world):
 
 def test_data_and_a_variable_of_equal_numbers_are_not_mistaken(world):
     v, d = synk.variable(np.arange(6.0)), synk.data(np.arange(6.0))
-    for argument, wanted in ((v, [15.0] * world.world_size), (d, [s.sum() for s in shards(d.data, world)])) * 3:
+    for argument, wanted in (
+        (v, [15.0] * world.world_size),
+        (d, [s.sum() for s in shards(d.data, world)]),
+    ) * 3:
         assert functions.total_of_own(argument) == wanted
 
 
-# ---- results, options, descriptions --------------------------------------------------------------------------------------
+# ---- results, options, descriptions --------------------------------------------------------------
 
 
 def test_outputs_like_a_variable(world):
     v = synk.variable(np.zeros((3, 2), np.float32))
 
-    @synk.parallel(outputs={"all": synk.output(None, like="v"), "top": synk.output("max", like="v")}, block=1, grid=1)
+    @synk.parallel(
+        outputs={"all": synk.output(None, like="v"), "top": synk.output("max", like="v")},
+        block=1,
+        grid=1,
+    )
     def copies(v, rank, all, top):  # noqa: A002  # as somebody may name it
         for i in range(v.shape[0]):
             for j in range(v.shape[1]):
@@ -332,14 +367,18 @@ def test_outputs_like_a_variable(world):
 
 
 def test_outputs_like_a_variable_of_different_shapes(world):
-    """They cannot be combined, and are refused before anything is sent; rows of a variable can be gathered."""
+    """They cannot be combined, and are refused before anything is sent; rows of a variable can
+    be gathered.
+    """
     v = synk.scatter(synk.variable(np.zeros((1, 2))), np.ones((world.world_size + 1, 2)))
 
     @synk.parallel(outputs={"top": synk.output("max", like="v")}, block=1, grid=1)
     def top(v, top):
         top[0, 0] = v[0, 0]
 
-    @synk.parallel(outputs={"rows": synk.output("gather", like="v")}, sliceable=("v",), block=1, grid=1)
+    @synk.parallel(
+        outputs={"rows": synk.output("gather", like="v")}, sliceable=("v",), block=1, grid=1
+    )
     def rows(v, rows):
         for i in range(v.shape[0]):
             rows[i, 0] = v[i, 0] + v[i, 1]
@@ -351,7 +390,9 @@ def test_outputs_like_a_variable_of_different_shapes(world):
 
 
 def test_as_serial_is_the_root_alone(world):
-    v = put(synk.variable(np.zeros(3)), [np.full(3, rank + 1.0) for rank in range(world.world_size)])
+    v = put(
+        synk.variable(np.zeros(3)), [np.full(3, rank + 1.0) for rank in range(world.world_size)]
+    )
     x = np.arange(6.0)
     assert functions.total_of_own.as_serial(v) == [3.0]
     assert_array_equal(functions.scaled.as_serial(x, v), x)
@@ -391,10 +432,17 @@ def test_plan_and_update_modes(world):
     v = synk.scatter(synk.variable(np.zeros(1)), np.arange(2 * world.world_size + 1.0))
     x = np.ones((5, 2))
     report = call.plan(x, v, num_slices=2)
-    sizes = [len(one) for one in shards(v.get_value(0) if world.world_size == 1 else synk.gather(v, 0), world)]
+    sizes = [
+        len(one)
+        for one in shards(v.get_value(0) if world.world_size == 1 else synk.gather(v, 0), world)
+    ]
     assert [rank.own_rows for rank in report.ranks] == sizes
-    assert [rank.rows[1] - rank.rows[0] for rank in report.ranks] == [len(one) for one in shards(x, world)]
-    assert [rank.input_bytes for rank in report.ranks] == [16 * len(one) for one in shards(x, world)]
+    assert [rank.rows[1] - rank.rows[0] for rank in report.ranks] == [
+        len(one) for one in shards(x, world)
+    ]
+    assert [rank.input_bytes for rank in report.ranks] == [
+        16 * len(one) for one in shards(x, world)
+    ]
     assert report.updates == (("acc", "max"),)
     assert "max" in str(report)
     other = call.plan(x, v, world_size=2).ranks

@@ -1,4 +1,6 @@
-"""Checkpoints: saved on n ranks and restored on m, files that the safetensors package alone reads, and trees at random."""
+"""Checkpoints: saved on n ranks and restored on m, files that the safetensors package alone
+reads, and trees at random.
+"""
 
 import json
 import os
@@ -80,7 +82,10 @@ def blank(tree):
 def check(tree, stored, world):
     """The variables and values of a tree are those that were stored."""
     ranks = range(world.world_size)
-    for key, names in (("model", ("model.w.0", "model.w.1", "model.b")), ("flat", ("flat.x", "flat.y"))):
+    for key, names in (
+        ("model", ("model.w.0", "model.w.1", "model.b")),
+        ("flat", ("flat.x", "flat.y")),
+    ):
         for rank in ranks:
             for found, name in zip(flatten(tree[key].get_value(rank))[0], names, strict=True):
                 assert_array_equal(found, stored[name], strict=True)
@@ -115,9 +120,17 @@ def test_the_file_is_safetensors(world, tmp_path):
     nodes = dict(text["tree"]["dict"])
     assert text["version"] == 1
     assert nodes["model"] == {
-        "dict": [["w", {"list": [{"array": "model.w.0"}, {"array": "model.w.1"}]}], ["b", {"array": "model.b"}]]
+        "dict": [
+            ["w", {"list": [{"array": "model.w.0"}, {"array": "model.w.1"}]}],
+            ["b", {"array": "model.b"}],
+        ]
     }
-    moments = {"tuple": [{"array": f"opt.moments.{k}", "dtype": name} for k, name in enumerate(("complex64", "complex128"))]}
+    moments = {
+        "tuple": [
+            {"array": f"opt.moments.{k}", "dtype": name}
+            for k, name in enumerate(("complex64", "complex128"))
+        ]
+    }
     assert nodes["opt"] == {"namedtuple": ["State", ["count", "moments"], [7, moments]]}
     assert (nodes["rate"], nodes["best"]) == (0.1, {"scalar": "best"})
     assert os.listdir(tmp_path) == ["a"]
@@ -135,7 +148,9 @@ def test_on_another_number_of_ranks(fork_row, tmp_path, size):
     with synk.fork(size, device="cpu") as world:
         for like in (tree, blank(tree)):
             found = synk.load(path, like=like)
-            assert all(found[key] is like[key] for key in ("model", "flat", "rows", "line", "ring", "data"))
+            assert all(
+                found[key] is like[key] for key in ("model", "flat", "rows", "line", "ring", "data")
+            )
             assert type(found["opt"]) is State
             assert type(found["opt"].moments) is type(like["opt"].moments)
             check(found, stored, world)
@@ -163,7 +178,11 @@ def test_without_a_world(fork_row, tmp_path):
     assert repr(tree["rows"]).endswith("of a world that is closed>")
     for start in (fork_row, lambda: synk.fork(2, device="cpu"), fork_row):
         with start() as world:
-            check({**tree, "opt": synk.load(path)["opt"]._replace(moments=tree["opt"].moments)}, stored, world)
+            check(
+                {**tree, "opt": synk.load(path)["opt"]._replace(moments=tree["opt"].moments)},
+                stored,
+                world,
+            )
 
 
 def test_values_that_are_lost(fork_row, tmp_path):
@@ -195,13 +214,16 @@ def test_values_that_are_lost(fork_row, tmp_path):
 
 
 def test_replicas_that_differ(world, tmp_path):
-    """Are refused by name, before the file is touched; those that are equal are not, whatever the script knows."""
+    """Are refused by name, before the file is touched; those that are equal are not, whatever
+    the script knows.
+    """
     path, v = tmp_path / "model", synk.variable([np.zeros(3), np.full(2, np.nan)], "v")
     synk.save(path, 5)
     synk.set_value(world.world_size - 1, v, [np.array([0.0, -0.0, 0.0]), np.full(2, np.nan)])
     if world.world_size > 1:
         with pytest.raises(
-            synk.PartitionError, match=r"^save: net\.0: the replicas of variable 'v' differ between the ranks.*broad"
+            synk.PartitionError,
+            match=r"^save: net\.0: the replicas of variable 'v' differ between the ranks.*broad",
         ):
             synk.save(path, {"net": v})
         assert synk.load(path) == 5
@@ -214,7 +236,9 @@ def test_replicas_that_differ(world, tmp_path):
         with pytest.raises(synk.PartitionError, match=r"net\.0: the .* 'v' differ"):
             synk.save(path, {"net": v})
         with pytest.raises(
-            synk.DataError, match=r"net\.0: the file has float64 \(3,\), like= has .* each rank has an array of its own"
+            synk.DataError,
+            match=r"net\.0: the file has float64 \(3,\), like= has .* each "
+            r"rank has an array of its own",
         ):
             synk.load(path, like={"net": v})
 
@@ -223,11 +247,38 @@ def test_replicas_that_differ(world, tmp_path):
 
 DTYPES = ["?", "i1", "u2", "i4", "u8", "f2", "f4", ">f8", "c8", "c16"]
 arrays = st.sampled_from(DTYPES).flatmap(
-    lambda dtype: npst.arrays(np.dtype(dtype), npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+    lambda dtype: npst.arrays(
+        np.dtype(dtype), npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
+    )
 )
-plain = st.none() | st.booleans() | st.integers() | st.floats() | st.complex_numbers() | st.text(max_size=4)
+plain = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.complex_numbers()
+    | st.text(max_size=4)
+)
 keys = st.recursive(
-    st.sampled_from(["", "w", ".", "a.b", "a", "b", "0", "[0]", "%", "%2E", "__metadata__", "é", "\udc80", "\0", "value"])
+    st.sampled_from(
+        [
+            "",
+            "w",
+            ".",
+            "a.b",
+            "a",
+            "b",
+            "0",
+            "[0]",
+            "%",
+            "%2E",
+            "__metadata__",
+            "é",
+            "\udc80",
+            "\0",
+            "value",
+        ]
+    )
     | st.text(max_size=3)
     | st.integers(-1, 2)
     | st.none()
@@ -262,7 +313,13 @@ def placed(array, kind):
 
 
 def value_of(leaf):
-    return synk.snapshot(leaf) if isinstance(leaf, synk.Variable) else np.array(leaf) if isinstance(leaf, synk.Data) else leaf
+    return (
+        synk.snapshot(leaf)
+        if isinstance(leaf, synk.Variable)
+        else np.array(leaf)
+        if isinstance(leaf, synk.Data)
+        else leaf
+    )
 
 
 def assert_same(found, wanted):
@@ -284,7 +341,9 @@ def assert_same(found, wanted):
 def test_trees_at_random(world, tmp_path):
     path = tmp_path / "tree"
 
-    @settings(max_examples=examples(60, quick=15), suppress_health_check=list(HealthCheck), database=None)
+    @settings(
+        max_examples=examples(60, quick=15), suppress_health_check=list(HealthCheck), database=None
+    )
     @given(trees, st.data())
     def round_trip(tree, draw):
         leaves, structure = flatten(tree)
@@ -292,7 +351,8 @@ def test_trees_at_random(world, tmp_path):
         kinds = st.sampled_from(["variable", "rows", "data", "scalar", "array"])
         drawn = draw.draw(st.lists(kinds, min_size=len(leaves), max_size=len(leaves)))
         mine = [
-            placed(leaf, kind) if is_array else leaf for leaf, kind, is_array in zip(leaves, drawn, are_arrays, strict=True)
+            placed(leaf, kind) if is_array else leaf
+            for leaf, kind, is_array in zip(leaves, drawn, are_arrays, strict=True)
         ]
         synk.save(path, unflatten(structure, mine))
         wanted = [value_of(leaf) for leaf in mine]
@@ -310,9 +370,14 @@ def test_trees_at_random(world, tmp_path):
         like = unflatten(structure, again)
         found = synk.load(path, like=like)
         of_like = [leaf for leaf in flatten(like)[0] if isinstance(leaf, synk.Variable | synk.Data)]
-        of_found = [leaf for leaf in flatten(found)[0] if isinstance(leaf, synk.Variable | synk.Data)]
+        of_found = [
+            leaf for leaf in flatten(found)[0] if isinstance(leaf, synk.Variable | synk.Data)
+        ]
         assert all(map(lambda one, other: one is other, of_like, of_found))
         leaves_found, structure_found = flatten(found)
-        assert_same(unflatten(structure_found, [value_of(leaf) for leaf in leaves_found]), unflatten(structure, wanted))
+        assert_same(
+            unflatten(structure_found, [value_of(leaf) for leaf in leaves_found]),
+            unflatten(structure, wanted),
+        )
 
     round_trip()

@@ -66,7 +66,10 @@ def bounds(n, size, width, periodic):
 
 def windows(whole, size, width, periodic):
     """What each rank holds, by NumPy."""
-    return [np.take(whole, range(low, high), axis=0, mode="wrap") for low, high in bounds(len(whole), size, width, periodic)]
+    return [
+        np.take(whole, range(low, high), axis=0, mode="wrap")
+        for low, high in bounds(len(whole), size, width, periodic)
+    ]
 
 
 def owned(whole, size):
@@ -81,7 +84,9 @@ def look(u):
 
 
 def assert_windows(variable, whole, size, width, periodic):
-    for rank, (got, wanted) in enumerate(zip(look(variable), windows(whole, size, width, periodic), strict=True)):
+    for rank, (got, wanted) in enumerate(
+        zip(look(variable), windows(whole, size, width, periodic), strict=True)
+    ):
         assert_array_equal(got, wanted, f"rank {rank}", strict=True)
 
 
@@ -113,14 +118,18 @@ def test_exchange_gives_the_neighbours_rows(world, row_shape, width, periodic):
         spoil(u, synk.OWN)
         if size > 1 or periodic:
             stale = np.concatenate([one.ravel() for one in look(u)])
-            fresh = np.concatenate([one.ravel() for one in windows(k * whole, size, width, periodic)])
+            fresh = np.concatenate(
+                [one.ravel() for one in windows(k * whole, size, width, periodic)]
+            )
             assert not np.array_equal(stale, fresh)
         assert synk.exchange(u) is u
         assert_windows(u, k * whole, size, width, periodic)
 
 
 @pytest.mark.usefixtures("who")
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "float32", "complex128", RECORD], ids=str)
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint16", "float32", "complex128", RECORD], ids=str
+)
 def test_exchange_of_any_dtype(world, dtype):
     size = world.world_size
     whole = numbers((3 * size + 1, 5), dtype)
@@ -146,14 +155,18 @@ def test_exchange_of_trees_and_several(world, make, periodic):
         "b": [numbers((5 * size + 1,), "float32"), numbers((2 * size, 0), "float32")],
     }
     tree = synk.scatter(make(wholes), halo=2, periodic=periodic)
-    other = synk.scatter(synk.variable(numbers((4 * size, 3), "int16")), halo=1, periodic=not periodic)
+    other = synk.scatter(
+        synk.variable(numbers((4 * size, 3), "int16")), halo=1, periodic=not periodic
+    )
     for k in (2, 4):
         double(tree, other)
         blank_all(tree, synk.RANK, synk.WORLD_SIZE, 2, periodic)
         blank_all([other], synk.RANK, synk.WORLD_SIZE, 1, not periodic)
         synk.exchange({"tree": tree, "other": (other,)})
         found = look(tree)
-        for parts, whole in zip([found["a"], *found["b"]], [wholes["a"], *wholes["b"]], strict=True):
+        for parts, whole in zip(
+            [found["a"], *found["b"]], [wholes["a"], *wholes["b"]], strict=True
+        ):
             for part, wanted in zip(parts, windows(k * whole, size, 2, periodic), strict=True):
                 assert_array_equal(part, wanted, strict=True)
         assert_windows(other, k * numbers((4 * size, 3), "int16"), size, 1, not periodic)
@@ -177,7 +190,12 @@ def test_rows_that_a_batch_selects(world):
     """Neighbours are neighbours in the selection."""
     size = world.world_size
     whole = numbers((5 * size, 2), "int64")
-    for batch in (slice(None, None, -1), np.arange(5 * size)[::2][::-1], 3 * size, np.arange(5 * size) % 3 > 0):
+    for batch in (
+        slice(None, None, -1),
+        np.arange(5 * size)[::2][::-1],
+        3 * size,
+        np.arange(5 * size) % 3 > 0,
+    ):
         chosen = whole[:batch] if isinstance(batch, int) else whole[batch]
         for periodic in (False, True):
             u = synk.scatter(synk.variable(whole[:1]), whole, batch, halo=1, periodic=periodic)
@@ -239,7 +257,10 @@ def test_set_value_sets_own_rows_and_leaves_halos_stale(world):
         u.set_value(2 * whole)
         synk.exchange(u)
         assert_windows(u, 2 * whole, 1, 1, True)
-    with pytest.raises(synk.PartitionError, match=r"own rows on rank 0 keep their shape \(3, 2\)|keep their shape \(4, 2\)"):
+    with pytest.raises(
+        synk.PartitionError,
+        match=r"own rows on rank 0 keep their shape \(3, 2\)|keep their shape \(4, 2\)",
+    ):
         synk.set_value(0, u, whole[:2])
 
 
@@ -254,7 +275,9 @@ def test_sliceable_rows_are_own_rows(world):
     whole = numbers((4 * size, 2), "float64")
     u = synk.scatter(synk.variable(whole), halo=1, periodic=True)
     assert_array_equal(negate(u, num_slices=2), -whole)
-    assert_array_equal(negate(u, local_batch=[0, -1]), whole.reshape(size, 4, 2)[:, [0, -1]].reshape(-1, 2))
+    assert_array_equal(
+        negate(u, local_batch=[0, -1]), whole.reshape(size, 4, 2)[:, [0, -1]].reshape(-1, 2)
+    )
     now = -whole.reshape(size, 4, 2)
     now[:, [0, -1]] *= -1
     assert_array_equal(synk.gather(u, nd_up=0), now.reshape(-1, 2))
@@ -298,8 +321,14 @@ def test_offset_and_own(world, width, periodic):
     size = world.world_size
     whole = numbers((4 * size + size // 2, 2), "float64")
     u = synk.scatter(synk.variable(whole), halo=width, periodic=periodic)
-    limits, lengths = list(bounds(len(whole), size, width, periodic)), [len(one) for one in owned(whole, size)]
-    wanted = [[low, start - low, start - low + n] for (low, _), start, n in zip(limits, edges(len(whole), size), lengths)]  # noqa: B905
+    limits, lengths = (
+        list(bounds(len(whole), size, width, periodic)),
+        [len(one) for one in owned(whole, size)],
+    )
+    wanted = [
+        [low, start - low, start - low + n]
+        for (low, _), start, n in zip(limits, edges(len(whole), size), lengths, strict=False)
+    ]
     for function in (where, kernel_where):
         for _ in range(2):
             assert_array_equal(np.array(function(u, synk.OFFSET, synk.OWN)), wanted)
@@ -307,7 +336,9 @@ def test_offset_and_own(world, width, periodic):
 
 
 def test_offset_and_own_without_a_halo(world):
-    """Of a scattered variable its rows; of a replica all rows; and of the first scattered one, where there are several."""
+    """Of a scattered variable its rows; of a replica all rows; and of the first scattered one,
+    where there are several.
+    """
     size = world.world_size
     whole = numbers((3 * size + 1, 2), "float64")
     lengths = [len(one) for one in owned(whole, size)]
@@ -320,7 +351,10 @@ def test_offset_and_own_without_a_halo(world):
     assert_array_equal(where([replica, {"v": shards}], synk.OFFSET, synk.OWN), wanted)
     long = synk.scatter(synk.variable(np.zeros(5 * size)), halo=1)
     longer = synk.scatter(synk.variable(np.zeros(6 * size)), halo=1)
-    assert_array_equal(np.array(where([replica, long, longer], synk.OFFSET, synk.OWN))[:, 2] > 5, [False] + [True] * (size - 1))
+    assert_array_equal(
+        np.array(where([replica, long, longer], synk.OFFSET, synk.OWN))[:, 2] > 5,
+        [False] + [True] * (size - 1),
+    )
 
 
 @synk.parallel(grid=2, block=8)
@@ -359,12 +393,19 @@ def test_offset_and_own_of_arrays_of_a_tree(world):
 
     @synk.sequence
     def look(s):
-        return where({"all": s["b"]}, synk.OFFSET, synk.OWN), kernel_where(s["b"]["y"], synk.OFFSET, synk.OWN)
+        return where({"all": s["b"]}, synk.OFFSET, synk.OWN), kernel_where(
+            s["b"]["y"], synk.OFFSET, synk.OWN
+        )
 
     for halo in (0, 1):
         short, long = np.zeros(2 * size), np.zeros(3 * size + 1)
-        s = synk.scatter(synk.variable({"a": short, "b": {"y": long}}), halo=halo)  # rows are those of the array that is passed
-        limits = [(start - (halo if start > 0 else 0), start, stop) for start, stop in pairwise(edges(len(long), size))]
+        s = synk.scatter(
+            synk.variable({"a": short, "b": {"y": long}}), halo=halo
+        )  # rows are those of the array that is passed
+        limits = [
+            (start - (halo if start > 0 else 0), start, stop)
+            for start, stop in pairwise(edges(len(long), size))
+        ]
         wanted = [[low, start - low, stop - low] for low, start, stop in limits]
         for one in look(s):
             assert_array_equal(one, wanted)
@@ -372,7 +413,9 @@ def test_offset_and_own_of_arrays_of_a_tree(world):
         put(s)
         assert_array_equal(synk.gather(s, nd_up=0)["b"]["y"], np.arange(len(long)))
     with pytest.raises(synk.ArgumentError, match=r"u\[0\] has halo=1 and u\[1\] has no halo"):
-        synk.sequence(lambda s, v: where([s["b"], v], synk.OFFSET, synk.OWN))(s, synk.scatter(synk.variable(long)))
+        synk.sequence(lambda s, v: where([s["b"], v], synk.OFFSET, synk.OWN))(
+            s, synk.scatter(synk.variable(long))
+        )
 
 
 def test_a_variable_that_becomes_divided_where_it_is(world):
@@ -395,7 +438,10 @@ def with_data(x, u, first, own):
 def test_offset_is_that_of_the_rows_of_a_call_that_has_some(world):
     size = world.world_size
     u = synk.scatter(synk.variable(np.zeros(3 * size)), halo=1, periodic=True)
-    assert_array_equal(with_data(np.zeros(2 * size), u, synk.OFFSET, synk.OWN), [[2 * rank, 2, 1, 4] for rank in range(size)])
+    assert_array_equal(
+        with_data(np.zeros(2 * size), u, synk.OFFSET, synk.OWN),
+        [[2 * rank, 2, 1, 4] for rank in range(size)],
+    )
 
 
 def test_plan_and_check_know_halos(world):
@@ -406,7 +452,10 @@ def test_plan_and_check_know_halos(world):
     assert negate.plan(u, world_size=2 * size).rows == 6 * size
     kernel_where.check(u, synk.OFFSET, synk.OWN)
     smooth.check(u, u_copy(u), synk.OWN)
-    with pytest.raises(synk.PartitionError, match=r"halo=1 needs 1 row on every rank, and \d+ rows of the variable on"):
+    with pytest.raises(
+        synk.PartitionError,
+        match=r"halo=1 needs 1 row on every rank, and \d+ rows of the variable on",
+    ):
         where.plan(u, synk.OFFSET, synk.OWN, world_size=7 * size)
 
 
@@ -449,7 +498,9 @@ def test_jacobi_has_the_bits_of_numpy(world):
         synk.exchange(v)
         u, v = v, u
         new = wanted.copy()
-        new[1:-1, 1:-1] = ((wanted[:-2, 1:-1] + wanted[2:, 1:-1]) + (wanted[1:-1, :-2] + wanted[1:-1, 2:])) * 0.25
+        new[1:-1, 1:-1] = (
+            (wanted[:-2, 1:-1] + wanted[2:, 1:-1]) + (wanted[1:-1, :-2] + wanted[1:-1, 2:])
+        ) * 0.25
         wanted = new
     assert_array_equal(synk.gather(u, nd_up=0), wanted)
 
@@ -492,7 +543,10 @@ def test_a_halo_comes_changes_and_goes(world):
     assert_windows(u, whole, size, 3, False)
     synk.scatter(u, whole)
     assert synk.get_shapes(u) == [one.shape for one in owned(whole, size)]
-    with pytest.raises(synk.PartitionError, match="exchange: variable 'u' is divided without a halo; scatter it with halo=1"):
+    with pytest.raises(
+        synk.PartitionError,
+        match="exchange: variable 'u' is divided without a halo; scatter it with halo=1",
+    ):
         synk.exchange(u)
     synk.scatter(u, whole, halo=1)
     synk.scatter(u, halo=0)  # as without values: the root's own rows
@@ -511,7 +565,10 @@ def test_what_has_no_sense_with_a_halo(world):
     size = world.world_size
     whole = numbers((2 * size, 2), "float64")
     u = synk.scatter(synk.variable(whole, "u"), halo=1)
-    refused = "variable 'u' is scattered with a halo: rows of different ranks are not the same rows; gather it"
+    refused = (
+        "variable 'u' is scattered with a halo: rows of different ranks are not "
+        "the same rows; gather it"
+    )
     calls = {
         "broadcast": lambda: synk.broadcast(u),
         "reduce": lambda: synk.reduce(u, "sum"),
@@ -522,7 +579,10 @@ def test_what_has_no_sense_with_a_halo(world):
     for name, call in calls.items():
         with pytest.raises(synk.PartitionError, match=f"{name}: {refused}"):
             call()
-    with pytest.raises(synk.PartitionError, match="exchange: variable 'v' is a replica; scatter it with halo=1 first"):
+    with pytest.raises(
+        synk.PartitionError,
+        match="exchange: variable 'v' is a replica; scatter it with halo=1 first",
+    ):
         synk.exchange([u, synk.variable(whole, "v")])
     assert_windows(u, whole, size, 1, False)
 
@@ -540,7 +600,9 @@ def test_another_world_keeps_halos(fork_row, periodic):
     assert_array_equal(u.get_value(0), 2 * owned(whole, size)[0])
     with fork_row():
         spans = where(u, synk.OFFSET, synk.OWN)
-        for got, wanted, (_, start, stop) in zip(look(u), windows(whole, size, 2, periodic), spans, strict=True):
+        for got, wanted, (_, start, stop) in zip(
+            look(u), windows(whole, size, 2, periodic), spans, strict=True
+        ):
             wanted[start:stop] *= 2
             assert_array_equal(got, wanted)  # halos as stale as they were
         synk.exchange(u)

@@ -1,4 +1,6 @@
-"""Rules that predecessors published, each with its numbers: those about variables. The others are in ../test_manual.py."""
+"""Rules that predecessors published, each with its numbers: those about variables. The others
+are in ../test_manual.py.
+"""
 
 import gc
 import weakref
@@ -25,11 +27,13 @@ def chapter_3():
     return s, f
 
 
-# ---- updates -------------------------------------------------------------------------------------------------------------
+# ---- updates -------------------------------------------------------------------------------------
 
 
 def test_chapter_3_to_the_digit(world):
-    """Two ranks: root [3, 3], gathered [[3, 3], [7, 7]]; reduced [[10, 10], [7, 7]]; all-reduced [[10, 10], [10, 10]]."""
+    """Two ranks: root [3, 3], gathered [[3, 3], [7, 7]]; reduced [[10, 10], [7, 7]]; all-reduced
+    [[10, 10], [10, 10]].
+    """
     s, f = chapter_3()
     f.as_serial(CHAPTER_3)
     assert_array_equal(s.get_value(), [10, 10])
@@ -68,7 +72,7 @@ def test_updates_with_slices_accumulate_with_the_old_value(world):
             assert s.get_value() == x.sum()
 
 
-# ---- local_batch ---------------------------------------------------------------------------------------------------------
+# ---- local_batch ---------------------------------------------------------------------------------
 
 
 def test_local_batch_of_0_to_5_and_6_to_11(fork_row, row):
@@ -118,7 +122,7 @@ def test_scattered_variables_and_inputs_align(world):
         assert not any(differ(value, v))
 
 
-# ---- collectives ---------------------------------------------------------------------------------------------------------
+# ---- collectives ---------------------------------------------------------------------------------
 
 
 def test_avg_of_integers_is_never_zero(world):
@@ -133,14 +137,16 @@ def test_avg_of_integers_is_never_zero(world):
 
 def test_gather_and_all_gather_of_unequal_lengths_give_the_true_rows(world):
     """There NCCL lost rows, or invented some."""
-    arrays = [np.arange(10.0 * rank, 10 * rank + (3 * rank + 2) % 5) for rank in range(world.world_size)]
+    arrays = [
+        np.arange(10.0 * rank, 10 * rank + (3 * rank + 2) % 5) for rank in range(world.world_size)
+    ]
     v = put(synk.variable(np.zeros(1)), arrays)
     assert_array_equal(synk.gather(v, nd_up=0), np.concatenate(arrays))
     synk.all_gather(v)
     assert_held(v, world, np.concatenate(arrays))
 
 
-# ---- broken there, must work here ----------------------------------------------------------------------------------------
+# ---- broken there, must work here ----------------------------------------------------------------
 
 
 def test_broadcast_and_set_value_with_data(world):
@@ -170,7 +176,10 @@ def test_set_and_get_value_on_any_rank_and_the_root(world):
 @pytest.mark.parametrize("ndim", range(6))
 def test_collectives_on_any_number_of_dimensions(world, ndim):
     shape = (2, 3, 1, 2, 2)[:ndim]
-    arrays = [np.arange(1.0, 1 + np.prod(shape, dtype=int)).reshape(shape) * (rank + 1) for rank in range(world.world_size)]
+    arrays = [
+        np.arange(1.0, 1 + np.prod(shape, dtype=int)).reshape(shape) * (rank + 1)
+        for rank in range(world.world_size)
+    ]
     v = put(synk.variable(np.zeros(shape)), arrays)
     assert_array_equal(synk.gather(v), arrays)
     assert_array_equal(synk.reduce(v, "sum", in_place=False), sum(arrays))
@@ -223,7 +232,9 @@ def test_dropping_a_variable_frees_its_memory(world):
 
 
 def test_variables_keep_their_identity_when_functions_are_distributed(world):
-    """There functions were pickled together, once; here any number of times, before and after calls."""
+    """There functions were pickled together, once; here any number of times, before and after
+    calls.
+    """
     v = synk.variable(np.ones(2))
     first = synk.function(lambda v: v.__iadd__(1) is None, outputs=None)
     first(v)
@@ -236,7 +247,9 @@ def test_variables_keep_their_identity_when_functions_are_distributed(world):
 
 
 def test_a_variable_is_updated_by_the_mean_gradient_as_its_serial_twin(world):
-    """One step: gradients summed over rows on the ranks, all-reduced, divided by the rows; uneven parts are exact."""
+    """One step: gradients summed over rows on the ranks, all-reduced, divided by the rows;
+    uneven parts are exact.
+    """
     rng = np.random.default_rng(1)
     for n in (1, 2, 9, 15):
         x, y = rng.normal(size=(n, 4)), rng.normal(size=n)

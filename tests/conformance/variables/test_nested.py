@@ -36,7 +36,10 @@ def forward(net):
     return {
         "out": [image * 0.1 + first[:, None, :], (second * 3,)],
         "empty": net["empty"] + 1,
-        "layer": Layer(layer.weight / 3, {"deep": [layer.rest[2] - layer.rest[2] / 7, layer.rest[0]], "none": layer.rest[1]}),
+        "layer": Layer(
+            layer.weight / 3,
+            {"deep": [layer.rest[2] - layer.rest[2] / 7, layer.rest[0]], "none": layer.rest[1]},
+        ),
     }
 
 

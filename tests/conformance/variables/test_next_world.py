@@ -1,4 +1,5 @@
-"""Variables in world after world: values go on after `close`, on other numbers of ranks too, and after deaths if known.
+"""Variables in world after world: values go on after `close`, on other numbers of ranks too, and
+after deaths if known.
 
 The oracle replays the same updates in NumPy.
 """
@@ -21,7 +22,15 @@ from tests.quick import whole
 
 pytestmark = pytest.mark.parametrize("row", [*ROWS, PRIVATE])
 
-DTYPES = ["float64", "float32", "int16", "bool", "complex64", "longdouble", np.dtype([("a", "i2"), ("b", "f8")])]
+DTYPES = [
+    "float64",
+    "float32",
+    "int16",
+    "bool",
+    "complex64",
+    "longdouble",
+    np.dtype([("a", "i2"), ("b", "f8")]),
+]
 
 
 def kill(world: synk.World, rank: int = -1) -> None:
@@ -54,7 +63,10 @@ def test_functions_go_on_in_the_next_world(fork_row):
     expected_w, expected = np.linspace(-1.0, 1.0, 5), np.zeros(5)
     for k in range(3):
         with fork_row() as world:
-            own = [x.data[slice(*Partition.even(world.world_size).part(7, rank))] for rank in range(world.world_size)]
+            own = [
+                x.data[slice(*Partition.even(world.world_size).part(7, rank))]
+                for rank in range(world.world_size)
+            ]
             expected = np.broadcast_to(expected, (world.world_size, 5))
             for _ in range(2):
                 shift(0.1 * k)
@@ -74,9 +86,15 @@ def test_functions_go_on_in_the_next_world(fork_row):
 def test_every_dtype(fork_row, row, dtype):
     if np.dtype(dtype) == np.longdouble and not is_shared(row):
         pytest.skip("no device has it")
-    value = np.frombuffer(np.random.default_rng(3).integers(0, 2, 6 * np.dtype(dtype).itemsize, np.uint8).tobytes(), dtype)
+    value = np.frombuffer(
+        np.random.default_rng(3).integers(0, 2, 6 * np.dtype(dtype).itemsize, np.uint8).tobytes(),
+        dtype,
+    )
     with fork_row():
-        v, tree = synk.variable(value), synk.variable({"a": value[:1].reshape(()), "b": [value.reshape(2, 3), value[:0]]})
+        v, tree = (
+            synk.variable(value),
+            synk.variable({"a": value[:1].reshape(()), "b": [value.reshape(2, 3), value[:0]]}),
+        )
         synk.broadcast(v)
         synk.broadcast(tree)
     with fork_row() as world:
@@ -108,7 +126,9 @@ def test_rows_of_each_rank(fork_row, flat):
 
 @pytest.mark.parametrize("size", [1, *whole(2), 4])
 def test_worlds_of_another_size(fork_row, row, size):
-    """Replicas go to every rank, rows are divided anew by the rule of calls, and arrays of single ranks are refused."""
+    """Replicas go to every rank, rows are divided anew by the rule of calls, and arrays of
+    single ranks are refused.
+    """
     with fork_row() as world:
         first = world.world_size
         w, rows = (
@@ -116,18 +136,25 @@ def test_worlds_of_another_size(fork_row, row, size):
             synk.scatter(synk.variable(np.zeros((1, 2))), np.arange(22.0).reshape(11, 2)),
         )
         own = synk.variable(np.zeros(2), "own")
-        decay(w, synk.variable(np.ones(3)), 0.5)  # may differ, as far as the coordinator knows, and does not
+        decay(
+            w, synk.variable(np.ones(3)), 0.5
+        )  # may differ, as far as the coordinator knows, and does not
         for rank in range(first):
             synk.set_value(rank, own, np.full(2, float(rank)))
     with synk.fork(size, device="cpu") as world:
         assert_held(w, world, [np.arange(3.0) - 0.5] * size)
         assert_array_equal(synk.gather(rows, nd_up=0), np.arange(22.0).reshape(11, 2))
-        assert [shape[0] for shape in synk.get_shapes(rows)] == list(Partition.even(world.world_size).counts(11))
+        assert [shape[0] for shape in synk.get_shapes(rows)] == list(
+            Partition.even(world.world_size).counts(11)
+        )
         if first in {1, size}:
-            assert_held(own, world, [np.full(2, float(min(rank, first - 1))) for rank in range(size)])
+            assert_held(
+                own, world, [np.full(2, float(min(rank, first - 1))) for rank in range(size)]
+            )
             return
         with pytest.raises(
-            synk.PartitionError, match=rf"'own' has an array of its own on each of {first} ranks.*fork\({first}\)"
+            synk.PartitionError,
+            match=rf"'own' has an array of its own on each of {first} ranks.*fork\({first}\)",
         ):
             synk.get_shapes(own)
         synk.broadcast(own, np.ones(2))
@@ -136,7 +163,9 @@ def test_worlds_of_another_size(fork_row, row, size):
 
 
 def counting(g):
-    """Functions that assign the number of rows to a variable, and that add its old value to itself."""
+    """Functions that assign the number of rows to a variable, and that add its old value to
+    itself.
+    """
 
     @synk.function(updates={"new": (g, "sum")})
     def count(x, new):
@@ -159,7 +188,11 @@ def test_what_a_call_assigns_needs_no_old_value(fork_row):
         with pytest.raises(synk.VariableLost, match="'g' ended with the ranks"):
             double(np.ones(7))
         count(np.ones(7))
-        assert_held(g, world, [np.full(2, float(rows)) for rows in Partition.even(world.world_size).counts(7)])
+        assert_held(
+            g,
+            world,
+            [np.full(2, float(rows)) for rows in Partition.even(world.world_size).counts(7)],
+        )
 
 
 def test_what_a_call_assigns_in_a_world_of_another_size(row):
@@ -171,7 +204,9 @@ def test_what_a_call_assigns_in_a_world_of_another_size(row):
     with synk.fork(4, device="cpu"):
         count(np.ones(7))
     with synk.fork(3, device="cpu") as world:
-        with pytest.raises(synk.PartitionError, match="'g' has an array of its own on each of 4 ranks"):
+        with pytest.raises(
+            synk.PartitionError, match="'g' has an array of its own on each of 4 ranks"
+        ):
             double(np.ones(7))
         count(np.ones(7))
         assert_held(g, world, [np.full(2, float(rows)) for rows in Partition.even(3).counts(7)])
@@ -185,10 +220,15 @@ def after_death(world: synk.World) -> None:
 
 
 def test_snapshots(fork_row):
-    """What was written to goes back to the last snapshot, of all variables; what the script has set since does not."""
+    """What was written to goes back to the last snapshot, of all variables; what the script has
+    set since does not.
+    """
     with fork_row() as world:
         w, g = synk.variable(np.ones(3), "w"), synk.variable(np.full(3, 8.0), "g")
-        rows, rate = synk.scatter(synk.variable(np.zeros(1)), np.arange(7.0)), synk.variable(0.5, "rate")
+        rows, rate = (
+            synk.scatter(synk.variable(np.zeros(1)), np.arange(7.0)),
+            synk.variable(0.5, "rate"),
+        )
         decay(w, g, 0.5)
         world.snapshot()
         decay(w, g, 0.25)
@@ -232,13 +272,18 @@ def test_snapshots_of_variables_that_are_not_on_the_ranks(fork_row, first_use):
             break_off_all([v, fresh, late], 2)
     for one, value in ((v, 2.0), (fresh, 4.0), (late, 5.0)):
         assert_array_equal(synk.snapshot(one), np.full(3, value))
-    with fork_row() as world, pytest.raises(synk.RankDied):  # no snapshot here, but one since `older` was created
+    with (
+        fork_row() as world,
+        pytest.raises(synk.RankDied),
+    ):  # no snapshot here, but one since `older` was created
         break_off(older, 2)
     assert_array_equal(synk.snapshot(older), np.full(3, 6.0))
 
 
 def test_without_a_snapshot_in_this_world(fork_row, row):
-    """Variables keep what they have, where the script can read it, and else what the world began with, if that is kept."""
+    """Variables keep what they have, where the script can read it, and else what the world began
+    with, if that is kept.
+    """
     with fork_row() as world:
         v, torn = synk.variable(np.zeros(3), "v"), synk.variable(np.zeros(3), "torn")
         world.snapshot()
@@ -271,7 +316,10 @@ def test_a_snapshot_from_a_world_of_another_size(row, size):
 
 def test_values_that_are_known_without_a_snapshot(fork_row, row):
     with fork_row() as world:
-        constant, fixed = synk.variable(np.arange(3.0), "constant"), synk.variable(np.zeros(3), "fixed")
+        constant, fixed = (
+            synk.variable(np.arange(3.0), "constant"),
+            synk.variable(np.zeros(3), "fixed"),
+        )
         changed, rows = synk.variable(np.zeros(3), "changed"), synk.variable(np.zeros(1), "rows")
         decay(fixed, changed, 1.0)
         fixed.set_value(np.full(4, 3.0))
@@ -297,7 +345,8 @@ def test_values_that_are_known_without_a_snapshot(fork_row, row):
             lambda: synk.all_gather(constant, dest=changed),
         ):
             with pytest.raises(
-                synk.VariableLost, match=r"'changed' ended with the ranks \(rank .*SIGKILL.*set_value.*snapshot"
+                synk.VariableLost,
+                match=r"'changed' ended with the ranks \(rank .*SIGKILL.*set_value.*snapshot",
             ):
                 use()
         assert changed.shape == (3,)
@@ -351,7 +400,10 @@ def test_a_lost_variable_is_usable_again(fork_row, give, when):
 
 
 def test_snapshots_as_copies(world):
-    v, tree = synk.variable(np.arange(3.0)), synk.variable({"a": np.zeros(1), "b": [np.ones((1, 2))]})
+    v, tree = (
+        synk.variable(np.arange(3.0)),
+        synk.variable({"a": np.zeros(1), "b": [np.ones((1, 2))]}),
+    )
     rows = {"a": np.arange(5.0), "b": [np.arange(10.0).reshape(5, 2)]}
     synk.scatter(tree, rows)
     got = synk.snapshot({"v": v, "more": (tree,)})
@@ -366,11 +418,17 @@ def test_snapshots_as_copies(world):
 
 
 def test_starting_again(row, fork_row):
-    """The same world, functions and variables; one RankDied for each death; another snapshot after it."""
+    """The same world, functions and variables; one RankDied for each death; another snapshot
+    after it.
+    """
     if row["device"] == "private":
         pytest.skip("its ranks are patched at the fork")
     with synk.fork(**row, respawn=True) as world:
-        w, g, data = synk.variable(np.ones(3), "w"), synk.variable(np.full(3, 8.0), "g"), synk.data(np.arange(7.0))
+        w, g, data = (
+            synk.variable(np.ones(3), "w"),
+            synk.variable(np.full(3, 8.0), "g"),
+            synk.data(np.arange(7.0)),
+        )
 
         @synk.function(givens={"w": w})
         def bound(a, w):
@@ -384,7 +442,10 @@ def test_starting_again(row, fork_row):
             bound(1.0)
             decay(g, w, 0.0)
             kill(world)
-            with pytest.raises(synk.RankDied, match=r"every Data keeps its contents\. The next call starts them again\."):
+            with pytest.raises(
+                synk.RankDied,
+                match=r"every Data keeps its contents\. The next call starts them again\.",
+            ):
                 bound(1.0)
             assert world.closed
             bound(0.5)
@@ -401,7 +462,9 @@ def test_starting_again(row, fork_row):
 
 
 def test_private_memory_is_fetched_at_close(fork_row, row, monkeypatch):
-    """A variable of more than is fetched is lost, and says so; one that nothing refers to is not fetched."""
+    """A variable of more than is fetched is lost, and says so; one that nothing refers to is not
+    fetched.
+    """
     if row["device"] != "private":
         pytest.skip("the script reads the memory of cores")
     monkeypatch.setattr("synknumba._variables.state.CLOSE_BYTES", 1 << 10)
@@ -410,5 +473,7 @@ def test_private_memory_is_fetched_at_close(fork_row, row, monkeypatch):
         for one in (small, large):
             functions.add(one, 1.0)
     assert_array_equal(small.get_value(), np.ones(10))
-    with pytest.raises(synk.VariableLost, match="'large' were not fetched when its world was closed"):
+    with pytest.raises(
+        synk.VariableLost, match="'large' were not fetched when its world was closed"
+    ):
         large.get_value()

@@ -1,4 +1,6 @@
-"""Calls in random order, with random rows, selections and slices: what one call leaves behind must not reach another."""
+"""Calls in random order, with random rows, selections and slices: what one call leaves behind
+must not reach another.
+"""
 
 import numpy as np
 import pytest
@@ -37,12 +39,18 @@ class Player:
     def batch(self, n):
         low, high = sorted(self.rng.integers(0, n, 2).tolist())
         some = self.rng.integers(-n, n, self.rng.integers(1, 100))
-        return [None, high + 1, slice(low, high + 1), slice(None, None, -1), some.tolist(), some][self.rng.integers(6)]
+        return [None, high + 1, slice(low, high + 1), slice(None, None, -1), some.tolist(), some][
+            self.rng.integers(6)
+        ]
 
     def local_batch(self, sizes, lengths):
         """So many rows of each rank."""
-        if self.rng.random() < 0.3 and all(size <= length for size, length in zip(sizes, lengths, strict=True)):
-            return [slice(length - size, length) for size, length in zip(sizes, lengths, strict=True)]
+        if self.rng.random() < 0.3 and all(
+            size <= length for size, length in zip(sizes, lengths, strict=True)
+        ):
+            return [
+                slice(length - size, length) for size, length in zip(sizes, lengths, strict=True)
+            ]
         pairs = zip(sizes, lengths, strict=True)
         return [self.rng.integers(-length, length, size) if size else [] for size, length in pairs]
 
@@ -64,7 +72,9 @@ class Player:
         minibatch = shards(self.m.data[: sum(map(len, rows))], self.world)
         columns = zip(rows, minibatch, local_batch, own, strict=True)
         parts = [mine * m + 3 * model.select(chosen, one) for mine, m, chosen, one in columns]
-        call = [functions.of_rows_and_own_rows, functions.python_of_rows_and_own_rows][self.rng.integers(2)]
+        call = [functions.of_rows_and_own_rows, functions.python_of_rows_and_own_rows][
+            self.rng.integers(2)
+        ]
         argument = self.x if self.rng.random() < 0.5 else x
         options = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices}
         self.check(call(argument, self.m, np.array([3.0]), self.v, **options), parts)
@@ -90,4 +100,6 @@ def test_random_calls(world, seed):
     player = Player(world, seed)
     for _ in range(CALLS):
         player.change(0.2)
-        [player.alone, player.beside_inputs, player.known][player.rng.integers(3)](int(player.rng.integers(1, 5)))
+        [player.alone, player.beside_inputs, player.known][player.rng.integers(3)](
+            int(player.rng.integers(1, 5))
+        )

@@ -1,4 +1,6 @@
-"""Bad input about variables: refused before anything is sent, in words that say what to do, and nothing has changed."""
+"""Bad input about variables: refused before anything is sent, in words that say what to do, and
+nothing has changed.
+"""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +21,9 @@ pytestmark = pytest.mark.usefixtures("usable")
 
 @contextmanager
 def refused(error: type[Exception], *parts: str) -> Iterator[None]:
-    """The error is raised, and its message has these parts, in this order; the ranks are told nothing."""
+    """The error is raised, and its message has these parts, in this order; the ranks are told
+    nothing.
+    """
     send = Rounds.command
 
     def refuse(rounds, command, *args, **kwargs):
@@ -61,13 +65,15 @@ def adds_rows(variable, **options):
     return accumulate
 
 
-# ---- updates -------------------------------------------------------------------------------------------------------------
+# ---- updates -------------------------------------------------------------------------------------
 
 
 def test_an_updated_variable_that_is_an_argument_too(s):
     accumulate = adds_rows(s)
     for old in (s, [s], {"s": (1.0, s)}):
-        with refused(synk.ArgumentError, "old", "variable 's'", "also assigns (updates=)", "givens="):
+        with refused(
+            synk.ArgumentError, "old", "variable 's'", "also assigns (updates=)", "givens="
+        ):
             accumulate(np.ones(3), old)
     with refused(synk.ArgumentError, "x", "variable 's'", "updates="):
         accumulate(s, 1.0)
@@ -81,7 +87,9 @@ def test_the_same_variable_twice(s, world):
         a += 1.0
         return a.sum()
 
-    with refused(synk.ArgumentError, "two (", ") writes to a, and b is the same variable", "a copy of it"):
+    with refused(
+        synk.ArgumentError, "two (", ") writes to a, and b is the same variable", "a copy of it"
+    ):
         two(s, s)
     with refused(synk.ArgumentError, "writes to a, and b[1] is the same variable"):
         two(s, [1.0, s])
@@ -89,17 +97,33 @@ def test_the_same_variable_twice(s, world):
     with refused(synk.ArgumentError, "writes to a, and b is the same variable"):
         given(s)
     sliced = synk.function(sliceable=("b",), inout=("b",))(lambda a, b: None)
-    with refused(synk.ArgumentError, "b and a", "same variable 's'", "rows of b, which is in inout=", "a copy of it"):
+    with refused(
+        synk.ArgumentError,
+        "b and a",
+        "same variable 's'",
+        "rows of b, which is in inout=",
+        "a copy of it",
+    ):
         sliced(s, s)
-    with refused(synk.ArgumentError, "b and a", "same variable 's'", "rows of a, which is in inout=", "a copy of it"):
+    with refused(
+        synk.ArgumentError,
+        "b and a",
+        "same variable 's'",
+        "rows of a, which is in inout=",
+        "a copy of it",
+    ):
         synk.function(sliceable=("a",), inout=("a",))(lambda a, b: None)(s, s)
     if world.device == "cpu":  # writes that the source does not show
         for hidden in (fill_elsewhere, synk.function(lambda a, b: a.fill(3.0))):
-            with pytest.raises((synk.RankError, synk.ArgumentError), match="read-only|passed twice is an input"):
+            with pytest.raises(
+                (synk.RankError, synk.ArgumentError), match="read-only|passed twice is an input"
+            ):
                 hidden(s, s)
             assert_held(s, world, np.arange(3.0))
     assert two(synk.variable(np.arange(3.0)), s)[0] == 6.0
-    with pytest.raises(synk.ArgumentError, match=r"updates= of both names variable 's' for both 'a' and 'b'"):
+    with pytest.raises(
+        synk.ArgumentError, match=r"updates= of both names variable 's' for both 'a' and 'b'"
+    ):
         synk.function(updates={"a": (s, "sum"), "b": (s, "max")}, name="both")(two.py_func)
 
 
@@ -124,7 +148,12 @@ def test_an_updated_parameter_that_the_caller_passes(s):
 
 @pytest.mark.parametrize("op", ["mean", "avg", "gather", None, "add", 1, ("sum",)], ids=str)
 def test_updates_by_an_unknown_op(s, op):
-    with refused(synk.ReductionError, "updates['acc'] of accumulate", '"sum", "prod", "min", "max"', f"got {op!r}"):
+    with refused(
+        synk.ReductionError,
+        "updates['acc'] of accumulate",
+        '"sum", "prod", "min", "max"',
+        f"got {op!r}",
+    ):
         synk.function(updates={"acc": (s, op)}, name="accumulate")(lambda x, acc: None)
 
 
@@ -178,7 +207,9 @@ def test_a_kernel_that_writes_to_the_old_value(s):
     def writes(x, old, acc):
         old[0] = x[0]
 
-    with refused(synk.ArgumentError, "writes", "old", "old value of a variable that is updated", "Accumulate"):
+    with refused(
+        synk.ArgumentError, "writes", "old", "old value of a variable that is updated", "Accumulate"
+    ):
         writes(np.ones(3))
 
     @synk.function(updates={"acc": (s, "sum")}, givens={"old": s})
@@ -199,7 +230,7 @@ def test_as_serial_of_rows_of_each_rank(rows):
             call.as_serial(*args)
 
 
-# ---- sliceable -----------------------------------------------------------------------------------------------------------
+# ---- sliceable -----------------------------------------------------------------------------------
 
 
 def test_sliceable_without_a_variable(world):
@@ -214,7 +245,10 @@ def test_sliceable_without_a_variable(world):
 
 
 def test_sliceable_numbers(world):
-    number, tree = synk.variable(1.0, name="number"), synk.variable([np.ones(3), np.array(2.0)], name="tree")
+    number, tree = (
+        synk.variable(1.0, name="number"),
+        synk.variable([np.ones(3), np.array(2.0)], name="tree"),
+    )
     for call in (functions.of_own_rows, functions.python_of_own_rows):
         with refused(synk.ArgumentError, "v of", "sliceable=", "'number' is 0-d and has no rows"):
             call(number)
@@ -243,7 +277,11 @@ def test_a_local_batch_of_another_number_of_ranks(rows, world):
         [None] * (size - 1) + [[0]] * 3,
         np.zeros((size + 2, 1), int),
     ):
-        with refused(synk.BatchError, f"local_batch lists {len(wrong)} selections for {size} ranks", "one selection for each"):
+        with refused(
+            synk.BatchError,
+            f"local_batch lists {len(wrong)} selections for {size} ranks",
+            "one selection for each",
+        ):
             functions.of_own_rows(rows, local_batch=wrong)
 
 
@@ -254,14 +292,20 @@ def test_a_local_batch_out_of_a_ranks_range(rows, world):
         with refused(synk.BatchError, "local_batch on rank 0, which has 4 rows", what):
             functions.of_own_rows(rows, local_batch=wrong)
         with refused(synk.BatchError, f"local_batch on rank {last}, which has 4 rows", what):
-            functions.python_of_own_rows(rows, local_batch=[*fine, wrong if isinstance(wrong, int) else list(wrong), *[]])
+            functions.python_of_own_rows(
+                rows, local_batch=[*fine, wrong if isinstance(wrong, int) else list(wrong), *[]]
+            )
 
 
 def test_a_local_batch_of_a_rank_without_rows(world):
     one = synk.scatter(synk.variable(np.zeros(1)), np.ones(1))  # the last rank has it
     if world.world_size > 1:
         for wrong in ([0], 1, [-1]):
-            with refused(synk.BatchError, "local_batch on rank 0, which has no rows", "give [] or None for that rank"):
+            with refused(
+                synk.BatchError,
+                "local_batch on rank 0, which has no rows",
+                "give [] or None for that rank",
+            ):
                 functions.of_own_rows(one, local_batch=wrong)
     right: list[object] = [[]] * (world.world_size - 1)
     assert functions.of_own_rows(one, local_batch=[*right, [0]]).total == 1
@@ -278,7 +322,12 @@ def test_a_local_batch_that_is_none(rows, world):
 
 
 def test_a_local_batch_without_sliceable_variables(s, world):
-    with refused(synk.ArgumentError, "total_of_own got local_batch", "sliceable variables, but it has none", "sliceable=(…)"):
+    with refused(
+        synk.ArgumentError,
+        "total_of_own got local_batch",
+        "sliceable variables, but it has none",
+        "sliceable=(…)",
+    ):
         functions.total_of_own(s, local_batch=[0])
 
 
@@ -304,7 +353,11 @@ def test_a_kernel_with_different_numbers_of_rows(rows, world):
     def call(n, **options):
         return functions.of_rows_and_own_rows(np.zeros(n), minibatch, np.ones(1), rows, **options)
 
-    with refused(synk.PartitionError, "rank 0 gets 5 rows of the sharded arguments but 4 of v", "equally many"):
+    with refused(
+        synk.PartitionError,
+        "rank 0 gets 5 rows of the sharded arguments but 4 of v",
+        "equally many",
+    ):
         call(5 * size)
     with refused(synk.PartitionError, f"rank {size - 1} gets", "but 4 of v"):
         call(4 * size + 1)
@@ -326,11 +379,13 @@ def test_a_kernel_that_writes_to_rows_that_are_not_written_back(rows):
 
 def test_rows_written_twice(rows, world):
     last = world.world_size - 1
-    with refused(synk.BatchError, f"local_batch lists a row twice on rank {last}", "v is in inout="):
+    with refused(
+        synk.BatchError, f"local_batch lists a row twice on rank {last}", "v is in inout="
+    ):
         functions.double_rows(rows, local_batch=[[0, 1]] * last + [[1, -3]])
 
 
-# ---- kinds of arguments --------------------------------------------------------------------------------------------------
+# ---- kinds of arguments --------------------------------------------------------------------------
 
 
 def test_a_tree_for_a_kernel(world):
@@ -342,7 +397,10 @@ def test_a_tree_for_a_kernel(world):
     def accumulate(x, acc):
         pass
 
-    with refused(synk.ArgumentError, "updates['acc'] of accumulate is a tree, but a kernel takes single arrays"):
+    with refused(
+        synk.ArgumentError,
+        "updates['acc'] of accumulate is a tree, but a kernel takes single arrays",
+    ):
         accumulate(np.zeros(3))
 
 
@@ -362,7 +420,9 @@ def test_a_kernel_of_variables_alone_has_no_rows(s):
 
 
 def test_frames_of_a_variable_are_gathered_as_the_refusal_says(world):
-    """A kernel has no rows to gather; the function in the message gathers own rows, in a sequence for each kept iteration."""
+    """A kernel has no rows to gather; the function in the message gathers own rows, in a
+    sequence for each kept iteration.
+    """
     whole = np.arange(4.0 * world.world_size)
     u = synk.scatter(synk.variable(whole), halo=1, periodic=True)
 
@@ -370,7 +430,9 @@ def test_frames_of_a_variable_are_gathered_as_the_refusal_says(world):
     def gathers(u, rows):
         pass
 
-    with pytest.raises(synk.ReductionError, match=r"name u in sliceable=.* by frame\(u, synk\.OWN\)") as refusal:
+    with pytest.raises(
+        synk.ReductionError, match=r"name u in sliceable=.* by frame\(u, synk\.OWN\)"
+    ) as refusal:
         gathers(u)
     names = {}
     exec(re.search("def frame.*(?= by )", str(refusal.value)).group(), names)

@@ -1,4 +1,6 @@
-"""updates= with shards=K: the variable has the same bits on every rank, those that K parts have when put together in order."""
+"""updates= with shards=K: the variable has the same bits on every rank, those that K parts have
+when put together in order.
+"""
 
 import numpy as np
 import pytest
@@ -33,7 +35,11 @@ def in_order(op, rows, shards, num_slices):
     """What parts of parts of the rows give, put together in order."""
     totals = []
     for shard in expected.shards(rows, shards):
-        parts = [folded(op, part, IDENTITY[op]) for part in expected.shards(shard, num_slices) if len(part)]
+        parts = [
+            folded(op, part, IDENTITY[op])
+            for part in expected.shards(shard, num_slices)
+            if len(part)
+        ]
         totals.append(parts[0] if num_slices == 1 and parts else folded(op, parts, IDENTITY[op]))
     return UFUNC[op].reduce(np.array(totals))
 
@@ -59,10 +65,14 @@ def test_kernels_and_functions_assign_every_rank_the_same_bits(world, num_slices
     for n, k in ((1, 1), (3, 5), (64, 7), (101, 4)):
         x = expected.values(n)
         for call in (by_kernel, by_function):
-            synk.set_value(world.world_size - 1, total, 99.0)  # not read: each call starts from the identity
+            synk.set_value(
+                world.world_size - 1, total, 99.0
+            )  # not read: each call starts from the identity
             assert call(x, shards=k, num_slices=num_slices) is None
             wanted = in_order("sum", x, k, num_slices)
-            assert [value.tobytes() for value in on_ranks(world, total)] == [wanted.tobytes()] * world.world_size
+            assert [value.tobytes() for value in on_ranks(world, total)] == [
+                wanted.tobytes()
+            ] * world.world_size
             for value in on_ranks(world, low):
                 assert value.tolist() == [np.inf, x.min()]
 
@@ -74,7 +84,12 @@ def test_every_op(world, op):
     @synk.function(updates={"to": (v, op)})
     def update(x, to):
         for i in range(len(x)):
-            to[...] = {"sum": to + x[i], "prod": to * x[i], "min": min(to, x[i]), "max": max(to, x[i])}[op]
+            to[...] = {
+                "sum": to + x[i],
+                "prod": to * x[i],
+                "min": min(to, x[i]),
+                "max": max(to, x[i]),
+            }[op]
 
     x = 1.0 + 0.01 * expected.values(23)
     update(x, shards=5)
@@ -98,7 +113,10 @@ def test_the_old_value_is_read_and_results_are_returned(world):
             assert value.tolist() == [90.0, 135.0]
     s.set_value([2.0, 3.0])
     weigh.as_serial(x, shards=4)
-    assert [value.tolist() for value in on_ranks(world, s)] == [[90.0, 135.0], *[[2.0, 3.0]] * (world.world_size - 1)]
+    assert [value.tolist() for value in on_ranks(world, s)] == [
+        [90.0, 135.0],
+        *[[2.0, 3.0]] * (world.world_size - 1),
+    ]
 
 
 def test_trees(world):
@@ -141,7 +159,8 @@ def test_variables_that_are_not_replicas_are_refused(world):
         to += len(x)
 
     with pytest.raises(
-        synk.ArgumentError, match=r"updates\['to'\].*variable 'rows' are divided over the ranks; leave shards out"
+        synk.ArgumentError,
+        match=r"updates\['to'\].*variable 'rows' are divided over the ranks; leave shards out",
     ):
         update(np.arange(8.0), shards=4)
     update(np.arange(8.0))

@@ -1,4 +1,6 @@
-"""`sliceable=`: rows of variables, those that `local_batch` selects on each rank, in slices, against NumPy."""
+"""`sliceable=`: rows of variables, those that `local_batch` selects on each rank, in slices,
+against NumPy.
+"""
 
 import numpy as np
 import pytest
@@ -75,7 +77,7 @@ def check_ops(got, parts, ran):
             assert_allclose(one, part.sum(0))
 
 
-# ---- alone ---------------------------------------------------------------------------------------------------------------
+# ---- alone ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SELECTIONS)
@@ -95,14 +97,19 @@ def test_selected_rows(world, name):
 
 
 def test_other_selections_of_one_plan(world):
-    """Lists of ever other lengths and rows, in one piece of shared memory that grows; and known calls between them."""
+    """Lists of ever other lengths and rows, in one piece of shared memory that grows; and known
+    calls between them.
+    """
     v = scattered(world)
     whole = held(v, world)
     rng = np.random.default_rng(8)
     for length in (1, 3, 2, 700, 2, 5000, 4):
         chosen = [rng.integers(0, len(mine), length) for mine in whole]
         parts = [mine[one] for one, mine in zip(chosen, whole, strict=True)]
-        assert functions.of_own_rows(v, local_batch=chosen, output_subset="total") == np.concatenate(parts).sum()
+        assert (
+            functions.of_own_rows(v, local_batch=chosen, output_subset="total")
+            == np.concatenate(parts).sum()
+        )
         low = [slice(length % 3, None)] * world.world_size
         got = functions.python_of_own_rows(v, local_batch=low)
         assert_array_equal(got["rows"], np.concatenate([mine[length % 3 :] for mine in whole]))
@@ -125,7 +132,11 @@ def test_ranks_without_rows(world):
     v = synk.scatter(synk.variable(np.zeros(1)), np.array([5.0]))
     for num_slices in (1, 2):
         check_ops(functions.of_own_rows(v, num_slices=num_slices)[:4], held(v, world), ran=False)
-        check_ops(functions.python_of_own_rows(v, num_slices=num_slices).values(), held(v, world), ran=True)
+        check_ops(
+            functions.python_of_own_rows(v, num_slices=num_slices).values(),
+            held(v, world),
+            ran=True,
+        )
     last = [None] * (world.world_size - 1) + [[-1, -1]]
     assert functions.of_own_rows(v, local_batch=last).total == 10
 
@@ -138,7 +149,9 @@ def test_replicas_are_rows_of_each_rank(world):
     serial = functions.of_own_rows.as_serial(v, local_batch=[1, 4], num_slices=2)
     assert (serial.total, serial.mean, serial.count) == (5, 2.5, 2)
     assert_array_equal(serial.rows, [1.0, 4.0])
-    assert_array_equal(functions.python_of_own_rows.as_serial(v, local_batch=[slice(3)])["rows"], [0.0, 1.0, 2.0])
+    assert_array_equal(
+        functions.python_of_own_rows.as_serial(v, local_batch=[slice(3)])["rows"], [0.0, 1.0, 2.0]
+    )
 
 
 def test_rows_of_records(world):
@@ -172,16 +185,23 @@ def test_trees_and_several_variables(world):
         return one["a"], one["b"][0], two
 
     for chosen in (None, [1, 0], slice(-1, None), [[rank % 3] for rank in range(world.world_size)]):
-        per_rank = chosen if isinstance(chosen, list) and isinstance(chosen[0], list) else [chosen] * world.world_size
+        per_rank = (
+            chosen
+            if isinstance(chosen, list) and isinstance(chosen[0], list)
+            else [chosen] * world.world_size
+        )
         for num_slices in (1, 2):
             got = rows((tree, other), local_batch=chosen, num_slices=num_slices)
             for array, mine in zip((a, b, c), got, strict=True):
-                parts = [model.select(one, s) for one, s in zip(per_rank, shards(array, world), strict=True)]
+                parts = [
+                    model.select(one, s)
+                    for one, s in zip(per_rank, shards(array, world), strict=True)
+                ]
                 assert_array_equal(mine, np.concatenate(parts))
                 assert mine.dtype == array.dtype
 
 
-# ---- written back --------------------------------------------------------------------------------------------------------
+# ---- written back --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name in SELECTIONS if name != "duplicates"])
@@ -189,7 +209,9 @@ def test_rows_are_written_back(world, name):
     v = scattered(world)
     local_batch, chosen = selection(name, synk.get_lengths(v))
     wanted = held(v, world)
-    positions = [model.select(one, np.arange(len(mine))) for one, mine in zip(chosen, wanted, strict=True)]
+    positions = [
+        model.select(one, np.arange(len(mine))) for one, mine in zip(chosen, wanted, strict=True)
+    ]
     if any(len(set(one.tolist())) < len(one) for one in positions):
         with pytest.raises(synk.BatchError, match=r"lists a row twice on rank \d.*inout"):
             functions.double_rows(v, local_batch=local_batch)
@@ -203,7 +225,7 @@ def test_rows_are_written_back(world, name):
         assert_held(v, world, lambda rank: wanted[rank])
 
 
-# ---- beside inputs -------------------------------------------------------------------------------------------------------
+# ---- beside inputs -------------------------------------------------------------------------------
 
 
 def of_lengths(name, sizes):
@@ -220,19 +242,29 @@ def of_lengths(name, sizes):
 @pytest.mark.parametrize("own", ["all", "slices", "lists"])
 @pytest.mark.parametrize("batch", [None, 7, slice(1, 10, 2), [9, 0, 0, -1, 4]], ids=str)
 def test_beside_inputs_of_every_kind(world, batch, own, make):
-    """Rows of an input, of a minibatch input and of a variable, beside a broadcast array; and a variable that is updated."""
+    """Rows of an input, of a minibatch input and of a variable, beside a broadcast array; and a
+    variable that is updated.
+    """
     x = np.arange(1.0, 12.0)
     chosen = model.select(batch, x)
     m, c = np.arange(20.0) + 0.5, np.array([3.0])
     minibatch = synk.data(m, minibatch=True)
     mine = [len(one) for one in shards(chosen, world)]
-    value = np.arange(10.0, 10 + len(chosen)) if own == "all" else np.arange(1.0 * world.world_size * (max(mine) + ROWS_EACH))
+    value = (
+        np.arange(10.0, 10 + len(chosen))
+        if own == "all"
+        else np.arange(1.0 * world.world_size * (max(mine) + ROWS_EACH))
+    )
     v = synk.scatter(synk.variable(value[:1]), value)
     local_batch = of_lengths(own, mine)
     parts = []
     for rank in range(world.world_size):
-        own_rows = model.select(None if local_batch is None else local_batch[rank], shard_of(value, world, rank))
-        parts.append(shard_of(chosen, world, rank) * shard_of(m[: len(chosen)], world, rank) + 3 * own_rows)
+        own_rows = model.select(
+            None if local_batch is None else local_batch[rank], shard_of(value, world, rank)
+        )
+        parts.append(
+            shard_of(chosen, world, rank) * shard_of(m[: len(chosen)], world, rank) + 3 * own_rows
+        )
     s = synk.variable(np.array(2.0))
 
     @synk.function(updates={"acc": (s, "sum")}, givens={"old": s, "c": 3.0}, sliceable=("v",))
@@ -259,8 +291,13 @@ def test_functions_take_inputs_and_variables_of_different_lengths(world):
         for num_slices in (1, 2, 3):
             for _ in range(2):
                 lengths, own_lengths, rows = functions.lengths_of(x, v, num_slices=num_slices)
-                pairs = [(len(a), len(b)) for a, b in zip(shards(x, world), shards(value, world), strict=True)]
-                assert list(zip(lengths, own_lengths, strict=True)) == [pair if any(pair) else (None, None) for pair in pairs]
+                pairs = [
+                    (len(a), len(b))
+                    for a, b in zip(shards(x, world), shards(value, world), strict=True)
+                ]
+                assert list(zip(lengths, own_lengths, strict=True)) == [
+                    pair if any(pair) else (None, None) for pair in pairs
+                ]
                 assert_array_equal(rows, value)
 
 
@@ -269,9 +306,13 @@ def test_selected_rows_of_inputs_and_variables_of_different_lengths(world):
     v = synk.scatter(synk.variable(value[:1]), value)
     own = [[0, 0]] + [[]] * (world.world_size - 1)
     for num_slices in (1, 2):
-        lengths, own_lengths, rows = functions.lengths_of(x, v, batch=[8, 8], local_batch=own, num_slices=num_slices)
+        lengths, own_lengths, rows = functions.lengths_of(
+            x, v, batch=[8, 8], local_batch=own, num_slices=num_slices
+        )
         pairs = [(len(part), 2 * (rank == 0)) for rank, part in enumerate(shards(x[[8, 8]], world))]
-        assert list(zip(lengths, own_lengths, strict=True)) == [pair if any(pair) else (None, None) for pair in pairs]
+        assert list(zip(lengths, own_lengths, strict=True)) == [
+            pair if any(pair) else (None, None) for pair in pairs
+        ]
         assert_array_equal(rows, [0.0, 0.0])
 
 
@@ -326,7 +367,9 @@ def test_index_ranges_beside_own_rows(world):
     v = scattered(world)
     n = sum(synk.get_lengths(v))
 
-    @synk.parallel(outputs={"out": synk.output("gather", shape=(), dtype="float64")}, sliceable=("v",))
+    @synk.parallel(
+        outputs={"out": synk.output("gather", shape=(), dtype="float64")}, sliceable=("v",)
+    )
     def minus_place(span, v, out):
         i = cuda.grid(1)
         if i < v.shape[0]:

@@ -1,4 +1,6 @@
-"""`updates=`: every slice sees the old variable, slices accumulate by the op, each rank's variable is assigned once."""
+"""`updates=`: every slice sees the old variable, slices accumulate by the op, each rank's
+variable is assigned once.
+"""
 
 import numpy as np
 import pytest
@@ -12,11 +14,18 @@ from tests.conformance.variables.updating import make_function, make_kernel, put
 pytestmark = pytest.mark.usefixtures("usable")
 MAKERS = {"kernel": make_kernel, "function": make_function}
 OPS = ["sum", "prod", "min", "max"]
-DTYPES = [(op, d) for op in OPS for d in ["bool", "float16", *NUMBERS] if np.dtype(d).kind not in model.REFUSED[op]]
+DTYPES = [
+    (op, d)
+    for op in OPS
+    for d in ["bool", "float16", *NUMBERS]
+    if np.dtype(d).kind not in model.REFUSED[op]
+]
 
 
 def numbers(rng, shape, dtype):
-    """Small whole numbers, none 0, so that everything is exact, and products do not vanish, or pass float16's range."""
+    """Small whole numbers, none 0, so that everything is exact, and products do not vanish, or
+    pass float16's range.
+    """
     if np.dtype(dtype).kind == "b":
         return rng.random(shape) < 0.5
     return np.asarray(rng.choice([1, 2], shape), dtype)
@@ -27,15 +36,21 @@ def terms(reads):
 
 
 def check_update(world, call, s, x, op, reads, num_slices):
-    """One call, against NumPy on each rank; and what all ranks have together against one rank with all rows."""
+    """One call, against NumPy on each rank; and what all ranks have together against one rank
+    with all rows.
+    """
     old = synk.get_value(0, s)
     call(x, num_slices=num_slices)
-    assert_held(s, world, lambda rank: model.updated(op, old, shard_of(x, world, rank), num_slices, terms(reads)))
+    assert_held(
+        s,
+        world,
+        lambda rank: model.updated(op, old, shard_of(x, world, rank), num_slices, terms(reads)),
+    )
     synk.all_reduce(s, op)
     assert_held(s, world, model.updated(op, old, x, 1, terms(reads)))
 
 
-# ---- ops, slices, ranks without rows -------------------------------------------------------------------------------------
+# ---- ops, slices, ranks without rows -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reads", [False, True], ids=["new", "old"])
@@ -64,7 +79,9 @@ def test_updates_of_every_dtype(world, op, dtype):
             check_update(world, call, s, numbers(rng, (5, 2, 1), dtype), op, reads, num_slices)
 
 
-@pytest.mark.parametrize(("op", "dtype"), [("sum", "int32"), ("prod", "complex64"), ("min", "uint8"), ("max", "int64")])
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("sum", "int32"), ("prod", "complex64"), ("min", "uint8"), ("max", "int64")]
+)
 def test_kernels_update_other_dtypes(world, op, dtype):
     rng = np.random.default_rng(5)
     s = synk.variable(numbers(rng, 3, dtype))
@@ -87,14 +104,20 @@ def test_updates_of_a_number(world, style, op):
             call(x if style == "kernel" else x[:, 0], num_slices=num_slices)
             assert s.shape == ()
             term = terms(reads)
-            wanted = [model.updated(op, np.float64(2.0), one[:, 0], num_slices, term) for one in shards(x, world)]
+            wanted = [
+                model.updated(op, np.float64(2.0), one[:, 0], num_slices, term)
+                for one in shards(x, world)
+            ]
             assert_held(s, world, lambda rank, wanted=wanted: wanted[rank])
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_updates_of_a_tree(world, op):
     rng = np.random.default_rng(7)
-    first = {"w": numbers(rng, (2, 2), "float64"), "rest": (numbers(rng, (), "int32"), np.zeros((0, 2)))}
+    first = {
+        "w": numbers(rng, (2, 2), "float64"),
+        "rest": (numbers(rng, (), "int32"), np.zeros((0, 2))),
+    }
     s = synk.variable(first)
 
     @synk.function(updates={"acc": (s, op)}, givens={"old": s}, outputs=None)
@@ -107,12 +130,19 @@ def test_updates_of_a_tree(world, op):
         x, k = numbers(rng, (n, 2, 2), "float64"), numbers(rng, n, "int32")
         for num_slices in (1, 2, 3):
             synk.broadcast(s, first)
-            assert call(x, k, num_slices=num_slices) == [0 if len(part) else None for part in shards(x, world)]
+            assert call(x, k, num_slices=num_slices) == [
+                0 if len(part) else None for part in shards(x, world)
+            ]
             for rank in range(world.world_size):
                 got = synk.get_value(rank, s)
                 mine, my_k = shard_of(x, world, rank), shard_of(k, world, rank)
-                assert_array_equal(got["w"], model.updated(op, first["w"], mine, num_slices, terms(True)))
-                assert_array_equal(got["rest"][0], model.updated(op, first["rest"][0], my_k, num_slices, terms(True)))
+                assert_array_equal(
+                    got["w"], model.updated(op, first["w"], mine, num_slices, terms(True))
+                )
+                assert_array_equal(
+                    got["rest"][0],
+                    model.updated(op, first["rest"][0], my_k, num_slices, terms(True)),
+                )
                 assert got["rest"][0].dtype == np.int32
 
 
@@ -132,7 +162,7 @@ def test_updates_of_one_vector_of_a_tree(world):
             assert_array_equal(got, np.full(got.shape, x.sum()))
 
 
-# ---- several, and beside other things ------------------------------------------------------------------------------------
+# ---- several, and beside other things ------------------------------------------------------------
 
 
 def test_two_variables_and_outputs_of_one_call(world):
@@ -157,7 +187,9 @@ def test_two_variables_and_outputs_of_one_call(world):
         synk.broadcast([total, high], [np.zeros(2), -1.0])
         assert call(x, 2.0, num_slices=num_slices) == 10
         parts = shards(x, world)
-        assert_held(total, world, lambda rank, parts=parts: [2 * parts[rank].sum(), -1.0 * len(parts[rank])])
+        assert_held(
+            total, world, lambda rank, parts=parts: [2 * parts[rank].sum(), -1.0 * len(parts[rank])]
+        )
         assert_held(high, world, lambda rank, parts=parts: parts[rank].max(initial=-np.inf))
 
 
@@ -206,7 +238,9 @@ def test_the_old_value_that_is_returned(world):
 
 def test_shapes_that_differ_between_ranks(world):
     """Each rank's accumulator is of its own variable's shape."""
-    s = put(synk.variable(np.zeros(1)), [np.full(rank + 1, 2.0) for rank in range(world.world_size)])
+    s = put(
+        synk.variable(np.zeros(1)), [np.full(rank + 1, 2.0) for rank in range(world.world_size)]
+    )
     x = np.arange(2.0 * world.world_size)
     for reads in (False, True):
         call = make_function(s, "sum", reads=reads)
@@ -214,7 +248,11 @@ def test_shapes_that_differ_between_ranks(world):
         call(x[:, None], num_slices=2)
         assert synk.get_lengths(s) == [rank + 1 for rank in range(world.world_size)]
         factor = 2.0 if reads else 1.0
-        assert_held(s, world, lambda rank, factor=factor: np.full(rank + 1, factor * shard_of(x, world, rank).sum()))
+        assert_held(
+            s,
+            world,
+            lambda rank, factor=factor: np.full(rank + 1, factor * shard_of(x, world, rank).sum()),
+        )
 
 
 def test_without_rows_each_rank_runs_once(world):
@@ -236,7 +274,9 @@ def test_serial_updates_change_the_root_alone(world):
             x = np.arange(14.0).reshape(7, 2)
             make(s, "sum", reads=reads).as_serial(x, num_slices=2)
             wanted = x.sum(0) * (2 if reads else 1)
-            assert_held(s, world, lambda rank, wanted=wanted: wanted if rank == 0 else np.full(2, 2.0))
+            assert_held(
+                s, world, lambda rank, wanted=wanted: wanted if rank == 0 else np.full(2, 2.0)
+            )
 
 
 def test_updates_of_selected_rows(world):

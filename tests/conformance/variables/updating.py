@@ -1,4 +1,6 @@
-"""Kernels and functions that update a variable, one for each op, with and without reading what it was."""
+"""Kernels and functions that update a variable, one for each op, with and without reading what
+it was.
+"""
 
 from typing import Any
 
@@ -7,7 +9,7 @@ from numba import cuda
 
 import synknumba as synk
 
-# ---- kernels: x is (n, d), acc and old are (d,) ----------------------------------------------------------------------------
+# ---- kernels: x is (n, d), acc and old are (d,) --------------------------------------------------
 
 
 def sums(x, acc):
@@ -73,7 +75,7 @@ def make_kernel(variable: synk.Variable, op: str, *, reads: bool) -> Any:
     return synk.parallel(updates={"acc": (variable, op)}, givens=givens, block=1, grid=1)(kernel)
 
 
-# ---- Python functions ------------------------------------------------------------------------------------------------------
+# ---- Python functions ----------------------------------------------------------------------------
 
 
 def put_together(op: str, acc: Any, rows: Any) -> None:
@@ -98,4 +100,6 @@ def make_function(variable: synk.Variable, op: str, *, reads: bool) -> Any:
         put_together(op, acc, x)
 
     givens = {"old": variable} if reads else {}
-    return synk.function(updates={"acc": (variable, op)}, givens=givens)(with_old if reads else without)
+    return synk.function(updates={"acc": (variable, op)}, givens=givens)(
+        with_old if reads else without
+    )

@@ -1,4 +1,5 @@
-"""A random attack: scripts in odd environments, struck by faults at random moments, and what must hold whatever comes.
+"""A random attack: scripts in odd environments, struck by faults at random moments, and what must
+hold whatever comes.
 
 cases.py      what is drawn: environment × phase × fault × thread
 victim.py     the script that is attacked; each case runs a copy of it

@@ -1,4 +1,5 @@
-"""Draws cases and runs them until the time is over; prints what it found, and how each can be seen again.
+"""Draws cases and runs them until the time is over; prints what it found, and how each can be seen
+again.
 
     python -m tests.faults.attack --minutes 10 --seed 1 [--device cuda]
     python -m tests.faults.attack --replay 1:57 [--times 20] [--folder FOLDER]
@@ -28,10 +29,13 @@ def drawn(seed: int, minutes: float, device: str) -> Iterator[Case]:
     return (draw(seed, number, device) for number in numbers)
 
 
-def attack(cases: Iterable[Case], arena: Arena) -> tuple[Counter[tuple[str, str]], Counter[str], list[str]]:
+def attack(
+    cases: Iterable[Case], arena: Arena
+) -> tuple[Counter[tuple[str, str]], Counter[str], list[str]]:
     """Runs cases, and prints what is found.
 
-    Returns how many of each fault and phase, how many of each fault struck nobody, and a line for each finding.
+    Returns how many of each fault and phase, how many of each fault struck nobody, and a line for
+    each finding.
     """
     counts: Counter[tuple[str, str]] = Counter()
     missed: Counter[str] = Counter()
@@ -45,8 +49,14 @@ def attack(cases: Iterable[Case], arena: Arena) -> tuple[Counter[tuple[str, str]
             shutil.rmtree(arena.place(case), ignore_errors=True)
             continue
         lines.append(f"{case.name}: {case.fault}, {case.phase}: {found[0].splitlines()[0][:150]}")
-        again = f"python -m tests.faults.attack --replay {case.name} --device {case.device} --times 20"
-        print(f"\n== {case}\n   {again}\n   {arena.place(case)} has the script and all that it wrote", *found, sep="\n   - ")
+        again = (
+            f"python -m tests.faults.attack --replay {case.name} --device {case.device} --times 20"
+        )
+        print(
+            f"\n== {case}\n   {again}\n   {arena.place(case)} has the script and all that it wrote",
+            *found,
+            sep="\n   - ",
+        )
         print("   log:", *seen.log[-12:], sep="\n      ", flush=True)
     return counts, missed, lines
 
@@ -54,12 +64,17 @@ def attack(cases: Iterable[Case], arena: Arena) -> tuple[Counter[tuple[str, str]
 def summary(counts: Counter[tuple[str, str]]) -> str:
     """The table of cases: faults by phases."""
     lines = [f"{'':38}" + "".join(f"{phase:>11}" for phase in PHASES)]
-    lines += [f"{fault:38}" + "".join(f"{counts[fault, phase]:11}" for phase in PHASES) for fault in FAULTS]
+    lines += [
+        f"{fault:38}" + "".join(f"{counts[fault, phase]:11}" for phase in PHASES)
+        for fault in FAULTS
+    ]
     return "\n".join(lines)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -75,7 +90,10 @@ def main() -> int:
     began = time.monotonic()
     with closing(Arena(folder)) as arena:
         counts, missed, found = attack(cases, arena)
-    print(f"\n{summary(counts)}\n\n{counts.total()} cases, {len(found)} with findings, {time.monotonic() - began:.0f} s")
+    print(
+        f"\n{summary(counts)}\n\n{counts.total()} cases, {len(found)} with findings, "
+        f"{time.monotonic() - began:.0f} s"
+    )
     print(f"{missed.total()} struck nobody:", dict(+missed))
     print(*found, sep="\n")
     return 1 if found else 0

@@ -18,7 +18,8 @@ from tests.faults.scripts import members, names_in_shm
 
 VICTIM = Path(__file__).with_name("victim.py")
 POLL_SECONDS = 0.002
-LEFT_SECONDS = 15.0  # for the processes of a script that has ended; the output process waits for 5 s for its reader
+# for the processes of a script that has ended; the output process waits for 5 s for its reader
+LEFT_SECONDS = 15.0
 DUMP_SECONDS = 1.0
 NOISE = re.compile(r"Exception ignored|Traceback|Fatal Python|ResourceWarning|leaked|dumped core")
 
@@ -27,7 +28,9 @@ NOISE = re.compile(r"Exception ignored|Traceback|Fatal Python|ResourceWarning|le
 class Seen:
     """What was seen of a case."""
 
-    status: int | None = None  # of the script's exit; minus the signal where one ended it, None if it hung
+    status: int | None = (
+        None  # of the script's exit; minus the signal where one ended it, None if it hung
+    )
     log: list[str] = field(default_factory=list)
     errors: str = ""  # what it wrote to stderr
     left: list[str] = field(default_factory=list)  # processes, in words, and names in `/dev/shm`
@@ -45,7 +48,13 @@ class Arena:
         plain: a nursery without variables that is there already; whoever made it closes it.
     """
 
-    def __init__(self, folder: Path, patience: float = 120.0, victim: Path = VICTIM, plain: Nursery | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        patience: float = 120.0,
+        victim: Path = VICTIM,
+        plain: Nursery | None = None,
+    ) -> None:
         self.folder, self.patience, self.victim = folder, patience, victim
         self._cache = folder / "cache"  # with what the script compiles
         self._nurseries = {} if plain is None else {"plain": plain}
@@ -89,7 +98,11 @@ class Arena:
             cache.write_text("not a directory")
         elif kind not in {"none", "nowhere", "off"}:
             shutil.copytree(self._cache, cache)
-            for path in sorted(path for path in cache.rglob("*") if path.is_file() and not path.name.startswith(".")):
+            for path in sorted(
+                path
+                for path in cache.rglob("*")
+                if path.is_file() and not path.name.startswith(".")
+            ):
                 _spoil(path, kind, case.which * 7919)
 
 
@@ -139,7 +152,9 @@ class Attack:
     # ---- strikes
 
     def _strike(self) -> bool:
-        """Lets the fault strike, as often as the case has it; where the script itself does it, it says so."""
+        """Lets the fault strike, as often as the case has it; where the script itself does it,
+        it says so.
+        """
         act, *words = FAULTS[self.case.fault].act.split()
         if act in {"on", "close"}:
             return True
@@ -184,7 +199,11 @@ class Attack:
     def _truncate(self) -> bool:
         """Truncates one of the script's own memory files."""
         folder = Path(f"/proc/{self.pid}/fd")
-        files = [fd for fd in folder.iterdir() if "/synk-" in os.readlink(fd) or "memfd:synk-" in os.readlink(fd)]
+        files = [
+            fd
+            for fd in folder.iterdir()
+            if "/synk-" in os.readlink(fd) or "memfd:synk-" in os.readlink(fd)
+        ]
         if files:
             os.truncate(files[self.case.which % len(files)], 0)
         return bool(files)
@@ -192,7 +211,9 @@ class Attack:
     # ---- the end
 
     def _stacks(self) -> str:
-        """Where a script that hangs is, and its processes; `victim` registers a handler, which ranks inherit."""
+        """Where a script that hangs is, and its processes; `victim` registers a handler, which
+        ranks inherit.
+        """
         lines = [_describe(pid) for pid in sorted(members(self.pid))]
         self._to_all(signal.SIGCONT)
         self._to_all(signal.SIGUSR2, DUMP_SECONDS)
@@ -224,7 +245,7 @@ def _describe(pid: int) -> str:
     return f"process {pid}"
 
 
-# ---- what must hold afterwards ------------------------------------------------------------------------------------------
+# ---- what must hold afterwards -------------------------------------------------------------------
 
 
 def findings(case: Case, seen: Seen) -> list[str]:
@@ -233,22 +254,33 @@ def findings(case: Case, seen: Seen) -> list[str]:
         return [f"the script hangs\n{seen.stacks}"]
     fault = FAULTS[case.fault]
     found = []
-    short = "memory" in case.limits  # LLVM aborts without memory, and Python cannot tell of each object
-    if seen.status != 0 and seen.status not in fault.ends and not (short and seen.status in {-6, -11}):
+    short = (
+        "memory" in case.limits
+    )  # LLVM aborts without memory, and Python cannot tell of each object
+    if (
+        seen.status != 0
+        and seen.status not in fault.ends
+        and not (short and seen.status in {-6, -11})
+    ):
         found.append(f"the script ended with {seen.status}")
     if seen.status == 0 and (not seen.log or seen.log[-1] not in {"done", "leaving"}):
         found.append("the script ended early")
     found += _told_wrong(case, seen.log)
     found += [line for line in seen.log if line.startswith(("wrong", "left"))]
     found += [f"left behind: {what}" for what in seen.left]
-    noise = "|".join([fault.noise or "$."] + ["Traceback"] * bool(case.limits) + ["Exception ignored|Fatal Python"] * short)
+    noise = "|".join(
+        [fault.noise or "$."]
+        + ["Traceback"] * bool(case.limits)
+        + ["Exception ignored|Fatal Python"] * short
+    )
     if any(not re.search(noise, line) for line in seen.errors.splitlines() if NOISE.search(line)):
         found.append(f"it wrote: {seen.errors[-6000:]}")
     return found
 
 
 def _told_wrong(case: Case, log: list[str]) -> list[str]:
-    """Errors that the fault does not account for; at the end, when it is over, only a late Ctrl-C may come.
+    """Errors that the fault does not account for; at the end, when it is over, only a late Ctrl-C
+    may come.
 
     A descriptor or memory that the script was robbed of may show later.
     """

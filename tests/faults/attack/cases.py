@@ -4,7 +4,17 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-CALLS = ("compile", "calls", "results", "submit", "collective", "scatter", "halo", "sequence", "data")
+CALLS = (
+    "compile",
+    "calls",
+    "results",
+    "submit",
+    "collective",
+    "scatter",
+    "halo",
+    "sequence",
+    "data",
+)
 PHASES = ("fork", *CALLS, "idle", "close", "exit")
 
 
@@ -21,8 +31,8 @@ class Fault:
     harms: bool = False  # whether it takes something from the script that no leak can be told by
 
 
-# Python ends by SIGINT after a KeyboardInterrupt that nobody has caught, and ignores one in a finalizer.
-# So it does of a file or a directory that one leaves open.
+# Python ends by SIGINT after a KeyboardInterrupt that nobody has caught, and ignores one in a
+# finalizer. So it does of a file or a directory that one leaves open.
 _NOISE = "Traceback|Exception ignored|ResourceWarning: unclosed"
 _INTERRUPTED: dict[str, Any] = {"told": ("KeyboardInterrupt",), "ends": (-2, 1), "noise": _NOISE}
 _SPOILT: dict[str, Any] = {
@@ -71,14 +81,42 @@ INTERPRETERS: dict[str, dict[str, str]] = {
     "LANG=C, no UTF-8": {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     "layered allocator off": {"PYTHONMALLOC": "malloc", "MALLOC_PERTURB_": "171"},
 }
-CACHES = ("good", "good", "good", "none", "off", "damaged", "truncated", "FIFOs", "directories", "a file", "nowhere")
+CACHES = (
+    "good",
+    "good",
+    "good",
+    "none",
+    "off",
+    "damaged",
+    "truncated",
+    "FIFOs",
+    "directories",
+    "a file",
+    "nowhere",
+)
 COMPANIONS = ("makes calls", "makes data", "drops data", "forks", "collects", "looks")
 
 # What a shortage may be told as: documented errors, and Python's own of the system's refusal.
 SHORT_OF = {
-    "descriptors": ("SharedMemoryError", "OSError", "RankError", "WorldError", "RankDied", "PartitionError", "DeviceError"),
+    "descriptors": (
+        "SharedMemoryError",
+        "OSError",
+        "RankError",
+        "WorldError",
+        "RankDied",
+        "PartitionError",
+        "DeviceError",
+    ),
     "file size": ("SharedMemoryError", "OSError", "RankError"),
-    "memory": ("MemoryError", "OSError", "RankError", "RankDied", "KernelError", "DeviceError", "RuntimeError"),
+    "memory": (
+        "MemoryError",
+        "OSError",
+        "RankError",
+        "RankDied",
+        "KernelError",
+        "DeviceError",
+        "RuntimeError",
+    ),
 }
 
 
@@ -90,7 +128,10 @@ class Case:
     fault: str = "nothing"
     phase: str = "calls"  # what the script does again and again until the fault has struck
     delay: float = 0.0  # seconds from the beginning of the phase to the fault
-    strikes: tuple[int, float] = (1, 0.0)  # how often it strikes, and the seconds between two strikes
+    strikes: tuple[int, float] = (
+        1,
+        0.0,
+    )  # how often it strikes, and the seconds between two strikes
     which: int = 0  # chooses the rank, the descriptor or the file, and what is passed to calls
     seconds: float = 0.0  # how long a stopped process stays so
     world_size: int = 2
@@ -100,7 +141,9 @@ class Case:
     companions: tuple[str, ...] = ()  # what other threads of the script do meanwhile
     interpreter: str = "plain"
     limits: dict[str, int] = field(default_factory=dict)  # what is short, and by how much
-    surroundings: dict[str, Any] = field(default_factory=dict)  # umask, TMPDIR, cache, closed streams, how segments are made
+    surroundings: dict[str, Any] = field(
+        default_factory=dict
+    )  # umask, TMPDIR, cache, closed streams, how segments are made
     device: str = "cpu"
 
     def as_dict(self) -> dict[str, Any]:
@@ -123,7 +166,9 @@ def draw(seed: int, number: int, device: str = "cpu") -> Case:
         name=f"{seed}:{number}",
         fault=fault,
         phase=rng.choice(PHASES[:-1] if FAULTS[fault].act.startswith("on rank") else PHASES),
-        delay=rng.choice((0.0, rng.uniform(0.0, 0.01), rng.uniform(0.0, 0.1), rng.uniform(0.0, 0.4))),
+        delay=rng.choice(
+            (0.0, rng.uniform(0.0, 0.01), rng.uniform(0.0, 0.1), rng.uniform(0.0, 0.4))
+        ),
         strikes=(rng.randint(2, 6), rng.choice((0.0, 1e-4, 3e-3, 0.05))) if repeated else (1, 0.0),
         which=rng.randrange(1000),
         seconds=rng.choice((0.01, 0.1, 1.2)),

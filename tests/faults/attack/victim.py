@@ -1,9 +1,11 @@
-"""The script that is attacked: it makes calls, checks what they return, and writes what happens to `log`.
+"""The script that is attacked: it makes calls, checks what they return, and writes what happens to
+`log`.
 
-Each case runs a copy of this file; beside it is `case.json` (`cases.Case`). The attacker reads the log, and makes the file
-`struck` when the last fault has struck:
+Each case runs a copy of this file; beside it is `case.json` (`cases.Case`). The attacker reads the
+log, and makes the file `struck` when the last fault has struck:
 
-    began > phase > (told ERROR | wrong WHAT)* > recovering > (wrong WHAT | left WHAT)* > done, or leaving
+    began > phase > (told ERROR | wrong WHAT)* > recovering > (wrong WHAT | left WHAT)* > done, or
+    leaving
 """
 
 import ctypes
@@ -35,15 +37,32 @@ from tests.faults.soak_model import Model, Pick, weighted_sum
 ROWS = np.arange(1001)
 AFTERWARDS = 2  # steps after the last strike: what it has broken shows in the next ones
 MOST_TOLD = 30  # errors; where something is short, each call may raise
-KEPT = {"descriptor": 10, "segment": 5, "child": 0}  # by functions, for NumPy arrays that they were called with
+KEPT = {
+    "descriptor": 10,
+    "segment": 5,
+    "child": 0,
+}  # by functions, for NumPy arrays that they were called with
 WARM = 6  # rounds of calls, after which functions keep no more memory for rows and results
 # Told with other threads, of which one may make the call that fails.
-BUSY = "another call is in progress", "a world is being started", "another thread has opened", "the world has ended"
+BUSY = (
+    "another call is in progress",
+    "a world is being started",
+    "another thread has opened",
+    "the world has ended",
+)
 PATIENCE = 20.0  # seconds for the attacker to strike, and for a child of the script to end
-LIMITS = {"descriptors": resource.RLIMIT_NOFILE, "file size": resource.RLIMIT_FSIZE, "memory": resource.RLIMIT_AS}
+LIMITS = {
+    "descriptors": resource.RLIMIT_NOFILE,
+    "file size": resource.RLIMIT_FSIZE,
+    "memory": resource.RLIMIT_AS,
+}
 
 
-ALWAYS = ("repeat_function", "call_for_several", "scatter")  # nothing that is compiled first, which takes long
+ALWAYS = (
+    "repeat_function",
+    "call_for_several",
+    "scatter",
+)  # nothing that is compiled first, which takes long
 STEPS = {  # of the model, in each phase that has some
     "calls": ("repeat_function", "call_function", "call_kernel", "call_with_numpy"),
     "results": ("call_for_several", "call_kernel"),
@@ -115,7 +134,9 @@ class Victim:
         if isinstance(error, AssertionError):
             self.say("wrong:", traceback.extract_tb(error.__traceback__)[-1].line, *error.args)
         else:
-            self.say("told", ",".join(kind.__name__ for kind in type(error).__mro__), str(error)[:2000])
+            self.say(
+                "told", ",".join(kind.__name__ for kind in type(error).__mro__), str(error)[:2000]
+            )
         with suppress(OSError), open(self.folder / "tracebacks", "a", encoding="utf-8") as file:
             traceback.print_exception(error, file=file)
 
@@ -133,7 +154,9 @@ class Victim:
         if around.get("TMPDIR"):
             os.environb[b"TMPDIR"] = around["TMPDIR"].encode()
         if around.get("cache"):  # else it is that of the attacker
-            os.environ["SYNKNUMBA_CACHE_DIR"] = "/proc/nowhere" if around["cache"] == "nowhere" else str(cache)
+            os.environ["SYNKNUMBA_CACHE_DIR"] = (
+                "/proc/nowhere" if around["cache"] == "nowhere" else str(cache)
+            )
             os.environ["SYNKNUMBA_CACHE"] = "0" if around["cache"] == "off" else "1"
         if around.get("maker"):
             os.environ["SYNKNUMBA_SEGMENTS"] = around["maker"]
@@ -144,7 +167,9 @@ class Victim:
 
     def tighten(self) -> None:
         """Sets the limits of the case."""
-        if "memory" in self.case["limits"]:  # OpenBLAS, which Numba's compiler loads, asks for memory for ever without any
+        if (
+            "memory" in self.case["limits"]
+        ):  # OpenBLAS, which Numba's compiler loads, asks for memory for ever without any
             import_module("scipy.linalg")
         used = {"descriptors": max(_descriptors()) + 1, "file size": 0, "memory": _address_space()}
         for what, more in self.case["limits"].items():
@@ -166,9 +191,15 @@ class Victim:
         if self.model.world is None or self.model.world.closed:
             synk.close()
             self.model.variables.clear()
-            kind = {"device": self.case["device"], "timeout": self.case["timeout"], "respawn": self.case["respawn"]}
+            kind = {
+                "device": self.case["device"],
+                "timeout": self.case["timeout"],
+                "respawn": self.case["respawn"],
+            }
             gpus = {"devices": [0] * self.ranks}  # as on a machine with one
-            self.model.world = synk.fork(**kind, **(gpus if kind["device"] == "cuda" else {"world_size": self.ranks}))
+            self.model.world = synk.fork(
+                **kind, **(gpus if kind["device"] == "cuda" else {"world_size": self.ranks})
+            )
 
     def step(self) -> None:
         phase = self.case["phase"]
@@ -253,7 +284,9 @@ class Victim:
             os.kill(child, signal.SIGCONT)
             ended = os.waitpid(child, os.WUNTRACED)[1]
         status = os.waitstatus_to_exitcode(ended)
-        struck = self.case["harms"] or self.case["act"].startswith("signal")  # it may be taken for a rank
+        struck = self.case["harms"] or self.case["act"].startswith(
+            "signal"
+        )  # it may be taken for a rank
         if status and not (status < 0 and struck):
             self.say("wrong status of a child:", status)
 
@@ -286,7 +319,10 @@ class Victim:
         Path(self.struck).touch()
         if act == "on":
             arguments = self.rows, synk.RANK, self.case["which"] % self.ranks, words[1]
-            ways = {"sequence": misbehave_later, "submit": lambda *given: misbehave.submit(*given).result()}
+            ways = {
+                "sequence": misbehave_later,
+                "submit": lambda *given: misbehave.submit(*given).result(),
+            }
             ways.get(self.case["phase"], misbehave)(*arguments)
             return
         ours = [fd for fd in _descriptors() if fd > self._log]
@@ -322,7 +358,9 @@ class Victim:
         """Drops everything."""
         self.stop.set()
         self.model.world = None
-        for thread in (one for one in self.threads if one.ident is not None):  # others could not start for lack of memory
+        for thread in (
+            one for one in self.threads if one.ident is not None
+        ):  # others could not start for lack of memory
             thread.join(PATIENCE)
             if thread.is_alive():
                 self.say("wrong: a thread does not end")
@@ -332,7 +370,9 @@ class Victim:
         gc.collect()
 
     def held(self) -> dict[str, list[str]]:
-        """What the process has; not its standard streams: in place of closed ones `fork()` opens /dev/null."""
+        """What the process has; not its standard streams: in place of closed ones `fork()` opens
+        /dev/null.
+        """
         gc.collect()
         settle()  # what has died gives its memory back at the next call or segment
         paths = []
@@ -341,13 +381,19 @@ class Victim:
                 paths.append(f"{fd}: {os.readlink(f'/proc/self/fd/{fd}')}")
         with open("/proc/self/maps") as maps:
             segments = [line.split(maxsplit=5)[-1].strip() for line in maps if "/synk-" in line]
-        children = [child for path in Path("/proc/self/task").glob("*/children") for child in path.read_text().split()]
+        children = [
+            child
+            for path in Path("/proc/self/task").glob("*/children")
+            for child in path.read_text().split()
+        ]
         return {"descriptor": paths, "segment": segments, "child": children}
 
     def run(self) -> None:
         self.settle()
         if not self.case["cold"]:
-            self.cycle(*(lambda n, at=at: at % n for at in range(WARM)))  # everything that a step picks from, once
+            self.cycle(
+                *(lambda n, at=at: at % n for at in range(WARM))
+            )  # everything that a step picks from, once
             self.let_go()
             self.stop.clear()
         before = self.held()
@@ -392,7 +438,9 @@ class Victim:
         self.model.repeat_function(self.pick)
 
     def uninterrupted(self, what: Callable[[], object]) -> None:
-        """Calls it again after an interrupt: a second Ctrl-C may come while the first is dealt with."""
+        """Calls it again after an interrupt: a second Ctrl-C may come while the first is dealt
+        with.
+        """
         over = False
         while not over:
             with suppress(KeyboardInterrupt):
@@ -415,5 +463,7 @@ def _address_space() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # what a shell starts in the background ignores it
     Victim(Path(sys.argv[0]).resolve().parent).run()

@@ -1,7 +1,7 @@
 """By which functions the troubles happen.
 
-Such a function is given the calls and the ranks that have the trouble; `on` is such a set as a number that a function on a rank
-can look at.
+Such a function is given the calls and the ranks that have the trouble; `on` is such a set as a
+number that a function on a rank can look at.
 """
 
 from collections.abc import Callable

@@ -13,7 +13,7 @@ from tests.faults.matrix.phases import BOARD, LARGE, total
 FAR = 10**13  # elements behind an array: no page is there
 
 
-# ---- arguments: refused in the coordinator, nothing is sent --------------------------------------------------------------
+# ---- arguments: refused in the coordinator, nothing is sent --------------------------------------
 
 
 @act("an unknown argument")
@@ -60,7 +60,7 @@ def _(calls, ranks):
     nowhere(calls.numbers)
 
 
-# ---- kernels -------------------------------------------------------------------------------------------------------------
+# ---- kernels -------------------------------------------------------------------------------------
 
 
 @synk.parallel(outputs={"found": synk.output("sum", shape=())})
@@ -110,7 +110,7 @@ def _(calls, ranks):
     wild(calls.large, mask(ranks), synk.RANK, FAR)
 
 
-# ---- results and reductions ----------------------------------------------------------------------------------------------
+# ---- results and reductions ----------------------------------------------------------------------
 
 
 @synk.function(outputs="sum")
@@ -144,7 +144,9 @@ def _(calls, ranks):
 
 
 class Key:
-    """A key of a result's dict, which is told with the structure: it pickles, or is read, with trouble."""
+    """A key of a result's dict, which is told with the structure: it pickles, or is read, with
+    trouble.
+    """
 
     def __init__(self, how: str) -> None:
         self.how = how
@@ -190,7 +192,7 @@ def _(calls, ranks):
     keyed(mask(ranks), synk.RANK, "kills when pickled")
 
 
-# ---- exceptions ----------------------------------------------------------------------------------------------------------
+# ---- exceptions ----------------------------------------------------------------------------------
 
 
 class OddError(Exception):
@@ -247,7 +249,7 @@ def _(calls, ranks):
     odd_error(mask(ranks), synk.RANK, "kills when pickled")
 
 
-# ---- unpickling on a rank ------------------------------------------------------------------------------------------------
+# ---- unpickling on a rank ------------------------------------------------------------------------
 
 
 class Parcel:

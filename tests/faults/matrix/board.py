@@ -1,4 +1,5 @@
-"""What the processes of one case share: whether the fault is due, when it struck, which processes want a signal from outside.
+"""What the processes of one case share: whether the fault is due, when it struck, which processes
+want a signal from outside.
 
 server ──fork──> coordinator ──fork──> ranks
    └──────────── board ───────────────┘           anonymous shared memory, inherited

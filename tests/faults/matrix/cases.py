@@ -1,7 +1,9 @@
-"""The fault matrix: what goes wrong × when × in which processes × how many ranks, and what is promised of each.
+"""The fault matrix: what goes wrong × when × in which processes × how many ranks, and what is
+promised of each.
 
-Faults of processes (signals, exits, exceptions) strike at a phase, wherever that is in our code; `phases` says how it is hit.
-Troubles are what a script does wrong, or what its machine lacks; they are in `troubles`, and `table` has both.
+Faults of processes (signals, exits, exceptions) strike at a phase, wherever that is in our code;
+`phases` says how it is hit. Troubles are what a script does wrong, or what its machine lacks; they
+are in `troubles`, and `table` has both.
 """
 
 import itertools
@@ -52,7 +54,8 @@ class Case:
     Attributes:
         fault: what happens; for a trouble, its name, and no phase.
         world_size: number of ranks.
-        error: the name of the class of what the script gets; "" for nothing, "ended" where the script itself ends.
+        error: the name of the class of what the script gets; "" for nothing, "ended" where the
+            script itself ends.
         words: what the message contains, each a regular expression; for "ended" the exit status.
         stays_open: whether the world is as good as before.
         second: another fault, which is due when the first has struck.
@@ -77,13 +80,14 @@ class Case:
         return "-".join(part.replace(" ", "_") for part in (*parts, f"W{self.world_size}") if part)
 
 
-# ---- ranks that end, or stop ---------------------------------------------------------------------------------------------
+# ---- ranks that end, or stop ---------------------------------------------------------------------
 
 # Which ranks, of how many: one, the last, several, all.
 PLACES: tuple[tuple[int, RankSet], ...] = ((1, (0,)), (2, (1,)), (3, (0, 2)), (2, (0, 1)))
 FEW_PLACES = PLACES[1:3]
 
-# Phases of a rank in which it can do something to itself. In compiled code it cannot: it is done to it from outside.
+# Phases of a rank in which it can do something to itself. In compiled code it cannot: it is done to
+# it from outside.
 RANK_PHASES = (
     "idle",
     "reading a message",
@@ -117,25 +121,50 @@ def _ended_ranks() -> Iterator[Case]:
         places = PLACES if what in {"SIGKILL", "SIGSEGV"} else FEW_PLACES
         for world_size, ranks in places:
             if not (world_size == 1 and phase in ALONE_IS_DIRECT):
-                yield Case(Fault(what, phase, ranks), world_size, "RankDied", (_one_of(ranks), words, HINT))
+                yield Case(
+                    Fault(what, phase, ranks), world_size, "RankDied", (_one_of(ranks), words, HINT)
+                )
     for phase, what, (world_size, ranks) in itertools.product(COMPILED_PHASES, SIGNALS, PLACES):
-        yield Case(Fault(what, phase, ranks), world_size, "RankDied", (_one_of(ranks), ENDS[what], "burn"))
+        yield Case(
+            Fault(what, phase, ranks), world_size, "RankDied", (_one_of(ranks), ENDS[what], "burn")
+        )
 
 
 def _stopped_ranks() -> Iterator[Case]:
-    for phase, (world_size, ranks) in itertools.product((*RANK_PHASES, *COMPILED_PHASES), FEW_PLACES):
+    for phase, (world_size, ranks) in itertools.product(
+        (*RANK_PHASES, *COMPILED_PHASES), FEW_PLACES
+    ):
         # A kernel has no end on any rank; and which has not sent its news is not told.
         at_work = range(world_size) if phase in {*COMPILED_PHASES, "sending news"} else ranks
         words = (rf"timeout={TIMEOUT}", f"rank {', '.join(map(str, at_work))}")
-        yield Case(Fault("SIGSTOP", phase, ranks), world_size, "CallTimeout", words, within=TIMEOUT + 1.0)
+        yield Case(
+            Fault("SIGSTOP", phase, ranks), world_size, "CallTimeout", words, within=TIMEOUT + 1.0
+        )
 
 
 def _raising_ranks() -> Iterator[Case]:
-    inside = ("mapping a segment", "taking in a program", "in a Python function", "packing a result")
+    inside = (
+        "mapping a segment",
+        "taking in a program",
+        "in a Python function",
+        "packing a result",
+    )
     for phase, (what, name), (world_size, ranks) in itertools.product(
-        inside, {"ValueError": "ValueError", "sys.exit": "SystemExit", "KeyboardInterrupt": "KeyboardInterrupt"}.items(), PLACES
+        inside,
+        {
+            "ValueError": "ValueError",
+            "sys.exit": "SystemExit",
+            "KeyboardInterrupt": "KeyboardInterrupt",
+        }.items(),
+        PLACES,
     ):
-        yield Case(Fault(what, phase, ranks), world_size, "RankError", (name, ", ".join(map(str, ranks))), stays_open=True)
+        yield Case(
+            Fault(what, phase, ranks),
+            world_size,
+            "RankError",
+            (name, ", ".join(map(str, ranks))),
+            stays_open=True,
+        )
     # In our own loop there is nobody to tell it: the rank ends.
     for world_size, ranks in FEW_PLACES:
         words = (_one_of(ranks), "exited with code 1")
@@ -144,10 +173,20 @@ def _raising_ranks() -> Iterator[Case]:
 
 def _during_fork_and_close() -> Iterator[Case]:
     for (what, words), (world_size, ranks) in itertools.product(ENDS.items(), PLACES):
-        yield Case(Fault(what, "opening its device", ranks), world_size, "RankDied", (_one_of(ranks), words, "starting"))
+        yield Case(
+            Fault(what, "opening its device", ranks),
+            world_size,
+            "RankDied",
+            (_one_of(ranks), words, "starting"),
+        )
         yield Case(Fault(what, "closing", ranks), world_size, "")
     for world_size, ranks in PLACES:
-        yield Case(Fault("ValueError", "opening its device", ranks), world_size, "DeviceError", (_one_of(ranks), "ValueError"))
+        yield Case(
+            Fault("ValueError", "opening its device", ranks),
+            world_size,
+            "DeviceError",
+            (_one_of(ranks), "ValueError"),
+        )
         yield Case(
             Fault("SIGSTOP", "opening its device", ranks),
             world_size,
@@ -160,10 +199,18 @@ def _during_fork_and_close() -> Iterator[Case]:
         yield Case(Fault("SIGSTOP", "closing", ranks), world_size, "", within=CLOSE_SECONDS + 1.0)
 
 
-# ---- the coordinator -----------------------------------------------------------------------------------------------------
+# ---- the coordinator -----------------------------------------------------------------------------
 
 # How the script ends, and its exit status: minus the signal where one ended it.
-SCRIPT_ENDS = {"SIGKILL": -9, "SIGSEGV": -11, "SIGABRT": -6, "SIGTERM": -15, "os._exit(0)": 0, "os._exit(3)": 3, "sys.exit": 3}
+SCRIPT_ENDS = {
+    "SIGKILL": -9,
+    "SIGSEGV": -11,
+    "SIGABRT": -6,
+    "SIGTERM": -15,
+    "os._exit(0)": 0,
+    "os._exit(3)": 3,
+    "sys.exit": 3,
+}
 COORDINATOR_PHASES = (
     "between two forks",
     "awaiting the ranks",
@@ -190,7 +237,9 @@ def _coordinator() -> Iterator[Case]:
     for phase, (what, status) in itertools.product(COORDINATOR_PHASES, SCRIPT_ENDS.items()):
         for world_size in (1, 2) if what == "SIGKILL" else (2,):
             yield Case(Fault(what, phase), world_size, "ended", (str(status),))
-    for phase, (what, error), world_size in itertools.product(COORDINATOR_PHASES, RAISED.items(), (1, 3)):
+    for phase, (what, error), world_size in itertools.product(
+        COORDINATOR_PHASES, RAISED.items(), (1, 3)
+    ):
         if phase == "dropping data" and (world_size == 3 or "twice" in what):
             continue
         opened = phase in {"idle", "dropping data", "putting results together"}
@@ -199,7 +248,7 @@ def _coordinator() -> Iterator[Case]:
         yield Case(Fault("stopped for a while", phase), 2, "", stays_open=phase != "closing")
 
 
-# ---- a second fault while the first is dealt with ------------------------------------------------------------------------
+# ---- a second fault while the first is dealt with ------------------------------------------------
 
 
 def _second_faults() -> Iterator[Case]:
@@ -211,11 +260,21 @@ def _second_faults() -> Iterator[Case]:
         if what == "ValueError":
             continue  # signals are held there, and nothing else raises
         yield Case(first, 3, error, second=Fault(what, "ending the ranks"))
-        yield Case(Fault("SIGINT", "after the doorbell"), 2, error, second=Fault(what, "ending the ranks"))
-        yield Case(Fault("SIGINT", "awaiting the ranks"), 2, error, second=Fault(what, "ending the ranks"))
+        yield Case(
+            Fault("SIGINT", "after the doorbell"), 2, error, second=Fault(what, "ending the ranks")
+        )
+        yield Case(
+            Fault("SIGINT", "awaiting the ranks"), 2, error, second=Fault(what, "ending the ranks")
+        )
     for world_size, ranks in ((2, (0,)), (3, (0, 2))):
         words = ("rank . ", "SIGKILL")
-        yield Case(first, world_size, "RankDied", words, second=Fault("SIGKILL to ranks", "ending the ranks", ranks))
+        yield Case(
+            first,
+            world_size,
+            "RankDied",
+            words,
+            second=Fault("SIGKILL to ranks", "ending the ranks", ranks),
+        )
         yield Case(
             first,
             world_size,
@@ -224,7 +283,13 @@ def _second_faults() -> Iterator[Case]:
             second=Fault("SIGSEGV", "forking again", ranks),
         )
     stopped = Fault("SIGSTOP", "in a Python function", (1,))
-    yield Case(stopped, 2, "RankDied", ("rank 0 ", "SIGKILL"), second=Fault("SIGKILL to ranks", "waiting", (0,)))
+    yield Case(
+        stopped,
+        2,
+        "RankDied",
+        ("rank 0 ", "SIGKILL"),
+        second=Fault("SIGKILL to ranks", "waiting", (0,)),
+    )
     yield Case(stopped, 2, "KeyboardInterrupt", second=Fault("SIGINT", "waiting"))
     yield Case(stopped, 2, "ended", ("-9",), second=Fault("SIGKILL", "waiting"))
 

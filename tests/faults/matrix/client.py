@@ -1,7 +1,7 @@
 """The test's end: servers that carry out cases by name, and tell what was seen.
 
-It imports none of what the cases call: functions made here would be functions of the test's own process, which `distribute()`
-sends to its ranks, and some of these cannot be sent.
+It imports none of what the cases call: functions made here would be functions of the test's own
+process, which `distribute()` sends to its ranks, and some of these cannot be sent.
 """
 
 import json
@@ -37,17 +37,26 @@ class Server:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, SWITCH: "posix"} if small_shm else None,  # else what has no room there is made elsewhere
+            env={**os.environ, SWITCH: "posix"}
+            if small_shm
+            else None,  # else what has no room there is made elsewhere
             start_new_session=True,
         )
 
     @staticmethod
     def can_have_small_shm() -> bool:
-        """Whether this user may mount a file system of their own, and segments can be made in it."""
+        """Whether this user may mount a file system of their own, and segments can be made in
+        it.
+        """
         with suppress(OSError):
             if posix_ipc is None:
                 return False
-            return subprocess.run([*UNSHARE, "sh", "-c", MOUNT, "sh", "true"], capture_output=True, check=False).returncode == 0
+            return (
+                subprocess.run(
+                    [*UNSHARE, "sh", "-c", MOUNT, "sh", "true"], capture_output=True, check=False
+                ).returncode
+                == 0
+            )
         return False
 
     def run(self, name: str) -> Outcome:
@@ -71,8 +80,12 @@ class Server:
         self._errors.close()
 
 
-def run_all(names: Sequence[str], *, small_shm: bool = False, servers: int = 2) -> dict[str, Outcome]:
-    """What was seen of each case, in the order of the names; several at a time, each by a server."""
+def run_all(
+    names: Sequence[str], *, small_shm: bool = False, servers: int = 2
+) -> dict[str, Outcome]:
+    """What was seen of each case, in the order of the names; several at a time, each by a
+    server.
+    """
     free: SimpleQueue[Server] = SimpleQueue()
     for _ in range(servers):
         free.put(Server(small_shm=small_shm))
@@ -92,7 +105,9 @@ def run_all(names: Sequence[str], *, small_shm: bool = False, servers: int = 2) 
 
 
 def run_wanted(names: Sequence[str]) -> dict[str, Outcome]:
-    """What was seen of the cases that can be had here: those for a small `/dev/shm` where this user may mount one."""
+    """What was seen of the cases that can be had here: those for a small `/dev/shm` where this
+    user may mount one.
+    """
     seen = run_all([name for name in names if not CASES[name].small_shm])
     cramped = [name for name in names if CASES[name].small_shm]
     if cramped and Server.can_have_small_shm():

@@ -1,4 +1,5 @@
-"""One case, in a process of its own: a world, a fault, what the script is told, what is left, and whether it goes on.
+"""One case, in a process of its own: a world, a fault, what the script is told, what is left, and
+whether it goes on.
 
 before = what is held
 fork ── the call, known ── the fault ── the call again ──> error, seconds
@@ -28,12 +29,22 @@ from synknumba._world import engine, rounds
 from tests.faults.matrix import acts, meddling, shortages  # noqa: F401  # for what they add to ACTS
 from tests.faults.matrix.acting import ACTS
 from tests.faults.matrix.cases import START_SECONDS, TIMEOUT, Case
-from tests.faults.matrix.phases import BOARD, LARGE, ROWS, STARTING, Calls, phase_of, strike, wrapped
+from tests.faults.matrix.phases import (
+    BOARD,
+    LARGE,
+    ROWS,
+    STARTING,
+    Calls,
+    phase_of,
+    strike,
+    wrapped,
+)
 from tests.faults.matrix.table import Outcome
 from tests.faults.matrix.troubles import TROUBLES
 from tests.faults.scripts import lives, poll
 
-# What is called to see whether all is well, where the call of a phase has no end, or ends the world.
+# What is called to see whether all is well, where the call of a phase has no end, or ends the
+# world.
 HARMLESS = {"endless_kernel": "kernel", "close": "total", "drop": "total"}
 
 
@@ -92,13 +103,17 @@ def _check(case: Case, calls: Calls) -> None:
 
 
 def _held() -> dict[str, Counter[str]]:
-    """What this process holds that could pile up: descriptors by what they are, mappings of segments, children."""
+    """What this process holds that could pile up: descriptors by what they are, mappings of
+    segments, children.
+    """
     gc.collect()
     settle()  # what has died gives its memory back at the next call or segment
     descriptors: Counter[str] = Counter()
     for fd in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the one that listdir had open
-            descriptors[re.sub(r"[\d\[\]:#]+.*|-[0-9a-f]{24}", "", os.readlink(f"/proc/self/fd/{fd}"))] += 1
+            descriptors[
+                re.sub(r"[\d\[\]:#]+.*|-[0-9a-f]{24}", "", os.readlink(f"/proc/self/fd/{fd}"))
+            ] += 1
     with open("/proc/self/maps") as maps:
         mappings = Counter("segments" for line in maps if "/synk-" in line)
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
@@ -112,7 +127,7 @@ def _leaks(before: dict[str, Counter[str]]) -> list[str]:
     return [", ".join(more)] if more else []
 
 
-# ---- the fault -----------------------------------------------------------------------------------------------------------
+# ---- the fault -----------------------------------------------------------------------------------
 
 
 def _fault(case: Case, calls: Calls) -> Outcome:
@@ -136,7 +151,9 @@ def _fault(case: Case, calls: Calls) -> Outcome:
 
 
 def _start(case: Case) -> synk.World:
-    return synk.fork(case.world_size, device="cpu", timeout=TIMEOUT if case.error == "CallTimeout" else None)
+    return synk.fork(
+        case.world_size, device="cpu", timeout=TIMEOUT if case.error == "CallTimeout" else None
+    )
 
 
 def _make_call(case: Case, calls: Calls, world: synk.World) -> None:
@@ -179,12 +196,16 @@ def _attempt(case: Case, call: Callable[[], object]) -> Outcome:
             call()
         finally:
             told = time.monotonic()
-            if any("twice" in fault.what for fault in (case.fault, case.second) if fault is not None):
+            if any(
+                "twice" in fault.what for fault in (case.fault, case.second) if fault is not None
+            ):
                 time.sleep(0.02)  # the second interrupt is over before anything is looked at
     except SystemExit:
         raise
     except BaseException as raised:
-        error = next(one.__name__ for one in type(raised).__mro__ if not one.__name__.startswith("_"))
+        error = next(
+            one.__name__ for one in type(raised).__mro__ if not one.__name__.startswith("_")
+        )
         message = str(raised)
     struck = BOARD.struck
     told = told or time.monotonic()  # where a second interrupt came right there

@@ -1,4 +1,6 @@
-"""What comes in the way of calls: other calls, threads, handlers, the end of the process that carries output, and time."""
+"""What comes in the way of calls: other calls, threads, handlers, the end of the process that
+carries output, and time.
+"""
 
 import contextlib
 import os
@@ -16,7 +18,7 @@ from tests.faults.matrix.acting import act, here, mask
 from tests.faults.matrix.phases import BOARD, ROWS, total
 from tests.faults.scripts import scribes
 
-# ---- calls within calls --------------------------------------------------------------------------------------------------
+# ---- calls within calls --------------------------------------------------------------------------
 
 
 @synk.function(outputs="sum")
@@ -39,12 +41,14 @@ def _(calls, ranks):
     fork_within(calls.numbers)
 
 
-# ---- other threads, handlers, and the process that carries what ranks print -------------------------------------------------
+# ---- other threads, handlers, and the process that carries what ranks print ----------------------
 
 
 @contextlib.contextmanager
 def in_thread(function: Callable[[], object]) -> Iterator[None]:
-    """Calls a function in a thread, in the middle of a call of 0.3 s; what it raises is raised here."""
+    """Calls a function in a thread, in the middle of a call of 0.3 s; what it raises is raised
+    here.
+    """
     raised = []
 
     def late() -> None:
@@ -109,7 +113,7 @@ def _(calls, ranks):
     assert len(scribes(os.getpid())) == 1
 
 
-# ---- time ----------------------------------------------------------------------------------------------------------------
+# ---- time ----------------------------------------------------------------------------------------
 
 
 @act("a function without end")
@@ -131,7 +135,9 @@ def endless_kernel(x, on, rank, rounds, found):
 def _(calls, ranks):
     world = open_world()
     seconds, world.timeout = world.timeout, None
-    endless_kernel(calls.numbers, 0, synk.RANK, 1)  # compiled, for longer than that on a busy machine
+    endless_kernel(
+        calls.numbers, 0, synk.RANK, 1
+    )  # compiled, for longer than that on a busy machine
     world.timeout = seconds
     BOARD.strike()
     endless_kernel(calls.numbers, mask(ranks), synk.RANK, 10**15)

@@ -1,8 +1,9 @@
 """How a phase of a call is hit, and what is done there.
 
-A phase of ours is hit by wrapping the function that it begins with, before the ranks are forked; the wrapper does to its own
-process what is to be done. Compiled code cannot: a rank that goes into it asks the server for a signal. So a fault strikes
-where the case says and nowhere else, in every run.
+A phase of ours is hit by wrapping the function that it begins with, before the ranks are forked;
+the wrapper does to its own process what is to be done. Compiled code cannot: a rank that goes into
+it asks the server for a signal. So a fault strikes where the case says and nowhere else, in every
+run.
 """
 
 import contextlib
@@ -39,7 +40,7 @@ COLUMNS = 150_000  # 1.2 MB of results a rank, which ranks combine
 BOARD = Board()
 
 
-# ---- what is called ------------------------------------------------------------------------------------------------------
+# ---- what is called ------------------------------------------------------------------------------
 
 
 def _total(x):
@@ -125,12 +126,16 @@ class Calls:
 
     def collective(self) -> None:
         if self.variable is None:
-            self.variable = synk.variable(np.full(200_000, 2.0))  # too large for the coordinator to do it alone
+            self.variable = synk.variable(
+                np.full(200_000, 2.0)
+            )  # too large for the coordinator to do it alone
         assert (synk.all_reduce(self.variable, "max").get_value(0) == 2.0).all()
 
     def combination(self) -> None:
         expected = np.zeros(COLUMNS)
-        for shard in np.split(ROWS, [rank * len(ROWS) // self.world_size for rank in range(1, self.world_size)]):
+        for shard in np.split(
+            ROWS, [rank * len(ROWS) // self.world_size for rank in range(1, self.world_size)]
+        ):
             expected[: len(shard)] += shard
         assert np.array_equal(spread(self.numbers), expected)
 
@@ -138,7 +143,7 @@ class Calls:
         synk.close()
 
 
-# ---- phases --------------------------------------------------------------------------------------------------------------
+# ---- phases --------------------------------------------------------------------------------------
 
 Wrap = Callable[[Callable[..., Any], str], Callable[..., Any]]
 
@@ -161,7 +166,9 @@ def _after(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
 
 
 def _rung(_: Callable[..., Any], phase: str) -> Callable[..., Any]:
-    """In place of a whole round: the doorbell alone, and then the fault, while ranks are at work."""
+    """In place of a whole round: the doorbell alone, and then the fault, while ranks are at
+    work.
+    """
 
     def call(base: int, world_size: int, sequence: int, number: int, *spins: int) -> int:
         doorbell_module.ring(base, world_size, sequence, number)
@@ -216,13 +223,21 @@ PHASES: dict[str, Phase] = {
     "mapping a segment": Phase(Rank, "_attach", call="new_data"),
     "taking in a program": Phase(Rank, "_install", call="new_function"),
     "in a Python function": Phase(),
-    "in a kernel": Phase(kernel_routine.KernelRoutine, "run", _asks, call="endless_kernel", known=False),
+    "in a kernel": Phase(
+        kernel_routine.KernelRoutine, "run", _asks, call="endless_kernel", known=False
+    ),
     "packing a result": Phase(result_writer.ResultWriter, "write", call="double"),
     "arriving": Phase(doorbell_module, "arrive"),
     "sending news": Phase(channel, "send", call="double_more", known=False),
-    "before its part of a collective": Phase(collective_routine.Steps, "__call__", call="collective"),
-    "after its part of a collective": Phase(collective_routine.Steps, "__call__", _after, call="collective"),
-    "combining results": Phase(combination_routine.CombinationRoutine, "__call__", call="combination"),
+    "before its part of a collective": Phase(
+        collective_routine.Steps, "__call__", call="collective"
+    ),
+    "after its part of a collective": Phase(
+        collective_routine.Steps, "__call__", _after, call="collective"
+    ),
+    "combining results": Phase(
+        combination_routine.CombinationRoutine, "__call__", call="combination"
+    ),
     "closing": Phase(Rank, "close", call="close", known=False),
     # of the coordinator
     "between two forks": Phase(Processes, "_fork_one", _after),
@@ -237,7 +252,9 @@ PHASES: dict[str, Phase] = {
     "ending the ranks": Phase(Processes, "kill"),
     "forking again": Phase(_of_rank(), "open_device"),
 }
-CLOSING = Phase(Processes, "join", call="close", known=False)  # what "closing" is in the coordinator
+CLOSING = Phase(
+    Processes, "join", call="close", known=False
+)  # what "closing" is in the coordinator
 STARTING = ("opening its device", "between two forks", "awaiting the ranks")
 
 
@@ -264,7 +281,7 @@ def wrapped(case: Case) -> Iterator[None]:
             setattr(owner, name, original)
 
 
-# ---- what is done --------------------------------------------------------------------------------------------------------
+# ---- what is done --------------------------------------------------------------------------------
 
 _case: Case | None = None
 _struck = 0  # how many of the case's faults this process has had
@@ -298,7 +315,9 @@ def _signal(sig: signal.Signals) -> Callable[[Fault], None]:
 
 
 def _two_interrupts(seconds: float) -> Callable[[Fault], None]:
-    """The second comes in the middle of what the first one sets off: the alarm's handler is that of SIGINT."""
+    """The second comes in the middle of what the first one sets off: the alarm's handler is that
+    of SIGINT.
+    """
 
     def act(_: Fault) -> None:
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -338,7 +357,10 @@ def _signal_to_ranks(fault: Fault) -> None:
 
 
 ACTS: dict[str, Callable[[Fault], None]] = {
-    **{sig.name: _signal(sig) for sig in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM, signal.SIGSTOP)},
+    **{
+        sig.name: _signal(sig)
+        for sig in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM, signal.SIGSTOP)
+    },
     "stopped for a while": _signal(signal.SIGSTOP),  # the server lets it go on
     "SIGINT": _signal(signal.SIGINT),
     "SIGINT twice in 0.1 ms": _two_interrupts(1e-4),

@@ -5,8 +5,8 @@
                                ├── signals to those that ask for one, or are stopped
                                └── waits, and looks for what is left
 
-To import everything takes seconds, to fork a process that has milliseconds, so hundreds of cases take a minute or two. The
-server itself never has a world while a case runs.
+To import everything takes seconds, to fork a process that has milliseconds, so hundreds of cases
+take a minute or two. The server itself never has a world while a case runs.
 """
 
 import gc
@@ -31,13 +31,16 @@ STOPPED_SECONDS = 0.2
 
 def serve() -> None:
     """Reads names of cases, writes what was seen of each, a line each."""
-    with synk.fork(2, device="cpu"):  # what is loaded or compiled at first use is there before a case looks at what is held
+    with synk.fork(
+        2, device="cpu"
+    ):  # what is loaded or compiled at first use is there before a case looks at what is held
         calls = Calls(2)
         for name in ("total", "double", "kernel", "collective", "combination"):
             getattr(calls, name)()
     del calls
     gc.collect()
-    gc.freeze()  # each case collects garbage several times, and would go through all that is imported
+    # each case collects garbage several times, and would go through all that is imported
+    gc.freeze()
     for line in sys.stdin:
         print(json.dumps(carry_out(CASES[line.strip()])), flush=True)
 
@@ -71,7 +74,9 @@ def _names_left(before: set[str]) -> list[str]:
 
 
 def _in_child(function: Callable[[int], object], case: Case | None) -> tuple[int, str, list[str]]:
-    """How a child ends that is given a pipe to write to, what it wrote, and what it leaves behind."""
+    """How a child ends that is given a pipe to write to, what it wrote, and what it leaves
+    behind.
+    """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -116,7 +121,9 @@ def _signal(case: Case) -> None:
 
 
 def _await_nobody(session: int) -> list[str]:
-    """Waits a second for all processes of a session to end; those that have not are killed and named."""
+    """Waits a second for all processes of a session to end; those that have not are killed and
+    named.
+    """
     deadline = time.monotonic() + 1.0
     while left := members(session):
         if time.monotonic() > deadline:

@@ -12,7 +12,7 @@ from tests.faults.matrix.phases import LARGE, total
 MIB = 1 << 20
 
 
-# ---- memory and descriptors ----------------------------------------------------------------------------------------------
+# ---- memory and descriptors ----------------------------------------------------------------------
 
 
 @synk.function(outputs="sum")
@@ -64,7 +64,9 @@ def _(calls, ranks):
 
 @synk.function(outputs="gather")
 def few_descriptors(x, on, rank):
-    """A result that needs a segment of its own, where another file may be opened only after the limit is raised."""
+    """A result that needs a segment of its own, where another file may be opened only after the
+    limit is raised.
+    """
     if here(on, rank):
         _limited(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) - 1)
     return np.ones(20_000)

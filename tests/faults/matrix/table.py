@@ -20,7 +20,9 @@ def _all() -> dict[str, Case]:
         cases[case.id] = case
     for name, trouble in TROUBLES.items():
         for world_size, ranks in trouble.places:
-            words = tuple(word.replace("{ranks}", ", ".join(map(str, ranks))) for word in trouble.words)
+            words = tuple(
+                word.replace("{ranks}", ", ".join(map(str, ranks))) for word in trouble.words
+            )
             case = Case(
                 Fault(name, "", ranks),
                 world_size,
@@ -39,7 +41,9 @@ CASES = _all()
 
 
 def representative() -> set[str]:
-    """One case of each fault at each phase; of all that differ in the ranks alone, the next one each time."""
+    """One case of each fault at each phase; of all that differ in the ranks alone, the next one
+    each time.
+    """
     groups: dict[Any, list[str]] = {}
     for name, case in CASES.items():
         fault, second = case.fault, case.second
@@ -49,7 +53,9 @@ def representative() -> set[str]:
 
 
 def quick() -> set[str]:
-    """Of the representative cases so few that each fault, each phase and each second fault is in one of them."""
+    """Of the representative cases so few that each fault, each phase and each second fault is in
+    one of them.
+    """
     values = {name: set(_traits(CASES[name])) for name in sorted(representative())}
     return set(each_value_once(values))
 
@@ -82,8 +88,15 @@ def problems(case: Case, seen: Outcome) -> list[str]:
 def _told_wrong(case: Case, seen: Outcome) -> list[str]:
     found = []
     if seen["error"] != case.error:
-        found.append(f"{seen['error'] or 'nothing'} was raised, and not {case.error or 'nothing'}: {seen['message']}")
-    found += [f"{word!r} is not in {seen['message']!r}" for word in case.words if not re.search(word, seen["message"])]
+        found.append(
+            f"{seen['error'] or 'nothing'} was raised, and not "
+            f"{case.error or 'nothing'}: {seen['message']}"
+        )
+    found += [
+        f"{word!r} is not in {seen['message']!r}"
+        for word in case.words
+        if not re.search(word, seen["message"])
+    ]
     if seen["open"] != case.stays_open:
         found.append(f"the world is {'open' if seen['open'] else 'closed'}")
     if not seen["intact"]:

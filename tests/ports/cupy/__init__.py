@@ -1,7 +1,8 @@
 """CuPy's arrays in host memory, as far as the programs of `tests.ports` need them, which is little.
 
-An array wraps a NumPy array and is none, so that a program takes its path for GPUs, and so that using one as a NumPy array
-fails, as with CuPy. Every function of NumPy's is a function here. Kernels get the NumPy array: see `simt.as_cuda`.
+An array wraps a NumPy array and is none, so that a program takes its path for GPUs, and so that
+using one as a NumPy array fails, as with CuPy. Every function of NumPy's is a function here.
+Kernels get the NumPy array: see `simt.as_cuda`.
 """
 
 import sys
@@ -17,18 +18,32 @@ __version__ = "14.0.0"
 class ndarray(NDArrayOperatorsMixin):  # noqa: N801  # CuPy's name
     __array_priority__ = 100
 
-    def __init__(self, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None, order: str = "C"):
+    def __init__(
+        self,
+        shape: Any,
+        dtype: Any = float,
+        memptr: Any = None,
+        strides: Any = None,
+        order: str = "C",
+    ):
         assert memptr is strides is None
         self.simt_values = np.empty(shape, dtype, order)
 
     def __array__(self, *_args: Any, **_options: Any):
-        raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array.")
+        raise TypeError(
+            "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to "
+            "construct a NumPy array."
+        )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, out: Any = None, **options: Any):
         if out is not None:
             options["out"] = _inside(out)
         made = getattr(ufunc, method)(*_inside(args), **_inside(options))
-        return made if out is None and made is NotImplemented else (out[0] if out is not None else _outside(made))
+        return (
+            made
+            if out is None and made is NotImplemented
+            else (out[0] if out is not None else _outside(made))
+        )
 
     def __array_function__(self, function: Any, _types: Any, args: Any, options: Any):
         return _outside(function(*_inside(args), **_inside(options)))
@@ -44,7 +59,9 @@ class ndarray(NDArrayOperatorsMixin):  # noqa: N801  # CuPy's name
         return _called(value) if callable(value) else _outside(value)
 
     def __getitem__(self, item: Any):
-        return _array(np.asarray(self.simt_values[_inside(item)]))  # an array of no axes for an element, too
+        return _array(
+            np.asarray(self.simt_values[_inside(item)])
+        )  # an array of no axes for an element, too
 
     def __setitem__(self, item: Any, value: Any):
         self.simt_values[_inside(item)] = _inside(value)
@@ -119,7 +136,14 @@ def asnumpy(array: Any, **_options: Any):
 
 def asarray(values: Any, dtype: Any = None, order: Any = None, **_options: Any):
     """The same array if it is one already, as CuPy; a copy of what is in the program's memory."""
-    return _array(np.array(_inside(values), dtype, order=order or "K", copy=None if isinstance(values, ndarray) else True))
+    return _array(
+        np.array(
+            _inside(values),
+            dtype,
+            order=order or "K",
+            copy=None if isinstance(values, ndarray) else True,
+        )
+    )
 
 
 def get_array_module(*arrays: Any):
@@ -141,7 +165,9 @@ class _Random:
 
     def __getattr__(self, name: str):
         draw = getattr(np.random, name)
-        return lambda *args, dtype=float, **options: _outside(np.asarray(draw(*args, **options), dtype))
+        return lambda *args, dtype=float, **options: _outside(
+            np.asarray(draw(*args, **options), dtype)
+        )
 
 
 random = _Random()

@@ -1,4 +1,6 @@
-"""The libraries of CUDA's that fbpic calls: one-dimensional transforms, a product of matrices, sorting by keys."""
+"""The libraries of CUDA's that fbpic calls: one-dimensional transforms, a product of matrices,
+sorting by keys.
+"""
 
 import ctypes
 import sys
@@ -25,8 +27,10 @@ class Plan1d:
         made.simt_values.reshape(self._shape)[...] = result
 
 
-def dgemm(_handle: Any, transa: int, transb: int, m: int, n: int, k: int, alpha: int, a: int, lda: int, b: int, ldb: int,
-          beta: int, c: int, ldc: int):  # fmt: skip
+def dgemm(
+    _handle: Any, transa: int, transb: int, m: int, n: int, k: int,
+    alpha: int, a: int, lda: int, b: int, ldb: int, beta: int, c: int, ldc: int,
+):  # fmt: skip
     assert (transa, transb, lda, ldb, ldc) == (0, 0, m, k, m)
     made = _at(c, (m, n))
     scale, before = _at(alpha, ())[()], _at(beta, ())[()]
@@ -56,5 +60,8 @@ cublas = _module("cublas", dgemm=dgemm)
 cufft = _module("cufft", Plan1d=Plan1d, CUFFT_Z2Z=0x69, CUFFT_FORWARD=-1, CUFFT_INVERSE=1)
 device = _module("device", get_cublas_handle=lambda: 0)
 memory = _module("memory", OutOfMemoryError=OutOfMemoryError)
-runtime = SimpleNamespace(getDeviceProperties=lambda _device: {"name": b"CPU", "uuid": bytes(16)}, getDeviceCount=lambda: 1)
+runtime = SimpleNamespace(
+    getDeviceProperties=lambda _device: {"name": b"CPU", "uuid": bytes(16)},
+    getDeviceCount=lambda: 1,
+)
 thrust = _module("thrust", argsort=argsort)

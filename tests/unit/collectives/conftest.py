@@ -1,4 +1,6 @@
-"""Variables that are asked for wrongly, and what is checked after every test: the same variables, used rightly, are right."""
+"""Variables that are asked for wrongly, and what is checked after every test: the same
+variables, used rightly, are right.
+"""
 
 import re
 

@@ -1,4 +1,6 @@
-"""Collectives that are asked for wrongly: refused before anything is sent, in words that say what to do."""
+"""Collectives that are asked for wrongly: refused before anything is sent, in words that say
+what to do.
+"""
 
 import numpy as np
 import pytest
@@ -8,17 +10,31 @@ import synknumba as synk
 from tests.unit.collectives.conftest import ROWS, refused
 
 OVER_OPS = [synk.all_reduce, synk.reduce, synk.reduce_scatter]
-ALL = [*OVER_OPS, synk.broadcast, synk.scatter, synk.gather, synk.all_gather, synk.get_lengths, synk.get_shapes]
+ALL = [
+    *OVER_OPS,
+    synk.broadcast,
+    synk.scatter,
+    synk.gather,
+    synk.all_gather,
+    synk.get_lengths,
+    synk.get_shapes,
+]
 
 
 # ---- which variables
 
 
 @pytest.mark.parametrize("collective", ALL, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("wrong", [np.ones(3), 3, "v", object()], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "wrong", [np.ones(3), 3, "v", object()], ids=lambda value: type(value).__name__
+)
 def test_not_a_variable(held, collective, wrong):
     for given in (wrong, [held.v, wrong], {"a": {"b": wrong}}):
-        with refused(synk.ArgumentError, f"{collective.__name__} needs a Variable", f"got a {type(wrong).__name__}"):
+        with refused(
+            synk.ArgumentError,
+            f"{collective.__name__} needs a Variable",
+            f"got a {type(wrong).__name__}",
+        ):
             collective(given)
 
 
@@ -46,10 +62,16 @@ def test_the_same_variable_twice(held, collective):
 
 
 @pytest.mark.parametrize("collective", OVER_OPS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("op", ["average", "SUM", "", 3, ["sum"], np.array(["sum"]), np.add], ids=repr)
+@pytest.mark.parametrize(
+    "op", ["average", "SUM", "", 3, ["sum"], np.array(["sum"]), np.add], ids=repr
+)
 def test_an_unknown_op(held, collective, op):
     for given in (held.v, [held.v]):  # which has been reduced before
-        with refused(synk.ReductionError, "op must be one of 'sum', 'prod', 'min', 'max', 'mean', 'avg'", repr(op)):
+        with refused(
+            synk.ReductionError,
+            "op must be one of 'sum', 'prod', 'min', 'max', 'mean', 'avg'",
+            repr(op),
+        ):
             collective(given, op)
 
 
@@ -58,8 +80,16 @@ def test_no_op(held, collective):
     """There is no default: a sum is what torch and mpi4py do, an average what Synkhronos did."""
     name = collective.__name__
     for given in (held.v, [held.v]):
-        for call in (lambda given=given: collective(given), lambda given=given: collective(given, None)):
-            with refused(synk.ReductionError, f"{name} needs an op", f'synk.{name}(v, "sum")', f'synk.{name}(v, "mean")'):
+        for call in (
+            lambda given=given: collective(given),
+            lambda given=given: collective(given, None),
+        ):
+            with refused(
+                synk.ReductionError,
+                f"{name} needs an op",
+                f'synk.{name}(v, "sum")',
+                f'synk.{name}(v, "mean")',
+            ):
                 call()
 
 
@@ -84,7 +114,9 @@ UNDEFINED = [
 def test_a_dtype_that_the_op_is_not_defined_for(held, collective, op, dtype, way_out):
     wrong = synk.variable(np.zeros(2, dtype), "wrong")
     for given in (wrong, [held.v, wrong]):
-        with refused(synk.ReductionError, f"variable 'wrong': op '{op}'", str(np.dtype(dtype)), way_out):
+        with refused(
+            synk.ReductionError, f"variable 'wrong': op '{op}'", str(np.dtype(dtype)), way_out
+        ):
             collective(given, op)
 
 
@@ -124,14 +156,22 @@ def test_ranks_may_be_any_integers(held):
 @pytest.mark.parametrize("collective", OVER_OPS, ids=lambda f: f.__name__)
 def test_shapes_that_differ_between_ranks(held, collective):
     for given in (held.shards, [held.v, held.shards]):
-        with refused(synk.PartitionError, collective.__name__, "'shards'", "(2,) on rank 0, (3,) on rank 1", "all_gather"):
+        with refused(
+            synk.PartitionError,
+            collective.__name__,
+            "'shards'",
+            "(2,) on rank 0, (3,) on rank 1",
+            "all_gather",
+        ):
             collective(given, "sum")
     with refused(synk.PartitionError, "'shards'", "(2,) on rank 0, (3,) on rank 1"):
         synk.reduce(held.shards, "sum", in_place=False)
 
 
 def test_a_new_axis_over_shapes_that_differ(held):
-    with refused(synk.PartitionError, "nd_up=1", "'shards' has (2,) on rank 0, (3,) on rank 1", "nd_up=0"):
+    with refused(
+        synk.PartitionError, "nd_up=1", "'shards' has (2,) on rank 0, (3,) on rank 1", "nd_up=0"
+    ):
         synk.gather(held.shards, nd_up=1)
 
 
@@ -141,7 +181,9 @@ def test_nd_up_that_is_neither(held, nd_up):
         synk.gather(held.v, nd_up=nd_up)
 
 
-@pytest.mark.parametrize("collective", [synk.all_gather, lambda v: synk.gather(v, nd_up=0)], ids=["all_gather", "gather"])
+@pytest.mark.parametrize(
+    "collective", [synk.all_gather, lambda v: synk.gather(v, nd_up=0)], ids=["all_gather", "gather"]
+)
 def test_rows_of_different_shapes(held, collective):
     wide = synk.variable(np.ones((2, 3)), "wide")
     synk.set_value(1, wide, np.ones((2, 4)))
@@ -175,16 +217,28 @@ def test_rows_of_a_tree_with_a_number(held):
 # ---- where results go
 
 
-INTO = {"all_gather": synk.all_gather, "reduce_scatter": lambda v, d: synk.reduce_scatter(v, "sum", d)}
+INTO = {
+    "all_gather": synk.all_gather,
+    "reduce_scatter": lambda v, d: synk.reduce_scatter(v, "sum", d),
+}
 with_into = pytest.mark.parametrize("name", INTO)
 
 
 @with_into
 def test_a_dest_that_cannot_hold_the_result(held, name):
-    for dest in (held.ints, held.number, synk.variable(np.ones((1, 1))), synk.variable(np.ones(1, "float32"))):
+    for dest in (
+        held.ints,
+        held.number,
+        synk.variable(np.ones((1, 1))),
+        synk.variable(np.ones(1, "float32")),
+    ):
         with refused(synk.DataError, name, "in dest= is", "'v' is 1-D float64"):
             INTO[name](held.v, dest)
-    with refused(synk.ArgumentError, name, "'tree' in dest= is not a tree of the same structure as variable 'v'"):
+    with refused(
+        synk.ArgumentError,
+        name,
+        "'tree' in dest= is not a tree of the same structure as variable 'v'",
+    ):
         INTO[name](held.v, held.tree)
 
 
@@ -192,7 +246,11 @@ def test_a_dest_that_cannot_hold_the_result(held, name):
 def test_a_dest_that_is_none_or_too_many(held, name):
     with refused(synk.ArgumentError, f"{name} needs a Variable", "ndarray"):
         INTO[name](held.v, np.ones(4))
-    for several, dest in (([held.v], held.u), (held.v, [held.u, held.ints]), ([held.v], [held.u, held.ints])):
+    for several, dest in (
+        ([held.v], held.u),
+        (held.v, [held.u, held.ints]),
+        ([held.v], [held.u, held.ints]),
+    ):
         with refused(synk.ArgumentError, name, "dest="):
             INTO[name](several, dest)
     with refused(synk.ArgumentError, "'u' twice"):
@@ -221,7 +279,11 @@ def test_a_variable_of_a_closed_world():
     assert_array_equal(old.get_value(), np.ones(4))
     with synk.fork(1, device="cpu"):
         new = synk.variable(np.ones(4), "new")
-        for call in (*calls.values(), lambda: synk.all_reduce([new, old], "sum"), lambda: synk.all_gather(new, dest=old)):
+        for call in (
+            *calls.values(),
+            lambda: synk.all_reduce([new, old], "sum"),
+            lambda: synk.all_gather(new, dest=old),
+        ):
             call()
         assert_array_equal(old.get_value(), np.ones(4))
         assert_array_equal(synk.all_reduce(new, "sum").get_value(), np.ones(4))

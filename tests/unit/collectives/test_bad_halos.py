@@ -1,4 +1,6 @@
-"""Halos that are asked for wrongly: refused before anything is sent, in words that say what to do."""
+"""Halos that are asked for wrongly: refused before anything is sent, in words that say what to
+do.
+"""
 
 import numpy as np
 import pytest
@@ -9,9 +11,15 @@ import synknumba as synk
 from tests.unit.collectives.conftest import ROWS, refused
 
 
-@pytest.mark.parametrize("halo", [-1, True, False, np.True_, 1.0, np.float32(1), "1", None, [1], -(2**70)], ids=repr)
+@pytest.mark.parametrize(
+    "halo", [-1, True, False, np.True_, 1.0, np.float32(1), "1", None, [1], -(2**70)], ids=repr
+)
 def test_a_width_that_is_none(held, halo):
-    with refused(synk.ArgumentError, "scatter: halo must be an int of at least 1, or 0 for no halo", f"got {halo!r}"):
+    with refused(
+        synk.ArgumentError,
+        "scatter: halo must be an int of at least 1, or 0 for no halo",
+        f"got {halo!r}",
+    ):
         synk.scatter(held.u, ROWS, halo=halo)
 
 
@@ -35,13 +43,22 @@ def test_periodic_is_yes_or_no_and_needs_a_halo(held):
 
 @pytest.mark.parametrize("periodic", [False, True])
 def test_ranks_with_fewer_rows_than_the_halo(held, periodic):
-    wanted = "halo=3 needs 3 rows on every rank, and 5 rows of variable 'u' on 2 ranks leave 2; use a narrower halo"
+    wanted = (
+        "halo=3 needs 3 rows on every rank, and 5 rows of variable 'u' on 2 ranks "
+        "leave 2; use a narrower halo"
+    )
     with refused(synk.PartitionError, f"scatter: {wanted}"):
         synk.scatter([held.v, held.u], [np.zeros(8), ROWS], halo=3, periodic=periodic)
-    with refused(synk.PartitionError, "halo=1 needs 1 row on every rank, and 1 row of variable 'u' on 2 ranks leaves 0"):
+    with refused(
+        synk.PartitionError,
+        "halo=1 needs 1 row on every rank, and 1 row of variable 'u' on 2 ranks leaves 0",
+    ):
         synk.scatter(held.u, ROWS, 1, halo=1, periodic=periodic)
     tree = {"w": np.ones((9, 3)), "b": np.zeros(3, "float32")}
-    with refused(synk.PartitionError, "halo=2 needs 2 rows on every rank, and 3 rows of variable 'tree' on 2 ranks leave 1"):
+    with refused(
+        synk.PartitionError,
+        "halo=2 needs 2 rows on every rank, and 3 rows of variable 'tree' on 2 ranks leave 1",
+    ):
         synk.scatter(held.tree, tree, halo=2, periodic=periodic)
 
 
@@ -51,12 +68,19 @@ def test_a_number_has_no_rows_for_a_halo(held):
 
 
 def test_exchanges_of_variables_without_a_halo(held):
-    with refused(synk.PartitionError, "exchange: variable 'v' is a replica; scatter it with halo=1 first"):
+    with refused(
+        synk.PartitionError, "exchange: variable 'v' is a replica; scatter it with halo=1 first"
+    ):
         synk.exchange(held.v)
-    with refused(synk.PartitionError, "exchange: variable 'shards' is divided without a halo; scatter it with halo=1 first"):
+    with refused(
+        synk.PartitionError,
+        "exchange: variable 'shards' is divided without a halo; scatter it with halo=1 first",
+    ):
         synk.exchange({"a": held.shards})
     for wrong in (ROWS, 3, "v"):
-        with refused(synk.ArgumentError, "exchange needs a Variable", f"got a {type(wrong).__name__}"):
+        with refused(
+            synk.ArgumentError, "exchange needs a Variable", f"got a {type(wrong).__name__}"
+        ):
             synk.exchange([held.v, wrong])
     with refused(synk.ArgumentError, "exchange got no variables"):
         synk.exchange([])
@@ -128,8 +152,12 @@ def test_calls_beside_an_exchange(held):
     for _ in range(4):
         numbers = np.concatenate([numbers[:1], numbers[:-2] + numbers[2:], numbers[-1:]])
     assert_array_equal(synk.gather(u, nd_up=0), numbers)
-    synk.exchange(v, during=lambda: all_own_rows(u, v, synk.OWN))  # the call ends before the exchange
-    numbers = np.concatenate([synk.gather(v, nd_up=0)[:1], numbers[:-2] + numbers[2:], synk.gather(v, nd_up=0)[-1:]])
+    synk.exchange(
+        v, during=lambda: all_own_rows(u, v, synk.OWN)
+    )  # the call ends before the exchange
+    numbers = np.concatenate(
+        [synk.gather(v, nd_up=0)[:1], numbers[:-2] + numbers[2:], synk.gather(v, nd_up=0)[-1:]]
+    )
     assert_array_equal(synk.gather(v, nd_up=0), numbers)
     assert_array_equal(synk.get_value(0, v)[-1], numbers[4])
 
@@ -142,17 +170,26 @@ def test_a_call_in_place_of_a_function_that_makes_it(held):
         synk.exchange(v, during=inner_rows(u, v, synk.OWN))
 
     for call in (step, lambda u, v: synk.exchange(v, during=inner_rows(u, v, synk.OWN))):
-        with refused(synk.ArgumentError, "during takes a function without arguments", "got None. Write during=lambda: f(u, v)"):
+        with refused(
+            synk.ArgumentError,
+            "during takes a function without arguments",
+            "got None. Write during=lambda: f(u, v)",
+        ):
             call(u, v)
 
 
 def test_own_rows_of_another_number(held):
     u = synk.scatter(synk.variable(ROWS, "haloed"), halo=1)
-    told = ["set_value: variable 'haloed' is scattered with halo=1", "own rows on rank 0 keep their shape (2,); got (3,)"]
+    told = [
+        "set_value: variable 'haloed' is scattered with halo=1",
+        "own rows on rank 0 keep their shape (2,); got (3,)",
+    ]
     for call in (lambda: synk.set_value(0, u, ROWS[:3]), lambda: u.set_value(ROWS[:3], rank=0)):
         with refused(synk.PartitionError, *told, "synk.scatter(v, value, halo=1)"):
             call()
-    with refused(synk.PartitionError, "'haloed' is divided among the ranks", "use set_value(value, rank=…)"):
+    with refused(
+        synk.PartitionError, "'haloed' is divided among the ranks", "use set_value(value, rank=…)"
+    ):
         u.set_value(ROWS)
     with refused(synk.PartitionError, "'haloed' is divided among the ranks"):
         u.get_value()
@@ -195,7 +232,9 @@ def test_whose_own_rows(held):
             function(narrow, held.shards, synk.OFFSET, synk.OWN)
         with refused(synk.ArgumentError, "gets synk.OFFSET, but"):
             function(narrow, wide, synk.OFFSET, 3)
-    assert_array_equal(where(narrow, wide, 5, 7 * (1,)), [[5] + 7 * [1]] * 2)  # which asks for neither
+    assert_array_equal(
+        where(narrow, wide, 5, 7 * (1,)), [[5] + 7 * [1]] * 2
+    )  # which asks for neither
 
 
 def test_own_rows_of_nothing(held):
@@ -204,7 +243,12 @@ def test_own_rows_of_nothing(held):
         lambda: of_data(ROWS, synk.OWN),
         lambda: of_data(held.number, synk.OWN),
     ):
-        with refused(synk.ArgumentError, "gets synk.OWN", "no variable with rows that is not in sliceable=", "synk.arange(n)"):
+        with refused(
+            synk.ArgumentError,
+            "gets synk.OWN",
+            "no variable with rows that is not in sliceable=",
+            "synk.arange(n)",
+        ):
             call()
 
 
@@ -229,7 +273,10 @@ def test_a_next_world_with_too_few_rows_for_a_rank():
     with synk.fork(1, device="cpu"):
         u = synk.scatter(synk.variable(np.arange(5.0), "u"), halo=2)
     with synk.fork(3, device="cpu"):
-        told = "halo=2 needs 2 rows on every rank, and 5 rows of variable 'u' on 3 ranks leave 1; call fork(1)"
+        told = (
+            "halo=2 needs 2 rows on every rank, and 5 rows of variable 'u' on 3 "
+            "ranks leave 1; call fork(1)"
+        )
         with refused(synk.PartitionError, told, "synk.scatter(v, value, halo=…)"):
             synk.exchange(u)
     with synk.fork(2, device="cpu"):

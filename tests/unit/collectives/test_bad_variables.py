@@ -1,4 +1,6 @@
-"""Values that no variable can hold, and variables that cannot be made: refused, and nothing has changed."""
+"""Values that no variable can hold, and variables that cannot be made: refused, and nothing has
+changed.
+"""
 
 import pickle
 
@@ -24,7 +26,11 @@ with_all = pytest.mark.parametrize("give", GIVE.values(), ids=GIVE)
 
 
 @with_all
-@pytest.mark.parametrize("value", [np.ones((4, 1)), 3.0, [[1.0]], np.ones((1, 1, 4))], ids=["column", "number", "list", "3-d"])
+@pytest.mark.parametrize(
+    "value",
+    [np.ones((4, 1)), 3.0, [[1.0]], np.ones((1, 1, 4))],
+    ids=["column", "number", "list", "3-d"],
+)
 def test_a_value_of_another_number_of_dimensions(held, give, value):
     with refused(synk.DataError, "'v' has 1 dimensions", f"the value has {np.ndim(value)}"):
         give(held.v, value)
@@ -39,15 +45,21 @@ def test_a_name_that_is_no_text(held, make, name):
 
 
 @with_all
-@pytest.mark.parametrize("dtype", ["complex64", "longdouble", "M8[s]", "U3", [("a", "f4")]], ids=str)
+@pytest.mark.parametrize(
+    "dtype", ["complex64", "longdouble", "M8[s]", "U3", [("a", "f4")]], ids=str
+)
 def test_a_value_whose_cast_is_not_safe(held, give, dtype):
-    with refused(synk.DataError, "'v' holds float64", str(np.dtype(dtype)), "convert it first") as raised:
+    with refused(
+        synk.DataError, "'v' holds float64", str(np.dtype(dtype)), "convert it first"
+    ) as raised:
         give(held.v, np.zeros(4, dtype))
     assert "force_cast" not in str(raised.value)  # there is no such thing here
 
 
 @with_all
-@pytest.mark.parametrize("value", [[1.5, 2.5, 3.5], np.ones(3), [2**70, 0, 0]], ids=["list", "array", "huge"])
+@pytest.mark.parametrize(
+    "value", [[1.5, 2.5, 3.5], np.ones(3), [2**70, 0, 0]], ids=["list", "array", "huge"]
+)
 def test_floats_for_integers(held, give, value):
     with refused(synk.DataError, "'ints'"):
         give(held.ints, value)
@@ -65,7 +77,10 @@ def test_values_that_are_no_arrays(held, give, value):
 
 
 @with_all
-@pytest.mark.parametrize("value", [3.0, [np.ones((2, 3))], {"w": np.ones((2, 3))}, {"w": np.ones((2, 3)), "x": np.zeros(3)}])
+@pytest.mark.parametrize(
+    "value",
+    [3.0, [np.ones((2, 3))], {"w": np.ones((2, 3))}, {"w": np.ones((2, 3)), "x": np.zeros(3)}],
+)
 def test_a_value_of_another_tree(held, give, value):
     with refused(synk.DataError, "variable 'tree' is a tree {'w': value, 'b': value}"):
         give(held.tree, value)
@@ -78,9 +93,15 @@ def test_one_wrong_array_of_a_tree(held, give):
 
 
 @pytest.mark.parametrize("name", ["broadcast", "scatter", "set_value"])
-@pytest.mark.parametrize("values", [ROWS, [ROWS], [ROWS, ROWS, ROWS], {"v": ROWS, "u": ROWS}], ids=["one", "1", "3", "dict"])
+@pytest.mark.parametrize(
+    "values",
+    [ROWS, [ROWS], [ROWS, ROWS, ROWS], {"v": ROWS, "u": ROWS}],
+    ids=["one", "1", "3", "dict"],
+)
 def test_values_that_are_not_one_for_each_variable(held, name, values):
-    with refused(synk.DataError, f"{name} needs values in the structure of its variables, [value, value]"):
+    with refused(
+        synk.DataError, f"{name} needs values in the structure of its variables, [value, value]"
+    ):
         GIVE[name]([held.v, held.u], values)
 
 
@@ -91,7 +112,11 @@ def test_one_wrong_value_of_several(held, name):
         GIVE[name]([held.v, held.u], [ROWS, ROWS + 1j])
 
 
-@pytest.mark.parametrize("batch", [0, 6, -1, [5], [-6], [], slice(2, 2), [0.5], "x", True, [[0]], np.ones(3, bool)], ids=str)
+@pytest.mark.parametrize(
+    "batch",
+    [0, 6, -1, [5], [-6], [], slice(2, 2), [0.5], "x", True, [[0]], np.ones(3, bool)],
+    ids=str,
+)
 def test_a_batch_of_rows_that_are_not_there(held, batch):
     for call in (
         lambda: synk.scatter(held.v, ROWS, batch=batch),
@@ -112,7 +137,10 @@ NO_ARRAYS = {
     "object": (object(), "dtype object cannot be stored on the ranks"),
     "array of objects": (np.array([1, None]), "dtype object cannot be stored on the ranks"),
     "objects in records": (np.zeros(2, [("a", "O")]), "cannot be stored on the ranks"),
-    "in a tree": ({"a": np.ones(2), "b": np.array([None])}, "dtype object cannot be stored on the ranks"),
+    "in a tree": (
+        {"a": np.ones(2), "b": np.array([None])},
+        "dtype object cannot be stored on the ranks",
+    ),
     "huge integer": (2**70, "dtype object cannot be stored on the ranks"),
     "items of no size": (np.zeros(2, []), "cannot be stored on the ranks"),
     "ragged list": ([[1.0], [2.0, 3.0]], "a list cannot be read as an array"),
@@ -152,7 +180,9 @@ def test_variables_are_not_numbers_of_this_process(held):
     with refused(synk.ArgumentError, "'tree' is a tree", "get_value()"):
         np.asarray(held.tree)
     with refused(ValueError, "'v' lives on the ranks", "always a copy"):
-        np.asarray(held.v, copy=False) if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else held.v.__array__(copy=False)
+        np.asarray(held.v, copy=False) if np.lib.NumpyVersion(
+            np.__version__
+        ) >= "2.0.0" else held.v.__array__(copy=False)
     with refused(synk.ArgumentError, "'number' has no length", "0-d"):
         len(held.number)
     with refused(synk.ArgumentError, "'tree' has no length", "tree"):
@@ -165,7 +195,9 @@ def test_variables_are_not_numbers_of_this_process(held):
 def test_made_on_a_rank(held, monkeypatch):
     monkeypatch.setattr(this_process._state, "rank", 1)
     for make in (synk.variable, synk.flatten):
-        with refused(synk.WorldError, "this is rank 1", "variables are created in the coordinator only"):
+        with refused(
+            synk.WorldError, "this is rank 1", "variables are created in the coordinator only"
+        ):
             make(np.ones(3))
 
 

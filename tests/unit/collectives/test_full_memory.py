@@ -1,4 +1,6 @@
-"""No memory for a variable, or for what a collective makes: an error, nothing has changed, and nothing is left behind."""
+"""No memory for a variable, or for what a collective makes: an error, nothing has changed, and
+nothing is left behind.
+"""
 
 import gc
 from pathlib import Path
@@ -20,7 +22,9 @@ CALLS = {
     "broadcast two": lambda v, u: synk.broadcast([u, v], [np.zeros(2), LARGE]),
     "broadcast one of two": lambda v, u: synk.broadcast([u, v], [None, LARGE]),
     "scatter": lambda v, u: synk.scatter(v, LARGE),
-    "scatter with a halo": lambda v, u: synk.scatter([u, v], [np.zeros(9), LARGE], halo=2, periodic=True),
+    "scatter with a halo": lambda v, u: synk.scatter(
+        [u, v], [np.zeros(9), LARGE], halo=2, periodic=True
+    ),
     "scatter two": lambda v, u: synk.scatter([u, v], [np.zeros(9), LARGE]),
     "set_value": lambda v, u: synk.set_value(1, v, LARGE),
     "method": lambda v, u: v.set_value(LARGE),
@@ -40,11 +44,16 @@ def mapped(pid):
 def holdings():
     from synknumba._rank.loop import Rank
 
-    (rank,) = [one for one in gc.get_objects() if type(one) is Rank]  # isinstance would ask weak proxies
+    (rank,) = [
+        one for one in gc.get_objects() if type(one) is Rank
+    ]  # isinstance would ask weak proxies
     return np.array(len(rank.holdings))
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.whole) for name in CALLS])
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.whole) for name in CALLS],
+)
 def test_no_room(world, monkeypatch, name):
     value = LARGE if name in NEED_LARGE else np.arange(4.0)
     v, u = synk.variable(value, "v"), synk.variable(np.arange(3.0), "u")

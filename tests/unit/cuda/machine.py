@@ -1,10 +1,11 @@
-"""A model of a GPU as the CUDA runtime shows it: streams, events, graphs, page-locked memory. Host memory plays device memory.
+"""A model of a GPU as the CUDA runtime shows it: streams, events, graphs, page-locked memory. Host
+memory plays device memory.
 
     put ──> queue of a stream ──any queue whose head need not wait──> run
         └─> node of a graph, while the stream is captured ──any order that its edges allow──> run
 
-Nothing runs when it is put on a stream: what is to run next is drawn, among all that the order within streams and the events
-allow. So whatever is right only by luck goes wrong for some seed.
+Nothing runs when it is put on a stream: what is to run next is drawn, among all that the order
+within streams and the events allow. So whatever is right only by luck goes wrong for some seed.
 """
 
 import random
@@ -13,8 +14,21 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-SUCCESS, INVALID_VALUE, NOT_READY, ILLEGAL_ADDRESS, ALREADY_LOCKED, NOT_LOCKED = 0, 1, 600, 700, 712, 713
-CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, CAPTURE_UNJOINED, CAPTURE_ISOLATION, MISALIGNED = 900, 901, 904, 905, 716
+SUCCESS, INVALID_VALUE, NOT_READY, ILLEGAL_ADDRESS, ALREADY_LOCKED, NOT_LOCKED = (
+    0,
+    1,
+    600,
+    700,
+    712,
+    713,
+)
+CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, CAPTURE_UNJOINED, CAPTURE_ISOLATION, MISALIGNED = (
+    900,
+    901,
+    904,
+    905,
+    716,
+)
 PAGE = 4096
 
 
@@ -74,7 +88,9 @@ class Machine:
         self.random = random.Random(seed)
         self.status = SUCCESS
         self.queues: dict[int, list[Any]] = {}
-        self.captures: dict[int, tuple[Graph, frozenset[Node]]] = {}  # by stream: its graph, and what it comes behind
+        self.captures: dict[
+            int, tuple[Graph, frozenset[Node]]
+        ] = {}  # by stream: its graph, and what it comes behind
         self.events: dict[int, Event] = {}
         self.graphs: dict[int, Graph] = {}
         self.executables: dict[int, list[Node]] = {}
@@ -161,7 +177,9 @@ class Machine:
         mine = self.captures.get(stream)
         if event.captured is not None:
             graph, behind = event.captured
-            assert graph in [one for one, _ in self.captures.values()], "an event of a graph that is finished"
+            assert graph in [one for one, _ in self.captures.values()], (
+                "an event of a graph that is finished"
+            )
             self.captures[stream] = graph, behind | (mine[1] if mine else frozenset())
         elif mine is not None:
             mine[0].invalid = True
@@ -179,7 +197,9 @@ class Machine:
     def end_capture(self, stream: int) -> int:
         graph, behind = self.captures[stream]
         assert graph.origin == stream
-        tails = [tail for other, (of, tail) in self.captures.items() if of is graph and other != stream]
+        tails = [
+            tail for other, (of, tail) in self.captures.items() if of is graph and other != stream
+        ]
         self.captures = {other: one for other, one in self.captures.items() if one[0] is not graph}
         if graph.invalid:
             raise CUDARuntimeError(CAPTURE_INVALIDATED)
@@ -219,7 +239,10 @@ class Machine:
         if not self.may_lock or nbytes <= 0:
             raise CUDARuntimeError(INVALID_VALUE)
         low, high = address // PAGE, -(-(address + nbytes) // PAGE)
-        if any(start // PAGE < high and low < -(-(start + size) // PAGE) for start, size in self.locked.items()):
+        if any(
+            start // PAGE < high and low < -(-(start + size) // PAGE)
+            for start, size in self.locked.items()
+        ):
             raise CUDARuntimeError(ALREADY_LOCKED)
         self.locked[address] = nbytes
 
@@ -229,12 +252,23 @@ class Machine:
             raise CUDARuntimeError(NOT_LOCKED)
 
     def is_locked(self, address: int, nbytes: int) -> bool:
-        """Whether the device can reach the host's memory there; a copy must not be partly in what is locked."""
-        ranges = [*self.locked.items(), *((start, len(memory)) for start, memory in self.pinned.items())]
-        touched = [(start, size) for start, size in ranges if start < address + nbytes and address < start + size]
+        """Whether the device can reach the host's memory there; a copy must not be partly in
+        what is locked.
+        """
+        ranges = [
+            *self.locked.items(),
+            *((start, len(memory)) for start, memory in self.pinned.items()),
+        ]
+        touched = [
+            (start, size)
+            for start, size in ranges
+            if start < address + nbytes and address < start + size
+        ]
         if not touched:
             return False
-        if not any(start <= address and address + nbytes <= start + size for start, size in touched):
+        if not any(
+            start <= address and address + nbytes <= start + size for start, size in touched
+        ):
             raise CUDARuntimeError(INVALID_VALUE)
         return True
 

@@ -1,4 +1,6 @@
-"""Kernels as Numba launches them: numbers are packed as parameters; and the part of the driver that reads and writes these."""
+"""Kernels as Numba launches them: numbers are packed as parameters; and the part of the driver
+that reads and writes these.
+"""
 
 import ctypes
 import struct
@@ -19,8 +21,10 @@ class Dispatcher:
         machine: it runs on.
         function: gets what was packed.
         twice: whether numbers are passed twice, as no compiler does.
-        together: whether the parts of a complex number are one parameter, as numba-cuda-mlir has them.
-        baked: the position of an argument for each of whose values there is a kernel of its own; None for none.
+        together: whether the parts of a complex number are one parameter, as numba-cuda-mlir has
+            them.
+        baked: the position of an argument for each of whose values there is a kernel of its own;
+            None for none.
         calls: a function that it calls, as its LLVM code names it.
     """
 
@@ -34,7 +38,13 @@ class Dispatcher:
         baked: int | None = None,
         calls: str = "__nv_exp",
     ) -> None:
-        self._machine, self.function, self._twice, self._together, self._baked = machine, function, twice, together, baked
+        self._machine, self.function, self._twice, self._together, self._baked = (
+            machine,
+            function,
+            twice,
+            together,
+            baked,
+        )
         self._calls = calls
         self.launches: list[tuple[Any, ...]] = []
 
@@ -57,9 +67,21 @@ class Packed:
     """One launch: the function, what tells its kernel from others, and its parameters as bytes."""
 
     def __init__(
-        self, function: Callable[..., object], args: tuple[Any, ...], kernel: Any, *, twice: bool, together: bool
+        self,
+        function: Callable[..., object],
+        args: tuple[Any, ...],
+        kernel: Any,
+        *,
+        twice: bool,
+        together: bool,
     ) -> None:
-        self._function, self._args, self.kernel, self._twice, self._together = function, args, kernel, twice, together
+        self._function, self._args, self.kernel, self._twice, self._together = (
+            function,
+            args,
+            kernel,
+            twice,
+            together,
+        )
         self.parameters = [part for arg in args for part in self._packed(arg) * (1 + twice)]
 
     def _packed(self, arg: Any) -> list[bytes]:
@@ -77,7 +99,9 @@ class Packed:
         self._function(*args)
 
     def copy(self) -> "Packed":
-        made = Packed(self._function, self._args, self.kernel, twice=self._twice, together=self._together)
+        made = Packed(
+            self._function, self._args, self.kernel, twice=self._twice, together=self._together
+        )
         made.parameters = list(self.parameters)
         return made
 
@@ -102,18 +126,24 @@ class Driver:
 
     Args:
         machine: whose graphs are meant.
-        by_library: whether nodes name their kernel in place of a function, as launches of newer compilers do.
+        by_library: whether nodes name their kernel in place of a function, as launches of newer
+            compilers do.
     """
 
     def __init__(self, machine: Machine, *, by_library: bool = False) -> None:
         self._machine, self._by_library = machine, by_library
         self._kept: list[Any] = []  # what pointers point to
-        self._kernels: list[tuple[Any, Packed]] = []  # by handle, counted from 1: what tells each from others, and a launch
+        self._kernels: list[
+            tuple[Any, Packed]
+        ] = []  # by handle, counted from 1: what tells each from others, and a launch
         self.refuses = False
         self.cuGraphExecKernelNodeSetParams_v2 = self._set
 
     def _node(self, handle: int) -> Packed:
-        graphs = [*self._machine.graphs.values(), *(graph for graph, _ in self._machine.captures.values())]
+        graphs = [
+            *self._machine.graphs.values(),
+            *(graph for graph, _ in self._machine.captures.values()),
+        ]
         return next(node.work for graph in graphs for node in graph.nodes if node.handle == handle)
 
     def cuStreamGetCaptureInfo_v2(  # noqa: N802
@@ -128,7 +158,9 @@ class Driver:
         return 0
 
     def cuGraphKernelNodeGetParams_v2(self, node: Any, told: Any) -> int:  # noqa: N802
-        buffers = [ctypes.create_string_buffer(one, len(one)) for one in self._node(node.value).parameters]
+        buffers = [
+            ctypes.create_string_buffer(one, len(one)) for one in self._node(node.value).parameters
+        ]
         pointers = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
         self._kept.append((buffers, pointers))
         told._obj.params = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))
@@ -159,7 +191,9 @@ class Driver:
         node = next(one for one in nodes if one.handle == handle)
         node.work = node.work.copy()
         params = ctypes.cast(address + PARAMS, ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p)))[0]
-        node.work.parameters = [ctypes.string_at(params[i], len(one)) for i, one in enumerate(node.work.parameters)]
+        node.work.parameters = [
+            ctypes.string_at(params[i], len(one)) for i, one in enumerate(node.work.parameters)
+        ]
         return 0
 
 

@@ -27,7 +27,9 @@ class Bench:
     def host(self, values: Any) -> np.ndarray:
         """A page-locked array."""
         values = np.asarray(values, np.float64)
-        memory = np.frombuffer(stand_in.alloc_pinned_memory(max(values.nbytes, 1)), np.uint8)[: values.nbytes]
+        memory = np.frombuffer(stand_in.alloc_pinned_memory(max(values.nbytes, 1)), np.uint8)[
+            : values.nbytes
+        ]
         made = memory.view(np.float64).reshape(values.shape)
         made[...] = values
         return made
@@ -52,12 +54,16 @@ class Bench:
 
     def fill(self, array: Any, *, private: bool) -> Any:
         """A step that fills with zeros."""
-        step = self.gpu.steps.Fill(self.gpu.runtime.memsetAsync, array.data.ptr, 0, array.nbytes, self.stream.ptr)
+        step = self.gpu.steps.Fill(
+            self.gpu.runtime.memsetAsync, array.data.ptr, 0, array.nbytes, self.stream.ptr
+        )
         step.private = private
         return step
 
     def recorded(self) -> list[Any]:
-        """The work of the nodes of the one graph that there is, in the order in which it was put."""
+        """The work of the nodes of the one graph that there is, in the order in which it was
+        put.
+        """
         (graph,) = self.machine.graphs.values()
         return graph.nodes
 

@@ -1,7 +1,8 @@
-"""As much of CuPy as the CUDA device uses, on a model of a GPU; and the device's modules, loaded with it.
+"""As much of CuPy as the CUDA device uses, on a model of a GPU; and the device's modules, loaded
+with it.
 
-`cuda_*.py` import CuPy. They are loaded here with the stand-in in its place, and then forgotten, so nobody else in the process
-gets them, or finds that there is a CuPy.
+`cuda_*.py` import CuPy. They are loaded here with the stand-in in its place, and then forgotten, so
+nobody else in the process gets them, or finds that there is a CuPy.
 """
 
 import ctypes
@@ -17,7 +18,14 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 import synknumba._device
-from tests.unit.cuda.machine import ILLEGAL_ADDRESS, INVALID_VALUE, MISALIGNED, CUDARuntimeError, FaultError, Machine
+from tests.unit.cuda.machine import (
+    ILLEGAL_ADDRESS,
+    INVALID_VALUE,
+    MISALIGNED,
+    CUDARuntimeError,
+    FaultError,
+    Machine,
+)
 
 TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3
 MODULES = ("cuda_steps", "cuda_code", "cuda_memory", "cuda_nodes", "cuda_graph")
@@ -38,12 +46,16 @@ def start(seed: int = 0) -> Machine:
     return _Now.machine
 
 
-# ---- memory --------------------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 def bytes_at(address: int, nbytes: int) -> np.ndarray:
     """Memory as an array."""
-    return np.frombuffer((ctypes.c_char * nbytes).from_address(address), np.uint8) if nbytes else np.empty(0, np.uint8)
+    return (
+        np.frombuffer((ctypes.c_char * nbytes).from_address(address), np.uint8)
+        if nbytes
+        else np.empty(0, np.uint8)
+    )
 
 
 class Block:
@@ -81,7 +93,12 @@ class ndarray:  # noqa: N801
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.data.ptr, False), "version": 3}
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.data.ptr, False),
+            "version": 3,
+        }
 
     def now(self) -> np.ndarray:
         """What is there, whether or not it should be there already."""
@@ -98,7 +115,7 @@ def asarray(host: np.ndarray) -> ndarray:
     return made
 
 
-# ---- streams and kernels -------------------------------------------------------------------------------------------------
+# ---- streams and kernels -------------------------------------------------------------------------
 
 
 class Stream:
@@ -137,8 +154,13 @@ def _put(work: Any) -> None:
 
 
 def _reach(address: int, nbytes: int) -> None:
-    """As a kernel's loads and stores: a fault where it is neither the device's memory nor page-locked."""
-    if not nbytes or any(block.ptr <= address and address + nbytes <= block.ptr + block.size for block in _Now.blocks.values()):
+    """As a kernel's loads and stores: a fault where it is neither the device's memory nor
+    page-locked.
+    """
+    if not nbytes or any(
+        block.ptr <= address and address + nbytes <= block.ptr + block.size
+        for block in _Now.blocks.values()
+    ):
         return
     try:
         reached = _Now.machine.is_locked(address, nbytes)
@@ -148,7 +170,17 @@ def _reach(address: int, nbytes: int) -> None:
         raise FaultError(ILLEGAL_ADDRESS)
 
 
-def _rows(size: int, table: int, together: int, indices: int, start: int, step: int, rows: int, words: int, back: bool) -> None:
+def _rows(
+    size: int,
+    table: int,
+    together: int,
+    indices: int,
+    start: int,
+    step: int,
+    rows: int,
+    words: int,
+    back: bool,
+) -> None:
     if table % size or together % size:
         raise FaultError(MISALIGNED)
     for k in range(rows):
@@ -201,7 +233,7 @@ class RawModule:
         return kernel
 
 
-# ---- the runtime ---------------------------------------------------------------------------------------------------------
+# ---- the runtime ---------------------------------------------------------------------------------
 
 
 def memcpy(target: int, source: int, nbytes: int, kind: int, stream: int) -> None:
@@ -281,13 +313,21 @@ def _modules() -> dict[str, ModuleType]:
         Event=Event,
         Device=Device,
     )
-    vars(cupy).update(cuda=cuda, ndarray=ndarray, asarray=asarray, RawModule=RawModule, ElementwiseKernel=lambda *_, **__: None)
+    vars(cupy).update(
+        cuda=cuda,
+        ndarray=ndarray,
+        asarray=asarray,
+        RawModule=RawModule,
+        ElementwiseKernel=lambda *_, **__: None,
+    )
     return {"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.runtime": runtime}
 
 
 @cache
 def load() -> SimpleNamespace:
-    """The device's modules: steps, code, memory, nodes, graph; and the stand-in for CuPy's runtime."""
+    """The device's modules: steps, code, memory, nodes, graph; and the stand-in for CuPy's
+    runtime.
+    """
     stand_in = _modules()
     names = [f"synknumba._device.{name}" for name in MODULES]
     package = vars(synknumba._device)
@@ -295,7 +335,10 @@ def load() -> SimpleNamespace:
     attributes = {name: package.pop(name, None) for name in MODULES}
     try:
         sys.modules.update(stand_in)
-        loaded = {name.removeprefix("cuda_"): importlib.import_module(f"synknumba._device.{name}") for name in MODULES}
+        loaded = {
+            name.removeprefix("cuda_"): importlib.import_module(f"synknumba._device.{name}")
+            for name in MODULES
+        }
     finally:
         for name, module in before.items():
             sys.modules.pop(name, None)
@@ -312,7 +355,9 @@ def load() -> SimpleNamespace:
 
 
 def _launcher(runtime: ModuleType) -> Any:
-    """The driver's function that launches a graph, for compiled code: the runtime's, whatever that is when it is called."""
+    """The driver's function that launches a graph, for compiled code: the runtime's, whatever
+    that is when it is called.
+    """
 
     def launch(executable: int, stream: int) -> int:
         try:

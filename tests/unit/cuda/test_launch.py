@@ -27,7 +27,19 @@ def device_records(gpu):
     return gpu.memory.typed(stand_in.alloc(64), RECORD, (2,))
 
 
-PLAIN = [1, 1.5, True, 1j, np.float32(1), np.bool_(True), np.int8(1), Color.RED, (), (1, 2.0), Pair(1, (2, 3))]
+PLAIN = [
+    1,
+    1.5,
+    True,
+    1j,
+    np.float32(1),
+    np.bool_(True),
+    np.int8(1),
+    Color.RED,
+    (),
+    (1, 2.0),
+    Pair(1, (2, 3)),
+]
 COPIED = [
     np.zeros(2),
     np.zeros(()),
@@ -40,7 +52,9 @@ COPIED = [
 ]
 
 
-@pytest.mark.parametrize("arg", PLAIN, ids=lambda arg: f"{type(arg).__module__}.{type(arg).__name__} {arg}")
+@pytest.mark.parametrize(
+    "arg", PLAIN, ids=lambda arg: f"{type(arg).__module__}.{type(arg).__name__} {arg}"
+)
 def test_numbers_and_tuples_of_them_are_recorded(arg):
     assert base.is_plain(arg)
 
@@ -51,7 +65,9 @@ def test_arrays_of_the_device_are_recorded(gpu):
     assert base.is_plain((1, device_array()))
 
 
-@pytest.mark.parametrize("arg", COPIED, ids=lambda arg: f"{type(arg).__name__} {arg} {getattr(arg, 'dtype', '')}")
+@pytest.mark.parametrize(
+    "arg", COPIED, ids=lambda arg: f"{type(arg).__name__} {arg} {getattr(arg, 'dtype', '')}"
+)
 def test_what_numba_copies_for_each_launch_is_not_recorded(bench, arg):
     assert not base.is_plain(arg)
     dispatcher = Dispatcher(bench.machine, lambda *_: None)

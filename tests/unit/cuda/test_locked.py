@@ -1,4 +1,6 @@
-"""Which memory of the host is page-locked, and when; the model refuses ranges that overlap, and copies across a range's end."""
+"""Which memory of the host is page-locked, and when; the model refuses ranges that overlap, and
+copies across a range's end.
+"""
 
 import mmap
 
@@ -36,7 +38,11 @@ def rows(memory):
 def ranges(machine, memory):
     """What is locked of a segment: first byte, and the one after the last."""
     start = memory.ctypes.data
-    return sorted((low - start, low - start + size) for low, size in machine.locked.items() if 0 <= low - start < len(memory))
+    return sorted(
+        (low - start, low - start + size)
+        for low, size in machine.locked.items()
+        if 0 <= low - start < len(memory)
+    )
 
 
 def test_what_is_in_no_segment_is_not_reached(locked, machine):
@@ -50,7 +56,9 @@ def test_what_is_in_no_segment_is_not_reached(locked, machine):
 
 
 @pytest.mark.parametrize(("size", "whole"), [(4 * PAGE, False), (100, False), (SIZE, True)])
-def test_small_segments_and_those_used_whole_are_locked_at_once(locked, machine, moved, size, whole):
+def test_small_segments_and_those_used_whole_are_locked_at_once(
+    locked, machine, moved, size, whole
+):
     memory = segment(size)
     locked.add(1, memory, whole=whole)
     assert ranges(machine, memory) == [(0, size)]
@@ -167,7 +175,11 @@ def test_slices_of_a_shard_that_was_told_of_before(gpu, machine, locked, moved, 
     locked.add(5, memory, whole=False)
     streams = gpu.memory.Streams(stand_in.Stream())
     workspace = gpu.memory.CudaWorkspace(streams, locked, sliced=True)
-    shard = Range(200, 1, 300) if step == 1 else Range(*slice(None, None, step).indices(900)[::2], 900 // abs(step))
+    shard = (
+        Range(200, 1, 300)
+        if step == 1
+        else Range(*slice(None, None, step).indices(900)[::2], 900 // abs(step))
+    )
     workspace.expect(host, shard)
     for k in range(3):
         workspace.rows(("x", k % 2), host, Partition.even(3).of(shard, k), writable=False)
@@ -179,14 +191,18 @@ def test_slices_of_a_shard_that_was_told_of_before(gpu, machine, locked, moved, 
 def test_lists_have_the_table_locked(gpu, machine, locked, moved):
     memory = segment()
     locked.add(5, memory, whole=False)
-    workspace = gpu.memory.CudaWorkspace(gpu.memory.Streams(stand_in.Stream()), locked, sliced=False)
+    workspace = gpu.memory.CudaWorkspace(
+        gpu.memory.Streams(stand_in.Stream()), locked, sliced=False
+    )
     workspace.expect(rows(memory), Listed(np.array([3, 1])))
     assert ranges(machine, memory) == [(0, -(-len(rows(memory)) * ROW // PAGE) * PAGE)]
     assert not moved
 
 
 def test_a_part_that_ends_with_the_segment(locked, machine, gpu):
-    """Segments are whole pages only if their makers say so: what is locked may reach to the end of the last page."""
+    """Segments are whole pages only if their makers say so: what is locked may reach to the end
+    of the last page.
+    """
     memory = np.frombuffer(mmap.mmap(-1, 5 * PAGE + 100), np.uint8)
     locked.add(5, memory, whole=False)
     assert locked.reaches(memory[4 * PAGE + 7 :])

@@ -1,4 +1,6 @@
-"""Slices side by side give what slices one after the other give, in whatever order the streams get on."""
+"""Slices side by side give what slices one after the other give, in whatever order the streams
+get on.
+"""
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ ROWS = 4
 
 
 class Sliced:
-    """Slices that read rows, write others back changed, add to a total, and write results of their own.
+    """Slices that read rows, write others back changed, add to a total, and write results of their
+    own.
 
     Args:
         stored: of each slice, whether it has something to bring out.
@@ -22,9 +25,13 @@ class Sliced:
         self.machine = stand_in.start(seed)
         gpu = self.gpu = stand_in.load()
         self.streams = gpu.memory.Streams(stand_in.Stream(non_blocking=True))
-        self.workspace = gpu.memory.CudaWorkspace(self.streams, gpu.memory.LockedMemory(lambda _: None), sliced=True)
+        self.workspace = gpu.memory.CudaWorkspace(
+            self.streams, gpu.memory.LockedMemory(lambda _: None), sliced=True
+        )
         self.count = len(stored)
-        self.host = [self.pinned(ROWS * self.count) for _ in range(3)]  # read, changed in place, made
+        self.host = [
+            self.pinned(ROWS * self.count) for _ in range(3)
+        ]  # read, changed in place, made
         self.host[0][:] = np.arange(1.0, 1 + len(self.host[0]))
         self.host[1][:] = 100 * self.host[0]
         self.host[2][:] = -1
@@ -59,7 +66,12 @@ class Sliced:
         return self.gpu.memory.SliceSteps(
             [copy_in(a, here[0], self.streams.load), copy_in(b, here[1], self.streams.load)],
             [self.on(self.streams.work, work), self.on(self.streams.work, more)],
-            [copy_out(here[i], array, self.streams.store, reached=True) for i, array in ((1, b), (2, c))] if has_stores else [],
+            [
+                copy_out(here[i], array, self.streams.store, reached=True)
+                for i, array in ((1, b), (2, c))
+            ]
+            if has_stores
+            else [],
         )
 
     def steps(self):
@@ -118,16 +130,28 @@ def test_in_any_order_of_the_streams(run, stored, seed):
     sliced.check()
 
 
-@pytest.mark.parametrize("stored", [[True] * 4, [False] * 4, [True, False] * 2], ids=["stores", "no stores", "some"])
+@pytest.mark.parametrize(
+    "stored", [[True] * 4, [False] * 4, [True, False] * 2], ids=["stores", "no stores", "some"]
+)
 @RUNS
 def test_every_wait_is_needed(run, stored):
-    """With any one wait left out, something goes wrong for some seed; so the test above can fail."""
+    """With any one wait left out, something goes wrong for some seed; so the test above can
+    fail.
+    """
     example = Sliced(stored, 0)
-    waits = [i for i, step in enumerate(example.steps()) if step.func is example.gpu.runtime.streamWaitEvent]
+    waits = [
+        i
+        for i, step in enumerate(example.steps())
+        if step.func is example.gpu.runtime.streamWaitEvent
+    ]
     assert len(waits) >= 2 * len(stored)
-    del waits[1]  # the second slice's loads come behind those of the first, which have waited for the start
+    del waits[
+        1
+    ]  # the second slice's loads come behind those of the first, which have waited for the start
     for i in waits:
-        assert any(goes_wrong(run, stored, seed, i) for seed in range(500)), f"step {i} is not needed"
+        assert any(goes_wrong(run, stored, seed, i) for seed in range(500)), (
+            f"step {i} is not needed"
+        )
 
 
 def goes_wrong(run, stored, seed, left_out):
@@ -147,7 +171,9 @@ def goes_wrong(run, stored, seed, left_out):
 def test_one_slice_has_one_buffer_and_no_other_streams(gpu):
     stand_in.start()
     streams = gpu.memory.Streams(stand_in.Stream(non_blocking=True))
-    workspace = gpu.memory.CudaWorkspace(streams, gpu.memory.LockedMemory(lambda _: None), sliced=False)
+    workspace = gpu.memory.CudaWorkspace(
+        streams, gpu.memory.LockedMemory(lambda _: None), sliced=False
+    )
     step = object()
     assert workspace.turns == 1
     assert workspace.in_order([gpu.memory.SliceSteps([step], [step], [step])] * 2) == [step] * 6

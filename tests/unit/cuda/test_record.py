@@ -1,4 +1,6 @@
-"""What is recorded, and how: the graph does what the steps do, or there is none and nothing is left behind."""
+"""What is recorded, and how: the graph does what the steps do, or there is none and nothing is
+left behind.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,12 @@ def doubling(bench, host, out, *, private=True, reached=True):
         x.now()[:] *= 2
         total.now()[:] += x.now().sum()
 
-    steps = [bench.bring(x, host), bench.fill(total, private=private), bench.work(work), bench.out(out, total, reached=reached)]
+    steps = [
+        bench.bring(x, host),
+        bench.fill(total, private=private),
+        bench.work(work),
+        bench.out(out, total, reached=reached),
+    ]
     return steps, total
 
 
@@ -60,7 +67,10 @@ def test_many_small_results_in_one_go(bench):
         for i, array in enumerate(arrays):
             array.now()[:] = 10 * i + counter[0]
 
-    steps = [bench.work(work), *(bench.out(host, array) for host, array in zip(hosts, arrays, strict=True))]
+    steps = [
+        bench.work(work),
+        *(bench.out(host, array) for host, array in zip(hosts, arrays, strict=True)),
+    ]
     bench.run(steps)
     replay = bench.record(steps)
     assert len(bench.recorded()) == 2
@@ -78,7 +88,13 @@ SMALL = {
     "as much as is published": [("float64", 8192, 0)],
     "half a word off": [("int16", 4, 2)],
     "a word off": [("int32", 3, 4)],
-    "of many types": [("float32", 3, 0), ("int64", 1, 0), ("bool", 5, 0), ("float64", 0, 0), ("complex128", 2, 0)],
+    "of many types": [
+        ("float32", 3, 0),
+        ("int64", 1, 0),
+        ("bool", 5, 0),
+        ("float64", 0, 0),
+        ("complex128", 2, 0),
+    ],
 }
 MAILED = {"what the mailbox holds", "a word off"}
 
@@ -88,14 +104,22 @@ def test_small_results_of_every_size_and_place(bench, monkeypatch, size):
     ends = []
     for name in ("mail", "publish"):
         end = getattr(bench.gpu.graph, name)
-        monkeypatch.setattr(bench.gpu.graph, name, lambda *args, name=name, end=end: (ends.append(name), end(*args))[1])
+        monkeypatch.setattr(
+            bench.gpu.graph,
+            name,
+            lambda *args, name=name, end=end: (ends.append(name), end(*args))[1],
+        )
     hosts, arrays, steps = [], [], []
     for name, count, offset in SMALL[size]:
         dtype = np.dtype(name)
         memory = np.frombuffer(stand_in.alloc_pinned_memory(count * dtype.itemsize + 64), np.uint8)
         memory[:] = 0xEE
         hosts.append((memory, memory[offset : offset + count * dtype.itemsize]))
-        arrays.append(bench.gpu.memory.typed(stand_in.alloc(count * dtype.itemsize + 8) + offset, dtype, (count,)))
+        arrays.append(
+            bench.gpu.memory.typed(
+                stand_in.alloc(count * dtype.itemsize + 8) + offset, dtype, (count,)
+            )
+        )
         steps.append(bench.out(hosts[-1][1], arrays[-1]))
     value = [0]
 
@@ -111,7 +135,9 @@ def test_small_results_of_every_size_and_place(bench, monkeypatch, size):
         replay()
         for memory, target in hosts:
             assert np.all(target == value[0])
-            assert np.count_nonzero(memory == 0xEE) == len(memory) - len(target)  # and nothing else is written
+            assert np.count_nonzero(memory == 0xEE) == len(memory) - len(
+                target
+            )  # and nothing else is written
 
 
 def test_runs_without_results_are_over_when_they_end(bench):
@@ -135,11 +161,16 @@ def test_kernels_that_may_print_are_waited_for_by_the_stream(bench, monkeypatch,
     x, out = bench.array(1), bench.host([0.0])
     dispatcher = Dispatcher(bench.machine, lambda x: x.now().fill(3), calls=calls)
     kernel = bench.kernel(dispatcher)
-    steps = [kernel.bind((1, 1, 1), (1, 1, 1), 0, [x], ()), *([bench.out(out, x)] if results else [])]
+    steps = [
+        kernel.bind((1, 1, 1), (1, 1, 1), 0, [x], ()),
+        *([bench.out(out, x)] if results else []),
+    ]
     bench.run(steps)
     replay = bench.record(steps)
     waits, wait = [], bench.gpu.runtime.streamSynchronize
-    monkeypatch.setattr(bench.gpu.runtime, "streamSynchronize", lambda *args: (waits.append(args), wait(*args)))
+    monkeypatch.setattr(
+        bench.gpu.runtime, "streamSynchronize", lambda *args: (waits.append(args), wait(*args))
+    )
     for runs in (1, 2, 3):
         out[0] = 0
         replay()
@@ -154,7 +185,10 @@ def test_results_that_are_copied(bench, why):
     out = np.zeros(count) if why == "pageable" else bench.host([0.0] * count)
     x, rows = bench.array(count), bench.host([0.0] * 2)
     value = [1.0]
-    steps = [bench.work(lambda: x.now().fill(value[0])), bench.out(out, x, reached=why != "pageable")]
+    steps = [
+        bench.work(lambda: x.now().fill(value[0])),
+        bench.out(out, x, reached=why != "pageable"),
+    ]
     back = bench.gpu.code.move_rows(
         rows.ctypes.data, 8, bench.gpu.memory.Range(0, 1, 2), x, bench.stream, back=True, keeps=rows
     )
@@ -199,7 +233,7 @@ def test_what_is_not_recorded(bench):
     assert bench.record([on_stream] * bench.gpu.graph.MOST_STEPS) is not None
 
 
-# ---- what goes wrong -----------------------------------------------------------------------------------------------------
+# ---- what goes wrong -----------------------------------------------------------------------------
 
 
 def raises(error):
@@ -231,7 +265,11 @@ def test_any_failure_means_one_by_one(bench, monkeypatch, when, error):
             patch.setattr(bench.gpu.runtime, "graphInstantiate", lambda _: raises(error)())
         if when == "beginning":
             patch.setattr(bench.gpu.runtime, "streamBeginCapture", lambda *_: raises(error)())
-        failing = [*steps[:3], bench.gpu.steps.OnStream(raises(error)), steps[3]] if when == "capturing" else steps
+        failing = (
+            [*steps[:3], bench.gpu.steps.OnStream(raises(error)), steps[3]]
+            if when == "capturing"
+            else steps
+        )
         assert bench.record(failing) is None
     nothing_is_left(bench)
     host[:] = 3

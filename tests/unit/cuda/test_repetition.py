@@ -1,4 +1,6 @@
-"""What a rank repeats: one by one until it has succeeded once, then recorded, and one by one again where that ends."""
+"""What a rank repeats: one by one until it has succeeded once, then recorded, and one by one
+again where that ends.
+"""
 
 from types import SimpleNamespace
 
@@ -11,7 +13,9 @@ from tests.unit.cuda.numba_kernels import Dispatcher, Driver
 
 
 def device_of(bench):
-    return SimpleNamespace(traits=TRAITS["cuda"], synchronize=bench.stream.synchronize, record=bench.record)
+    return SimpleNamespace(
+        traits=TRAITS["cuda"], synchronize=bench.stream.synchronize, record=bench.record
+    )
 
 
 @pytest.fixture
@@ -19,7 +23,9 @@ def launches(monkeypatch, bench):
     """How many graphs were launched."""
     seen = []
     launch = bench.gpu.runtime.graphLaunch
-    monkeypatch.setattr(bench.gpu.runtime, "graphLaunch", lambda *args: (seen.append(args), launch(*args)))
+    monkeypatch.setattr(
+        bench.gpu.runtime, "graphLaunch", lambda *args: (seen.append(args), launch(*args))
+    )
     return seen
 
 
@@ -81,7 +87,9 @@ def test_steps_that_cannot_be_recorded_are_tried_once(bench):
 
 
 def test_kernels_between_those_with_scalars(bench, monkeypatch, launches):
-    """As where an op is a function: launches of its kernel, which have no scalars that change, are left as they are."""
+    """As where an op is a function: launches of its kernel, which have no scalars that change,
+    are left as they are.
+    """
     driver = Driver(bench.machine)
     monkeypatch.setattr(bench.gpu.nodes, "_driver", lambda: driver)
     total, out = bench.array(1), bench.host([0.0])

@@ -50,7 +50,9 @@ def test_rows_of_any_length_at_any_address(rows, row_bytes, offsets, back, seed)
         chosen, selected = rows.indices(), rows
     table = pinned(20 * row_bytes, offsets[0]).reshape(20, row_bytes)
     table[...] = np.random.default_rng(seed).integers(0, 255, table.shape)
-    packed = gpu.memory.typed(stand_in.alloc(64 + 20 * row_bytes) + offsets[1], "uint8", (len(chosen), row_bytes))
+    packed = gpu.memory.typed(
+        stand_in.alloc(64 + 20 * row_bytes) + offsets[1], "uint8", (len(chosen), row_bytes)
+    )
     packed.now()[...] = np.random.default_rng(seed + 1).integers(0, 255, packed.shape)
     expected_table, expected_packed = table.copy(), packed.now().copy()
     if back:
@@ -84,7 +86,9 @@ def test_the_longest_words_that_fit(gpu, monkeypatch, row_bytes, table, together
     asked = []
     monkeypatch.setattr(gpu.code, "_module", lambda: SimpleNamespace(get_function=asked.append))
     packed = gpu.memory.typed(stand_in.alloc(8192) + together, "uint8", (1, row_bytes))
-    gpu.code.move_rows(1 << 20 | table, row_bytes, Range(0, 2, 1), packed, stand_in.Stream(), back=False)
+    gpu.code.move_rows(
+        1 << 20 | table, row_bytes, Range(0, 2, 1), packed, stand_in.Stream(), back=False
+    )
     assert asked == [f"rows_{word}"]
 
 

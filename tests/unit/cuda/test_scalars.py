@@ -1,4 +1,6 @@
-"""Scalars of a recorded launch are replaced by others, whatever their types; where that cannot be done, `renew` says so."""
+"""Scalars of a recorded launch are replaced by others, whatever their types; where that cannot
+be done, `renew` says so.
+"""
 
 import random
 import struct
@@ -48,7 +50,10 @@ VALUES = [
     (float, (1.5, float("nan"), 1.0, 2.0, 0.0, -0.0, float("inf"))),
     (bool, (True, False, False, True)),
     (complex, (1 + 2j, 3 + 4j, 1 + 4j, 0j, -0.0 + 1j)),
-    *((np.dtype(name).type, (1, 2, 3, 0, 100)) for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32")),
+    *(
+        (np.dtype(name).type, (1, 2, 3, 0, 100))
+        for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32")
+    ),
     (np.int64, (1, -(2**63), 2)),
     (np.uint64, (2**64 - 1, 0, 1, 2**63)),
     (np.float32, (1, float("nan"), 0.1, -2.5)),
@@ -61,11 +66,15 @@ VALUES = [
 
 
 CASES = [(of, values, False) for of, values in VALUES]
-CASES += [(of, values, True) for of, values in VALUES if issubclass(of, complex | np.complexfloating)]
+CASES += [
+    (of, values, True) for of, values in VALUES if issubclass(of, complex | np.complexfloating)
+]
 
 
 @pytest.mark.parametrize(
-    ("of", "values", "together"), CASES, ids=[f"{of.__module__}.{of.__name__}{'-as-one' * one}" for of, _, one in CASES]
+    ("of", "values", "together"),
+    CASES,
+    ids=[f"{of.__module__}.{of.__name__}{'-as-one' * one}" for of, _, one in CASES],
 )
 def test_all_types(bench, driver, of, values, together):
     first, *others = map(of, values)
@@ -104,12 +113,22 @@ class Known:
         formats = [FORMATS[np.asarray(value).dtype.kind] for value in scalars.values()]
         self.layout = struct.Struct("<" + "".join(formats))
         first = dict(zip(scalars, accumulate(map(len, formats), initial=0), strict=False))
-        self.packing = ScalarPacking("".join(formats) + "q", self.layout.size, first)  # and a value that selects rows
+        self.packing = ScalarPacking(
+            "".join(formats) + "q", self.layout.size, first
+        )  # and a value that selects rows
         self.values, self.replay, self.changed = np.zeros(256, np.uint8), replay, []
         self.put(scalars)
         packed = bytes(self.values[: self.layout.size + 8])
         address = replay.relaunch
-        self.again = Again(self.NUMBER, self.values, packed, self.packing, address, replay.wait, lambda: self.changed.append(1))
+        self.again = Again(
+            self.NUMBER,
+            self.values,
+            packed,
+            self.packing,
+            address,
+            replay.wait,
+            lambda: self.changed.append(1),
+        )
         self.again.know(packed, replay.scalars)
         self.table = Table()
         self.table.add(self.again)
@@ -131,7 +150,9 @@ class Known:
         return said != 0, bool(self.changed and self.changed.pop())
 
 
-@pytest.mark.parametrize(("of", "values"), VALUES, ids=[f"{of.__module__}.{of.__name__}" for of, _ in VALUES])
+@pytest.mark.parametrize(
+    ("of", "values"), VALUES, ids=[f"{of.__module__}.{of.__name__}" for of, _ in VALUES]
+)
 def test_compiled_code_replaces_all_types(bench, driver, of, values):
     first, *others = map(of, values)
     replay, _, seen = launching(bench, [7, first, 2.5], (1,))
@@ -154,9 +175,14 @@ def test_compiled_code_replaces_all_types(bench, driver, of, values):
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("launches", [1, 3])
 def test_compiled_code_replaces_any_scalars(bench, driver, seed, launches):
-    """Several, which come in another order than they go to, with numbers of one byte between them; Python has its turns."""
+    """Several, which come in another order than they go to, with numbers of one byte between
+    them; Python has its turns.
+    """
     rng = random.Random(seed)
-    kinds = [rng.choice([one for one in VALUES if one[0] is not np.float16]) for _ in range(rng.randint(1, 9))]
+    kinds = [
+        rng.choice([one for one in VALUES if one[0] is not np.float16])
+        for _ in range(rng.randint(1, 9))
+    ]
 
     def chosen():
         return [of(rng.choice(values)) for of, values in kinds]
@@ -231,12 +257,17 @@ def test_several_scalars_of_several_launches(bench, driver):
             args[0], args[2], args[4] = 10 * i + k, -k, complex(k, i)
         assert replay.renew()
         replay()
-        assert [(one[0], one[2], one[3], one[4]) for one in seen] == [(10 * i + k, -k, 1.0, complex(k, i)) for i in range(3)]
+        assert [(one[0], one[2], one[3], one[4]) for one in seen] == [
+            (10 * i + k, -k, 1.0, complex(k, i)) for i in range(3)
+        ]
         assert all(one[1] is array for one in seen)
         seen.clear()
 
 
-@pytest.mark.parametrize(("value", "other"), [(1, 2**63), (np.uint8(1), 256), (1, "text"), (1.0, None), (np.float16(1), 1e6)])
+@pytest.mark.parametrize(
+    ("value", "other"),
+    [(1, 2**63), (np.uint8(1), 256), (1, "text"), (1.0, None), (np.float16(1), 1e6)],
+)
 def test_values_that_do_not_fit(bench, driver, value, other):
     replay, (args,), seen = launching(bench, [value], (0,))
     assert replay.renew()
@@ -261,7 +292,9 @@ def test_a_driver_that_refuses(bench, driver):
     assert not replay.renew()
 
 
-@pytest.mark.parametrize("name", ["cuFuncGetParamInfo", "cuGraphKernelNodeGetParams_v2", "cuStreamGetCaptureInfo_v2"])
+@pytest.mark.parametrize(
+    "name", ["cuFuncGetParamInfo", "cuGraphKernelNodeGetParams_v2", "cuStreamGetCaptureInfo_v2"]
+)
 def test_an_older_driver(bench, monkeypatch, name):
     class Older(Driver):
         def __getattribute__(self, asked):

@@ -1,4 +1,6 @@
-"""What brings a program's rows to the device and back, wherever they lie; against NumPy's indexing."""
+"""What brings a program's rows to the device and back, wherever they lie; against NumPy's
+indexing.
+"""
 
 import mmap
 
@@ -62,7 +64,9 @@ class Place:
     def found(self, array):
         """What is on the device."""
         self.wait()
-        return stand_in.bytes_at(array.data.ptr, array.nbytes).view(array.dtype).reshape(array.shape)
+        return (
+            stand_in.bytes_at(array.data.ptr, array.nbytes).view(array.dtype).reshape(array.shape)
+        )
 
 
 @pytest.fixture(params=["locked", "refused", "unknown"])
@@ -82,7 +86,9 @@ def where(rows):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shape"), [("int8", (3,)), (RECORD, ()), ("float64", (64,))], ids=["bytes", "records", "long rows"]
+    ("dtype", "shape"),
+    [("int8", (3,)), (RECORD, ()), ("float64", (64,))],
+    ids=["bytes", "records", "long rows"],
 )
 @pytest.mark.parametrize("name", SELECTIONS)
 def test_rows_are_brought_and_put_back(place, name, shape, dtype):
@@ -94,7 +100,9 @@ def test_rows_are_brought_and_put_back(place, name, shape, dtype):
     assert buffer.array.dtype == host.dtype
     assert (buffer.store is not None) == writable
     for seed in (1, 2):  # contents change, steps stay
-        host.view(np.uint8)[...] = np.random.default_rng(seed).integers(0, 100, host.view(np.uint8).shape)
+        host.view(np.uint8)[...] = np.random.default_rng(seed).integers(
+            0, 100, host.view(np.uint8).shape
+        )
         expected = host.copy()
         buffer.load()
         found = place.found(buffer.array)
@@ -137,7 +145,9 @@ def test_a_list_that_is_not_locked_has_its_rows_staged(locked_place, gpu):
 
 
 def test_staging_memory_is_not_filled_before_it_was_copied(machine, gpu):
-    """Slices of one turn share it: loads follow each other with nothing but the stream's order between them."""
+    """Slices of one turn share it: loads follow each other with nothing but the stream's order
+    between them.
+    """
     place = Place(machine, gpu, known=False, sliced=True)
     host = place.host("float64", (ROWS,))
     parts = [Range(0, 2, 50), Range(100, 2, 50), Range(1, 2, 50)]
@@ -146,7 +156,12 @@ def test_staging_memory_is_not_filled_before_it_was_copied(machine, gpu):
         buffer = place.workspace.rows("x", host, rows, writable=False)
         buffer.load()
         place.gpu.steps.OnStream(
-            stand_in.memcpy, kept[k].data.ptr, buffer.array.data.ptr, kept[k].nbytes, stand_in.ON_DEVICE, place.streams.load.ptr
+            stand_in.memcpy,
+            kept[k].data.ptr,
+            buffer.array.data.ptr,
+            kept[k].nbytes,
+            stand_in.ON_DEVICE,
+            place.streams.load.ptr,
         )()
     for k, rows in enumerate(parts):
         np.testing.assert_array_equal(place.found(kept[k]), host[rows.as_slice()])
@@ -155,7 +170,9 @@ def test_staging_memory_is_not_filled_before_it_was_copied(machine, gpu):
 @pytest.mark.parametrize("nbytes", [8, 2 << 10, 512 << 10, (1 << 20) - 8])
 @pytest.mark.parametrize("known", [True, False])
 def test_rows_that_lie_together_of_all_sizes(machine, gpu, nbytes, known):
-    """Copied, or read by a kernel, which must not be told to read memory that the device cannot reach."""
+    """Copied, or read by a kernel, which must not be told to read memory that the device cannot
+    reach.
+    """
     place = Place(machine, gpu, known=known)
     host = place.host("float64", (nbytes // 8,))
     buffer = place.workspace.whole("w", host)
@@ -185,7 +202,7 @@ def test_copies_that_cannot_be_published_are_told_apart(machine, gpu):
     assert type(place.workspace.output("b", np.zeros(3)).store) is gpu.steps.StoreToHost
 
 
-# ---- rows of arrays that live on the device ------------------------------------------------------------------------------
+# ---- rows of arrays that live on the device ------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float64", RECORD], ids=["numbers", "records"])
@@ -200,7 +217,9 @@ def test_held_rows(locked_place, name, listed, dtype):
     buffer = place.workspace.held_rows("h", array, rows, writable=writable)
     for seed in (1, 2):
         held = place.found(array)
-        held.view(np.uint8)[...] = np.random.default_rng(seed).integers(0, 100, held.view(np.uint8).shape)
+        held.view(np.uint8)[...] = np.random.default_rng(seed).integers(
+            0, 100, held.view(np.uint8).shape
+        )
         expected = held.copy()
         if name == "together":  # the very rows
             assert buffer.load is buffer.store is None
@@ -229,19 +248,24 @@ def test_a_list_of_held_rows_anywhere_is_read_at_each_load(locked_place):
         rows.indices[:] = np.random.default_rng(k).integers(0, ROWS, 20)
         lists.append(rows.indices.copy())
         buffer.load()  # with the load before perhaps still under way
-        stand_in.memcpy(kept[k].data.ptr, buffer.array.data.ptr, 160, stand_in.ON_DEVICE, place.streams.work.ptr)
+        stand_in.memcpy(
+            kept[k].data.ptr, buffer.array.data.ptr, 160, stand_in.ON_DEVICE, place.streams.work.ptr
+        )
     for k in range(4):
         np.testing.assert_array_equal(place.found(kept[k]), lists[k])
 
 
-# ---- slices --------------------------------------------------------------------------------------------------------------
+# ---- slices --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["host", "held"])
 @pytest.mark.parametrize("name", ["together", "apart", "backwards", "once"])
 def test_slices_of_rows_wherever_they_lie(place, gpu, name, held):
     """Each slice's rows come in, are doubled, and go back, while those of others are under way."""
-    workspace, work = gpu.memory.CudaWorkspace(place.streams, place.locked, sliced=True), place.streams.work
+    workspace, work = (
+        gpu.memory.CudaWorkspace(place.streams, place.locked, sliced=True),
+        place.streams.work,
+    )
     rows = place.listed(SELECTIONS[name])
     host = place.host("float64", (ROWS, 3))
     host[...] = np.random.default_rng(1).integers(0, 100, host.shape)
@@ -260,7 +284,9 @@ def test_slices_of_rows_wherever_they_lie(place, gpu, name, held):
         step = gpu.steps.OnStream(place.machine.put, work.ptr, doubling(buffer.array))
         slices.append(
             gpu.memory.SliceSteps(
-                [one for one in [buffer.load] if one is not None], [step], [one for one in [buffer.store] if one is not None]
+                [one for one in [buffer.load] if one is not None],
+                [step],
+                [one for one in [buffer.store] if one is not None],
             )
         )
     assert workspace.replaced == 0
@@ -278,7 +304,7 @@ def now(array):
     return stand_in.bytes_at(array.data.ptr, array.nbytes).view(array.dtype).reshape(array.shape)
 
 
-# ---- slots ---------------------------------------------------------------------------------------------------------------
+# ---- slots ---------------------------------------------------------------------------------------
 
 
 def test_a_slot_keeps_its_memory_until_more_is_asked_for(locked_place):

@@ -1,4 +1,6 @@
-"""Philox and Threefry in Python's own integers, after the paper (Salmon et al., SC11), and what `synk.random` makes of them."""
+"""Philox and Threefry in Python's own integers, after the paper (Salmon et al., SC11), and what
+`synk.random` makes of them.
+"""
 
 import math
 from collections.abc import Callable
@@ -8,17 +10,20 @@ import numpy as np
 
 WORD32, WORD64 = 2**32, 2**64
 
-# From the file `kat_vectors` of the Random123 distribution: counter and key, then the block. The third line of each is made of
-# the digits of π.
+# From the file `kat_vectors` of the Random123 distribution: counter and key, then the block. The
+# third line of each is made of the digits of π.
 PHILOX_KNOWN = (
     "00000000 00000000 00000000 00000000 00000000 00000000 6627e8d5 e169c58d bc57ac4c 9b00dbd8",
     "ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff 408f276d 41c83b0e a20bc7c6 6d5451fd",
     "243f6a88 85a308d3 13198a2e 03707344 a4093822 299f31d0 d16cfe09 94fdcceb 5001e420 24126ea1",
 )
 THREEFRY_KNOWN = (
-    "0000000000000000 0000000000000000 0000000000000000 0000000000000000 c2b6e3a8c2c69865 6f81ed42f350084d",
-    "ffffffffffffffff ffffffffffffffff ffffffffffffffff ffffffffffffffff e02cb7c4d95d277a d06633d0893b8b68",
-    "243f6a8885a308d3 13198a2e03707344 a4093822299f31d0 082efa98ec4e6c89 263c7d30bb0f0af1 56be8361d3311526",
+    "0000000000000000 0000000000000000 0000000000000000 0000000000000000 "
+    "c2b6e3a8c2c69865 6f81ed42f350084d",
+    "ffffffffffffffff ffffffffffffffff ffffffffffffffff ffffffffffffffff "
+    "e02cb7c4d95d277a d06633d0893b8b68",
+    "243f6a8885a308d3 13198a2e03707344 a4093822299f31d0 082efa98ec4e6c89 "
+    "263c7d30bb0f0af1 56be8361d3311526",
 )
 
 PURPOSES = (
@@ -70,7 +75,9 @@ def threefry(counter: list[int], key: list[int]) -> list[int]:
 
 
 def block(name: str, seed: int, index: int, draw: int) -> list[int]:
-    """The words of a call: seed and index modulo 2^64, draw modulo 2^56, and the function's number above that."""
+    """The words of a call: seed and index modulo 2^64, draw modulo 2^56, and the function's
+    number above that.
+    """
     seed, index, draw = seed % WORD64, index % WORD64, draw % 2**56 + PURPOSES.index(name) * 2**56
     counter = [index % WORD32, index // WORD32, draw % WORD32, draw // WORD32]
     return philox(counter, [seed % WORD32, seed // WORD32])
@@ -81,12 +88,17 @@ def fraction(low: int, high: int) -> float:
 
 
 def _normals(w: list[int]) -> tuple[float, float]:
-    radius, angle = math.sqrt(-2 * math.log(1 - fraction(w[0], w[1]))), 2 * math.pi * fraction(w[2], w[3])
+    radius, angle = (
+        math.sqrt(-2 * math.log(1 - fraction(w[0], w[1]))),
+        2 * math.pi * fraction(w[2], w[3]),
+    )
     return radius * math.cos(angle), radius * math.sin(angle)
 
 
 def _normals32(first: int, second: int) -> tuple[float, float]:
-    u = float(np.float32(np.float32(first) / WORD32) + np.float32(0.5 / WORD32))  # near 1 its rounding shows in the radius
+    u = float(
+        np.float32(np.float32(first) / WORD32) + np.float32(0.5 / WORD32)
+    )  # near 1 its rounding shows in the radius
     radius, angle = math.sqrt(-2 * math.log(u)), 2 * math.pi * ((second >> 8) / 2**24)
     return radius * math.cos(angle), radius * math.sin(angle)
 
@@ -118,7 +130,13 @@ def randint(seed: int, index: int, draw: int, low: int, high: int) -> int:
 
 
 def tolerance(name: str) -> dict[str, float]:
-    """How closely a function agrees: some units in the last place of a logarithm and a cosine, which may be near zero."""
+    """How closely a function agrees: some units in the last place of a logarithm and a cosine,
+    which may be near zero.
+    """
     if name in EXACT:
         return {"rtol": 0.0, "atol": 0.0}
-    return {"rtol": 5e-6, "atol": 5e-6} if name.endswith(("32", "4")) else {"rtol": 1e-13, "atol": 1e-14}
+    return (
+        {"rtol": 5e-6, "atol": 5e-6}
+        if name.endswith(("32", "4"))
+        else {"rtol": 1e-13, "atol": 1e-14}
+    )

@@ -1,4 +1,6 @@
-"""The same text in all that runs kernels: Numba's simulator, simt's debugger and checker, and the compilers for GPUs."""
+"""The same text in all that runs kernels: Numba's simulator, simt's debugger and checker, and
+the compilers for GPUs.
+"""
 
 import os
 import re
@@ -46,11 +48,16 @@ print(out.tolist(), whole.tolist(), sep="\\n")
 
 def test_the_simulator_draws_the_same() -> None:
     env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
-    done = subprocess.run([sys.executable, "-c", SIMULATED], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SIMULATED], env=env, capture_output=True, text=True, check=False
+    )
     assert done.stderr == ""
     out, whole = map(literal_eval, done.stdout.splitlines())
     rows = range(20)
-    expected = [(reference.sample("uniform", -8, i, 5), *reference.sample("normal2", -8, i, 5)) for i in rows]
+    expected = [
+        (reference.sample("uniform", -8, i, 5), *reference.sample("normal2", -8, i, 5))
+        for i in rows
+    ]
     assert [row[0] for row in out] == [row[0] for row in expected]
     assert_allclose(out, expected, **reference.tolerance("normal2"))
     assert whole == [reference.randint(-8, i, 5, -3, 4) for i in rows]
@@ -81,7 +88,9 @@ RUNS = {
 def test_device_functions_draw_too(name: str) -> None:
     out = np.zeros(40)
     RUNS[name](through_a_device_function)[3, 16](6, out)
-    expected = [reference.sample("uniform", 6, i, 0) + reference.randint(6, i, 1, 10, 20) for i in range(40)]
+    expected = [
+        reference.sample("uniform", 6, i, 0) + reference.randint(6, i, 1, 10, 20) for i in range(40)
+    ]
     assert_array_equal(out, expected)
 
 
@@ -90,7 +99,9 @@ def test_device_functions_draw_too(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def compile_for_gpu() -> Iterator[Callable[..., str]]:
-    """The PTX of a kernel for some types, by whichever `numba.cuda` there is. Skips where NVIDIA's compilers are missing."""
+    """The PTX of a kernel for some types, by whichever `numba.cuda` there is. Skips where
+    NVIDIA's compilers are missing.
+    """
     from numba.cuda import dispatcher
 
     def compile_it(kernel: Callable[..., None], kinds: tuple[Any, ...]) -> str:
@@ -102,7 +113,9 @@ def compile_for_gpu() -> Iterator[Callable[..., str]]:
         try:
             compile_it(lambda x: None, (int64,))
         except Exception as error:
-            pytest.skip(f"NVIDIA's compilers are not installed ({str(error).strip().splitlines()[0]})")
+            pytest.skip(
+                f"NVIDIA's compilers are not installed ({str(error).strip().splitlines()[0]})"
+            )
         yield compile_it
 
 

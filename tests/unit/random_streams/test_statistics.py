@@ -1,6 +1,8 @@
-"""Moments, frequencies, tails and correlations of the samples. Seeds are fixed, so a test either passes or fails for good.
+"""Moments, frequencies, tails and correlations of the samples. Seeds are fixed, so a test either
+passes or fails for good.
 
-Limits are 4.5 standard errors, or a p-value of 1e-5: some hundred comparisons of good numbers stay within them.
+Limits are 4.5 standard errors, or a p-value of 1e-5: some hundred comparisons of good numbers stay
+within them.
 """
 
 import math
@@ -51,12 +53,17 @@ def test_moments_and_distribution(name):
 
 def test_chi_square_of_a_million_uniform_numbers():
     for seed, name in ((3, "uniform"), (4, "uniform32")):
-        counts = np.bincount((_columns(name, seed, np.arange(1_000_000))[0] * 1000).astype(int), minlength=1000)
+        counts = np.bincount(
+            (_columns(name, seed, np.arange(1_000_000))[0] * 1000).astype(int), minlength=1000
+        )
         assert P < scipy.stats.chisquare(counts).pvalue < 1 - P
 
 
 def test_pairs_and_triples_fill_space():
-    for samples in (np.array([_columns("uniform", 5, ROWS, draw)[0] for draw in range(3)]), _columns("uniform4")[:3]):
+    for samples in (
+        np.array([_columns("uniform", 5, ROWS, draw)[0] for draw in range(3)]),
+        _columns("uniform4")[:3],
+    ):
         cells = (samples * 16).astype(int)
         counts = np.bincount(cells[0] * 256 + cells[1] * 16 + cells[2], minlength=4096)
         assert P < scipy.stats.chisquare(counts).pvalue < 1 - P
@@ -81,7 +88,12 @@ def test_tails_of_normal_numbers(name):
     samples = _columns(name, 8, np.arange(1_000_000))[0]
     for limit in (2.0, 3.0, 4.0):
         for beyond in (samples > limit, samples < -limit):
-            assert scipy.stats.binomtest(int(beyond.sum()), len(samples), scipy.stats.norm.sf(limit)).pvalue > P
+            assert (
+                scipy.stats.binomtest(
+                    int(beyond.sum()), len(samples), scipy.stats.norm.sf(limit)
+                ).pvalue
+                > P
+            )
 
 
 # ---- independence
@@ -90,9 +102,15 @@ def test_tails_of_normal_numbers(name):
 def _neighbours():
     """Samples that differ in the function, the place in a block, the row, the draw or the seed."""
     found = {name: _columns(name)[0] for name in DISTRIBUTIONS}
-    found |= {f"uniform4 {place}": column for place, column in enumerate(_columns("uniform4")) if place}
-    found |= {f"normal4 {place}": column for place, column in enumerate(_columns("normal4")) if place}
-    found |= {f"normal2 {place}": column for place, column in enumerate(_columns("normal2")) if place}
+    found |= {
+        f"uniform4 {place}": column for place, column in enumerate(_columns("uniform4")) if place
+    }
+    found |= {
+        f"normal4 {place}": column for place, column in enumerate(_columns("normal4")) if place
+    }
+    found |= {
+        f"normal2 {place}": column for place, column in enumerate(_columns("normal2")) if place
+    }
     found["integers"] = random.randint(1, ROWS, 0, 0, 1000).astype(float)
     found["bits"] = random.bits4(1, ROWS, 0)[0].astype(float)
     for step in (1, 2, 64, 2**20, 2**32, 2**63):
@@ -120,9 +138,13 @@ def test_streams_are_not_correlated():
 
 
 def test_no_stream_runs_into_another():
-    """A million blocks of 64 bits of them: two equal ones would come once in 40,000,000 such tests."""
+    """A million blocks of 64 bits of them: two equal ones would come once in 40,000,000 such
+    tests.
+    """
     seeds, rows, draws = np.ix_(
-        np.array([0, 1, 2**32, 2**63], np.uint64), np.r_[0:250, 2**32 : 2**32 + 250], np.r_[0:250, 2**32 : 2**32 + 250]
+        np.array([0, 1, 2**32, 2**63], np.uint64),
+        np.r_[0:250, 2**32 : 2**32 + 250],
+        np.r_[0:250, 2**32 : 2**32 + 250],
     )
     w0, w1, _, _ = random.bits4(seeds, rows, draws)
     together = w0.astype(np.uint64) << np.uint64(32) | w1
@@ -140,7 +162,9 @@ def test_integers_of_a_range_are_equally_likely(low, high):
 
 
 def test_integers_of_long_ranges_are_not_biased():
-    """In three quarters of a range of 2^64 numbers, 64 random bits alone would give some values twice as often as others."""
+    """In three quarters of a range of 2^64 numbers, 64 random bits alone would give some values
+    twice as often as others.
+    """
     low, high = -(2**63), 2**62
     thirds = (random.randint(6, ROWS, 0, low, high).astype(float) - low) / (float(high) - low) * 3
     assert scipy.stats.chisquare(np.bincount(thirds.astype(int), minlength=3)).pvalue > P

@@ -1,4 +1,6 @@
-"""What the functions return, in Python, in njit functions and in kernels, against published blocks and Python's integers."""
+"""What the functions return, in Python, in njit functions and in kernels, against published
+blocks and Python's integers.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +18,16 @@ from synknumba import random, simt
 from tests.unit.random_streams import reference
 
 EDGES = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**56 - 1, 2**63 - 1, -1, -(2**63))
-BOUNDS = ((0, 1), (0, 2), (-3, 4), (0, 10**6), (5, 2**32), (0, 2**32 + 1), (-(2**40), 3), (-(2**63), 2**63 - 1))
+BOUNDS = (
+    (0, 1),
+    (0, 2),
+    (-3, 4),
+    (0, 10**6),
+    (5, 2**32),
+    (0, 2**32 + 1),
+    (-(2**40), 3),
+    (-(2**63), 2**63 - 1),
+)
 
 numbers = st.integers(-(2**63), 2**63 - 1)
 
@@ -63,7 +74,9 @@ def _threefry_compiled(c0, c1, k0, k1):
 def philox_kernel(given, out):
     i = cuda.grid(1)
     if i < out.shape[0]:
-        w0, w1, w2, w3 = synk.random.philox4x32(given[0], given[1], given[2], given[3], given[4], given[5])
+        w0, w1, w2, w3 = synk.random.philox4x32(
+            given[0], given[1], given[2], given[3], given[4], given[5]
+        )
         out[i, 0] = w0
         out[i, 1] = w1
         out[i, 2] = w2
@@ -81,7 +94,9 @@ def threefry_kernel(given, out):
 def test_blocks_of_any_counter(given_words: list[int]) -> None:
     in_32_bits = [word % 2**32 for word in given_words]
     assert list(random.philox4x32(*given_words)) == reference.philox(in_32_bits[:4], in_32_bits[4:])
-    assert list(random.threefry2x64(*given_words[:4])) == reference.threefry(given_words[:2], given_words[2:4])
+    assert list(random.threefry2x64(*given_words[:4])) == reference.threefry(
+        given_words[:2], given_words[2:4]
+    )
 
 
 # ---- where numbers come from
@@ -124,13 +139,26 @@ def test_a_number_is_what_the_layout_says(name: str) -> None:
     """In Python on numbers and on arrays, in an njit function, and in a kernel."""
     function, compiled, kernel = getattr(random, name), _compiled(name), _kernel(name)
     near = reference.tolerance(name)
-    for seed, draw in [(0, 0), (1, 0), (0, 1), (2**64 - 1, 2**32 + 3), (-7, 2**56 - 1), (2**33 + 5, -1)]:
-        expected = np.array([np.atleast_1d(reference.sample(name, seed, index, draw)) for index in EDGES])
+    for seed, draw in [
+        (0, 0),
+        (1, 0),
+        (0, 1),
+        (2**64 - 1, 2**32 + 3),
+        (-7, 2**56 - 1),
+        (2**33 + 5, -1),
+    ]:
+        expected = np.array(
+            [np.atleast_1d(reference.sample(name, seed, index, draw)) for index in EDGES]
+        )
         inside = np.array(EDGES), np.int64(draw)
         as_int64 = np.uint64(seed % 2**64).astype(np.int64)
         for_each = np.array([np.atleast_1d(function(seed, index, draw)) for index in EDGES])
         assert_allclose(for_each, expected, **near)
-        assert_allclose(np.array([np.atleast_1d(compiled(as_int64, index, draw)) for index in EDGES]), expected, **near)
+        assert_allclose(
+            np.array([np.atleast_1d(compiled(as_int64, index, draw)) for index in EDGES]),
+            expected,
+            **near,
+        )
         assert_allclose(np.stack(np.atleast_2d(function(seed, *inside)), axis=-1), expected, **near)
         out = np.zeros(expected.shape, for_each.dtype)
         kernel[1, 32](as_int64, *inside, out)
@@ -158,7 +186,9 @@ def integers(seed, draw, low, high, out):
 def test_integers_of_any_range(seed: int, index: int, one: int, other: int) -> None:
     low, high = min(one, other), max(one, other)
     if low < high:
-        assert random.randint(seed, index, 0, low, high) == reference.randint(seed, index, 0, low, high)
+        assert random.randint(seed, index, 0, low, high) == reference.randint(
+            seed, index, 0, low, high
+        )
 
 
 @given(numbers, numbers, numbers)
@@ -169,7 +199,13 @@ def test_any_seed_row_and_draw(seed: int, index: int, draw: int) -> None:
 
 def test_types_of_the_results() -> None:
     for name in reference.MEANINGS:
-        kind = np.uint32 if name == "bits4" else np.float32 if name.endswith(("32", "4")) else np.float64
+        kind = (
+            np.uint32
+            if name == "bits4"
+            else np.float32
+            if name.endswith(("32", "4"))
+            else np.float64
+        )
         results = np.atleast_1d(getattr(random, name)(1, 2, 3))
         compiled = _compiled(name)
         compiled(1, 2, 3)
@@ -184,7 +220,13 @@ def test_arrays_are_broadcast() -> None:
     grid = random.uniform(np.arange(2)[:, None, None], np.arange(3)[:, None], np.arange(4))
     assert grid.shape == (2, 3, 4)
     assert grid[1, 2, 3] == random.uniform(1, 2, 3)
-    assert random.randint(0, np.arange(5), 0, np.arange(5), np.arange(5) + 1).tolist() == [0, 1, 2, 3, 4]
+    assert random.randint(0, np.arange(5), 0, np.arange(5), np.arange(5) + 1).tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 @pytest.mark.parametrize("name", ["uniform", "uniform32", "normal", "normal32", "exponential"])
@@ -205,7 +247,9 @@ def test_pairs_of_one_row_are_arrays() -> None:
 
 def test_integers_of_all_types_count() -> None:
     for kind in "bhilqBHILQ":
-        assert random.uniform(np.array(7, kind), np.array([5], kind), np.array(3, kind))[0] == random.uniform(7, 5, 3)
+        assert random.uniform(np.array(7, kind), np.array([5], kind), np.array(3, kind))[
+            0
+        ] == random.uniform(7, 5, 3)
     compiled = _compiled("uniform")
     assert compiled(np.uint8(7), np.int32(5), np.uint64(3)) == random.uniform(7, 5, 3)
 
@@ -221,7 +265,9 @@ def test_arguments_go_by_name_too() -> None:
 # ---- what is refused
 
 
-@pytest.mark.parametrize("arguments", [(1.0, 2, 3), (1, 2.5, 3), (1, 2, True), (1, np.zeros(3), 3), ("1", 2, 3)])
+@pytest.mark.parametrize(
+    "arguments", [(1.0, 2, 3), (1, 2.5, 3), (1, 2, True), (1, np.zeros(3), 3), ("1", 2, 3)]
+)
 def test_only_integers_make_a_counter(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError, match="must be integers, but one is .*Convert it with int"):
         random.uniform(*arguments)
@@ -231,10 +277,14 @@ def test_only_integers_make_a_counter(arguments: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (3, -3)])
 def test_an_empty_range(low: int, high: int) -> None:
-    with pytest.raises(ValueError, match=f"high must be larger than low, but low is {low} and high is {high}"):
+    with pytest.raises(
+        ValueError, match=f"high must be larger than low, but low is {low} and high is {high}"
+    ):
         random.randint(0, 0, 0, low, high)
     out = np.zeros(3, np.int64)
-    integers[1, 4](0, 0, low, high, out)  # a kernel cannot say it, and does not invent numbers outside of the bounds
+    integers[1, 4](
+        0, 0, low, high, out
+    )  # a kernel cannot say it, and does not invent numbers outside of the bounds
     assert_array_equal(out, low)
 
 

@@ -1,4 +1,6 @@
-"""What is asked of a kernel: which parameters it surely reads, and to which it writes when Python runs it on NumPy arrays."""
+"""What is asked of a kernel: which parameters it surely reads, and to which it writes when
+Python runs it on NumPy arrays.
+"""
 
 import numpy as np
 
@@ -6,7 +8,9 @@ from synknumba._call.access import read_parameters
 
 
 def arguments(kernel):
-    """Arguments by name, as the kernels here use them: x and y have an axis, m has two, c three, n is a number."""
+    """Arguments by name, as the kernels here use them: x and y have an axis, m has two, c three,
+    n is a number.
+    """
     every = {
         "x": np.arange(1.0, 9.0),
         "y": np.arange(2.0, 10.0),
@@ -18,11 +22,17 @@ def arguments(kernel):
         "k": None,
         "pair": (1, 2),
     }
-    return {name: every[name] for name in kernel.__code__.co_varnames[: kernel.__code__.co_argcount]}
+    return {
+        name: every[name] for name in kernel.__code__.co_varnames[: kernel.__code__.co_argcount]
+    }
 
 
 def read(kernel):
-    known = {name: np.ndim(value) for name, value in arguments(kernel).items() if isinstance(value, np.ndarray | int)}
+    known = {
+        name: np.ndim(value)
+        for name, value in arguments(kernel).items()
+        if isinstance(value, np.ndarray | int)
+    }
     return read_parameters(kernel, known)
 
 

@@ -1,4 +1,6 @@
-"""Kernels that are generated around a function surely read their rows, so that frozen ones are not copied for a call."""
+"""Kernels that are generated around a function surely read their rows, so that frozen ones are
+not copied for a call.
+"""
 
 import numpy as np
 import pytest
@@ -7,7 +9,13 @@ from numba.core import types
 
 from synknumba._call.access import read_parameters
 from synknumba._rowwise.generate import define_kernel
-from synknumba._rowwise.map_kernels import MapRecipe, Operand, ReductionRecipe, map_source, reduction_source
+from synknumba._rowwise.map_kernels import (
+    MapRecipe,
+    Operand,
+    ReductionRecipe,
+    map_source,
+    reduction_source,
+)
 from synknumba._rowwise.moment_kernels import Recipe, kernel_source
 
 
@@ -24,7 +32,9 @@ def test_means_read_rows_that_are_numbers(together):
     recipe = Recipe("mean", kinds, None, None, False, "float64", True, together=together)
     kernel = kernel_of(kernel_source(recipe), lambda x, m, i, table: x + m[0] + table[i])
     # A row of m, and the table, go on to the function.
-    assert read_parameters(kernel, {"x": 1, "m": 2, "table": 1, "synk_partials": 3, "synk_slice": 0}) == {"x"}
+    assert read_parameters(
+        kernel, {"x": 1, "m": 2, "table": 1, "synk_partials": 3, "synk_slice": 0}
+    ) == {"x"}
 
 
 @pytest.mark.parametrize("counted", [True, False])
@@ -36,7 +46,10 @@ def test_maps_read_all_but_the_result(axes, counted):
         "table": Operand("whole", (True,) * axes),
         "n": Operand("scalar"),
     }
-    kernel = kernel_of(map_source(MapRecipe("map", operands, axes, counted=counted)), lambda x, y, table, n: x + y + table + n)
+    kernel = kernel_of(
+        map_source(MapRecipe("map", operands, axes, counted=counted)),
+        lambda x, y, table, n: x + y + table + n,
+    )
     dimensions = {"x": 1 + axes, "y": 1 + axes, "table": axes, "n": 0, "out": 1 + axes}
     assert read_parameters(kernel, dimensions) == {"x", "y", "table"}
 

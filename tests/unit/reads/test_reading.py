@@ -1,4 +1,6 @@
-"""Which parameters a kernel surely only reads; a kernel's source may be another's, and a name may mean something else."""
+"""Which parameters a kernel surely only reads; a kernel's source may be another's, and a name
+may mean something else.
+"""
 
 import functools
 import importlib.util
@@ -18,7 +20,7 @@ def of(value):
     return value
 
 
-# ---- kernels that read ---------------------------------------------------------------------------------------------------
+# ---- kernels that read ---------------------------------------------------------------------------
 
 
 def an_element(x, out):
@@ -61,7 +63,15 @@ def with_arithmetic(x, n, out):
     i = abs(-1)
     while i < half:
         i += rest
-        out[i] = x[min(i, x.size - 1)] + x[n] + x[i * 2 % 8] + x[-1] + x[int(out[0])] + x[i if i < 3 else 3] + x[-i]
+        out[i] = (
+            x[min(i, x.size - 1)]
+            + x[n]
+            + x[i * 2 % 8]
+            + x[-1]
+            + x[int(out[0])]
+            + x[i if i < 3 else 3]
+            + x[-i]
+        )
 
 
 def a_new_index(x, out):
@@ -98,7 +108,9 @@ READS = [
 ]
 
 
-@pytest.mark.parametrize(("kernel", "expected"), READS, ids=lambda one: getattr(one, "__name__", ""))
+@pytest.mark.parametrize(
+    ("kernel", "expected"), READS, ids=lambda one: getattr(one, "__name__", "")
+)
 def test_elements_and_sizes_are_reads(kernel, expected):
     assert read(kernel) == expected
     assert run(kernel) == {"out"}
@@ -142,10 +154,12 @@ PART = slice(1, 3)
 def test_sizes_of_what_is_not_an_array_are_not_known():
     assert read_parameters(an_element, {"out": 1}) == frozenset()
     assert read_parameters(an_element, {"x": 1, "out": 1}) == {"x"}
-    assert read_parameters(by_another_array, {"x": 1, "out": 1}) == frozenset()  # the index may be anything
+    assert (
+        read_parameters(by_another_array, {"x": 1, "out": 1}) == frozenset()
+    )  # the index may be anything
 
 
-# ---- names that mean something else --------------------------------------------------------------------------------------
+# ---- names that mean something else --------------------------------------------------------------
 
 
 def test_functions_with_the_names_of_others():
@@ -191,7 +205,7 @@ def test_an_array_under_two_names_of_parameters_is_judged_by_name():
     assert read(copies) == {"x"}
 
 
-# ---- source that is another's --------------------------------------------------------------------------------------------
+# ---- source that is another's --------------------------------------------------------------------
 
 
 def test_a_function_that_wraps_another():

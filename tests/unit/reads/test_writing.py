@@ -1,4 +1,5 @@
-"""A parameter that a kernel writes to is never said to be read only, whatever way its source takes to it.
+"""A parameter that a kernel writes to is never said to be read only, whatever way its source takes
+to it.
 
 Every kernel is run by Python on NumPy arrays too: it does write.
 """

@@ -1,4 +1,6 @@
-"""Debugs a kernel where Numba's CUDA simulator is switched on: `NUMBA_ENABLE_CUDASIM=1 python debug_in_simulator.py`."""
+"""Debugs a kernel where Numba's CUDA simulator is switched on:
+`NUMBA_ENABLE_CUDASIM=1 python debug_in_simulator.py`.
+"""
 
 import numpy as np
 from numba import cuda, float64

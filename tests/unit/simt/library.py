@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 # Numba's names of libdevice's types, and how many bits a random input has.
-DTYPES = {"float32": np.float32, "float64": np.float64, "int16": np.int16, "int32": np.int32, "int64": np.int64}
+DTYPES = {
+    "float32": np.float32,
+    "float64": np.float64,
+    "int16": np.int16,
+    "int32": np.int32,
+    "int64": np.int64,
+}
 COUNT = 700
 MOST_PER_KERNEL = 12
 
@@ -31,8 +37,37 @@ def declared() -> dict[str, Any]:
 
 def _floats(dtype: Any, rng: np.random.Generator, place: int) -> np.ndarray:
     info = np.finfo(dtype)
-    usual = [0.0, -0.0, 1, -1, 2, 0.5, 1.5, 2.5, -2.5, -0.5, 0.499999999, 3, 10, -3.7, 100.25, 1e-3, 1e-20, 1e20]
-    usual += [np.inf, -np.inf, np.nan, info.max, info.min, info.tiny, info.smallest_subnormal, 1 - info.epsneg, 1 + info.eps]
+    usual = [
+        0.0,
+        -0.0,
+        1,
+        -1,
+        2,
+        0.5,
+        1.5,
+        2.5,
+        -2.5,
+        -0.5,
+        0.499999999,
+        3,
+        10,
+        -3.7,
+        100.25,
+        1e-3,
+        1e-20,
+        1e20,
+    ]
+    usual += [
+        np.inf,
+        -np.inf,
+        np.nan,
+        info.max,
+        info.min,
+        info.tiny,
+        info.smallest_subnormal,
+        1 - info.epsneg,
+        1 + info.eps,
+    ]
     usual += [2.0**31, -(2.0**31), 2.0**32, 2.0**63, -(2.0**63), 2.0**64, 2.0**24 + 1]
     usual += [88.8, 709.9, -745.2, -104.0, 65504.0, 65520.0, 6e-8, 3e-8]
     corners = np.array(usual, dtype)
@@ -46,7 +81,9 @@ def _floats(dtype: Any, rng: np.random.Generator, place: int) -> np.ndarray:
 
 def _integers(dtype: Any, rng: np.random.Generator) -> np.ndarray:
     info = np.iinfo(dtype)
-    corners = np.array([0, 1, -1, 2, 3, -3, 7, 100, info.max, info.min, info.max - 1, info.min + 1], dtype)
+    corners = np.array(
+        [0, 1, -1, 2, 3, -3, 7, 100, info.max, info.min, info.max - 1, info.min + 1], dtype
+    )
     wide = rng.integers(info.min, info.max, COUNT // 2, dtype=dtype, endpoint=True)
     return np.concatenate([corners, wide, rng.integers(-40, 40, COUNT, dtype=dtype)])[:COUNT]
 
@@ -85,11 +122,15 @@ def _kernel(number: int, functions: list[tuple[str, Any]], arity: int) -> str:
         lines.append(f"        {targets} = libdevice.{name}({elements})")
     body = "\n".join(lines)
     params = ", ".join([args, *outs])
-    return f"@jit\ndef kernel_{number}({params}):\n    i = cuda.grid(1)\n    if i < x.size:\n{body}\n"
+    return (
+        f"@jit\ndef kernel_{number}({params}):\n    i = cuda.grid(1)\n    if i < x.size:\n{body}\n"
+    )
 
 
 def run(jit: Any, folder: Path, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """What each of the functions, by default all, answers: `NAME_0` and, if it returns a tuple, `NAME_1`."""
+    """What each of the functions, by default all, answers: `NAME_0` and, if it returns a tuple,
+    `NAME_1`.
+    """
     texts = ["from numba import cuda", "from numba.cuda import libdevice", ""]
     launches = []
     for kinds, members in _groups(names).items():
@@ -110,7 +151,9 @@ def run(jit: Any, folder: Path, names: Collection[str] | None = None) -> dict[st
         outs = {}
         for name, signature in part:
             results = getattr(signature.return_type, "types", (signature.return_type,))
-            outs |= {f"{name}_{k}": np.zeros(COUNT, DTYPES[str(kind)]) for k, kind in enumerate(results)}
+            outs |= {
+                f"{name}_{k}": np.zeros(COUNT, DTYPES[str(kind)]) for k, kind in enumerate(results)
+            }
         getattr(module, f"kernel_{number}")[-(-COUNT // 128), 128](*inputs(kinds), *outs.values())
         answers |= outs
     return answers

@@ -42,14 +42,27 @@ def test_text_has_each_finding_below_its_line() -> None:
             at = next(k for k, line in enumerate(lines) if re.match(rf"> +{access.line} \|", line))
             assert lines[at].endswith(source[access.line - 1])
             below = [line.partition("|")[2] for line in lines[at + 1 :]]
-            notes = "\n".join(below[: next((k for k, line in enumerate(lines[at + 1 :]) if not line.startswith("    ")), None)])
+            notes = "\n".join(
+                below[
+                    : next(
+                        (
+                            k
+                            for k, line in enumerate(lines[at + 1 :])
+                            if not line.startswith("    ")
+                        ),
+                        None,
+                    )
+                ]
+            )
             assert f"[{number}]" in notes
         assert sum(finding.summary in line for line in lines) == 1
         assert sum(finding.advice in line for line in lines) >= 1
     assert lines[0] == f"kernel ({__file__})"
     assert f"shifted ({__file__})" in lines
     assert "\x1b" not in str(simt.annotate(error))
-    assert re.sub(r"\x1b\[[\d;]*m", "", simt.annotate(error).text(colour=True)) == str(simt.annotate(error))
+    assert re.sub(r"\x1b\[[\d;]*m", "", simt.annotate(error).text(colour=True)) == str(
+        simt.annotate(error)
+    )
 
 
 class Text(HTMLParser):
@@ -87,7 +100,12 @@ def test_html_has_the_same_and_is_escaped() -> None:
 
 
 def test_a_long_function_is_shown_around_the_findings() -> None:
-    text = "def long(x):\n    i = cuda.grid(1)\n" + "    i += 0\n" * 60 + "    x[i + 1] = 1\n" + "    i += 0\n" * 20
+    text = (
+        "def long(x):\n    i = cuda.grid(1)\n"
+        + "    i += 0\n" * 60
+        + "    x[i + 1] = 1\n"
+        + "    i += 0\n" * 20
+    )
     linecache.cache["<long>"] = (len(text), None, text.splitlines(keepends=True), "<long>")
     scope: dict[str, Any] = {"cuda": cuda}
     exec(compile(text, "<long>", "exec"), scope)
@@ -100,7 +118,15 @@ def test_a_long_function_is_shown_around_the_findings() -> None:
 
 
 def test_what_is_no_finding_is_refused_with_what_to_pass() -> None:
-    for given in (kernel, simt.jit(lambda x: None), None, ValueError("x"), "text", [1], [found().findings]):
+    for given in (
+        kernel,
+        simt.jit(lambda x: None),
+        None,
+        ValueError("x"),
+        "text",
+        [1],
+        [found().findings],
+    ):
         with pytest.raises(ArgumentError, match=re.escape(f"got {given!r}")) as caught:
             simt.annotate(given)
         assert "simt.check(kernel)[grid, block]" in str(caught.value)

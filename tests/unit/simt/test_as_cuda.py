@@ -1,4 +1,6 @@
-"""Programs written for `numba.cuda`, on a machine without a GPU: `simt.as_cuda`, the plugin of pytest, SYNKNUMBA_SIMT."""
+"""Programs written for `numba.cuda`, on a machine without a GPU: `simt.as_cuda`, the plugin of
+pytest, SYNKNUMBA_SIMT.
+"""
 
 import asyncio
 import ctypes
@@ -87,7 +89,11 @@ class TestDeviceArrays:
         assert x.tolist() == [1.0] * 100
 
     def test_new_memory_holds_no_zeros(self):
-        for made in (cuda.device_array((3, 2)), cuda.device_array_like(np.zeros(4, np.float32)), cuda.pinned_array(5)):
+        for made in (
+            cuda.device_array((3, 2)),
+            cuda.device_array_like(np.zeros(4, np.float32)),
+            cuda.pinned_array(5),
+        ):
             assert np.isnan(made.copy_to_host() if hasattr(made, "copy_to_host") else made).all()
         assert (cuda.device_array(3, np.int32).copy_to_host() == -1).all()
 
@@ -106,7 +112,14 @@ class TestDeviceArrays:
     def test_layout(self, order):
         x = np.array(np.arange(12).reshape(3, 4), order=order)
         d = cuda.to_device(x)
-        assert (d.shape, d.strides, d.dtype, d.size, d.ndim, d.nbytes) == (x.shape, x.strides, x.dtype, 12, 2, 96)
+        assert (d.shape, d.strides, d.dtype, d.size, d.ndim, d.nbytes) == (
+            x.shape,
+            x.strides,
+            x.dtype,
+            12,
+            2,
+            96,
+        )
         assert d.is_f_contiguous() == (order == "F")
         assert d.copy_to_host().strides == x.strides
         assert cuda.device_array_like(d).strides == x.strides
@@ -147,7 +160,9 @@ class TestDeviceArrays:
             d = cuda.to_device(given)
             increment.forall(d.size)(d.reshape(-1))
             d.copy_to_device(given)
-            assert d.copy_to_host().shape == d.copy_to_host(np.empty_like(given)).shape == given.shape
+            assert (
+                d.copy_to_host().shape == d.copy_to_host(np.empty_like(given)).shape == given.shape
+            )
             assert cuda.device_array_like(d).nbytes == d.alloc_size == 0
 
     @pytest.mark.parametrize("dtype", [object, [("a", "f8"), ("b", object)], "T"])
@@ -207,7 +222,9 @@ class TestDeviceArrays:
         d = cuda.to_device(np.zeros(4))
         with pytest.raises(TypeError, match=r"not an ndarray; .* copy_to_host\(\)\[\.\.\.\]"):
             d[np.array([0, 1])]
-        with pytest.raises(AttributeError, match=r"no attribute 'sum'; compute in a kernel, or on the host"):
+        with pytest.raises(
+            AttributeError, match=r"no attribute 'sum'; compute in a kernel, or on the host"
+        ):
             d.sum()
         with pytest.raises(AttributeError, match=r"no attribute 'colour'$"):
             d.colour  # noqa: B018
@@ -236,7 +253,10 @@ class TestDevice:
             cuda.select_device(1)
         device, context = cuda.get_current_device(), cuda.current_context()
         assert device.CLOCK_RATE > 0
-        assert (device.TOTAL_CONSTANT_MEMORY, device.COMPUTE_CAPABILITY_MAJOR) == (65536, device.compute_capability[0])
+        assert (device.TOTAL_CONSTANT_MEMORY, device.COMPUTE_CAPABILITY_MAJOR) == (
+            65536,
+            device.compute_capability[0],
+        )
         assert context.get_active_blocks_per_multiprocessor(None, 256, 0) == 8
         assert context.get_active_blocks_per_multiprocessor(None, 32, 100 << 10) == 2
         assert context.get_max_potential_block_size(None, 0, 0, 0) == (2, 1024)
@@ -248,7 +268,10 @@ class TestDevice:
 
     def test_several_devices(self):
         d = cuda.to_device(np.zeros(4))
-        with simt.as_cuda(devices=3), simt.as_cuda(devices=2):  # of blocks that overlap the largest number
+        with (
+            simt.as_cuda(devices=3),
+            simt.as_cuda(devices=2),
+        ):  # of blocks that overlap the largest number
             assert [gpu.id for gpu in cuda.gpus] == [0, 1, 2]
             assert len({gpu.uuid for gpu in cuda.list_devices()}) == 3
             assert cuda.get_current_device().id == 0
@@ -271,7 +294,10 @@ class TestDevice:
             with pytest.raises(DeviceError, match="no device 3: .* devices 0 to 2; simt.as_cuda"):
                 cuda.select_device(3)
         assert d.copy_to_host().all()
-        with pytest.raises(ArgumentError, match="devices=1 or more, .* got 0"), simt.as_cuda(devices=0):
+        with (
+            pytest.raises(ArgumentError, match="devices=1 or more, .* got 0"),
+            simt.as_cuda(devices=0),
+        ):
             pass
 
     def test_a_missing_device_names_the_setting(self):
@@ -300,8 +326,16 @@ class TestDevice:
     def test_members_of_kernels(self):
         kernel = cuda.jit("void(float64[:])")(reversed_without_a_barrier.py_func)
         (kinds,) = kernel.signatures
-        assert kernel.get_max_threads_per_block() == kernel.overloads[kinds].max_threads_per_block == 1024
-        assert kernel.get_shared_mem_per_block() == kernel.get_shared_mem_per_block(numba.void(*kinds)) == 512
+        assert (
+            kernel.get_max_threads_per_block()
+            == kernel.overloads[kinds].max_threads_per_block
+            == 1024
+        )
+        assert (
+            kernel.get_shared_mem_per_block()
+            == kernel.get_shared_mem_per_block(numba.void(*kinds))
+            == 512
+        )
         refused = (
             "get_regs_per_thread",
             "get_const_mem_size",
@@ -352,7 +386,10 @@ class TestDevice:
 
     def test_modules_of_the_package_declare_device_functions(self):
         """As numba-cuda's `cuda.fp16` and `cuda.bf16` do when they are imported."""
-        text = "from numba.cuda import declare_device\nmade = declare_device('of_a_library', 'int32(int32)')"
+        text = (
+            "from numba.cuda import declare_device\nmade = "
+            "declare_device('of_a_library', 'int32(int32)')"
+        )
         module = {"__name__": "numba.cuda._internal.of_a_library"}
         exec(text, module)
         assert module["made"].name == "of_a_library"
@@ -424,7 +461,9 @@ class TestBlocks:
         assert cuda.jit is not real
         cuda.to_device(np.zeros(1))
         in_thread(more.__enter__)
-        in_thread(lambda: second.__exit__(ZeroDivisionError, ZeroDivisionError(), None))  # its block has failed
+        in_thread(
+            lambda: second.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+        )  # its block has failed
         assert cuda.jit is not real
         in_thread(lambda: more.__exit__(None, None, None))
         assert cuda.jit is real
@@ -442,8 +481,15 @@ class TestBlocks:
             kernel[1, 64](np.arange(64.0))
 
     def test_two_that_begin_at_once(self, monkeypatch):
-        """One of them replaces the members while the other waits: otherwise the second would put back stand-ins."""
-        real, modules, meeting, inside = cuda.jit, replace._modules, threading.Barrier(2), threading.Barrier(2)
+        """One of them replaces the members while the other waits: otherwise the second would put
+        back stand-ins.
+        """
+        real, modules, meeting, inside = (
+            cuda.jit,
+            replace._modules,
+            threading.Barrier(2),
+            threading.Barrier(2),
+        )
 
         def slow():
             with suppress(threading.BrokenBarrierError):
@@ -499,14 +545,17 @@ class TestLaunches:
                 kernel[1, 4](cuda.to_device(np.zeros(4, dtype)))
             kernel.forall(4)(np.zeros(4, np.int32))
             assert kernel.signatures == [
-                (numba.types.Array(kind, 1, "C"),) for kind in (numba.float64, numba.float32, numba.int32)
+                (numba.types.Array(kind, 1, "C"),)
+                for kind in (numba.float64, numba.float32, numba.int32)
             ]
             assert len(kernel.overloads) == 3
 
     def test_arguments_by_name(self, check):
         with simt.as_cuda(check=check):
             for launch in (increment[1, 32], increment.forall(32)):
-                with pytest.raises(ArgumentError, match=r"^increment is a kernel, .*by position.*got x=:"):
+                with pytest.raises(
+                    ArgumentError, match=r"^increment is a kernel, .*by position.*got x=:"
+                ):
                     launch(x=np.zeros(4))
 
     @pytest.mark.parametrize(
@@ -527,7 +576,11 @@ class TestLaunches:
 
     def test_for_all(self, check):
         with simt.as_cuda(check=check):
-            for given, said in (((-1,), "negative"), ((4, 2048), "at most 1024"), ((4, 32, "a"), "a stream")):
+            for given, said in (
+                ((-1,), "negative"),
+                ((4, 2048), "at most 1024"),
+                ((4, 32, "a"), "a stream"),
+            ):
                 with pytest.raises(LaunchError, match=said):
                     increment.forall(*given)
             increment.forall(0)(np.zeros(0))
@@ -577,9 +630,18 @@ PROGRAM = """
 
 def run(tmp_path, *command, conftest="", **variables):
     (tmp_path / "test_program.py").write_text("\n".join(line[4:] for line in PROGRAM.splitlines()))
-    (tmp_path / "conftest.py").write_text(conftest or "from numba import cuda\n\nassert cuda.is_available()\n")
+    (tmp_path / "conftest.py").write_text(
+        conftest or "from numba import cuda\n\nassert cuda.is_available()\n"
+    )
     env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    return subprocess.run([sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_plugin(tmp_path):
@@ -596,7 +658,9 @@ def test_plugin_named_by_a_conftest(tmp_path):
     assert "1 passed" in ran.stdout
 
 
-@pytest.mark.parametrize(("value", "said"), [("1", ""), pytest.param("check", "race at", marks=pytest.mark.whole)])
+@pytest.mark.parametrize(
+    ("value", "said"), [("1", ""), pytest.param("check", "race at", marks=pytest.mark.whole)]
+)
 def test_variable(tmp_path, value, said):
     code = "import synknumba, test_program\ntest_program.test_it()"
     ran = run(tmp_path, "-c", code, SYNKNUMBA_SIMT=value)

@@ -15,10 +15,33 @@ from synknumba import ArgumentError, KernelError, simt
 from synknumba.simt._library import bfloat16
 
 B = ml_dtypes.bfloat16
-CORNERS = np.array([0, -0.0, 1, -1, 3.39e38, np.inf, -np.inf, np.nan, 1e-40, -9.2e-41, 1.2e-38, 1 / 3, 257, 2.5, -3.5], B)
+CORNERS = np.array(
+    [
+        0,
+        -0.0,
+        1,
+        -1,
+        3.39e38,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1e-40,
+        -9.2e-41,
+        1.2e-38,
+        1 / 3,
+        257,
+        2.5,
+        -3.5,
+    ],
+    B,
+)
 
-needs_type = pytest.mark.skipif(bfloat16.kind() is None, reason="numba.cuda has no bfloat16 without numba-cuda")
-pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # NumPy's, of the expected values
+needs_type = pytest.mark.skipif(
+    bfloat16.kind() is None, reason="numba.cuda has no bfloat16 without numba-cuda"
+)
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*encountered in:RuntimeWarning"
+)  # NumPy's, of the expected values
 
 
 @simt.jit
@@ -30,13 +53,17 @@ def double(x):
 
 @pytest.mark.skipif(bfloat16.kind() is not None, reason="kernels take it")
 def test_without_numba_cuda_arrays_are_refused_by_name():
-    with pytest.raises(ArgumentError, match=r"double\(\): x is an ndarray of bfloat16, .*numba-cuda.*astype\(np.float32\)"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"double\(\): x is an ndarray of bfloat16, .*numba-cuda.*astype\(np.float32\)",
+    ):
         double[1, 4](np.ones(4, B))
 
 
 def test_arrays_of_fewer_bits_are_refused_by_name():
     with pytest.raises(
-        ArgumentError, match=r"double\(\): x is an ndarray of dtype float8_e4m3fn, .*pass x.astype\(np.float32\)"
+        ArgumentError,
+        match=r"double\(\): x is an ndarray of dtype float8_e4m3fn, .*pass x.astype\(np.float32\)",
     ):
         double[1, 4](np.ones(4, ml_dtypes.float8_e4m3fn))
 
@@ -91,11 +118,17 @@ RUNS = [
 @pytest.mark.parametrize(("run", "step"), RUNS)
 def test_operators_equal_those_of_ml_dtypes(run, step):
     x, y = (one[::step].copy() for one in pairs())
-    out, truth, single = np.zeros((6, x.size), B), np.zeros((4, x.size), bool), np.zeros((2, x.size), np.float32)
+    out, truth, single = (
+        np.zeros((6, x.size), B),
+        np.zeros((4, x.size), bool),
+        np.zeros((2, x.size), np.float32),
+    )
     run(operators).forall(x.size)(x, y, out, truth, single)
     assert_bits(out, np.array([x + y, x - y, x * y, x / y, -x, (x + y) * x]))
     np.testing.assert_array_equal(truth, [x == y, x != y, x < y, x >= y])
-    np.testing.assert_array_equal(single, [x.astype(np.float32), x.astype(np.float32) + np.float32(1)])
+    np.testing.assert_array_equal(
+        single, [x.astype(np.float32), x.astype(np.float32) + np.float32(1)]
+    )
 
 
 @simt.jit
@@ -112,9 +145,14 @@ def rounded(f4, f8, i4, i8, u8, out):
 
 
 def nearest(value: Fraction, side: int) -> Any:
-    """The bfloat16 nearest to a number, or the next one on a side, in exact arithmetic; not near the largest."""
+    """The bfloat16 nearest to a number, or the next one on a side, in exact arithmetic; not near
+    the largest.
+    """
     got = B(float(value))
-    around = [got, *np.array([int(got.view(np.uint16)) + step for step in (-1, 1)], np.uint16).view(B)]
+    around = [
+        got,
+        *np.array([int(got.view(np.uint16)) + step for step in (-1, 1)], np.uint16).view(B),
+    ]
     fits = [one for one in around if side == 0 or side * (Fraction(float(one)) - value) >= 0]
     distance = min(abs(Fraction(float(one)) - value) for one in fits)
     ties = [one for one in fits if abs(Fraction(float(one)) - value) == distance]
@@ -127,7 +165,9 @@ def test_conversions_round_once(run, step):
     rng = np.random.default_rng(1)
     n = 600 // step
     tie = np.float32(1) + np.float32(2) ** -8  # between two bfloat16
-    f4 = (rng.choice([1, tie, 3.3, -tie, 0.1], n) * 2.0 ** rng.integers(-20, 20, n)).astype(np.float32)
+    f4 = (rng.choice([1, tie, 3.3, -tie, 0.1], n) * 2.0 ** rng.integers(-20, 20, n)).astype(
+        np.float32
+    )
     f8 = f4.astype(float) * (1 + rng.choice([0, 2.0**-40, -(2.0**-40)], n))
     i4 = rng.integers(1, 1 << 31, n, dtype=np.int32) * rng.choice(np.array([-1, 1], np.int32), n)
     i8 = (rng.integers(129, 256, n) << rng.integers(20, 54, n)) + rng.integers(-1, 2, n)
@@ -141,7 +181,9 @@ def test_conversions_round_once(run, step):
         assert_bits(out[row], wanted)
     assert_bits(out[5], (f4.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32).astype(B))
     a, b, c = (out[row].astype(float) for row in range(3))
-    wanted = [nearest(Fraction(p) * Fraction(q) + Fraction(r), 0) for p, q, r in zip(a, b, c, strict=True)]
+    wanted = [
+        nearest(Fraction(p) * Fraction(q) + Fraction(r), 0) for p, q, r in zip(a, b, c, strict=True)
+    ]
     assert_bits(out[6], np.array(wanted, B))
 
 
@@ -168,7 +210,14 @@ def test_values_may_be_anywhere(run, step):
     x, s = np.random.default_rng(2).standard_normal(32).astype(B), B(1.3)
     out = np.zeros((6, 32), B)
     run(places)[1, 32](x, s, out)
-    wanted = [x[::-1] * s, x * s, np.maximum(x, s), np.where(np.arange(32) % 2, B(0.1), B(3)), np.sqrt(abs(x)), np.exp(x)]
+    wanted = [
+        x[::-1] * s,
+        x * s,
+        np.maximum(x, s),
+        np.where(np.arange(32) % 2, B(0.1), B(3)),
+        np.sqrt(abs(x)),
+        np.exp(x),
+    ]
     assert_bits(out, np.array(wanted, B))
 
 
@@ -178,11 +227,15 @@ def to_bfloat16(out, value):
 
 
 @needs_type
-@pytest.mark.parametrize("value", [(1 << 54) + (1 << 46) + 1, -(1 << 60) - (1 << 52) - 1, 1e300, -1e300, np.nan, 1e-44])
+@pytest.mark.parametrize(
+    "value", [(1 << 54) + (1 << 46) + 1, -(1 << 60) - (1 << 52) - 1, 1e300, -1e300, np.nan, 1e-44]
+)
 def test_python_rounds_numbers_once(value):
     for run in (simt.jit, simt.debug):
         run(to_bfloat16)[1, 1](out := np.zeros(1, B), value)
-        assert_bits(out, np.array([nearest(Fraction(value), 0) if isinstance(value, int) else B(value)]))
+        assert_bits(
+            out, np.array([nearest(Fraction(value), 0) if isinstance(value, int) else B(value)])
+        )
 
 
 @needs_type
@@ -195,5 +248,8 @@ def test_in_python_it_needs_ml_dtypes(monkeypatch):
     assert x[0] == 0.5
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     for run in (simt.debug, simt.check):
-        with pytest.raises(KernelError, match="bfloat16 runs in Python, .*: pip install ml_dtypes, or compute in float32"):
+        with pytest.raises(
+            KernelError,
+            match="bfloat16 runs in Python, .*: pip install ml_dtypes, or compute in float32",
+        ):
             run(halved)[1, 1](np.ones(1, np.float32))

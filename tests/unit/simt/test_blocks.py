@@ -47,7 +47,10 @@ def warps(x):
     x[0] = cuda.any_sync(-1, 1)
 
 
-@pytest.mark.parametrize(("function", "splits"), [(reverses, True), (through_functions, True), (warps, True), (plain, False)])
+@pytest.mark.parametrize(
+    ("function", "splits"),
+    [(reverses, True), (through_functions, True), (warps, True), (plain, False)],
+)
 def test_which_kernels_work_together(function: Any, splits: bool) -> None:
     assert splits_block(function) == splits
 
@@ -84,8 +87,15 @@ def test_other_kernels_are_compiled_once() -> None:
 
 def test_arguments_that_are_left_out_have_their_default_values() -> None:
     kernel = simt.jit(reverses)
-    for args, expected in (((), [6.0, 4, 2, 0]), ((3.0,), [9.0, 6, 3, 0]), ((1.0, 5), [8.0, 7, 6, 5])):
-        for run in (lambda x, args: kernel[1, 4](x, *args), lambda x, args: kernel.prepare((1, 1, 1), (4, 1, 1), (x, *args))()):
+    for args, expected in (
+        ((), [6.0, 4, 2, 0]),
+        ((3.0,), [9.0, 6, 3, 0]),
+        ((1.0, 5), [8.0, 7, 6, 5]),
+    ):
+        for run in (
+            lambda x, args: kernel[1, 4](x, *args),
+            lambda x, args: kernel.prepare((1, 1, 1), (4, 1, 1), (x, *args))(),
+        ):
             x = np.arange(4.0)
             run(x, args)
             assert x.tolist() == expected

@@ -1,4 +1,6 @@
-"""Kernels kept on disk: found again by another process, and by nothing that would compute something else."""
+"""Kernels kept on disk: found again by another process, and by nothing that would compute
+something else.
+"""
 
 import fcntl
 import hashlib
@@ -55,12 +57,18 @@ def kernel(out):
 CHANGES: dict[str, tuple[tuple[str, float], tuple[str, float]]] = {
     "body": ((KERNEL.format("1 + i"), 1), (KERNEL.format("2 + i"), 2)),
     "global": (("C = 1" + KERNEL.format("C"), 1), ("C = 2" + KERNEL.format("C"), 2)),
-    "type of a global": (("C = 7" + KERNEL.format("C / 2"), 3.5), ("C = np.int8(8)" + KERNEL.format("C / 2"), 4)),
+    "type of a global": (
+        ("C = 7" + KERNEL.format("C / 2"), 3.5),
+        ("C = np.int8(8)" + KERNEL.format("C / 2"), 4),
+    ),
     "sign of zero": (
         ("C = 0.0" + KERNEL.format("1 / C"), np.inf),
         ("C = -0.0" + KERNEL.format("1 / C"), -np.inf),
     ),
-    "array": (("A = np.array([1, 2])" + KERNEL.format("A[1]"), 2), ("A = np.array([1, 3])" + KERNEL.format("A[1]"), 3)),
+    "array": (
+        ("A = np.array([1, 2])" + KERNEL.format("A[1]"), 2),
+        ("A = np.array([1, 3])" + KERNEL.format("A[1]"), 3),
+    ),
     "tuple": (("T = (1, 2)" + KERNEL.format("T[1]"), 2), ("T = (1, 3)" + KERNEL.format("T[1]"), 3)),
     "named tuple": (
         ("P = namedtuple('P', 'a b')(1, 2)" + KERNEL.format("P.a"), 1),
@@ -70,32 +78,53 @@ CHANGES: dict[str, tuple[tuple[str, float], tuple[str, float]]] = {
         ("class E(enum.IntEnum):\n    A = 1" + KERNEL.format("E.A.value"), 1),
         ("class E(enum.IntEnum):\n    A = 2" + KERNEL.format("E.A.value"), 2),
     ),
-    "type": (("K = int32" + KERNEL.format("K(1 << 40)"), 0), ("K = int64" + KERNEL.format("K(1 << 40)"), 1 << 40)),
-    "NumPy type": (("K = np.int8" + KERNEL.format("K(257)"), 1), ("K = np.int16" + KERNEL.format("K(257)"), 257)),
+    "type": (
+        ("K = int32" + KERNEL.format("K(1 << 40)"), 0),
+        ("K = int64" + KERNEL.format("K(1 << 40)"), 1 << 40),
+    ),
+    "NumPy type": (
+        ("K = np.int8" + KERNEL.format("K(257)"), 1),
+        ("K = np.int16" + KERNEL.format("K(257)"), 257),
+    ),
     "attribute of a class": tuple(  # type: ignore[dict-item]
-        (f"class Sizes:\n    N = {n}\n" + LOCAL.format("Sizes.N", "np.float64", "size"), n) for n in (1, 2)
+        (f"class Sizes:\n    N = {n}\n" + LOCAL.format("Sizes.N", "np.float64", "size"), n)
+        for n in (1, 2)
     ),
     "dtype": tuple(  # type: ignore[dict-item]
         (f"K = np.dtype('i{n}')\n" + LOCAL.format("1", "K", "itemsize"), n) for n in (1, 2)
     ),
     "device function": tuple(  # type: ignore[dict-item]
-        (f"@cuda.jit(device=True)\ndef f(x):\n    return x + {n}\n" + KERNEL.format("f(0)"), n) for n in (1, 2)
+        (f"@cuda.jit(device=True)\ndef f(x):\n    return x + {n}\n" + KERNEL.format("f(0)"), n)
+        for n in (1, 2)
     ),
     "device function called by another": tuple(  # type: ignore[dict-item]
-        (f"@simt.jit\ndef g(x):\n    return x + {n}\n@cuda.jit\ndef f(x):\n    return g(x)\n" + KERNEL.format("f(0)"), n)
+        (
+            f"@simt.jit\ndef g(x):\n    return x + {n}\n@cuda.jit\ndef f(x):\n    return g(x)\n"
+            + KERNEL.format("f(0)"),
+            n,
+        )
         for n in (1, 2)
     ),
     "njit function": tuple(  # type: ignore[dict-item]
         (f"@njit\ndef f(x):\n    return x + {n}\n" + KERNEL.format("f(0)"), n) for n in (1, 2)
     ),
     "global of an njit function": tuple(  # type: ignore[dict-item]
-        (f"C = {n}\n@njit\ndef f(x):\n    return x + C\n" + KERNEL.format("f(0)"), n) for n in (1, 2)
-    ),
-    "closure": tuple(  # type: ignore[dict-item]
-        ("def make(c):\n" + KERNEL.format("c").replace("\n", "\n    ") + f"\n    return kernel\nkernel = make({n})", n)
+        (f"C = {n}\n@njit\ndef f(x):\n    return x + C\n" + KERNEL.format("f(0)"), n)
         for n in (1, 2)
     ),
-    "name hidden by a global": ((KERNEL.format("abs(-1)"), 1), ("abs = njit(lambda x: x)" + KERNEL.format("abs(-1)"), -1)),
+    "closure": tuple(  # type: ignore[dict-item]
+        (
+            "def make(c):\n"
+            + KERNEL.format("c").replace("\n", "\n    ")
+            + f"\n    return kernel\nkernel = make({n})",
+            n,
+        )
+        for n in (1, 2)
+    ),
+    "name hidden by a global": (
+        (KERNEL.format("abs(-1)"), 1),
+        ("abs = njit(lambda x: x)" + KERNEL.format("abs(-1)"), -1),
+    ),
 }
 
 
@@ -108,7 +137,9 @@ def cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def load(tmp_path: Path, text: str) -> ModuleType:
-    """Runs the text as a module, always of the same file, as another process would: nothing is left of the last time."""
+    """Runs the text as a module, always of the same file, as another process would: nothing is
+    left of the last time.
+    """
     cache_module._loaded.clear()
     path = tmp_path / "written.py"
     path.write_text(HEAD + text)
@@ -117,7 +148,9 @@ def load(tmp_path: Path, text: str) -> ModuleType:
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules["written"] = module
-    exec(compile(path.read_text(), path, "exec"), vars(module))  # and not through Python's own cache, which looks at dates
+    exec(
+        compile(path.read_text(), path, "exec"), vars(module)
+    )  # and not through Python's own cache, which looks at dates
     return module
 
 
@@ -138,7 +171,12 @@ class TestKey:
     @pytest.mark.parametrize("name", CHANGES)
     def test_a_change_makes_another_kernel(self, name: str, tmp_path: Path) -> None:
         (before, first), (after, second) = CHANGES[name]
-        for text, expected, came in ((before, first, MISS), (after, second, MISS), (before, first, HIT), (after, second, HIT)):
+        for text, expected, came in (
+            (before, first, MISS),
+            (after, second, MISS),
+            (before, first, HIT),
+            (after, second, HIT),
+        ):
             kernel = load(tmp_path, text).kernel
             assert launched(kernel) == expected
             assert outcome(kernel) == came
@@ -193,7 +231,9 @@ class TestKey:
                 assert outcome(kernel) == came
 
     @pytest.mark.parametrize("setting", ["OPT", "BOUNDSCHECK", "SLP_VECTORIZE", "USING_SVML"])
-    def test_settings_of_numba(self, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_settings_of_numba(
+        self, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         kernel = load(tmp_path, KERNEL.format("1")).kernel
         before = kernel._cache._digest()
         monkeypatch.setattr(numba.config, setting, 77)
@@ -221,7 +261,19 @@ class TestKey:
             np.array([[1]]),
             1 + 0j,
         ]
-        alike += [0.0, -0.0, ("a", "b"), ("ab",), (("a",), "b"), None, "None", np.dtype("i4"), np.dtype("i8"), {1}, {1: 1}]
+        alike += [
+            0.0,
+            -0.0,
+            ("a", "b"),
+            ("ab",),
+            (("a",), "b"),
+            None,
+            "None",
+            np.dtype("i4"),
+            np.dtype("i8"),
+            {1},
+            {1: 1},
+        ]
         digests = [Fingerprint(value).hexdigest() for value in alike]
         assert len(set(digests)) == len(alike)
         assert digests == [Fingerprint(value).hexdigest() for value in alike]
@@ -239,7 +291,10 @@ class TestKey:
 
 class TestNotKept:
     def test_says_why(self, tmp_path: Path, cache_directory: Path) -> None:
-        text = "class Box:\n    n = 4\nBOX = Box()\n@simt.jit\ndef kernel(out):\n    a = cuda.local.array(BOX.n, np.float64)\n"
+        text = (
+            "class Box:\n    n = 4\nBOX = Box()\n@simt.jit\ndef kernel(out):\n    a = "
+            "cuda.local.array(BOX.n, np.float64)\n"
+        )
         kernel = load(tmp_path, text + "    a[3] = 7\n    out[cuda.grid(1) % 3] = a[3]\n").kernel
         assert launched(kernel) == 7
         assert "BOX is a Box" in kernel.cache_info.not_kept
@@ -255,7 +310,10 @@ class TestNotKept:
 
     def test_device_function_compiled_before_a_change(self, tmp_path: Path) -> None:
         """It is compiled once in a process, and has the old value in it."""
-        module = load(tmp_path, "C = 1\n@cuda.jit(device=True)\ndef f(x):\n    return x + C\n" + KERNEL.format("f(0)"))
+        module = load(
+            tmp_path,
+            "C = 1\n@cuda.jit(device=True)\ndef f(x):\n    return x + C\n" + KERNEL.format("f(0)"),
+        )
         assert launched(module.kernel) == 1
         module.C = 2
         again = simt.jit(module.kernel.py_func)
@@ -263,14 +321,19 @@ class TestNotKept:
         assert "f reads a value that has changed" in again.cache_info.not_kept
 
     def test_recursion(self, tmp_path: Path) -> None:
-        text = "@cuda.jit(device=True)\ndef f(x):\n    if x < 1:\n        return x\n    return f(x - 1) + 2.0\n"
+        text = (
+            "@cuda.jit(device=True)\ndef f(x):\n    if x < 1:\n        return "
+            "x\n    return f(x - 1) + 2.0\n"
+        )
         for _ in range(2):
             kernel = load(tmp_path, text + KERNEL.format("f(3.0)")).kernel
             assert launched(kernel) == 6
         assert kernel.cache_info.not_kept is None or "recursive" in kernel.cache_info.not_kept
 
     @pytest.mark.parametrize("how", ["option", "variable"])
-    def test_switched_off(self, how: str, tmp_path: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_switched_off(
+        self, how: str, tmp_path: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         kernel = load(tmp_path, KERNEL.format("1")).kernel
         if how == "option":
             kernel = simt.jit(cache=False)(kernel.py_func)
@@ -281,7 +344,9 @@ class TestNotKept:
         assert kernel.cache_info.not_kept == "the cache is switched off"
         assert not cache_directory.exists()
 
-    def test_directory_that_cannot_be_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_directory_that_cannot_be_made(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path / "file" / "cache"))
         kernel = load(tmp_path, KERNEL.format("1")).kernel
@@ -313,7 +378,9 @@ class TestAccepted:
         assert launched(load(tmp_path, KERNEL.format("1")).kernel) == 1
 
     @pytest.mark.parametrize("other", ["body", "global", "device function", "enum"])
-    def test_again_after_a_change(self, other: str, tmp_path: Path, cache_directory: Path, translated: list[str]) -> None:
+    def test_again_after_a_change(
+        self, other: str, tmp_path: Path, cache_directory: Path, translated: list[str]
+    ) -> None:
         for source, _ in CHANGES[other]:
             load(tmp_path, source).kernel.check()
         assert len(translated) == 2
@@ -324,7 +391,9 @@ class TestAccepted:
                 load(tmp_path, KERNEL.format("1") + "    global C\n    C = 2\n").kernel.check()
         assert not cache_directory.exists()
 
-    def test_changed_while_it_is_translated(self, tmp_path: Path, cache_directory: Path, monkeypatch: Any) -> None:
+    def test_changed_while_it_is_translated(
+        self, tmp_path: Path, cache_directory: Path, monkeypatch: Any
+    ) -> None:
         module = load(tmp_path, "C = 1" + KERNEL.format("C"))
         translate = kernel_module.KernelProgram
 
@@ -336,7 +405,9 @@ class TestAccepted:
         module.kernel.check()
         assert not cache_directory.exists()
 
-    def test_without_a_store(self, tmp_path: Path, cache_directory: Path, translated: list[str], monkeypatch: Any) -> None:
+    def test_without_a_store(
+        self, tmp_path: Path, cache_directory: Path, translated: list[str], monkeypatch: Any
+    ) -> None:
         monkeypatch.setenv("SYNKNUMBA_CACHE", "0")
         for _ in range(2):
             load(tmp_path, KERNEL.format("1")).kernel.check()
@@ -359,7 +430,18 @@ class TestStore:
 
     @pytest.mark.parametrize(
         "damage",
-        ["short", "empty", "flipped", "huge", "foreign", "others write", "link", "pipe", "directory", "directory of others"],
+        [
+            "short",
+            "empty",
+            "flipped",
+            "huge",
+            "foreign",
+            "others write",
+            "link",
+            "pipe",
+            "directory",
+            "directory of others",
+        ],
     )
     def test_what_is_not_ours_or_not_whole(self, damage: str, cache_directory: Path) -> None:
         store = KernelStore(cache_directory)
@@ -383,7 +465,14 @@ class TestStore:
             path.mkdir()
         else:
             flipped = content[:-1] + bytes([content[-1] ^ 1])
-            path.write_bytes({"short": content[:-1], "empty": b"", "flipped": flipped, "foreign": b"something else"}[damage])
+            path.write_bytes(
+                {
+                    "short": content[:-1],
+                    "empty": b"",
+                    "flipped": flipped,
+                    "foreign": b"something else",
+                }[damage]
+            )
         before = os.listdir("/proc/self/fd")
         assert store.read("k") is None
         assert len(os.listdir("/proc/self/fd")) == len(before)
@@ -430,7 +519,10 @@ class TestStore:
         """SYNKNUMBA_CACHE_DIR may be a directory with files of the user's."""
         cache_directory.mkdir(mode=0o700)
         digest = hashlib.sha256(b"another program's").hexdigest()
-        others = [cache_directory / name for name in ("thesis.tex", "abcd", ".profile", ".new-idea", ".new-1-2", digest)]
+        others = [
+            cache_directory / name
+            for name in ("thesis.tex", "abcd", ".profile", ".new-idea", ".new-1-2", digest)
+        ]
         for path in others:
             path.write_bytes(bytes(10_000))
             os.utime(path, (0, 0))
@@ -442,7 +534,9 @@ class TestStore:
         assert removed.kernels == 4
         assert removed.nbytes > 4000
         assert store.usage() == (0, 0)
-        assert sorted(path for path in cache_directory.iterdir() if not path.name.startswith(".lock")) == sorted(others)
+        assert sorted(
+            path for path in cache_directory.iterdir() if not path.name.startswith(".lock")
+        ) == sorted(others)
 
     def test_waits_for_the_holder_of_the_lock_but_not_for_ever(
         self, cache_directory: Path, monkeypatch: pytest.MonkeyPatch
@@ -458,7 +552,9 @@ class TestStore:
         fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(probe)
 
-    def test_locks_that_other_users_may_hold_are_not_waited_for(self, cache_directory: Path) -> None:
+    def test_locks_that_other_users_may_hold_are_not_waited_for(
+        self, cache_directory: Path
+    ) -> None:
         store = KernelStore(cache_directory)
         with store.lock("ab"):
             cache_directory.chmod(0o777)
@@ -469,10 +565,14 @@ class TestStore:
     def test_killed_holder_holds_nothing(self, cache_directory: Path) -> None:
         share_own_functions(cache_directory)
         code = (
-            "import sys, signal; from pathlib import Path; from synknumba.simt._machine.store import KernelStore\n"
-            "with KernelStore(Path(sys.argv[1])).lock('ab'):\n    print('held', flush=True); signal.pause()"
+            "import sys, signal; from pathlib import Path; from "
+            "synknumba.simt._machine.store import KernelStore\n"
+            "with KernelStore(Path(sys.argv[1])).lock('ab'):\n    print('held', "
+            "flush=True); signal.pause()"
         )
-        with subprocess.Popen([sys.executable, "-c", code, str(cache_directory)], stdout=subprocess.PIPE, text=True) as holder:
+        with subprocess.Popen(
+            [sys.executable, "-c", code, str(cache_directory)], stdout=subprocess.PIPE, text=True
+        ) as holder:
             assert holder.stdout
             assert holder.stdout.readline() == "held\n"
             probe = os.open(cache_directory / ".lock-ab", os.O_RDWR)
@@ -521,14 +621,16 @@ for c in map(int, names):
     kernel[1, 2](np.arange(4.0).reshape(2, 2), out)
     done[c] = [out.tolist(), kernel.cache_info.hits, kernel.cache_info.misses, len(translated), "plus_(" in kernel.source]
 print(json.dumps(done))
-"""
+"""  # noqa: E501
 )
 
 
 def started(script: Path, *args: str, **env: str) -> subprocess.Popen[str]:
     env = {**os.environ, **env}
     share_own_functions(env["SYNKNUMBA_CACHE_DIR"])
-    return subprocess.Popen([sys.executable, str(script), *args], stdout=subprocess.PIPE, text=True, env=env)
+    return subprocess.Popen(
+        [sys.executable, str(script), *args], stdout=subprocess.PIPE, text=True, env=env
+    )
 
 
 def result(process: subprocess.Popen[str]) -> Any:
@@ -549,10 +651,15 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def filled(script: Path) -> str:
-    """A cache with two kernels of one name, compiled in processes of their own where both had the same number."""
+    """A cache with two kernels of one name, compiled in processes of their own where both had
+    the same number.
+    """
     cache = str(script.parent / "cache")
     both = [started(script, "-", name, SYNKNUMBA_CACHE_DIR=cache) for name in ("1", "2")]
-    assert [result(process) for process in both] == [{"1": [ONE, 0, 1, 1, True]}, {"2": [TWO, 0, 1, 1, True]}]
+    assert [result(process) for process in both] == [
+        {"1": [ONE, 0, 1, 1, True]},
+        {"2": [TWO, 0, 1, 1, True]},
+    ]
     return cache
 
 
@@ -563,7 +670,14 @@ class TestProcesses:
 
     @pytest.mark.whole
     def test_another_processor(self, script: Path, filled: str) -> None:
-        other = started(script, "-", "1", SYNKNUMBA_CACHE_DIR=filled, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
+        other = started(
+            script,
+            "-",
+            "1",
+            SYNKNUMBA_CACHE_DIR=filled,
+            NUMBA_CPU_NAME="generic",
+            NUMBA_CPU_FEATURES="",
+        )
         assert result(other) == {"1": [ONE, 0, 1, 1, True]}
 
     @pytest.mark.whole
@@ -576,7 +690,9 @@ class TestProcesses:
 
 
 @pytest.mark.parametrize("switch", ["", " ", "1", "on", "True"])
-def test_the_switch_leaves_the_cache_on(switch: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_switch_leaves_the_cache_on(
+    switch: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("SYNKNUMBA_CACHE", switch)
     monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path))
     assert store_module.directory() == tmp_path
@@ -590,11 +706,15 @@ def test_the_switch_turns_the_cache_off(switch: str, monkeypatch: pytest.MonkeyP
 
 def test_the_switch_refuses_other_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYNKNUMBA_CACHE", "maybe")
-    with pytest.raises(ArgumentError, match="SYNKNUMBA_CACHE must be 0 or off, or 1 or on, got 'maybe'"):
+    with pytest.raises(
+        ArgumentError, match="SYNKNUMBA_CACHE must be 0 or off, or 1 or on, got 'maybe'"
+    ):
         store_module.directory()
 
 
-def test_the_directory_may_begin_at_the_users_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_directory_may_begin_at_the_users_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("SYNKNUMBA_CACHE", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", "~/kernels")

@@ -1,4 +1,6 @@
-"""`simt.check`: every kind of finding with its line, array, index and threads; and none where nothing is wrong."""
+"""`simt.check`: every kind of finding with its line, array, index and threads; and none where
+nothing is wrong.
+"""
 
 import linecache
 import pickle
@@ -28,10 +30,16 @@ PYTHON_ONLY = {"loops", "fields", "float_index", "adds_none", "unsupported", "sh
 
 
 @pytest.fixture(
-    autouse=True, params=[pytest.param(False, id="python"), pytest.param(True, id="compiled", marks=pytest.mark.whole)]
+    autouse=True,
+    params=[
+        pytest.param(False, id="python"),
+        pytest.param(True, id="compiled", marks=pytest.mark.whole),
+    ],
 )
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether every check of a test runs in compiled code, as far as that is possible, or all in Python."""
+    """Whether every check of a test runs in compiled code, as far as that is possible, or all in
+    Python.
+    """
     check = simt.check
 
     def check_by(kernel: Any, **options: Any) -> Any:
@@ -44,12 +52,18 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
 
 def line_of(text: str) -> int:
     """The only line of this file that ends in a mark."""
-    found = [number for number, line in enumerate(linecache.getlines(HERE), 1) if line.rstrip().endswith(f"# {text}")]
+    found = [
+        number
+        for number, line in enumerate(linecache.getlines(HERE), 1)
+        if line.rstrip().endswith(f"# {text}")
+    ]
     assert len(found) == 1, found
     return found[0]
 
 
-def findings_of(kernel: Any, grid: Any, block: Any, *args: Any, smem: int = 0, **options: Any) -> tuple[Finding, ...]:
+def findings_of(
+    kernel: Any, grid: Any, block: Any, *args: Any, smem: int = 0, **options: Any
+) -> tuple[Finding, ...]:
     try:
         simt.check(kernel, **options)[grid, block, 0, smem](*args)
     except KernelCheckError as error:
@@ -57,7 +71,9 @@ def findings_of(kernel: Any, grid: Any, block: Any, *args: Any, smem: int = 0, *
     return ()
 
 
-def the_one(kernel: Any, grid: Any, block: Any, *args: Any, smem: int = 0, **options: Any) -> Finding:
+def the_one(
+    kernel: Any, grid: Any, block: Any, *args: Any, smem: int = 0, **options: Any
+) -> Finding:
     findings = findings_of(kernel, grid, block, *args, smem=smem, **options)
     assert len(findings) == 1, "\n".join(map(str, findings))
     return findings[0]
@@ -185,15 +201,35 @@ BINS = np.random.default_rng(3).integers(0, 16, 300)
     ("kernel", "grid", "block", "make", "result"),
     [
         (reduce_by_halves, 2, BLOCK, lambda: (X, np.zeros(2), True, True), X.reshape(2, -1).sum(1)),
-        (scan_by_doubling, 2, BLOCK, lambda: (X, np.zeros(2 * BLOCK), True), X.reshape(2, -1).cumsum(1).ravel()),
-        (multiply_by_tiles, (2, 2), (8, 8), lambda: (MATRIX, MATRIX, np.zeros_like(MATRIX), True, True), MATRIX @ MATRIX),
+        (
+            scan_by_doubling,
+            2,
+            BLOCK,
+            lambda: (X, np.zeros(2 * BLOCK), True),
+            X.reshape(2, -1).cumsum(1).ravel(),
+        ),
+        (
+            multiply_by_tiles,
+            (2, 2),
+            (8, 8),
+            lambda: (MATRIX, MATRIX, np.zeros_like(MATRIX), True, True),
+            MATRIX @ MATRIX,
+        ),
         (transpose, (2, 2), (8, 8), lambda: (MATRIX, np.zeros_like(MATRIX), True), MATRIX.T),
-        (histogram, 2, BLOCK, lambda: (BINS, np.zeros(16, np.int64), True, True), np.bincount(BINS, minlength=16)),
+        (
+            histogram,
+            2,
+            BLOCK,
+            lambda: (BINS, np.zeros(16, np.int64), True, True),
+            np.bincount(BINS, minlength=16),
+        ),
         (reduce_by_warps, 2, BLOCK, lambda: (X, np.zeros(1), True), [X.sum()]),
         (within_a_warp, 1, 32, lambda: (X, np.zeros(32), True), X[31::-1]),
     ],
 )
-def test_right_kernels_have_no_finding(kernel: Any, grid: Any, block: Any, make: Any, result: Any) -> None:
+def test_right_kernels_have_no_finding(
+    kernel: Any, grid: Any, block: Any, make: Any, result: Any
+) -> None:
     args = make()
     simt.check(kernel)[grid, block](*args)
     written = next(arg for arg in args[1:] if isinstance(arg, np.ndarray) and arg is not MATRIX)
@@ -211,8 +247,22 @@ def test_right_kernels_have_no_finding(kernel: Any, grid: Any, block: Any, make:
             "s",
             {("write", "load to reduce"), ("read", "one halving")},
         ),
-        (reduce_by_halves, 1, BLOCK, (X, np.zeros(2), True, False), "s", {("write", "one halving"), ("read", "one halving")}),
-        (scan_by_doubling, 1, BLOCK, (X, np.zeros(BLOCK), False), "s", {("read", "read to scan"), ("write", "write to scan")}),
+        (
+            reduce_by_halves,
+            1,
+            BLOCK,
+            (X, np.zeros(2), True, False),
+            "s",
+            {("write", "one halving"), ("read", "one halving")},
+        ),
+        (
+            scan_by_doubling,
+            1,
+            BLOCK,
+            (X, np.zeros(BLOCK), False),
+            "s",
+            {("read", "read to scan"), ("write", "write to scan")},
+        ),
         (
             multiply_by_tiles,
             1,
@@ -253,14 +303,27 @@ def test_right_kernels_have_no_finding(kernel: Any, grid: Any, block: Any, make:
             "s",
             {("read", "sum of the warps"), ("write", "one of each warp")},
         ),
-        (within_a_warp, 1, 32, (X, np.zeros(32), False), "s", {("write", "before syncwarp"), ("read", "after syncwarp")}),
+        (
+            within_a_warp,
+            1,
+            32,
+            (X, np.zeros(32), False),
+            "s",
+            {("write", "before syncwarp"), ("read", "after syncwarp")},
+        ),
     ],
 )
-def test_a_missing_barrier_is_a_race(kernel: Any, grid: Any, block: Any, args: Any, array: str, lines: set[Any]) -> None:
+def test_a_missing_barrier_is_a_race(
+    kernel: Any, grid: Any, block: Any, args: Any, array: str, lines: set[Any]
+) -> None:
     findings = findings_of(kernel, grid, block, *args)
-    races = [finding for finding in findings if finding.error is RaceError and finding.array == array]
+    races = [
+        finding for finding in findings if finding.error is RaceError and finding.array == array
+    ]
     wanted = {(what, line_of(mark)) for what, mark in lines}
-    assert wanted in [{(access.what, access.line) for access in finding.accesses} for finding in races]
+    assert wanted in [
+        {(access.what, access.line) for access in finding.accesses} for finding in races
+    ]
     for finding in races:
         first, second = finding.accesses
         assert first.thread != second.thread
@@ -270,7 +333,10 @@ def test_a_missing_barrier_is_a_race(kernel: Any, grid: Any, block: Any, args: A
 def test_counting_without_atomics_is_a_race() -> None:
     findings = findings_of(histogram, 1, BLOCK, BINS, np.zeros(16, np.int64), True, False)
     line = line_of("count without atomics")
-    kinds = {tuple(sorted((access.what, access.line) for access in finding.accesses)) for finding in findings}
+    kinds = {
+        tuple(sorted((access.what, access.line) for access in finding.accesses))
+        for finding in findings
+    }
     assert (("read", line), ("write", line)) in kinds
 
 
@@ -312,7 +378,9 @@ def test_different_values_in_one_element_race_and_equal_ones_do_not() -> None:
     assert findings_of(writes, 1, 8, np.zeros(1), np.zeros(1), True) == ()
     findings = findings_of(writes, 1, 8, np.zeros(1), np.zeros(1), False)
     assert [finding.array for finding in findings] == ["flag", "value"]
-    assert accesses(findings[1]) == [(what, t, line_of("different values")) for what, t in (("write", 0), ("write", 1))]
+    assert accesses(findings[1]) == [
+        (what, t, line_of("different values")) for what, t in (("write", 0), ("write", 1))
+    ]
     assert "cuda.atomic" in findings[0].advice
 
 
@@ -330,8 +398,14 @@ def test_atomics_race_with_plain_accesses_only() -> None:
             n[1] = n[0]
 
     assert findings_of(counts, 1, 8, np.zeros(2, np.int32), 0) == ()
-    assert {a.what for a in the_one(counts, 1, 8, np.zeros(2, np.int32), 1).accesses} == {"write", "atomic"}
-    assert {a.what for a in the_one(counts, 1, 8, np.zeros(2, np.int32), 2).accesses} == {"read", "atomic"}
+    assert {a.what for a in the_one(counts, 1, 8, np.zeros(2, np.int32), 1).accesses} == {
+        "write",
+        "atomic",
+    }
+    assert {a.what for a in the_one(counts, 1, 8, np.zeros(2, np.int32), 2).accesses} == {
+        "read",
+        "atomic",
+    }
     assert findings_of(counts, 1, 8, np.zeros(2, np.int32), 3) == ()
 
 
@@ -395,7 +469,10 @@ def test_blocks_race_unless_the_grid_waits() -> None:
 
     assert findings_of(shifts, 2, 4, np.zeros(8), np.zeros(8), True) == ()
     finding = the_one(shifts, 2, 4, np.zeros(8), np.zeros(8), False)
-    assert accesses(finding) == [("read", 0, line_of("read by another")), ("write", 0, line_of("written by one block"))]
+    assert accesses(finding) == [
+        ("read", 0, line_of("read by another")),
+        ("write", 0, line_of("written by one block")),
+    ]
     assert [access.block for access in finding.accesses] == [(0, 0, 0), (1, 0, 0)]
     assert "blocks run in any order" in finding.advice
 
@@ -452,7 +529,9 @@ def test_views_and_names_of_one_array_share_its_elements() -> None:
 
     base = np.zeros((4, 2))
     assert findings_of(apart, 1, 4, base[:, 0], base[:, 1]) == ()
-    assert {finding.error for finding in findings_of(apart, 1, 4, base[:, 0], base[:, 0])} == {RaceError}
+    assert {finding.error for finding in findings_of(apart, 1, 4, base[:, 0], base[:, 0])} == {
+        RaceError
+    }
 
 
 def test_loops_over_arrays_end_with_them() -> None:
@@ -536,7 +615,10 @@ def test_threads_that_miss_a_barrier() -> None:
         x[cuda.threadIdx.x + 8] = 1
 
     finding = the_one(branches, 1, 8, np.zeros(8))
-    assert accesses(finding) == [("waits", 0, line_of("even threads")), ("waits", 1, line_of("odd threads"))]
+    assert accesses(finding) == [
+        ("waits", 0, line_of("even threads")),
+        ("waits", 1, line_of("odd threads")),
+    ]
 
 
 def test_other_blocks_go_on_after_threads_that_cannot_meet() -> None:
@@ -563,7 +645,10 @@ def test_other_lanes_go_on_after_one_that_is_not_in_the_mask() -> None:
 
     x = np.zeros(8)
     finding = the_one(votes, 1, 8, x)
-    assert (finding.error, [access.thread[0] for access in finding.accesses]) == (DivergenceError, [0])
+    assert (finding.error, [access.thread[0] for access in finding.accesses]) == (
+        DivergenceError,
+        [0],
+    )
     np.testing.assert_array_equal(x, [0] + [0xFE] * 7)
 
 
@@ -609,14 +694,23 @@ def subtracts_from_shared(x, total):
     [
         (adds_to_one_element, 1, 1, "cuda.atomic.add(total, 0, x[cuda.grid(1)])"),
         (adds_to_one_element, 2, 1, "cuda.atomic.add(total, 0, x[cuda.grid(1)])"),
-        (adds_in_two_dimensions, 1, (1, 1), "cuda.atomic.add(total, (0, x.size - x.size), 2 * x[cuda.grid(1)])"),
+        (
+            adds_in_two_dimensions,
+            1,
+            (1, 1),
+            "cuda.atomic.add(total, (0, x.size - x.size), 2 * x[cuda.grid(1)])",
+        ),
         (subtracts_from_shared, 1, 1, "cuda.atomic.sub(s, 0, x[cuda.grid(1)])"),
     ],
 )
-def test_the_advice_for_sums_is_an_atomic_operation(kernel: Any, grid: int, shape: Any, call: str) -> None:
+def test_the_advice_for_sums_is_an_atomic_operation(
+    kernel: Any, grid: int, shape: Any, call: str
+) -> None:
     findings = findings_of(kernel, grid, 8, np.arange(8.0 * grid), np.zeros(shape))
     assert findings
-    assert {finding.advice for finding in findings} == {f"several threads change one element: write {call}"}
+    assert {finding.advice for finding in findings} == {
+        f"several threads change one element: write {call}"
+    }
 
 
 def test_memory_that_nothing_was_written_to() -> None:
@@ -632,10 +726,14 @@ def test_memory_that_nothing_was_written_to() -> None:
         out[t] += mine[1 - n % 2]  # beside it
 
     findings = findings_of(reads, 2, 8, np.zeros(8), 7, races=False)
-    assert [(finding.error, finding.array, finding.index) for finding in findings] == [(UninitializedError, "s", (7,))]
+    assert [(finding.error, finding.array, finding.index) for finding in findings] == [
+        (UninitializedError, "s", (7,))
+    ]
     assert accesses(findings[0]) == [("read", 0, line_of("not all written"))]
     findings = findings_of(reads, 1, 8, np.zeros(8), 8)
-    assert [(finding.array, finding.index, finding.times) for finding in findings] == [("mine", (1,), 8)]
+    assert [(finding.array, finding.index, finding.times) for finding in findings] == [
+        ("mine", (1,), 8)
+    ]
     assert findings_of(reads, 1, 8, np.zeros(8), 8, uninitialized=False) == ()
 
 
@@ -676,7 +774,9 @@ def neighbour_of_window(x, out, n):
         out[i] = found
 
 
-@pytest.mark.parametrize("kernel", [neighbour_of_tile, neighbour_of_dynamic_tile, neighbour_of_window])
+@pytest.mark.parametrize(
+    "kernel", [neighbour_of_tile, neighbour_of_dynamic_tile, neighbour_of_window]
+)
 def test_elements_that_nothing_was_written_to_and_whose_value_is_not_used(kernel: Any) -> None:
     x = np.random.default_rng(0).random(13)
     outs = [np.zeros(13), np.zeros(13)]
@@ -750,9 +850,12 @@ MANY = "def many(x):\n    i = cuda.grid(1)\n" + "    x[i + 1] = 1\n" * 25
 
 def test_an_access_reads_well() -> None:
     access = Access("write", (1, 2, 3), (4, 5, 6), "kernel", HERE, 1)
-    assert str(access).startswith(f"write  threadIdx=(1, 2, 3) blockIdx=(4, 5, 6) in kernel ({HERE}:1)\n")
+    assert str(access).startswith(
+        f"write  threadIdx=(1, 2, 3) blockIdx=(4, 5, 6) in kernel ({HERE}:1)\n"
+    )
     assert str(access).endswith(
-        '`simt.check`: every kind of finding with its line, array, index and threads; and none where nothing is wrong."""'
+        "`simt.check`: every kind of finding with its line, array, index and threads; and none "
+        'where nothing is wrong."""'
     )
     assert repr(simt.check(neighbours)).startswith("<simt.check of neighbours (")
 
@@ -812,7 +915,11 @@ def adds_none(x, out, y, i):
     ],
 )
 def test_an_exception_of_a_thread_is_a_finding(kernel: Any, y: float, times: int) -> None:
-    mark = next(line for line in linecache.getlines(HERE)[kernel.__code__.co_firstlineno :] if "# fault" in line)
+    mark = next(
+        line
+        for line in linecache.getlines(HERE)[kernel.__code__.co_firstlineno :]
+        if "# fault" in line
+    )
     name = mark.split()[-1]
     arrays = np.zeros(9), np.zeros(8), np.full(8, y), np.zeros(8, np.int64)
     with np.errstate(all="ignore"):
@@ -834,7 +941,9 @@ def test_an_unassigned_variable_that_does_not_matter_is_a_warning() -> None:
             out[t] = got
 
     x, out = np.arange(8.0), np.zeros(8)
-    with pytest.warns(simt.KernelCheckWarning, match="warning: UnboundLocalError: the variable value is read") as caught:
+    with pytest.warns(
+        simt.KernelCheckWarning, match="warning: UnboundLocalError: the variable value is read"
+    ) as caught:
         simt.check(sums)[1, 8](x, out, False)
     (finding,) = caught[0].message.findings
     assert accesses(finding) == [("read", 5, line_of("of the others, too"))]
@@ -880,7 +989,9 @@ def test_a_variable_that_an_earlier_turn_of_a_loop_assigned_is_assigned() -> Non
 
 def test_an_exception_does_not_hide_what_was_found_before() -> None:
     with pytest.raises(RaceError) as caught:
-        simt.check(neighbours_then)[1, 8](np.zeros(9), np.zeros(8), np.zeros(8), np.zeros(8, np.int64))
+        simt.check(neighbours_then)[1, 8](
+            np.zeros(9), np.zeros(8), np.zeros(8), np.zeros(8, np.int64)
+        )
     race, fault = caught.value.findings
     assert (race.error, race.array) == (RaceError, "x")
     assert accesses(fault) == [("read", 5, line_of("unassigned in some threads"))]
@@ -1017,7 +1128,9 @@ def test_a_shuffle_from_a_lane_that_has_ended() -> None:
 
 
 def test_a_shuffle_from_a_lane_that_has_ended_whose_value_is_not_used_is_no_finding() -> None:
-    assert findings_of(shuffles_down, 1, 32, np.zeros(32), 16, 15) == ()  # a warning would be an error of this test
+    assert (
+        findings_of(shuffles_down, 1, 32, np.zeros(32), 16, 15) == ()
+    )  # a warning would be an error of this test
 
 
 def test_a_shuffle_from_a_lane_beside_the_mask_or_the_block() -> None:

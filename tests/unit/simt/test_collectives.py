@@ -1,4 +1,6 @@
-"""Votes, matches and shuffles of all threads at once, against a model in plain Python of one thread after the other."""
+"""Votes, matches and shuffles of all threads at once, against a model in plain Python of one
+thread after the other.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +15,23 @@ from tests.quick import whole
 
 WARP = 32
 ALL = 0xFFFFFFFF
-# Threads of a block and blocks: whole warps, a last one that is not, less than a warp, several blocks.
+# Threads of a block and blocks: whole warps, a last one that is not, less than a warp, several
+# blocks.
 SIZES = [(64, 1), (40, 1), (7, 1), (1, 1), (33, 3), (64, 2)]
-DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64", "complex64"]
+DTYPES = [
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float32",
+    "float64",
+    "complex64",
+]
 DTYPES += ["complex128"]
 FEW = ("bool", "int8", "uint64", "float32", "complex128")  # of every size and kind
 
@@ -40,7 +56,11 @@ def values_of(dtype: str, size: int, seed: int = 0) -> np.ndarray:
 
 def active_of(name: str, size: int) -> np.ndarray | None:
     rng = np.random.default_rng(size)
-    return {"all": None, "some": rng.integers(0, 2, size).astype(np.int8), "none": np.zeros(size, np.int8)}[name]
+    return {
+        "all": None,
+        "some": rng.integers(0, 2, size).astype(np.int8),
+        "none": np.zeros(size, np.int8),
+    }[name]
 
 
 def element(operand: Any, thread: int) -> int:
@@ -59,9 +79,13 @@ def runs(active: np.ndarray | None, thread: int) -> bool:
 def test_votes_of_a_block(name: str, of: Callable[[list[bool]], int], active: str) -> None:
     for threads, blocks in [(64, 1), (40, 1), (1, 1)]:
         for share in (0, 1, 3):
-            predicate = np.random.default_rng(threads).integers(0, 4, threads) < share + (share == 3)
+            predicate = np.random.default_rng(threads).integers(0, 4, threads) < share + (
+                share == 3
+            )
             part = active_of(active, threads)
-            wanted = int(of([bool(predicate[thread]) for thread in range(threads) if runs(part, thread)]))
+            wanted = int(
+                of([bool(predicate[thread]) for thread in range(threads) if runs(part, thread)])
+            )
             found = COLLECT[f"_k_all_syncthreads_{name}"](predicate, part, threads, blocks)
             assert found == wanted
 
@@ -75,7 +99,9 @@ def test_votes_of_each_block_of_a_grid(name: str, of: Callable[[list[bool]], int
         COLLECT[f"_k_all_syncthreads_{name}_each"](got, predicate, part, threads, blocks)
         for block in range(blocks):
             of_block = range(block * threads, (block + 1) * threads)
-            assert set(got[of_block.start : of_block.stop]) == {int(of([predicate[t] for t in of_block if runs(part, t)]))}
+            assert set(got[of_block.start : of_block.stop]) == {
+                int(of([predicate[t] for t in of_block if runs(part, t)]))
+            }
 
 
 # ---- votes of a warp
@@ -107,8 +133,15 @@ def test_votes_of_a_warp(name: str, active: str) -> None:
                 wanted = []
                 for warp in warps(threads, blocks):
                     takes = sum(1 << lane for lane, thread in enumerate(warp) if runs(part, thread))
-                    true = sum(1 << lane for lane, thread in enumerate(warp) if runs(part, thread) and predicate[thread])
-                    wanted += [vote(name, true & element(mask, t) & ALL, takes & element(mask, t) & ALL) for t in warp]
+                    true = sum(
+                        1 << lane
+                        for lane, thread in enumerate(warp)
+                        if runs(part, thread) and predicate[thread]
+                    )
+                    wanted += [
+                        vote(name, true & element(mask, t) & ALL, takes & element(mask, t) & ALL)
+                        for t in warp
+                    ]
                 assert got.tolist() == wanted
 
 
@@ -119,17 +152,27 @@ def test_active_mask() -> None:
             COLLECT["_k_all_activemask"](got, part, threads, blocks)
             wanted: list[int] = []
             for warp in warps(threads, blocks):
-                wanted += [sum(1 << lane for lane, thread in enumerate(warp) if runs(part, thread))] * len(warp)
+                wanted += [
+                    sum(1 << lane for lane, thread in enumerate(warp) if runs(part, thread))
+                ] * len(warp)
             assert got.tolist() == wanted
 
 
 # ---- matches
 
 
-def matches(value: np.ndarray, mask: Any, part: np.ndarray | None, warp: range, thread: int) -> tuple[int, int]:
-    lanes = [lane for lane, other in enumerate(warp) if runs(part, other) and element(mask, thread) >> lane & 1]
+def matches(
+    value: np.ndarray, mask: Any, part: np.ndarray | None, warp: range, thread: int
+) -> tuple[int, int]:
+    lanes = [
+        lane
+        for lane, other in enumerate(warp)
+        if runs(part, other) and element(mask, thread) >> lane & 1
+    ]
     bits = value[thread].tobytes()
-    return sum(1 << lane for lane in lanes if value[warp[lane]].tobytes() == bits), sum(1 << lane for lane in lanes)
+    return sum(1 << lane for lane in lanes if value[warp[lane]].tobytes() == bits), sum(
+        1 << lane for lane in lanes
+    )
 
 
 def signed(mask: int) -> int:
@@ -143,29 +186,47 @@ def test_matches(dtype: str) -> None:
         value = values_of(dtype, size)
         if dtype.startswith("float"):
             value[:4] = [0.0, -0.0, np.nan, np.nan]  # compared by their bits
-        for part, mask in ((None, -1), (active_of("some", size), np.random.default_rng(1).integers(0, 1 << 32, size))):
-            anyone, everyone, agreed = np.zeros(size, np.int32), np.zeros(size, np.int32), np.zeros(size, bool)
+        for part, mask in (
+            (None, -1),
+            (active_of("some", size), np.random.default_rng(1).integers(0, 1 << 32, size)),
+        ):
+            anyone, everyone, agreed = (
+                np.zeros(size, np.int32),
+                np.zeros(size, np.int32),
+                np.zeros(size, bool),
+            )
             for values in (value, np.full(size, value[0])):
                 COLLECT["_k_all_match_any_sync"](anyone, mask, values, part, threads, blocks)
-                COLLECT["_k_all_match_all_sync"](everyone, agreed, mask, values, part, threads, blocks)
+                COLLECT["_k_all_match_all_sync"](
+                    everyone, agreed, mask, values, part, threads, blocks
+                )
                 for warp in warps(threads, blocks):
                     for thread in warp:
                         same, named = matches(values, mask, part, warp, thread)
                         assert anyone[thread] == signed(same)
-                        assert (everyone[thread], agreed[thread]) == (signed(named) if same == named else 0, same == named)
+                        assert (everyone[thread], agreed[thread]) == (
+                            signed(named) if same == named else 0,
+                            same == named,
+                        )
 
 
 # ---- shuffles
 
 
 def source(name: str, lane: int, operand: int) -> int:
-    """The lane that a lane reads, by CUDA's rules: of the operand 5 bits count, and nobody reads beyond the warp."""
+    """The lane that a lane reads, by CUDA's rules: of the operand 5 bits count, and nobody reads
+    beyond the warp.
+    """
     operand &= 31
-    other = {"": operand, "_up": lane - operand, "_down": lane + operand, "_xor": lane ^ operand}[name]
+    other = {"": operand, "_up": lane - operand, "_down": lane + operand, "_xor": lane ^ operand}[
+        name
+    ]
     return other if 0 <= other < WARP else lane
 
 
-def shuffled(name: str, value: np.ndarray, operand: Any, part: np.ndarray | None, threads: int, blocks: int) -> np.ndarray:
+def shuffled(
+    name: str, value: np.ndarray, operand: Any, part: np.ndarray | None, threads: int, blocks: int
+) -> np.ndarray:
     taken = np.arange(len(value))
     for warp in warps(threads, blocks):
         for lane, thread in enumerate(warp):
@@ -208,7 +269,9 @@ def test_shuffles_at_one_distance_do_the_same(name: str) -> None:
         value = values_of("float64", threads)
         for operand in (*range(41), -1):
             got = np.empty_like(value)
-            shuffle_padded(COLLECT[f"_k_all_shfl{name}_sync_padded"], got, padded(value), operand, threads)
+            shuffle_padded(
+                COLLECT[f"_k_all_shfl{name}_sync_padded"], got, padded(value), operand, threads
+            )
             assert got.tobytes() == shuffled(name, value, operand, None, threads, 1).tobytes()
 
 

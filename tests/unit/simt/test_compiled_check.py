@@ -9,10 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import complex64, cuda, float32, float64, int32
-from numba.cuda.random import init_xoroshiro128p_states_cpu, xoroshiro128p_dtype, xoroshiro128p_uniform_float32
+from numba.cuda.random import (
+    init_xoroshiro128p_states_cpu,
+    xoroshiro128p_dtype,
+    xoroshiro128p_uniform_float32,
+)
 
 from synknumba import simt
-from synknumba._errors import BoundsError, Finding, KernelCheckError, KernelError, RaceError, UninitializedError
+from synknumba._errors import (
+    BoundsError,
+    Finding,
+    KernelCheckError,
+    KernelError,
+    RaceError,
+    UninitializedError,
+)
 from synknumba.simt._debugger import check as check_module
 from synknumba.simt._debugger import compiled, layout, runtime
 from synknumba.simt._debugger.instrument import KINDS
@@ -21,7 +32,9 @@ from synknumba.simt._debugger.run import DebugLaunch
 FULL = 0xFFFFFFFF
 
 
-def findings_of(kernel: Any, grid: Any, block: Any, *args: Any, by: bool | None, smem: int = 0) -> tuple[Finding, ...]:
+def findings_of(
+    kernel: Any, grid: Any, block: Any, *args: Any, by: bool | None, smem: int = 0
+) -> tuple[Finding, ...]:
     try:
         simt.check(kernel, compiled=by)[grid, block, 0, smem](*args)
     except KernelCheckError as error:
@@ -79,7 +92,10 @@ def test_rows_outside() -> None:
         a[0, 0] = a[cuda.threadIdx.x + 2][1]
 
     findings = both(beside, 1, 3, np.zeros((3, 4)))
-    assert [(finding.error, finding.index) for finding in findings[:2]] == [(BoundsError, (3,)), (RaceError, (2, 1))]
+    assert [(finding.error, finding.index) for finding in findings[:2]] == [
+        (BoundsError, (3,)),
+        (RaceError, (2, 1)),
+    ]
 
 
 POINT = np.dtype([("x", np.float32), ("flags", np.uint8), ("y", np.float64)])
@@ -102,7 +118,10 @@ def test_records_and_complex_numbers() -> None:
     points, single = np.ones(4, POINT), np.ones(1, POINT)[0]
     z = np.arange(4) + 0j
     assert both(moves, 1, 4, points, single, z, True) == ()
-    assert {finding.array for finding in both(moves, 1, 4, points, single, z, False)} == {"s", "points"}
+    assert {finding.array for finding in both(moves, 1, 4, points, single, z, False)} == {
+        "s",
+        "points",
+    }
 
     def swaps(points):
         t = cuda.threadIdx.x
@@ -112,7 +131,13 @@ def test_records_and_complex_numbers() -> None:
     assert (finding.error, finding.array, finding.index) == (RaceError, "points", (0,))
 
 
-ROW = np.dtype([("p", np.float32, (4,)), ("q", np.int32), ("inner", [("x", np.float64), ("n", np.int32, (2,))])])
+ROW = np.dtype(
+    [
+        ("p", np.float32, (4,)),
+        ("q", np.int32),
+        ("inner", [("x", np.float64), ("n", np.int32, (2,))]),
+    ]
+)
 
 
 def test_arrays_and_records_in_records() -> None:
@@ -132,8 +157,15 @@ def test_arrays_and_records_in_records() -> None:
     rows = np.zeros(4, ROW)
     rows["q"] = range(4)
     assert both(moves, 1, 4, rows, np.zeros(4), 0) == ()
-    findings = {(finding.error, finding.array) for finding in both(moves, 1, 4, rows, np.zeros(4), 1)}
-    assert findings == {(RaceError, "rows"), (BoundsError, "rows"), (BoundsError, "out"), (RaceError, "out")}
+    findings = {
+        (finding.error, finding.array) for finding in both(moves, 1, 4, rows, np.zeros(4), 1)
+    }
+    assert findings == {
+        (RaceError, "rows"),
+        (BoundsError, "rows"),
+        (BoundsError, "out"),
+        (RaceError, "out"),
+    }
 
 
 @pytest.mark.whole
@@ -176,16 +208,23 @@ def test_read_only_records(*, further: bool) -> None:
     rows.setflags(write=False)
     for kernel in (nested, part, added) if further else (field, element, constant):
         (finding,) = findings_of(kernel, 1, 2, rows, by=False)
-        assert (finding.summary, finding.times) == ("ValueError: assignment destination is read-only", 2)
+        assert (finding.summary, finding.times) == (
+            "ValueError: assignment destination is read-only",
+            2,
+        )
         assert findings_of(kernel, 1, 2, rows, by=True) == (finding,)
     assert rows.tobytes() == CONSTANT_ROWS.tobytes() == bytes(rows.nbytes)
 
 
 def test_read_only_records_beside_others_stay_in_python() -> None:
-    with pytest.raises(KernelError, match=r"read-only records that overlap writeable arrays \(rows, whole\)"):
+    with pytest.raises(
+        KernelError, match=r"read-only records that overlap writeable arrays \(rows, whole\)"
+    ):
         simt.check(lambda rows, whole: rows.size, compiled=True)[1, 1](*overlapping_read_only())
     findings = findings_of(_writes_both, 1, 1, *overlapping_read_only(), by=None)
-    assert [finding.summary for finding in findings] == ["ValueError: assignment destination is read-only"]
+    assert [finding.summary for finding in findings] == [
+        "ValueError: assignment destination is read-only"
+    ]
 
 
 def overlapping_read_only() -> tuple[Any, Any]:
@@ -221,7 +260,10 @@ def test_a_record_outside_is_zeros_and_may_be_set() -> None:
     out = np.ones(3)
     for by in (False, True):
         findings = findings_of(outside, 1, 1, np.zeros(2, ROW), out, by=by)
-        assert {(finding.error, finding.array) for finding in findings} == {(BoundsError, "rows"), (BoundsError, "out")}
+        assert {(finding.error, finding.array) for finding in findings} == {
+            (BoundsError, "rows"),
+            (BoundsError, "out"),
+        }
         assert out[0] == 0
 
 
@@ -292,7 +334,12 @@ def elements(kernel: Any, a: Any, b: Any, t: int) -> tuple[Any, Any]:
 
 def threads_overlap(kernel: Any, a: Any, b: Any) -> bool:
     written = [elements(kernel, a, b, t) for t in range(8)]
-    return any(np.shares_memory(one, two) for t, (one, _) in enumerate(written) for u, (_, two) in enumerate(written) if t != u)
+    return any(
+        np.shares_memory(one, two)
+        for t, (one, _) in enumerate(written)
+        for u, (_, two) in enumerate(written)
+        if t != u
+    )
 
 
 @pytest.mark.parametrize("name", overlapping_arguments())
@@ -311,7 +358,10 @@ def test_parts_of_complex_numbers() -> None:
     z = np.zeros(8, "c16")
     found = [findings_of(crossing, 1, 8, z, z.imag, by=by) for by in (False, True)]
     assert found[0] == found[1][: len(found[0])]
-    assert {(finding.array, finding.index, finding.times) for finding in found[0]} == {("a", (4,), 4), ("b", (3,), 4)}
+    assert {(finding.array, finding.index, finding.times) for finding in found[0]} == {
+        ("a", (4,), 4),
+        ("b", (3,), 4),
+    }
 
 
 def narrowed(out, x, wrong):
@@ -329,7 +379,10 @@ def narrowed(out, x, wrong):
 def test_views_of_a_narrower_dtype_race_by_their_bytes() -> None:
     out, x = np.zeros(24), np.ones(8, np.complex64)
     assert both(narrowed, 1, 16, out, x, 0) == ()
-    findings = {(finding.error, finding.array, finding.index) for finding in both(narrowed, 1, 16, out, x, 1)}
+    findings = {
+        (finding.error, finding.array, finding.index)
+        for finding in both(narrowed, 1, 16, out, x, 1)
+    }
     assert (RaceError, "out", (0,)) in findings
 
 
@@ -393,7 +446,9 @@ def test_a_race_that_only_the_reverse_order_shows() -> None:
 
     findings = findings_of(flag, 1, 2, np.zeros(1), np.zeros(1), by=True)
     assert BoundsError in {finding.error for finding in findings}
-    assert BoundsError not in {finding.error for finding in findings_of(flag, 1, 2, np.zeros(1), np.zeros(1), by=False)}
+    assert BoundsError not in {
+        finding.error for finding in findings_of(flag, 1, 2, np.zeros(1), np.zeros(1), by=False)
+    }
 
 
 def raises_later(x):
@@ -409,7 +464,9 @@ def test_an_exception_of_the_kernel_tells_thread_line_and_findings() -> None:
             simt.check(raises_later, compiled=by)[1, 4](np.arange(5.0))
         place, findings = caught.value.__notes__
         line = raises_later.__code__.co_firstlineno + 4
-        assert place == f"in raises_later ({__file__}:{line}), threadIdx=(3, 0, 0) blockIdx=(0, 0, 0)"
+        assert (
+            place == f"in raises_later ({__file__}:{line}), threadIdx=(3, 0, 0) blockIdx=(0, 0, 0)"
+        )
         assert "race at index [1]" in findings
 
 
@@ -417,7 +474,9 @@ def test_what_compiled_code_cannot_check_is_refused_with_the_reason() -> None:
     def prints(x):
         print(x[0])
 
-    with pytest.raises(KernelError, match=r"prints \(.*cannot be checked in compiled code: a call of print\(\)"):
+    with pytest.raises(
+        KernelError, match=r"prints \(.*cannot be checked in compiled code: a call of print\(\)"
+    ):
         simt.check(prints, compiled=True)[1, 1](np.zeros(1))
 
     def over(x, out):
@@ -443,17 +502,27 @@ def many_accesses(x, out, n):
 
 @pytest.fixture
 def changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> list[str]:
-    """The ways in which launches run, in order; the changeover is at once, and no kernel of other tests is kept."""
+    """The ways in which launches run, in order; the changeover is at once, and no kernel of
+    other tests is kept.
+    """
     ways: list[str] = []
     run_python, run_compiled = DebugLaunch.run, compiled.CompiledLaunch.run
-    monkeypatch.setattr(DebugLaunch, "run", lambda self, args: (ways.append("python"), run_python(self, args))[1])
-    monkeypatch.setattr(compiled.CompiledLaunch, "run", lambda self: (ways.append("compiled"), run_compiled(self))[1])
+    monkeypatch.setattr(
+        DebugLaunch, "run", lambda self, args: (ways.append("python"), run_python(self, args))[1]
+    )
+    monkeypatch.setattr(
+        compiled.CompiledLaunch,
+        "run",
+        lambda self: (ways.append("compiled"), run_compiled(self))[1],
+    )
     monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compiled, "_programs", type(compiled._programs)())
     return ways
 
 
-def test_compiled_code_begins_again_with_the_arrays_as_they_were(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_code_begins_again_with_the_arrays_as_they_were(
+    changes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(check_module, "PYTHON_SECONDS", 0.0)
     x, out = np.arange(8.0), np.zeros(9)
     with pytest.raises(RaceError):
@@ -472,7 +541,9 @@ def test_short_launches_stay_in_python(changes: list[str]) -> None:
     assert changes == ["python"]
 
 
-def test_a_kernel_that_cannot_be_compiled_goes_on_in_python(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_cannot_be_compiled_goes_on_in_python(
+    changes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(check_module, "PYTHON_SECONDS", 0.0)
 
     def over(x, out):
@@ -485,7 +556,9 @@ def test_a_kernel_that_cannot_be_compiled_goes_on_in_python(changes: list[str], 
     np.testing.assert_array_equal(out, 100)
 
 
-def test_a_debugger_keeps_a_launch_in_python(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_debugger_keeps_a_launch_in_python(
+    changes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(check_module, "PYTHON_SECONDS", 0.0)
     before = sys.gettrace()
     sys.settrace(lambda *_: None)
@@ -496,7 +569,9 @@ def test_a_debugger_keeps_a_launch_in_python(changes: list[str], monkeypatch: py
     assert changes == ["python"]
 
 
-def test_what_takes_too_much_memory_goes_on_in_python(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_too_much_memory_goes_on_in_python(
+    changes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(check_module, "PYTHON_SECONDS", 0.0)
     monkeypatch.setattr(compiled, "MOST_THREADS", 4)
 
@@ -507,7 +582,9 @@ def test_what_takes_too_much_memory_goes_on_in_python(changes: list[str], monkey
         cuda.cg.this_grid().sync()
         x[i] += x[7 - i]
 
-    assert {finding.error for finding in findings_of(meets, 2, 4, np.zeros(8), by=None)} == {RaceError}
+    assert {finding.error for finding in findings_of(meets, 2, 4, np.zeros(8), by=None)} == {
+        RaceError
+    }
     assert changes == ["python"]
 
 
@@ -515,13 +592,25 @@ def test_what_takes_too_much_memory_goes_on_in_python(changes: list[str], monkey
 def test_long_source_stays_in_python_for_as_long_as_compiling_takes(
     changes: list[str], monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    text = "def long(x, rounds):\n    for k in range(rounds):\n" + "        y = x[cuda.grid(1)] + 1\n" * 200
-    linecache.cache["<long kernel>"] = (len(text), None, text.splitlines(keepends=True), "<long kernel>")
+    text = (
+        "def long(x, rounds):\n    for k in range(rounds):\n"
+        + "        y = x[cuda.grid(1)] + 1\n" * 200
+    )
+    linecache.cache["<long kernel>"] = (
+        len(text),
+        None,
+        text.splitlines(keepends=True),
+        "<long kernel>",
+    )
     scope: dict[str, Any] = {"cuda": cuda}
     exec(compile(text, "<long kernel>", "exec"), scope)
     ticks = itertools.count()
-    monkeypatch.setattr(check_module, "time", SimpleNamespace(perf_counter=lambda: next(ticks) * 0.05))  # s, for 64 accesses
-    monkeypatch.setattr(check_module._Launch, "can_be_compiled", lambda _: changes.append("compiling"))
+    monkeypatch.setattr(
+        check_module, "time", SimpleNamespace(perf_counter=lambda: next(ticks) * 0.05)
+    )  # s, for 64 accesses
+    monkeypatch.setattr(
+        check_module._Launch, "can_be_compiled", lambda _: changes.append("compiling")
+    )
     assert findings_of(scope["long"], 1, 8, np.zeros(8), rounds, by=None) == ()
     assert changes == ["python"] if rounds == 1 else ["python", "compiling"]
 
@@ -540,7 +629,9 @@ def test_code_on_disk_takes_over_early(changes: list[str], monkeypatch: pytest.M
 STEP = 1
 
 
-def test_a_changed_global_makes_another_kernel(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_global_makes_another_kernel(
+    changes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def steps(x):
         x[cuda.threadIdx.x + STEP] = 1.0
 
@@ -580,7 +671,9 @@ def test_a_launch_in_reverse_order_that_never_ends_is_given_up() -> None:
         while t == 1 and x[0] == 0.0:
             pass
 
-    assert {finding.error for finding in findings_of(waits, 1, 2, np.zeros(1), np.zeros(1), by=True)} == {RaceError}
+    assert {
+        finding.error for finding in findings_of(waits, 1, 2, np.zeros(1), np.zeros(1), by=True)
+    } == {RaceError}
 
 
 @pytest.mark.whole
@@ -594,15 +687,27 @@ def test_threads_that_share_a_state_of_random_numbers_race() -> None:
     out = np.zeros(8, np.float32)
     assert both(draws, 1, 4, states, out, False) == ()
     for by in (False, True):
-        kinds = {(finding.error, finding.array) for finding in findings_of(draws, 1, 4, states, out, True, by=by)}
+        kinds = {
+            (finding.error, finding.array)
+            for finding in findings_of(draws, 1, 4, states, out, True, by=by)
+        }
         assert kinds == {(RaceError, "states")}
     (finding,) = findings_of(draws, 1, 5, states, out, False, by=True)
     assert (finding.error, finding.index) == (BoundsError, (4,))
 
 
 def test_warp_operations_of_the_runtime_are_those_of_python() -> None:
-    names = {layout.SYNCTHREADS: "syncthreads", layout.SYNCWARP: "syncwarp", layout.SHFL: "shfl_sync", layout.EQ: "eq_sync"}
-    names |= {layout.SHFL_UP: "shfl_up_sync", layout.SHFL_DOWN: "shfl_down_sync", layout.SHFL_XOR: "shfl_xor_sync"}
+    names = {
+        layout.SYNCTHREADS: "syncthreads",
+        layout.SYNCWARP: "syncwarp",
+        layout.SHFL: "shfl_sync",
+        layout.EQ: "eq_sync",
+    }
+    names |= {
+        layout.SHFL_UP: "shfl_up_sync",
+        layout.SHFL_DOWN: "shfl_down_sync",
+        layout.SHFL_XOR: "shfl_xor_sync",
+    }
     names |= {layout.ALL: "all_sync", layout.ANY: "any_sync", layout.BALLOT: "ballot_sync"}
     assert {number: KINDS[number] for number in names} == names
 
@@ -615,7 +720,11 @@ def test_warp_operations_of_the_runtime_are_those_of_python() -> None:
             out[t, 2] = cuda.shfl_down_sync(FULL, float32(t), lane % 5)
             out[t, 3] = cuda.shfl_xor_sync(FULL, -t, 9)
             out[t, 4] = cuda.ballot_sync(FULL, lane % 3 == 1)
-            out[t, 5] = cuda.all_sync(FULL, t < 40) + 2 * cuda.any_sync(FULL, t > 40) + 4 * cuda.eq_sync(FULL, t < 40)
+            out[t, 5] = (
+                cuda.all_sync(FULL, t < 40)
+                + 2 * cuda.any_sync(FULL, t > 40)
+                + 4 * cuda.eq_sync(FULL, t < 40)
+            )
             if lane < 16:
                 out[t, 6] = cuda.shfl_down_sync(0xFFFF, t, 8)
             else:
@@ -623,10 +732,14 @@ def test_warp_operations_of_the_runtime_are_those_of_python() -> None:
 
     answers, others = np.zeros((2, 50, 7))
     findings = findings_of(asks, 1, 50, answers, 45, by=False)
-    assert all("does not take part" in finding.summary for finding in findings)  # shuffles from lanes that have ended
+    assert all(
+        "does not take part" in finding.summary for finding in findings
+    )  # shuffles from lanes that have ended
     # Warps are answered in another order, so that another lane may be the first.
     found = findings_of(asks, 1, 50, others, 45, by=True)
-    first, second = ({(one.accesses[0].line, one.times) for one in these} for these in (findings, found))
+    first, second = (
+        {(one.accesses[0].line, one.times) for one in these} for these in (findings, found)
+    )
     assert first == second
     np.testing.assert_array_equal(others, answers)
 
@@ -652,7 +765,9 @@ def taken(x, i):
 
 
 def test_kernels_that_share_a_device_function() -> None:
-    """Its accesses have other numbers in each kernel: many come before them in one, none in the other."""
+    """Its accesses have other numbers in each kernel: many come before them in one, none in the
+    other.
+    """
 
     @cuda.jit
     def late(x, out):
@@ -666,5 +781,8 @@ def test_kernels_that_share_a_device_function() -> None:
         out[i] = taken(x, i)
 
     for kernel in (late, early, late):
-        (finding,) = {one.summary: one for one in findings_of(kernel, 1, 9, np.arange(9.0), np.zeros(9), by=True)}.values()
+        (finding,) = {
+            one.summary: one
+            for one in findings_of(kernel, 1, 9, np.arange(9.0), np.zeros(9), by=True)
+        }.values()
         assert (finding.error, finding.array, finding.index) == (BoundsError, "x", (9,))

@@ -1,4 +1,6 @@
-"""Types, functions and attributes that a program has registered for GPUs alone: kernels on a core have them too."""
+"""Types, functions and attributes that a program has registered for GPUs alone: kernels on a
+core have them too.
+"""
 
 import math
 
@@ -90,7 +92,9 @@ def registered():
     class Doubled(templates.ConcreteTemplate):
         cases = [templates.signature(types.float64, types.float64)]  # noqa: RUF012
 
-    lower(doubled, types.float64)(lambda _context, builder, _signature, args: builder.fadd(args[0], args[0]))
+    lower(doubled, types.float64)(
+        lambda _context, builder, _signature, args: builder.fadd(args[0], args[0])
+    )
 
 
 def test_a_type_and_its_functions():
@@ -131,7 +135,10 @@ def test_a_function_without_code_is_refused():
     def kernel(x):
         x[0] = nowhere(x[0])
 
-    with pytest.raises(KernelError, match="nowhere, without an implementation for the CPU, is not supported on the CPU"):
+    with pytest.raises(
+        KernelError,
+        match="nowhere, without an implementation for the CPU, is not supported on the CPU",
+    ):
         simt.jit(kernel)[1, 1](np.ones(1))
 
 

@@ -40,7 +40,9 @@ def known_of(text: str) -> tuple[Analysis, Guards]:
         ("m = n\nif t < 4:\n    m = 3\ny[t] = m\nif t < m:\n    x[t] = 2", 1, "0, min(4, E)"),
     ],
 )
-def test_threads_are_parted_at_a_condition_on_their_index(text: str, position: int | None, span: str) -> None:
+def test_threads_are_parted_at_a_condition_on_their_index(
+    text: str, position: int | None, span: str
+) -> None:
     known, guards = known_of(text)
     found = guard_cut(known.body, guards, set(), known)
     assert (found.position if found else None) == position
@@ -82,7 +84,10 @@ def test_statements_are_parted_where_nothing_need_be_stored(text: str, cut: int)
         ("b = int(x[t] / a)\ny[b] += 1", 1),
         ("v = x[t]\nb = int(math.exp(v))\n_k_atomic_add(y, b, 1)", 2),
         ("b = int(x[t] + a)\ny[b] += 1", 0),  # an addition is not worth it
-        ("b = int(x[t] / a)\ny[t + n] += b", 0),  # each thread writes beside its neighbour: that vectorizes
+        (
+            "b = int(x[t] / a)\ny[t + n] += b",
+            0,
+        ),  # each thread writes beside its neighbour: that vectorizes
         ("b = int(x[t] / a)\n_k_atomic_add(y, 0, b)", 0),
         ("b = int(x[t] / a)", 0),
         ("y[0] = 1\nb = int(x[t] / a)\ny[b] += 1", 0),
@@ -98,10 +103,15 @@ def test_costly_arithmetic_is_parted_from_scattered_writes(text: str, cut: int) 
 def spans(text: str) -> list[str]:
     """The loops along x."""
     function = defined(
-        "def kernel(x, y, n):\n    t = cuda.threadIdx.x\n" + "".join(f"    {line}\n" for line in text.splitlines())
+        "def kernel(x, y, n):\n    t = cuda.threadIdx.x\n"
+        + "".join(f"    {line}\n" for line in text.splitlines())
     )
     lines = [line.strip() for line in program_text(function, F8, F8, types.int64).splitlines()]
-    return [line.removeprefix("for _k_tx in ") for line in lines if line.startswith(("for _k_tx in ", "_k_first", "_k_end"))]
+    return [
+        line.removeprefix("for _k_tx in ")
+        for line in lines
+        if line.startswith(("for _k_tx in ", "_k_first", "_k_end"))
+    ]
 
 
 def test_loops_of_a_parted_region() -> None:
@@ -113,7 +123,9 @@ def test_loops_of_a_parted_region() -> None:
         "range(max(0, _k_first1), _k_end1):",
         "range(max(0, _k_end1), _k_Bx):",
     ]
-    assert spans(text.replace("cuda.syncthreads()\n", "")) == ["range(_k_Bx):"]  # LLVM does it as well there
+    assert spans(text.replace("cuda.syncthreads()\n", "")) == [
+        "range(_k_Bx):"
+    ]  # LLVM does it as well there
 
 
 # ---- random regions
@@ -169,7 +181,11 @@ def test_parting_changes_no_result(seed: int, monkeypatch: pytest.MonkeyPatch) -
     emit = build.emit_blocks
     for cuts in (True, False):
         style = {"cuts": cuts}
-        monkeypatch.setattr(build, "emit_blocks", lambda *args, style=style: emit(*args[:-1], replace(args[-1], **style)))
+        monkeypatch.setattr(
+            build,
+            "emit_blocks",
+            lambda *args, style=style: emit(*args[:-1], replace(args[-1], **style)),
+        )
         arrays = np.arange(16.0) % 7, np.zeros(16), np.zeros(256), np.zeros(8)
         launch(defined(text), 2, 8, *arrays, 5)
         found.append(arrays)

@@ -41,7 +41,11 @@ class Kind(enum.IntEnum):
 
 def line_of(text: str) -> int:
     """The only line of this file that ends in a mark."""
-    found = [number for number, line in enumerate(linecache.getlines(HERE), 1) if line.rstrip().endswith(f"# {text}")]
+    found = [
+        number
+        for number, line in enumerate(linecache.getlines(HERE), 1)
+        if line.rstrip().endswith(f"# {text}")
+    ]
     assert len(found) == 1
     return found[0]
 
@@ -59,7 +63,9 @@ DECORATED = {
     "function": doubled,
     "cuda.jit": cuda.jit(doubled),
     "simt.jit": simt.jit(doubled),
-    "parallel": synk.parallel(outputs={"out": synk.output("gather", shape=(), dtype="float64")})(doubled),
+    "parallel": synk.parallel(outputs={"out": synk.output("gather", shape=(), dtype="float64")})(
+        doubled
+    ),
 }
 
 
@@ -229,7 +235,9 @@ def test_functions_that_only_numba_knows_are_compiled() -> None:
         simt.debug(with_array)[1, 1](out)
 
 
-def test_random_numbers_are_those_of_python_and_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_numbers_are_those_of_python_and_compile_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def draws(out):
         i = cuda.grid(1)
         out[i] = synk.random.uniform(7, index=i, draw=1) + synk.random.randint(7, i, 0, -5, 9)
@@ -288,7 +296,12 @@ def test_arithmetic_has_the_types_of_a_kernel() -> None:
         wide[i] = (1 << 62) * 2 + i
         bytes_[i] += 300
 
-    args = (np.full(3, 200, np.uint8), np.full(3, 1.1, np.float32), np.zeros((3, 3)), np.zeros(3, np.int64))
+    args = (
+        np.full(3, 200, np.uint8),
+        np.full(3, 1.1, np.float32),
+        np.zeros((3, 3)),
+        np.zeros(3, np.int64),
+    )
     compiled = tuple(arg.copy() for arg in args)
     simt.debug(mixed)[1, 3](*args)
     simt.jit(mixed)[1, 3](*compiled)
@@ -360,7 +373,9 @@ def test_words_imported_by_themselves_answer_for_each_thread() -> None:
     out = np.zeros((80, 4))
     simt.debug(places)[2, 40](out)
     i = np.arange(80)
-    np.testing.assert_array_equal(out, np.stack([i % 40, i // 40 * 40, i % 40 % 32, i % 40 + i // 40], 1))
+    np.testing.assert_array_equal(
+        out, np.stack([i % 40, i // 40 * 40, i % 40 % 32, i % 40 + i // 40], 1)
+    )
 
 
 def test_blocks_wait_for_the_grid() -> None:
@@ -390,9 +405,21 @@ def test_an_index_outside_names_thread_array_and_line() -> None:
     (access,) = finding.accesses
     assert (finding.array, finding.index) == ("x", (7,))
     assert (access.what, access.thread, access.block) == ("read", (1, 0, 0), (1, 0, 0))
-    assert (access.filename, access.line, access.function) == (HERE, line_of("line outside"), "shifted")
+    assert (access.filename, access.line, access.function) == (
+        HERE,
+        line_of("line outside"),
+        "shifted",
+    )
     text = str(caught.value)
-    for part in ("shifted", "[7]", "(7,)", "threadIdx=(1, 0, 0)", "blockIdx=(1, 0, 0)", f"{HERE}:{access.line}", "x[i + 2]"):
+    for part in (
+        "shifted",
+        "[7]",
+        "(7,)",
+        "threadIdx=(1, 0, 0)",
+        "blockIdx=(1, 0, 0)",
+        f"{HERE}:{access.line}",
+        "x[i + 2]",
+    ):
         assert part in text
     assert isinstance(caught.value, (IndexError, SynkError))
     innermost = traceback.extract_tb(caught.value.__traceback__)[-1]
@@ -403,7 +430,14 @@ def test_an_index_outside_names_thread_array_and_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "what"), [((0, 5), "read"), ((-4, 0), "read"), ((3, 0), "write"), ((0, -6), "write"), ((3, 4), "atomic")]
+    ("index", "what"),
+    [
+        ((0, 5), "read"),
+        ((-4, 0), "read"),
+        ((3, 0), "write"),
+        ((0, -6), "write"),
+        ((3, 4), "atomic"),
+    ],
 )
 def test_every_access_has_its_bounds(index: tuple[int, int], what: str) -> None:
     def access(a, i, j, what):
@@ -417,7 +451,10 @@ def test_every_access_has_its_bounds(index: tuple[int, int], what: str) -> None:
     number = ["read", "write", "atomic"].index(what)
     with pytest.raises(BoundsError) as caught:
         simt.debug(access)[1, 1](np.zeros((3, 5)), *index, number)
-    assert (caught.value.findings[0].index, caught.value.findings[0].accesses[0].what) == (index, what)
+    assert (caught.value.findings[0].index, caught.value.findings[0].accesses[0].what) == (
+        index,
+        what,
+    )
     for near in ((0, 4), (-3, 0), (2, -5)):
         simt.debug(access)[1, 1](np.zeros((3, 5)), *near, number)
 
@@ -454,7 +491,9 @@ def test_what_the_kernel_raises_names_the_thread() -> None:
         assert x[i] < 5, "too large"
 
     for values, kind in (([1.0, 2.0, -1.0], ValueError), ([1.0, 2.0, 7.0], AssertionError)):
-        with pytest.raises(kind, match=rf"refuses \({HERE}:\d+\), threadIdx=\(0, 0, 0\) blockIdx=\(2, 0, 0\)") as caught:
+        with pytest.raises(
+            kind, match=rf"refuses \({HERE}:\d+\), threadIdx=\(0, 0, 0\) blockIdx=\(2, 0, 0\)"
+        ) as caught:
             simt.debug(refuses)[3, 1](np.array(values))
         assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "refuses"
 
@@ -493,12 +532,17 @@ def test_threads_that_can_never_meet() -> None:
         simt.debug(two_barriers)[1, 8](np.zeros(1))
     accesses = caught.value.findings[0].accesses
     assert [access.thread for access in accesses] == [(0, 0, 0), (3, 0, 0)]
-    assert [access.line for access in accesses] == [line_of("first barrier"), line_of("second barrier")]
+    assert [access.line for access in accesses] == [
+        line_of("first barrier"),
+        line_of("second barrier"),
+    ]
     with pytest.raises(DivergenceError, match=r"cuda.syncwarp\(\)"):
         simt.debug(warp_and_barrier)[1, 8]()
     with pytest.raises(DivergenceError, match="does not include lane 2"):
         simt.debug(wrong_mask)[1, 4](np.zeros(4))
-    with pytest.raises(DivergenceError, match="wait at cuda.cg.this_grid.*other blocks ended without"):
+    with pytest.raises(
+        DivergenceError, match="wait at cuda.cg.this_grid.*other blocks ended without"
+    ):
         simt.debug(some_blocks)[2, 4]()
 
 
@@ -597,9 +641,14 @@ def stepped(x, out):
 
 def test_a_debugger_stops_on_the_users_lines() -> None:
     out = np.zeros(4)
-    commands = "c\np 'mine is', float(mine)\np x\np cuda.threadIdx.x, cuda.blockIdx, cuda.grid(1)\nn\np 'total', total\nc\n"
+    commands = (
+        "c\np 'mine is', float(mine)\np x\np cuda.threadIdx.x, cuda.blockIdx, "
+        "cuda.grid(1)\nn\np 'total', total\nc\n"
+    )
     launch = lambda: simt.debug(stepped)[2, 2](np.arange(4.0), out)  # noqa: E731
-    said = debugged(commands, launch, at=line_of("line of the breakpoint"), condition="cuda.grid(1) == 3")
+    said = debugged(
+        commands, launch, at=line_of("line of the breakpoint"), condition="cuda.grid(1) == 3"
+    )
     assert "('mine is', 30.0)" in said
     assert "Array([0., 1., 2., 3.])" in said
     assert "(1, Dim3(x=1, y=0, z=0), 3)" in said
@@ -625,7 +674,9 @@ def test_a_debugger_stops_in_device_functions() -> None:
     launch = lambda: simt.debug(calls)[2, 4](out)  # noqa: E731
     line = line_of("line in a device function")
     behind = f"tbreak {HERE}:{line + 2}, cuda.grid(1) == 6\nc\n"
-    commands = f"c\np 'at', cuda.grid(1), cuda.laneid\n{behind}p 'mine', float(mine)\nup\np memory\nc\n"
+    commands = (
+        f"c\np 'at', cuda.grid(1), cuda.laneid\n{behind}p 'mine', float(mine)\nup\np memory\nc\n"
+    )
     said = debugged(commands, launch, at=line, condition="cuda.grid(1) == 6")
     assert said.count("('at', 6, 2)") == 1
     assert "('mine', 6.0)" in said
@@ -666,8 +717,14 @@ def test_after_an_error_a_debugger_stands_in_the_thread() -> None:
 
 @pytest.mark.whole
 def test_runs_under_the_simulator_too() -> None:
-    program = f"import runpy; runpy.run_path({str(Path(HERE).with_name('debug_in_simulator.py'))!r}, run_name='__main__')"
+    program = (
+        f"import runpy; "
+        f"runpy.run_path({str(Path(HERE).with_name('debug_in_simulator.py'))!r}, "
+        f"run_name='__main__')"
+    )
     env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
-    run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == ["[6.", "6.", "6.", "6.]", "BoundsError"]

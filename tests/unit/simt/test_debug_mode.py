@@ -36,7 +36,11 @@ def raises_where_told(bad, kind):
 
 @pytest.mark.parametrize(
     ("kind", "error", "ending"),
-    [(1, SomethingWrongError, ""), (2, ValueError, ": a message"), (3, AssertionError, ": an assertion")],
+    [
+        (1, SomethingWrongError, ""),
+        (2, ValueError, ": a message"),
+        (3, AssertionError, ": an assertion"),
+    ],
 )
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 def test_errors_name_thread_and_line(kind, error, ending, order):
@@ -46,8 +50,13 @@ def test_errors_name_thread_and_line(kind, error, ending, order):
     bad[6, 5] = kind
     with pytest.raises(error) as caught:
         kernel[(2, 3), (4, 2)](bad, kind)
-    line = line_of(raises_where_told, {1: "SomethingWrong", 2: "a message", 3: "an assertion"}[kind])
-    where = f"In function 'raises_where_told', file {__file__}, line {line}, {place((2, 1, 0), (1, 2, 0))}{ending}"
+    line = line_of(
+        raises_where_told, {1: "SomethingWrong", 2: "a message", 3: "an assertion"}[kind]
+    )
+    where = (
+        f"In function 'raises_where_told', file {__file__}, line {line}, "
+        f"{place((2, 1, 0), (1, 2, 0))}{ending}"
+    )
     assert str(caught.value) == where
 
 
@@ -166,7 +175,8 @@ def local(x, by, out):
 
 
 @pytest.mark.parametrize(
-    ("function", "by", "thread"), [(shifts, 1, 3), (shifts, -9, 0), (adds, 2, 2), (local, 4, 0), (local, -5, 0)]
+    ("function", "by", "thread"),
+    [(shifts, 1, 3), (shifts, -9, 0), (adds, 2, 2), (local, 4, 0), (local, -5, 0)],
 )
 def test_indices_are_checked(function, by, thread):
     kernel = simt.jit(function, debug=True)
@@ -232,7 +242,12 @@ def test_a_kernel_from_the_cache_says_the_same(tmp_path, monkeypatch):
     monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path))
     bad = np.zeros((8, 6), np.int64)
     bad[6, 5] = 2
-    for kernel in (simt.jit(raises_where_told, debug=True), simt.jit(raises_where_told, debug=True)):
-        with pytest.raises(ValueError, match=re.escape(f"{place((2, 1, 0), (1, 2, 0))}: a message")):
+    for kernel in (
+        simt.jit(raises_where_told, debug=True),
+        simt.jit(raises_where_told, debug=True),
+    ):
+        with pytest.raises(
+            ValueError, match=re.escape(f"{place((2, 1, 0), (1, 2, 0))}: a message")
+        ):
             kernel[(2, 3), (4, 2)](bad, 2)
     simt.jit(raises_where_told)[(2, 3), (4, 2)](bad, 1)  # without it is another kernel

@@ -1,4 +1,6 @@
-"""Device functions: declared types, parameters that are constants, dtypes or functions, lambdas, vectors."""
+"""Device functions: declared types, parameters that are constants, dtypes or functions, lambdas,
+vectors.
+"""
 
 import math
 import pickle
@@ -31,7 +33,13 @@ def scaled(v, w):
     return v * 1.75 + w
 
 
-ONE = ["int32(int32, int32)", "float32(float32, int8)", "int8(float64, float64)", "(int64, uint8)", "boolean(float64, int16)"]
+ONE = [
+    "int32(int32, int32)",
+    "float32(float32, int8)",
+    "int8(float64, float64)",
+    "(int64, uint8)",
+    "boolean(float64, int16)",
+]
 SEVERAL = [
     ["int64(int64, int64)", "float64(float64, float64)"],
     ["float32(float32, float32)", "float64(float64, float64)", "int16(int16, int16)"],
@@ -40,7 +48,9 @@ SEVERAL = [
 ]
 
 
-@pytest.mark.parametrize("signatures", [*whole(*ONE[:3]), *ONE[3:], *whole(*SEVERAL[:2]), *SEVERAL[2:]], ids=str)
+@pytest.mark.parametrize(
+    "signatures", [*whole(*ONE[:3]), *ONE[3:], *whole(*SEVERAL[:2]), *SEVERAL[2:]], ids=str
+)
 def test_arguments_and_result_have_the_declared_types(signatures: Any) -> None:
     """As in a call of a function that Numba has compiled for these signatures only."""
     called = simt.jit(signatures, device=True)(scaled)
@@ -54,7 +64,12 @@ def test_arguments_and_result_have_the_declared_types(signatures: Any) -> None:
 
     @njit
     def expected(v, w, out):
-        out[0], out[1], out[2], out[3] = compiled(v, w), compiled(v, w), compiled(3, v), compiled(w, True)
+        out[0], out[1], out[2], out[3] = (
+            compiled(v, w),
+            compiled(v, w),
+            compiled(3, v),
+            compiled(w, True),
+        )
 
     @simt.jit
     def kernel(v, w, out):
@@ -162,7 +177,10 @@ def test_an_njit_function_with_a_signature() -> None:
 
 
 def test_the_same_function_with_other_signatures() -> None:
-    small, large = simt.jit("int8(int8)", device=True)(doubled), simt.jit("int16(int16)", device=True)(doubled)
+    small, large = (
+        simt.jit("int8(int8)", device=True)(doubled),
+        simt.jit("int16(int16)", device=True)(doubled),
+    )
     free = simt.jit(device=True)(doubled)
 
     @simt.jit
@@ -185,7 +203,9 @@ def test_no_signature_fits() -> None:
     def kernel(v, out):
         out[0] = f(v, v)
 
-    with pytest.raises(TypingError, match=r"Invalid use of type(.|\n)*with parameters \(complex128, complex128\)"):
+    with pytest.raises(
+        TypingError, match=r"Invalid use of type(.|\n)*with parameters \(complex128, complex128\)"
+    ):
         kernel[1, 1](1j, np.zeros(1, np.complex128))
 
 
@@ -201,7 +221,14 @@ def test_a_signature_of_another_length() -> None:
 
 
 def test_signatures_count_in_the_key_of_the_cache() -> None:
-    given = [None, "int8(int8)", "int16(int8)", "(int8,)", ["int8(int8)", "int16(int16)"], ["int16(int16)", "int8(int8)"]]
+    given = [
+        None,
+        "int8(int8)",
+        "int16(int8)",
+        "(int8,)",
+        ["int8(int8)", "int16(int16)"],
+        ["int16(int16)", "int8(int8)"],
+    ]
     digests = {Fingerprint(simt.jit(one, device=True)(doubled)).hexdigest() for one in given}
     assert len(digests) == len(given)
     again = simt.jit("int8(int8)", device=True)(doubled)
@@ -210,7 +237,10 @@ def test_signatures_count_in_the_key_of_the_cache() -> None:
 
 def test_signatures_are_pickled() -> None:
     f = pickle.loads(pickle.dumps(simt.jit(["int8(int8)", "(int16,)"], device=True)(doubled)))
-    assert [(one.args, one.result) for one in f.signatures_given] == [((int8,), int8), ((int16,), None)]
+    assert [(one.args, one.result) for one in f.signatures_given] == [
+        ((int8,), int8),
+        ((int16,), None),
+    ]
 
 
 # ---- constants, dtypes and functions as arguments
@@ -236,7 +266,9 @@ def minus(a, b):
 def both(x, n, op):
     """Passes its parameters on."""
     half = n // 2
-    return reversed_through(x, half * 2, float64, op) + reversed_through(x=x, n=n, dtype=np.int32, op=minus)
+    return reversed_through(x, half * 2, float64, op) + reversed_through(
+        x=x, n=n, dtype=np.int32, op=minus
+    )
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -319,7 +351,7 @@ def test_other_constants_make_another_function_and_the_same_do_not() -> None:
                 k = 4
                 x[0] = total(x[1], 4, float32) + total(x[2], k, float32) + total(x[3], 2 + 2, np.float32)
                 x[4] = total(x[1], 5, float32) + total(x[1], 4, int32)
-            """
+            """  # noqa: E501
         )
     )
     assert sorted(name for name in code.namespace if "total" in name) == [
@@ -338,7 +370,9 @@ def test_a_recursion_over_a_constant_ends_or_is_refused() -> None:
     def kernel(x):
         x[0] = endless(x[0], 1)
 
-    with pytest.raises(KernelError, match="called with more than 32 different shapes, dtypes or functions"):
+    with pytest.raises(
+        KernelError, match="called with more than 32 different shapes, dtypes or functions"
+    ):
         kernel.check()
 
 
@@ -347,7 +381,9 @@ def test_a_shape_that_is_not_known_is_refused_where_it_is_used() -> None:
     def kernel(x, n):
         x[cuda.threadIdx.x] = reversed_through(x, n, float32)
 
-    with pytest.raises(KernelError, match=r"reversed_through \(.*shape not made of positive integer constants"):
+    with pytest.raises(
+        KernelError, match=r"reversed_through \(.*shape not made of positive integer constants"
+    ):
         kernel.check()
 
 
@@ -363,7 +399,9 @@ def test_a_dtype_that_is_known_too_late_is_refused() -> None:
     def of_an_argument(x, y):
         x[cuda.threadIdx.x] = reversed_through(x, 4, y.dtype)
 
-    with pytest.raises(KernelError, match=r"kernel \(.*a shared array whose dtype is in the variable 'dtype'"):
+    with pytest.raises(
+        KernelError, match=r"kernel \(.*a shared array whose dtype is in the variable 'dtype'"
+    ):
         kernel.check()
     x = np.arange(4.0)
     of_an_argument[1, 4](x, np.zeros(1, np.int8))
@@ -389,7 +427,10 @@ def test_a_parameter_with_a_declared_type_and_a_constant() -> None:
 # ---- lambdas
 
 BIAS = 3
-PAIR = [simt.jit(device=True)(f) for f in ((lambda a, b: a + b), (lambda a, b: a * b + BIAS), (lambda a, b: 7), (lambda c: -c))]
+PAIR = [
+    simt.jit(device=True)(f)
+    for f in ((lambda a, b: a + b), (lambda a, b: a * b + BIAS), (lambda a, b: 7), (lambda c: -c))
+]
 
 
 def made_for(factor: float) -> tuple[Any, Any, Any]:
@@ -401,7 +442,8 @@ def made_for(factor: float) -> tuple[Any, Any, Any]:
         simt.jit(device=True)(
             lambda a:
                 a - factor if a > factor else factor),
-        simt.jit(device=True)((lambda f: lambda a, b=2: (lambda c: f * b)(0) if a is None else a * b)(factor)),
+        simt.jit(device=True)(
+            (lambda f: lambda a, b=2: (lambda c: f * b)(0) if a is None else a * b)(factor)),
     )  # fmt: skip
 
 
@@ -412,7 +454,13 @@ def test_lambdas_are_found_in_their_statements() -> None:
     @simt.jit
     def kernel(out):
         out[0], out[1], out[2], out[3] = plus(2, 5), times(2, 5), seven(2, 5), minus_(4)
-        out[4], out[5], out[6], out[7], out[8] = scaled_(3), beyond(3), beyond(-1), twice(4), twice(4, 0.5)
+        out[4], out[5], out[6], out[7], out[8] = (
+            scaled_(3),
+            beyond(3),
+            beyond(-1),
+            twice(4),
+            twice(4, 0.5),
+        )
 
     expected = [7, 13, 7, -4, 7.5, 0.5, 2.5, 8, 2]
     for run in (simt.jit, simt.check):
@@ -423,7 +471,9 @@ def test_lambdas_are_found_in_their_statements() -> None:
 
 def test_lambdas_that_cannot_be_told_apart_are_refused() -> None:
     first, second = (lambda a: a + 1), (lambda a: a + 2)
-    code = first.__code__.replace(co_linetable=b"")  # as with `python -X no_debug_ranges`, which leaves no columns
+    code = first.__code__.replace(
+        co_linetable=b""
+    )  # as with `python -X no_debug_ranges`, which leaves no columns
     first.__code__ = code.replace(co_firstlineno=second.__code__.co_firstlineno)
     f = simt.jit(device=True)(first)
 
@@ -459,8 +509,21 @@ def test_indices_have_32_bits_and_positions_64(run: Run) -> None:
     for i in range(12):
         t = i % 6
         first = (t & -t).bit_length()
-        bits = [32 - t.bit_length(), 64 - i.bit_length(), 32 - t.bit_length(), 29, 32 - t.bit_length(), 64 - i.bit_length()]
-        assert out[i].tolist() == [*bits, int(f"{t:032b}"[::-1], 2), first, t.bit_count(), 64 - (t + i).bit_length()]
+        bits = [
+            32 - t.bit_length(),
+            64 - i.bit_length(),
+            32 - t.bit_length(),
+            29,
+            32 - t.bit_length(),
+            64 - i.bit_length(),
+        ]
+        assert out[i].tolist() == [
+            *bits,
+            int(f"{t:032b}"[::-1], 2),
+            first,
+            t.bit_count(),
+            64 - (t + i).bit_length(),
+        ]
 
 
 # ---- vector types
@@ -541,14 +604,18 @@ def test_a_recursion_that_is_too_deep_for_the_stack_is_an_error() -> None:
             parities[1, 4](n, out := np.zeros(4))
             np.testing.assert_array_equal(out, n % 2 == 0)
             with pytest.raises(
-                RecursionError, match=r"is_(even|odd) \(.*test_device_functions.py:\d+\) calls itself"
+                RecursionError,
+                match=r"is_(even|odd) \(.*test_device_functions.py:\d+\) calls itself",
             ) as caught:
                 parities[1, 1](np.array([10**8]), np.zeros(1))
             assert caught.value.__notes__[0].startswith("in a launch of <simt kernel parities (")
 
     n = np.arange(1000, 1004)
     launches()
-    for nbytes in (0, 512 << 10):  # a thread's stack is elsewhere, and may be smaller than the process's
+    for nbytes in (
+        0,
+        512 << 10,
+    ):  # a thread's stack is elsewhere, and may be smaller than the process's
         before = threading.stack_size(nbytes)
         with ThreadPoolExecutor(1) as pool:
             pool.submit(launches).result()
@@ -565,5 +632,8 @@ def test_a_recursion_over_ever_other_types_is_refused() -> None:
     def kernel(x):
         x[0] = grow(x[0], 3)
 
-    with pytest.raises(KernelError, match=r"kernel \(.*\): a recursion with other types .* of grow\(\) \(.*write a loop"):
+    with pytest.raises(
+        KernelError,
+        match=r"kernel \(.*\): a recursion with other types .* of grow\(\) \(.*write a loop",
+    ):
         kernel[1, 1](np.zeros(1))

@@ -32,7 +32,9 @@ def reverses(x):
 
 
 def scans(x):
-    """Reads an array that all threads of the block then write, which takes two arrays where it is as long as the block."""
+    """Reads an array that all threads of the block then write, which takes two arrays where it
+    is as long as the block.
+    """
     s = cuda.shared.array(32, int64)
     t = cuda.threadIdx.x
     s[t] = x[t]
@@ -93,10 +95,16 @@ def test_one_code_for_all_blocks_where_only_the_place_in_the_grid_counts() -> No
 
 
 @pytest.mark.whole  # a further mode of sharing
-def test_shared_code_is_loaded_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_code_is_loaded_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path))
     for function, launches in ((reverses, 2), (powers, 1)):
-        args = (np.ones(128),) if function is reverses else (np.ones(128), np.full(128, 2), np.zeros(128))
+        args = (
+            (np.ones(128),)
+            if function is reverses
+            else (np.ones(128), np.full(128, 2), np.zeros(128))
+        )
         for compiled in (launches, 0):
             cache._loaded.clear()
             kernel = simt.jit(function)
@@ -134,7 +142,9 @@ def test_array_expressions_are_still_rewritten(monkeypatch: pytest.MonkeyPatch) 
     rewritten: list[str] = []
     run_pass = NopythonRewrites.run_pass
     monkeypatch.setattr(
-        NopythonRewrites, "run_pass", lambda self, state: rewritten.append(state.func_id.func_name) or run_pass(self, state)
+        NopythonRewrites,
+        "run_pass",
+        lambda self, state: rewritten.append(state.func_id.func_name) or run_pass(self, state),
     )
     x, y, out = np.arange(5.0), np.arange(5.0) ** 2, np.zeros(5)
     simt.jit(defined(EXPRESSIONS), cache=False)[1, 1](x, y, out)
@@ -192,7 +202,9 @@ def test_the_state_of_numba_comes_back(function: Callable[..., None]) -> None:
 
 
 def meets(x, n):
-    """Variables that meet behind branches and in loops, in swaps, and where one may be unassigned."""
+    """Variables that meet behind branches and in loops, in swaps, and where one may be
+    unassigned.
+    """
     total = 0
     for i in range(n):
         if x[i] > 0:
@@ -215,7 +227,11 @@ def meets(x, n):
 
 def test_single_assignment_is_that_of_numba() -> None:
     def lines(function: Any) -> list[str]:
-        return [f"{label}: {statement}" for label, block in function.blocks.items() for statement in block.body]
+        return [
+            f"{label}: {statement}"
+            for label, block in function.blocks.items()
+            for statement in block.body
+        ]
 
     for function in (meets, powers, reverses):
         expected, found = run_frontend(function), run_frontend(function)
@@ -248,16 +264,24 @@ def kernel(z, total):
 
 
 @pytest.mark.parametrize(("called", "may_raise"), [(turned, False), (turned_or_refused, True)])
-def test_calls_are_checked_where_the_function_may_raise(called: Any, may_raise: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_checked_where_the_function_may_raise(
+    called: Any, may_raise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unchecked: set[str] = set()  # names in LLVM code
     never_raises = calls.never_raises
-    monkeypatch.setattr(calls, "never_raises", lambda library, name: never_raises(library, name) and not unchecked.add(name))
+    monkeypatch.setattr(
+        calls,
+        "never_raises",
+        lambda library, name: never_raises(library, name) and not unchecked.add(name),
+    )
     kernel = simt.jit(defined(CALLS, called=called), cache=False)
     z, total = np.arange(1, 6) + 0.5j, np.zeros((1, 2))
     expected = z * (1 - 2j) if called is turned else z * (1 - 2j) ** 2
     kernel[1, 5](z, total)
     np.testing.assert_allclose(z, expected, rtol=1e-15)
-    np.testing.assert_allclose(total, [[expected.real[::2].sum(), expected.real[1::2].sum()]], rtol=1e-15)
+    np.testing.assert_allclose(
+        total, [[expected.real[::2].sum(), expected.real[1::2].sum()]], rtol=1e-15
+    )
     if may_raise:
         with pytest.raises(ValueError, match="negative"):
             kernel[1, 5](-np.ones(5) + 0j, total)

@@ -27,11 +27,37 @@ from synknumba.simt._library.operations import FUNCTIONS
 
 H = np.float16
 HALVES = np.arange(1 << 16).astype(np.uint16).view(H)
-CORNERS = np.array([0, -0.0, 1, -1, 65504, np.inf, -np.inf, np.nan, 6e-8, -6e-8, 6.1e-5, 6.104e-5, 1 / 3, 2049, 2.5, -3.5], H)
+CORNERS = np.array(
+    [
+        0,
+        -0.0,
+        1,
+        -1,
+        65504,
+        np.inf,
+        -np.inf,
+        np.nan,
+        6e-8,
+        -6e-8,
+        6.1e-5,
+        6.104e-5,
+        1 / 3,
+        2049,
+        2.5,
+        -3.5,
+    ],
+    H,
+)
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # NumPy's, of the expected values
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*encountered in:RuntimeWarning"
+)  # NumPy's, of the expected values
 
-halves = st.lists(st.tuples(st.integers(0, (1 << 16) - 1), st.integers(0, (1 << 16) - 1)), min_size=1, max_size=300)
+halves = st.lists(
+    st.tuples(st.integers(0, (1 << 16) - 1), st.integers(0, (1 << 16) - 1)),
+    min_size=1,
+    max_size=300,
+)
 
 
 def run(kernel: simt.Kernel, *args: Any) -> None:
@@ -80,10 +106,13 @@ def check_operators(x: np.ndarray, y: np.ndarray) -> None:
     run(operators, x, y, out, truth)
     wanted = [x + y, x - y, x * y, x / y, -x, abs(x), x, (x + y) * x / y - x]
     assert_bits(out, np.array(wanted))
-    np.testing.assert_array_equal(truth, [x == y, x != y, x < y, x <= y, x > y, x >= y, x != 0, np.isnan(x)])
+    np.testing.assert_array_equal(
+        truth, [x == y, x != y, x < y, x <= y, x > y, x >= y, x != 0, np.isnan(x)]
+    )
 
 
-# Without shrinking, which compiled a kernel that failed again for minutes, and hid why. The quick suite has the corners below.
+# Without shrinking, which compiled a kernel that failed again for minutes, and hid why. The quick
+# suite has the corners below.
 @pytest.mark.whole
 @given(halves)
 @settings(max_examples=40, phases=[Phase.explicit, Phase.generate])
@@ -97,7 +126,19 @@ def test_operators_equal_numpys_at_corners():
     check_operators(*np.ascontiguousarray(pairs.T))
 
 
-KINDS = (np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.float32, np.float64)
+KINDS = (
+    np.bool_,
+    np.int8,
+    np.uint8,
+    np.int16,
+    np.uint16,
+    np.int32,
+    np.uint32,
+    np.int64,
+    np.uint64,
+    np.float32,
+    np.float64,
+)
 
 
 @simt.jit
@@ -135,21 +176,49 @@ def of_half(x, b, i1, u1, i2, u2, i4, u4, i8, u8, f4, f8):
 
 
 def samples(kind: Any, count: int) -> np.ndarray:
-    """Numbers of a type: all that are near the ends of its range or of float16's, midpoints of float16, and random ones."""
+    """Numbers of a type: all that are near the ends of its range or of float16's, midpoints of
+    float16, and random ones.
+    """
     rng = np.random.default_rng(0)
     if np.issubdtype(kind, np.floating):
         finite = np.sort(HALVES[np.isfinite(HALVES)].astype(kind))
         middle = (finite[1:] + finite[:-1]) / 2
-        ends = [65519.99, 65520, 65520.01, -65520, 1e38, -1e38, 1e-30, -1e-30, np.inf, -np.inf, np.nan, 2.0**-25, 0.0, -0.0]
+        ends = [
+            65519.99,
+            65520,
+            65520.01,
+            -65520,
+            1e38,
+            -1e38,
+            1e-30,
+            -1e-30,
+            np.inf,
+            -np.inf,
+            np.nan,
+            2.0**-25,
+            0.0,
+            -0.0,
+        ]
         ends += [1e300, -1e300, 5e-324, -1e-310] if kind is np.float64 else []
         around = [np.nextafter(middle, kind(side)) for side in (np.inf, -np.inf)]
-        return rng.permutation(np.concatenate([np.array(ends, kind), *(rng.choice(part, count) for part in (middle, *around))]))
+        return rng.permutation(
+            np.concatenate(
+                [np.array(ends, kind), *(rng.choice(part, count) for part in (middle, *around))]
+            )
+        )
     if kind is np.bool_:
         return rng.integers(0, 2, count).astype(bool)
     info = np.iinfo(kind)
     small = rng.integers(0, min(info.max, 70000), count, dtype=kind)
-    some = [info.min, info.max, 0, *(n for n in (2049, 65519, 65520, 65521, -65520, 1 << 24) if info.min <= n <= info.max)]
-    return np.concatenate([np.array(some, kind), small, rng.integers(info.min, info.max, count, dtype=kind)])
+    some = [
+        info.min,
+        info.max,
+        0,
+        *(n for n in (2049, 65519, 65520, 65521, -65520, 1 << 24) if info.min <= n <= info.max),
+    ]
+    return np.concatenate(
+        [np.array(some, kind), small, rng.integers(info.min, info.max, count, dtype=kind)]
+    )
 
 
 def test_conversions_to_float16_round_as_numpys():
@@ -168,19 +237,35 @@ def test_conversions_of_float16_equal_numpys():
         fits = np.ones(HALVES.size, bool)
         if np.issubdtype(kind, np.integer):  # else the result is undefined
             info = np.iinfo(kind)
-            fits = (HALVES.astype(float) > float(info.min) - 1) & (HALVES.astype(float) < float(info.max) + 1)
+            fits = (HALVES.astype(float) > float(info.min) - 1) & (
+                HALVES.astype(float) < float(info.max) + 1
+            )
         np.testing.assert_array_equal(found[fits], HALVES[fits].astype(kind))
 
 
-OPERATORS = [*(getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow", "mod", "floordiv")), operator.iadd]
+OPERATORS = [
+    *(
+        getattr(operator, name)
+        for name in ("add", "sub", "mul", "truediv", "pow", "mod", "floordiv")
+    ),
+    operator.iadd,
+]
 OPERATORS += [operator.lt, operator.eq, operator.ne]
-OTHERS = [types.boolean, *types.number_domain, types.float16, types.IntegerLiteral(2), types.complex64]
+OTHERS = [
+    types.boolean,
+    *types.number_domain,
+    types.float16,
+    types.IntegerLiteral(2),
+    types.complex64,
+]
 
 
 def result_of(context: Any, function: Any, *kinds: types.Type) -> types.Type | None:
     """The type that a target gives to a call; None if it refuses it."""
     try:
-        return context.resolve_function_type(context.resolve_value_type(function), kinds, {}).return_type
+        return context.resolve_function_type(
+            context.resolve_value_type(function), kinds, {}
+        ).return_type
     except Exception:  # several kinds
         return None
 
@@ -192,19 +277,32 @@ def test_types_are_those_of_a_gpu():
     ours, gpus = cpu_target.typing_context, cuda_target.typing_context
     gpus.refresh()
     half = types.float16
-    calls = [(function, pair) for function in OPERATORS for other in OTHERS for pair in ((half, other), (other, half))]
+    calls = [
+        (function, pair)
+        for function in OPERATORS
+        for other in OTHERS
+        for pair in ((half, other), (other, half))
+    ]
     calls += [(function, (half,)) for function in (operator.neg, abs, float)]
     names = ("sin", "cos", "log", "log2", "log10", "exp", "sqrt", "fabs", "tan", "acos", "expm1")
     calls += [(getattr(math, name), (half,)) for name in names]
-    found = {f"{function.__name__}{kinds}": result_of(ours, function, *kinds) for function, kinds in calls}
-    assert found == {f"{function.__name__}{kinds}": result_of(gpus, function, *kinds) for function, kinds in calls}
+    found = {
+        f"{function.__name__}{kinds}": result_of(ours, function, *kinds)
+        for function, kinds in calls
+    }
+    assert found == {
+        f"{function.__name__}{kinds}": result_of(gpus, function, *kinds)
+        for function, kinds in calls
+    }
     assert len({*found.values()}) > 4
 
 
 def test_njit_code_of_other_types_keeps_its_types():
     float16.register_types()
     context = cpu_target.typing_context
-    for left, right in itertools.product((types.boolean, types.int8, types.uint8, types.float32), repeat=2):
+    for left, right in itertools.product(
+        (types.boolean, types.int8, types.uint8, types.float32), repeat=2
+    ):
         assert result_of(context, operator.add, left, right) not in {types.float16, None}
 
 
@@ -242,7 +340,9 @@ def fp16(x, y, z, out, truth):
 
 
 def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """`a * b + c`, rounded once: float64 holds the product, and a sum that it rounds is near no midpoint of float16."""
+    """`a * b + c`, rounded once: float64 holds the product, and a sum that it rounds is near no
+    midpoint of float16.
+    """
     return (a.astype(np.float64) * b + c).astype(H)
 
 
@@ -252,7 +352,19 @@ def test_fp16_equals_numpy(triples):
     x, y, z = np.ascontiguousarray(np.array(triples, np.uint16).T).view(H)
     out, truth = np.zeros((17, x.size), H), np.zeros((6, x.size), bool)
     run(fp16, x, y, z, out, truth)
-    wanted = [x + y, x - y, x * y, x / y, fma(x, y, z), -x, abs(x), np.ceil(x), np.floor(x), np.trunc(x), np.rint(x)]
+    wanted = [
+        x + y,
+        x - y,
+        x * y,
+        x / y,
+        fma(x, y, z),
+        -x,
+        abs(x),
+        np.ceil(x),
+        np.floor(x),
+        np.trunc(x),
+        np.rint(x),
+    ]
     wanted += [np.sqrt(x), H(1) / x, np.floor(x), np.ceil(x), np.trunc(x), x * H(2)]
     assert_bits(out, np.array(wanted))
     np.testing.assert_array_equal(truth, [x == y, x != y, x >= y, x > y, x <= y, x < y])
@@ -290,11 +402,33 @@ def test_functions_are_within_a_unit_in_the_last_place():
     run(functions, x, out)
     d = x.astype(np.float64)
     a = abs(d)
-    wanted = [np.sin(d), np.cos(d), np.exp(d), np.exp2(d), 10.0**d, np.sin(d), np.cos(d), np.exp(d), np.tan(d)]
-    wanted += [np.log(a), np.log2(a), np.log10(a), 1 / np.sqrt(a), np.log(a), np.log2(a), np.log10(a), np.sqrt(a), a]
+    wanted = [
+        np.sin(d),
+        np.cos(d),
+        np.exp(d),
+        np.exp2(d),
+        10.0**d,
+        np.sin(d),
+        np.cos(d),
+        np.exp(d),
+        np.tan(d),
+    ]
+    wanted += [
+        np.log(a),
+        np.log2(a),
+        np.log10(a),
+        1 / np.sqrt(a),
+        np.log(a),
+        np.log2(a),
+        np.log10(a),
+        np.sqrt(a),
+        a,
+    ]
     right = np.array(wanted).astype(H)
     finite = np.isfinite(right)
-    np.testing.assert_array_equal(out[~finite & ~np.isnan(right)], right[~finite & ~np.isnan(right)])
+    np.testing.assert_array_equal(
+        out[~finite & ~np.isnan(right)], right[~finite & ~np.isnan(right)]
+    )
     assert np.isnan(out[np.isnan(right)]).all()
     off = out[finite].astype(float) - np.array(wanted)[finite]
     assert (abs(off) <= np.spacing(abs(right[finite])).astype(float)).all()
@@ -312,7 +446,9 @@ def test_the_extreme_of_a_number_and_a_nan_is_the_number():
     x, y = np.ascontiguousarray(np.array(list(itertools.product(CORNERS, CORNERS))).T)
     out = np.zeros((2, x.size), H)
     run(extremes, x, y, out)
-    np.testing.assert_array_equal(out, [np.fmax(x, y), np.fmin(x, y)])  # whichever the sign of a zero
+    np.testing.assert_array_equal(
+        out, [np.fmax(x, y), np.fmin(x, y)]
+    )  # whichever the sign of a zero
 
 
 def test_every_function_of_numba_is_there():
@@ -376,7 +512,11 @@ def to_whole(x, i4, u8, i1):
 def test_conversions_to_integers_saturate():
     """Infinities become the ends of the range, and a NaN 0, as in CUDA."""
     x = HALVES
-    i4, u8, i1 = np.zeros((6, x.size), np.int32), np.zeros(x.size, np.uint64), np.zeros(x.size, np.int8)
+    i4, u8, i1 = (
+        np.zeros((6, x.size), np.int32),
+        np.zeros(x.size, np.uint64),
+        np.zeros(x.size, np.int8),
+    )
     run(to_whole, x, i4, u8, i1)
     number = np.where(np.isnan(x), 0, x.astype(float))
     ends = [float(np.iinfo(np.int32).min), float(np.iinfo(np.int32).max)]
@@ -385,7 +525,9 @@ def test_conversions_to_integers_saturate():
     np.testing.assert_array_equal(i4[4], np.where(np.isinf(x), np.sign(number), 0))
     np.testing.assert_array_equal(i4[5], x.view(np.uint16))
     finite = np.isfinite(x)
-    np.testing.assert_array_equal(u8[finite], np.maximum(np.trunc(number[finite]), 0).astype(np.uint64))
+    np.testing.assert_array_equal(
+        u8[finite], np.maximum(np.trunc(number[finite]), 0).astype(np.uint64)
+    )
     assert set(u8[np.isposinf(x)]) == {np.iinfo(np.uint64).max}
     np.testing.assert_array_equal(i1, np.clip(np.trunc(number), -128, 127).astype(np.int8))
 
@@ -414,7 +556,12 @@ def test_clamped_and_unordered_functions():
     run(clamped, x, y, out, truth)
     total = fma(x, y, x)
     wanted = [np.clip(np.where(np.isnan(value), 0, value), 0, 1) for value in (x + y, x * y, total)]
-    wanted += [np.maximum(total, 0), np.maximum(x, y), np.minimum(x, y), np.arange(x.size).astype(np.uint16).view(H)]
+    wanted += [
+        np.maximum(total, 0),
+        np.maximum(x, y),
+        np.minimum(x, y),
+        np.arange(x.size).astype(np.uint16).view(H),
+    ]
     np.testing.assert_array_equal(out, np.array(wanted))
     np.testing.assert_array_equal(truth, [~((x < y) | (x > y)), ~(x >= y), np.isnan(x)])
 
@@ -460,7 +607,13 @@ def test_values_may_be_anywhere():
         total[:n] += total[n : 2 * n]
         n //= 2
     down = np.where(lane % 32 == 31, lane, lane + lane % 2)
-    wanted = [np.full(64, total[0]), np.full(64, (s + pair[1]) * pair[0]), FIXED[lane % 3] * FACTOR, x[lane ^ 3], x[down]]
+    wanted = [
+        np.full(64, total[0]),
+        np.full(64, (s + pair[1]) * pair[0]),
+        FIXED[lane % 3] * FACTOR,
+        x[lane ^ 3],
+        x[down],
+    ]
     wanted += [np.where(lane > 3, x, s), x + s, x, x, np.where(lane, H(2.1), H(3))]
     assert_bits(out, np.array(wanted))
 
@@ -480,11 +633,20 @@ def atomics(x, out):
 
 
 def test_atomics_change_float16_arrays():
-    x = np.random.default_rng(4).integers(-8, 8, 64).astype(H)  # whole numbers: their sums are exact in any order
+    x = (
+        np.random.default_rng(4).integers(-8, 8, 64).astype(H)
+    )  # whole numbers: their sums are exact in any order
     out = np.zeros((6, 2), H)
     out[5] = np.nan
     atomics[2, 32](x, out)
-    wanted = [[x[::2].sum(), x[1::2].sum()], [x.max(), x.min()], [0, x[0]], [0, x[1]], [-x[2], 2], [x[3], np.nan]]
+    wanted = [
+        [x[::2].sum(), x[1::2].sum()],
+        [x.max(), x.min()],
+        [0, x[0]],
+        [0, x[1]],
+        [-x[2], 2],
+        [x[3], np.nan],
+    ]
     assert_bits(out, np.array(wanted, H))
 
 
@@ -549,7 +711,9 @@ def test_float16_in_the_body_only():
 
 
 @pytest.mark.parametrize("kernel", [operators, named_in_the_body], ids=["argument", "body"])
-def test_processors_without_conversions_refuse_by_name(kernel: simt.Kernel, monkeypatch: pytest.MonkeyPatch):
+def test_processors_without_conversions_refuse_by_name(
+    kernel: simt.Kernel, monkeypatch: pytest.MonkeyPatch
+):
     fresh = simt.jit(kernel.py_func, cache=False)
     monkeypatch.setattr(float16, "problem", lambda: "the processor has no F16C instructions")
     monkeypatch.setattr(float16, "is_represented", lambda: False)
@@ -559,7 +723,10 @@ def test_processors_without_conversions_refuse_by_name(kernel: simt.Kernel, monk
     else:
         error = NotImplementedError("float16")
         monkeypatch.setattr(simt.Kernel, "_build", Raises(error))
-    with pytest.raises(KernelError, match=r"float16 \(the processor has no F16C instructions\) is not supported on the CPU"):
+    with pytest.raises(
+        KernelError,
+        match=r"float16 \(the processor has no F16C instructions\) is not supported on the CPU",
+    ):
         run(fresh, *args)
 
 
@@ -595,7 +762,12 @@ def test_loaded_kernels_take_float16(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path / "cache"))
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
-    told = [subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout.strip() for _ in "ab"]
+    told = [
+        subprocess.run(
+            [sys.executable, path], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for _ in "ab"
+    ]
     bits = (np.array([1, 2.5, np.inf], H) * H(0.1)).view(np.uint16).tolist()
     assert told == [f"{bits} 0 True", f"{bits} 1 False"]
 
@@ -625,7 +797,9 @@ def test_numba_cuda_that_compiles_afterwards_changes_nothing(tmp_path: Path):
     path = tmp_path / "script.py"
     path.write_text(AFTER_NUMBA_CUDA)
     env = {**os.environ, "SYNKNUMBA_CACHE": "0"}
-    shown = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True, env=env).stdout
+    shown = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, check=True, env=env
+    ).stdout
     assert shown == "[0.0, 2.0, 4.0]\n"
 
 
@@ -634,7 +808,10 @@ def test_kernels_in_python_compute_the_same(make: Callable[[Any], Any]):
     x, y, z = np.random.default_rng(6).choice(CORNERS, (3, 32))
     cases = [(operators, (x, y, np.zeros((8, 32), H), np.zeros((8, 32), bool)))]
     cases += [(fp16, (x, y, z, np.zeros((17, 32), H), np.zeros((6, 32), bool)))]
-    cases += [(extremes, (x, y, np.zeros((2, 32), H))), (named_in_the_body, (x.astype(float), np.zeros(32)))]
+    cases += [
+        (extremes, (x, y, np.zeros((2, 32), H))),
+        (named_in_the_body, (x.astype(float), np.zeros(32))),
+    ]
     for kernel, args in cases:
         ours, pythons = ([arg.copy() for arg in args] for _ in "ab")
         run(kernel, *ours)

@@ -30,7 +30,9 @@ class Interface:
 
 
 class OldDLPack:
-    """A tensor as PyTorch's: the first version of DLPack, without a flag for read-only memory, and `__array__`."""
+    """A tensor as PyTorch's: the first version of DLPack, without a flag for read-only memory,
+    and `__array__`.
+    """
 
     def __init__(self, array, device=1):
         self.array, self.device = array, device
@@ -107,12 +109,20 @@ def test_what_may_not_be_written_is_not():
 
 
 def test_what_cannot_be_shared_is_refused():
-    with pytest.raises(ArgumentError, match=r"doubled\(\): out is a \w+\.OldDLPack in a GPU's memory .DLPack device 2.; pass"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"doubled\(\): out is a \w+\.OldDLPack in a GPU's memory .DLPack device 2.; pass",
+    ):
         doubled[1, 8](X, OldDLPack(X, device=2))
-    with pytest.raises(ArgumentError, match=r"x is a \w+\.Unshared whose memory .* require gradient.*; pass a NumPy"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"x is a \w+\.Unshared whose memory .* require gradient.*; pass a NumPy",
+    ):
         doubled[1, 8](Unshared(X), X)
     with pytest.raises(
-        ArgumentError, match="x is an object, which Numba cannot pass to a kernel; pass arrays of NumPy, or with DLPack"
+        ArgumentError,
+        match="x is an object, which Numba cannot pass to a kernel; pass arrays "
+        "of NumPy, or with DLPack",
     ):
         doubled[1, 8](object(), X)
 
@@ -154,7 +164,9 @@ else:
 
 @pytest.mark.parametrize("library", PROGRAMS)
 def test_arrays_of(library, tmp_path, run_program):
-    """In a process of its own: both start threads, and JAX warns of each fork after it was imported."""
+    """In a process of its own: both start threads, and JAX warns of each fork after it was
+    imported.
+    """
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     done = run_program(HEADER + PROGRAMS[library], tmp_path / "program.py")

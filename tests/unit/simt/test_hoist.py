@@ -1,4 +1,6 @@
-"""What must be a statement of its own is taken out of expressions, and everything happens in the order that Python gives it."""
+"""What must be a statement of its own is taken out of expressions, and everything happens in the
+order that Python gives it.
+"""
 
 import random
 
@@ -38,7 +40,10 @@ class Writer:
     def value(self, depth: int, *, calls: bool = True) -> str:
         kinds = ["number", "element", "variable"]
         if depth:
-            kinds += ["sum", "index", "min", "tuple", "minus", "compare", "choice"] + ["note", "pick"] * (2 * calls)
+            kinds += ["sum", "index", "min", "tuple", "minus", "compare", "choice"] + [
+                "note",
+                "pick",
+            ] * (2 * calls)
         a, b = ("", "") if not depth else (self.value(depth - 1, calls=calls) for _ in range(2))
         match self.random.choice(kinds):
             case "number":
@@ -77,7 +82,10 @@ class Writer:
                 f"v, w = {a}, {b}",
                 f"if {a} > {b}:\n    v = {self.value(1)}\nelse:\n    x[2] = {self.value(1)}",
                 f"if v > 5 and {self.value(1, calls=False)} > 3:\n    w = {b}",
-                f"n = 0\nwhile n + {a} % 2 < 3:\n    n += 1\n    if n == 2:\n        continue\n    x[n] = {b}",
+                (
+                    f"n = 0\nwhile n + {a} % 2 < 3:\n    n += 1\n    if n == 2:\n        "
+                    f"continue\n    x[n] = {b}"
+                ),
                 f"for k in range({a} % 3):\n    v = v + k + {b}",
             ]
         )
@@ -91,7 +99,11 @@ class Writer:
         )
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 25) for start in range(0, 200, 25)[: 1 if quick.asked else 8]], ids=str)
+@pytest.mark.parametrize(
+    "seeds",
+    [range(start, start + 25) for start in range(0, 200, 25)[: 1 if quick.asked else 8]],
+    ids=str,
+)
 def test_the_order_is_that_of_python(seeds: range) -> None:
     for seed in seeds:
         text = Writer(seed).text()
@@ -160,7 +172,9 @@ def test_the_condition_of_a_while_is_computed_again_in_each_iteration() -> None:
 
 
 def test_operands_of_a_collective_are_computed_in_order() -> None:
-    assert lines("def kernel(x, i):\n    x[i] = cuda.shfl_down_sync(x[1], value=note(x, 1), delta=x[2])") == [
+    assert lines(
+        "def kernel(x, i):\n    x[i] = cuda.shfl_down_sync(x[1], value=note(x, 1), delta=x[2])"
+    ) == [
         "_k_early1 = x[1]",
         "_k_barrier_block()",
         "x[0] = (x[0] * 3 + 1) % 101",
@@ -181,7 +195,10 @@ def test_a_part_that_may_not_be_evaluated_is_under_a_condition() -> None:
         "    _k_so_far1 = x[0]",
         "x[1] = _k_so_far1 and x[4]",
     ]
-    assert lines("def kernel(x):\n    x[1] = x[2] or note(x, 2)")[:2] == ["_k_so_far1 = x[2]", "if not _k_so_far1:"]
+    assert lines("def kernel(x):\n    x[1] = x[2] or note(x, 2)")[:2] == [
+        "_k_so_far1 = x[2]",
+        "if not _k_so_far1:",
+    ]
     assert lines("def kernel(x):\n    x[1] = 3 if x[2] else note(x, 2)") == [
         "if x[2]:",
         "    _k_chosen1 = 3",
@@ -203,12 +220,19 @@ def test_a_variable_is_read_before_an_expression_assigns_it() -> None:
 
 def test_the_rest_of_a_comparison_may_not_be_evaluated_and_is_refused() -> None:
     with pytest.raises(
-        KernelError, match="in a conditionally evaluated part of an expression .* assign its value to a variable"
+        KernelError,
+        match="in a conditionally evaluated part of an expression .* assign its value to a "
+        "variable",
     ):
         lines("def kernel(x):\n    x[1] = x[1] < x[2] < note(x, 3)")
 
 
-@pytest.mark.parametrize("targets", ["x[0], x[note(x, 1)]", "x[0] = x[note(x, 1)]", "x[note(x, 1)], v"])
+@pytest.mark.parametrize(
+    "targets", ["x[0], x[note(x, 1)]", "x[0] = x[note(x, 1)]", "x[note(x, 1)], v"]
+)
 def test_several_targets_are_refused(targets: str) -> None:
-    with pytest.raises(KernelError, match="in one of several targets of an assignment .* assign its value to a variable"):
+    with pytest.raises(
+        KernelError,
+        match="in one of several targets of an assignment .* assign its value to a variable",
+    ):
         lines(f"def kernel(x, y):\n    {targets} = y")

@@ -40,7 +40,9 @@ def test_assigned_returns_do_what_the_function_does(seeds: range) -> None:
 
 
 def test_a_return_in_a_branch_makes_an_else() -> None:
-    lowered = ReturnsAssigned("result", "flag").lower(parsed("if a:\n    return 1\nb = 2\nreturn b"))
+    lowered = ReturnsAssigned("result", "flag").lower(
+        parsed("if a:\n    return 1\nb = 2\nreturn b")
+    )
     assert unparse(lowered).splitlines() == [
         "if a:",
         "    result = 1",
@@ -74,7 +76,13 @@ def test_a_return_in_a_loop_sets_a_flag() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("a = 1\nreturn a", "a"), ("return", None), ("a = 1", ...), ("if a:\n    return 1\nreturn 2", ...), ("", ...)],
+    [
+        ("a = 1\nreturn a", "a"),
+        ("return", None),
+        ("a = 1", ...),
+        ("if a:\n    return 1\nreturn 2", ...),
+        ("", ...),
+    ],
 )
 def test_last_return(text: str, value: object) -> None:
     found = last_return(parsed(text))
@@ -90,7 +98,11 @@ def test_last_return(text: str, value: object) -> None:
 
 def test_variables_get_other_names() -> None:
     before = parsed("a = b + c\nfor a in d(a):\n    e[a] += f")
-    after = renamed(before, {"a": "a2", "e": "e2"}, {"c": ast.parse("x + 1", mode="eval").body, "f": ast.Constant(3)})
+    after = renamed(
+        before,
+        {"a": "a2", "e": "e2"},
+        {"c": ast.parse("x + 1", mode="eval").body, "f": ast.Constant(3)},
+    )
     assert unparse(after) == "a2 = b + (x + 1)\nfor a2 in d(a2):\n    e2[a2] += 3"
     assert unparse(before) == "a = b + c\nfor a in d(a):\n    e[a] += f"
 
@@ -123,7 +135,13 @@ def kernel(x, y):
 
 def test_each_call_has_variables_of_its_own() -> None:
     found = thread_lines(defined(TWICE))
-    for name in ("t_total = _k_tx", "t_total2 = _k_tx", "v_total = x[t]", "v_total3 = v * t", "width_total3 = width"):
+    for name in (
+        "t_total = _k_tx",
+        "t_total2 = _k_tx",
+        "v_total = x[t]",
+        "v_total3 = v * t",
+        "width_total3 = width",
+    ):
         assert name in found
     x, y = np.arange(8.0), np.zeros(8)
     launch(defined(TWICE), 1, 8, x, y)
@@ -219,7 +237,10 @@ def test_a_return_goes_on_with_the_next_thread(seeds: range) -> None:
     ("text", "written"),
     [
         ("if not c:\n    return\na = 1", "if c:\n    a = 1"),
-        ("b = 1\nif c:\n    return\nif d:\n    return\na = 1", "b = 1\nif not c:\n    if not d:\n        a = 1"),
+        (
+            "b = 1\nif c:\n    return\nif d:\n    return\na = 1",
+            "b = 1\nif not c:\n    if not d:\n        a = 1",
+        ),
         ("if c:\n    return", "if not c:\n    pass"),
         ("if c:\n    return\nelse:\n    a = 1", None),
         ("if c:\n    a = 1\n    return\nb = 1", None),
@@ -233,7 +254,11 @@ def test_returns_as_conditions(text: str, written: str | None) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_returns_as_conditions_change_nothing(seed: int) -> None:
-    kinds = ["trace.append({})", "if (len(trace) + seed) % {} == 0:\n    return", "if seed % {} == 0:\n    trace.append(-1)"]
+    kinds = [
+        "trace.append({})",
+        "if (len(trace) + seed) % {} == 0:\n    return",
+        "if seed % {} == 0:\n    trace.append(-1)",
+    ]
     choose = random.Random(seed)
     text = "\n".join(choose.choice(kinds).format(choose.randint(2, 5)) for _ in range(8))
     written = unparse(with_conditions(parsed(text)))
@@ -249,10 +274,15 @@ LEFT, ENDED = 5, 6
 @pytest.mark.parametrize("seeds", SEEDS[:3], ids=str)
 def test_an_exit_says_what_a_thread_leaves(seeds: range, loop: tuple[int, int] | None) -> None:
     for seed in seeds:
-        text = Statements(seed, exits=("return",) if loop is None else ("return", "break", "continue")).text()
+        text = Statements(
+            seed, exits=("return",) if loop is None else ("return", "break", "continue")
+        ).text()
         lowered = f"_k_exit = {RUNNING}\n" + unparse(lower_exits(parsed(text), loop))
         # A loop of which only the first iteration does anything.
-        iterations = f"for again in range(2):\n    if again:\n        return {ENDED}\n{around(text)}\n    return {RUNNING}"
+        iterations = (
+            f"for again in range(2):\n    if again:\n        return "
+            f"{ENDED}\n{around(text)}\n    return {RUNNING}"
+        )
         turn = f"{iterations}\nreturn {LEFT}"
         turn = turn.replace("return\n", "return 0\n")
         assert run(lowered, seed, "_k_exit") == called(turn, seed), text
@@ -260,7 +290,8 @@ def test_an_exit_says_what_a_thread_leaves(seeds: range, loop: tuple[int, int] |
 
 def test_exits_as_text() -> None:
     lowered = lower_exits(
-        parsed("if a:\n    break\nb = 1\nfor i in x:\n    if c:\n        return\n    break\nd = 2"), (LEFT, ENDED)
+        parsed("if a:\n    break\nb = 1\nfor i in x:\n    if c:\n        return\n    break\nd = 2"),
+        (LEFT, ENDED),
     )
     assert unparse(lowered).splitlines() == [
         "if a:",

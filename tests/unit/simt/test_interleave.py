@@ -47,9 +47,14 @@ PHILOX = TEXT.replace("FACTOR", str(0xD2511F53))
 def test_branches_that_go_back_are_noted():
     noted = note_loops(PHILOX, 4)
     llvm.parse_assembly(noted).verify()
-    changed = {new for old, new in zip(PHILOX.splitlines(), noted.splitlines(), strict=False) if old != new}
+    changed = {
+        new for old, new in zip(PHILOX.splitlines(), noted.splitlines(), strict=False) if old != new
+    }
     assert changed == {"  br i1 %on, label %outer, label %out, !llvm.loop !3"}
-    assert noted.splitlines()[-2:] == ['!2 = !{!"llvm.loop.interleave.count", i32 4}', "!3 = distinct !{!3, !2}"]
+    assert noted.splitlines()[-2:] == [
+        '!2 = !{!"llvm.loop.interleave.count", i32 4}',
+        "!3 = distinct !{!3, !2}",
+    ]
 
 
 @pytest.mark.parametrize(("features", "vectors"), [(FEATURES, 4), ("+avx2", 2), ("", 2)])
@@ -98,7 +103,9 @@ def multiplications(kernel, *args):
 def test_several_vectors_stand_side_by_side(monkeypatch):
     args = (synk._types.Span(0, 10), 5, np.zeros(512))
     several = multiplications(simt.jit(squares, cache=False), *args)
-    monkeypatch.setattr("synknumba.simt._machine.codegen.with_interleaving", lambda module, features: module)
+    monkeypatch.setattr(
+        "synknumba.simt._machine.codegen.with_interleaving", lambda module, features: module
+    )
     one = multiplications(simt.jit(squares, cache=False), *args)
     if not one:
         pytest.skip("this processor multiplies in another way")

@@ -41,7 +41,13 @@ def fill(out, value):
 class TestLaunch:
     def test_grid_and_block(self) -> None:
         x, out = np.arange(10.0), np.zeros(10)
-        for config in ((2, 5), ((2,), (5,)), ([1, 1], (10, 1, 1)), (np.int32(1), 10), (3, 4, 0, 128)):
+        for config in (
+            (2, 5),
+            ((2,), (5,)),
+            ([1, 1], (10, 1, 1)),
+            (np.int32(1), 10),
+            (3, 4, 0, 128),
+        ):
             out[:] = 0
             saxpy[config](2.0, x, x, out)
             assert (out == 3 * x).all()
@@ -60,7 +66,17 @@ class TestLaunch:
         assert out.sum() == 1010
 
     @pytest.mark.parametrize(
-        "config", [(0, 1), (1, 0), (1, 1025), (1, (1, 1, 65)), (1, (32, 33)), (1.0, 1), ((1, 1, 1, 1), 1), (1, "a")]
+        "config",
+        [
+            (0, 1),
+            (1, 0),
+            (1, 1025),
+            (1, (1, 1, 65)),
+            (1, (32, 33)),
+            (1.0, 1),
+            ((1, 1, 1, 1), 1),
+            (1, "a"),
+        ],
     )
     def test_bad_sizes(self, config: Any) -> None:
         with pytest.raises(LaunchError, match="grid|block"):
@@ -123,14 +139,19 @@ class TestLaunch:
         def step(self: Any) -> None:
             pass
 
-        with pytest.raises(ArgumentError, match=r"takes 1 argument, got 0; a kernel cannot be a method: write @staticmethod"):
+        with pytest.raises(
+            ArgumentError,
+            match=r"takes 1 argument, got 0; a kernel cannot be a method: write @staticmethod",
+        ):
             step[1, 1]()
 
     def test_argument_that_numba_does_not_know(self) -> None:
         class Series:
             def to_numpy(self) -> Any: ...
 
-        with pytest.raises(ArgumentError, match=r"fill.*out is an object.*DLPack or __array_interface__"):
+        with pytest.raises(
+            ArgumentError, match=r"fill.*out is an object.*DLPack or __array_interface__"
+        ):
             simt.jit(fill)[1, 1](object(), 1)
         with pytest.raises(ArgumentError, match=r"out is a .*Series.*; pass out\.to_numpy\(\)"):
             simt.jit(fill)[1, 1](Series(), 1)
@@ -162,11 +183,14 @@ def through_device(x, y):
 
 class TestReadonly:
     @pytest.mark.parametrize(
-        ("kernel", "args", "name"), [(fill, (readonly(3), 1.0), "out"), (adds, (readonly(1), np.ones(1)), "total")]
+        ("kernel", "args", "name"),
+        [(fill, (readonly(3), 1.0), "out"), (adds, (readonly(1), np.ones(1)), "total")],
     )
     def test_names_the_input(self, kernel: Any, args: Any, name: str) -> None:
         with pytest.raises(
-            ArgumentError, match=rf"{kernel.__name__} \(.*test_kernel.py:\d+\): {name} is read-only; .*inout=\('{name}',\)"
+            ArgumentError,
+            match=rf"{kernel.__name__} \(.*test_kernel.py:\d+\): {name} is "
+            rf"read-only; .*inout=\('{name}',\)",
         ):
             simt.jit(kernel)[1, 4](*args)
 
@@ -267,7 +291,9 @@ def simt_device(v):
 
 
 class TestNames:
-    """What the simulator cannot run: names imported from numba.cuda, and njit functions that use them."""
+    """What the simulator cannot run: names imported from numba.cuda, and njit functions that use
+    them.
+    """
 
     def test_imported_names(self) -> None:
         def kernel(x, out, total):
@@ -348,17 +374,24 @@ class TestNames:
         def kernel(x):
             cuda.atomic.add(x, 0, 1)
 
-        with pytest.raises(TypingError, match="need an array of integers or floats, not array.complex128"):
+        with pytest.raises(
+            TypingError, match="need an array of integers or floats, not array.complex128"
+        ):
             simt.jit(kernel)[1, 1](np.zeros(1, complex))
 
     def test_broken_cuda_installation(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(numba, "cuda")
         monkeypatch.setitem(sys.modules, "numba.cuda", None)
-        with pytest.raises(DeviceError, match=r"numba.cuda cannot be imported .* pip uninstall numba-cuda"):
+        with pytest.raises(
+            DeviceError, match=r"numba.cuda cannot be imported .* pip uninstall numba-cuda"
+        ):
             simt.jit(fill).check()
 
     def test_importing_simt_leaves_numba_cuda_alone(self) -> None:
-        code = "import sys; from synknumba.simt import jit; jit(lambda x: x); assert 'numba.cuda' not in sys.modules"
+        code = (
+            "import sys; from synknumba.simt import jit; jit(lambda x: x); assert "
+            "'numba.cuda' not in sys.modules"
+        )
         subprocess.run([sys.executable, "-c", code], check=True)
 
     def test_nothing_to_do(self) -> None:

@@ -30,7 +30,9 @@ def round_both(x, y, digits, outs, outd):
 
 
 def scaled_and_rounded(x: float, digits: int) -> float:
-    """CUDA's rule for a few digits: scale, round half to even, scale back; each step of it once, in exact fractions."""
+    """CUDA's rule for a few digits: scale, round half to even, scale back; each step of it once,
+    in exact fractions.
+    """
     ten = Fraction(10) ** abs(digits)
     y = float(Fraction(x) * ten if digits >= 0 else Fraction(x) / ten)
     whole = Fraction(round(y))  # exact, half to even
@@ -44,7 +46,9 @@ def test_round_scales_in_float64(digits):
     x32 = x.astype(np.float32)
     outs, outd = np.zeros_like(x32), np.zeros_like(x)
     simt.jit(round_both)[4, 32](x32, x, digits, outs, outd)
-    np.testing.assert_array_equal(outs, np.array([scaled_and_rounded(float(v), digits) for v in x32], np.float32))
+    np.testing.assert_array_equal(
+        outs, np.array([scaled_and_rounded(float(v), digits) for v in x32], np.float32)
+    )
     np.testing.assert_array_equal(outd, np.array([scaled_and_rounded(float(v), digits) for v in x]))
 
 
@@ -54,7 +58,9 @@ def test_round_gives_what_cuda_gives_at_the_ends():
     with np.errstate(over="ignore"):
         x32 = x.astype(np.float32)
     simt.jit(round_both)[1, 8](x32, x, 12, outs, outd)
-    np.testing.assert_array_equal(outd[:5], [np.inf, -np.inf, np.nan, np.finfo(np.float64).max, 2.0**63 / 1e12])
+    np.testing.assert_array_equal(
+        outd[:5], [np.inf, -np.inf, np.nan, np.finfo(np.float64).max, 2.0**63 / 1e12]
+    )
     simt.jit(round_both)[1, 8](x32, x, 0, outs, outd)
     assert outd[5] == 0
     assert not np.signbit(outd[5])  # an int64 on the way
@@ -245,10 +251,17 @@ FURTHER = (
 )
 
 
-@pytest.mark.parametrize("case", [*whole(*FURTHER), *(case for case in PLAIN if case not in FURTHER)])
+@pytest.mark.parametrize(
+    "case", [*whole(*FURTHER), *(case for case in PLAIN if case not in FURTHER)]
+)
 def test_a_thread_does_what_python_does(case):
     text = PLAIN[case]
-    for x in (np.array([1.0, 2, 0.5, 3]), np.array([1.0, 7, 2, 9]), np.zeros(4), np.array([5.0, 1, 1, 1])):
+    for x in (
+        np.array([1.0, 2, 0.5, 3]),
+        np.array([1.0, 7, 2, 9]),
+        np.zeros(4),
+        np.array([5.0, 1, 1, 1]),
+    ):
         expected, got, shown = np.zeros(4), np.zeros(4), np.zeros(4)
         alone(text)(x, expected)
         simt.jit(defined(text))[1, 1](x, got)
@@ -442,18 +455,32 @@ def test_an_overload_for_cuda_knows_its_thread():
     text = "def kernel(x):\n    x[cuda.grid(1)] = place(10) + place(0.5) + place(2, shift=100)"
     simt.jit(defined(text, place=place))[1, 3](x := np.zeros(3))
     np.testing.assert_array_equal(x, 12 * np.arange(3) + 4 + 0.5 + 103)
-    text = "@cuda.jit(device=True)\ndef apply(f):\n    return f(2)\ndef kernel(x):\n    f = place\n    x[0] = apply(f)"
-    with pytest.raises(KernelError, match="place, which is overloaded for the target 'cuda' only, as a value is not supported"):
+    text = (
+        "@cuda.jit(device=True)\ndef apply(f):\n    return f(2)\ndef kernel(x):\n    f = "
+        "place\n    x[0] = apply(f)"
+    )
+    with pytest.raises(
+        KernelError,
+        match="place, which is overloaded for the target 'cuda' only, as a value is not supported",
+    ):
         simt.jit(defined(text, place=place)).check()
 
 
 def test_numbers_of_8_bits_are_refused():
-    made = type("fp8_e4m3", (), {"__module__": "numba.cuda._internal.cuda_fp8"})()  # numba-cuda's, which may not be installed
+    made = type(
+        "fp8_e4m3", (), {"__module__": "numba.cuda._internal.cuda_fp8"}
+    )()  # numba-cuda's, which may not be installed
     module = ModuleType("fp8")
     module.fp8_e4m3 = made
-    for text in ("x[0] = fp8_e4m3(x[1])", "tile = cuda.shared.array(4, fp8_e4m3)", "x[0] = fp8.fp8_e4m3(x[1])"):
+    for text in (
+        "x[0] = fp8_e4m3(x[1])",
+        "tile = cuda.shared.array(4, fp8_e4m3)",
+        "x[0] = fp8.fp8_e4m3(x[1])",
+    ):
         names = {"fp8_e4m3": made, "fp8": module}
-        with pytest.raises(KernelError, match="fp8_e4m3, of fp8, is not supported on the CPU; compute in float32"):
+        with pytest.raises(
+            KernelError, match="fp8_e4m3, of fp8, is not supported on the CPU; compute in float32"
+        ):
             simt.jit(defined(f"def kernel(x):\n    {text}", **names)).check()
 
 
@@ -468,7 +495,10 @@ def test_an_overload_for_cuda_that_waits_is_refused():
 
         return implementation
 
-    refused = r"waits\(\), whose overload for GPUs waits or has shared memory, is not .* a def below @cuda.jit"
+    refused = (
+        r"waits\(\), whose overload for GPUs waits or has shared memory, is not "
+        r".* a def below @cuda.jit"
+    )
     with pytest.raises(KernelError, match=refused):
         simt.jit(defined("def kernel(x):\n    waits()", waits=waits))[1, 1](np.zeros(1))
 
@@ -535,7 +565,13 @@ def test_a_cache_hint_without_an_index_is_refused():
 
 def test_bits_are_counted_in_the_type():
     kernel = simt.jit(defined("def kernel(out, n):\n    out[0] = n.bit_count()"))
-    for n in (np.uint8(0xFF), np.uint16(0xFFFF), np.uint32(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF), np.int32(12)):
+    for n in (
+        np.uint8(0xFF),
+        np.uint16(0xFFFF),
+        np.uint32(0xFFFFFFFF),
+        np.uint64(0xFFFFFFFFFFFFFFFF),
+        np.int32(12),
+    ):
         out = np.zeros(1, np.int64)
         kernel[1, 1](out, n)
         assert out[0] == int(n).bit_count()
@@ -544,7 +580,8 @@ def test_bits_are_counted_in_the_type():
 def test_printing_the_three_indices(tmp_path):
     path = tmp_path / "printing.py"
     path.write_text(
-        "from numba import cuda\nfrom synknumba import simt\n\n\n@simt.jit(cache=False)\ndef kernel():\n"
+        "from numba import cuda\nfrom synknumba import "
+        "simt\n\n\n@simt.jit(cache=False)\ndef kernel():\n"
         "    print(cuda.threadIdx, cuda.gridDim)\n\n\nkernel[(1, 3), (2, 2, 1)]()\n"
     )
     told = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
@@ -563,7 +600,10 @@ def test_an_atomic_cuts_a_float_index_off():
     np.testing.assert_array_equal(x, 1)
 
 
-@pytest.mark.parametrize("name", ["inner", "tx", "mask", "uint8", *whole("left", "exit", "t", "lin", "keep", "Bx", "first_i")])
+@pytest.mark.parametrize(
+    "name",
+    ["inner", "tx", "mask", "uint8", *whole("left", "exit", "t", "lin", "keep", "Bx", "first_i")],
+)
 def test_a_device_function_may_have_any_name(name):
     text = f"""
         @cuda.jit(device=True)
@@ -687,7 +727,9 @@ def test_a_name_for_several_members_is_refused():
         out[0] = 1
 
     for kernel in (either, changes):
-        with pytest.raises(KernelError, match=r"cuda.threadIdx is not supported on the CPU; use its .x, .y or .z"):
+        with pytest.raises(
+            KernelError, match=r"cuda.threadIdx is not supported on the CPU; use its .x, .y or .z"
+        ):
             simt.jit(kernel).check()
     with pytest.raises(KernelError, match=r"numba.cuda has no no_such_member"):
         simt.jit(names_nothing).check()

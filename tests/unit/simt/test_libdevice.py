@@ -1,4 +1,6 @@
-"""Every function of `cuda.libdevice` against what an H100 answered, and against other libraries where that is no measure."""
+"""Every function of `cuda.libdevice` against what an H100 answered, and against other libraries
+where that is no measure.
+"""
 
 import math
 from fractions import Fraction
@@ -17,7 +19,8 @@ from synknumba.simt._library.libdevice import LIBDEVICE
 from tests import quick
 from tests.unit.simt.library import declared, inputs, run
 
-# Every seventh input, all functions that do not approximate on purpose; `python library.py` records it.
+# Every seventh input, all functions that do not approximate on purpose; `python library.py` records
+# it.
 RECORDED = Path(__file__).parent / "libdevice_h100.npz"
 STEP = 7
 
@@ -26,7 +29,23 @@ BESSEL = {f"{name}{kind}" for name in ("j0", "j1", "jn", "y0", "y1", "yn") for k
 ELSEWHERE = {*BESSEL, "powi", "powif", "lgamma", "lgammaf"}
 
 # Right to the last bit on both sides.
-EXACT = ("_rd", "_rn", "_ru", "_rz", "fma", "fmax", "fmin", "fmod", "fdim", "rint", "round", "ceil", "floor", "trunc", "fabs")
+EXACT = (
+    "_rd",
+    "_rn",
+    "_ru",
+    "_rz",
+    "fma",
+    "fmax",
+    "fmin",
+    "fmod",
+    "fdim",
+    "rint",
+    "round",
+    "ceil",
+    "floor",
+    "trunc",
+    "fabs",
+)
 EXACT += (
     "_as_",
     "modf",
@@ -42,7 +61,8 @@ EXACT += (
     "saturate",
 )
 
-# In units of the last place, elsewhere. Two correct libraries differ by 1; NVIDIA allows itself up to 7 for some functions.
+# In units of the last place, elsewhere. Two correct libraries differ by 1; NVIDIA allows itself up
+# to 7 for some functions.
 TOLERANCE = 6
 
 
@@ -77,7 +97,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
 def places(values: np.ndarray) -> np.ndarray:
     """The place of each float among all floats of its type."""
     bits = values.view(f"i{values.itemsize}").astype(object)
-    return np.array([bit if bit >= 0 else -(bit + (1 << (8 * values.itemsize - 1))) for bit in bits], object)
+    return np.array(
+        [bit if bit >= 0 else -(bit + (1 << (8 * values.itemsize - 1))) for bit in bits], object
+    )
 
 
 @pytest.mark.whole
@@ -98,7 +120,12 @@ def test_answers_are_those_of_a_gpu(answers: dict[str, np.ndarray]) -> None:
             continue
         if theirs.dtype.kind == "i":
             both_nan = False
-            if name in {"float_as_int", "double_as_longlong", "double2hiint", "double2loint"}:  # the bits of a NaN are free
+            if name in {
+                "float_as_int",
+                "double_as_longlong",
+                "double2hiint",
+                "double2loint",
+            }:  # the bits of a NaN are free
                 both_nan = np.isnan(inputs(tuple(map(str, declared()[name].args)))[0][::STEP])
             agree = (theirs == ours) | both_nan
         else:
@@ -106,10 +133,14 @@ def test_answers_are_those_of_a_gpu(answers: dict[str, np.ndarray]) -> None:
             exact = any(part in name for part in EXACT)
             apart = np.abs(places(theirs) - places(ours)) <= (0 if exact else TOLERANCE)
             one_nan = np.isnan(theirs) != np.isnan(ours)
-            agree = both_nan | (apart.astype(bool) & ~one_nan & (np.signbit(theirs) == np.signbit(ours)))
+            agree = both_nan | (
+                apart.astype(bool) & ~one_nan & (np.signbit(theirs) == np.signbit(ours))
+            )
         if not agree.all():
             place = int(np.flatnonzero(~agree)[0])
-            args = [values[::STEP][place] for values in inputs(tuple(map(str, declared()[name].args)))]
+            args = [
+                values[::STEP][place] for values in inputs(tuple(map(str, declared()[name].args)))
+            ]
             wrong.append(f"{key}{tuple(args)}: {theirs[place]!r} on the GPU, {ours[place]!r} here")
     assert not wrong, "\n".join(wrong)
 
@@ -121,15 +152,26 @@ def test_against_scipy(answers: dict[str, np.ndarray], name: str, reference: Any
     with np.errstate(all="ignore"):
         theirs = np.asarray(reference(*(arg.astype(np.float64) for arg in args)))
         theirs = theirs.astype(ours.dtype)
-        usual = np.isfinite(theirs) & np.all([np.abs(arg) < 1e4 for arg in args], axis=0) & (np.abs(theirs) > 1e-30)
+        usual = (
+            np.isfinite(theirs)
+            & np.all([np.abs(arg) < 1e4 for arg in args], axis=0)
+            & (np.abs(theirs) > 1e-30)
+        )
     assert usual.sum() > 50
-    np.testing.assert_allclose(ours[usual], theirs[usual], rtol=3e-6 if ours.dtype == np.float32 else 2e-13, atol=1e-15)
+    np.testing.assert_allclose(
+        ours[usual], theirs[usual], rtol=3e-6 if ours.dtype == np.float32 else 2e-13, atol=1e-15
+    )
 
 
 def test_integer_powers_against_exact_arithmetic(answers: dict[str, np.ndarray]) -> None:
     checked = 0
     for x, n, result in zip(*inputs(("float64", "int32")), answers["powi_0"], strict=True):
-        if math.isfinite(x) and x != 0 and abs(int(n)) <= 40 and abs(int(n) * math.log(abs(x))) < 600:
+        if (
+            math.isfinite(x)
+            and x != 0
+            and abs(int(n)) <= 40
+            and abs(int(n) * math.log(abs(x))) < 600
+        ):
             exact = Fraction(float(x)) ** int(n)
             assert abs(Fraction(float(result)) - exact) <= abs(exact) * Fraction(1, 2**52)
             checked += 1
@@ -160,7 +202,9 @@ def test_reciprocal_roots_are_rounded_correctly() -> None:
             out[i] = libdevice.frsqrt_rn(x[i])
 
     x = np.arange(1 << 23, 3 << 23, dtype=np.int64)
-    x = np.concatenate([x[: 1 << 23], x[1 << 23 :] - (1 << 23)]).astype(np.float64) * np.repeat([1.0, 2.0], 1 << 23)
+    x = np.concatenate([x[: 1 << 23], x[1 << 23 :] - (1 << 23)]).astype(np.float64) * np.repeat(
+        [1.0, 2.0], 1 << 23
+    )
     through = 1 / np.sqrt(x)
     scaled = through * 2.0 ** (24 - np.frexp(through)[1])
     near = np.abs(scaled - np.floor(scaled) - 0.5) < 1e-7
@@ -170,7 +214,8 @@ def test_reciprocal_roots_are_rounded_correctly() -> None:
     kernel[-(-hard.size // 256), 256](hard, out)
     for value, result in zip(hard, out, strict=True):
         low, high = (
-            (Fraction(float(result)) + Fraction(float(np.nextafter(result, np.float32(side))))) / 2 for side in (0, np.inf)
+            (Fraction(float(result)) + Fraction(float(np.nextafter(result, np.float32(side))))) / 2
+            for side in (0, np.inf)
         )
         assert low * low * Fraction(float(value)) <= 1 <= high * high * Fraction(float(value))
 

@@ -24,13 +24,33 @@ def test_a_variable_assigned_anew_has_a_new_name() -> None:
         w = v
         v = w
         x[1] = v
-    """) == ["v = a", "x[0] = v", "v_2 = v + b", "if v_2 > 0:", "    v_2 += 1", "w = v_2", "v_3 = w", "x[1] = v_3"]
+    """) == [
+        "v = a",
+        "x[0] = v",
+        "v_2 = v + b",
+        "if v_2 > 0:",
+        "    v_2 += 1",
+        "w = v_2",
+        "v_3 = w",
+        "x[1] = v_3",
+    ]
 
 
 def test_names_that_are_taken_or_kept_stay() -> None:
-    assert renamed("v_2 = 1\nv = v_2\nv = 2\nx[0] = v") == ["v_2 = 1", "v = v_2", "v_3 = 2", "x[0] = v_3"]
+    assert renamed("v_2 = 1\nv = v_2\nv = 2\nx[0] = v") == [
+        "v_2 = 1",
+        "v = v_2",
+        "v_3 = 2",
+        "x[0] = v_3",
+    ]
     assert renamed("v = 1\nv = 2", "v") == ["v = 1", "v = 2"]
-    assert renamed("if c:\n    v = 1\nelse:\n    v = 2\nx[0] = v") == ["if c:", "    v = 1", "else:", "    v = 2", "x[0] = v"]
+    assert renamed("if c:\n    v = 1\nelse:\n    v = 2\nx[0] = v") == [
+        "if c:",
+        "    v = 1",
+        "else:",
+        "    v = 2",
+        "x[0] = v",
+    ]
 
 
 def test_what_is_assigned_in_a_loop_before_is_another_variable() -> None:

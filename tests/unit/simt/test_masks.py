@@ -1,4 +1,6 @@
-"""Barriers that not all threads of a block reach: masks, and the error for what a GPU would wait for forever."""
+"""Barriers that not all threads of a block reach: masks, and the error for what a GPU would wait
+for forever.
+"""
 
 import ast
 from typing import Any
@@ -38,25 +40,56 @@ def condition_line(text: str) -> str:
     return f"<written .*>:{6 + list(map(str.strip, text.splitlines())).index('# here')}"
 
 
-# What differs between the threads of a block, and what the error calls it. The line behind `# here` is the one it names.
+# What differs between the threads of a block, and what the error calls it. The line behind `# here`
+# is the one it names.
 DIVERGENT = {
     "work that follows": ("an if", "# here\nif x[t] > 3:\n    cuda.syncthreads()\nx[t] = 1"),
-    "work that follows a loop": ("a loop condition", "# here\nfor k in range(int(x[t])):\n    cuda.syncthreads()\nx[t] = 1"),
-    "value": ("an if", "# here\nif x[t] > 3:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
-    "first threads": ("an if", "# here\nif t < 3:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
-    "last threads": ("an if", "# here\nif t >= n:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
-    "one thread": ("an if", "# here\nif t == n:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
-    "threads in the middle": ("an if", "# here\nif 2 < t < 5:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
-    "place in the grid": ("an if", "# here\nif cuda.grid(1) < 11:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
-    "else": ("an if", "# here\nif x[t] > 3:\n    x[t] = 0\nelse:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
+    "work that follows a loop": (
+        "a loop condition",
+        "# here\nfor k in range(int(x[t])):\n    cuda.syncthreads()\nx[t] = 1",
+    ),
+    "value": (
+        "an if",
+        "# here\nif x[t] > 3:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+    ),
+    "first threads": (
+        "an if",
+        "# here\nif t < 3:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+    ),
+    "last threads": (
+        "an if",
+        "# here\nif t >= n:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+    ),
+    "one thread": (
+        "an if",
+        "# here\nif t == n:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+    ),
+    "threads in the middle": (
+        "an if",
+        "# here\nif 2 < t < 5:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+    ),
+    "place in the grid": (
+        "an if",
+        "# here\nif cuda.grid(1) < 11:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+    ),
+    "else": (
+        "an if",
+        "# here\nif x[t] > 3:\n    x[t] = 0\nelse:\n    "
+        "cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+    ),
     "trailing else": (
         "an if",
-        "# here\nif t < 3:\n    x[t] = 0\nelse:\n    cuda.syncthreads()\n    x[t] = s[7 - t]\ncuda.syncthreads()\nx[t] += 1",
+        "# here\nif t < 3:\n    x[t] = 0\nelse:\n    cuda.syncthreads()\n    x[t] = s[7 - "
+        "t]\ncuda.syncthreads()\nx[t] += 1",
     ),
-    "both branches": ("an if", "# here\nif x[t] > 3:\n    cuda.syncthreads()\nelse:\n    cuda.syncthreads()"),
+    "both branches": (
+        "an if",
+        "# here\nif x[t] > 3:\n    cuda.syncthreads()\nelse:\n    cuda.syncthreads()",
+    ),
     "another barrier in the condition": (
         "an if",
-        "if t < 5:\n    # here\n    if t < 3:\n        cuda.syncthreads()\n    cuda.syncthreads()\n    x[t] = 1",
+        "if t < 5:\n    # here\n    if t < 3:\n        cuda.syncthreads()\n    "
+        "cuda.syncthreads()\n    x[t] = 1",
     ),
     "a shuffle that follows": (
         "an if",
@@ -68,40 +101,57 @@ DIVERGENT = {
     ),
     "a loop around": (
         "a loop condition",
-        "for j in range(n):\n    k = 0\n    # here\n    while k < t:\n        k += 1\n        cuda.syncthreads()\nx[t] = 1",
+        "for j in range(n):\n    k = 0\n    # here\n    while k < t:\n        k += 1\n        "
+        "cuda.syncthreads()\nx[t] = 1",
     ),
-    "vote": ("an if", "# here\nif x[t] > 3:\n    s[t] = cuda.syncthreads_count(t)\ncuda.syncthreads()\nx[t] = 1"),
+    "vote": (
+        "an if",
+        "# here\nif x[t] > 3:\n    s[t] = cuda.syncthreads_count(t)\ncuda.syncthreads()\nx[t] = 1",
+    ),
     "inside a uniform if": (
         "an if",
-        "if n > 1:\n    # here\n    if t < 3:\n        cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+        "if n > 1:\n    # here\n    if t < 3:\n        "
+        "cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
     ),
     "inside a loop": (
         "an if",
-        "for k in range(n):\n    # here\n    if t < k:\n        cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+        "for k in range(n):\n    # here\n    if t < k:\n        "
+        "cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
     ),
     "while": (
         "a loop condition",
-        "k = t\n# here\nwhile k < 8:\n    k += 1\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+        "k = t\n# here\nwhile k < 8:\n    k += 1\n    "
+        "cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
     ),
-    "for": ("a loop condition", "# here\nfor k in range(t, 8):\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
+    "for": (
+        "a loop condition",
+        "# here\nfor k in range(t, 8):\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+    ),
     "step of a for": (
         "a loop condition",
-        "# here\nfor k in range(0, 8, t + 1):\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+        "# here\nfor k in range(0, 8, t + 1):\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = "
+        "1",
     ),
-    "backward": ("a loop condition", "# here\nfor k in range(8, t, -1):\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"),
+    "backward": (
+        "a loop condition",
+        "# here\nfor k in range(8, t, -1):\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1",
+    ),
     "after a break": (
         "a break or continue",
-        "k = 0\nwhile k < n:\n    k += 1\n    if x[t] > 3:\n        break\n    # here\n    cuda.syncthreads()\n"
+        "k = 0\nwhile k < n:\n    k += 1\n    if x[t] > 3:\n        break\n    # "
+        "here\n    cuda.syncthreads()\n"
         "cuda.syncthreads()\nx[t] = 1",
     ),
     "after a continue": (
         "a break or continue",
-        "for k in range(n):\n    if t == k:\n        continue\n    # here\n    s[t] = cuda.syncthreads_or(t)\n"
+        "for k in range(n):\n    if t == k:\n        continue\n    # here\n    s[t] = "
+        "cuda.syncthreads_or(t)\n"
         "cuda.syncthreads()\nx[t] = 1",
     ),
     "in the iteration after a break": (
         "a break or continue",
-        "for k in range(n):\n    # here\n    cuda.syncthreads()\n    if x[t] > 3:\n        break\ncuda.syncthreads()\nx[t] = 1",
+        "for k in range(n):\n    # here\n    cuda.syncthreads()\n    if x[t] > 3:\n        "
+        "break\ncuda.syncthreads()\nx[t] = 1",
     ),
 }
 
@@ -110,7 +160,9 @@ DIVERGENT = {
 def test_a_barrier_that_some_threads_do_not_reach(name: str) -> None:
     what, text = DIVERGENT[name]
     with pytest.raises(
-        KernelError, match=rf"^kernel \({condition_line(text)}\): a barrier under {what} that some threads of a block"
+        KernelError,
+        match=rf"^kernel \({condition_line(text)}\): a barrier under {what} "
+        rf"that some threads of a block",
     ):
         run(text)
 
@@ -123,20 +175,32 @@ def test_none_or_all_of_the_threads_may_reach_it(n: int) -> None:
 
 def test_a_trailing_guard_is_not_divergence() -> None:
     """No barrier follows: threads that have ended count as arrived."""
-    text = "if cuda.grid(1) < 13:\n    s[t] *= 2\n    cuda.syncthreads()\n    x[cuda.grid(1)] = s[t // 2]"
+    text = (
+        "if cuda.grid(1) < 13:\n    s[t] *= 2\n    cuda.syncthreads()\n    "
+        "x[cuda.grid(1)] = s[t // 2]"
+    )
     i = np.arange(16)
     assert np.array_equal(run(text), np.where(i < 13, i % 8 // 2 * 2, i))
-    text = "if x[t] > 2:\n    s[t] *= 2\n    cuda.syncthreads()\n    x[cuda.grid(1)] = s[7]\ncuda.syncthreads()"
+    text = (
+        "if x[t] > 2:\n    s[t] *= 2\n    cuda.syncthreads()\n    x[cuda.grid(1)] = "
+        "s[7]\ncuda.syncthreads()"
+    )
     assert np.array_equal(run(text, grid=1), [0, 1, 2, 14, 14, 14, 14, 14])
 
 
 def test_threads_that_have_returned_are_not_waited_for() -> None:
-    text = "if x[t] > 5:\n    return\ncuda.syncthreads()\ns[t] += 1\ncuda.syncthreads()\nx[t] = s[5 - t]"
+    text = (
+        "if x[t] > 5:\n    return\ncuda.syncthreads()\ns[t] += "
+        "1\ncuda.syncthreads()\nx[t] = s[5 - t]"
+    )
     assert np.array_equal(run(text, grid=1), [6, 5, 4, 3, 2, 1, 6, 7])
 
 
 def test_loops_that_run_equally_often_from_different_starts() -> None:
-    text = "for k in range(t, t + n):\n    cuda.syncthreads()\n    s[(t + k) % 8] += 1\n    cuda.syncthreads()\nx[t] = s[t] + k"
+    text = (
+        "for k in range(t, t + n):\n    cuda.syncthreads()\n    s[(t + k) % 8] += 1\n    "
+        "cuda.syncthreads()\nx[t] = s[t] + k"
+    )
     t = np.arange(8)
     expected = t.astype(float)
     for step in range(3):
@@ -189,7 +253,9 @@ def test_only_the_barrier_of_the_grid_counts_where_there_is_one() -> None:
 
 
 def inside(text: str, *, start: str) -> list[str]:
-    """The generated lines from the first one with these words on, without indentation and the loops over y and z."""
+    """The generated lines from the first one with these words on, without indentation and the
+    loops over y and z.
+    """
     code = program_text(kernel(text)).splitlines()
     others = ("for _k_bz ", "for _k_by ", "for _k_tz ", "for _k_ty ", "_k_lin = ")
     lines = [line.strip() for line in code if not line.strip().startswith(others)]
@@ -197,7 +263,10 @@ def inside(text: str, *, start: str) -> list[str]:
 
 
 def test_a_masked_if() -> None:
-    lines = inside("if x[t] > 3:\n    cuda.syncthreads()\n    x[t] = 1\nelse:\n    x[t] = 2", start="_k_before = 0")
+    lines = inside(
+        "if x[t] > 3:\n    cuda.syncthreads()\n    x[t] = 1\nelse:\n    x[t] = 2",
+        start="_k_before = 0",
+    )
     assert [line for line in lines if "DivergenceError" not in line] == [
         "_k_before = 0",
         "_k_inside = 0",
@@ -233,7 +302,8 @@ def test_a_masked_if() -> None:
 
 def test_a_masked_loop() -> None:
     text = (
-        "k = t\nwhile k < 8:\n    k += 1\n    if k == 3:\n        continue\n    cuda.syncwarp()\n    if k > 5:\n        break"
+        "k = t\nwhile k < 8:\n    k += 1\n    if k == 3:\n        continue\n    "
+        "cuda.syncwarp()\n    if k > 5:\n        break"
     )
     lines = inside(text, start="while True:")
     levels = [line for line in lines if "_k_mask" in line]
@@ -249,7 +319,9 @@ def test_a_masked_loop() -> None:
         "if _k_mask[_k_lin] == 1:",
         "_k_mask[_k_lin] = 127",
     ]
-    assert [line for line in lines if line.startswith("_k_exit = ")] == [f"_k_exit = {level}" for level in (127, 2, 127, 1)]
+    assert [line for line in lines if line.startswith("_k_exit = ")] == [
+        f"_k_exit = {level}" for level in (127, 2, 127, 1)
+    ]
     assert lines[lines.index("if _k_inside == 0:") + 1] == "break"
 
 
@@ -262,7 +334,9 @@ def test_a_masked_loop() -> None:
     ],
 )
 def test_only_what_is_followed_by_work_is_checked(text: str) -> None:
-    """Threads that skip the last statement end; those that have work to do may wait for their warp, which is at the barrier."""
+    """Threads that skip the last statement end; those that have work to do may wait for their
+    warp, which is at the barrier.
+    """
     assert "k_DivergenceError" not in program_text(kernel(text))
     assert "k_DivergenceError" in program_text(kernel(f"{text}\nx[t] = 1"))
     assert "k_DivergenceError" in program_text(kernel(f"{text}\ncuda.syncthreads()\nx[t] = 1"))
@@ -284,9 +358,16 @@ def test_threads_that_leave_the_last_loop_have_ended() -> None:
         ("if t < 5 and n > 2:\n    cuda.syncwarp()\nx[t] = 1", True),
         ("if x[t] > 5:\n    return\ncuda.syncthreads()\nx[t] = 1", True),
         ("if t > 5:\n    return\ncuda.syncthreads()\nx[t] = 1", False),
-        ("for k in range(n):\n    if n > 3:\n        break\n    cuda.syncthreads()\nx[t] = 1", False),
+        (
+            "for k in range(n):\n    if n > 3:\n        break\n    cuda.syncthreads()\nx[t] = 1",
+            False,
+        ),
         ("for k in range(n):\n    if t > 3:\n        break\n    cuda.syncwarp()\nx[t] = 1", True),
-        ("for k in range(n):\n    for j in range(t):\n        if x[j] > 2:\n            break\n    cuda.syncthreads()", False),
+        (
+            "for k in range(n):\n    for j in range(t):\n        if x[j] > 2:\n            "
+            "break\n    cuda.syncthreads()",
+            False,
+        ),
     ],
 )
 def test_masks_are_only_made_where_they_are_needed(text: str, masked: bool) -> None:
@@ -294,8 +375,8 @@ def test_masks_are_only_made_where_they_are_needed(text: str, masked: bool) -> N
 
 
 def test_lines_of_the_error_are_those_of_the_file() -> None:
-    body = KernelProgram(kernel("if x[t] > 3:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"), Options()).launch_body(
-        {}
-    )
+    body = KernelProgram(
+        kernel("if x[t] > 3:\n    cuda.syncthreads()\ncuda.syncthreads()\nx[t] = 1"), Options()
+    ).launch_body({})
     raised = [node for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.Raise)]
     assert [node.lineno for node in raised] == [5]

@@ -1,4 +1,6 @@
-"""The functions of `math` in kernels: the types that CUDA gives them, and the values that Python gives."""
+"""The functions of `math` in kernels: the types that CUDA gives them, and the values that Python
+gives.
+"""
 
 import importlib.util
 import math
@@ -20,7 +22,23 @@ UNIT = (-0.9, -0.25, 0.0, 0.5, 0.99, -0.5, 0.125, 0.75)
 UNARY: dict[str, tuple[float, ...]] = {
     **dict.fromkeys(("acos", "asin", "atanh"), UNIT),
     **dict.fromkeys(("gamma", "lgamma", "log", "log10", "log1p", "log2", "sqrt"), POSITIVE),
-    **dict.fromkeys(("asinh", "atan", "ceil", "cos", "cosh", "degrees", "erf", "erfc", "exp", "expm1", "fabs", "floor"), X),
+    **dict.fromkeys(
+        (
+            "asinh",
+            "atan",
+            "ceil",
+            "cos",
+            "cosh",
+            "degrees",
+            "erf",
+            "erfc",
+            "exp",
+            "expm1",
+            "fabs",
+            "floor",
+        ),
+        X,
+    ),
     **dict.fromkeys(("radians", "sin", "sinh", "tan", "tanh", "trunc"), X),
     "acosh": ABOVE_ONE,
 }
@@ -41,11 +59,19 @@ def _bits(value):
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Runs every function on `x[k]` (and `y[k]`), `k` being its number, and stores the result and its width."""
+    """Runs every function on `x[k]` (and `y[k]`), `k` being its number, and stores the result
+    and its width.
+    """
     calls = [f"math.{name}(x[{k}, i])" for k, name in enumerate(UNARY)]
     calls += [f"math.{name}(x[{k}, i], y[{k}, i])" for k, name in enumerate(BINARY, len(calls))]
-    lines = [f"    v{k} = {call}\n    out[{k}, i] = v{k}\n    width[{k}] = bits(v{k})" for k, call in enumerate(calls)]
-    text = "import math\nfrom numba import cuda\n\n\ndef kernel(x, y, out, width):\n    i = cuda.grid(1)\n" + "\n".join(lines)
+    lines = [
+        f"    v{k} = {call}\n    out[{k}, i] = v{k}\n    width[{k}] = bits(v{k})"
+        for k, call in enumerate(calls)
+    ]
+    text = (
+        "import math\nfrom numba import cuda\n\n\ndef kernel(x, y, out, "
+        "width):\n    i = cuda.grid(1)\n" + "\n".join(lines)
+    )
     path = tmp_path_factory.mktemp("math") / "math_kernel.py"
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -66,7 +92,9 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Any:
         (np.int64, 64, 1e-14),
     ],
 )
-def test_types_are_those_of_cuda_and_values_those_of_python(kernel: Any, dtype: Any, width: int, rtol: float) -> None:
+def test_types_are_those_of_cuda_and_values_those_of_python(
+    kernel: Any, dtype: Any, width: int, rtol: float
+) -> None:
     whole = np.issubdtype(dtype, np.integer)
     rows = [[round(value * 2) if whole else value for value in values] for values in UNARY.values()]
     names = [*UNARY, *BINARY]
@@ -125,7 +153,9 @@ def test_tuples_and_powers() -> None:
     for dtype, bit in ((np.float32, 32), (np.float64, 64)):
         out, width = np.zeros(6), np.zeros(3, np.int64)
         kernel[1, 1](np.array([-3.75], dtype), np.array([3], np.int32), out, width)
-        assert (out == [*math.modf(-3.75), *math.frexp(-3.75), math.ldexp(-3.75, 3), (-3.75) ** 3]).all()
+        assert (
+            out == [*math.modf(-3.75), *math.frexp(-3.75), math.ldexp(-3.75, 3), (-3.75) ** 3]
+        ).all()
         assert (width == bit).all()
 
 
@@ -146,7 +176,10 @@ def reversed_bits(value: int, width: int) -> int:
     return int(f"{value % (1 << width):0{width}b}"[::-1], 2)
 
 
-@pytest.mark.parametrize(("dtype", "width"), [(np.int8, 32), (np.int32, 32), (np.uint32, 32), (np.int64, 32), (np.uint64, 64)])
+@pytest.mark.parametrize(
+    ("dtype", "width"),
+    [(np.int8, 32), (np.int32, 32), (np.uint32, 32), (np.int64, 32), (np.uint64, 64)],
+)
 def test_reversed_bits_are_those_that_cuda_takes(dtype: Any, width: int) -> None:
     @simt.jit
     def kernel(x, out):
@@ -160,7 +193,8 @@ def test_reversed_bits_are_those_that_cuda_takes(dtype: Any, width: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("dtype", "width"), [(np.int8, 32), (np.int16, 32), (np.int32, 64), (np.float32, 32), (np.float64, 64)]
+    ("dtype", "width"),
+    [(np.int8, 32), (np.int16, 32), (np.int32, 64), (np.float32, 32), (np.float64, 64)],
 )
 def test_floats_that_cuda_makes_of_other_numbers(dtype: Any, width: int) -> None:
     @simt.jit

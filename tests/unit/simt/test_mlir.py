@@ -1,4 +1,6 @@
-"""Kernels written for numba-cuda-mlir: with the package where it is installed, and with modules shaped like its own."""
+"""Kernels written for numba-cuda-mlir: with the package where it is installed, and with modules
+shaped like its own.
+"""
 
 import importlib.util
 import sys
@@ -64,8 +66,12 @@ def package(monkeypatch: pytest.MonkeyPatch):
             return self.name
 
     Type.__module__ = "numba_cuda_mlir.numba_cuda.types.abstract"
-    # A class of its own, as each kind of type has, and as a value's `__module__` is that of its class.
-    kinds = {name: type("Float", (Type,), {"__module__": Type.__module__})(name) for name in ("float32", "float64")}
+    # A class of its own, as each kind of type has, and as a value's `__module__` is that of its
+    # class.
+    kinds = {
+        name: type("Float", (Type,), {"__module__": Type.__module__})(name)
+        for name in ("float32", "float64")
+    }
 
     def stub(name: str, **members):
         return type(name, (), members)
@@ -82,7 +88,9 @@ def package(monkeypatch: pytest.MonkeyPatch):
     )
     shared = module("numba_cuda_mlir.cuda.shared", array=named("array"))
     cuda = module("numba_cuda_mlir.cuda", inline_ptx=named("inline_ptx"))
-    vars(cuda).update({**{name: value for name, value in vars(base).items() if name[0] != "_"}, "shared": shared})
+    vars(cuda).update(
+        {**{name: value for name, value in vars(base).items() if name[0] != "_"}, "shared": shared}
+    )
     known = module("numba_cuda_mlir.types")
     vars(known).update(kinds)
     made = module("numba_cuda_mlir", cuda=cuda, types=known, numba_cuda=base)
@@ -93,7 +101,12 @@ def package(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture(
-    params=["as_shaped", pytest.param("installed", marks=pytest.mark.skipif(not HAS_PACKAGE, reason="not installed"))]
+    params=[
+        "as_shaped",
+        pytest.param(
+            "installed", marks=pytest.mark.skipif(not HAS_PACKAGE, reason="not installed")
+        ),
+    ]
 )
 def kernels(request: pytest.FixtureRequest, tmp_path, monkeypatch: pytest.MonkeyPatch):
     """The module of the kernels."""
@@ -161,7 +174,10 @@ class TestPackage:
         from numba_cuda_mlir import cuda
         from numba_cuda_mlir import types as given
 
-        for signature in (given.void(given.float32[:], given.float32), [(given.float32[:], given.float32)]):
+        for signature in (
+            given.void(given.float32[:], given.float32),
+            [(given.float32[:], given.float32)],
+        ):
 
             @simt.jit(signature)
             def fill(x, value):
@@ -199,7 +215,10 @@ class TestPackage:
 
     def test_its_programs_run(self):
         from numba_cuda_mlir import cuda
-        from numba_cuda_mlir.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
+        from numba_cuda_mlir.cuda.random import (
+            create_xoroshiro128p_states,
+            xoroshiro128p_uniform_float32,
+        )
 
         @cuda.jit(device=True)
         def twice(x):
@@ -210,7 +229,10 @@ class TestPackage:
             i = cuda.grid(1)
             out[i] = twice(xoroshiro128p_uniform_float32(states, i))
 
-        with simt.as_cuda(), np.errstate(over="ignore"):  # it seeds generators in Python, by uint64 that wrap
+        with (
+            simt.as_cuda(),
+            np.errstate(over="ignore"),
+        ):  # it seeds generators in Python, by uint64 that wrap
             states, out = create_xoroshiro128p_states(64, 1), cuda.device_array(64)
             draw[1, 64](states, out)
             assert 0.5 < out.copy_to_host().mean() < 1.5

@@ -41,7 +41,9 @@ class TestDeclaredSignatures:
         with pytest.raises(TypeError, match="Ambiguous overloading"):
             kernel[1, 1](np.zeros(1), 1.0, 2.0)
 
-    @pytest.mark.parametrize(("dtype", "given"), [("int32", 2**32 - 1), ("int8", 300), ("uint16", -1), ("int64", 2**63)])
+    @pytest.mark.parametrize(
+        ("dtype", "given"), [("int32", 2**32 - 1), ("int8", 300), ("uint16", -1), ("int64", 2**63)]
+    )
     def test_an_int_that_does_not_fit_keeps_its_low_bits(self, dtype: str, given: int) -> None:
         out = np.zeros(1, dtype)
         simt.jit(f"void({dtype}[:], {dtype})")(store)[1, 1](out, given)

@@ -24,7 +24,14 @@ from synknumba.simt._emit.exits import lower_returns
 from synknumba.simt._emit.masks import Divergence
 from synknumba.simt._frontend.lowering import Devices, translate_names
 from synknumba.simt._frontend.source import read_source
-from synknumba.simt._frontend.syntax import assigned_names, copied, range_arguments, read_names, unparse, walk
+from synknumba.simt._frontend.syntax import (
+    assigned_names,
+    copied,
+    range_arguments,
+    read_names,
+    unparse,
+    walk,
+)
 
 F8 = types.Array(types.float64, 1, "C")
 F8_2 = types.Array(types.float64, 2, "C")
@@ -43,7 +50,12 @@ def expr(text: str) -> ast.expr:
 def analysis(text: str, **params: types.Type) -> Analysis:
     """Of a body in plain names; x and y are arrays, n is an integer, a is a float unless given."""
     kinds = {"x": F8, "y": F8, "n": types.int64, "a": types.float64, **params}
-    return Analysis(body(text), kinds, {"math": __import__("math"), "COUNT": COUNT, "float32": float32}, VariableTypes(kinds))
+    return Analysis(
+        body(text),
+        kinds,
+        {"math": __import__("math"), "COUNT": COUNT, "float32": float32},
+        VariableTypes(kinds),
+    )
 
 
 def launch(known: Analysis) -> str:
@@ -130,7 +142,15 @@ def test_uniform_and_varying() -> None:
                 break
             u -= 1
         """)
-    assert known.varying - {"_k_tx", "_k_ty", "_k_tz", "_k_lin"} == {"i", "w", "k2", "q", "e", "u", "later"}
+    assert known.varying - {"_k_tx", "_k_ty", "_k_tz", "_k_lin"} == {
+        "i",
+        "w",
+        "k2",
+        "q",
+        "e",
+        "u",
+        "later",
+    }
     assert list(known.recomputed) == ["i"]
     assert unparse([known.recomputed["i"]]) == f"i = _k_nonneg({GRID})"
 
@@ -174,12 +194,19 @@ def test_recomputed_only_if_cheap_and_settled() -> None:
 def test_numbers(text: str, nonneg: bool, positive: bool, integral: bool) -> None:
     known = analysis("once = _k_Bx * 2\ncounter = counter + 1\ncounter = 1", big=types.uint64)
     node = expr(text)
-    assert (known.is_nonneg(node), known.is_positive(node), known.is_integral(node)) == (nonneg, positive, integral)
+    assert (known.is_nonneg(node), known.is_positive(node), known.is_integral(node)) == (
+        nonneg,
+        positive,
+        integral,
+    )
 
 
 def test_exposed() -> None:
     tracked = {"a", "b", "c", "d", "e"}
-    live, sure = exposed(body("b = a\nif b:\n    c = 1\n    d = 1\nelse:\n    d = e\nfor a in range(3):\n    e = c"), tracked)
+    live, sure = exposed(
+        body("b = a\nif b:\n    c = 1\n    d = 1\nelse:\n    d = e\nfor a in range(3):\n    e = c"),
+        tracked,
+    )
     assert live == {"a", "e", "c"}
     assert sure == {"b", "d"}
 
@@ -187,7 +214,11 @@ def test_exposed() -> None:
 def test_small_words() -> None:
     assert read_names(body("a[i] += b\nc += 1")) == {"a", "i", "b", "c"}
     assert assigned_names(body("a[i] += b\nc += 1\n(d, e) = f")) == {"c", "d", "e"}
-    assert [ast.unparse(part) for part in range_arguments(body("for i in range(4): pass")[0])] == ["0", "4", "1"]
+    assert [ast.unparse(part) for part in range_arguments(body("for i in range(4): pass")[0])] == [
+        "0",
+        "4",
+        "1",
+    ]
     assert range_arguments(body("for i in x: pass")[0]) is None
 
 
@@ -217,14 +248,29 @@ def test_types() -> None:
         ("i < x.shape[0]", False, "min(_k_Bx, x.shape[0] - _k_bx * _k_Bx)", None),
         ("i >= x.shape[0]", True, "min(_k_Bx, x.shape[0] - _k_bx * _k_Bx)", None),
         ("x.size > i", False, "min(_k_Bx, x.size - _k_bx * _k_Bx)", None),
-        ("0 < i < x.size", False, "max(0, 0 + 1 - _k_bx * _k_Bx), min(_k_Bx, x.size - _k_bx * _k_Bx)", None),
+        (
+            "0 < i < x.size",
+            False,
+            "max(0, 0 + 1 - _k_bx * _k_Bx), min(_k_Bx, x.size - _k_bx * _k_Bx)",
+            None,
+        ),
         ("_k_tx == 0", False, "max(0, 0), min(_k_Bx, 0 + 1)", None),
         ("_k_tx < n", False, "min(_k_Bx, _k_ceil_bound(n, -1))", None),
         ("_k_tx <= a", False, "min(_k_Bx, _k_floor_bound(a, -1) + 1)", None),
         ("_k_tx > a", True, "min(_k_Bx, _k_floor_bound(a, 1) + 1)", None),
-        ("i < n and x[i] > 0", False, "min(_k_Bx, _k_ceil_bound(n, -1) - _k_bx * _k_Bx)", "x[i] > 0"),
+        (
+            "i < n and x[i] > 0",
+            False,
+            "min(_k_Bx, _k_ceil_bound(n, -1) - _k_bx * _k_Bx)",
+            "x[i] > 0",
+        ),
         ("i >= x.size or y[i] > 0", True, "min(_k_Bx, x.size - _k_bx * _k_Bx)", "y[i] > 0"),
-        ("not (i >= x.size or y[i] > 0)", False, "min(_k_Bx, x.size - _k_bx * _k_Bx)", "not y[i] > 0"),
+        (
+            "not (i >= x.size or y[i] > 0)",
+            False,
+            "min(_k_Bx, x.size - _k_bx * _k_Bx)",
+            "not y[i] > 0",
+        ),
         ("i < x.size or y[i] > 0", False, "_k_Bx", "i < x.size or y[i] > 0"),
         ("i != n", False, "_k_Bx", "i != n"),
         ("i == n", True, "_k_Bx", "i == n"),
@@ -304,14 +350,26 @@ ROWS = "for j in range(_k_bx, n, _k_Gx):\n    "
     ("loop", "turned"),
     [
         (ROWS + "for i in range(_k_tx, n, _k_Bx):\n        y[i] += z[j, i]", True),
-        (ROWS + "a = 0.0\n    for i in range(_k_tx, n + 1, _k_Bx):\n        a += z[j, i]\n    y[j] += a", True),
+        (
+            ROWS + "a = 0.0\n    for i in range(_k_tx, n + 1, _k_Bx):\n        a "
+            "+= z[j, i]\n    y[j] += a",
+            True,
+        ),
         ("for j in range(3):\n    for i in range(_k_tx, n, _k_Bx):\n        y[i] += z[j, i]", True),
         (ROWS + "for i in range(_k_ty, n, _k_By):\n        y[i] += z[j, i]", False),
         (ROWS + "for i in range(n):\n        y[i] += z[j, i]", False),
         (ROWS + "for i in range(_k_tx, n, _k_Bx):\n        local[i] += z[j, i]", False),
         (ROWS + "j += 1\n    for i in range(_k_tx, n, _k_Bx):\n        y[i] += z[j, i]", False),
-        (ROWS + "if x[j] > 0:\n        break\n    for i in range(_k_tx, n, _k_Bx):\n        y[i] += z[j, i]", False),
-        ("for j in range(_k_tx, n, n):\n    for i in range(_k_tx, n, _k_Bx):\n        y[i] += z[j, i]", False),
+        (
+            ROWS + "if x[j] > 0:\n        break\n    for i in range(_k_tx, n, "
+            "_k_Bx):\n        y[i] += z[j, i]",
+            False,
+        ),
+        (
+            "for j in range(_k_tx, n, n):\n    for i in range(_k_tx, n, "
+            "_k_Bx):\n        y[i] += z[j, i]",
+            False,
+        ),
     ],
 )
 def test_loops_around_strided_loops(loop: str, turned: bool) -> None:
@@ -344,7 +402,10 @@ def test_counting_while_becomes_for(loop: str, counted: bool) -> None:
     done = count_up(body(text), known)
     assert isinstance(done[1], ast.For if counted else ast.While)
     if counted:
-        assert unparse(done).splitlines()[1:] == ["for _k_i in range(i, n, _k_Bx):", "    y[_k_i] = 1"]
+        assert unparse(done).splitlines()[1:] == [
+            "for _k_i in range(i, n, _k_Bx):",
+            "    y[_k_i] = 1",
+        ]
 
 
 # ---- flat
@@ -453,7 +514,10 @@ def test_guarded_statement() -> None:
 
 
 def test_strided_loop_with_accumulator() -> None:
-    text = f"acc = 0.0\nfor i in range({GRID}, x.size, _k_Bx * _k_Gx):\n    acc += x[i]\ny[_k_tx] = acc"
+    text = (
+        f"acc = 0.0\nfor i in range({GRID}, x.size, _k_Bx * _k_Gx):\n    "
+        f"acc += x[i]\ny[_k_tx] = acc"
+    )
     assert emitted(text).splitlines() == [
         "for _k_bx in range(_k_Gx):",
         "for _k_tx in range(_k_Bx):",
@@ -477,7 +541,10 @@ def test_strided_loop_with_accumulator() -> None:
 @pytest.mark.parametrize("go", ["n", "x[0]", "x[n % x.size] + 1.0"])
 @pytest.mark.parametrize(("threads", "turned"), [(1, False), (8, False), (16, True), (256, True)])
 def test_strided_loop_behind_a_condition_of_the_block(go: str, threads: int, turned: bool) -> None:
-    text = f"go = {go}\nif go > 0:\n    for i in range({GRID}, x.size, _k_Bx * _k_Gx):\n        y[i] = x[i]"
+    text = (
+        f"go = {go}\nif go > 0:\n    for i in range({GRID}, x.size, _k_Bx * "
+        f"_k_Gx):\n        y[i] = x[i]"
+    )
     style = Style(block=(threads, 1, 1))
     code = unparse(emit_blocks(analysis(text), set(), Divergence(read_source(body)), style).body)
     assert ("for _k_first_i in" in code) == turned, code
@@ -488,12 +555,23 @@ ALIKE = "w = x[0]\nfor i in range(x.size):\n    y[i] = w * y[i]{}"
 
 @pytest.mark.parametrize(
     ("more", "threads", "turned"),
-    [(" + z[i, _k_tx]", 256, True), (" + z[i, _k_tx]", 8, False), (" + z[i, _k_tx]", 1, False), ("", 256, False)],
+    [
+        (" + z[i, _k_tx]", 256, True),
+        (" + z[i, _k_tx]", 8, False),
+        (" + z[i, _k_tx]", 1, False),
+        ("", 256, False),
+    ],
 )
 def test_a_loop_that_one_thread_runs_stays_its_own(more: str, threads: int, turned: bool) -> None:
-    """Where nothing depends on the thread, or blocks have few, one loop of neighbouring elements is best."""
+    """Where nothing depends on the thread, or blocks have few, one loop of neighbouring elements
+    is best.
+    """
     style = Style(block=(threads, 1, 1))
-    code = unparse(emit_blocks(analysis(ALIKE.format(more), z=F8_2), set(), Divergence(read_source(body)), style).body)
+    code = unparse(
+        emit_blocks(
+            analysis(ALIKE.format(more), z=F8_2), set(), Divergence(read_source(body)), style
+        ).body
+    )
     assert ("for i__u in" in code) == turned, code
 
 
@@ -547,7 +625,9 @@ def test_uniform_values_run_once_a_block() -> None:
 
 
 def test_uniform_loop_inside_out() -> None:
-    lines = emitted("v = x[_k_tx]\nfor j in range(n):\n    v = v * a + j\ny[_k_tx] = v").splitlines()
+    lines = emitted(
+        "v = x[_k_tx]\nfor j in range(n):\n    v = v * a + j\ny[_k_tx] = v"
+    ).splitlines()
     loop = lines.index("for j__u in range(n):")
     assert lines[loop + 1].startswith("for _k_tx")
     assert lines[loop + 3 :][:4] == [
@@ -559,7 +639,9 @@ def test_uniform_loop_inside_out() -> None:
 
 
 def test_code_behind_a_possible_return_stays_together() -> None:
-    lines = emitted("if x[_k_tx] > 0:\n    return\nfor j in range(n):\n    y[_k_tx] += x[j]").splitlines()
+    lines = emitted(
+        "if x[_k_tx] > 0:\n    return\nfor j in range(n):\n    y[_k_tx] += x[j]"
+    ).splitlines()
     assert sum("_k_tx in range" in line for line in lines) == 1
     assert "for j in range(n):" in lines
 
@@ -568,7 +650,9 @@ def test_the_inner_loop_runs_along_the_last_axis() -> None:
     text = f"i = {GRID}\nj = _k_by * _k_By + _k_ty\nz[i, j] = 1"
     assert inner_axis(analysis(text, z=F8_2)) == "y"
     assert inner_axis(analysis(text.replace("z[i, j]", "z[j, i]"), z=F8_2)) == "x"
-    loops = [line.split()[1] for line in launch(analysis(text, z=F8_2)).splitlines() if "for" in line]
+    loops = [
+        line.split()[1] for line in launch(analysis(text, z=F8_2)).splitlines() if "for" in line
+    ]
     assert loops == ["_k_bz", "_k_bx", "_k_by", "_k_tz", "_k_tx", "_k_ty"]
 
 
@@ -638,7 +722,10 @@ def test_slots_are_arrays_of_the_right_type() -> None:
 
 
 def test_a_last_guard_leaves_the_other_threads_in_step() -> None:
-    known = analysis(f"i = {GRID}\nif i < n:\n    for j in range(n):\n        x[i] = j\n    if i > 2:\n        y[i] = 1")
+    known = analysis(
+        f"i = {GRID}\nif i < n:\n    for j in range(n):\n        x[i] = j\n    if "
+        f"i > 2:\n        y[i] = 1"
+    )
     rewritten = return_early(body(unparse(known.body)), known, Guards(known, ast.unparse))
     assert unparse(rewritten).splitlines() == [
         "if not i < n:",
@@ -674,7 +761,8 @@ def test_a_loop_over_an_index_range_is_turned_inside_out() -> None:
 
     rows = typeof(Span(0, 10))
     loops = [
-        [line.split() for line in program(kernel, rows, F8).splitlines() if "for " in line] for kernel in (directly, named)
+        [line.split() for line in program(kernel, rows, F8).splitlines() if "for " in line]
+        for kernel in (directly, named)
     ]
     assert len(loops[0]) == len(loops[1]) > 1
 
@@ -698,4 +786,6 @@ def test_trees_are_walked_and_copied_as_by_python() -> None:
     copy = copied(tree)
     assert ast.dump(copy, include_attributes=True) == ast.dump(tree, include_attributes=True)
     changeable = (ast.expr, ast.stmt, ast.arg, ast.keyword)
-    assert not {id(node) for node in walk(copy) if isinstance(node, changeable)} & {id(node) for node in walk(tree)}
+    assert not {id(node) for node in walk(copy) if isinstance(node, changeable)} & {
+        id(node) for node in walk(tree)
+    }

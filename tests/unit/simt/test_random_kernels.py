@@ -1,7 +1,7 @@
 """Random kernels without barriers, against the same source run thread by thread in plain Python.
 
-The kernels are full of what the passes act on: uniform and varying loops and conditions, guards, early returns, variables that
-live across loops, and names used in several loops.
+The kernels are full of what the passes act on: uniform and varying loops and conditions, guards,
+early returns, variables that live across loops, and names used in several loops.
 """
 
 import linecache
@@ -16,7 +16,12 @@ from numba import cuda
 from synknumba import simt
 from tests.quick import whole
 
-SEEDS = [*range(3), *whole(*range(3, 14)), 604, 1048]  # the last two once read a uniform variable that Numba called undefined
+SEEDS = [
+    *range(3),
+    *whole(*range(3, 14)),
+    604,
+    1048,
+]  # the last two once read a uniform variable that Numba called undefined
 GRID, BLOCK = 3, 16  # strided loops of fewer threads are not interchanged
 VARIABLES = ["v0", "v1", "v2"]
 UNIFORM = ["u0", "u1"]
@@ -27,7 +32,11 @@ class Writer:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.lines = ["def kernel(x, y, m, total, out):", "    t = cuda.threadIdx.x", "    i = cuda.grid(1)"]
+        self.lines = [
+            "def kernel(x, y, m, total, out):",
+            "    t = cuda.threadIdx.x",
+            "    i = cuda.grid(1)",
+        ]
         self.loops = 0
 
     def chance(self, share: float) -> bool:
@@ -41,7 +50,12 @@ class Writer:
 
     def uniform(self) -> str:
         return self.pick(
-            *UNIFORM, "m", "x.size", "3", "cuda.blockIdx.x", f"{self.pick(*UNIFORM)} + {self.random.randint(0, 2)}"
+            *UNIFORM,
+            "m",
+            "x.size",
+            "3",
+            "cuda.blockIdx.x",
+            f"{self.pick(*UNIFORM)} + {self.random.randint(0, 2)}",
         )
 
     def value(self) -> str:
@@ -52,13 +66,18 @@ class Writer:
     def condition(self) -> str:
         kind = self.random.random()
         if kind < 0.3:
-            return f"i {self.pick('<', '<=', '>', '>=')} {self.pick('x.size', 'm', 'x.size - 2', 'u0', '4.5')}"
+            return (
+                f"i {self.pick('<', '<=', '>', '>=')} "
+                f"{self.pick('x.size', 'm', 'x.size - 2', 'u0', '4.5')}"
+            )
         if kind < 0.5:
             return self.pick(f"{self.uniform()} > {self.random.randint(0, 4)}", "w > 0.5")
         if kind < 0.7:
             return f"{self.pick(*VARIABLES)} > 0.5"
         left, right = self.condition(), self.condition()
-        return self.pick(f"{left} and {right}", f"{left} or {right}", f"not ({left})", f"{left} and t > 2")
+        return self.pick(
+            f"{left} and {right}", f"{left} or {right}", f"not ({left})", f"{left} and t > 2"
+        )
 
     def loop_head(self) -> str:
         name = self.pick("j", "k", f"j{self.loops}")
@@ -81,7 +100,11 @@ class Writer:
         elif kind < 0.55:
             self.put(depth, f"{self.pick(*UNIFORM)} = ({self.uniform()} + {self.uniform()}) % 5")
         elif kind < 0.6:
-            self.put(depth, f"cuda.atomic.add(total, {self.pick('0', '1', 't % 3', 'm % 3')}, {self.pick('1', 't', 'i')})")
+            self.put(
+                depth,
+                f"cuda.atomic.add(total, {self.pick('0', '1', 't % 3', 'm % 3')}, "
+                f"{self.pick('1', 't', 'i')})",
+            )
         elif kind < 0.65:
             self.put(depth, f"y[i] += {self.pick(*VARIABLES)}")
         elif kind < 0.68 and loop:
@@ -110,13 +133,18 @@ class Writer:
             self.statement(depth, left, loop=loop)
 
     def text(self) -> str:
-        self.put(1, f"w = {self.pick('x[m % x.size]', 'x[0] + x[m % 5]', 'x[i % x.size]', '1.0 - x[2]')}")
+        self.put(
+            1, f"w = {self.pick('x[m % x.size]', 'x[0] + x[m % 5]', 'x[i % x.size]', '1.0 - x[2]')}"
+        )
         for name in VARIABLES:
             self.put(1, f"{name} = {self.pick('x[i % x.size] * 2.0', 't * 0.5', '1.5', '0')}")
         for name in UNIFORM:
             self.put(1, f"{name} = {self.pick('m', 'm + 1', 'x.size // 4', '2')}")
         if self.chance(0.4):
-            self.put(1, self.pick("if i >= x.size:", "if not (i < x.size - 1):", "if i >= m + 9 or t > 6:"))
+            self.put(
+                1,
+                self.pick("if i >= x.size:", "if not (i < x.size - 1):", "if i >= m + 9 or t > 6:"),
+            )
             self.put(2, "return")
         for _ in range(4):
             self.statement(1, 2, loop=False)
@@ -170,7 +198,9 @@ def check(seed: int) -> None:
                     scope["cuda"] = Thread(block, thread)
                     plain(*expected)
         for place in (1, 3, 4):
-            np.testing.assert_allclose(got[place], expected[place], rtol=1e-9, atol=1e-12, err_msg=f"m = {m}\n{text}")
+            np.testing.assert_allclose(
+                got[place], expected[place], rtol=1e-9, atol=1e-12, err_msg=f"m = {m}\n{text}"
+            )
 
 
 @pytest.mark.parametrize("seed", SEEDS)

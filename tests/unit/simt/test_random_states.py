@@ -39,7 +39,9 @@ class Xoroshiro:
 
 
 def published(n, seed, start=0):
-    """The states of n generators, 2**64 numbers apart; the first is SplitMix64's of the seed, twice, as numba-cuda's is."""
+    """The states of n generators, 2**64 numbers apart; the first is SplitMix64's of the seed,
+    twice, as numba-cuda's is.
+    """
     z = ((seed & MASK) + 0x9E3779B97F4A7C15) & MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
@@ -53,7 +55,9 @@ def published(n, seed, start=0):
     return states
 
 
-@pytest.mark.parametrize(("n", "seed", "start"), [(5, 1, 0), (3, 42, 2), (2, -7, 1), (1, 2**64 - 1, 0), (0, 3, 0)])
+@pytest.mark.parametrize(
+    ("n", "seed", "start"), [(5, 1, 0), (3, 42, 2), (2, -7, 1), (1, 2**64 - 1, 0), (0, 3, 0)]
+)
 def test_states(n, seed, start):
     states = simt.random_states(n, seed, start)
     assert [tuple(state.tolist()) for state in states] == published(n, seed, start)

@@ -117,7 +117,10 @@ def views_of_a_device_function(x):
         q.v = 1
 
 
-@pytest.mark.parametrize("function", [a_view_of_numbers, pytest.param(views_of_a_device_function, marks=pytest.mark.whole)])
+@pytest.mark.parametrize(
+    "function",
+    [a_view_of_numbers, pytest.param(views_of_a_device_function, marks=pytest.mark.whole)],
+)
 def test_views_of_an_array_of_numbers_as_records(function):
     x = np.zeros(4)
     kernel = simt.jit(function)
@@ -148,10 +151,20 @@ def of_a_view_of_a_global(x):
 
 
 @pytest.mark.parametrize(
-    "function", [of_a_global, *(pytest.param(one, marks=pytest.mark.whole) for one in (of_a_constant, of_a_view_of_a_global))]
+    "function",
+    [
+        of_a_global,
+        *(
+            pytest.param(one, marks=pytest.mark.whole)
+            for one in (of_a_constant, of_a_view_of_a_global)
+        ),
+    ],
 )
 def test_records_of_global_arrays_are_constants(function):
-    with pytest.raises(ArgumentError, match="writes to a global array or a constant, which are read-only; pass the array"):
+    with pytest.raises(
+        ArgumentError,
+        match="writes to a global array or a constant, which are read-only; pass the array",
+    ):
         simt.jit(function)[1, 1](np.zeros(3))
 
 

@@ -1,4 +1,6 @@
-"""What the CPU cannot run is refused when the kernel is translated, in words that lead to the place and the way out."""
+"""What the CPU cannot run is refused when the kernel is translated, in words that lead to the
+place and the way out.
+"""
 
 import functools
 import inspect
@@ -321,12 +323,32 @@ REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
     (arguments_left, 1, ("scaled(a, b, c)", "4 by position")),
     (arguments_of_a_shuffle, 1, ("cuda.shfl_sync()", "mask, value, src_lane")),
     (argument_unknown_to_a_shuffle, 1, ("cuda.shfl_sync()", "mask, value, src_lane")),
-    (comparison_that_may_not_come, 1, ("a conditionally evaluated part", "assign its value to a variable")),
-    (message_that_may_not_come, 1, ("a conditionally evaluated part", "assign its value to a variable")),
+    (
+        comparison_that_may_not_come,
+        1,
+        ("a conditionally evaluated part", "assign its value to a variable"),
+    ),
+    (
+        message_that_may_not_come,
+        1,
+        ("a conditionally evaluated part", "assign its value to a variable"),
+    ),
     (several_targets, 1, ("several targets", "assign its value to a variable")),
-    (barrier_in_a_loop_over_elements, 2, ("a barrier in a for", "may differ between threads", "a for over a range")),
-    (barrier_in_a_loop_over_a_tuple, 1, ("a barrier in a for", "may differ between threads", "a for over a range")),
-    (barrier_in_a_loop_over_pairs, 1, ("a barrier in a for", "may differ between threads", "a for over a range")),
+    (
+        barrier_in_a_loop_over_elements,
+        2,
+        ("a barrier in a for", "may differ between threads", "a for over a range"),
+    ),
+    (
+        barrier_in_a_loop_over_a_tuple,
+        1,
+        ("a barrier in a for", "may differ between threads", "a for over a range"),
+    ),
+    (
+        barrier_in_a_loop_over_pairs,
+        1,
+        ("a barrier in a for", "may differ between threads", "a for over a range"),
+    ),
     (blocks_as_groups, 1, ("cuda.cg.this_block", "this_grid().sync()")),
     (shared_of_variable_size, 1, ("shape", "positive integer constants", "dynamic shared array")),
     (huge_local, 1, ("a local array of 524296 bytes", "524288", "one row per thread")),
@@ -347,14 +369,25 @@ REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
 
 # What numba.cuda does not compile either.
 ON_NO_DEVICE = {
-    *(returns_value, match_of_sequences, star_args, keyword_only, with_statement, try_statement, comprehension, a_list),
+    *(
+        returns_value,
+        match_of_sequences,
+        star_args,
+        keyword_only,
+        with_statement,
+        try_statement,
+        comprehension,
+        a_list,
+    ),
     *(random_of_numpy, seed_of_numpy, random_of_python, dot_of_numpy, norm_of_numpy),
     *(glued_f_string, formatted_f_string, f_string_elsewhere),
     *(local_of_variable_size, shared_of_variable_size, shared_of_no_size),
 }
 
 
-@pytest.mark.parametrize(("function", "line", "words"), REFUSED, ids=[row[0].__name__ for row in REFUSED])
+@pytest.mark.parametrize(
+    ("function", "line", "words"), REFUSED, ids=[row[0].__name__ for row in REFUSED]
+)
 def test_message_names_the_place(function: Any, line: int, words: tuple[str, ...]) -> None:
     kernel = simt.jit(function)
     with pytest.raises(KernelError) as caught:
@@ -369,12 +402,18 @@ def test_message_names_the_place(function: Any, line: int, words: tuple[str, ...
         assert word in message
 
 
-@pytest.mark.parametrize("function", [random_of_numpy, seed_of_numpy, random_of_python, dot_of_numpy, norm_of_numpy])
+@pytest.mark.parametrize(
+    "function", [random_of_numpy, seed_of_numpy, random_of_python, dot_of_numpy, norm_of_numpy]
+)
 def test_numba_cuda_does_not_compile_it(function: Any) -> None:
-    """Numba's target for GPUs refuses the types, or asks for a GPU to compile a part: it never comes to an end."""
+    """Numba's target for GPUs refuses the types, or asks for a GPU to compile a part: it never
+    comes to an end.
+    """
     from numba.cuda.compiler import compile_cuda
 
-    more = {"inline": "never"} if "forceinline" in inspect.signature(compile_cuda).parameters else {}
+    more = (
+        {"inline": "never"} if "forceinline" in inspect.signature(compile_cuda).parameters else {}
+    )
     with pytest.raises((errors.TypingError, cuda.CudaSupportError)):
         compile_cuda(function, types.void, (types.float64[::1],), cc=(7, 5), **more)
 
@@ -441,20 +480,42 @@ def read_after_del(x):
 
 MISTAKES = [  # kernel, text under the marks, words of the message
     (misspelt_grid, "cuda.gird", "numba.cuda has no gird; did you mean cuda.grid?"),
-    (misspelt_index, "cuda.threadidx.x", "numba.cuda has no threadidx; did you mean cuda.threadIdx?"),
-    (misspelt_atomic, "cuda.atomic.ad", "numba.cuda.atomic has no ad; did you mean cuda.atomic.add?"),
-    (atomic_with_underscore, "cuda.atomic_add", "numba.cuda has no atomic_add; did you mean cuda.atomic.add?"),
+    (
+        misspelt_index,
+        "cuda.threadidx.x",
+        "numba.cuda has no threadidx; did you mean cuda.threadIdx?",
+    ),
+    (
+        misspelt_atomic,
+        "cuda.atomic.ad",
+        "numba.cuda.atomic has no ad; did you mean cuda.atomic.add?",
+    ),
+    (
+        atomic_with_underscore,
+        "cuda.atomic_add",
+        "numba.cuda has no atomic_add; did you mean cuda.atomic.add?",
+    ),
     (unlike_any_name, "cuda.qqqqqqqq", "numba.cuda has no qqqqqqqq"),
     (barrier_without_call, "cuda.syncthreads", "call it: cuda.syncthreads()"),
     (grid_without_call, "cuda.grid", "call it: cuda.grid(1)"),
     (gridsize_as_variable, "n", "call it: cuda.gridsize(1)"),
     (read_after_del, "y", "y is read after del y"),
-    (atomic_without_index, "cuda.atomic.add(x, 1)", "cuda.atomic.add takes array, index, value; got 2 arguments"),
-    (swap_without_old, "cuda.atomic.cas(x, 0, 1)", "cuda.atomic.cas takes array, index, old, value; got 3 arguments"),
+    (
+        atomic_without_index,
+        "cuda.atomic.add(x, 1)",
+        "cuda.atomic.add takes array, index, value; got 2 arguments",
+    ),
+    (
+        swap_without_old,
+        "cuda.atomic.cas(x, 0, 1)",
+        "cuda.atomic.cas takes array, index, old, value; got 3 arguments",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("function", "under", "words"), MISTAKES, ids=[row[0].__name__ for row in MISTAKES])
+@pytest.mark.parametrize(
+    ("function", "under", "words"), MISTAKES, ids=[row[0].__name__ for row in MISTAKES]
+)
 def test_a_mistake_on_every_device(function: Any, under: str, words: str) -> None:
     with pytest.raises(KernelError) as caught:
         simt.jit(function).check()
@@ -515,7 +576,10 @@ def test_dynamic_shared_memory_without_bytes() -> None:
         lambda: kernel.forall(1)(x),
         lambda: kernel.prepare((1, 1, 1), (1, 1, 1), (x,)),
     ):
-        with pytest.raises(LaunchError, match=r"of_dynamic_shared_memory uses dynamic shared memory \(.*smem_bytes="):
+        with pytest.raises(
+            LaunchError,
+            match=r"of_dynamic_shared_memory uses dynamic shared memory \(.*smem_bytes=",
+        ):
             launch()
     kernel[1, 1, 0, 8](x)
     assert x[0] == 1
@@ -542,7 +606,15 @@ kernel[1, 1](np.zeros(1))
 def test_a_script_without_a_file(arguments: list[str], says: str) -> None:
     text = KERNEL_WITHOUT_A_FILE
     command = [sys.executable, *arguments, *([text] if arguments == ["-c"] else [])]
-    run = subprocess.run(command, input=text, env=environment(), capture_output=True, text=True, check=False, timeout=100)
+    run = subprocess.run(
+        command,
+        input=text,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
     assert says in run.stderr.splitlines()[-1]
 
 
@@ -563,7 +635,11 @@ def test_the_largest_arrays_that_cuda_allows() -> None:
 def test_a_launch_refuses_too() -> None:
     x = np.zeros(1)
     kernel = simt.jit(barrier_as_value)
-    for use in (lambda: kernel[1, 1](x), lambda: kernel.prepare((1, 1, 1), (1, 1, 1), (x,)), lambda: kernel.source):
+    for use in (
+        lambda: kernel[1, 1](x),
+        lambda: kernel.prepare((1, 1, 1), (1, 1, 1), (x,)),
+        lambda: kernel.source,
+    ):
         with pytest.raises(KernelError, match="syncthreads"):
             use()
     assert x[0] == 0
@@ -591,14 +667,19 @@ def test_a_variable_of_several_types_that_lives_across_a_barrier() -> None:
 def test_no_source() -> None:
     scope = {"cuda": cuda}
     exec("def k(x):\n    x[cuda.grid(1)] = 1", scope)
-    with pytest.raises(KernelError, match=r"^k \(<string>:1\): the Python source of the kernel cannot be found"):
+    with pytest.raises(
+        KernelError, match=r"^k \(<string>:1\): the Python source of the kernel cannot be found"
+    ):
         simt.jit(scope["k"]).check()
 
 
 def test_source_made_by_exec_is_entered_as_the_error_says(monkeypatch: pytest.MonkeyPatch) -> None:
     scope, text, name = {"cuda": cuda}, "def k(x):\n    x[cuda.grid(1)] = 1\n", "<made of text>"
     exec(compile(text, name, "exec"), scope)
-    with pytest.raises(KernelError, match=r"linecache.cache\[name\] = \(len\(text\), None, text.splitlines\(True\), name\)"):
+    with pytest.raises(
+        KernelError,
+        match=r"linecache.cache\[name\] = \(len\(text\), None, text.splitlines\(True\), name\)",
+    ):
         simt.jit(scope["k"]).check()
     monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(True), name))
     x = np.zeros(2)
@@ -622,7 +703,10 @@ def test_a_complex_number_for_an_atomic(function: Any, name: str) -> None:
     with pytest.raises(KernelError) as caught:
         simt.jit(function, cache=False)[1, 4](np.zeros(4), np.zeros(4, complex))
     message = str(caught.value)
-    assert f"cuda.atomic.{name} gets a value of complex128 for an array of float64; pass its real or imaginary" in message
+    assert (
+        f"cuda.atomic.{name} gets a value of complex128 for an array of float64; "
+        f"pass its real or imaginary" in message
+    )
     assert "%" not in message
     with pytest.raises(KernelError, match="array") as caught:
         simt.jit(function, cache=False)[1, 4](np.zeros(4, complex), np.zeros(4, complex))
@@ -642,9 +726,17 @@ def draws(first, second, states):
     second[cuda.grid(1)] = xoroshiro128p_uniform_float32(states, cuda.grid(1))
 
 
-@pytest.mark.parametrize(("function", "written"), [(writes_elsewhere, "second"), (draws, "states")], ids=["array", "records"])
+@pytest.mark.parametrize(
+    ("function", "written"),
+    [(writes_elsewhere, "second"), (draws, "states")],
+    ids=["array", "records"],
+)
 def test_a_read_only_array_is_named_by_its_type(function: Any, written: str) -> None:
-    arrays = {"first": np.zeros(2, np.int32), "second": np.zeros(2), "states": simt.random_states(2, seed=1)}
+    arrays = {
+        "first": np.zeros(2, np.int32),
+        "second": np.zeros(2),
+        "states": simt.random_states(2, seed=1),
+    }
     for name, array in arrays.items():
         array.flags.writeable = function is draws and name == "second"
     with pytest.raises(ArgumentError, match=f": {written} is read-only; pass a copy") as caught:
@@ -659,11 +751,14 @@ def test_a_lambda_returns_a_value() -> None:
 
 def test_arguments_of_jit_and_launches() -> None:
     for order in ("backward", None, 1):
-        with pytest.raises(ArgumentError, match=f"thread_order must be 'forward' or 'reverse', got {order!r}"):
+        with pytest.raises(
+            ArgumentError, match=f"thread_order must be 'forward' or 'reverse', got {order!r}"
+        ):
             simt.jit(returns_value, thread_order=order)
     for smem in (-1, 1.5, "8"):
         with pytest.raises(
-            LaunchError, match=f"dynamic shared memory must be a non-negative integer \\(bytes\\), got {smem!r}"
+            LaunchError,
+            match=f"dynamic shared memory must be a non-negative integer \\(bytes\\), got {smem!r}",
         ):
             simt.jit(returns_value)[1, 1, 0, smem]
 
@@ -698,14 +793,23 @@ ARGUMENTS: list[tuple[Any, str]] = [
     ({1, 2}, "x is a set, which no kernel takes"),
     ((1, [2.0]), "x is a tuple with a list, which no kernel takes"),
     (np.array([1, "a"], object), "x is an array of Python objects, which no kernel takes"),
-    (np.ones(3).astype(">f8"), 'byte order is not the machine\'s; pass x.astype(x.dtype.newbyteorder("="))'),
+    (
+        np.ones(3).astype(">f8"),
+        'byte order is not the machine\'s; pass x.astype(x.dtype.newbyteorder("="))',
+    ),
     (np.ones(3, np.longdouble), "pass x.astype(np.float64)"),
     (np.ones(3, np.clongdouble), "pass x.astype(np.complex128)"),
-    (np.ma.masked_array(np.ones(3), [1, 0, 0]), "x is a MaskedArray (masked), whose mask no kernel sees; pass x.filled(...)"),
+    (
+        np.ma.masked_array(np.ones(3), [1, 0, 0]),
+        "x is a MaskedArray (masked), whose mask no kernel sees; pass x.filled(...)",
+    ),
     (WithDevice(None), "x is a tests.WithDevice whose __dlpack_device__() gives None"),
     (WithDevice((1,)), "x is a tests.WithDevice whose __dlpack_device__() gives (1,)"),
     (WithDevice("x"), "x is a tests.WithDevice whose __dlpack_device__() gives 'x'"),
-    (WithDevice((99, 0)), "x is a tests.WithDevice in memory of an unknown kind (DLPack device 99)"),
+    (
+        WithDevice((99, 0)),
+        "x is a tests.WithDevice in memory of an unknown kind (DLPack device 99)",
+    ),
     (WithDevice((2, 0)), "x is a tests.WithDevice in a GPU's memory (DLPack device 2)"),
     (WithInterface(5), "x is a tests.WithInterface whose __array_interface__ NumPy cannot read"),
     (WithInterface({}), "x is a tests.WithInterface whose __array_interface__ NumPy cannot read"),
@@ -720,11 +824,16 @@ def test_arguments_that_no_kernel_takes(value: Any, says: str) -> None:
     assert says in str(caught.value)
 
 
-# What numba.cuda says of each, from its rules for overloads: whether the arguments fit the signatures.
+# What numba.cuda says of each, from its rules for overloads: whether the arguments fit the
+# signatures.
 FLOATS = np.ones((2, 3), np.float32)
 DECLARED: list[tuple[Any, tuple[Any, ...], bool]] = [
     ("void(float32[:], int64)", (FLOATS[0], 1), True),
-    ("void(float32[:], int64)", (FLOATS[:, 0], 2.5), True),  # numbers are converted, and A takes every layout
+    (
+        "void(float32[:], int64)",
+        (FLOATS[:, 0], 2.5),
+        True,
+    ),  # numbers are converted, and A takes every layout
     ("void(float32[:], int64)", (FLOATS[0].astype(np.float64), 1), False),
     ("void(float32[:], int64)", (FLOATS[0].astype(np.int32), 1), False),
     ("void(float32[:], int64)", (FLOATS, 1), False),
@@ -755,7 +864,10 @@ def test_a_read_only_array_of_a_declared_signature() -> None:
     x = np.ones(2)
     x.flags.writeable = False
     out = np.zeros(1)
-    for declared in ("void(float64[:], float64[:])", ["void(float64[:], float64[:])", "void(int64[:], float64[:])"]):
+    for declared in (
+        "void(float64[:], float64[:])",
+        ["void(float64[:], float64[:])", "void(int64[:], float64[:])"],
+    ):
         simt.jit(declared)(copies_first)[1, 1](x, out)
         assert out[0] == 1
 
@@ -785,7 +897,9 @@ def test_what_jit_takes(given: Any, got: str) -> None:
 
 
 def test_unknown_options_of_jit() -> None:
-    with pytest.raises(ArgumentError, match=r"simt.jit has no option fasmath=; it has .*Did you mean fastmath="):
+    with pytest.raises(
+        ArgumentError, match=r"simt.jit has no option fasmath=; it has .*Did you mean fastmath="
+    ):
         simt.jit(fasmath=True)
     with pytest.raises(ArgumentError, match=r"simt.jit has no option blah=; it has "):
         simt.jit(doubles, blah=3)
@@ -795,7 +909,8 @@ def test_unknown_options_of_jit() -> None:
 def test_a_device_function_called_on_the_host() -> None:
     device = simt.jit(device=True)(doubles)
     with pytest.raises(
-        LaunchError, match=r"doubles is a device function.*call its Python function, doubles\.py_func\(\.\.\.\)"
+        LaunchError,
+        match=r"doubles is a device function.*call its Python function, doubles\.py_func\(\.\.\.\)",
     ):
         device(3.0)
 
@@ -919,18 +1034,26 @@ UNTYPED = [  # kernel, text under the marks, words of the message
     (calls_reading_undefined, "nowhere", "name 'nowhere' is not defined"),
     (indexes_by_a_float, "x[i]", "an index is a float64"),
     (launches_a_kernel, "another_kernel[1, 1]", "another_kernel is launched inside a kernel"),
-    (launches_a_cuda_kernel, "another_cuda_kernel[1, 1]", "another_cuda_kernel is launched inside a kernel"),
+    (
+        launches_a_cuda_kernel,
+        "another_cuda_kernel[1, 1]",
+        "another_cuda_kernel is launched inside a kernel",
+    ),
     (misspelt_of_numpy, "np.sqroot", "Did you mean np.sqrt?"),
 ]
 
 
-@pytest.mark.parametrize(("function", "under", "words"), UNTYPED, ids=[row[0].__name__ for row in UNTYPED])
+@pytest.mark.parametrize(
+    ("function", "under", "words"), UNTYPED, ids=[row[0].__name__ for row in UNTYPED]
+)
 def test_what_numba_cannot_type_is_placed(function: Any, under: str, words: str) -> None:
     with pytest.raises(KernelError) as caught:
         simt.jit(function)[1, 1](np.ones(3))
     error, message = caught.value, str(caught.value)
     first, line, marks, _ = message.splitlines()
-    assert re.match(rf"(undefined_on_a_device|{function.__name__}) \({re.escape(__file__)}:\d+\): ", first)
+    assert re.match(
+        rf"(undefined_on_a_device|{function.__name__}) \({re.escape(__file__)}:\d+\): ", first
+    )
     assert words in message
     assert line[marks.index("^") : len(marks)] == under
     assert error.__cause__ is None
@@ -961,7 +1084,9 @@ def prints_with_a_keyword(x):
         (reads_undefined, errors.TypingError, "name 'nowhere' is not defined"),
     ],
 )
-def test_an_error_is_also_the_one_of_numba(function: Any, kind: type[Exception], words: str) -> None:
+def test_an_error_is_also_the_one_of_numba(
+    function: Any, kind: type[Exception], words: str
+) -> None:
     with pytest.raises(kind, match=words) as of_numba:
         njit(function)(np.ones(3))
     with pytest.raises(KernelError, match=words) as ours:
@@ -1028,10 +1153,14 @@ def registered_for_cuda() -> None:
     extending.typeof_impl.register(Span)(lambda _value, _context: SpanType())
     extending.overload(overloaded_inside, target="cuda")(lambda x: lambda x: x)
     extending.overload(Pair, target="cuda")(lambda x: lambda x: x)
-    extending.overload_method(types.Array, "first_twice", target="cuda")(lambda x: lambda x: 2 * x[0])
+    extending.overload_method(types.Array, "first_twice", target="cuda")(
+        lambda x: lambda x: 2 * x[0]
+    )
     extending.overload_attribute(types.Array, "first_one", target="cuda")(lambda x: lambda x: x[0])
     extending.overload(operator.add, target="cuda")(_adds_text)
-    registry.register_global(operator.matmul)(type("OfPairs", (templates.ConcreteTemplate,), {"cases": []}))
+    registry.register_global(operator.matmul)(
+        type("OfPairs", (templates.ConcreteTemplate,), {"cases": []})
+    )
 
 
 def _adds_text(x, y):
@@ -1099,13 +1228,20 @@ def adds_tuple(x):
 
 
 @pytest.mark.usefixtures("registered_for_cuda")
-@pytest.mark.parametrize(("function", "other"), [(adds_text, "a"), (adds_tuple, "Tuple(float64, none)")])
-def test_an_operator_that_is_overloaded_for_cuda_only_is_explained_as_others_are(function: Any, other: str) -> None:
+@pytest.mark.parametrize(
+    ("function", "other"), [(adds_text, "a"), (adds_tuple, "Tuple(float64, none)")]
+)
+def test_an_operator_that_is_overloaded_for_cuda_only_is_explained_as_others_are(
+    function: Any, other: str
+) -> None:
     with pytest.raises(KernelError) as caught:
         simt.jit(function, cache=False)[1, 1](np.ones(3))
     message = str(caught.value)
     assert f"Numba has no operator + for array(float64, 1d, C) and {other}\n" in message
-    assert "\nThe program's add for the target 'cuda' is none of the CPU's: if it is meant, register it for every" in message
+    assert (
+        "\nThe program's add for the target 'cuda' is none of the CPU's: if it is "
+        "meant, register it for every" in message
+    )
 
 
 def multiplies_tuple(x):
@@ -1115,7 +1251,10 @@ def multiplies_tuple(x):
 
 @pytest.mark.usefixtures("registered_for_cuda")
 def test_an_operator_of_the_registry_of_cuda_is_named() -> None:
-    with pytest.raises(KernelError, match=r"has no operator @ .*\n.*\n.*\nThe program's matmul for the target 'cuda' is none"):
+    with pytest.raises(
+        KernelError,
+        match=r"has no operator @ .*\n.*\n.*\nThe program's matmul for the target 'cuda' is none",
+    ):
         simt.jit(multiplies_tuple, cache=False)[1, 1](np.ones(3))
 
 
@@ -1123,11 +1262,22 @@ def test_an_operator_of_the_registry_of_cuda_is_named() -> None:
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        *((function, 3) for function in (calls_lowered, calls_njit, calls_intrinsic, makes_pair, reads_attribute)),
+        *(
+            (function, 3)
+            for function in (
+                calls_lowered,
+                calls_njit,
+                calls_intrinsic,
+                makes_pair,
+                reads_attribute,
+            )
+        ),
         (calls_method, 6),
     ],
 )
-def test_what_is_registered_for_cuda_with_an_implementation_runs(function: Any, expected: float) -> None:
+def test_what_is_registered_for_cuda_with_an_implementation_runs(
+    function: Any, expected: float
+) -> None:
     x = np.full(2, 3.0)
     simt.jit(function)[1, 1](x)
     assert x[0] == expected
@@ -1138,7 +1288,10 @@ def test_an_argument_of_a_type_for_cuda_only_is_named() -> None:
     def takes(x, span):
         x[0] = 1
 
-    with pytest.raises(KernelError, match="the argument 'span' of the type Span, which Numba cannot pass to code for the CPU"):
+    with pytest.raises(
+        KernelError,
+        match="the argument 'span' of the type Span, which Numba cannot pass to code for the CPU",
+    ):
         simt.jit(takes)[1, 1](np.ones(3), Span())
 
 
@@ -1156,7 +1309,11 @@ def differs(x, y, z=None):
     [
         (raises_for_numbers, r"has no looked_up\(float64, 1\): nothing is known of float64"),
         (lambda x: None, "too many positional arguments"),
-        (differs, r"has no looked_up\(float64, 1\): Typing and implementation arguments differ in keyword argument default"),
+        (
+            differs,
+            r"has no looked_up\(float64, 1\): Typing and implementation arguments differ in "
+            r"keyword argument default",
+        ),
     ],
 )
 def test_the_error_of_an_overload_is_told(targets: Any, overload: Any, words: str) -> None:
@@ -1202,7 +1359,11 @@ def sync_of_an_array(x):
 
 @pytest.mark.parametrize(
     ("function", "words"),
-    [(group_as_a_number, "Group"), (group_times_a_number, "Group"), (sync_of_an_array, "no group of cuda.cg.this_grid")],
+    [
+        (group_as_a_number, "Group"),
+        (group_times_a_number, "Group"),
+        (sync_of_an_array, "no group of cuda.cg.this_grid"),
+    ],
 )
 def test_a_group_is_no_number(function: Any, words: str) -> None:
     with pytest.raises(errors.TypingError, match=words):
@@ -1228,7 +1389,8 @@ def test_random_numbers_without_a_seed_in_functions_of_rows() -> None:
         for function in (noisy, noisy_within, pythons):
             for made in (synk.vectorize(function), synk.expectation(function)):
                 with pytest.raises(
-                    (ArgumentError, KernelError), match=r"random\.\w+\(\) is not supported in kernels; use synk.random"
+                    (ArgumentError, KernelError),
+                    match=r"random\.\w+\(\) is not supported in kernels; use synk.random",
                 ):
                     made(synk.arange(4))
 
@@ -1237,7 +1399,9 @@ def test_random_numbers_without_a_seed_in_a_function_of_a_kernel() -> None:
     def kernel(x):
         x[0] = numpys_random_number()
 
-    with pytest.raises(KernelError, match=r"np.random.random\(\) is not supported in kernels; use synk.random"):
+    with pytest.raises(
+        KernelError, match=r"np.random.random\(\) is not supported in kernels; use synk.random"
+    ):
         simt.jit(kernel)[1, 1](np.zeros(1))
 
 
@@ -1256,9 +1420,16 @@ def with_a_float_as_seed(x):
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (without_draw, r"missing a required argument: 'draw'; write synk.random.uniform\(seed, index, draw\)"),
+        (
+            without_draw,
+            r"missing a required argument: 'draw'; write synk.random.uniform\(seed, index, draw\)",
+        ),
         (with_unknown_argument, r"'draws?'.*; write synk.random.normal\(seed, index, draw\)"),
-        (with_a_float_as_seed, r"seed, index, draw and bounds must be integers, but one is float64. Convert it with int\(\)"),
+        (
+            with_a_float_as_seed,
+            r"seed, index, draw and bounds must be integers, but one is "
+            r"float64. Convert it with int\(\)",
+        ),
     ],
 )
 def test_arguments_of_random_numbers(function: Any, words: str) -> None:

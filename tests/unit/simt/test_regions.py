@@ -1,4 +1,6 @@
-"""Kernels with barriers as loops over threads: what is cut where, what is kept, and what runs once for the block."""
+"""Kernels with barriers as loops over threads: what is cut where, what is kept, and what runs
+once for the block.
+"""
 
 import ast
 
@@ -6,7 +8,14 @@ import numpy as np
 import pytest
 from numba.core import types
 
-from synknumba.simt._frontend.sync import barrier, barrier_kind, collective_of, collective_statement, synchronises, waits_for
+from synknumba.simt._frontend.sync import (
+    barrier,
+    barrier_kind,
+    collective_of,
+    collective_statement,
+    synchronises,
+    waits_for,
+)
 from synknumba.simt._library.synchronisation import BARRIER_KINDS
 from tests.unit.simt.written import defined, launch, parsed, program_text
 
@@ -22,7 +31,9 @@ def test_barriers_are_found_again() -> None:
         assert barrier_kind(made) == kind
         assert made.lineno == 7
         assert synchronises([parsed("if a:\n    b = 1")[0], ast.If(ast.Name("a"), [made], [])])
-        assert [waits_for(made, other) for other in BARRIER_KINDS] == [other == kind for other in BARRIER_KINDS]
+        assert [waits_for(made, other) for other in BARRIER_KINDS] == [
+            other == kind for other in BARRIER_KINDS
+        ]
     assert not synchronises(parsed("x[0] = f()\ng()\nwhile a:\n    b = c"))
 
 
@@ -35,8 +46,12 @@ def test_barriers_are_found_again() -> None:
         ("activemask", ["r"], [], False),
     ],
 )
-def test_collectives_are_found_again(path: str, results: list[str], operands: list[str], waits: bool) -> None:
-    made = collective_statement(path, results, [ast.parse(text, mode="eval").body for text in operands], ast.Pass(lineno=7))
+def test_collectives_are_found_again(
+    path: str, results: list[str], operands: list[str], waits: bool
+) -> None:
+    made = collective_statement(
+        path, results, [ast.parse(text, mode="eval").body for text in operands], ast.Pass(lineno=7)
+    )
     found = collective_of(made)
     assert found is not None
     assert (found.path, found.results, [ast.unparse(node) for node in found.operands.values()]) == (
@@ -54,8 +69,12 @@ def test_collectives_are_found_again(path: str, results: list[str], operands: li
 
 
 def block_code(text: str, *, declarations: str = "s = cuda.shared.array(64, float64)") -> list[str]:
-    """The code of a block, without the loops over y and z, the numbers of threads and assumptions; `t` is the thread index."""
-    body = "".join(f"    {line}\n" for line in [declarations, "t = cuda.threadIdx.x", *text.splitlines()])
+    """The code of a block, without the loops over y and z, the numbers of threads and
+    assumptions; `t` is the thread index.
+    """
+    body = "".join(
+        f"    {line}\n" for line in [declarations, "t = cuda.threadIdx.x", *text.splitlines()]
+    )
     lines = program_text(defined(f"def kernel(x, n):\n{body}"), F8, types.int64).splitlines()
     start = next(at for at, line in enumerate(lines) if "for _k_bx" in line)
     dropped = ("for _k_tz ", "for _k_ty ", "_k_lin = ", "_k_assume(", "t = _k_tx")
@@ -66,11 +85,18 @@ LOOP = "for _k_tx in range(_k_Bx):"
 
 
 def test_a_barrier_ends_the_loop_over_the_threads() -> None:
-    assert block_code("s[t] = x[t]\ncuda.syncthreads()\nx[t] = s[n - t]") == [LOOP, "s[t] = x[t]", LOOP, "x[t] = s[n - t]"]
+    assert block_code("s[t] = x[t]\ncuda.syncthreads()\nx[t] = s[n - t]") == [
+        LOOP,
+        "s[t] = x[t]",
+        LOOP,
+        "x[t] = s[n - t]",
+    ]
 
 
 def test_what_lives_across_a_barrier_has_a_slot() -> None:
-    assert block_code("v = x[t]\nw = v * 2\ni = t + 1\nm = n * 2\ncuda.syncthreads()\nx[i] = v + m") == [
+    assert block_code(
+        "v = x[t]\nw = v * 2\ni = t + 1\nm = n * 2\ncuda.syncthreads()\nx[i] = v + m"
+    ) == [
         "m__u = n * 2",
         LOOP,
         "v = x[t]",
@@ -118,7 +144,9 @@ def test_all_threads_return_together() -> None:
 
 
 def test_a_uniform_value_waits_for_those_who_read_the_old_one() -> None:
-    assert block_code("m = n\nfor k in range(n):\n    s[t] += m\n    m = m + 1\n    cuda.syncthreads()") == [
+    assert block_code(
+        "m = n\nfor k in range(n):\n    s[t] += m\n    m = m + 1\n    cuda.syncthreads()"
+    ) == [
         "m__u = n",
         "for k__u in range(n):",
         LOOP,
@@ -129,7 +157,9 @@ def test_a_uniform_value_waits_for_those_who_read_the_old_one() -> None:
 
 
 def test_a_condition_on_thread_indices_around_a_barrier_is_a_bound() -> None:
-    lines = block_code("if 2 < t < n:\n    s[t] = 1\n    cuda.syncwarp()\n    x[t] = s[3]\nx[0] = 1")
+    lines = block_code(
+        "if 2 < t < n:\n    s[t] = 1\n    cuda.syncwarp()\n    x[t] = s[3]\nx[0] = 1"
+    )
     assert lines == [
         "_k_high_x1 = min(_k_Bx, _k_ceil_bound(n, -1))",
         "_k_low_x1 = max(0, 2 + 1)",
@@ -144,7 +174,9 @@ def test_a_condition_on_thread_indices_around_a_barrier_is_a_bound() -> None:
 
 
 def test_a_leaving_guard_makes_the_block_shorter() -> None:
-    lines = block_code("v = x[t]\nif t >= n:\n    return\ns[t] = v\ncuda.syncthreads()\nx[t] = s[0]")
+    lines = block_code(
+        "v = x[t]\nif t >= n:\n    return\ns[t] = v\ncuda.syncthreads()\nx[t] = s[0]"
+    )
     assert lines == [
         "_k_high_x = min(_k_Bx, _k_ceil_bound(n, 1))",
         "if _k_high_x <= 0:",
@@ -167,7 +199,9 @@ def test_loops_of_varying_length_count_for_each_thread() -> None:
 
 
 def test_votes_and_shuffles_run_between_the_loops() -> None:
-    lines = block_code("v = x[t]\nx[t] = cuda.shfl_down_sync(-1, v, 2) + cuda.syncthreads_count(v > n)")
+    lines = block_code(
+        "v = x[t]\nx[t] = cuda.shfl_down_sync(-1, v, 2) + cuda.syncthreads_count(v > n)"
+    )
     assert lines == [
         LOOP,
         "v = x[t]",
@@ -198,7 +232,10 @@ def test_who_takes_part_in_a_vote() -> None:
 
 
 def test_the_threads_of_a_whole_grid() -> None:
-    kernel = defined("def kernel(x):\n    i = cuda.grid(1)\n    v = x[i]\n    cuda.cg.this_grid().sync()\n    x[-i] = v")
+    kernel = defined(
+        "def kernel(x):\n    i = cuda.grid(1)\n    v = x[i]\n    "
+        "cuda.cg.this_grid().sync()\n    x[-i] = v"
+    )
     text = program_text(kernel, F8)
     lines = [line.strip() for line in text.splitlines()]
     assert "v__s__h = _k_empty(_k_threads * _k_blocks, _k_dtype_v)" in lines
@@ -211,7 +248,9 @@ def test_the_threads_of_a_whole_grid() -> None:
 
 
 @pytest.mark.parametrize(("n", "fits"), [(8, True), (-1, False)])
-def test_assumptions_are_checked_when_interpreted(n: int, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assumptions_are_checked_when_interpreted(
+    n: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from synknumba.simt._analysis.uniformity import Analysis
 
     monkeypatch.setattr(Analysis, "is_nonneg", lambda *_: True)

@@ -1,4 +1,6 @@
-"""Kernels that were once run wrongly, against the engine of `simt.debug`, which shares no code with the compiler."""
+"""Kernels that were once run wrongly, against the engine of `simt.debug`, which shares no code
+with the compiler.
+"""
 
 from typing import Any
 
@@ -63,7 +65,8 @@ x[g] += v * w
 
 RECORD = np.dtype([("a", "f4"), ("b", "i4")])
 
-# Only compiled code shows these: what a thread's own view of its own array, or of a record, holds behind a barrier.
+# Only compiled code shows these: what a thread's own view of its own array, or of a record, holds
+# behind a barrier.
 VIEWS = """
 l = cuda.local.array((2, 2), float64)
 m = cuda.local.array(4, float64)

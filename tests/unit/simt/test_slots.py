@@ -15,7 +15,16 @@ from synknumba.simt._emit import storage as storage_module
 from synknumba.simt._emit.storage import MAX_BLOCK, LaunchStorage, slot_dtype
 from synknumba.simt._frontend.arrays import SharedArray
 from synknumba.simt._frontend.syntax import unparse
-from synknumba.simt._library.slots import MARGIN, inner, is_number, itemsize, shared_view, slot_get, slot_set, slots_of
+from synknumba.simt._library.slots import (
+    MARGIN,
+    inner,
+    is_number,
+    itemsize,
+    shared_view,
+    slot_get,
+    slot_set,
+    slots_of,
+)
 from tests.unit.simt.written import defined, launch, program_text
 
 Pair = namedtuple("Pair", "first second")  # as users write them
@@ -30,7 +39,13 @@ MATRIX = np.arange(12.0).reshape(3, 4)
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "uint64", "float32", "complex128"])
 def test_slots_of_numbers_keep_every_bit(dtype: str) -> None:
     kind = np.dtype(dtype)
-    limits = [0, 1] if kind.kind == "b" else [np.iinfo(kind).min, np.iinfo(kind).max] if kind.kind in "iu" else [-0.0, np.nan]
+    limits = (
+        [0, 1]
+        if kind.kind == "b"
+        else [np.iinfo(kind).min, np.iinfo(kind).max]
+        if kind.kind in "iu"
+        else [-0.0, np.nan]
+    )
     values = np.array(limits, kind)
     slots = np.zeros(4, slot_dtype(typeof(values[0])))
     assert slots.dtype == kind
@@ -106,7 +121,10 @@ def test_sizes_are_those_of_llvm() -> None:
     assert itemsize(typeof(RECORDS).dtype) >= 8
     assert itemsize(types.UniTuple(types.float64, 3)) == 24
     assert itemsize(types.Tuple((types.int8, types.float64))) == 16
-    assert [is_number(kind) for kind in (types.int8, types.boolean, types.complex64, types.Tuple(()), None)] == [1, 1, 1, 0, 0]
+    assert [
+        is_number(kind)
+        for kind in (types.int8, types.boolean, types.complex64, types.Tuple(()), None)
+    ] == [1, 1, 1, 0, 0]
 
 
 def test_slots_in_bytes() -> None:
@@ -199,7 +217,11 @@ def test_slots_of_other_types_and_with_margins() -> None:
         "unused__s = _k_stack_array(1024, _k_dtype_unused)",
         "c__s = _k_stack_array((1024, 2, 3), float32)",
     ]
-    assert [names[f"_k_dtype_{name}"] for name in ("pair", "taken", "unused")] == [np.uint8, np.float32, np.int8]
+    assert [names[f"_k_dtype_{name}"] for name in ("pair", "taken", "unused")] == [
+        np.uint8,
+        np.float32,
+        np.int8,
+    ]
 
 
 def test_the_grid_keeps_everything_on_the_heap() -> None:
@@ -207,7 +229,10 @@ def test_the_grid_keeps_everything_on_the_heap() -> None:
     made.slots("v", types.int32)
     made.local_array("c", ast.parse("f(3, float32)", mode="eval").body)  # type: ignore[arg-type]
     made.shared(
-        {"s": SharedArray((4, 2), ast.Name("float64"), ast.Pass()), "d": SharedArray((0,), ast.Name("int8"), ast.Pass())}
+        {
+            "s": SharedArray((4, 2), ast.Name("float64"), ast.Pass()),
+            "d": SharedArray((0,), ast.Name("int8"), ast.Pass()),
+        }
     )
     assert [line for line in unparse(made.reserve).splitlines() if "_k_empty" in line] == [
         "v__s__h = _k_empty(_k_threads * _k_blocks, _k_dtype_v)",

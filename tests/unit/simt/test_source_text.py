@@ -60,7 +60,10 @@ def test_a_module_that_is_loaded_again(tmp_path: Path) -> None:
     first = load(path, DECORATED.format("1.0")).write
     second = load(path, DECORATED.format("2.0 + 0.0")).write
     assert written(second) == 2.0
-    with pytest.raises(KernelError, match=r"write .*module\.py:6\): the file has been edited since this process read it"):
+    with pytest.raises(
+        KernelError,
+        match=r"write .*module\.py:6\): the file has been edited since this process read it",
+    ):
         written(first)
     assert written(load(path, DECORATED.format("3.0")).write) == 3.0
 
@@ -69,7 +72,9 @@ def test_a_function_without_a_decorator(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     function = load(path, PLAIN.format("1.0")).write
     path.write_text(PLAIN.format("2.0"))
-    with pytest.raises(KernelError, match="edited since this process read it.*start the script again"):
+    with pytest.raises(
+        KernelError, match="edited since this process read it.*start the script again"
+    ):
         written(simt.jit(function))
     path.write_text("def (")
     with pytest.raises(KernelError, match="edited"):

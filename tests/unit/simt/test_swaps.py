@@ -1,4 +1,6 @@
-"""Updates of a whole shared array: two arrays that change places, where that is the same, and nothing where it is not."""
+"""Updates of a whole shared array: two arrays that change places, where that is the same, and
+nothing where it is not.
+"""
 
 import ast
 import textwrap
@@ -26,15 +28,31 @@ PAIR = np.dtype([("a", np.float64), ("b", np.float64)])
 # ---- the pass
 
 
-def update(first: str, second: str, block: Any = (8, 1, 1), elsewhere: str = "", **more: types.Type) -> tuple[str, int] | None:
-    """The statements of the update, and how many it takes of those behind the barrier. s and q are shared arrays of 8."""
-    kinds: dict[str, types.Type] = {"x": F8, "n": types.int64, "s": F8, "q": F8, "tile": F8_2, **more}
+def update(
+    first: str, second: str, block: Any = (8, 1, 1), elsewhere: str = "", **more: types.Type
+) -> tuple[str, int] | None:
+    """The statements of the update, and how many it takes of those behind the barrier. s and q
+    are shared arrays of 8.
+    """
+    kinds: dict[str, types.Type] = {
+        "x": F8,
+        "n": types.int64,
+        "s": F8,
+        "q": F8,
+        "tile": F8_2,
+        **more,
+    }
     sizes = {"s": (8,), "q": (8,), "tile": (2, 4)}
     first, second, elsewhere = map(textwrap.dedent, (first, second, elsewhere))
     known = Analysis(
-        parsed(f"t = _k_tx\nty = _k_ty\n{first}\n{second}\n{elsewhere}"), kinds, {"f": object()}, VariableTypes(kinds)
+        parsed(f"t = _k_tx\nty = _k_ty\n{first}\n{second}\n{elsewhere}"),
+        kinds,
+        {"f": object()},
+        VariableTypes(kinds),
     )
-    shared = {name: SharedArray(shape, load("float64"), ast.Pass()) for name, shape in sizes.items()}
+    shared = {
+        name: SharedArray(shape, load("float64"), ast.Pass()) for name, shape in sizes.items()
+    }
     shared["d"] = SharedArray((0,), load("float64"), ast.Pass())
     found = SwapFinder(known, shared, block).find(parsed(first), parsed(second))
     return found and (unparse(found.body), found.count)
@@ -46,7 +64,11 @@ def update(first: str, second: str, block: Any = (8, 1, 1), elsewhere: str = "",
         ("v = s[t] + s[t - 1]", "s[t] = v", "v = s[t] + s[t - 1]\ns__o[t] = v"),
         ("v = s[t - 1]", "s[t] += v", "v = s[t - 1]\ns__o[t] = s[t]\ns__o[t] += v"),
         ("v = s[t - 1]", "s[t] = s[t] + v", "v = s[t - 1]\ns__o[t] = s[t]\ns__o[t] = s__o[t] + v"),
-        ("v = s[n ^ 1]", "w = v\ns[t] = w\nv = s[t]", "v = s[n ^ 1]\nw = v\ns__o[t] = w\nv = s__o[t]"),
+        (
+            "v = s[n ^ 1]",
+            "w = v\ns[t] = w\nv = s[t]",
+            "v = s[n ^ 1]\nw = v\ns__o[t] = w\nv = s__o[t]",
+        ),
         (
             "v = s[n]",
             "if v > 0:\n    s[t] = v",
@@ -60,16 +82,26 @@ def update(first: str, second: str, block: Any = (8, 1, 1), elsewhere: str = "",
         (
             "if t >= n:\n    v = s[t - n]",
             "if t >= n:\n    s[t] += v",
-            "if t >= n:\n    v = s[t - n]\n    s__o[t] = s[t]\n    s__o[t] += v\nelse:\n    s__o[t] = s[t]",
+            "if t >= n:\n    v = s[t - n]\n    s__o[t] = s[t]\n    s__o[t] += "
+            "v\nelse:\n    s__o[t] = s[t]",
         ),
         (  # the condition may not be the same any more
             "v = s[n]\nif v > 0:\n    v = s[t - n]",
             "if v > 0:\n    s[t] = v",
-            "v = s[n]\nif v > 0:\n    v = s[t - n]\nif v > 0:\n    s__o[t] = v\nelse:\n    s__o[t] = s[t]",
+            "v = s[n]\nif v > 0:\n    v = s[t - n]\nif v > 0:\n    s__o[t] = "
+            "v\nelse:\n    s__o[t] = s[t]",
         ),
-        ("v = s[7 - t]\nw = q[t]", "s[t] = w\nq[t] = v", "v = s[7 - t]\nw = q[t]\ns__o[t] = w\nq__o[t] = v"),
+        (
+            "v = s[7 - t]\nw = q[t]",
+            "s[t] = w\nq[t] = v",
+            "v = s[7 - t]\nw = q[t]\ns__o[t] = w\nq__o[t] = v",
+        ),
         ("v = 1.0", "s[t] = q[7 - t] + v", "v = 1.0\ns__o[t] = q[7 - t] + v"),
-        ("v = 1.0\nfor k in range(3):\n    v += s[n]", "s[t] = v", "v = 1.0\nfor k in range(3):\n    v += s[n]\ns__o[t] = v"),
+        (
+            "v = 1.0\nfor k in range(3):\n    v += s[n]",
+            "s[t] = v",
+            "v = 1.0\nfor k in range(3):\n    v += s[n]\ns__o[t] = v",
+        ),
     ],
 )
 def test_the_two_parts_become_one(first: str, second: str, made: str) -> None:
@@ -79,7 +111,10 @@ def test_the_two_parts_become_one(first: str, second: str, made: str) -> None:
 
 def test_an_update_ends_where_something_else_begins() -> None:
     for behind in ("x[t] = v", "u = n + 1", "f(v)", "for k in range(3):\n    v += k", "return"):
-        assert update("v = s[t - 1]", f"s[t] = v\n{behind}\ns[t] += 1") == ("v = s[t - 1]\ns__o[t] = v", 1)
+        assert update("v = s[t - 1]", f"s[t] = v\n{behind}\ns[t] += 1") == (
+            "v = s[t - 1]\ns__o[t] = v",
+            1,
+        )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +148,10 @@ def test_every_element_has_a_thread(block: Any) -> None:
 
 
 def test_dimensions() -> None:
-    assert update("v = tile[0, t]", "tile[ty, t] = v", (4, 2, 1)) == ("v = tile[0, t]\ntile__o[ty, t] = v", 1)
+    assert update("v = tile[0, t]", "tile[ty, t] = v", (4, 2, 1)) == (
+        "v = tile[0, t]\ntile__o[ty, t] = v",
+        1,
+    )
     for block, second in [
         ((2, 4, 1), "tile[ty, t] = v"),
         ((4, 2, 1), "tile[t, ty] = v"),
@@ -125,13 +163,16 @@ def test_dimensions() -> None:
     assert update("v = s[0]", "s[ty] = v", (1, 8, 1)) is not None
 
 
-@pytest.mark.parametrize("elsewhere", ["f(s)", "w = s", "w = s[2:6]", "w = s[f]", "w = (s, n)", "w = s.T"])
+@pytest.mark.parametrize(
+    "elsewhere", ["f(s)", "w = s", "w = s[2:6]", "w = s[f]", "w = (s, n)", "w = s.T"]
+)
 def test_arrays_with_another_name_stay_where_they_are(elsewhere: str) -> None:
     assert update("v = s[7 - t]", "s[t] = v", elsewhere=elsewhere) is None
 
 
 @pytest.mark.parametrize(
-    "elsewhere", ["x[t] = s[0]", "s[n] = s[~n & 7]", "w = s.shape[0]", "s[1 if n > 2 else 0] += s.size", ""]
+    "elsewhere",
+    ["x[t] = s[0]", "s[n] = s[~n & 7]", "w = s.shape[0]", "s[1 if n > 2 else 0] += s.size", ""],
 )
 def test_elements_and_sizes_are_found_in_either(elsewhere: str) -> None:
     assert update("v = s[7 - t]", "s[t] = v", elsewhere=elsewhere) is not None
@@ -189,7 +230,9 @@ def check(function: FunctionType, *, swaps: bool, block: tuple[int, ...] = (8,))
             out = np.zeros(count)
             launch(x, out, n)
             np.testing.assert_allclose(out, wanted, rtol=1e-12)
-    assert ("s__o" in program_text(function, F8, F8, types.int64, block=(*block, 1, 1)[:3])) is swaps
+    assert (
+        "s__o" in program_text(function, F8, F8, types.int64, block=(*block, 1, 1)[:3])
+    ) is swaps
 
 
 @pytest.mark.parametrize(
@@ -197,7 +240,9 @@ def check(function: FunctionType, *, swaps: bool, block: tuple[int, ...] = (8,))
     [
         SCAN,
         SCAN.replace("v = s[t]", "v = 0.0").replace("s[t] = v", "s[t] += v"),
-        SCAN.replace("v = s[t]", "pass").replace("v +=", "v =").replace("s[t] = v", "if t >= k:\n        s[t] += v"),
+        SCAN.replace("v = s[t]", "pass")
+        .replace("v +=", "v =")
+        .replace("s[t] = v", "if t >= k:\n        s[t] += v"),
         PHASE,
         f"if n > 0:\n{textwrap.indent(PHASE, '    ')}",
         in_loop(PHASE, "cuda.blockIdx.x + n"),  # blocks leave different arrays in front
@@ -209,8 +254,13 @@ def check(function: FunctionType, *, swaps: bool, block: tuple[int, ...] = (8,))
         in_loop("v, z = s[7 - t], q[(t + 1) % 8]\ncuda.syncthreads()\ns[t] = z\nq[t] = v"),
         in_loop("v = s[7 - t]\ncuda.syncthreads()\ns[t] = v + q[(t + 1) % 8]"),
         in_loop("u = j * 2 + 1\nv = s[(t + u) % 8]\ncuda.syncthreads()\ns[t] = v * u"),
-        in_loop("v = s[7 - t]\ncuda.syncthreads()\nif x[i] > 0.5:\n    s[t] = v\nelse:\n    w += s[t]"),
-        in_loop("v = s[t] if t == 0 else s[t - 1]\ncuda.syncthreads()\nif t % 2:\n    if v > 0.5:\n        s[t] = v"),
+        in_loop(
+            "v = s[7 - t]\ncuda.syncthreads()\nif x[i] > 0.5:\n    s[t] = v\nelse:\n    w += s[t]"
+        ),
+        in_loop(
+            "v = s[t] if t == 0 else s[t - 1]\ncuda.syncthreads()\nif t % 2:\n    if v "
+            "> 0.5:\n        s[t] = v"
+        ),
         f"if t == 9:\n    return\n{PHASE}".replace("return", "w = 1.0"),
     ],
 )
@@ -239,7 +289,9 @@ def test_kernels_that_do_not(body: str) -> None:
 @pytest.mark.parametrize("size", [4, 16])
 def test_arrays_with_more_or_fewer_elements_than_threads(size: int) -> None:
     """Of a larger array the rest stays; of a smaller one some threads have no element."""
-    phase = f"v = s[(t + 1) % {size} if n > 0 else 0]\ncuda.syncthreads()\nif t < {size}:\n    s[t] = v"
+    phase = (
+        f"v = s[(t + 1) % {size} if n > 0 else 0]\ncuda.syncthreads()\nif t < {size}:\n    s[t] = v"
+    )
     head = HEAD.replace("array(8", f"array({size}", 1).replace(
         "s[t] = x[i]", f"for k in range(t, {size}, 8):\n        s[k] = x[k]"
     )
@@ -310,7 +362,9 @@ def test_a_compiled_scan(reverse: bool) -> None:
     out = np.zeros(24)
     kernel[3, 8](x, out, 0)
     sums = np.cumsum(x.reshape(3, 8), axis=1)
-    np.testing.assert_allclose(out, (16 * sums + 16 * x.reshape(3, 8) + 0.5 + sums[:, ::-1]).ravel(), rtol=1e-12)
+    np.testing.assert_allclose(
+        out, (16 * sums + 16 * x.reshape(3, 8) + 0.5 + sums[:, ::-1]).ravel(), rtol=1e-12
+    )
     assert "s__o" in kernel.source
 
 

@@ -45,14 +45,27 @@ def equal(got: Any, expected: Any) -> None:
     if isinstance(expected, (int, bool)):
         assert int(got) == expected
     else:
-        np.testing.assert_allclose(got, expected, rtol=1e-6 if np.result_type(got).char in "fF" else 1e-15)
+        np.testing.assert_allclose(
+            got, expected, rtol=1e-6 if np.result_type(got).char in "fF" else 1e-15
+        )
 
 
 @pytest.mark.parametrize("sign", BINARY)
 def test_operators_agree_with_numba(sign: str) -> None:
-    sample = [(np.uint8, np.uint8), (np.uint8, np.int32), (np.int32, np.int32), (np.uint64, np.int64), (np.uint32, np.uint64)]
+    sample = [
+        (np.uint8, np.uint8),
+        (np.uint8, np.int32),
+        (np.int32, np.int32),
+        (np.uint64, np.int64),
+        (np.uint32, np.uint64),
+    ]
     if sign in {"+", "-", "*", "/", "//", "%"}:
-        sample += [(np.float32, np.int32), (np.float32, np.uint8), (np.float32, np.float64), (np.int8, np.float32)]
+        sample += [
+            (np.float32, np.int32),
+            (np.float32, np.uint8),
+            (np.float32, np.float64),
+            (np.int8, np.float32),
+        ]
     for left, right in sample:
         for a in VALUES[np.dtype(left).kind]:
             for b in VALUES[np.dtype(right).kind]:
@@ -60,7 +73,14 @@ def test_operators_agree_with_numba(sign: str) -> None:
                 got = arithmetic.binary(BINARY[sign], x, y)
                 expected = compiled(f"a {sign} b")(x, y)
                 equal(got, expected)
-                assert str(compiled(f"a {sign} b").overloads[typeof(x), typeof(y)].signature.return_type) == got.dtype.name
+                assert (
+                    str(
+                        compiled(f"a {sign} b")
+                        .overloads[typeof(x), typeof(y)]
+                        .signature.return_type
+                    )
+                    == got.dtype.name
+                )
 
 
 @pytest.mark.parametrize("sign", ["<<", ">>"])
@@ -92,7 +112,14 @@ def test_what_is_no_number_keeps_pythons_operators() -> None:
 @pytest.mark.parametrize("sign", ["-", "~", "+"])
 def test_signs_agree_with_numba(sign: str) -> None:
     operation = {"-": operator.neg, "~": operator.invert, "+": operator.pos}[sign]
-    for kind in (np.bool_, np.int8, np.int64, np.uint8, np.uint64, *((np.float32,) if sign != "~" else ())):
+    for kind in (
+        np.bool_,
+        np.int8,
+        np.int64,
+        np.uint8,
+        np.uint64,
+        *((np.float32,) if sign != "~" else ()),
+    ):
         for value in VALUES[np.dtype(kind).kind] if kind is not np.bool_ else (True,):
             x = kind(value)
             equal(arithmetic.unary(operation, x), njit(eval(f"lambda a: {sign}a"))(x))
@@ -116,7 +143,9 @@ def test_conversions_wrap_around_as_in_c(value: Any, kind: Any, expected: int) -
 
 
 def test_functions_of_math_have_no_errors_and_keep_float32() -> None:
-    sqrt, exp, log = (arithmetic.CALLS[id(function)] for function in (math.sqrt, math.exp, math.log))
+    sqrt, exp, log = (
+        arithmetic.CALLS[id(function)] for function in (math.sqrt, math.exp, math.log)
+    )
     assert type(sqrt(np.float32(2))) is np.float32
     assert sqrt(np.float32(2)) == np.sqrt(np.float32(2))
     assert math.isnan(sqrt(-1.0))

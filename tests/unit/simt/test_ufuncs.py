@@ -9,12 +9,16 @@ from synknumba import KernelError, simt
 from synknumba._errors import ArgumentError
 
 
-@simt.vectorize(["int32(int32, int32)", "float32(float32, float32)", "float64(float64, float64)"], target="cuda")
+@simt.vectorize(
+    ["int32(int32, int32)", "float32(float32, float32)", "float64(float64, float64)"], target="cuda"
+)
 def add(a, b):
     return a + b
 
 
-@simt.guvectorize(["void(float64[:,:], float64[:,:], float64[:,:])"], "(m,n),(n,p)->(m,p)", target="cuda")
+@simt.guvectorize(
+    ["void(float64[:,:], float64[:,:], float64[:,:])"], "(m,n),(n,p)->(m,p)", target="cuda"
+)
 def product(a, b, out):
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):

@@ -1,4 +1,6 @@
-"""Vector versions of mathematical functions: found, used in kernels only, and as right as promised."""
+"""Vector versions of mathematical functions: found, used in kernels only, and as right as
+promised.
+"""
 
 import math
 from collections.abc import Iterator
@@ -21,8 +23,12 @@ MANGLED = {"libmvec": "_ZGV", "svml": "__svml_"}
 # Units in the last place; Intel promises less than 1 for most functions.
 BOUND = {"libmvec": 4.0, "svml": 1.5}
 
-needs_library = pytest.mark.skipif(vector_library() is None, reason="there is no vector math library")
-needs_longdouble = pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double")
+needs_library = pytest.mark.skipif(
+    vector_library() is None, reason="there is no vector math library"
+)
+needs_longdouble = pytest.mark.skipif(
+    np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double"
+)
 
 
 def uniform(low: float, high: float) -> Any:
@@ -50,7 +56,24 @@ FUNCTIONS: dict[str, tuple[str, Any]] = {
     "atan": ("arctan", magnitudes(-10, 10)),
     "acosh": ("arccosh", magnitudes(0.1, 10)),
 }
-SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-310, -1e-310, 1e300, -1e300, 1.0, -1.0, 0.5, 2.0, -2.0, 700.0, -800.0]
+SPECIAL = [
+    0.0,
+    -0.0,
+    math.inf,
+    -math.inf,
+    math.nan,
+    1e-310,
+    -1e-310,
+    1e300,
+    -1e300,
+    1.0,
+    -1.0,
+    0.5,
+    2.0,
+    -2.0,
+    700.0,
+    -800.0,
+]
 
 
 def compiled(function: Any, dtype: Any) -> tuple[Any, str]:
@@ -91,7 +114,9 @@ class TestFunctions:
         assert MANGLED[library] in text
         entry(x, out)
         exact = getattr(np, numpy_name)(x.astype(np.longdouble))
-        assert np.max(np.abs(out - exact) / np.spacing(np.abs(exact.astype(dtype)))) <= BOUND[library]
+        assert (
+            np.max(np.abs(out - exact) / np.spacing(np.abs(exact.astype(dtype)))) <= BOUND[library]
+        )
 
     @pytest.mark.parametrize("name", ["exp", "log", "sin", "cos", "tanh"])
     def test_special_values(self, name: str) -> None:
@@ -134,7 +159,9 @@ class TestKernel:
         kernel[8, 128](x, out)
         loop(x, plain)
         np.testing.assert_allclose(out, np.exp(x), rtol=1e-15)
-        assert not any(name in text for text in loop.inspect_asm().values() for name in MANGLED.values())
+        assert not any(
+            name in text for text in loop.inspect_asm().values() for name in MANGLED.values()
+        )
 
     def test_switch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(SWITCH, "off")
@@ -180,7 +207,10 @@ class TestFinding:
         assert vector_library() is None
 
 
-KNOWN = {"llvm.exp.f64": (VectorFunction("vector_exp", "double", 4, 1),), "powf": (VectorFunction("vp", "float", 8, 2),)}
+KNOWN = {
+    "llvm.exp.f64": (VectorFunction("vector_exp", "double", 4, 1),),
+    "powf": (VectorFunction("vp", "float", 8, 2),),
+}
 
 
 class TestMarks:
@@ -204,7 +234,10 @@ class TestMarks:
             "}",
             "declare <4 x double> @vector_exp(<4 x double>) memory(none) nounwind willreturn",
             "declare <8 x float> @vp(<8 x float>, <8 x float>) memory(none) nounwind willreturn",
-            '@llvm.compiler.used = appending global [2 x ptr] [ptr @vector_exp, ptr @vp], section "llvm.metadata"',
+            (
+                "@llvm.compiler.used = appending global [2 x ptr] [ptr @vector_exp, ptr "
+                '@vp], section "llvm.metadata"'
+            ),
         ]
 
     def test_nothing_to_mark(self) -> None:

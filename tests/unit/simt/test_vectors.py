@@ -87,6 +87,11 @@ def test_wrong_elements(make: Any) -> None:
     def complex_(out):
         out[0] = cuda.float2(1j, 2).x
 
-    kernels = {"too_few": too_few, "too_many": too_many, "other_base": other_base, "complex": complex_}
+    kernels = {
+        "too_few": too_few,
+        "too_many": too_many,
+        "other_base": other_base,
+        "complex": complex_,
+    }
     with pytest.raises(TypingError):
         simt.jit(kernels[make])[1, 1](np.zeros(1))

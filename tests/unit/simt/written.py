@@ -17,10 +17,23 @@ from synknumba.simt._emit.device_functions import Options, define_function
 from synknumba.simt._frontend.lowering import Devices, translate_names
 from synknumba.simt._frontend.syntax import unparse
 from synknumba.simt._frontend.thread_code import ThreadCode
-from synknumba.simt._library.synchronisation import BARRIER_KINDS, BARRIER_PREFIX, COLLECTIVE_PREFIX, COLLECTIVES
+from synknumba.simt._library.synchronisation import (
+    BARRIER_KINDS,
+    BARRIER_PREFIX,
+    COLLECTIVE_PREFIX,
+    COLLECTIVES,
+)
 from tests.conformance.simt.python_mode import launch_function
 
-NAMES = {"cuda": cuda, "np": np, "njit": njit, "float32": float32, "float64": float64, "int32": int32, "int64": int64}
+NAMES = {
+    "cuda": cuda,
+    "np": np,
+    "njit": njit,
+    "float32": float32,
+    "float64": float64,
+    "int32": int32,
+    "int64": int64,
+}
 _numbers = itertools.count()
 
 
@@ -63,24 +76,38 @@ def thread_lines(function: FunctionType) -> list[str]:
 
 
 def one_thread(function: FunctionType) -> Callable[..., Any]:
-    """The plain code of one thread that is alone: it waits for nobody, and gets its own values from shuffles."""
+    """The plain code of one thread that is alone: it waits for nobody, and gets its own values
+    from shuffles.
+    """
     code = thread_code(function)
     scope: dict[str, Any] = {BARRIER_PREFIX + kind: lambda *_: None for kind in BARRIER_KINDS}
     scope |= {COLLECTIVE_PREFIX + path: lambda value, *_: value for path in COLLECTIVES}
-    return define_function("kernel", code.source.params, code.body, {**scope, **code.namespace}, code.source)
+    return define_function(
+        "kernel", code.source.params, code.body, {**scope, **code.namespace}, code.source
+    )
 
 
-def program_text(function: FunctionType, *kinds: types.Type, block: tuple[int, int, int] | None = None) -> str:
-    """The generated launch function, for parameters of these types or of any, and for a block or any."""
+def program_text(
+    function: FunctionType, *kinds: types.Type, block: tuple[int, int, int] | None = None
+) -> str:
+    """The generated launch function, for parameters of these types or of any, and for a block or
+    any.
+    """
     made = KernelProgram(function, Options())
-    return made.text(made.launch_body(dict(zip(made.params, kinds, strict=True)) if kinds else {}, block))
+    return made.text(
+        made.launch_body(dict(zip(made.params, kinds, strict=True)) if kinds else {}, block)
+    )
 
 
-def launch(function: FunctionType, grid: Any, block: Any, *args: Any, reverse: bool = False, smem: int = 0) -> None:
+def launch(
+    function: FunctionType, grid: Any, block: Any, *args: Any, reverse: bool = False, smem: int = 0
+) -> None:
     """Runs the generated function in plain Python."""
     program = KernelProgram(function, Options(reverse=reverse))
     sizes = [size if isinstance(size, tuple) else (size,) for size in (grid, block)]
-    body = program.launch_body(dict(zip(program.params, map(typeof, args), strict=True)), (*sizes[1], 1, 1)[:3])
+    body = program.launch_body(
+        dict(zip(program.params, map(typeof, args), strict=True)), (*sizes[1], 1, 1)[:3]
+    )
     launch_function(program, body, *sizes, smem)(*args)
 
 
@@ -89,11 +116,14 @@ class Statements:
 
     Args:
         seed: of the choices.
-        exits: which of `return`, `break` and `continue` may stand outside the loops that are written.
+        exits: which of `return`, `break` and `continue` may stand outside the loops that are
+            written.
         value: whether a `return` has a value.
     """
 
-    def __init__(self, seed: int, exits: tuple[str, ...] = ("return",), *, value: bool = False) -> None:
+    def __init__(
+        self, seed: int, exits: tuple[str, ...] = ("return",), *, value: bool = False
+    ) -> None:
         self._random = random.Random(seed)
         self._exits = exits
         self._value = value
@@ -108,7 +138,10 @@ class Statements:
 
     def _condition(self) -> str:
         # What it says depends on how much has been noted, and on the seed.
-        return f"(len(trace) * {self._random.randint(1, 5)} + seed) % {self._random.randint(2, 4)} == 0"
+        return (
+            f"(len(trace) * {self._random.randint(1, 5)} + seed) % "
+            f"{self._random.randint(2, 4)} == 0"
+        )
 
     def _body(self, depth: int, *, inside: bool) -> list[str]:
         lines = []
@@ -117,7 +150,9 @@ class Statements:
         return lines
 
     def _statement(self, depth: int, *, inside: bool) -> list[str]:
-        kind = self._random.choice(["note", "exit", *(["if", "if", "else", "for", "while"] if depth else [])])
+        kind = self._random.choice(
+            ["note", "exit", *(["if", "if", "else", "for", "while"] if depth else [])]
+        )
         number = self._next()
         if kind == "note":
             return [f"trace.append({number})"]
@@ -125,10 +160,17 @@ class Statements:
             leave = self._random.choice([*self._exits, *(["break", "continue"] if inside else [])])
             if leave == "return" and self._value:
                 leave = f"return {number}"
-            return [f"if {self._condition()}:", f"    {leave}"] if self._random.random() < 0.8 else [leave]
+            return (
+                [f"if {self._condition()}:", f"    {leave}"]
+                if self._random.random() < 0.8
+                else [leave]
+            )
         indent = "    "
         if kind == "if":
-            return [f"if {self._condition()}:", *(indent + line for line in self._body(depth - 1, inside=inside))]
+            return [
+                f"if {self._condition()}:",
+                *(indent + line for line in self._body(depth - 1, inside=inside)),
+            ]
         if kind == "else":
             then, other = (self._body(depth - 1, inside=inside) for _ in range(2))
             return [
@@ -140,7 +182,13 @@ class Statements:
         body = [indent + line for line in self._body(depth - 1, inside=True)]
         if kind == "for":
             return [f"for i{number} in range({self._random.randint(1, 3)}):", *body]
-        return [f"n{number} = 0", f"while n{number} < 2:", f"    n{number} += 1", f"    trace.append(-{number})", *body]
+        return [
+            f"n{number} = 0",
+            f"while n{number} < 2:",
+            f"    n{number} += 1",
+            f"    trace.append(-{number})",
+            *body,
+        ]
 
 
 def parsed(text: str) -> list[ast.stmt]:

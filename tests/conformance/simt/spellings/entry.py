@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-# An entry takes `cuda.jit`, or what stands in its place, and returns pairs of what its kernels wrote and what they should.
+# An entry takes `cuda.jit`, or what stands in its place, and returns pairs of what its kernels
+# wrote and what they should.
 Entry = Callable[[Any], Iterable[tuple[Any, Any]]]
 
 ENTRIES: dict[str, Entry] = {}
@@ -22,7 +23,9 @@ def spelling(function: Entry | None = None, *, simulator: str = "") -> Any:
     if function is None:
         return lambda decorated: spelling(decorated, simulator=simulator)
     known = ENTRIES.get(function.__name__)
-    if known is not None and known.__code__.co_filename != function.__code__.co_filename:  # pytest may import a file twice
+    if (
+        known is not None and known.__code__.co_filename != function.__code__.co_filename
+    ):  # pytest may import a file twice
         raise ValueError(f"two entries are called {function.__name__}")
     ENTRIES[function.__name__] = function
     if simulator:

@@ -31,7 +31,14 @@ def square(v):
 
 @spelling(simulator="the simulator does not know the options")
 def device_options(jit):
-    for options in ({}, {"inline": True}, {"inline": "always"}, {"forceinline": True}, {"fastmath": True}, {"lineinfo": True}):
+    for options in (
+        {},
+        {"inline": True},
+        {"inline": "always"},
+        {"forceinline": True},
+        {"fastmath": True},
+        {"lineinfo": True},
+    ):
         yield of_function(jit, jit(device=True, **options)(square)), X * X
 
 
@@ -42,20 +49,39 @@ def device_without_the_word(jit):
 
 @spelling
 def device_signatures(jit):
-    for signature in ("float64(float64)", float64(float64), (float64,), [float64(float64), float32(float32)], "f8(f8)"):
+    for signature in (
+        "float64(float64)",
+        float64(float64),
+        (float64,),
+        [float64(float64), float32(float32)],
+        "f8(f8)",
+    ):
         yield of_function(jit, jit(signature, device=True)(square)), X * X
         yield of_function(jit, jit(signature, device=True, inline=True)(square)), X * X
 
 
 @spelling(simulator="the simulator does not convert to a signature")
 def device_signatures_convert(jit):
-    yield of_function(jit, jit("int32(float32)", device=True)(square)), np.trunc(X.astype(np.float32) ** 2)
-    yield of_function(jit, jit(int32(int32), device=True, inline="always")(square)), np.trunc(X) ** 2
+    yield (
+        of_function(jit, jit("int32(float32)", device=True)(square)),
+        np.trunc(X.astype(np.float32) ** 2),
+    )
+    yield (
+        of_function(jit, jit(int32(int32), device=True, inline="always")(square)),
+        np.trunc(X) ** 2,
+    )
 
 
 @spelling
 def njit_functions(jit):
-    for decorator in (njit, njit(inline="always"), njit(fastmath=True), njit("f8(f8)"), register_jitable, njit(cache=False)):
+    for decorator in (
+        njit,
+        njit(inline="always"),
+        njit(fastmath=True),
+        njit("f8(f8)"),
+        register_jitable,
+        njit(cache=False),
+    ):
         yield of_function(jit, decorator(square)), X * X
 
 
@@ -80,7 +106,9 @@ def lambda_as_a_kernel(jit):
 
 @spelling
 def lists_of_functions(jit):
-    functions = [jit(device=True)(f) for f in (lambda v: v, lambda v: v * 2, math.fabs) if f is not math.fabs]
+    functions = [
+        jit(device=True)(f) for f in (lambda v: v, lambda v: v * 2, math.fabs) if f is not math.fabs
+    ]
     first, second = functions
 
     @jit
@@ -212,7 +240,12 @@ def more_parameters(jit):
         i = cuda.grid(1)
         if i < x.size:
             pair = (x[i], 2.0)
-            out[i] = total(x[i], 1.0, 2.0) + total(*pair) + total(1.0, *pair) + passed_on(total, x[i], 3.0)
+            out[i] = (
+                total(x[i], 1.0, 2.0)
+                + total(*pair)
+                + total(1.0, *pair)
+                + passed_on(total, x[i], 3.0)
+            )
 
     kernel[4, 16](X, out := zeros())
     yield out, (X + 3) + (X + 2) + (X + 3) + (X + 3) + (X + 4)
@@ -360,7 +393,12 @@ def operators_as_functions(jit):
     def kernel(x, out):
         i = cuda.grid(1)
         if i < x.size:
-            out[i] = operator.add(x[i], operator.mul(2.0, x[i])) + max(x[i], 0.0, 1.0) + min(x[i], 0.5) + pow(x[i], 2)
+            out[i] = (
+                operator.add(x[i], operator.mul(2.0, x[i]))
+                + max(x[i], 0.0, 1.0)
+                + min(x[i], 0.5)
+                + pow(x[i], 2)
+            )
 
     kernel[4, 16](X, out := zeros())
     yield out, 3 * X + np.maximum(X, 1) + np.minimum(X, 0.5) + X**2

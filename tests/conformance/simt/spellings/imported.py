@@ -2,7 +2,19 @@
 
 import numpy as np
 from numba import cuda, int64
-from numba.cuda import atomic, blockDim, blockIdx, const, grid, gridDim, gridsize, local, shared, syncthreads, threadIdx
+from numba.cuda import (
+    atomic,
+    blockDim,
+    blockIdx,
+    const,
+    grid,
+    gridDim,
+    gridsize,
+    local,
+    shared,
+    syncthreads,
+    threadIdx,
+)
 from numba.cuda import grid as where
 from numba.cuda import threadIdx as tid
 from numba.cuda.libdevice import rsqrt, sinf

@@ -267,14 +267,44 @@ def arithmetic(jit):
         i = cuda.grid(1)
         if i < x.size:
             n = whole[i]
-            out[i] = n / 4 + n // 4 + n % 4 + (-n) // 4 + (-n) % 4 + x[i] ** 2 + 2**n % 5 + divmod(n, 3)[1]
-            out[i] += (n & 1) + (n | 2) + (n ^ 3) + (n << 1) + (n >> 1) + round(x[i]) + round(x[i], 1) + 1e3 + 0x10 + 0b1
+            out[i] = (
+                n / 4
+                + n // 4
+                + n % 4
+                + (-n) // 4
+                + (-n) % 4
+                + x[i] ** 2
+                + 2**n % 5
+                + divmod(n, 3)[1]
+            )
+            out[i] += (
+                (n & 1)
+                + (n | 2)
+                + (n ^ 3)
+                + (n << 1)
+                + (n >> 1)
+                + round(x[i])
+                + round(x[i], 1)
+                + 1e3
+                + 0x10
+                + 0b1
+            )
 
     whole = np.arange(N) % 20
     kernel[4, 16](X, whole, out := zeros())
     n = whole
     expected = n / 4 + n // 4 + n % 4 + (-n) // 4 + (-n) % 4 + X**2 + 2**n % 5 + n % 3
-    expected = expected + (n & 1) + (n | 2) + (n ^ 3) + (n << 1) + (n >> 1) + np.round(X) + np.round(X * 10) / 10 + 1017
+    expected = (
+        expected
+        + (n & 1)
+        + (n | 2)
+        + (n ^ 3)
+        + (n << 1)
+        + (n >> 1)
+        + np.round(X)
+        + np.round(X * 10) / 10
+        + 1017
+    )
     yield out, expected
 
 
@@ -287,7 +317,13 @@ def booleans(jit):
             positive = x[i] > 0
             small = abs(x[i]) < 1
             flag = positive and not small or x[i] == 0
-            out[i] = flag + (positive & small) + (positive | small) + (positive ^ small) + (True if flag else False)
+            out[i] = (
+                flag
+                + (positive & small)
+                + (positive | small)
+                + (positive ^ small)
+                + (True if flag else False)
+            )
             out[i] += 1 if x[i] else 0
             out[i] += bool(i) is True
 
@@ -305,7 +341,14 @@ def complex_numbers(jit):
         if i < x.size:
             z = complex(x[i], 1.0)
             w = z * 2j + z.conjugate() + abs(z)
-            out[i] = cmath.exp(w * 0.1) + w.real + w.imag * 1j + cmath.phase(z) + np.complex128(1) + cmath.sqrt(z)
+            out[i] = (
+                cmath.exp(w * 0.1)
+                + w.real
+                + w.imag * 1j
+                + cmath.phase(z)
+                + np.complex128(1)
+                + cmath.sqrt(z)
+            )
 
     kernel[4, 16](X, out := zeros(np.complex128))
     z = X + 1j
@@ -314,7 +357,23 @@ def complex_numbers(jit):
 
 
 MATH = [
-    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan", "tanh", "exp", "expm1", "log"),
+    *(
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atanh",
+        "cos",
+        "cosh",
+        "sin",
+        "sinh",
+        "tan",
+        "tanh",
+        "exp",
+        "expm1",
+        "log",
+    ),
     *(
         "log10",
         "log1p",
@@ -360,13 +419,34 @@ def more_of_math(jit):
         if i < x.size:
             m, e = math.frexp(x[i])
             fraction, whole = math.modf(x[i])
-            s = math.copysign(1.0, x[i]) + math.fmod(x[i], 0.3) + math.hypot(x[i], 2.0) + math.atan2(x[i], 2.0)
+            s = (
+                math.copysign(1.0, x[i])
+                + math.fmod(x[i], 0.3)
+                + math.hypot(x[i], 2.0)
+                + math.atan2(x[i], 2.0)
+            )
             s += m + e + fraction + whole + math.ldexp(x[i], 2) + math.pow(x[i], 2)
-            s += math.isnan(x[i]) + math.isinf(x[i]) + math.isfinite(x[i]) + math.e + math.tau + math.gcd(i, 6)
+            s += (
+                math.isnan(x[i])
+                + math.isinf(x[i])
+                + math.isfinite(x[i])
+                + math.e
+                + math.tau
+                + math.gcd(i, 6)
+            )
             out[i] = s + (x[i] == math.nan) + (x[i] < math.inf)
 
     kernel[4, 16](X, out := zeros())
-    s = np.copysign(1, X) + np.fmod(X, 0.3) + np.hypot(X, 2) + np.arctan2(X, 2) + sum(np.frexp(X)) + X + 4 * X + X * X
+    s = (
+        np.copysign(1, X)
+        + np.fmod(X, 0.3)
+        + np.hypot(X, 2)
+        + np.arctan2(X, 2)
+        + sum(np.frexp(X))
+        + X
+        + 4 * X
+        + X * X
+    )
     yield out, s + 1 + math.e + math.tau + np.gcd(np.arange(N), 6) + 1.0
 
 
@@ -377,16 +457,55 @@ def functions_of_numpy(jit):
         i = cuda.grid(1)
         if i < x.size:
             v = x[i]
-            out[i] = np.sqrt(np.abs(v)) + np.floor(v) + np.maximum(v, 0.0) + np.minimum(v, 1) + np.arctan2(v, 2.0)
-            out[i] += np.hypot(v, 1.0) + np.power(abs(v), 0.5) + np.sign(v) + np.isnan(v) + np.log1p(np.exp(v)) + np.square(v)
-            out[i] += np.pi + np.e + np.float32(v) + np.int64(v) + np.rint(v) + np.deg2rad(v) + np.fmod(v, 0.7) + np.cbrt(v)
+            out[i] = (
+                np.sqrt(np.abs(v))
+                + np.floor(v)
+                + np.maximum(v, 0.0)
+                + np.minimum(v, 1)
+                + np.arctan2(v, 2.0)
+            )
+            out[i] += (
+                np.hypot(v, 1.0)
+                + np.power(abs(v), 0.5)
+                + np.sign(v)
+                + np.isnan(v)
+                + np.log1p(np.exp(v))
+                + np.square(v)
+            )
+            out[i] += (
+                np.pi
+                + np.e
+                + np.float32(v)
+                + np.int64(v)
+                + np.rint(v)
+                + np.deg2rad(v)
+                + np.fmod(v, 0.7)
+                + np.cbrt(v)
+            )
             out[i] += np.inf if v == np.nan else 0
 
     kernel[4, 16](X, out := zeros())
     v = X
-    expected = np.sqrt(np.abs(v)) + np.floor(v) + np.maximum(v, 0) + np.minimum(v, 1) + np.arctan2(v, 2)
-    expected += np.hypot(v, 1) + np.sqrt(np.abs(v)) + np.sign(v) + np.log1p(np.exp(v)) + v * v + np.pi + np.e
-    expected += v.astype(np.float32) + np.trunc(v) + np.rint(v) + np.deg2rad(v) + np.fmod(v, 0.7) + np.cbrt(v)
+    expected = (
+        np.sqrt(np.abs(v)) + np.floor(v) + np.maximum(v, 0) + np.minimum(v, 1) + np.arctan2(v, 2)
+    )
+    expected += (
+        np.hypot(v, 1)
+        + np.sqrt(np.abs(v))
+        + np.sign(v)
+        + np.log1p(np.exp(v))
+        + v * v
+        + np.pi
+        + np.e
+    )
+    expected += (
+        v.astype(np.float32)
+        + np.trunc(v)
+        + np.rint(v)
+        + np.deg2rad(v)
+        + np.fmod(v, 0.7)
+        + np.cbrt(v)
+    )
     yield out, expected
 
 
@@ -400,13 +519,40 @@ def array_attributes(jit):
             rows = m.shape[0]
             row = m[i % rows]
             column = m[:, 1]
-            out[i] = h + w + row[0] + column[i % rows] + m[-1, -1] + m.size + m.ndim + len(m) + m.T[0, 1] + m[i % 2][1]
+            out[i] = (
+                h
+                + w
+                + row[0]
+                + column[i % rows]
+                + m[-1, -1]
+                + m.size
+                + m.ndim
+                + len(m)
+                + m.T[0, 1]
+                + m[i % 2][1]
+            )
             out[i] += x.itemsize + x.strides[0] + row.shape[0] + m[1:, ::2].shape[1] + x.nbytes
 
     m = np.arange(6.0).reshape(2, 3)
     kernel[4, 16](X, m, out := zeros())
     i = np.arange(N)
-    yield out, 5 + m[i % 2, 0] + m[i % 2, 1] + 5 + 6 + 2 + 2 + m[1, 0] + m[i % 2, 1] + 8 + 8 + 3 + 2 + 8 * N
+    yield (
+        out,
+        5
+        + m[i % 2, 0]
+        + m[i % 2, 1]
+        + 5
+        + 6
+        + 2
+        + 2
+        + m[1, 0]
+        + m[i % 2, 1]
+        + 8
+        + 8
+        + 3
+        + 2
+        + 8 * N,
+    )
 
 
 @spelling
@@ -535,7 +681,9 @@ LIMIT = 4
 
 @spelling
 def lists_and_globals(jit):
-    """Lists of constants, which CPython makes tuples, and a statement that only says what Python knows."""
+    """Lists of constants, which CPython makes tuples, and a statement that only says what Python
+    knows.
+    """
 
     @jit
     def kernel(x, out):

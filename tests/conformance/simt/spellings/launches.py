@@ -41,7 +41,13 @@ def decorator_forms(jit):
 
 @spelling(simulator="the simulator does not know the options")
 def options_of_gpus(jit):
-    for options in ({"max_registers": 32}, {"lineinfo": True}, {"cache": False}, {"inline": "never"}, {"launch_bounds": 128}):
+    for options in (
+        {"max_registers": 32},
+        {"lineinfo": True},
+        {"cache": False},
+        {"inline": "never"},
+        {"launch_bounds": 128},
+    ):
         kernel = jit(**options)(double)
         kernel[4, 16](X, out := zeros())
         yield out, X * 2
@@ -86,7 +92,12 @@ def signature_with_argtypes(jit):
 @spelling(simulator="the simulator takes contiguous arrays")
 def signature_of_several_layouts(jit):
     kernel = jit(["(f8[:,:], f8[:,:])", "(f4[:,:], f4[:,:])"])(twice_2d)
-    for x in (np.ones((4, 5)), np.ones((4, 5), np.float32), np.ones((4, 5), order="F"), np.ones((8, 10))[::2, ::2]):
+    for x in (
+        np.ones((4, 5)),
+        np.ones((4, 5), np.float32),
+        np.ones((4, 5), order="F"),
+        np.ones((8, 10))[::2, ::2],
+    ):
         out = np.zeros(x.shape, x.dtype)
         kernel[(2, 2), (4, 4)](x, out)
         yield out, 2 * x
@@ -120,7 +131,12 @@ def launch_configurations(jit):
 def launch_sizes_from_numpy(jit):
     kernel = jit(double)
     size = np.ceil(N / 16).astype(int)
-    for config in ((size, 16), (size.item(), np.uint8(16)), (tuple(np.array([4, 1])), (16, 1)), (((N + 15) // 16,), (16,))):
+    for config in (
+        (size, 16),
+        (size.item(), np.uint8(16)),
+        (tuple(np.array([4, 1])), (16, 1)),
+        (((N + 15) // 16,), (16,)),
+    ):
         kernel[config](X, out := zeros())
         yield out, X * 2
 
@@ -144,7 +160,12 @@ def launch_in_a_variable(jit):
 @spelling
 def forall(jit):
     kernel = jit(double)
-    for launcher in (kernel.forall(N), kernel.forall(ntasks=N), kernel.forall(N, tpb=32), kernel.forall(np.int64(N))):
+    for launcher in (
+        kernel.forall(N),
+        kernel.forall(ntasks=N),
+        kernel.forall(N, tpb=32),
+        kernel.forall(np.int64(N)),
+    ):
         launcher(X, out := zeros())
         yield out, X * 2
 
@@ -398,7 +419,15 @@ def arrays_of_all_shapes(jit):
     def kernel(scalar, vector, cube, strided, out):
         i = cuda.grid(1)
         if i < out.size:
-            out[i] = scalar[()] + vector[i] + cube[i % 2, 0, 1] + strided[i] + vector[-1] + vector.ndim + cube.shape[2]
+            out[i] = (
+                scalar[()]
+                + vector[i]
+                + cube[i % 2, 0, 1]
+                + strided[i]
+                + vector[-1]
+                + vector.ndim
+                + cube.shape[2]
+            )
 
     cube = np.arange(12.0).reshape(2, 2, 3)
     kernel[4, 16](np.array(1.0), X, cube, np.repeat(X, 2)[::-2], out := zeros())

@@ -14,7 +14,16 @@ HALF = TPB // 2
 
 @spelling
 def shared_dtypes(jit):
-    for dtype in (float64, types.float64, np.float64, np.dtype("f8"), np.dtype(np.float64), "float64", types.double, float):
+    for dtype in (
+        float64,
+        types.float64,
+        np.float64,
+        np.dtype("f8"),
+        np.dtype(np.float64),
+        "float64",
+        types.double,
+        float,
+    ):
 
         @jit
         def kernel(x, out):
@@ -66,11 +75,23 @@ def shared_shapes(jit):
         k = cuda.shared.array(TPB * 2 + 1, float64)
         t = cuda.threadIdx.x
         row, col = t // 4, t % 4
-        a[t] = b[t] = c[row, col] = d[row, col] = e[row, col] = f[t, t] = g[t] = h[row][col] = k[2 * t] = t
+        a[t] = b[t] = c[row, col] = d[row, col] = e[row, col] = f[t, t] = g[t] = h[row][col] = k[
+            2 * t
+        ] = t
         cuda.syncthreads()
         s = 15 - t
         row, col = s // 4, s % 4
-        out[t] = a[s] + b[s] + c[row, col] + d[row, col] + e[row, col] + f[s, s] + g[s] + h[row, col] + k[2 * s]
+        out[t] = (
+            a[s]
+            + b[s]
+            + c[row, col]
+            + d[row, col]
+            + e[row, col]
+            + f[s, s]
+            + g[s]
+            + h[row, col]
+            + k[2 * s]
+        )
 
     kernel[1, 16](out := zeros(n=16))
     yield out, 9.0 * np.arange(16)[::-1]

@@ -174,7 +174,13 @@ def functions_of_modules(jit):
     def kernel(x, out):
         i = cuda.grid(1)
         if i < x.size:
-            out[i] = np.sin(x[i]) + numpy.exp(x[i]) + math.pi * np.pi + abs(np.float32(x[i])) + math.floor(x[i])
+            out[i] = (
+                np.sin(x[i])
+                + numpy.exp(x[i])
+                + math.pi * np.pi
+                + abs(np.float32(x[i]))
+                + math.floor(x[i])
+            )
 
     kernel[4, 16](X, out := zeros())
     yield out, np.sin(X) + np.exp(X) + np.pi**2 + np.abs(X.astype(np.float32)) + np.floor(X)
@@ -230,7 +236,9 @@ def types_as_casts(jit):
         i = int32(cuda.grid(1))
         if i < x.size:
             v = types.float32(x[i])
-            out[i] = float32(v * v) + np.int32(x[i]) + int(x[i]) + float(i) + bool(i) + np.float64(1)
+            out[i] = (
+                float32(v * v) + np.int32(x[i]) + int(x[i]) + float(i) + bool(i) + np.float64(1)
+            )
 
     kernel[4, 16](X, out := zeros())
     x32, i = X.astype(np.float32), np.arange(N)

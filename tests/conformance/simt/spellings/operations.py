@@ -120,7 +120,13 @@ def votes(jit):
         same = cuda.match_any_sync(0xFFFFFFFF, t // 16)
         every, flag = cuda.match_all_sync(0xFFFFFFFF, 5)
         below = cuda.popc(cuda.lanemask_lt())
-        out[t] = cuda.popc(ballot) * 1000 + cuda.popc(same) * 100 + below + flag + cuda.eq_sync(mask, True)
+        out[t] = (
+            cuda.popc(ballot) * 1000
+            + cuda.popc(same) * 100
+            + below
+            + flag
+            + cuda.eq_sync(mask, True)
+        )
 
     kernel[1, 32](out := zeros(n=32))
     yield out, 16000 + 1600 + np.arange(32) + 2
@@ -179,7 +185,10 @@ def bits(jit):
     kernel[1, 8](whole, out := np.zeros((8, 5), np.int64))
     for n, row in zip(whole.tolist(), out, strict=True):
         reverse = int(f"{n:032b}"[::-1], 2)
-        yield row, [n.bit_count(), 32 - n.bit_length(), (n & -n).bit_length(), reverse, 7 if n > 3 else 8]
+        yield (
+            row,
+            [n.bit_count(), 32 - n.bit_length(), (n & -n).bit_length(), reverse, 7 if n > 3 else 8],
+        )
 
 
 @spelling(simulator="the simulator has no nanosleep")
@@ -206,7 +215,14 @@ def libdevice(jit):
         i = cuda.grid(1)
         if i < x.size:
             s, c = cuda.libdevice.sincos(x[i])
-            out[i] = s + c + ld.exp(x[i]) + ld.fast_cosf(x[i]) * 0 + ld.max(3, 4) + cuda.libdevice.rsqrt(4.0)
+            out[i] = (
+                s
+                + c
+                + ld.exp(x[i])
+                + ld.fast_cosf(x[i]) * 0
+                + ld.max(3, 4)
+                + cuda.libdevice.rsqrt(4.0)
+            )
             out[i] += ld.saturatef(2.0) + ld.double2int_rz(3.7) + ld.fmax(x[i], 0.0)
 
     kernel[4, 16](X, out := zeros())
