@@ -64,6 +64,7 @@ from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable
 from synknumba._world.engine import open_world
 from synknumba._world.fork import fork
+from synknumba.simt.internals import names_in
 
 T = TypeVar("T")
 Key: TypeAlias = tuple[str, str, str, int]  # thread, name, place, and how often that was called
@@ -78,6 +79,7 @@ _FOLDS: dict[str, Callable[..., Any]] = {
     "min": np.min,
     "max": np.max,
 }
+_OPS_BUT_SUM = ("mean", "min", "max")
 _GROWING = {"sum": "sum", "prod": "product"}  # ops by which equal replicas depend on their number
 
 
@@ -239,7 +241,8 @@ class Comparison:
             self._store.write(_file_of(key), Record(stored, self._store.keep(outcome), name))
         elif drift < np.inf:
             self._compare_errors(key, record, error)
-            result = self._compare(key, record, outcome, result, bound, function)
+            rows = _row_count(function, before, args, kwargs)
+            result = self._compare(key, record, outcome, result, bound, function, rows)
         if error is not None and returned is None:
             raise error
         return returned if isinstance(returned, Future) else result
@@ -290,7 +293,14 @@ class Comparison:
         self._find(key, "", f"it {first} on {self._on(0)}; on {self._on(1)} it {second}", cause)
 
     def _compare(
-        self, key: Key, record: Record, outcome: Contents, result: Any, bound: Bound, function: Any
+        self,
+        key: Key,
+        record: Record,
+        outcome: Contents,
+        result: Any,
+        bound: Bound,
+        function: Any,
+        rows: int,
     ) -> Any:
         """Compares what a call has returned and written with the first run; returns its result.
 
@@ -317,8 +327,12 @@ class Comparison:
             if difference is not None:
                 if agreement.is_by_rank(difference, self._ranks):
                     continue
-                has_grid = _has_grid(function, bound.elements)
-                cause = agreement.cause(difference, self._ranks, has_grid=has_grid)
+                cause = agreement.cause(
+                    difference,
+                    self._ranks,
+                    has_few_threads=_has_few_threads(function, rows),
+                    summed_by=_op_of_sums(function, label),
+                )
                 self._find(key, label, f"{label}: {self._values(difference)}", cause)
                 if difference.what:
                     continue
@@ -494,21 +508,47 @@ def _file_of(key: Key) -> str:
     return hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()
 
 
-def _names(function: Any) -> tuple[str, ...]:
+def _names(function: Any) -> frozenset[str]:
     """Returns names of globals and attributes in the source of a function."""
     code = getattr(getattr(function, "py_func", None), "__code__", None)
-    return () if code is None else code.co_names
+    return frozenset(() if code is None else names_in(code))
 
 
-def _has_grid(function: Any, elements: int) -> bool:
-    """Returns whether a kernel is launched with a number of threads of its own, fewer than
-    elements, and no loop by strides.
-    """
+def _row_count(
+    function: Any, before: Contents, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> int:
+    """Returns the number of rows that a call divides among ranks; 0 if it has none."""
+    whole = getattr(getattr(function, "_options", None), "broadcast", ())
+    lengths = [len(value) for value in (*args, *kwargs.values()) if isinstance(value, IndexRange)]
+    for label, content in before.items():
+        is_divided = isinstance(content.value, np.ndarray) and not content.is_replica
+        if is_divided and content.value.shape and label not in whole:
+            lengths.append(len(content.value))
+    return max(lengths, default=0)
+
+
+def _has_few_threads(function: Any, rows: int) -> bool:
+    """Returns whether a kernel has a grid of its own, shorter than the rows, and no stride loop."""
     launch = getattr(getattr(function, "_options", None), "launch", None)
     if launch is None or launch.is_derived or "gridsize" in _names(function):
         return False
-    grid, block = launch.resolve(elements)
-    return int(np.prod(grid) * np.prod(block)) < elements
+    return bool(np.max(np.multiply(*launch.resolve(rows))) < rows)
+
+
+def _op_of(function: Any, label: str) -> Any:
+    """Returns the op of a kernel's output; None for what is no output of a kernel."""
+    ops = getattr(function, "output_modes", None)
+    if not isinstance(ops, dict):
+        return None
+    _, _, name = label.partition(f"{RESULT}.")
+    return ops.get(name) if name or label != RESULT else next(iter(ops.values()), None)
+
+
+def _op_of_sums(function: Any, label: str) -> str:
+    """Returns the op of an output to which atomics may add, if it does not add too; else ""."""
+    op = _op_of(function, label)
+    adds = {"atomic", "add"} <= _names(function)
+    return op if adds and op in _OPS_BUT_SUM and "sum" not in function.output_modes.values() else ""
 
 
 def _fold_of_blocks(function: Any, label: str) -> Callable[..., Any] | None:
@@ -516,12 +556,8 @@ def _fold_of_blocks(function: Any, label: str) -> Callable[..., Any] | None:
 
     None if the kernel does not ask for its block, or its output is not combined by a named op.
     """
-    ops = getattr(function, "output_modes", None)
-    if not isinstance(ops, dict) or "blockIdx" not in _names(function):
-        return None
-    _, _, name = label.partition(f"{RESULT}.")
-    op = ops.get(name) if name or label != RESULT else next(iter(ops.values()), None)
-    return _FOLDS.get(op) if isinstance(op, str) else None
+    op = _op_of(function, label)
+    return _FOLDS.get(op) if isinstance(op, str) and "blockIdx" in _names(function) else None
 
 
 def _bound(

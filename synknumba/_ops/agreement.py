@@ -189,16 +189,29 @@ def is_by_rank(difference: Difference, ranks: tuple[int, int]) -> bool:
     return len(first) == len(second) and lengths == {ranks}
 
 
-def cause(difference: Difference, ranks: tuple[int, int], *, has_grid: bool = False) -> str:
+def cause(
+    difference: Difference,
+    ranks: tuple[int, int],
+    *,
+    has_few_threads: bool = False,
+    summed_by: str = "",
+) -> str:
     """Returns the usual cause of a difference, and the remedy.
 
     Args:
         difference: where the two runs differ.
         ranks: number of ranks of the two runs.
-        has_grid: whether the launch has a number of blocks of its own.
+        has_few_threads: whether the launch has a number of blocks of its own, too small for the
+            rows.
+        summed_by: op of the output, other than "sum", to which atomics may add; "" without.
     """
     if difference.what:
         return ""
+    if summed_by:
+        return (
+            f'atomics that add into an output of op "{summed_by}": ranks\' sums are combined by '
+            f'{summed_by}; declare op "sum", and divide by the number of rows for a mean'
+        )
     rows, count, factor = difference.rows, difference.count, ranks[1] / ranks[0]
     if difference.ratio and np.isclose([factor, 1 / factor], difference.ratio, 1e-3).any():
         return (
@@ -207,7 +220,7 @@ def cause(difference: Difference, ranks: tuple[int, int], *, has_grid: bool = Fa
             'ranks\' sums are averaged, as atomics into an output of op "mean", which takes "sum" '
             "and a division by the rows"
         )
-    if has_grid:
+    if has_few_threads:
         return (
             "grid= launches as many blocks on each rank, for as many rows: go on by strides, for "
             "i in range(cuda.grid(1), "

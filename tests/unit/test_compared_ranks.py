@@ -199,6 +199,50 @@ with synk.fork():
 """,
         'op "mean"',
     ),
+    "a mean of sums of unequal parts": (
+        """
+@synk.parallel(outputs={"m": synk.output("mean", shape=(), dtype="float64")})
+@cuda.jit
+def mean(x, m):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(m, 0, x[i])
+
+with synk.fork():
+    mean(np.arange(64.0))  # here
+""",
+        'atomics that add into an output of op "mean"',
+    ),
+    "a maximum of sums": (
+        """
+@synk.parallel(outputs={"most": synk.output("max", shape=(2,), dtype="int64")})
+@cuda.jit
+def most(x, most):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(most, i % 2, x[i])
+
+with synk.fork():
+    most(np.arange(64))  # here
+""",
+        'atomics that add into an output of op "max"',
+    ),
+    "a missing neighbour where one block covers the rows": (
+        """
+@synk.parallel(inout=("v",), grid=1, block=128)
+@cuda.jit
+def smoothed(u, table, v):
+    i = cuda.grid(1)
+    if 0 < i < u.shape[0] - 1:
+        for j in range(u.shape[1]):
+            v[i, j] = (u[i - 1, j] + u[i, j] + u[i + 1, j]) / 3
+
+with synk.fork():
+    u, v = synk.data(np.arange(240.0).reshape(60, 4) ** 2), synk.data(np.zeros((60, 4)))
+    smoothed(u, synk.variable(np.zeros(1000)), v)  # here
+""",
+        "rows at the borders between ranks",
+    ),
     "a stencil over divided rows": (
         """
 @synk.parallel(inout=("v",))
