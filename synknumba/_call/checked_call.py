@@ -81,7 +81,7 @@ def check_call(
                     *({**given, **made}[one] for one in parameters)
                 )
         except (KernelCheckError, KernelCheckWarning) as error:
-            found += [(rank, finding) for finding in error.findings]
+            found += [(rank, _advised(finding, call, outputs, every)) for finding in error.findings]
         except Exception as error:
             error.add_note(f"on rank {rank} of {name}.check(...)")
             raise
@@ -142,6 +142,39 @@ def _left_out(
                 array,
                 is_warning=True,
             )
+
+
+def _advised(
+    finding: Finding, call: Call, outputs: Mapping[str, Output], shapes: Mapping[str, Shape]
+) -> Finding:
+    """Returns a finding; with what is mostly meant, if its index is a row that another rank has."""
+    name, index = finding.array, finding.index
+    shape, total = shapes.get(name, ()), _divided_rows(name, call, outputs)
+    if len(index) != len(shape) or not index or not shape[0] <= index[0] < total:
+        return finding
+    advice = f"{name} has the rank's rows, from 0: guard by {name}.shape[0] or synk.ROWS"
+    match call.parameters.get(name):
+        case program.Sharded(writable=False):
+            advice += (
+                f'; for other ranks\' rows pass broadcast=("{name}",), '
+                "or for neighbours a variable with halo="
+            )
+        case program.Held() | program.HeldRows():
+            advice += "; for neighbours synk.scatter the variable with halo="
+    return replace(finding, advice=advice)
+
+
+def _divided_rows(name: str, call: Call, outputs: Mapping[str, Output]) -> int:
+    """Returns the number of rows of an argument or output on all ranks; 0 if none are divided."""
+    match call.parameters.get(name):
+        case program.Held(leaf=leaf) | program.HeldRows(leaf=leaf):
+            state = call.variables[name]
+            is_divided = state.sharded and leaf != VECTOR
+            return sum(shape[0] for shape in state.shapes()[leaf]) if is_divided else 0
+        case program.Sharded():
+            return int(np.sum(call.count or 0))
+    is_by_rows = name in outputs and outputs[name].op in reduction.BY_ROWS
+    return int(np.sum(call.count or 0)) if is_by_rows else 0
 
 
 def _parts(call: Call) -> Iterator[tuple[int, int, int]]:

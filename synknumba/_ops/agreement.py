@@ -31,7 +31,9 @@ MOST_OF = 0.9
 # The usual cause of an index out of bounds on several ranks.
 BEYOND = (
     "an index beyond the rank's rows: a guard by a length that is not the rank's, which synk.ROWS "
-    "passes (or x.shape[0]); or the index of a row in the whole, where arrays have the rank's rows"
+    "passes (or x.shape[0]); the index of a row in the whole, where arrays "
+    "have the rank's rows; or "
+    "other ranks' rows, which broadcast= passes, and a variable with halo= those of neighbours"
 )
 BORDER = 2  # rows on each side of a border between ranks, as halos mostly have
 

@@ -87,6 +87,48 @@ def test_an_index_past_a_ranks_rows():
     assert not y.any()  # the arguments are not changed
 
 
+@synk.parallel(
+    outputs={"y": synk.output("gather", shape=(), dtype="float64")}, broadcast=("table",)
+)
+@cuda.jit
+def placed(x, table, first, shift, y):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        y[first + i] = table[i + shift]
+
+
+@synk.parallel
+@cuda.jit
+def moved(u, shift, v):
+    i = cuda.grid(1)
+    if i < u.shape[0]:
+        v[i] = u[i + shift]
+
+
+def test_the_advice_on_rows_of_other_ranks():
+    def advice(kernel, *args, **options):
+        with pytest.raises(simt.BoundsError) as caught:
+            kernel.check(*args, **options)
+        return caught.value.findings[0].advice
+
+    assert advice(shifted, X, np.zeros(10)) == (
+        "x has the rank's rows, from 0: guard by x.shape[0] or synk.ROWS; "
+        "for other ranks' rows pass "
+        'broadcast=("x",), or for neighbours a variable with halo='
+    )
+    own = "y has the rank's rows, from 0: guard by y.shape[0] or synk.ROWS"
+    assert advice(placed, X, X, synk.OFFSET, 0) == own
+    u, v = synk.variable(X), synk.variable(X)
+    synk.scatter([u, v])
+    assert advice(moved[1, 32], u, 1, v).endswith(
+        "; for neighbours synk.scatter the variable with halo="
+    )
+    beyond = "guard the access by a condition, or make the array larger"
+    assert advice(shifted, X, np.zeros(10), world_size=1) == beyond
+    assert advice(placed, X, X, 0, 8) == beyond
+    assert advice(moved[1, 32], u, 100, v) == beyond
+
+
 def test_a_race():
     with pytest.raises(simt.RaceError, match="on rank 0, 1: race at index .0. of.*total"):
         racing.check(X)
